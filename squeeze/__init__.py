@@ -1,0 +1,48 @@
+"""squeeze: compression with predictive models, for files and for model checkpoints.
+
+Names are loaded on first use, so that `import squeeze` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from squeeze.codecs.compressor import compress, compress_stream, decompress, decompress_stream
+    from squeeze.codecs.reader import open
+    from squeeze.errors import DamagedError, FormatError, LevelError, SqueezeError, TruncatedError, VerifyError
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "compress": "squeeze.codecs.compressor",
+    "decompress": "squeeze.codecs.compressor",
+    "compress_stream": "squeeze.codecs.compressor",
+    "decompress_stream": "squeeze.codecs.compressor",
+    "open": "squeeze.codecs.reader",
+    "SqueezeError": "squeeze.errors",
+    "FormatError": "squeeze.errors",
+    "DamagedError": "squeeze.errors",
+    "TruncatedError": "squeeze.errors",
+    "LevelError": "squeeze.errors",
+    "VerifyError": "squeeze.errors",
+}
+
+__all__ = [
+    "DamagedError",
+    "FormatError",
+    "LevelError",
+    "SqueezeError",
+    "TruncatedError",
+    "VerifyError",
+    "compress",
+    "compress_stream",
+    "decompress",
+    "decompress_stream",
+    "open",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'squeeze' has no attribute {name!r}")

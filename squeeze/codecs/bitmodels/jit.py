@@ -1,0 +1,72 @@
+"""Compiling the inner loops: two decorators over numba, and a prefetch instruction.
+
+`kernel` compiles an entry point and caches it on disk; `inline` compiles a
+step that entry points call, and always merges it into its caller. numba's own
+cache notices a change in the entry point's file only, so the cache folder is
+named after the content of every file that holds compiled code: an edited or
+upgraded package never runs yesterday's machine code.
+"""
+
+import hashlib
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numba
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": False, "boundscheck": False}
+
+
+@cache
+def cache_folder() -> Path:
+    """The folder of compiled code for these sources; created when missing."""
+    sources = sorted(Path(__file__).parent.glob("*.py")) + sorted(Path(__file__).parent.parent.glob("*.py"))
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sources:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "squeeze" / "numba" / digest.hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="squeeze-numba-"))
+
+
+def kernel(function):
+    """Compile an entry point, cached on disk, without holding the GIL."""
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(cache_folder())
+    try:
+        return numba.njit(cache=True, **_OPTIONS)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def inline(function):
+    """Compile a step that is merged into every kernel that calls it."""
+    return numba.njit(forceinline=True, **_OPTIONS)(function)
+
+
+@intrinsic
+def prefetch(typingctx, array, index):
+    """Ask the processor to load `array[index]`; changes no value."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        byte_pointer = ir.IntType(8).as_pointer()
+        int32 = ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        address = builder.bitcast(builder.gep(data, [args[1]]), byte_pointer)
+        read, keep, data_cache = int32(0), int32(3), int32(1)
+        builder.call(function, [address, read, keep, data_cache])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen

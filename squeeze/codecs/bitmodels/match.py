@@ -1,0 +1,110 @@
+"""Match models: the block is searched for the last place where the latest bytes stood; what followed there is expected.
+
+Each of several matches has its own least length. After a wrong expectation it
+does not give up its place: it goes on with length 0 and a record of its recent
+misses, and the adaptive map learns what such a match is worth (the recovery of
+lpaq9 and paq8px), until a longer verified candidate appears.
+"""
+
+import numpy as np
+
+from squeeze.codecs.bitmodels.histories import learn
+from squeeze.codecs.bitmodels.jit import inline
+from squeeze.codecs.bitmodels.logistic import STRETCH
+
+POINTER, LENGTH, MISSES, EXPECTED, ENTRY = range(5)  # columns of the int64 state [matches, 5]
+ENTRIES = 512  # adaptive map entries of one match: 32 lengths x 16 histories of misses
+START_ENTRY = (3 << 20) << 10  # three of four expectations come true
+_VERIFIED = 400  # bytes compared behind a candidate
+_MULTIPLY = np.uint64(0x9E3779B97F4A7C15)
+
+
+@inline
+def begin_byte(state, data):
+    for k in range(state.shape[0]):
+        state[k, EXPECTED] = np.int64(data[state[k, POINTER]]) | 256 if state[k, POINTER] > 0 else 0
+
+
+@inline
+def _length_class(length):
+    if length < 16:
+        return length
+    if length < 32:
+        return 16 + ((length - 16) >> 2)
+    if length < 512:
+        return 20 + min((length - 32) >> 5, 10)
+    return 31
+
+
+@inline
+def gather(state, maps, partial, shift, inputs, first):
+    """Fill two inputs per match; returns the class of the first live match, twice, plus its expected bit, or 0.
+
+    `partial` is the byte so far with a leading one; `shift` is 7 for its first bit.
+    """
+    found = 0
+    for k in range(state.shape[0]):
+        expected = state[k, EXPECTED]
+        entry, logit, tilt = -1, 0, 0
+        if (expected >> (shift + 1)) == partial:
+            bit = (expected >> shift) & 1
+            length = _length_class(state[k, LENGTH])
+            entry = k * ENTRIES + length * 16 + (state[k, MISSES] & 15)
+            probability = np.int64(maps[entry] >> np.uint32(20))
+            logit = np.int64(STRETCH[probability])
+            tilt = (probability - 2048) * 2
+            if bit == 0:
+                logit, tilt = -logit, -tilt
+            if found == 0:
+                found = 2 * (1 + min(length >> 2, 6)) + bit
+        state[k, ENTRY] = entry
+        inputs[first + 2 * k] = logit
+        inputs[first + 2 * k + 1] = tilt
+    return found
+
+
+@inline
+def note_bit(state, maps, bit, shift, limit):
+    for k in range(state.shape[0]):
+        if state[k, ENTRY] >= 0:
+            hit = np.int64(((state[k, EXPECTED] >> shift) & 1) == bit)
+            learn(maps, state[k, ENTRY], hit, limit)
+            if hit == 0:
+                state[k, LENGTH] = 0
+                state[k, MISSES] = (state[k, MISSES] << 1) | 1
+
+
+@inline
+def note_byte(state, least_lengths, table, data, position):
+    """Advance every match past `data[position]` and look for better ones."""
+    for k in range(state.shape[0]):
+        if state[k, POINTER] > 0:
+            if data[state[k, POINTER]] == data[position]:
+                state[k, LENGTH] += 1
+                if state[k, LENGTH] >= 16:
+                    state[k, MISSES] = 0
+            state[k, POINTER] += 1
+            if (state[k, MISSES] & 255) == 255:
+                state[k, POINTER] = 0
+                state[k, LENGTH] = 0
+                state[k, MISSES] = 0
+        least = least_lengths[k]
+        if position + 1 >= least:
+            h = np.uint64(0)
+            for i in range(least):
+                h = (h + np.uint64(data[position - i]) + np.uint64(1)) * _MULTIPLY
+            row = np.int64(h >> np.uint64(40)) & (table.shape[1] - 1)
+            candidate = np.int64(table[k, row])
+            if state[k, LENGTH] < least and candidate > 0:
+                length = 0
+                while (
+                    length < _VERIFIED
+                    and length < candidate
+                    and data[candidate - 1 - length] == data[position - length]
+                ):
+                    length += 1
+                if length >= least:
+                    state[k, POINTER] = candidate
+                    state[k, LENGTH] = length
+                    state[k, MISSES] = 0
+            table[k, row] = position + 1

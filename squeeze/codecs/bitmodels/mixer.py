@@ -1,0 +1,56 @@
+"""Logistic mixing: many predictions of one bit become one probability, and each is told how it did.
+
+Inputs are Q12 logits. A *weight set* is one row of Q16 weights; several
+selectors each choose a row by a small context, every row gives a prediction,
+and a final mixer adds those. All sums are of integers, so any order of
+addition gives the same bits. See Mahoney's PAQ7 and PAQ8 mixers; the last
+stage (`refine`) is PAQ's adaptive probability map (APM).
+"""
+
+import numpy as np
+
+from squeeze.codecs.bitmodels.jit import inline
+from squeeze.codecs.bitmodels.logistic import SQUASH, clamp_logit, squash
+
+WEIGHT_ONE = 1 << 16
+APM_STEPS = 33
+
+
+@inline
+def dot(weights, inputs):
+    """The logit that a weight set gives: Q12, clamped."""
+    total = np.int64(0)
+    for i in range(inputs.size):
+        total += np.int64(weights[i]) * np.int64(inputs[i])
+    return clamp_logit(total >> 16)
+
+
+@inline
+def train(weights, inputs, error, rate):
+    """Gradient step of coding cost: weight += rate * error * input; `error` has 16 bits, `rate` at most 6."""
+    step = np.int64(np.int32(error * rate))
+    for i in range(inputs.size):
+        weights[i] = np.int32(weights[i] + ((step * np.int64(inputs[i]) + (1 << 21)) >> 22))
+
+
+def fresh_apm(rows: int) -> np.ndarray:
+    """uint32 [rows, APM_STEPS]: every row maps a probability to itself."""
+    logits = range(-(APM_STEPS // 2), APM_STEPS // 2 + 1)
+    identity = [SQUASH[2048 + 128 * x] for x in logits]
+    return np.tile(np.minimum(np.array(identity), (1 << 32) - 1).astype(np.uint32), (rows, 1))
+
+
+@inline
+def refine(apm, row, logit):
+    """The 32-bit probability that followed this logit before, interpolated between two steps."""
+    position = logit + (16 << 12)
+    i, fraction = position >> 12, position & 4095
+    return (np.int64(apm[row, i]) * (4096 - fraction) + np.int64(apm[row, i + 1]) * fraction) >> 12
+
+
+@inline
+def learn_apm(apm, row, logit, bit, rate):
+    """Move the nearer step towards `bit` by 2^-rate."""
+    i = (logit + (16 << 12) + 2048) >> 12
+    value = np.int64(apm[row, i])
+    apm[row, i] = np.uint32(value + ((((bit << 32) - bit) - value) >> rate))

@@ -1,0 +1,323 @@
+"""The main path: bytes to .sqz and back, read this first.
+
+`compress_stream` cuts its input into blocks of one kind of content, codes them
+(several at a time with threads, always to the same bytes), decodes each again
+to be sure, and writes what is smallest. `decompress_stream` undoes it. How a
+block is coded is `encode_block`, `decode_block`; how it lies in the file is
+container.py's.
+"""
+
+import io
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import BinaryIO, TypeVar
+
+import numpy as np
+import xxhash
+
+from squeeze.codecs import blocks, bytewise, container, levels
+from squeeze.codecs.container import Content
+from squeeze.errors import DamagedError, FormatError, LevelError, VerifyError
+
+Progress = Callable[[int], None] | None
+_HEADER_COST = 32  # bytes that a coded block may cost more than a stored one, with the stream header's parameters
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Bytes read and written; `damage` says what a salvage could not restore."""
+
+    raw: int
+    coded: int
+    damage: tuple[str, ...] = ()
+
+
+def compress(data: bytes, level: int | None = None, *, threads: int = 1, verify: bool = True) -> bytes:
+    """Compress bytes to a .sqz file in memory.
+
+    Raises LevelError for a level that does not exist, and VerifyError if the
+    result does not decode to `data` (a fault of the machine).
+
+    >>> decompress(compress(b"abc" * 100)) == b"abc" * 100
+    True
+    """
+    sink = io.BytesIO()
+    compress_stream(io.BytesIO(data), sink, level=level, threads=threads, verify=verify)
+    return sink.getvalue()
+
+
+def decompress(data: bytes, *, threads: int = 1) -> bytes:
+    """Restore what `compress` was given. Raises FormatError or its children, and never returns wrong bytes."""
+    sink = io.BytesIO()
+    decompress_stream(io.BytesIO(data), sink, threads=threads)
+    return sink.getvalue()
+
+
+def compress_stream(
+    source: BinaryIO,
+    sink: BinaryIO,
+    *,
+    level: int | None = None,
+    threads: int = 1,
+    verify: bool = True,
+    block_size: int | None = None,
+    progress: Progress = None,
+) -> Totals:
+    """Compress a binary file or pipe of any length into `sink`.
+
+    `threads` blocks are coded at a time; `block_size` is the most raw bytes of
+    one. `progress(n)` is told of n more raw bytes coded or verified.
+    """
+    level = levels.default()[0] if level is None else level
+    levels.check(level)
+    size = block_size or levels.DEFAULT_BLOCK
+    if not 1 <= size <= container.MAX_BLOCK:
+        raise LevelError(f"a block holds from 1 byte to {container.MAX_BLOCK >> 20} MiB: choose a block size between")
+
+    def encode(part: tuple[np.ndarray, Content]) -> tuple[np.ndarray, bytes | None]:
+        return part[0], encode_block(*part, level, verify, progress)
+
+    writer = _Writer(source, sink, level)
+    for data, payload in _in_order(encode, _parts(source, size), threads):
+        writer.write_block(data, payload)
+    return writer.finish()
+
+
+def decompress_stream(
+    source: BinaryIO,
+    sink: BinaryIO | None,
+    *,
+    threads: int = 1,
+    progress: Progress = None,
+    salvage: bool = False,
+) -> Totals:
+    """Restore every stream of a .sqz file or pipe into `sink`, or only check it where `sink` is None.
+
+    With `salvage` damage raises nothing: undamaged blocks are restored in
+    their places, zeros stand for what is missing, and `Totals.damage` names it.
+    """
+    if salvage:
+        from squeeze.codecs.salvage import salvage_stream
+
+        return salvage_stream(source, sink, progress)
+    counted = _Counted(source)
+    raw, first = 0, True
+    while (found := container.read_header(counted)) is not None:
+        raw += _decode_stream(counted, sink, *found, threads, progress)
+        first = False
+    if first:
+        raise FormatError("not a .sqz file: it is empty")
+    return Totals(raw, counted.position)
+
+
+def encode_block(
+    data: np.ndarray, content: Content, level: int, verify: bool = True, progress: Progress = None
+) -> bytes | None:
+    """The payload of a coded block, or None where storing `data` is no larger."""
+    if blocks.is_packed(content) or data.size == 0:
+        _report(progress, data.size * (2 if verify else 1))
+        return None
+    filtered = data
+    if content.kind == "executable":
+        filtered = data.copy()
+        blocks.calls_to_absolute(filtered)
+    coded = bytewise.encode(filtered, levels.preset(level, content.kind), content.record, progress)
+    if coded is None:
+        return None
+    payload = container.content_bytes(content) + coded
+    if verify and not np.array_equal(decode_block(payload, data.size, level, progress), data):
+        raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
+    return payload if len(payload) + _HEADER_COST <= data.size else None
+
+
+def decode_block(payload: bytes, length: int, level: int, progress: Progress = None) -> np.ndarray:
+    """The `length` raw bytes of a coded block, as uint8."""
+    content, skip = container.read_content(io.BytesIO(payload))
+    preset = levels.preset(level, content.kind)
+    data = bytewise.decode(payload[skip:], length, preset, content.record, progress)
+    if content.kind == "executable":
+        blocks.calls_to_relative(data)
+    return data
+
+
+def level_of(header: dict) -> int:
+    """The level that a stream's header names; FormatError where this version cannot decode it."""
+    level = header.get("level", levels.AVAILABLE[0])
+    if level not in levels.AVAILABLE or set(header) - {"level", "numerics"}:
+        raise FormatError("the file uses a level or parameter that this version lacks: use a newer squeeze")
+    return level
+
+
+def check_raw(data: np.ndarray | bytes, checksum: int) -> None:
+    if xxhash.xxh3_64_intdigest(data) != checksum:
+        raise DamagedError("a block's checksum differs: the file is damaged (--salvage restores the other blocks)")
+
+
+class _Writer:
+    """Writes one stream; runs of stored blocks become one block, so that they cost one header."""
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO, level: int):
+        self._source = source if source.seekable() else None
+        self._sink = sink
+        self._level = level
+        self._base = source.tell() if self._source else 0
+        self._index = container.Index(0)
+        self._hash = xxhash.xxh3_64()
+        self._raw = self._coded = 0
+        self._stored_length = 0
+        self._stored_hash = xxhash.xxh3_64()
+
+    def write_block(self, data: np.ndarray, payload: bytes | None) -> None:
+        self._hash.update(data)
+        if payload is None:
+            self._stored_hash.update(data)
+            self._stored_length += data.size
+            if self._source is None:
+                self._put_stored(data.size, [data.tobytes()])
+        else:
+            self._flush_stored()
+            self._put_block(container.BYTEWISE, data.size, len(payload), xxhash.xxh3_64_intdigest(data), [payload])
+        self._raw += data.size
+
+    def finish(self) -> Totals:
+        self._flush_stored()
+        self._begin({})
+        self._index.checksum = self._hash.intdigest()
+        self._put(container.index_bytes(self._index))
+        return Totals(self._raw, self._coded)
+
+    def _begin(self, header: dict) -> None:
+        """Write the header before the first block; a stream of stored bytes has no parameters."""
+        if self._coded == 0:
+            self._put(container.header_bytes(header))
+            self._index.header_size = self._coded
+
+    def _flush_stored(self) -> None:
+        """Write the run of stored bytes so far, read again from where it stands in the source."""
+        length = self._stored_length
+        if length == 0 or self._source is None:
+            return
+        here = self._source.tell()
+        self._source.seek(self._base + self._raw - length)
+        self._put_stored(length, container.copy_pieces(self._source, length))
+        self._source.seek(here)
+
+    def _put_stored(self, length: int, pieces: Iterable[bytes]) -> None:
+        self._put_block(container.STORED, length, length, self._stored_hash.intdigest(), pieces)
+        self._stored_length = 0
+        self._stored_hash.reset()
+
+    def _put_block(self, kind: int, raw: int, coded: int, checksum: int, pieces: Iterable[bytes]) -> None:
+        parameters = {} if kind == container.STORED else {"level": self._level, "numerics": container.NUMERICS_VERSION}
+        self._begin(parameters)
+        header = container.block_header_bytes(kind, raw, coded, checksum)
+        self._put(header)
+        for piece in pieces:
+            self._put(piece)
+        self._index.entries.append((raw, len(header) + coded))
+
+    def _put(self, data: bytes) -> None:
+        self._sink.write(data)
+        self._coded += len(data)
+
+
+def _parts(source: BinaryIO, size: int) -> Iterator[tuple[np.ndarray, Content]]:
+    """The source in parts of one kind of content, at most `size` bytes each."""
+    while True:
+        chunk = _read_full(source, size)
+        if not chunk:
+            return
+        data = np.frombuffer(chunk, np.uint8)
+        for start, end, content in blocks.regions(data):
+            yield data[start:end], content
+
+
+def _read_full(source: BinaryIO, size: int) -> bytes:
+    """`size` bytes, or fewer at the end of the source; pipes may give them in pieces."""
+    pieces = []
+    while size:
+        piece = source.read(size)
+        if not piece:
+            break
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def _in_order(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+    """`map` over a few items at a time: at most `threads` results are worked on or wait."""
+    if threads <= 1:
+        yield from map(function, items)
+        return
+    pool = ThreadPoolExecutor(threads)
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) >= threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Counted:
+    """A source that counts what was read."""
+
+    def __init__(self, source: BinaryIO):
+        self._source = source
+        self.position = 0
+
+    def read(self, size: int) -> bytes:
+        data = self._source.read(size)
+        self.position += len(data)
+        return data
+
+
+def _decode_stream(source, sink, header: dict, header_size: int, threads: int, progress: Progress) -> int:
+    """Decode one stream after its header; returns its raw size."""
+    level = level_of(header)
+    index, whole = container.Index(header_size), xxhash.xxh3_64()
+
+    def decode(part):
+        if isinstance(part, bytes):
+            return part
+        block, payload = part
+        data = decode_block(payload, block.raw_length, level, progress)
+        check_raw(data, block.checksum)
+        return data
+
+    for data in _in_order(decode, _read_parts(source, index, progress), threads):
+        whole.update(data)
+        if sink is not None:
+            sink.write(data)
+    index.checksum = whole.intdigest()
+    container.read_following_index(source, index)
+    return sum(raw for raw, _ in index.entries)
+
+
+def _read_parts(source, index: container.Index, progress: Progress):
+    """Payloads of coded blocks with their headers, and the bytes of stored blocks, checked, in pieces."""
+    while (block := container.read_block_header(source)) is not None:
+        index.entries.append((block.raw_length, block.size + block.payload_length))
+        if block.kind != container.STORED:
+            yield block, container.read_exactly(source, block.payload_length)
+            continue
+        state = xxhash.xxh3_64()
+        for piece in container.copy_pieces(source, block.payload_length):
+            state.update(piece)
+            _report(progress, len(piece))
+            yield piece
+        if state.intdigest() != block.checksum:
+            raise DamagedError("a stored block's checksum differs: the file is damaged")
+
+
+def _report(progress: Progress, count: int) -> None:
+    if progress:
+        progress(count)
+

@@ -1,0 +1,104 @@
+"""Levels: what -1 to -9 mean. A level and a kind of content name every parameter of the models.
+
+The tables here are part of the format: a change to them changes the coded
+bytes, so it needs a new numerics version.
+"""
+
+from dataclasses import dataclass
+
+from squeeze.errors import LevelError
+
+AVAILABLE = (1, 2, 3)
+DEFAULT = 3
+_WAITING = {
+    **dict.fromkeys((4, 5, 6), "levels 4 to 6 need the state-space model"),
+    **dict.fromkeys((7, 8, 9), "levels 7 to 9 need the language model"),
+}
+
+# Raw bytes a second that one thread codes, on a slow machine of today: for estimates only.
+_SPEED = {1: 600_000, 2: 350_000, 3: 250_000}
+DEFAULT_BLOCK = 1 << 24
+
+# A context: a register (see bitmodels/contexts.py), the mask on it, and the mask on the last eight bytes.
+_ALL = (1 << 64) - 1
+_NONE, _OLDER, _WORD, _WORD_PAIR, _WORD_SKIP, _FOLLOWED, _RECORD, _POSITION, _CLASSES, _LINE = range(10)
+
+
+def _order(n: int) -> tuple[int, int, int]:
+    return (_NONE, 0, (1 << 8 * n) - 1)
+
+
+_ORDERS_1_TO_4 = (_order(1), _order(2), _order(3), _order(4))
+_WORDS = (_WORD, _ALL, 0)
+_PAIRS = (_WORD_PAIR, _ALL, 0)
+_FOLLOWED_1 = (_FOLLOWED, 0xFFFF, 0xFF)
+_FOLLOWED_2 = (_FOLLOWED, 0xFFFF0000, 0xFF)
+_SPARSE = ((_NONE, 0, 0xFFFF00), (_NONE, 0, 0xFF00FF), (_NONE, 0, 0xF0F0FF))
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The parameters of the bytewise models."""
+
+    contexts: tuple[tuple[int, int, int], ...]
+    matches: tuple[int, ...]  # least match lengths
+    selectors: int  # of mixer weight sets
+    slot_bits: int  # the most cache lines of context slots, as a power of two
+
+
+_TEXT = {
+    1: (*_ORDERS_1_TO_4, _order(6), _WORDS),
+    2: (_order(0), *_ORDERS_1_TO_4, _order(6), _WORDS, _FOLLOWED_1),
+    3: (
+        *(_order(0), *_ORDERS_1_TO_4, _order(5), _order(6), _WORDS, _PAIRS, _FOLLOWED_1, _FOLLOWED_2),
+        *_SPARSE,
+    ),
+}
+_OTHER = {
+    1: (*_ORDERS_1_TO_4, _order(6), (_POSITION, 3, 0xFF)),
+    2: (_order(0), *_ORDERS_1_TO_4, _order(6), (_POSITION, 3, 0xFF), _SPARSE[0]),
+    3: (
+        *(_order(0), *_ORDERS_1_TO_4, _order(6), _WORDS, _FOLLOWED_1, _FOLLOWED_2),
+        *(*_SPARSE, (_POSITION, 3, 0xFF)),
+    ),
+}
+_TABLE = {
+    1: (_order(1), _order(2), _order(3), (_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFF, 0xFF)),
+    2: (
+        *(_order(0), _order(1), _order(2), _order(3), _order(4)),
+        *((_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFF, 0xFF)),
+    ),
+    3: (
+        *(_order(0), *_ORDERS_1_TO_4, _order(6), _FOLLOWED_1, *_SPARSE),
+        *((_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFFFF, 0), (_RECORD, 0xFF, 0xFF)),
+    ),
+}
+_CONTEXTS = {"text": _TEXT, "executable": _OTHER, "table": _TABLE, "other": _OTHER}
+_MATCHES = {1: (6,), 2: (6,), 3: (6, 16)}
+_SELECTORS = {1: 2, 2: 3, 3: 3}
+_SLOT_BITS = {1: 21, 2: 22, 3: 23}
+
+
+def preset(level: int, kind: str) -> Preset:
+    """The models of a level for a kind of content ("text", "executable", "table" or "other")."""
+    return Preset(_CONTEXTS[kind][level], _MATCHES[level], _SELECTORS[level], _SLOT_BITS[level])
+
+
+def check(level: int) -> None:
+    """Raise LevelError, with the reason, where `level` cannot be used."""
+    if level in AVAILABLE:
+        return
+    if level in _WAITING:
+        raise LevelError(f"{_WAITING[level]}, which this version does not have: use a level from 1 to {AVAILABLE[-1]}")
+    raise LevelError(f"level {level} does not exist: use a level from 1 to {AVAILABLE[-1]}")
+
+
+def default() -> tuple[int, str | None]:
+    """The level used when none is given, and a note to print, if any."""
+    return DEFAULT, None
+
+
+def estimate_seconds(level: int, size: int, threads: int = 1, verify: bool = True) -> float:
+    """About how long `size` raw bytes take; blocks are spread over the threads."""
+    blocks = max(1, -(-size // DEFAULT_BLOCK))
+    return size * (2 if verify else 1) / _SPEED[level] / min(threads, blocks)

@@ -1,0 +1,112 @@
+"""Random access: a .sqz file as a seekable, read-only file object."""
+
+import builtins
+import io
+import os
+from bisect import bisect_right
+from typing import BinaryIO
+
+import numpy as np
+import xxhash
+
+from squeeze.codecs import container
+from squeeze.codecs.compressor import check_raw, decode_block, level_of
+from squeeze.errors import DamagedError
+
+
+def open(file: str | os.PathLike | BinaryIO) -> io.BufferedReader:
+    """Open a .sqz file for reading its raw content anywhere.
+
+    `file` is a path or a seekable binary file, which stays open until the
+    result is closed. Only the blocks that are read are decoded, each is checked, and
+    the latest is kept. Raises FormatError or its children.
+    """
+    owned = isinstance(file, str | os.PathLike)
+    source = builtins.open(file, "rb") if isinstance(file, str | os.PathLike) else file
+    try:
+        return io.BufferedReader(SqueezeFile(source))
+    except BaseException:
+        if owned:
+            source.close()
+        raise
+
+
+class SqueezeFile(io.RawIOBase):
+    """The raw reader behind `open`."""
+
+    def __init__(self, source: BinaryIO):
+        self._source = source
+        self._blocks: list[tuple[container.Block, int]] = []
+        for stream in container.read_index(source):
+            level = level_of(stream.header)
+            self._blocks += [(block, level) for block in stream.blocks if block.raw_length]
+        self._starts = [block.raw_offset for block, _ in self._blocks]
+        self._size = sum(block.raw_length for block, _ in self._blocks)
+        self._position = 0
+        self._number = -1  # of the block that is kept
+        self._data = np.zeros(0, np.uint8)
+        self._checked: set[int] = set()  # stored blocks whose checksum was right
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        position = offset + (0, self._position, self._size)[whence]
+        if position < 0:
+            raise ValueError("cannot seek to before the start")
+        self._position = position
+        return position
+
+    def readinto(self, buffer) -> int:
+        if self._position >= self._size:
+            return 0
+        number = bisect_right(self._starts, self._position) - 1
+        block, level = self._blocks[number]
+        start = self._position - block.raw_offset
+        count = min(len(buffer), block.raw_length - start)
+        if block.kind == container.STORED:
+            buffer[:count] = self._read_stored(number, block, start, count)
+        else:
+            self._decode(number, block, level)
+            buffer[:count] = self._data[start : start + count].tobytes()
+        self._position += count
+        return count
+
+    def _payload(self, block: container.Block) -> container.BlockHeader:
+        """Place the source at the payload."""
+        self._source.seek(block.coded_offset)
+        header = container.read_block_header(self._source)
+        if header is None:
+            raise DamagedError("the index does not agree with the blocks: the file is damaged")
+        return header
+
+    def _read_stored(self, number: int, block: container.Block, start: int, count: int) -> bytes:
+        if number not in self._checked:
+            state = xxhash.xxh3_64()
+            for piece in container.copy_pieces(self._source, self._payload(block).payload_length):
+                state.update(piece)
+            if state.intdigest() != block.checksum:
+                raise DamagedError("a stored block's checksum differs: the file is damaged")
+            self._checked.add(number)
+        self._payload(block)
+        self._source.seek(start, io.SEEK_CUR)
+        return container.read_exactly(self._source, count)
+
+    def _decode(self, number: int, block: container.Block, level: int) -> None:
+        if number == self._number:
+            return
+        payload = container.read_exactly(self._source, self._payload(block).payload_length)
+        data = decode_block(payload, block.raw_length, level)
+        check_raw(data, block.checksum)
+        self._number, self._data = number, data
+
+    def close(self) -> None:
+        if not self.closed:
+            self._source.close()
+        super().close()

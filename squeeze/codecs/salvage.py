@@ -1,0 +1,124 @@
+"""Restoring what is left of a damaged .sqz file: every block whose checksum is right, in its place.
+
+Where the indexes at the end are whole, they say where each block lies, and
+damage anywhere else costs only the block it is in. Where they are not, the
+blocks are walked from the front, up to the first whose header is damaged.
+"""
+
+import io
+from collections.abc import Iterable
+from typing import BinaryIO
+
+import xxhash
+
+from squeeze.codecs import container
+from squeeze.codecs.compressor import Progress, Totals, decode_block, level_of
+from squeeze.errors import DamagedError, SqueezeError
+
+_Place = tuple[int, int]  # where a block's header lies, and the raw length of the block
+
+
+def salvage_stream(source: BinaryIO, sink: BinaryIO | None, progress: Progress = None) -> Totals:
+    """Write what can be restored, with zeros for what cannot; the totals name every missing range.
+
+    Raises FormatError only where `source` is not a .sqz file at all.
+    """
+    file = source if source.seekable() else io.BytesIO(source.read())
+    end = file.seek(0, io.SEEK_END)
+    streams, reason = _by_index(file, end), None
+    if streams is None:
+        streams, reason = _by_walk(file, end)
+    raw, damage = 0, []
+    for start, places in streams:
+        level = _level(file, start)
+        for offset, length in places:
+            pieces = _restore(file, offset, length, level, progress)
+            if pieces is None:
+                damage.append(f"bytes {raw} to {raw + length} are lost: their block is damaged")
+                pieces = _zeros(length)
+            raw += length
+            if sink is not None:
+                sink.writelines(pieces)
+    if reason:
+        damage.append(f"what follows byte {raw} is lost: {reason}")
+    return Totals(raw, end, tuple(damage))
+
+
+def _by_index(file: BinaryIO, end: int) -> list[tuple[int, list[_Place]]] | None:
+    """(start, blocks) of every stream, from the indexes alone; None where one of them is damaged."""
+    streams = []
+    while end:
+        try:
+            index, start = container.read_index_before(file, end)
+        except SqueezeError:
+            return None
+        places, offset = [], start + index.header_size
+        for raw, coded in index.entries:
+            places.append((offset, raw))
+            offset += coded
+        streams.append((start, places))
+        end = start
+    return streams[::-1]
+
+
+def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], str | None]:
+    """(start, blocks) of every stream, from the front, and why the walk ended early, if it did."""
+    streams: list[tuple[int, list[_Place]]] = []
+    written = container.Index(0)
+    file.seek(0)
+    try:
+        while (start := file.tell()) < end or not streams:
+            found = container.read_header(file)
+            if found is None:
+                break
+            written = container.Index(found[1])
+            streams.append((start, []))
+            while (header := container.read_block_header(file)) is not None:
+                offset = file.tell() - header.size
+                if file.tell() + header.payload_length > end:
+                    return streams, "the file was cut off"
+                streams[-1][1].append((offset, header.raw_length))
+                written.entries.append((header.raw_length, header.size + header.payload_length))
+                file.seek(header.payload_length, io.SEEK_CUR)
+            container.read_exactly(file, len(container.index_bytes(written)) - 1)
+    except DamagedError as error:
+        return streams, str(error)
+    return streams, "the index is damaged" if streams else None
+
+
+def _level(file: BinaryIO, start: int) -> int | None:
+    """The level of the stream at `start`, or None where its header is damaged."""
+    try:
+        file.seek(start)
+        found = container.read_header(file)
+        return level_of(found[0]) if found else None
+    except SqueezeError:
+        return None
+
+
+def _restore(
+    file: BinaryIO, offset: int, length: int, level: int | None, progress: Progress
+) -> Iterable[bytes] | None:
+    """The raw bytes of the block at `offset` in pieces, or None where it is damaged."""
+    try:
+        file.seek(offset)
+        header = container.read_block_header(file)
+        if header is None or header.raw_length != length:
+            return None
+        if header.kind == container.STORED:
+            state = xxhash.xxh3_64()
+            for piece in container.copy_pieces(file, length):
+                state.update(piece)
+            file.seek(offset + header.size)
+            return container.copy_pieces(file, length) if state.intdigest() == header.checksum else None
+        if level is None:
+            return None
+        data = decode_block(container.read_exactly(file, header.payload_length), length, level, progress)
+    except SqueezeError:
+        return None
+    return [data.tobytes()] if xxhash.xxh3_64_intdigest(data) == header.checksum else None
+
+
+def _zeros(length: int) -> Iterable[bytes]:
+    for start in range(0, length, 1 << 20):
+        yield bytes(min(1 << 20, length - start))

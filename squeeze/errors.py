@@ -1,0 +1,25 @@
+"""What can go wrong that a user can cause or mend. Every message says what to do."""
+
+
+class SqueezeError(Exception):
+    """The parent of every error that squeeze raises on purpose."""
+
+
+class FormatError(SqueezeError):
+    """The input is not a .sqz file, or not one that this version can read."""
+
+
+class DamagedError(FormatError):
+    """The input is a .sqz file whose bytes have changed."""
+
+
+class TruncatedError(DamagedError):
+    """The input is a .sqz file whose end is missing."""
+
+
+class LevelError(SqueezeError, ValueError):
+    """The compression level does not exist, or not yet."""
+
+
+class VerifyError(SqueezeError):
+    """What was written did not decode to the input; nothing was replaced."""

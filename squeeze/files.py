@@ -1,0 +1,126 @@
+"""Files on disk: which ones to take, what to call the result, and replacing a file in one step.
+
+Nothing here knows the .sqz format; nothing here prints.
+"""
+
+import os
+import signal
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from squeeze.errors import SqueezeError
+
+SUFFIX = ".sqz"
+_NAME_LIMIT = 60  # characters of the target kept in the temporary name, below the 255 bytes a name may have
+
+
+def compressed_name(path: Path) -> Path:
+    return path.with_name(path.name + SUFFIX)
+
+
+def restored_name(path: Path) -> Path:
+    """`path` without its suffix. Raises SqueezeError when it has another suffix or nothing else."""
+    if path.suffix != SUFFIX:
+        raise SqueezeError(f"the name does not end in {SUFFIX}; say where to write with -o or -c")
+    return path.with_suffix("")
+
+
+def expand(path: Path, recursive: bool, wanted: Callable[[Path], bool]) -> Iterator[Path]:
+    """`path` itself, or with `recursive` the wanted files below a folder, in the order of their names.
+
+    Links to folders are not followed below `path`. Raises SqueezeError for a folder without `recursive`.
+    """
+    if not path.is_dir() or (path.is_symlink() and not recursive):
+        yield path
+    elif not recursive:
+        raise SqueezeError("is a directory; use -r to take every file in it")
+    else:
+        for folder, subfolders, names in os.walk(path, onerror=_reraise):
+            subfolders.sort()
+            yield from filter(wanted, (Path(folder, name) for name in sorted(names)))
+
+
+def _reraise(error: OSError) -> None:
+    raise error
+
+
+def reason_to_skip(path: Path) -> str | None:
+    """Why `path` is left alone unless the user insists, or None for a regular file. OSError when it is missing."""
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        return "is a symbolic link"
+    return None if stat.S_ISREG(mode) else "is not a regular file"
+
+
+def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None:
+    """Raises SqueezeError when `target` may not be written."""
+    if target.is_dir():
+        raise SqueezeError(f"{target} is a directory")
+    if any(target.exists() and source.exists() and target.samefile(source) for source in sources):
+        raise SqueezeError("input and output are the same file")
+    if target.is_file() and not overwrite:
+        raise SqueezeError(f"{target} already exists; use -f to overwrite")
+
+
+@contextmanager
+def replacing(target: Path, source: Path | None) -> Iterator[BinaryIO]:
+    """A file to write that becomes `target` when the block ends well, and vanishes when it does not.
+
+    The result has the permissions and times of `source`. A target that is no regular file, such as a pipe or
+    /dev/null, is written directly.
+    """
+    if target.exists() and not target.is_file():
+        with target.open("wb") as file:
+            yield file
+        return
+    handle, name = tempfile.mkstemp(prefix=f".{target.name[:_NAME_LIMIT]}.", suffix=".tmp", dir=target.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            yield file
+            file.flush()
+            os.fchmod(handle, _new_file_mode() if source is None else stat.S_IMODE(source.stat().st_mode) & 0o777)
+            os.fsync(handle)
+        if source is not None:
+            times = source.stat()
+            os.utime(temporary, ns=(times.st_atime_ns, times.st_mtime_ns))
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _new_file_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` last through a power cut, where the system can."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some network file systems cannot
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """Within the block SIGTERM raises KeyboardInterrupt, so that temporary files are removed."""
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
