@@ -83,11 +83,13 @@ def replacing(target: Path, source: Path | None) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "w+b") as file:
             yield file
             file.flush()
-            os.fchmod(handle, _new_file_mode() if source is None else stat.S_IMODE(source.stat().st_mode) & 0o777)
+            if source is None:
+                os.fchmod(handle, _new_file_mode())
+            else:
+                like = source.stat()
+                os.fchmod(handle, stat.S_IMODE(like.st_mode) & 0o777)
+                os.utime(handle, ns=(like.st_atime_ns, like.st_mtime_ns))
             os.fsync(handle)
-        if source is not None:
-            times = source.stat()
-            os.utime(temporary, ns=(times.st_atime_ns, times.st_mtime_ns))
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-_OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": False, "boundscheck": False}
+_OPTIONS = {"nogil": True, "_nrt": False, "error_model": "numpy", "fastmath": False, "boundscheck": False}
 
 
 @cache

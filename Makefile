@@ -1,0 +1,37 @@
+# Every target works from a fresh clone: the first one builds .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+BENCH_FILES = $(shell find "$(SQUEEZE_CORPUS)" -type f | sort)
+
+.PHONY: demo test test-slow lint bench golden clean
+
+.venv/stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: .venv/stamp
+	$(BIN)/python bench/demo.py
+
+test: .venv/stamp
+	$(BIN)/python -m pytest
+
+test-slow: .venv/stamp
+	$(BIN)/python -m pytest -m 'slow or not slow'
+
+lint: .venv/stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/stamp
+	@test -n "$(SQUEEZE_CORPUS)" || { echo 'Error: set SQUEEZE_CORPUS to a folder of files to measure' >&2; exit 1; }
+	$(BIN)/squeeze bench -1 -2 -3 --against xz,zstd,brotli,bzip2,zpaq $(BENCH_FILES)
+
+golden: .venv/stamp
+	$(BIN)/python tests/golden/make.py
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
