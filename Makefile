@@ -30,7 +30,7 @@ bench: .venv/stamp
 	$(BIN)/squeeze bench -1 -2 -3 --against xz,zstd,brotli,bzip2,zpaq $(BENCH_FILES)
 
 golden: .venv/stamp
-	$(BIN)/python tests/golden/make.py
+	$(BIN)/python -m tests.golden.make
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import BinaryIO
 from squeeze.errors import SqueezeError
 
 SUFFIX = ".sqz"
+interrupted = threading.Event()  # tells threads that the user wants an end
 _NAME_LIMIT = 60  # characters of the target kept in the temporary name, below the 255 bytes a name may have
 
 
@@ -115,14 +117,17 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def termination_as_interrupt() -> Iterator[None]:
-    """Within the block SIGTERM raises KeyboardInterrupt, so that temporary files are removed."""
+def interruptible() -> Iterator[None]:
+    """Within the block Ctrl-C and SIGTERM set `interrupted` and raise KeyboardInterrupt, so that files are tidied."""
 
     def interrupt(signum: int, frame: object) -> None:
+        interrupted.set()
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    interrupted.clear()
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

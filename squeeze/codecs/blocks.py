@@ -47,7 +47,7 @@ def _changes(kinds: list[str], run: int, i: int) -> bool:
 def _classify(window: np.ndarray) -> str:
     counts = np.bincount(window, minlength=256)
     texty = counts[_TEXT_BYTES].sum() / window.size
-    if texty > 0.97 and counts[128:].sum() < 0.9 * window.size:
+    if texty > 0.97 and (counts[128:].sum() < 0.9 * window.size or _is_utf8(window)):
         return "text"
     if _is_x86(window):
         return "executable"
@@ -56,14 +56,26 @@ def _classify(window: np.ndarray) -> str:
     return "packed" if window.size >= 4096 and entropy > 7.95 else "other"
 
 
+def _is_utf8(window: np.ndarray) -> bool:
+    """Whether it is UTF-8, but for characters cut at its ends."""
+    starts = np.flatnonzero((window & 0xC0) != 0x80)
+    if starts.size < 2:
+        return False
+    try:
+        window[starts[0] : starts[-1]].tobytes().decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _is_x86(window: np.ndarray) -> bool:
     """Whether enough near calls stand in it: E8, and the top byte of a distance within 16 MiB."""
     if window.size < 1024:
         return False
     calls = window[:-4] == 0xE8
     near = (window[4:] == 0) | (window[4:] == 255)
-    found = np.count_nonzero(calls & near)
-    return found > window.size / 400 and found > 0.4 * np.count_nonzero(calls)
+    found = int(np.count_nonzero(calls & near))
+    return found > max(window.size / 400, 0.4 * int(np.count_nonzero(calls)))
 
 
 def _settle(data: np.ndarray, kind: str) -> Content:
@@ -85,17 +97,23 @@ def _repeats(data: np.ndarray) -> bool:
 
 
 def _record_length(data: np.ndarray) -> int:
-    """The distance in bytes at which values return far more often than at others, or 0."""
+    """The distance in bytes at which values return far more often than at others, or 0.
+
+    The commonest value (padding, white pixels) is left out: it returns at every distance.
+    """
     sample = data[: 1 << 17]
     if sample.size < 4096:
         return 0
-    limit = min(_MAX_DISTANCE, sample.size // 8)
-    equal = np.array([np.count_nonzero(sample[d:] == sample[:-d]) / (sample.size - d) for d in range(1, limit)])
-    best = int(equal.argmax()) + 1
-    rivals = np.delete(equal, np.arange(best - 1, limit - 1, best))
-    if best < 3 or equal[best - 1] < 0.25 or equal[best - 1] < 1.3 * np.quantile(rivals, 0.99):
+    telling = sample != np.bincount(sample).argmax()
+    shares = np.zeros(_MAX_DISTANCE + 1)
+    for d in range(1, _MAX_DISTANCE + 1):
+        returned = np.count_nonzero((sample[d:] == sample[:-d]) & telling[d:])
+        shares[d] = returned / max(1, int(np.count_nonzero(telling[d:])))
+    best = int(np.argmax(shares >= 0.9 * shares.max()))
+    if best < 2 or shares[best] < 0.25:
         return 0
-    return best
+    others = np.delete(shares, np.arange(0, _MAX_DISTANCE + 1, best))
+    return best if shares[best] >= 2 * np.quantile(others, 0.95) else 0
 
 
 def is_packed(content: Content) -> bool:

@@ -160,7 +160,9 @@ def mix(m):
     mixed = squash(logit)
     m.scalars[MIXED] = mixed
     partial = m.scalars[PARTIAL]
-    row = np.int64(contexts.mix_hash(m.registers[contexts.HISTORY] & np.uint64(0xFFFF), np.uint64(partial)) >> np.uint64(48))
+    row = np.int64(
+        contexts.mix_hash(m.registers[contexts.HISTORY] & np.uint64(0xFFFF), np.uint64(partial)) >> np.uint64(48)
+    )
     m.scalars[APM_ROW] = row
     refined = mixed + mixer.refine(m.apm_byte, partial, logit) + 2 * mixer.refine(m.apm_order2, row, logit)
     return min(max(refined >> 2, 1), (1 << 32) - 1)
@@ -171,7 +173,7 @@ def learn(m, bit):
     """Tell everything that predicted what the bit was."""
     logit, target = m.scalars[LOGIT], (bit << 32) - bit
     mixer.learn_apm(m.apm_byte, m.scalars[PARTIAL], logit, bit, 6)
-    mixer.learn_apm(m.apm_order2, m.scalars[APM_ROW], logit, bit, 6)
+    mixer.learn_apm(m.apm_order2, m.scalars[APM_ROW], logit, bit, 5)
     rate = m.settings[RATE]
     for k in range(m.rows.size):
         error = (target - squash(np.int64(m.logits[k]))) >> 16
@@ -243,9 +245,7 @@ def encode(data: np.ndarray, preset: Preset, record: int = 0, progress: Progress
     return coded[:length].tobytes() if length < data.size else None
 
 
-def decode(
-    payload: bytes, length: int, preset: Preset, record: int = 0, progress: Progress = None
-) -> np.ndarray:
+def decode(payload: bytes, length: int, preset: Preset, record: int = 0, progress: Progress = None) -> np.ndarray:
     """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so."""
     data = np.zeros(length, np.uint8)
     model = build_model(data, preset, record)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, cast
 
 import numpy as np
 import xxhash
@@ -74,7 +74,7 @@ def compress_stream(
     """
     level = levels.default()[0] if level is None else level
     levels.check(level)
-    size = block_size or levels.DEFAULT_BLOCK
+    size = levels.DEFAULT_BLOCK if block_size is None else block_size
     if not 1 <= size <= container.MAX_BLOCK:
         raise LevelError(f"a block holds from 1 byte to {container.MAX_BLOCK >> 20} MiB: choose a block size between")
 
@@ -104,14 +104,14 @@ def decompress_stream(
         from squeeze.codecs.salvage import salvage_stream
 
         return salvage_stream(source, sink, progress)
-    counted = _Counted(source)
+    counted = cast(BinaryIO, _Counted(source))
     raw, first = 0, True
     while (found := container.read_header(counted)) is not None:
         raw += _decode_stream(counted, sink, *found, threads, progress)
         first = False
     if first:
         raise FormatError("not a .sqz file: it is empty")
-    return Totals(raw, counted.position)
+    return Totals(raw, counted.tell())
 
 
 def encode_block(
@@ -152,8 +152,8 @@ def level_of(header: dict) -> int:
     return level
 
 
-def check_raw(data: np.ndarray | bytes, checksum: int) -> None:
-    if xxhash.xxh3_64_intdigest(data) != checksum:
+def check_raw(data: np.ndarray, checksum: int) -> None:
+    if xxhash.xxh3_64_intdigest(data.data) != checksum:
         raise DamagedError("a block's checksum differs: the file is damaged (--salvage restores the other blocks)")
 
 
@@ -172,15 +172,15 @@ class _Writer:
         self._stored_hash = xxhash.xxh3_64()
 
     def write_block(self, data: np.ndarray, payload: bytes | None) -> None:
-        self._hash.update(data)
+        self._hash.update(data.data)
         if payload is None:
-            self._stored_hash.update(data)
+            self._stored_hash.update(data.data)
             self._stored_length += data.size
             if self._source is None:
                 self._put_stored(data.size, [data.tobytes()])
         else:
             self._flush_stored()
-            self._put_block(container.BYTEWISE, data.size, len(payload), xxhash.xxh3_64_intdigest(data), [payload])
+            self._put_block(container.BYTEWISE, data.size, len(payload), xxhash.xxh3_64_intdigest(data.data), [payload])
         self._raw += data.size
 
     def finish(self) -> Totals:
@@ -271,15 +271,20 @@ class _Counted:
 
     def __init__(self, source: BinaryIO):
         self._source = source
-        self.position = 0
+        self._position = 0
 
     def read(self, size: int) -> bytes:
         data = self._source.read(size)
-        self.position += len(data)
+        self._position += len(data)
         return data
 
+    def tell(self) -> int:
+        return self._position
 
-def _decode_stream(source, sink, header: dict, header_size: int, threads: int, progress: Progress) -> int:
+
+def _decode_stream(
+    source: BinaryIO, sink: BinaryIO | None, header: dict, header_size: int, threads: int, progress: Progress
+) -> int:
     """Decode one stream after its header; returns its raw size."""
     level = level_of(header)
     index, whole = container.Index(header_size), xxhash.xxh3_64()
@@ -290,7 +295,7 @@ def _decode_stream(source, sink, header: dict, header_size: int, threads: int, p
         block, payload = part
         data = decode_block(payload, block.raw_length, level, progress)
         check_raw(data, block.checksum)
-        return data
+        return data.data
 
     for data in _in_order(decode, _read_parts(source, index, progress), threads):
         whole.update(data)
@@ -320,4 +325,3 @@ def _read_parts(source, index: container.Index, progress: Progress):
 def _report(progress: Progress, count: int) -> None:
     if progress:
         progress(count)
-

@@ -31,8 +31,12 @@ def _order(n: int) -> tuple[int, int, int]:
 _ORDERS_1_TO_4 = (_order(1), _order(2), _order(3), _order(4))
 _WORDS = (_WORD, _ALL, 0)
 _PAIRS = (_WORD_PAIR, _ALL, 0)
+_GAPS = (_WORD_SKIP, _ALL, 0)
+_SHAPES = (_CLASSES, 0xFFFFFFFFFFFF, 0)
+_LINES = (_LINE, 0xFF00FF, 0)
 _FOLLOWED_1 = (_FOLLOWED, 0xFFFF, 0xFF)
 _FOLLOWED_2 = (_FOLLOWED, 0xFFFF0000, 0xFF)
+_SKIPS = ((_NONE, 0, 0xFFFF00), (_POSITION, 3, 0xFF000000), (_POSITION, 3, 0xFF), (_NONE, 0, 0xFFFF0000))
 _SPARSE = ((_NONE, 0, 0xFFFF00), (_NONE, 0, 0xFF00FF), (_NONE, 0, 0xF0F0FF))
 
 
@@ -48,18 +52,18 @@ class Preset:
 
 _TEXT = {
     1: (*_ORDERS_1_TO_4, _order(6), _WORDS),
-    2: (_order(0), *_ORDERS_1_TO_4, _order(6), _WORDS, _FOLLOWED_1),
+    2: (_order(0), *_ORDERS_1_TO_4, _order(6), _WORDS, _FOLLOWED_1, _SHAPES),
     3: (
-        *(_order(0), *_ORDERS_1_TO_4, _order(5), _order(6), _WORDS, _PAIRS, _FOLLOWED_1, _FOLLOWED_2),
-        *_SPARSE,
+        *(_order(0), *_ORDERS_1_TO_4, _order(6), _WORDS, _PAIRS, _GAPS),
+        *(_FOLLOWED_1, _FOLLOWED_2, _SHAPES, _LINES),
     ),
 }
 _OTHER = {
-    1: (*_ORDERS_1_TO_4, _order(6), (_POSITION, 3, 0xFF)),
-    2: (_order(0), *_ORDERS_1_TO_4, _order(6), (_POSITION, 3, 0xFF), _SPARSE[0]),
+    1: (_order(1), _order(2), _order(3), _order(5), *_SKIPS[:2]),
+    2: (_order(0), *_ORDERS_1_TO_4, _order(6), *_SKIPS[:2], _SPARSE[1]),
     3: (
         *(_order(0), *_ORDERS_1_TO_4, _order(6), _WORDS, _FOLLOWED_1, _FOLLOWED_2),
-        *(*_SPARSE, (_POSITION, 3, 0xFF)),
+        *(*_SPARSE, *_SKIPS[1:]),
     ),
 }
 _TABLE = {
@@ -71,6 +75,7 @@ _TABLE = {
     3: (
         *(_order(0), *_ORDERS_1_TO_4, _order(6), _FOLLOWED_1, *_SPARSE),
         *((_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFFFF, 0), (_RECORD, 0xFF, 0xFF)),
+        (_RECORD, 0xFF, 0xFFFF),
     ),
 }
 _CONTEXTS = {"text": _TEXT, "executable": _OTHER, "table": _TABLE, "other": _OTHER}

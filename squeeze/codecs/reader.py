@@ -1,9 +1,10 @@
 """Random access: a .sqz file as a seekable, read-only file object."""
 
-import builtins
 import io
 import os
 from bisect import bisect_right
+from contextlib import ExitStack
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -21,14 +22,12 @@ def open(file: str | os.PathLike | BinaryIO) -> io.BufferedReader:
     result is closed. Only the blocks that are read are decoded, each is checked, and
     the latest is kept. Raises FormatError or its children.
     """
-    owned = isinstance(file, str | os.PathLike)
-    source = builtins.open(file, "rb") if isinstance(file, str | os.PathLike) else file
-    try:
-        return io.BufferedReader(SqueezeFile(source))
-    except BaseException:
-        if owned:
-            source.close()
-        raise
+    if not isinstance(file, str | os.PathLike):
+        return io.BufferedReader(SqueezeFile(file))
+    with ExitStack() as opened:  # closes the file again if it cannot be read
+        reader: io.BufferedReader = io.BufferedReader(SqueezeFile(opened.enter_context(Path(file).open("rb"))))
+        opened.pop_all()
+        return reader
 
 
 class SqueezeFile(io.RawIOBase):

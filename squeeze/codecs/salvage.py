@@ -96,9 +96,7 @@ def _level(file: BinaryIO, start: int) -> int | None:
         return None
 
 
-def _restore(
-    file: BinaryIO, offset: int, length: int, level: int | None, progress: Progress
-) -> Iterable[bytes] | None:
+def _restore(file: BinaryIO, offset: int, length: int, level: int | None, progress: Progress) -> Iterable[bytes] | None:
     """The raw bytes of the block at `offset` in pieces, or None where it is damaged."""
     try:
         file.seek(offset)
@@ -116,7 +114,7 @@ def _restore(
         data = decode_block(container.read_exactly(file, header.payload_length), length, level, progress)
     except SqueezeError:
         return None
-    return [data.tobytes()] if xxhash.xxh3_64_intdigest(data) == header.checksum else None
+    return [data.tobytes()] if xxhash.xxh3_64_intdigest(data.data) == header.checksum else None
 
 
 def _zeros(length: int) -> Iterable[bytes]:

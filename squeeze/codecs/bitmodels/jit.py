@@ -10,15 +10,23 @@ upgraded package never runs yesterday's machine code.
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numba
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-_OPTIONS = {"nogil": True, "_nrt": False, "error_model": "numpy", "fastmath": False, "boundscheck": False}
+_OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "_nrt": False,  # no reference counting: kernels allocate nothing, and the counts cost as much as the models
+    "error_model": "numpy",
+    "fastmath": False,
+    "boundscheck": False,
+}
 
 
 @cache
@@ -39,17 +47,18 @@ def cache_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="squeeze-numba-"))
 
 
-def kernel(function):
+def kernel(function: Callable) -> Any:
     """Compile an entry point, cached on disk, without holding the GIL."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_folder())
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(cache_folder())
     try:
         return numba.njit(cache=True, **_OPTIONS)(function)
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before
 
 
-def inline(function):
+def inline(function: Callable) -> Any:
     """Compile a step that is merged into every kernel that calls it."""
     return numba.njit(forceinline=True, **_OPTIONS)(function)
 

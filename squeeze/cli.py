@@ -1,0 +1,277 @@
+"""The `squeeze` command. Each command parses, makes one library call and prints.
+
+Only click and the standard library are imported here, so that `squeeze --help`
+answers at once. What happens around each file is job.py's.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from squeeze import __version__, files, options
+from squeeze.errors import SqueezeError
+from squeeze.job import MISHAPS, Job, Tick, explain, raw_size_of, size_of, transform
+
+if TYPE_CHECKING:
+    from squeeze.codecs.compressor import Totals
+    from squeeze.codecs.container import Stream
+
+_SLOW = 60  # seconds of estimated work above which a run begins with a word about it
+_PIECE = 1 << 20
+
+
+class _Group(click.Group):
+    """Turns exceptions into one line, and knows the one-letter names of two commands."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            with files.interruptible():
+                return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # click ends in silence when nobody reads on
+        except (*MISHAPS, KeyboardInterrupt) as error:
+            raise click.ClickException(explain(error)) from error
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, {"c": "compress", "d": "decompress"}.get(cmd_name, cmd_name))
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="squeeze")
+def main() -> None:
+    """Lossless compression with predictive models.
+
+    `squeeze c` and `squeeze d` are short for compress and decompress. Without
+    a file, or for the file -, standard input goes to standard output.
+    """
+
+
+@main.command()
+@options.levels
+@click.option("--no-verify", is_flag=True, help="Do not decode the result again to prove it.")
+@click.option("--block-size", type=options.Size(), help="Bytes coded on their own, such as 4M.")
+@options.writing
+def compress(no_verify: bool, block_size: int | None, levels: tuple[int, ...] = (), **common: Any) -> None:
+    """Compress each FILE to FILE.sqz.
+
+    Example: squeeze compress -2 report.txt
+    """
+    from squeeze.codecs import levels as known
+    from squeeze.codecs.compressor import compress_stream
+
+    job = Job(**common)
+    level, note = (levels[-1], None) if levels else known.default()
+    known.check(level)
+    if note:
+        job.say(note)
+    if job.stdout and sys.stdout.isatty():
+        raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
+    sources = job.sources(lambda path: True)
+    _warn_if_slow(job, level, [path for path in sources if path], not no_verify)
+
+    def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
+        return compress_stream(
+            *(source, sink),
+            level=level,
+            threads=job.threads,
+            verify=not no_verify,
+            block_size=block_size,
+            progress=tick,
+        )
+
+    for path in sources:
+        if path and path.suffix == files.SUFFIX and not job.force:
+            job.say(f"Warning: {path}: already ends in {files.SUFFIX}; skipped (use -f to compress it)")
+            continue
+        with job.attempt(str(path or "-")):
+            target = job.target(path, files.compressed_name)
+            transform(job, path, target, action, size_of, passes=1 if no_verify else 2, level=level)
+    job.finish()
+
+
+def _warn_if_slow(job: Job, level: int, paths: list[Path], verify: bool) -> None:
+    from squeeze.codecs.levels import AVAILABLE, estimate_seconds
+
+    size = sum(path.stat().st_size for path in paths if path.exists())
+    seconds = estimate_seconds(level, size, job.threads, verify)
+    if seconds > _SLOW:
+        fastest = estimate_seconds(AVAILABLE[0], size, job.threads, verify)
+        other = f"; -{AVAILABLE[0]} would take about {fastest:.0f} s" if level != AVAILABLE[0] else ""
+        job.say(f"Level {level} will take about {seconds:.0f} s{other}.")
+
+
+@main.command()
+@click.option("--range", "span", type=options.Range(), metavar="A:B", help="Only these bytes of the content.")
+@click.option("--salvage", is_flag=True, help="Restore what is undamaged, and say what is missing.")
+@options.writing
+def decompress(span: tuple[int, int | None] | None, salvage: bool, **common: Any) -> None:
+    """Restore each FILE.sqz to FILE.
+
+    Example: squeeze decompress --range 0:100 report.txt.sqz
+    """
+    from squeeze.codecs.compressor import decompress_stream
+
+    if span:
+        common["stdout"] = common["stdout"] or common["output"] is None
+        if salvage or common["rm"] or "-" in (common["files"] or ("-",)):
+            raise click.UsageError("--range takes files, and neither --salvage nor --rm")
+    job = Job(**common)
+    _refuse_terminal(job)
+
+    def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
+        if span:
+            return _copy_range(source, sink, *span)
+        return decompress_stream(source, sink, threads=job.threads, progress=tick, salvage=salvage)
+
+    for path in job.sources(_is_compressed):
+        with job.attempt(str(path or "-")):
+            transform(job, path, job.target(path, files.restored_name), action, raw_size_of)
+    job.finish()
+
+
+def _is_compressed(path: Path) -> bool:
+    return path.suffix == files.SUFFIX
+
+
+def _refuse_terminal(job: Job) -> None:
+    if "-" in job.files and sys.stdin.isatty():
+        raise SqueezeError("compressed data is not read from a terminal; name a file or redirect one")
+
+
+def _copy_range(source: BinaryIO, sink: BinaryIO, start: int, end: int | None) -> "Totals":
+    from squeeze.codecs.compressor import Totals
+    from squeeze.codecs.reader import open as open_sqz
+
+    file = open_sqz(source)
+    file.seek(start)
+    written = 0
+    while piece := file.read(_PIECE if end is None else min(_PIECE, end - start - written)):
+        written += sink.write(piece)
+    return Totals(written, source.seek(0, 2))
+
+
+@main.command()
+@options.reading
+def test(**common: Any) -> None:
+    """Decode each FILE.sqz, compare its checksums, and write nothing.
+
+    Example: squeeze test *.sqz
+    """
+    from squeeze.codecs.compressor import decompress_stream
+
+    job = Job(**common, reads_only=True)
+    _refuse_terminal(job)
+
+    def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
+        return decompress_stream(source, None, threads=job.threads, progress=tick)
+
+    for path in job.sources(_is_compressed):
+        with job.attempt(str(path or "-")):
+            transform(job, path, None, action, raw_size_of)
+    job.finish()
+
+
+@main.command(name="list")
+@options.reading
+def list_command(**common: Any) -> None:
+    """Show sizes, level and checksum of each FILE.sqz, and with -v its blocks.
+
+    Example: squeeze list -v report.txt.sqz
+    """
+    from squeeze.codecs.container import read_index
+
+    if "-" in (common["files"] or ("-",)):
+        raise click.UsageError("list takes files: it reads their ends first")
+    job = Job(**common, reads_only=True)
+    if not job.as_json:
+        click.echo(_ROW.format("compressed", "raw", "ratio", "level", "codec", "checksum", "file"))
+    for path in job.sources(_is_compressed):
+        with job.attempt(str(path)), path.open("rb") as file:  # type: ignore[union-attr]
+            streams = read_index(file)
+            _list_as_json(path, streams) if job.as_json else _list_as_text(path, streams, job.verbose)
+    job.finish()
+
+
+_ROW = "{:>12} {:>12} {:>7} {:>5} {:<16} {:<16} {}"
+_BLOCK_ROW = "  {:>12} {:>12} {:>12} {:<9} {:<12} {}"
+
+
+def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool) -> None:
+    for stream in streams:
+        ratio = f"{100 * stream.coded_size / stream.raw_size:.1f} %" if stream.raw_size else "-"
+        codecs = ",".join(sorted({block.codec for block in stream.blocks})) or "-"
+        checksum, level = f"{stream.checksum:016x}", stream.header.get("level", "-")
+        click.echo(_ROW.format(stream.coded_size, stream.raw_size, ratio, level, codecs, checksum, path))
+        if not verbose:
+            continue
+        settings = ", ".join(f"{name} {value}" for name, value in stream.header.items()) or "none"
+        click.echo(f"  parameters: {settings}")
+        click.echo(_BLOCK_ROW.format("raw offset", "raw length", "coded length", "codec", "content", "checksum"))
+        for block in stream.blocks:
+            row = (block.raw_offset, block.raw_length, block.coded_length, block.codec, block.content)
+            click.echo(_BLOCK_ROW.format(*row, f"{block.checksum:016x}"))
+
+
+def _list_as_json(path: Path | None, streams: list["Stream"]) -> None:
+    shown = []
+    for stream in streams:
+        blocks = [
+            asdict(block) | {"codec": block.codec, "checksum": f"{block.checksum:016x}"} for block in stream.blocks
+        ]
+        shown.append(asdict(stream) | {"blocks": blocks, "checksum": f"{stream.checksum:016x}"})
+    click.echo(json.dumps({"file": str(path), "streams": shown}))
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def info(as_json: bool) -> None:
+    """Show versions, processor, graphics processors, folders and models.
+
+    Example: squeeze info --json
+    """
+    from squeeze.about import gather
+
+    facts = gather()
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        click.echo(
+            f"{name.replace('_', ' ') + ':':<16} {', '.join(value) or 'none' if isinstance(value, list) else value}"
+        )
+
+
+@main.command()
+@options.levels
+@click.option("--against", default="", metavar="NAMES", help="Rivals: xz,zstd,brotli,bzip2,zpaq,7z.")
+@click.option("--runs", default=1, type=click.IntRange(1), help="Take the shortest time of so many runs.")
+@click.option("--processes", is_flag=True, help="Time squeeze as a whole process too, with start-up.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a measurement.")
+@click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+def bench(
+    against: str, runs: int, processes: bool, as_json: bool, paths: tuple[Path, ...], levels: tuple[int, ...] = ()
+) -> None:
+    """Compare sizes and speeds on each FILE, every round trip proved.
+
+    Example: squeeze bench -1 -3 --against xz,zpaq report.txt
+    """
+    from squeeze import benchmark
+
+    tools, notes = benchmark.choose(levels, [name for name in against.split(",") if name], processes)
+    for note in notes:
+        click.echo(f"Note: {note}", err=True)
+    results = []
+    for result in benchmark.measure(paths, tools, runs):
+        results.append(result)
+        if result.error:
+            click.echo(f"Error: {result.file}: {result.tool}: {result.error}", err=True)
+        if as_json:
+            click.echo(json.dumps(asdict(result)))
+    if not as_json:
+        click.echo(benchmark.table(results, runs, processes))
+    if any(result.error for result in results):
+        raise click.exceptions.Exit(1)

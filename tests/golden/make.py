@@ -1,0 +1,26 @@
+"""Writes the golden files: `make golden`, run by hand when a level is new or a numerics version changes.
+
+A golden file must decode for ever, so this never replaces one that exists.
+"""
+
+import sys
+from pathlib import Path
+
+import squeeze
+from squeeze.codecs import levels
+from tests.golden.samples import SAMPLES
+
+FOLDER = Path(__file__).parent
+
+
+def main() -> None:
+    for name, data in SAMPLES.items():
+        for level in levels.AVAILABLE:
+            path = FOLDER / f"{name}.{level}.sqz"
+            if not path.exists():
+                path.write_bytes(squeeze.compress(data, level))
+                sys.stdout.write(f"wrote {path.name}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""What the golden files hold. Nothing here may change: it is compared with what files coded long ago decode to."""
+
+from tests import inputs
+
+SAMPLES = {
+    "empty": b"",
+    "one": b"\xff",
+    "bytes": bytes(range(256)) * 3,
+    "words": inputs.words(4_000),
+    "records": inputs.records(300),
+    "code": inputs.machine_code(400),
+    "mixed": inputs.SPECIAL_TOKENS + bytes(2_000) + inputs.words(1_000, seed=11) + inputs.random_bytes(500),
+    "random": inputs.random_bytes(700),
+}

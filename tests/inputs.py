@@ -1,0 +1,72 @@
+"""Inputs that tests share: every one is made here or comes with Python, so that they are the same for everybody."""
+
+import pydoc_data.topics
+from pathlib import Path
+
+import numpy as np
+
+_VOCABULARY = "the of and a to in is it that was for on with as by at from his her not but"
+
+
+def random_bytes(count: int, seed: int = 1) -> bytes:
+    return np.random.default_rng(seed).integers(0, 256, count, dtype=np.uint8).tobytes()
+
+
+def python_text(count: int) -> bytes:
+    """The first bytes of a real text that every Python ships; it differs between Python versions."""
+    return Path(pydoc_data.topics.__file__).read_bytes()[:count]
+
+
+def words(count: int, seed: int = 2) -> bytes:
+    """Text-like bytes that are the same everywhere: a random walk over a small vocabulary."""
+    vocabulary = _VOCABULARY.split()
+    steps = np.random.default_rng(seed).integers(0, 4, count)
+    out, i = [], 0
+    for step in steps:
+        i = (i * 3 + int(step)) % len(vocabulary)
+        out.append(vocabulary[i])
+    return " ".join(out).encode()[:count]
+
+
+def records(rows: int) -> bytes:
+    """A table of 24-byte records: counters, small numbers, padding."""
+    table = np.zeros((rows, 6), "<u4")
+    table[:, 0] = np.arange(rows)
+    table[:, 1] = np.arange(rows) * 37 % 1000
+    table[:, 2] = np.random.default_rng(3).integers(0, 5, rows)
+    table[:, 4] = 0x40490FDB
+    return table.tobytes()
+
+
+def machine_code(calls: int) -> bytes:
+    """x86-like code: calls from many places to few targets."""
+    out = bytearray()
+    for i in range(calls):
+        target = 4096 * (i * 7 % 5)
+        out += b"\x48\x89\xe5\x53\x90" + bytes([i % 7]) + b"\xe8"
+        out += ((target - len(out) - 4) & 0xFFFFFFFF).to_bytes(4, "little")
+    return bytes(out)
+
+
+SPECIAL_TOKENS = b"<|endoftext|><|im_start|>user\n<s></s><unk>[CLS][PAD]<pad>" * 3
+EDGE_CASES = {
+    "empty": b"",
+    "one byte": b"a",
+    "one high byte": b"\xff",
+    "all bytes": bytes(range(256)),
+    "all bytes twice": bytes(range(256)) * 2,
+    "control bytes": b"\x04\x06\x13\x14\x16\x1d" * 5,
+    "invalid UTF-8": b"abc\xff\xfe\x80 caf\xe9 \xc3\x28" * 20,
+    "other scripts": "naïve 日本語 👩‍🔬 \U00040000 e\u0301 \ufeff".encode() * 9,
+    "CRLF and NUL": b"line one\r\nline two\x00\r\n\tend" * 11,
+    "special tokens": SPECIAL_TOKENS,
+    "long run": b"\x00" * 100_000,
+    "long run of one word": b"again and " * 3_000,
+    "random": random_bytes(3_000),
+    "random twice": random_bytes(5_000) * 2,
+    "words": words(6_000),
+    "records": records(400),
+    "machine code": machine_code(600),
+    "real text": python_text(12_000),
+    "text, then random": words(2_000) + random_bytes(2_000),
+}
