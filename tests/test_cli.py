@@ -18,7 +18,7 @@ from squeeze import cli, files
 from squeeze.codecs import compressor, levels
 
 ROOT = Path(__file__).parent.parent
-TEXT = b"It was a bright cold day in April, and the clocks were striking thirteen.\n" * 40
+TEXT = b"Seven plain words and a number: 42, again and again.\n" * 40
 SQUEEZE = [sys.executable, "-m", "squeeze"]
 
 
