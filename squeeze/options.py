@@ -76,7 +76,14 @@ def _several(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 reading = _several(
     click.argument("files", nargs=-1, metavar="[FILE]..."),
     click.option("-r", "--recursive", is_flag=True, help="Take every file in the folders named."),
-    click.option("-T", "--threads", metavar="N", type=click.IntRange(0), default=1, help="Blocks coded at a time; 0 for one a core."),
+    click.option(
+        "-T",
+        "--threads",
+        metavar="N",
+        type=click.IntRange(0),
+        default=1,
+        help="Blocks coded at a time; 0 for one a core.",
+    ),
     click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
     click.option("-v", "--verbose", is_flag=True, help="Say what became of each file."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object a file."),

@@ -18,7 +18,7 @@ from squeeze import cli, files
 from squeeze.codecs import compressor, levels
 
 ROOT = Path(__file__).parent.parent
-TEXT = b"Seven plain words and a number: 42, again and again.\n" * 40
+TEXT = b"A coder spends few bits on what a model expects, and many for a surprise.\n" * 40
 SQUEEZE = [sys.executable, "-m", "squeeze"]
 
 

@@ -101,6 +101,19 @@ def test_a_wrong_result_is_never_reported_as_success(monkeypatch):
         squeeze.compress(inputs.words(1_000), 1)
 
 
+def test_an_input_that_changes_while_it_is_read_is_noticed():
+    source = io.BytesIO(inputs.random_bytes(5_000))
+    with pytest.raises(squeeze.VerifyError, match="changed while it was read"):
+        compress_stream(source, io.BytesIO(), level=1, block_size=1_000, progress=lambda n: overwrite(source))
+
+
+def overwrite(source):
+    here = source.tell()
+    source.seek(0)
+    source.write(b"changed")
+    source.seek(here)
+
+
 @pytest.mark.parametrize(
     ("level", "message"),
     [

@@ -1,4 +1,18 @@
-"""Bytewise context mixing: a byte is eight decisions, high bit first. The levels that need no language model."""
+"""Bytewise context mixing: a byte is eight decisions, high bit first. The levels that need no language model.
+
+The model is driven in small steps, so that others can drive it too:
+
+    begin_byte
+    eight times: gather, select, mix -> probability, [code the bit], learn, advance
+    end_byte
+
+`code` is one such driver, for both directions. A predictor from outside joins
+by asking `build_model` for extra inputs and writing its logits to
+`inputs[first_extra(m):]` between `gather` and `mix`. A driver whose decisions
+are sometimes forced calls `gather` and `advance` for a bit that is not coded
+(with `learn` too, where the models should see it), and a decision
+that is no bit of a byte uses mixer.py with weights of its own.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -43,7 +57,7 @@ class Model(NamedTuple):
     least_lengths: np.ndarray  # int64 [matches]
     match_table: np.ndarray  # int32 [matches, 2^bits]
     match_maps: np.ndarray  # uint32 [matches * ENTRIES]
-    inputs: np.ndarray  # int32 [inputs]: contexts, matches, bias
+    inputs: np.ndarray  # int32 [inputs]: contexts, two a match, bias, extra, padding
     weights: np.ndarray  # int32 [rows of all selectors, inputs]
     rows: np.ndarray  # int64 [selectors]
     logits: np.ndarray  # int32 [selectors]
@@ -59,10 +73,10 @@ def _aligned_zeros(size: int) -> np.ndarray:
     return memory[skip : skip + size]
 
 
-def build_model(data: np.ndarray, preset: Preset, record: int = 0) -> Model:
-    """Fresh models for one block; table sizes follow from the block's length."""
+def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 0) -> Model:
+    """Fresh models for one block, with room for `extra` inputs; table sizes follow from the block's length."""
     n, matches, selectors = len(preset.contexts), len(preset.matches), preset.selectors
-    inputs = -(-(n + 2 * matches + 1) // 4) * 4
+    inputs = -(-(n + 2 * matches + 1 + extra) // 4) * 4
     line_bits = min(max((data.size * n // 4).bit_length(), 8), preset.slot_bits)
     match_bits = min(max(data.size.bit_length(), 8), 22)
     model = Model(
@@ -117,6 +131,12 @@ def begin_byte(m):
 
 
 @inline
+def first_extra(m):
+    """Where the inputs of predictors from outside begin."""
+    return m.slot.size + 2 * m.matches.shape[0] + 1
+
+
+@inline
 def gather(m):
     """Fill the inputs with what every context and match says of the next bit."""
     node, known, n = m.scalars[NODE], 0, m.slot.size
@@ -128,7 +148,7 @@ def gather(m):
         known += history > 0
     partial = m.scalars[PARTIAL]
     found = match.gather(m.matches, m.match_maps, partial, m.scalars[SHIFT], m.inputs, n)
-    m.inputs[n + 2 * m.matches.shape[0]] = 1024
+    m.inputs[first_extra(m) - 1] = 1024  # bias
     m.scalars[KNOWN] = known * 7 // n
     m.scalars[MATCHED] = found
 

@@ -203,7 +203,10 @@ class _Writer:
             return
         here = self._source.tell()
         self._source.seek(self._base + self._raw - length)
-        self._put_stored(length, container.copy_pieces(self._source, length))
+        expected, again = self._stored_hash.intdigest(), xxhash.xxh3_64()
+        self._put_stored(length, _hashed(container.copy_pieces(self._source, length), again))
+        if again.intdigest() != expected:
+            raise VerifyError("the input changed while it was read: compress it again when nothing writes to it")
         self._source.seek(here)
 
     def _put_stored(self, length: int, pieces: Iterable[bytes]) -> None:
@@ -223,6 +226,12 @@ class _Writer:
     def _put(self, data: bytes) -> None:
         self._sink.write(data)
         self._coded += len(data)
+
+
+def _hashed(pieces: Iterable[bytes], state: xxhash.xxh3_64) -> Iterator[bytes]:
+    for piece in pieces:
+        state.update(piece)
+        yield piece
 
 
 def _parts(source: BinaryIO, size: int) -> Iterator[tuple[np.ndarray, Content]]:

@@ -16,7 +16,7 @@ _WAITING = {
 }
 
 # Raw bytes a second that one thread codes, on a slow machine of today: for estimates only.
-_SPEED = {1: 600_000, 2: 350_000, 3: 250_000}
+_SPEED = {1: 550_000, 2: 400_000, 3: 300_000}
 DEFAULT_BLOCK = 1 << 24
 
 # A context: a register (see bitmodels/contexts.py), the mask on it, and the mask on the last eight bytes.
