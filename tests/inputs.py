@@ -69,4 +69,5 @@ EDGE_CASES = {
     "machine code": machine_code(600),
     "real text": python_text(12_000),
     "text, then random": words(2_000) + random_bytes(2_000),
+    "random, then text": random_bytes(5 << 16) + words(9 << 15),
 }

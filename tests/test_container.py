@@ -96,6 +96,16 @@ def test_bytes_after_the_end_are_noticed(coded, extra):
             "the file uses a level or parameter that this version lacks: use a newer squeeze",
         ),
         (
+            header_with(level=True) + b"\x00",
+            FormatError,
+            "the file uses a level or parameter that this version lacks: use a newer squeeze",
+        ),
+        (
+            container.header_bytes({}) + block_of(container.BYTEWISE, 9, b"\x01abc"),
+            DamagedError,
+            "the header names no level, but a block is coded: the file is damaged",
+        ),
+        (
             header_with(window=4) + b"\x00",
             FormatError,
             "the file uses a level or parameter that this version lacks: use a newer squeeze",
@@ -145,8 +155,8 @@ def test_malformed_files_have_a_sentence_each(data, error, message):
 
 
 def test_json_that_is_no_object_is_refused():
-    for text in (b"[1]", b"{", b"\xff\xff"):
-        body = container.MAGIC + bytes([container.FORMAT_VERSION, len(text)]) + text
+    for text in (b"[1]", b"{", b"\xff\xff", b"[" * 60_000):
+        body = container.MAGIC + bytes([container.FORMAT_VERSION]) + container.varint(len(text)) + text
         with pytest.raises(DamagedError, match="the header is damaged: it is not"):
             squeeze.decompress(body + container.check16(body))
 

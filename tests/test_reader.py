@@ -119,6 +119,21 @@ def test_a_cut_file_gives_all_whole_blocks(coded):
     assert damage == (f"what follows byte {hurt.raw_offset} is lost: the file was cut off",)
 
 
+@pytest.mark.parametrize("junk", [b"junk", b"\xf5SQ\x09", b"\xf5SQ"])
+def test_salvage_restores_what_stands_before_foreign_bytes(coded, junk):
+    restored, damage = salvage(coded + junk)
+    assert restored == WHOLE
+    assert len(damage) == 1
+
+
+def test_salvage_writes_no_more_than_blocks_can_hold():
+    header = container.header_bytes({})
+    lying = header + container.index_bytes(container.Index(len(header), [(1 << 62, 0)], 0))
+    assert salvage(lying)[0] == b""
+
+
 def test_salvage_refuses_what_is_no_sqz_file():
+    with pytest.raises(squeeze.FormatError, match="it is empty"):
+        salvage(b"")
     with pytest.raises(squeeze.FormatError, match=r"not a \.sqz file"):
         salvage(b"hello, this is text")

@@ -82,6 +82,12 @@ def test_incompressible_input_grows_by_at_most_64_bytes_however_many_blocks_it_i
     assert [block.codec for block in container.read_index(io.BytesIO(coded))[0].blocks] == ["stored"]
 
 
+def test_many_small_blocks_that_hardly_shrink_do_not_add_up():
+    parts = [inputs.words(400, seed)[:200] + inputs.random_bytes(200, seed) for seed in range(100)]
+    data = b"".join(parts)
+    assert len(compress_in_blocks(data, level=1, block_size=200)) <= len(data) + 64
+
+
 def test_totals_and_progress():
     data, ticks = inputs.words(50_000) + inputs.random_bytes(70_000), []
     totals = compress_stream(io.BytesIO(data), sink := io.BytesIO(), level=1, progress=ticks.append)

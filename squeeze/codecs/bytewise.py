@@ -139,9 +139,9 @@ def first_extra(m):
 @inline
 def gather(m):
     """Fill the inputs with what every context and match says of the next bit."""
-    node, known, n = m.scalars[NODE], 0, m.slot.size
+    node, known, n = np.uint64(m.scalars[NODE]), 0, m.slot.size
     for i in range(n):
-        history = m.slots[np.int64(m.slot[i]) + node]
+        history = m.slots[np.uint64(m.slot[i]) + node]
         entry = np.uint32(i * 256) + np.uint32(history)
         m.entry[i] = entry
         m.inputs[i] = STRETCH[m.maps[entry] >> np.uint32(20)] if history else 0
@@ -200,10 +200,10 @@ def learn(m, bit):
         mixer.train(m.weights[m.rows[k]], m.inputs, error, rate)
     error = (target - m.scalars[MIXED]) >> 16
     mixer.train(m.final_weights[m.scalars[PARTIAL]], m.logits, error, m.settings[FINAL_RATE])
-    node, limit = m.scalars[NODE], m.settings[MAP_LIMIT]
+    node, limit, taken = np.uint64(m.scalars[NODE]), m.settings[MAP_LIMIT], np.uint32(bit << 8)
     for i in range(m.slot.size):
-        at = np.int64(m.slot[i]) + node
-        m.slots[at] = histories.NEXT[(bit << 8) + np.int64(m.slots[at])]
+        at = np.uint64(m.slot[i]) + node
+        m.slots[at] = histories.NEXT[taken | np.uint32(m.slots[at])]
         histories.learn(m.maps, m.entry[i], bit, limit)
     match.note_bit(m.matches, m.match_maps, bit, m.scalars[SHIFT], m.settings[MATCH_LIMIT])
 

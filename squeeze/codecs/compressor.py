@@ -22,7 +22,7 @@ from squeeze.codecs.container import Content
 from squeeze.errors import DamagedError, FormatError, LevelError, VerifyError
 
 Progress = Callable[[int], None] | None
-_HEADER_COST = 32  # bytes that a coded block may cost more than a stored one, with the stream header's parameters
+_HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -134,8 +134,10 @@ def encode_block(
     return payload if len(payload) + _HEADER_COST <= data.size else None
 
 
-def decode_block(payload: bytes, length: int, level: int, progress: Progress = None) -> np.ndarray:
+def decode_block(payload: bytes, length: int, level: int | None, progress: Progress = None) -> np.ndarray:
     """The `length` raw bytes of a coded block, as uint8."""
+    if level is None:
+        raise DamagedError("the header names no level, but a block is coded: the file is damaged")
     content, skip = container.read_content(io.BytesIO(payload))
     preset = levels.preset(level, content.kind)
     data = bytewise.decode(payload[skip:], length, preset, content.record, progress)
@@ -144,10 +146,15 @@ def decode_block(payload: bytes, length: int, level: int, progress: Progress = N
     return data
 
 
-def level_of(header: dict) -> int:
-    """The level that a stream's header names; FormatError where this version cannot decode it."""
-    level = header.get("level", levels.AVAILABLE[0])
-    if level not in levels.AVAILABLE or set(header) - {"level", "numerics"}:
+def level_of(header: dict) -> int | None:
+    """The level that a stream's header names, None where all its blocks are stored.
+
+    Raises FormatError where this version cannot decode it.
+    """
+    if not header:
+        return None
+    level = header.get("level")
+    if type(level) is not int or level not in levels.AVAILABLE or set(header) != {"level", "numerics"}:
         raise FormatError("the file uses a level or parameter that this version lacks: use a newer squeeze")
     return level
 
@@ -184,14 +191,14 @@ class _Writer:
         self._raw += data.size
 
     def finish(self) -> Totals:
-        self._flush_stored()
         self._begin({})
+        self._flush_stored()
         self._index.checksum = self._hash.intdigest()
         self._put(container.index_bytes(self._index))
         return Totals(self._raw, self._coded)
 
     def _begin(self, header: dict) -> None:
-        """Write the header before the first block; a stream of stored bytes has no parameters."""
+        """Write the header, if it is not written yet."""
         if self._coded == 0:
             self._put(container.header_bytes(header))
             self._index.header_size = self._coded
@@ -215,8 +222,7 @@ class _Writer:
         self._stored_hash.reset()
 
     def _put_block(self, kind: int, raw: int, coded: int, checksum: int, pieces: Iterable[bytes]) -> None:
-        parameters = {} if kind == container.STORED else {"level": self._level, "numerics": container.NUMERICS_VERSION}
-        self._begin(parameters)
+        self._begin({"level": self._level, "numerics": container.NUMERICS_VERSION})
         header = container.block_header_bytes(kind, raw, coded, checksum)
         self._put(header)
         for piece in pieces:

@@ -26,6 +26,7 @@ MAX_HEADER = 1 << 16
 MAX_BLOCK = 1 << 28  # raw bytes of a coded block; a stored block may have any length
 MAX_INDEX = 1 << 28
 _FOOTER = 8
+_LEAST_BLOCK = 12  # bytes of the smallest block header
 _PIECE = 1 << 20
 
 
@@ -156,12 +157,13 @@ def read_header(file: BinaryIO) -> tuple[dict, int] | None:
         raise DamagedError("the header is damaged: its checksum differs")
     try:
         header = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DamagedError("the header is damaged: it is not JSON") from None
     if not isinstance(header, dict):
         raise DamagedError("the header is damaged: it is not a JSON object")
-    if header.get("numerics", NUMERICS_VERSION) != NUMERICS_VERSION:
-        raise FormatError(f"numerics version {header['numerics']} is unknown: decompress with a newer squeeze")
+    numerics = header.get("numerics", NUMERICS_VERSION)
+    if type(numerics) is not int or numerics != NUMERICS_VERSION:
+        raise FormatError(f"numerics version {numerics} is unknown: decompress with a newer squeeze")
     return header, len(body) + 2
 
 
@@ -189,7 +191,7 @@ def read_block_header(file: BinaryIO) -> BlockHeader | None:
     body += checksum
     if read_exactly(file, 2) != check16(body):
         raise DamagedError("a block's header is damaged: its checksum differs")
-    if kind != STORED and (raw_length > MAX_BLOCK or payload_length > raw_length):
+    if kind != STORED and not 1 <= payload_length <= raw_length <= MAX_BLOCK:
         raise DamagedError("a block's lengths are impossible: the file is damaged")
     return BlockHeader(kind, raw_length, payload_length, int.from_bytes(checksum, "little"), len(body) + 2)
 
@@ -228,6 +230,8 @@ def _parse_index(body: bytes) -> Index:
     while file.tell() < len(body) - 9:
         raw, _ = _read_varint(file)
         coded, _ = _read_varint(file)
+        if coded < _LEAST_BLOCK or raw > max(MAX_BLOCK, coded):
+            raise DamagedError("the index is damaged: a block's lengths are impossible")
         index.entries.append((raw, coded))
     return index
 
@@ -253,7 +257,7 @@ def read_index_before(file: BinaryIO, end: int) -> tuple[Index, int]:
         raise DamagedError("the index's length is impossible: the file is damaged")
     file.seek(end - _FOOTER - length)
     body = read_exactly(file, length)
-    if check16(body + footer[2:6]) != footer[:2]:
+    if check16(body + footer[2:6]) != footer[:2] or body[0] != END:
         raise DamagedError("the index is damaged: its checksum differs")
     index = _parse_index(body)
     start = end - _FOOTER - length - index.header_size - sum(coded for _, coded in index.entries)

@@ -35,7 +35,7 @@ class SqueezeFile(io.RawIOBase):
 
     def __init__(self, source: BinaryIO):
         self._source = source
-        self._blocks: list[tuple[container.Block, int]] = []
+        self._blocks: list[tuple[container.Block, int | None]] = []
         for stream in container.read_index(source):
             level = level_of(stream.header)
             self._blocks += [(block, level) for block in stream.blocks if block.raw_length]
@@ -97,7 +97,7 @@ class SqueezeFile(io.RawIOBase):
         self._source.seek(start, io.SEEK_CUR)
         return container.read_exactly(self._source, count)
 
-    def _decode(self, number: int, block: container.Block, level: int) -> None:
+    def _decode(self, number: int, block: container.Block, level: int | None) -> None:
         if number == self._number:
             return
         payload = container.read_exactly(self._source, self._payload(block).payload_length)

@@ -13,7 +13,7 @@ import xxhash
 
 from squeeze.codecs import container
 from squeeze.codecs.compressor import Progress, Totals, decode_block, level_of
-from squeeze.errors import DamagedError, SqueezeError
+from squeeze.errors import DamagedError, FormatError, SqueezeError
 
 _Place = tuple[int, int]  # where a block's header lies, and the raw length of the block
 
@@ -25,6 +25,8 @@ def salvage_stream(source: BinaryIO, sink: BinaryIO | None, progress: Progress =
     """
     file = source if source.seekable() else io.BytesIO(source.read())
     end = file.seek(0, io.SEEK_END)
+    if end == 0:
+        raise FormatError("not a .sqz file: it is empty")
     streams, reason = _by_index(file, end), None
     if streams is None:
         streams, reason = _by_walk(file, end)
@@ -67,7 +69,7 @@ def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], 
     written = container.Index(0)
     file.seek(0)
     try:
-        while (start := file.tell()) < end or not streams:
+        while (start := file.tell()) < end:
             found = container.read_header(file)
             if found is None:
                 break
@@ -83,7 +85,11 @@ def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], 
             container.read_exactly(file, len(container.index_bytes(written)) - 1)
     except DamagedError as error:
         return streams, str(error)
-    return streams, "the index is damaged" if streams else None
+    except FormatError as error:
+        if not streams:
+            raise
+        return streams, str(error)
+    return streams, "the index is damaged"
 
 
 def _level(file: BinaryIO, start: int) -> int | None:
@@ -109,8 +115,6 @@ def _restore(file: BinaryIO, offset: int, length: int, level: int | None, progre
                 state.update(piece)
             file.seek(offset + header.size)
             return container.copy_pieces(file, length) if state.intdigest() == header.checksum else None
-        if level is None:
-            return None
         data = decode_block(container.read_exactly(file, header.payload_length), length, level, progress)
     except SqueezeError:
         return None

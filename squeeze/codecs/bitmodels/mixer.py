@@ -27,7 +27,7 @@ def dot(weights, inputs):
 
 @inline
 def train(weights, inputs, error, rate):
-    """Gradient step of coding cost: weight += rate * error * input; `error` has 16 bits, `rate` at most 6."""
+    """Gradient step of coding cost: weight += rate * error * input; `error` has 16 bits, `rate` is below 2^10."""
     step = np.int64(np.int32(error * rate))
     for i in range(inputs.size):
         weights[i] = np.int32(weights[i] + ((step * np.int64(inputs[i]) + (1 << 21)) >> 22))
