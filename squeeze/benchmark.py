@@ -73,6 +73,7 @@ RIVALS = {
         "extract coded.zpaq raw -to out/raw -t1",
         to_stdout=False,
     ),
+    "lpaq1": Rival(("lpaq1",), "lpaq1 9", "9 raw coded", "d coded out/raw", to_stdout=False),
     "7z": Rival(
         *(("7zz", "7z"), "7z PPMd best"),
         "a -t7z -m0=PPMd:o={setting}:mem=256m -mmt=1 coded.7z raw",

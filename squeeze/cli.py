@@ -247,7 +247,7 @@ def info(as_json: bool) -> None:
 
 @main.command()
 @options.levels
-@click.option("--against", default="", metavar="NAMES", help="Rivals: xz,zstd,brotli,bzip2,zpaq,7z.")
+@click.option("--against", default="", metavar="NAMES", help="Rivals: xz,zstd,brotli,bzip2,zpaq,lpaq1,7z.")
 @click.option("--runs", default=1, type=click.IntRange(1), help="Take the shortest time of so many runs.")
 @click.option("--processes", is_flag=True, help="Time squeeze as a whole process too, with start-up.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a measurement.")

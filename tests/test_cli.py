@@ -484,7 +484,7 @@ def test_bench_with_rivals(note: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", f"{tmp_path}")
     assert call("bench", "-1", "--against", "zstd", note).stderr == "Note: zstd is not installed; skipped\n"
     assert fails("bench", "-1", "--against", "arj", note) == (
-        "Error: unknown rival 'arj'; choose from xz, zstd, brotli, bzip2, zpaq, 7z\n"
+        "Error: unknown rival 'arj'; choose from xz, zstd, brotli, bzip2, zpaq, lpaq1, 7z\n"
     )
 
 
