@@ -81,7 +81,7 @@ _TABLE = {
 _CONTEXTS = {"text": _TEXT, "executable": _OTHER, "table": _TABLE, "other": _OTHER}
 _MATCHES = {1: (6,), 2: (6,), 3: (6, 16)}
 _SELECTORS = {1: 2, 2: 3, 3: 3}
-_SLOT_BITS = {1: 21, 2: 22, 3: 23}
+_SLOT_BITS = {1: 19, 2: 22, 3: 23}
 
 
 def preset(level: int, kind: str) -> Preset:
