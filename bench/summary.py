@@ -27,17 +27,21 @@ def main(path: Path) -> None:
     large = [f for f in files if cell[f, BASELINE]["raw_size"] >= 100_000]
     print(f"\nSpeed as a multiple of {BASELINE} (compressing / decompressing), files of 100 kB and more:\n")
     ours = [tool for tool in tools if tool.startswith("squeeze")]
+    pairs = [(Path(f).name, {tool: cell[f, tool] for tool in tools}) for f in large]
+    pairs.append(("all files", {tool: whole(rows, tool) for tool in tools}))
     print_table(
         ["file", f"{BASELINE}, MB/s", *ours],
-        [
-            [Path(f).name, speeds(cell[f, BASELINE]), *(times(cell[f, t], cell[f, BASELINE]) for t in ours)]
-            for f in large
-        ],
+        [[name, speeds(by[BASELINE]), *(times(by[tool], by[BASELINE]) for tool in ours)] for name, by in pairs],
     )
 
 
 def total_columns(tools: list[str]) -> list[tuple[str, str]]:
     return [(tools[0], "raw_size"), *((tool, "coded_size") for tool in tools)]
+
+
+def whole(rows: list[dict], tool: str) -> dict:
+    """All files of one tool as if they were one."""
+    return {key: sum(row[key] for row in rows if row["tool"] == tool) for key in ("raw_size", *WAYS)}
 
 
 def speeds(row: dict) -> str:
