@@ -23,3 +23,7 @@ class LevelError(SqueezeError, ValueError):
 
 class VerifyError(SqueezeError):
     """What was written did not decode to the input; nothing was replaced."""
+
+
+class ModelError(SqueezeError):
+    """A language model is missing, is not the one that the file needs, or is of a kind that squeeze cannot run."""
