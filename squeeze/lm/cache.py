@@ -1,0 +1,55 @@
+"""Converted models on disk, so that each is converted once: <identity>.safetensors, and for each source that
+was converted a file named by its fingerprint, which holds the identity.
+
+A cache that cannot be written or read is no error: everything works without it, more slowly.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from squeeze.lm import tensorfile
+from squeeze.lm.tensorfile import TensorFile
+
+_IDENTITY = re.compile(r"[0-9a-f]{64}")
+_LAYOUT = "1"  # of the cached file: packing, names of tensors
+
+
+def folder() -> Path:
+    if own := os.environ.get("SQUEEZE_CACHE"):
+        return Path(own) / "models"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "squeeze" / "models"
+
+
+def get(identity: str) -> TensorFile | None:
+    """The model's file, if it is there and undamaged."""
+    if not _IDENTITY.fullmatch(identity):
+        return None
+    try:
+        file = TensorFile(folder() / f"{identity}.safetensors")
+        wanted = {"identity": identity, "layout": _LAYOUT}
+        return file if wanted.items() <= file.metadata.items() and file.is_sound() else None
+    except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def put(identity: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    with suppress(OSError, RuntimeError):
+        tensorfile.write(folder() / f"{identity}.safetensors", tensors, {**metadata, "layout": _LAYOUT})
+
+
+def identity_of(fingerprint: str) -> str | None:
+    """The identity that a source with this fingerprint was converted to, if that is known."""
+    with suppress(OSError, RuntimeError, ValueError):
+        return (folder() / "sources" / fingerprint).read_text("ascii")
+    return None
+
+
+def remember(fingerprint: str, identity: str) -> None:
+    with suppress(OSError, RuntimeError):
+        tensorfile.replace(folder() / "sources" / fingerprint, [np.frombuffer(identity.encode(), np.uint8)])

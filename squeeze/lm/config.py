@@ -1,0 +1,210 @@
+"""The hyperparameters of a Llama-family network, read from a GGUF file's metadata or a folder's config.json."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from squeeze.errors import ModelError
+from squeeze.lm import rotary
+
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the network's arithmetic depends on besides its weights."""
+
+    architecture: str
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    feed_forward: int
+    vocabulary: int  # rows of the embedding
+    context: int  # trained length in tokens
+    epsilon: float  # of RMSNorm, a float32
+    frequencies: tuple[float, ...]  # rotary angle per position, [head_size / 2], scaling included
+    attention_factor: float  # multiplies cosines and sines (YaRN); otherwise 1
+    start_token: int  # fed before the first token of a text
+
+    def __post_init__(self) -> None:
+        sizes = (self.layers, self.width, self.heads, self.kv_heads, self.head_size, self.feed_forward)
+        if min(*sizes, self.vocabulary, self.context) < 1:
+            raise ModelError("the model's description is damaged: a size is not positive")
+        if self.heads % self.kv_heads or self.head_size % 2 or len(self.frequencies) != self.head_size // 2:
+            raise ModelError("the model's description is damaged: its attention heads do not fit together")
+        if not 0 <= self.start_token < self.vocabulary:
+            raise ModelError("the model's description is damaged: its start token is outside its vocabulary")
+        if not all(map(math.isfinite, (self.epsilon, self.attention_factor, *self.frequencies))):
+            raise ModelError("the model's description is damaged: it holds a number that is not finite")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; floats in hexadecimal, so that they survive exactly."""
+        floats = {"epsilon": self.epsilon.hex(), "attention_factor": self.attention_factor.hex()}
+        return asdict(self) | floats | {"frequencies": [f.hex() for f in self.frequencies]}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Config":
+        floats = {name: float.fromhex(values[name]) for name in ("epsilon", "attention_factor")}
+        frequencies = tuple(map(float.fromhex, values["frequencies"]))
+        return cls(**{**values, **floats, "frequencies": frequencies})
+
+
+def unsupported(name: str, what: str) -> ModelError:
+    supported = f"{', '.join(ARCHITECTURES[:-1])} and {ARCHITECTURES[-1]}"
+    return ModelError(f"{name}: {what} is not supported; plain {supported} models are")
+
+
+def from_gguf(name: str, fields: Mapping[str, Any], vocabulary: int, factors: list[float] | None) -> Config:
+    """From GGUF metadata, the embedding's rows and the divisors in rope_freqs.weight."""
+    architecture = fields["general.architecture"]
+    if architecture not in ARCHITECTURES:
+        raise unsupported(name, f"architecture '{architecture}'")
+
+    def get(key: str, default: Any = None) -> Any:
+        return fields.get(f"{architecture}.{key}", default)
+
+    def need(key: str) -> Any:
+        return fields[f"{architecture}.{key}"]
+
+    for key, what in _UNSUPPORTED_KEYS.items():
+        if get(key):
+            raise unsupported(name, what)
+    heads, width = int(need("attention.head_count")), int(need("embedding_length"))
+    head_size = int(get("attention.key_length", width // heads))
+    if int(get("attention.value_length", head_size)) != head_size:
+        raise unsupported(name, "a size of values unlike that of keys")
+    if int(get("rope.dimension_count", head_size)) != head_size:
+        raise unsupported(name, "partial rotary embedding")
+    context = int(need("context_length"))
+    frequencies, attention_factor = _gguf_rotary(name, get, head_size, context, factors)
+    start = [fields.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("bos", "eos")]
+    return Config(
+        architecture=architecture,
+        layers=int(need("block_count")),
+        width=width,
+        heads=heads,
+        kv_heads=int(get("attention.head_count_kv", heads)),
+        head_size=head_size,
+        feed_forward=int(need("feed_forward_length")),
+        vocabulary=vocabulary,
+        context=min(context, int(get("attention.sliding_window") or context)),
+        epsilon=float(np.float32(need("attention.layer_norm_rms_epsilon"))),
+        frequencies=frequencies,
+        attention_factor=attention_factor,
+        start_token=next((int(token) for token in start if token is not None), 0),
+    )
+
+
+_UNSUPPORTED_KEYS = {
+    "expert_count": "a mixture of experts",
+    "attn_logit_softcapping": "a cap on attention logits",
+    "final_logit_softcapping": "a cap on logits",
+    "logit_scale": "a scale of logits",
+    "embedding_scale": "a scale of embeddings",
+    "residual_scale": "a scale of residuals",
+    "attention.scale": "a scale of attention",
+    "attention.sliding_window_pattern": "a mixture of sliding windows",
+}
+
+
+def _gguf_rotary(
+    name: str, get: Any, head_size: int, context: int, factors: list[float] | None
+) -> tuple[tuple[float, ...], float]:
+    base = float(get("rope.freq_base", 10000.0))
+    kind = get("rope.scaling.type", "linear" if get("rope.scale_linear") else "none")
+    factor = float(get("rope.scaling.factor") or get("rope.scale_linear") or 1.0)
+    if factors is not None:
+        if kind != "none" and factor != 1:
+            raise unsupported(name, "two rotary scalings at once")
+        return rotary.divided(base, head_size, factors), 1.0
+    if kind == "none" or factor == 1:
+        return rotary.plain(base, head_size), 1.0
+    if kind == "linear":
+        return rotary.linear(base, head_size, factor), 1.0
+    if kind != "yarn":
+        raise unsupported(name, f"rotary scaling '{kind}'")
+    trained = float(get("rope.scaling.original_context_length") or context)
+    fast = float(get("rope.scaling.yarn_beta_fast") or 32.0)
+    slow = float(get("rope.scaling.yarn_beta_slow") or 1.0)
+    scale = float(get("rope.scaling.yarn_attn_factor") or get("rope.scaling.attn_factor") or 1.0)
+    return rotary.yarn(base, head_size, factor, trained, fast, slow), scale * rotary.yarn_scale(factor)
+
+
+def from_folder(name: str, values: Mapping[str, Any], vocabulary: int) -> Config:
+    """From config.json as Hugging Face transformers writes it, and the embedding's rows."""
+    architecture = values.get("model_type")
+    if architecture not in ARCHITECTURES:
+        raise unsupported(name, f"architecture '{architecture}'")
+    if values.get("quantization_config"):
+        raise unsupported(name, "a folder of quantised tensors")
+    if values.get("hidden_act", "silu") != "silu":
+        raise unsupported(name, f"activation '{values['hidden_act']}'")
+    heads, width = int(values["num_attention_heads"]), int(values["hidden_size"])
+    head_size = int(values.get("head_dim") or (128 if architecture == "qwen3" else width // heads))
+    context = int(values.get("max_position_embeddings") or _CONTEXTS[architecture])
+    frequencies, attention_factor = _folder_rotary(name, values, head_size, context)
+    sliding = values.get("sliding_window")
+    if architecture.startswith("qwen") and not values.get("use_sliding_window"):
+        sliding = None
+    return Config(
+        architecture=architecture,
+        layers=int(values["num_hidden_layers"]),
+        width=width,
+        heads=heads,
+        kv_heads=int(values.get("num_key_value_heads") or heads),
+        head_size=head_size,
+        feed_forward=int(values["intermediate_size"]),
+        vocabulary=vocabulary,
+        context=min(context, int(sliding or context)),
+        epsilon=float(np.float32(values.get("rms_norm_eps", 1e-6))),
+        frequencies=frequencies,
+        attention_factor=attention_factor,
+        start_token=_start_token(values),
+    )
+
+
+_CONTEXTS = {"llama": 2048, "mistral": 131072, "qwen2": 32768, "qwen3": 32768}  # where config.json leaves it out
+
+
+def _start_token(values: Mapping[str, Any]) -> int:
+    for key in ("bos_token_id", "eos_token_id"):
+        token = values.get(key)
+        if isinstance(token, list):
+            token = next(iter(token), None)
+        if token is not None:
+            return int(token)
+    return 0
+
+
+def _folder_rotary(
+    name: str, values: Mapping[str, Any], head_size: int, context: int
+) -> tuple[tuple[float, ...], float]:
+    rope = {**(values.get("rope_parameters") or {}), **(values.get("rope_scaling") or {})}
+    base = float(rope.get("rope_theta") or values.get("rope_theta") or 10000.0)
+    if rope.get("partial_rotary_factor", values.get("partial_rotary_factor") or 1.0) != 1:
+        raise unsupported(name, "partial rotary embedding")
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind in ("default", "dynamic"):  # dynamic scaling begins beyond the trained context
+        return rotary.plain(base, head_size), 1.0
+    if kind not in ("linear", "llama3", "yarn"):
+        raise unsupported(name, f"rotary scaling '{kind}'")
+    trained = float(rope.get("original_max_position_embeddings") or context)
+    factor = float(rope.get("factor") or context / trained)
+    if kind == "linear":
+        return rotary.linear(base, head_size, factor), 1.0
+    if kind == "llama3":
+        low, high = float(rope["low_freq_factor"]), float(rope["high_freq_factor"])
+        return rotary.llama3(base, head_size, factor, low, high, trained), 1.0
+    scale = rope.get("attention_factor")
+    if scale is None:
+        scale = rotary.yarn_scale(factor)
+        if rope.get("mscale") and rope.get("mscale_all_dim"):
+            scale = rotary.yarn_scale(factor, rope["mscale"]) / rotary.yarn_scale(factor, rope["mscale_all_dim"])
+    fast, slow = float(rope.get("beta_fast") or 32.0), float(rope.get("beta_slow") or 1.0)
+    angles = rotary.yarn(base, head_size, factor, trained, fast, slow, bool(rope.get("truncate", True)))
+    return angles, float(scale)

@@ -1,0 +1,174 @@
+"""Turns a source's floats into int8 weights and their identity.
+
+Everything is elementwise IEEE arithmetic in float32 (and the largest element of a row), so the same source gives
+the same integers on every machine.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from squeeze.errors import ModelError
+from squeeze.lm import sources, vocabulary
+from squeeze.lm.exact import pack
+from squeeze.lm.sources import Source, Tensor
+from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
+
+_CHUNK = 1 << 22  # elements held as float32 at a time
+_SMALLEST = np.float32(2.0**-100)  # a row whose elements all lie below it counts as zeros
+
+
+def convert(source: Source) -> Weights:
+    """Raises ModelError where a tensor is missing, has the wrong shape, or holds no finite numbers."""
+    return _Converter(source).weights()
+
+
+class _Converter:
+    """Quantises one tensor after the other, and feeds each to the identity's hash as it goes."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.config = source, source.config
+        self.digest = hashlib.sha256(IDENTITY_TAG)
+
+    def weights(self) -> Weights:
+        config, name = self.config, self.source.name
+        description = json.loads(self.source.tokenizer)
+        vocabulary.check(name, description)
+        tokens, leaves = vocabulary.spell(description, config.vocabulary)
+        if not len(leaves):
+            raise ModelError(f"{name}: the model has no tokens that spell text")
+        self.digest.update(json.dumps(config.to_json(), sort_keys=True, separators=(",", ":")).encode() + b"\n")
+        for token in tokens:
+            self.digest.update(len(token).to_bytes(4, "little") + token)
+        self.digest.update(leaves.astype("<i4"))
+        size = (config.vocabulary, config.width)
+        embedding, scales = self.quantised("embedding", size)
+        self.hash(embedding, scales)
+        layers = tuple(self.layer(i) for i in range(config.layers))
+        final_norm = self.needed("final_norm", config.width)
+        tied = "head" not in self.source.tensors
+        values, head_scales = (embedding, scales) if tied else self.quantised("head", size)
+        head = self.matrix(values[leaves], head_scales[leaves])
+        if unused := set(self.source.tensors) - {"embedding", "final_norm", "head"} - set(self.known_tensors()):
+            raise ModelError(f"{name}: the model has a tensor '{min(unused)}' that its description does not explain")
+        return Weights(
+            config, layers, embedding, scales, final_norm, head, leaves, tokens,
+            name, self.digest.hexdigest(), self.source.tokenizer,
+        )  # fmt: skip
+
+    def known_tensors(self) -> Iterator[str]:
+        for i in range(self.config.layers):
+            yield from (f"{i}.{part}" for part in sources.LAYER_PARTS)
+
+    def layer(self, i: int) -> Layer:
+        c = self.config
+        queries, keys = c.heads * c.head_size, c.kv_heads * c.head_size
+        parts = [
+            self.rotated(*self.quantised(f"{i}.query", (queries, c.width)), heads=c.heads),
+            self.rotated(*self.quantised(f"{i}.key", (keys, c.width)), heads=c.kv_heads),
+            self.quantised(f"{i}.value", (keys, c.width)),
+        ]
+        return Layer(
+            attention_norm=self.needed(f"{i}.attention_norm", c.width),
+            qkv=self.stacked(parts),
+            qkv_bias=self.qkv_bias(i, queries, keys),
+            query_norm=self.vector(f"{i}.query_norm", c.head_size),
+            key_norm=self.vector(f"{i}.key_norm", c.head_size),
+            output=self.matrix(*self.quantised(f"{i}.output", (c.width, queries))),
+            output_bias=self.vector(f"{i}.output_bias", c.width),
+            feed_forward_norm=self.needed(f"{i}.feed_forward_norm", c.width),
+            gate_up=self.stacked(self.quantised(f"{i}.{part}", (c.feed_forward, c.width)) for part in ("gate", "up")),
+            down=self.matrix(*self.quantised(f"{i}.down", (c.width, c.feed_forward))),
+        )
+
+    def qkv_bias(self, i: int, queries: int, keys: int) -> np.ndarray | None:
+        sizes = {"query_bias": queries, "key_bias": keys, "value_bias": keys}
+        found = [self.floats(f"{i}.{part}", size) for part, size in sizes.items()]
+        query, key, value = found
+        if query is None and key is None and value is None:
+            self.hash(None)
+            return None
+        if query is None or key is None or value is None:
+            raise self.missing(f"{i}.query_bias, {i}.key_bias or {i}.value_bias")
+        (query,), (key,) = self.rotated(query, heads=self.config.heads), self.rotated(key, heads=self.config.kv_heads)
+        bias = np.concatenate([query, key, value])
+        self.hash(bias)
+        return bias
+
+    def rotated(self, *arrays: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
+        """Rows of each head in the order in which rotary pairs lie half a head apart."""
+        if not self.source.interleaved:
+            return arrays
+        rows = np.arange(heads * self.config.head_size).reshape(heads, self.config.head_size // 2, 2)
+        order = rows.swapaxes(1, 2).reshape(-1)
+        return tuple(array[order] for array in arrays)
+
+    def quantised(self, name: str, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """int8 [N, K] and float32 [N]: the largest of a row becomes ±127."""
+        tensor = self.tensor(name, shape)
+        values, scales = np.empty(shape, np.int8), np.empty(shape[0], np.float32)
+        step = max(1, _CHUNK // shape[1])
+        for start in range(0, shape[0], step):
+            rows = tensor.rows(start, min(start + step, shape[0]))
+            if rows.shape != (min(step, shape[0] - start), shape[1]):
+                raise ModelError(f"{self.source.name}: the model is damaged: tensor {name} is cut off")
+            top = np.maximum(rows.max(axis=1), -rows.min(axis=1))
+            if not np.isfinite(top).all():
+                raise ModelError(f"{self.source.name}: the model is damaged: tensor {name} is not all finite numbers")
+            scale = np.where(top < _SMALLEST, np.float32(1), top / np.float32(127))
+            rounded = np.rint(rows / scale[:, None])
+            values[start : start + step] = np.clip(rounded, np.float32(-127), np.float32(127))
+            scales[start : start + step] = scale
+        return values, scales
+
+    def matrix(self, values: np.ndarray, scales: np.ndarray) -> Matrix:
+        self.hash(values, scales)
+        return Matrix(pack(values), scales, *values.shape)
+
+    def stacked(self, parts: Iterable[tuple[np.ndarray, ...]]) -> Matrix:
+        values, scales = (np.concatenate(same) for same in zip(*parts, strict=True))
+        return self.matrix(values, scales)
+
+    def needed(self, name: str, size: int) -> np.ndarray:
+        values = self.vector(name, size)
+        if values is None:
+            raise self.missing(name)
+        return values
+
+    def vector(self, name: str, size: int) -> np.ndarray | None:
+        """A float32 vector, None where the model has none by this name."""
+        values = self.floats(name, size)
+        self.hash(values)
+        return values
+
+    def floats(self, name: str, size: int) -> np.ndarray | None:
+        if name not in self.source.tensors:
+            return None
+        values = self.tensor(name, (size,)).rows(0, size)
+        if values.shape != (size,) or not np.isfinite(values).all():
+            raise ModelError(f"{self.source.name}: the model is damaged: tensor {name} is not all finite numbers")
+        return values
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        tensor = self.source.tensors.get(name)
+        if tensor is None:
+            raise self.missing(name)
+        if tensor.shape != shape:
+            raise ModelError(
+                f"{self.source.name}: the model is damaged: tensor {name} has shape {list(tensor.shape)}, "
+                f"and its description says {list(shape)}"
+            )
+        return tensor
+
+    def missing(self, name: str) -> ModelError:
+        return ModelError(f"{self.source.name}: the model is damaged or incomplete: it has no tensor {name}")
+
+    def hash(self, *arrays: np.ndarray | None) -> None:
+        """Shape and little-endian bytes of each."""
+        for array in arrays:
+            shape = None if array is None else list(array.shape)
+            self.digest.update(f"{shape}\n".encode())
+            if array is not None:
+                self.digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")))

@@ -1,0 +1,118 @@
+"""Safetensors files as memory maps: every tensor is a view of the file, none is copied.
+
+What is written here aligns each tensor to 64 bytes (with tensors named padding.N between them, so that the
+file is valid everywhere) and carries a checksum of header and data in its metadata.
+"""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+_ALIGNMENT = 64
+_MAX_HEADER = 100_000_000  # bytes, as the safetensors library has it
+_DTYPES = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "F16": np.float16, "BF16": np.uint16, "F32": np.float32}
+_NAMES = {np.dtype(np.int8): "I8", np.dtype(np.uint8): "U8", np.dtype(np.int32): "I32", np.dtype(np.float32): "F32"}
+
+
+class TensorFile:
+    """A safetensors file: `metadata`, and each tensor's type, shape and place.
+
+    Raises ValueError where the file is not a sound safetensors file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.data = np.memmap(path, np.uint8, "c")  # private: what is written to it stays in memory
+        size = int.from_bytes(self.data[:8].tobytes(), "little")
+        self.start = 8 + size
+        if len(self.data) < 8 or size > _MAX_HEADER or self.start > len(self.data):
+            raise ValueError("the header is cut off")
+        self.header: dict[str, Any] = json.loads(self.data[8 : self.start].tobytes())
+        self.metadata: dict[str, str] = self.header.pop("__metadata__", {})
+        for name, entry in self.header.items():
+            begin, end = entry["data_offsets"]
+            dtype = _DTYPES.get(entry["dtype"])
+            if dtype is None:
+                raise ValueError(f"tensor {name} has type {entry['dtype']}, which is not supported")
+            items = math.prod(entry["shape"])
+            if min(entry["shape"], default=0) < 0 or end - begin != items * np.dtype(dtype).itemsize:
+                raise ValueError(f"tensor {name} has the wrong size")
+            if not 0 <= begin <= end <= len(self.data) - self.start:
+                raise ValueError(f"tensor {name} is cut off")
+
+    def raw(self, name: str) -> np.ndarray:
+        """The tensor as stored; bfloat16 as uint16."""
+        entry = self.header[name]
+        begin, end = entry["data_offsets"]
+        data = self.data[self.start + begin : self.start + end].view(np.ndarray)
+        return data.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+    def float_rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """float32 rows of the first dimension."""
+        rows = self.raw(name)[start:stop]
+        if self.header[name]["dtype"] == "BF16":
+            return (rows.astype(np.uint32) << 16).view(np.float32)
+        if self.header[name]["dtype"] not in ("F16", "F32"):
+            raise ValueError(f"tensor {name} has type {self.header[name]['dtype']}, which is not supported")
+        return rows.astype(np.float32)
+
+    def is_sound(self) -> bool:
+        """Whether the checksum of a file written by `write` is right."""
+        metadata = {**self.metadata}
+        checksum = metadata.pop("checksum", None)
+        return checksum == _checksum(self.header, metadata, [self.data[self.start :]])
+
+
+def _checksum(header: Mapping[str, Any], metadata: Mapping[str, str], data: list[np.ndarray]) -> str:
+    digest = xxhash.xxh3_128(json.dumps([header, metadata], sort_keys=True).encode())
+    for part in data:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    """Write all or nothing; OSError where the folder or the disk does not allow it."""
+    header: dict[str, Any] = {}
+    parts: list[np.ndarray] = []
+    offset = 0
+
+    def add(name: str, array: np.ndarray) -> None:
+        nonlocal offset
+        header[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        offset += array.nbytes
+
+    for name, array in tensors.items():
+        add(name, array)
+        if offset % _ALIGNMENT:
+            add(f"padding.{len(parts)}", np.zeros(-offset % _ALIGNMENT, np.uint8))
+    checked = {**metadata, "checksum": _checksum(header, metadata, parts)}
+    text = json.dumps({"__metadata__": checked, **header}, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
+    replace(path, [np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8), *parts])
+
+
+def replace(path: Path, parts: list[np.ndarray]) -> None:
+    """Put a file of these bytes in place at once; nobody ever sees a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
+    try:
+        with open(handle, "wb") as file:
+            for part in parts:
+                file.write(part.data)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise

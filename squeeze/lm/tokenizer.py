@@ -1,0 +1,3 @@
+"""placeholder"""
+class Tokenizer:
+    def __init__(self, weights): ...

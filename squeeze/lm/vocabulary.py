@@ -1,0 +1,158 @@
+"""What tokens spell. A tokenizer is described by the text of a tokenizer.json, which GGUF metadata is turned into."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from squeeze.errors import ModelError
+
+SPACE = "\u2581"  # stands for a space in the vocabularies of SentencePiece
+_NORMAL, _UNKNOWN, _USER_DEFINED, _UNUSED = 1, 2, 4, 5  # kinds of tokens in GGUF
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's characters for bytes: printable ones stand for themselves, the others for U+0100 and on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+BYTE_OF = _byte_alphabet()
+
+
+def is_bytewise(description: Mapping[str, Any]) -> bool:
+    """Whether tokens are written in GPT-2's characters for bytes (else in SentencePiece's way)."""
+    parts = json.dumps([description.get("pre_tokenizer"), description.get("decoder")])
+    return '"ByteLevel"' in parts
+
+
+def entries(description: Mapping[str, Any]) -> dict[str, int]:
+    """Every token of the model's own vocabulary."""
+    vocabulary = description["model"]["vocab"]
+    if isinstance(vocabulary, list):  # Unigram: [token, score]
+        return {entry[0]: i for i, entry in enumerate(vocabulary)}
+    return {str(token): int(i) for token, i in vocabulary.items()}
+
+
+def check(name: str, description: Mapping[str, Any]) -> None:
+    kind = description["model"].get("type", "BPE")
+    parts = json.dumps(
+        [description.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")], ensure_ascii=False
+    )
+    if kind not in ("BPE", "Unigram") or not (is_bytewise(description) or SPACE in parts):
+        raise ModelError(f"{name}: a tokenizer of the kind '{kind}' is not supported; BPE and SentencePiece are")
+
+
+def spell(description: Mapping[str, Any], size: int) -> tuple[tuple[bytes, ...], np.ndarray]:
+    """What each of `size` tokens spells, b"" for those that are not text; and the *leaves*, int32: one token
+    for each distinct byte string, sorted by it."""
+    bytewise, model = is_bytewise(description), description["model"]
+    fallback: set[int] = set()  # tokens such as <0x41>
+    tokens = [b""] * size
+    for text, i in entries(description).items():
+        if not 0 <= i < size or text == model.get("unk_token") or i == model.get("unk_id"):
+            continue
+        if bytewise:
+            if all(c in BYTE_OF for c in text):
+                tokens[i] = bytes(BYTE_OF[c] for c in text)
+        elif model.get("byte_fallback") and (match := _BYTE.fullmatch(text)):
+            tokens[i] = bytes([int(match[1], 16)])
+            fallback.add(i)
+        else:
+            tokens[i] = text.replace(SPACE, " ").encode("utf-8", "replace")
+    for added in description.get("added_tokens") or []:
+        if 0 <= added["id"] < size:
+            tokens[added["id"]] = b"" if added.get("special") else added["content"].encode("utf-8", "replace")
+    best: dict[bytes, int] = {}
+    for i in sorted(range(size), key=lambda i: (i in fallback, i)):
+        if tokens[i]:
+            best.setdefault(tokens[i], i)
+    return tuple(tokens), np.array([best[text] for text in sorted(best)], np.int32)
+
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace("{1,3}", "")
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SPLITS = {  # applied one after the other
+    "llama3": (_LLAMA3,),
+    "qwen2": (_QWEN2,),
+    "gpt2": (_GPT2,),
+    "digits": (r"\p{N}", _GPT2),
+    "tekken": (_TEKKEN,),
+    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"),
+    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]"),
+}
+_PRE_TOKENIZERS = {  # tokenizer.ggml.pre, as llama.cpp has it
+    "llama3": ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "smaug-bpe", "dbrx", "lfm2"),
+    "qwen2": ("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2"),
+    "gpt2": ("gpt-2", "phi-2", "mpt", "olmo", "jais", "exaone4", "trillion", "roberta-bpe", "jina-es", "jina-de"),
+    "digits": ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
+    "tekken": ("tekken",),
+    "default": ("default", ""),
+    "falcon": ("falcon",),
+}
+_WHOLE_WORDS_FIRST = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2", "tekken")
+
+
+def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
+    """The tokenizer.json of a GGUF file's metadata."""
+    kind = fields.get("tokenizer.ggml.model")
+    if kind not in ("gpt2", "llama"):
+        raise ModelError(f"{name}: a tokenizer of the kind '{kind}' is not supported; gpt2 and llama are")
+    tokens: list[str] = fields["tokenizer.ggml.tokens"]
+    kinds: list[int] = fields.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    vocabulary: dict[str, int] = {}
+    added = []
+    unknown = None
+    for i, (token, what) in enumerate(zip(tokens, kinds, strict=True)):
+        if what == _UNKNOWN:
+            unknown = token
+        if what in (_NORMAL, _UNKNOWN, _USER_DEFINED) or (what == 6 and kind == "llama"):
+            vocabulary.setdefault(token, i)
+        if what != _NORMAL and what != 6:
+            added.append({"id": i, "content": token, "special": what != _USER_DEFINED})
+    model: dict[str, Any] = {"type": "BPE", "vocab": vocabulary}
+    if kind == "llama":
+        scores = fields["tokenizer.ggml.scores"]
+        merges = _merges_by_score(vocabulary, scores)
+        model |= {"merges": merges, "byte_fallback": "<0x00>" in vocabulary, "unk_token": unknown, "fuse_unk": True}
+        space = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+        description = {"normalizer": space, "pre_tokenizer": None}
+    else:
+        pre = str(fields.get("tokenizer.ggml.pre", "default"))
+        split = next((ours for ours, names in _PRE_TOKENIZERS.items() if pre in names), None)
+        if split is None:
+            raise ModelError(f"{name}: the pre-tokenizer '{pre}' is not supported")
+        pairs = (merge.split(" ", 1) for merge in fields["tokenizer.ggml.merges"])
+        model["merges"] = [p for p in pairs if len(p) == 2 and {*p, "".join(p)} <= vocabulary.keys()]
+        model["ignore_merges"] = pre in _WHOLE_WORDS_FIRST
+        steps: list[dict[str, Any]] = [
+            {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+            for regex in _SPLITS[split]
+        ]
+        steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
+        description = {"normalizer": None, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+    return json.dumps({**description, "added_tokens": added, "model": model}, ensure_ascii=False)
+
+
+def _merges_by_score(vocabulary: Mapping[str, int], scores: list[float]) -> list[list[str]]:
+    """SentencePiece joins the pair whose result scores best: the same order as a list of merges."""
+    merges = []
+    for token, i in vocabulary.items():
+        pairs = [(token[:k], token[k:]) for k in range(1, len(token))]
+        found = [(vocabulary[a], vocabulary[b], a, b) for a, b in pairs if a in vocabulary and b in vocabulary]
+        merges += [(-scores[i], i, a, b) for *_, a, b in sorted(found)]
+    merges.sort(key=lambda merge: merge[:2])  # stable
+    return [[a, b] for *_, a, b in merges]
