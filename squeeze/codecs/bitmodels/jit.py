@@ -32,7 +32,7 @@ _OPTIONS: dict[str, Any] = {
 @cache
 def cache_folder() -> Path:
     """The folder of compiled code for these sources; created when missing."""
-    sources = sorted(Path(__file__).parent.glob("*.py")) + sorted(Path(__file__).parent.parent.glob("*.py"))
+    sources = sorted(Path(__file__).parents[2].glob("codecs/**/*.py")) + sorted(Path(__file__).parents[2].glob("lm/*.py"))
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
