@@ -42,7 +42,7 @@ class _Converter:
         self.digest.update(json.dumps(config.to_json(), sort_keys=True, separators=(",", ":")).encode() + b"\n")
         for token in tokens:
             self.digest.update(len(token).to_bytes(4, "little") + token)
-        self.digest.update(leaves.astype("<i4"))
+        self.digest.update(leaves.astype("<i4").data)
         size = (config.vocabulary, config.width)
         embedding, scales = self.quantised("embedding", size)
         self.hash(embedding, scales)
@@ -171,4 +171,4 @@ class _Converter:
             shape = None if array is None else list(array.shape)
             self.digest.update(f"{shape}\n".encode())
             if array is not None:
-                self.digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")))
+                self.digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)

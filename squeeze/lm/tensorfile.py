@@ -7,7 +7,7 @@ file is valid everywhere) and carries a checksum of header and data in its metad
 import json
 import math
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -73,7 +73,7 @@ class TensorFile:
 def _checksum(header: Mapping[str, Any], metadata: Mapping[str, str], data: list[np.ndarray]) -> str:
     digest = xxhash.xxh3_128(json.dumps([header, metadata], sort_keys=True).encode())
     for part in data:
-        digest.update(part)
+        digest.update(part.data)
     return digest.hexdigest()
 
 
@@ -106,13 +106,13 @@ def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, 
 def replace(path: Path, parts: list[np.ndarray]) -> None:
     """Put a file of these bytes in place at once; nobody ever sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        with open(handle, "wb") as file:
+        with temporary.open("xb") as file:
             for part in parts:
                 file.write(part.data)
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(temporary)
+            temporary.unlink()
         raise

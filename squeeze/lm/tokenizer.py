@@ -1,3 +1,185 @@
-"""placeholder"""
+"""Text to tokens, for any bytes: what a language model's tokens cannot spell is escaped byte by byte.
+
+The tokenizers library proposes tokens, as the model was trained on; every proposal is compared with the input
+before it is believed. Special tokens are never proposed: their names in a text are ordinary text. Decoding needs
+only what the tokens spell, so a file does not depend on how its text was cut into tokens.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from squeeze.errors import ModelError
+from squeeze.lm import vocabulary
+from squeeze.lm.weights import Weights
+
+_PIECE = 1 << 15  # characters tokenised at a time
+_SEARCHED = 1 << 12  # characters at a piece's end in which a place to cut is looked for
+_SMALL = 16  # characters below which a stretch that the library gets wrong is not halved again
+_BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_])(?= [^\W\d_])")
+_AFTER_LINE = re.compile(r"(?<=\n)(?=[^\W\d_])")
+
+
 class Tokenizer:
-    def __init__(self, weights): ...
+    """Entries are int32: an index into `leaves` where not negative, else the byte -1 - entry, escaped."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._spelling = [weights.tokens[i] for i in weights.leaves]
+        index = {text: i for i, text in enumerate(self._spelling)}
+        self._index = index
+        self._longest = [0] * 256  # spelling by its first byte
+        for text in self._spelling:
+            self._longest[text[0]] = max(self._longest[text[0]], len(text))
+        description = json.loads(weights.tokenizer)
+        self._apart = re.compile(f"([{self._unspellable(description)}]+)")
+        try:
+            self._library = tokenizers.Tokenizer.from_str(json.dumps(_plain(description), ensure_ascii=False))
+        except Exception as error:  # the library raises nothing narrower
+            raise ModelError(f"{weights.name}: the model's tokenizer is not supported: {error}") from error
+        ids = self._library.get_vocab(with_added_tokens=True).values()
+        unknown = max(0, max(ids, default=0) + 1 - len(weights.tokens))
+        self._leaf = [index.get(text, -1) for text in weights.tokens] + [-1] * unknown  # of each token
+
+    def encode(self, data: bytes) -> np.ndarray:
+        """int32 entries that spell exactly `data`."""
+        entries: list[int] = []
+        for piece in _pieces(data.decode("utf-8", "surrogateescape")):
+            for i, stretch in enumerate(self._apart.split(piece)):
+                if i % 2:
+                    entries += self._greedy(stretch.encode("utf-8", "surrogateescape"))
+                elif stretch:
+                    entries += self._checked(stretch)
+        return np.array(entries, np.int32)
+
+    def decode(self, entries: np.ndarray) -> bytes:
+        """What the entries spell."""
+        spelling = self._spelling
+        return b"".join([spelling[e] if e >= 0 else bytes([-1 - e]) for e in np.asarray(entries).tolist()])
+
+    def _checked(self, text: str) -> list[int]:
+        """The library's tokens where they spell the text; where not, those of its parts."""
+        leaf, spelling = self._leaf, self._spelling
+        entries = [leaf[i] for i in self._library.encode(text, add_special_tokens=False).ids]
+        data = text.encode()
+        if -1 not in entries and b"".join([spelling[e] for e in entries]) == data:
+            return entries
+        if len(text) < _SMALL:
+            return self._greedy(data)
+        middle = _cut(text, len(text) // 4, 3 * len(text) // 4)
+        return self._checked(text[:middle]) + self._checked(text[middle:])
+
+    def _greedy(self, data: bytes) -> list[int]:
+        """The longest token at each place, an escape where there is none."""
+        entries, start = [], 0
+        while start < len(data):
+            for size in range(min(self._longest[data[start]], len(data) - start), 0, -1):
+                entry = self._index.get(data[start : start + size])
+                if entry is not None:
+                    break
+            else:
+                entry, size = -1 - data[start], 1
+            entries.append(entry)
+            start += size
+        return entries
+
+    def _unspellable(self, description: Any) -> str:
+        """A class of characters that are kept from the library: invalid bytes (which decoding has turned into
+        surrogates), and characters of which it would lose a byte or make a space."""
+        parts = ["\udc80-\udcff"]
+        if not vocabulary.is_bytewise(description):
+            return parts[0] + vocabulary.SPACE
+        for byte in range(256):
+            if bytes([byte]) in self._index:
+                continue
+            if byte < 0x80:
+                parts.append(re.escape(chr(byte)))
+            elif first_character := _LEADS.get(byte):
+                parts.append(first_character)
+        return "".join(parts)
+
+
+def _leads() -> dict[int, str]:
+    """For each first byte of more than one, the range of characters that it begins."""
+    out = {byte: f"{chr(max(byte - 0xC0 << 6, 0x80))}-{chr((byte - 0xC0 << 6) + 0x3F)}" for byte in range(0xC2, 0xE0)}
+    out |= {
+        byte: f"{chr(max(byte - 0xE0 << 12, 0x800))}-{chr((byte - 0xE0 << 12) + 0xFFF)}" for byte in range(0xE0, 0xF0)
+    }
+    for byte in range(0xF0, 0xF5):
+        out[byte] = f"{chr(max(byte - 0xF0 << 18, 0x10000))}-{chr(min((byte - 0xF0 << 18) + 0x3FFFF, 0x10FFFF))}"
+    return out
+
+
+_LEADS = _leads()
+
+
+def _plain(description: dict[str, Any]) -> dict[str, Any]:
+    """The tokenizer without what changes or adds text: normalisers, leading spaces, special tokens, templates."""
+    model, added = _without_special(description)
+    pre_tokenizer = _without_leading_space(description.get("pre_tokenizer"))
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": vocabulary.SPACE}
+    has_spaces = vocabulary.is_bytewise(description) or '"Metaspace"' in json.dumps(pre_tokenizer)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None if has_spaces else spaces,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": None,
+        "model": model,
+    }
+
+
+def _without_special(description: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The model's vocabulary and merges without special tokens, and the added tokens that are text."""
+    model, added = description["model"], description.get("added_tokens") or []
+    special = {token["content"] for token in added if token.get("special")} - {model.get("unk_token")}
+    exact = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    text = [{**token, **exact} for token in added if not token.get("special")]
+    if isinstance(model["vocab"], list):  # Unigram: a token's place is its number
+        known = vocabulary.entries(description)
+        return model, [token for token in text if token["content"] in known]
+    kept = {token: i for token, i in model["vocab"].items() if token not in special}
+    kept |= {token["content"]: token["id"] for token in text}  # else the library would number them itself
+    merges = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"]]
+    merges = [[a, b] for a, b in merges if not special & {a, b, a + b}]
+    return {**model, "vocab": kept, "merges": merges}, text
+
+
+def _without_leading_space(step: Any) -> Any:
+    if isinstance(step, list):
+        return [_without_leading_space(part) for part in step]
+    if not isinstance(step, dict):
+        return step
+    step = {key: _without_leading_space(value) for key, value in step.items()}
+    if step.get("type") == "ByteLevel":
+        step["add_prefix_space"] = False
+    if step.get("type") == "Metaspace":
+        step = {"type": "Metaspace", "replacement": vocabulary.SPACE, "prepend_scheme": "never"} | {
+            "split": step.get("split", True)
+        }
+    return step
+
+
+def _pieces(text: str) -> Iterator[str]:
+    start = 0
+    while len(text) - start > _PIECE:
+        end = _cut(text, start + _PIECE - _SEARCHED, start + _PIECE)
+        yield text[start:end]
+        start = end
+    if start < len(text):
+        yield text[start:]
+
+
+def _cut(text: str, low: int, high: int) -> int:
+    """A place from low to high that is no token's inside: between two words, else after a line, else `high`."""
+    for pattern in (_BETWEEN_WORDS, _AFTER_LINE):
+        places = [match.start() for match in pattern.finditer(text, low, high)]
+        if places:
+            return places[-1]
+    return high

@@ -129,7 +129,7 @@ def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
         merges = _merges_by_score(vocabulary, scores)
         model |= {"merges": merges, "byte_fallback": "<0x00>" in vocabulary, "unk_token": unknown, "fuse_unk": True}
         space = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-        description = {"normalizer": space, "pre_tokenizer": None}
+        description: dict[str, Any] = {"normalizer": space, "pre_tokenizer": None}
     else:
         pre = str(fields.get("tokenizer.ggml.pre", "default"))
         split = next((ours for ours, names in _PRE_TOKENIZERS.items() if pre in names), None)

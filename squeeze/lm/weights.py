@@ -13,8 +13,10 @@ import numpy as np
 
 from squeeze.errors import ModelError
 from squeeze.lm import cache
-from squeeze.lm.config import Config as Config
+from squeeze.lm.config import Config
 from squeeze.lm.tensorfile import TensorFile
+
+__all__ = ["Config", "Layer", "Matrix", "Weights", "cached", "load"]
 
 IDENTITY_TAG = b"squeeze int8 llama 1\n"
 # What reading a damaged file may raise, besides ModelError.
