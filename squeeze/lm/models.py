@@ -32,7 +32,7 @@ class Model:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer(self.weights)
+        return Tokenizer(self.weights.tokens, self.weights.leaves, self.weights.tokenizer)
 
 
 def find(model: str | os.PathLike[str] | None = None) -> Model:

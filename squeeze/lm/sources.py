@@ -64,9 +64,12 @@ class Source:
 
 def files(path: Path) -> list[Path]:
     """The files that decide a model's weights and tokens."""
-    if path.is_dir():
-        return [path / "config.json", path / "tokenizer.json", *_shards(path)]
-    return [path]
+    if not path.is_dir():
+        return [path]
+    for needed in ("config.json", "tokenizer.json"):
+        if not (path / needed).is_file():
+            raise ModelError(f"{path}: not a model folder: it holds no {needed}")
+    return [path / "config.json", path / "tokenizer.json", *_shards(path)]
 
 
 def fingerprint(path: Path, tag: str) -> str:
@@ -101,9 +104,6 @@ def _renamed(name: str, style: int, tensors: dict[str, Tensor]) -> dict[str, Ten
 
 def _open_folder(path: Path) -> Source:
     name = path.resolve().name
-    for needed in ("config.json", "tokenizer.json"):
-        if not (path / needed).is_file():
-            raise ModelError(f"{path}: not a model folder: it holds no {needed}")
     values = json.loads((path / "config.json").read_bytes())
     if values.get("model_type") not in config.ARCHITECTURES:
         raise config.unsupported(name, f"architecture '{values.get('model_type')}'")

@@ -7,7 +7,8 @@ only what the tokens spell, so a file does not depend on how its text was cut in
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import tokenizers
 
 from squeeze.errors import ModelError
 from squeeze.lm import vocabulary
-from squeeze.lm.weights import Weights
 
 _PIECE = 1 << 15  # characters tokenised at a time
 _SEARCHED = 1 << 12  # characters at a piece's end in which a place to cut is looked for
@@ -27,38 +27,57 @@ _AFTER_LINE = re.compile(r"(?<=\n)(?=[^\W\d_])")
 class Tokenizer:
     """Entries are int32: an index into `leaves` where not negative, else the byte -1 - entry, escaped."""
 
-    def __init__(self, weights: Weights) -> None:
-        self._spelling = [weights.tokens[i] for i in weights.leaves]
-        index = {text: i for i, text in enumerate(self._spelling)}
-        self._index = index
-        self._longest = [0] * 256  # spelling by its first byte
-        for text in self._spelling:
-            self._longest[text[0]] = max(self._longest[text[0]], len(text))
-        description = json.loads(weights.tokenizer)
-        self._apart = re.compile(f"([{self._unspellable(description)}]+)")
-        try:
-            self._library = tokenizers.Tokenizer.from_str(json.dumps(_plain(description), ensure_ascii=False))
-        except Exception as error:  # the library raises nothing narrower
-            raise ModelError(f"{weights.name}: the model's tokenizer is not supported: {error}") from error
-        ids = self._library.get_vocab(with_added_tokens=True).values()
-        unknown = max(0, max(ids, default=0) + 1 - len(weights.tokens))
-        self._leaf = [index.get(text, -1) for text in weights.tokens] + [-1] * unknown  # of each token
-
-    def encode(self, data: bytes) -> np.ndarray:
-        """int32 entries that spell exactly `data`."""
-        entries: list[int] = []
-        for piece in _pieces(data.decode("utf-8", "surrogateescape")):
-            for i, stretch in enumerate(self._apart.split(piece)):
-                if i % 2:
-                    entries += self._greedy(stretch.encode("utf-8", "surrogateescape"))
-                elif stretch:
-                    entries += self._checked(stretch)
-        return np.array(entries, np.int32)
+    def __init__(self, tokens: Sequence[bytes], leaves: np.ndarray, description: str) -> None:
+        """From what tokens spell, the codable ones sorted by it, and the text of a tokenizer.json."""
+        self._tokens, self._description = tokens, description
+        self._spelling = [tokens[i] for i in leaves]
 
     def decode(self, entries: np.ndarray) -> bytes:
         """What the entries spell."""
         spelling = self._spelling
         return b"".join([spelling[e] if e >= 0 else bytes([-1 - e]) for e in np.asarray(entries).tolist()])
+
+    @cached_property
+    def _proposer(self) -> "_Proposer":
+        return _Proposer(self._tokens, self._spelling, self._description)
+
+    def encode(self, data: bytes) -> np.ndarray:
+        """int32 entries that spell exactly `data`."""
+        proposer, parts = self._proposer, [np.empty(0, np.int32)]
+        for piece in _pieces(data.decode("utf-8", "surrogateescape")):
+            parts.append(np.array(proposer.encode(piece), np.int32))
+        entries = np.concatenate(parts)
+        assert self.decode(entries) == data
+        return entries
+
+
+class _Proposer:
+    """Cuts text into entries; every tokenisation of the library is checked."""
+
+    def __init__(self, tokens: Sequence[bytes], spelling: list[bytes], text: str) -> None:
+        self._spelling = spelling
+        self._index = {text: i for i, text in enumerate(spelling)}
+        self._longest = [0] * 256  # spelling by its first byte
+        for leaf in spelling:
+            self._longest[leaf[0]] = max(self._longest[leaf[0]], len(leaf))
+        description = json.loads(text)
+        self._apart = re.compile(f"([{self._unspellable(description)}]+)")
+        try:
+            self._library = tokenizers.Tokenizer.from_str(json.dumps(_plain(description), ensure_ascii=False))
+        except Exception as error:  # the library raises nothing narrower
+            raise ModelError(f"the language model's tokenizer is not supported: {error}") from error
+        ids = self._library.get_vocab(with_added_tokens=True).values()
+        unknown = max(0, max(ids, default=0) + 1 - len(tokens))
+        self._leaf = [self._index.get(token, -1) for token in tokens] + [-1] * unknown  # of each token
+
+    def encode(self, text: str) -> list[int]:
+        entries: list[int] = []
+        for i, stretch in enumerate(self._apart.split(text)):
+            if i % 2:
+                entries += self._greedy(stretch.encode("utf-8", "surrogateescape"))
+            elif stretch:
+                entries += self._checked(stretch)
+        return entries
 
     def _checked(self, text: str) -> list[int]:
         """The library's tokens where they spell the text; where not, those of its parts."""
