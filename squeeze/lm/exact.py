@@ -189,14 +189,25 @@ def wide_tile(rows, a, a_offset, a_stride, b, pairs, out):
         row += left
 
 
-@inline
-def _widen(panel, widened):
-    """int8 [pairs, 16, 2] -> the same as int16."""
-    for i in range(panel.shape[0]):
-        pair, out = panel[i], widened[2 * PANEL * i : 2 * PANEL * (i + 1)]
-        for c in range(PANEL):
-            out[2 * c] = pair[c, 0]
-            out[2 * c + 1] = pair[c, 1]
+@intrinsic
+def _widen(typingctx, weights, offset, pairs, out):
+    """out int16 = `pairs` times 32 weights int8 from `offset` on."""
+
+    def codegen(context, builder, signature, arguments):
+        def pointer(i, kind):
+            array = context.make_array(signature.args[i])(context, builder, arguments[i])
+            return builder.bitcast(array.data, kind.as_pointer())
+
+        source, target = builder.gep(pointer(0, _INT8), [arguments[1]]), pointer(3, _INT16)
+        with cgutils.for_range(builder, arguments[2], intp=_INT64) as loop:
+            at = builder.mul(loop.index, _INT64(2 * PANEL))
+            narrow, wide = (ir.VectorType(kind, 2 * PANEL) for kind in (_INT8, _INT16))
+            values = builder.load(builder.bitcast(builder.gep(source, [at]), narrow.as_pointer()), align=1)
+            address = builder.bitcast(builder.gep(target, [at]), wide.as_pointer())
+            builder.store(builder.sext(values, wide), address, align=2)
+        return context.get_dummy_value()
+
+    return types.void(weights, types.int64, types.int64, out), codegen
 
 
 @kernel
@@ -220,7 +231,7 @@ def matmul(a, a_scales, weights, w_scales, first, last, add, out, widened, sums,
             count = min(chunk, pairs - begin)
             at = panel * stride + begin * 2 * PANEL
             if rows > 3:
-                _widen(weights[panel, begin : begin + count], widened)
+                _widen(weights, at, count, widened)
                 wide_tile(rows, a, 2 * begin, a.shape[1], widened, count, sums)
             else:
                 narrow_tile(rows, group, a, 2 * begin, a.shape[1], weights, at, stride, count, sums, 0, width)

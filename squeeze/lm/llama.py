@@ -194,12 +194,11 @@ def _prepare_row(net, cache, work, layer, r, lane, position, scratch):
 
 
 @inline
-def _softmax_row(scores, scores_first, column, position, first, cache, factor, factor_first, weights):
+def _softmax_row(scores, z, key_scales, value_scales, position, first, cache, factor, factor_first, weights):
     """Weights of one query over the columns (first block, then blocks `first` on), times the values' scales.
 
     Returns what turns their integer products with values into the attended vector.
     """
-    z, key_scales, value_scales = column[0], column[1], column[2]
     for c in range(z.size):
         z[c] = _MASKED
     for c in range(min(BLOCK, position + 1)):
@@ -211,9 +210,11 @@ def _softmax_row(scores, scores_first, column, position, first, cache, factor, f
             zs[c] = np.float32(ss[c]) * (factor * ks[c])
     top, total = exact.maximum(z), np.int64(0)
     for c in range(z.size):
-        w = exact.exp_negative(z[c] - top)
-        total += np.int64(exact.to_integer(w * _UNIT))
-        z[c] = w * value_scales[c]
+        z[c] = exact.exp_negative(z[c] - top)
+    for c in range(z.size):
+        total += np.int64(exact.to_integer(z[c] * _UNIT))
+    for c in range(z.size):
+        z[c] *= value_scales[c]
     scale = exact.quantise(z, TOP, weights)
     return scale * _UNIT / np.float32(total)
 
@@ -226,7 +227,8 @@ def _attend(net, cache, work, layer, lane, first_row, count, position, g, thread
     first, ring, lanes = _first_block(cache, position), cache.window[1], cache.keys.shape[1]
     columns = BLOCK * (1 + max(0, last - first + 1))
     queries, scores = work.thread_queries[thread], work.thread_scores[thread]
-    column = work.thread_column[thread, :, :columns]
+    z = work.thread_column[thread, 0, :columns]
+    key_scales, value_scales = work.thread_column[thread, 1, :columns], work.thread_column[thread, 2, :columns]
     slots = cache.key_scales.shape[3]
     for place in range(2):
         for q in range(count):
@@ -237,8 +239,8 @@ def _attend(net, cache, work, layer, lane, first_row, count, position, g, thread
                     out[i] = x[i]
     panel, base = BLOCK * size, ((layer * lanes + lane) * groups + g) * slots * size
     exact.narrow_tile(rows, 1, queries[1], 0, size, cache.keys, base, panel, size // 2, scores, 0, columns)
-    _copy(cache.key_scales[layer, lane, g, :BLOCK], column[1])
-    _copy(cache.value_scales[layer, lane, g, :BLOCK], column[2])
+    _copy(cache.key_scales[layer, lane, g, :BLOCK], key_scales)
+    _copy(cache.value_scales[layer, lane, g, :BLOCK], value_scales)
     block = first
     while block <= last:  # runs of blocks that lie side by side in the ring
         at = (block - 1) % ring
@@ -246,8 +248,8 @@ def _attend(net, cache, work, layer, lane, first_row, count, position, g, thread
         end = slot + BLOCK * blocks
         start = base + (1 + at) * panel
         exact.narrow_tile(rows, blocks, queries[0], 0, size, cache.keys, start, panel, size // 2, scores, c, columns)
-        _copy(cache.key_scales[layer, lane, g, slot:end], column[1, c:])
-        _copy(cache.value_scales[layer, lane, g, slot:end], column[2, c:])
+        _copy(cache.key_scales[layer, lane, g, slot:end], key_scales[c:])
+        _copy(cache.value_scales[layer, lane, g, slot:end], value_scales[c:])
         block += blocks
     weights, factors = work.thread_weights[thread], work.thread_factors[thread]
     root = np.float32(1.0) / np.sqrt(np.float32(size))
@@ -258,7 +260,7 @@ def _attend(net, cache, work, layer, lane, first_row, count, position, g, thread
             near = work.query_scales[first_row + q, 0, h] * root
             far = work.query_scales[first_row + q, 1, h] * root
             factors[i] = _softmax_row(
-                scores[row], BLOCK, column, position + q, first, cache, near, far, weights[row]
+                *(scores[row], z, key_scales, value_scales, position + q, first, cache, near, far, weights[row])
             )
     _weigh_values(cache, work, layer, lane, g, first, last, rows, columns, size, thread)
     products, padded = work.thread_exact[thread], cache.values.shape[3] * PANEL
@@ -423,9 +425,10 @@ def count(net, states, scales, logits, counts, thread_widened, thread_sums, thre
         for i in range(row.size):
             row[i] = exact.exp_negative(row[i] - top) * np.float32(1 << FREQUENCY_BITS)
         out[0] = total
+        after = out[1:]
         for i in range(row.size):
-            total += np.uint64(np.int64(row[i])) + np.uint64(1)
-            out[i + 1] = total
+            total += np.uint64(np.int64(row[i]) + np.int64(1))
+            after[i] = total
     return wait(barrier, team)
 
 
