@@ -240,6 +240,20 @@ def test_cut_off_sources(folder, tokenizer):
                 load(source)
 
 
+def test_impossible_counts(tmp_path, tokenizer):
+    path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tokenizer)
+    whole = path.read_bytes()
+    scores = whole.index(b"tokenizer.ggml.token_type") + len("tokenizer.ggml.token_type") + 8
+    for count in (8, 16, 24, scores):  # of tensors, of metadata, of a key's bytes, of an array's items
+        path.write_bytes(whole[:count] + b"\xff" * 7 + whole[count + 7 :])
+        with pytest.raises(ModelError, match="the model is damaged or incomplete"):
+            load(path)
+    head_size = whole.index(b"llama.embedding_length") + len("llama.embedding_length") + 4
+    path.write_bytes(whole[:head_size] + b"\xff" * 4 + whole[head_size + 4 :])
+    with pytest.raises(ModelError, match="attention heads of size 1073741823"):
+        load(path)
+
+
 def test_description_that_is_not_json(folder):
     for name in ("tokenizer.json", "config.json"):
         for text in ("{", "[]", "{}", "null", '{"model": 3}'):

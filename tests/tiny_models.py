@@ -139,10 +139,11 @@ def write_gguf(
     for name, array in (values or tensors(tokenizer.get_vocab_size())).items():
         heads = {"q": HEADS, "k": KV_HEADS}.get(name.split("_proj")[0][-1] if "self_attn" in name else "")
         stored = _interleaved(array, heads) if heads else array
+        stored_name = name
         for theirs, ours in _GGUF_NAMES.items():
-            name = name.replace(theirs, ours)
+            stored_name = stored_name.replace(theirs, ours)
         as_kind = kind if array.ndim == 2 and array.shape[1] % 32 == 0 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(name, gguf.quants.quantize(stored, as_kind), raw_dtype=as_kind)
+        writer.add_tensor(stored_name, gguf.quants.quantize(stored, as_kind), raw_dtype=as_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

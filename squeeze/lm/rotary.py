@@ -4,6 +4,7 @@ import math
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 
 _DIGITS = Context(prec=50, rounding=ROUND_HALF_EVEN)
+_MAX_HEAD_SIZE = 4096  # far more than any model has
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510")
 
 
@@ -77,6 +78,8 @@ def yarn_scale(factor: float, mscale: float = 1.0) -> float:
 
 
 def _plain(base: float, head_size: int) -> list[Decimal]:
+    if not 0 < head_size <= _MAX_HEAD_SIZE:
+        raise ValueError(f"attention heads of size {head_size}")
     with localcontext(_DIGITS):
         logarithm = Decimal(base).ln()
         return [(-logarithm * 2 * i / head_size).exp() for i in range(head_size // 2)]

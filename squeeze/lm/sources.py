@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
@@ -17,6 +16,7 @@ import xxhash
 from squeeze.errors import ModelError
 from squeeze.lm import config, vocabulary
 from squeeze.lm.config import Config
+from squeeze.lm.gguffile import GgufFile
 from squeeze.lm.tensorfile import TensorFile
 
 # Our name: (safetensors, GGUF).
@@ -132,33 +132,23 @@ def _shards(path: Path) -> list[Path]:
 
 
 def _open_gguf(path: Path) -> Source:
-    import gguf
-
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise ModelError(f"{path}: not a GGUF file")
-    reader = gguf.GGUFReader(path)
-    fields = {key: field.contents() for key, field in reader.fields.items()}
+    gguf = GgufFile(path)
+    fields = gguf.fields
     name = str(fields.get("general.name") or path.stem)
     if int(fields.get("split.count") or 1) > 1:
         raise ModelError(f"{path}: one part of a split model; join its parts with llama-gguf-split --merge first")
     if fields["general.architecture"] not in config.ARCHITECTURES:
         raise config.unsupported(name, f"architecture '{fields['general.architecture']}'")
-    found = {t.name: _gguf_tensor(t) for t in reader.tensors}
+    found = {key: Tensor(shape, partial(gguf.float_rows, key)) for key, shape in gguf.shapes.items()}
     factors = found.pop("rope_freqs.weight", None)
     divisors = None if factors is None else [float(f) for f in factors.rows(0, factors.shape[0])]
     tensors = _renamed(name, 1, found)
     settings = config.from_gguf(name, fields, _rows(name, tensors), divisors)
     tokenizer = vocabulary.from_gguf(name, fields)
     return Source(name, settings, tensors, tokenizer, interleaved=settings.architecture in ("llama", "mistral"))
-
-
-def _gguf_tensor(tensor: Any) -> Tensor:
-    from gguf.quants import dequantize
-
-    data, kind = tensor.data, tensor.tensor_type
-    shape = tuple(int(n) for n in reversed(tensor.shape))
-    return Tensor(shape, lambda start, stop: dequantize(data[start:stop], kind).astype(np.float32))
 
 
 def _rows(name: str, tensors: dict[str, Tensor]) -> int:
