@@ -26,7 +26,7 @@ class GgufFile:
         from gguf.quants import quant_shape_to_byte_shape
 
         self._data = np.memmap(path, np.uint8, "r")
-        self._view, self._at = memoryview(self._data), 4
+        self._view, self._at = self._data.data, 4
         version, tensors, count = self._unpack("IQQ")
         if version not in (2, 3):
             raise ValueError(f"GGUF version {version} is unknown")
