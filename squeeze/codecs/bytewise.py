@@ -200,6 +200,12 @@ def learn(m, bit):
         mixer.train(m.weights[m.rows[k]], m.inputs, error, rate)
     error = (target - m.scalars[MIXED]) >> 16
     mixer.train(m.final_weights[m.scalars[PARTIAL]], m.logits, error, m.settings[FINAL_RATE])
+    note(m, bit)
+
+
+@inline
+def note(m, bit):
+    """Tell the contexts and matches what the bit was; the mixers are told by `learn`."""
     node, limit, taken = np.uint64(m.scalars[NODE]), m.settings[MAP_LIMIT], np.uint32(bit << 8)
     for i in range(m.slot.size):
         at = np.uint64(m.slot[i]) + node

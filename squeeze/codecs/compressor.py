@@ -1,10 +1,9 @@
 """The main path: bytes to .sqz and back, read this first.
 
 `compress_stream` cuts its input into blocks of one kind of content, codes them
-(several at a time with threads, always to the same bytes), decodes each again
-to be sure, and writes what is smallest. `decompress_stream` undoes it. How a
-block is coded is `encode_block`, `decode_block`; how it lies in the file is
-container.py's.
+(with threads, always to the same bytes), decodes each again to be sure, and
+writes what is smallest. `decompress_stream` undoes it. How a block is coded is
+coding.py's; how it lies in the file is container.py's.
 """
 
 import io
@@ -12,17 +11,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import BinaryIO, TypeVar, cast
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 import xxhash
 
-from squeeze.codecs import blocks, bytewise, container, levels
+from squeeze.codecs import blocks, container, levels
+from squeeze.codecs.coding import Coded, Coding, Progress, decode_block, encode_block, report
 from squeeze.codecs.container import Content
 from squeeze.errors import DamagedError, FormatError, LevelError, VerifyError
 
-Progress = Callable[[int], None] | None
-_HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -36,24 +35,24 @@ class Totals:
     damage: tuple[str, ...] = ()
 
 
-def compress(data: bytes, level: int | None = None, *, threads: int = 1, verify: bool = True) -> bytes:
-    """Compress bytes to a .sqz file in memory.
+def compress(data: bytes, level: int | None = None, *, threads: int = 1, verify: bool = True, **options: Any) -> bytes:
+    """Compress bytes to a .sqz file in memory; `options` are those of `compress_stream`.
 
-    Raises LevelError for a level that does not exist, and VerifyError if the
-    result does not decode to `data` (a fault of the machine).
+    Raises LevelError for a level that does not exist, ModelError for a language model that is not there, and
+    VerifyError if the result does not decode to `data` (a fault of the machine).
 
     >>> decompress(compress(b"abc" * 100)) == b"abc" * 100
     True
     """
     sink = io.BytesIO()
-    compress_stream(io.BytesIO(data), sink, level=level, threads=threads, verify=verify)
+    compress_stream(io.BytesIO(data), sink, level=level, threads=threads, verify=verify, **options)
     return sink.getvalue()
 
 
-def decompress(data: bytes, *, threads: int = 1) -> bytes:
+def decompress(data: bytes, *, threads: int = 1, model: Path | None = None) -> bytes:
     """Restore what `compress` was given. Raises FormatError or its children, and never returns wrong bytes."""
     sink = io.BytesIO()
-    decompress_stream(io.BytesIO(data), sink, threads=threads)
+    decompress_stream(io.BytesIO(data), sink, threads=threads, model=model)
     return sink.getvalue()
 
 
@@ -65,25 +64,30 @@ def compress_stream(
     threads: int = 1,
     verify: bool = True,
     block_size: int | None = None,
+    model: Path | None = None,
+    lanes: int | None = None,
+    window: int | None = None,
     progress: Progress = None,
 ) -> Totals:
     """Compress a binary file or pipe of any length into `sink`.
 
-    `threads` blocks are coded at a time; `block_size` is the most raw bytes of
-    one. `progress(n)` is told of n more raw bytes coded or verified.
+    `threads` work at a time; `block_size` is the most raw bytes of a block. At levels 7 to 9 `model` is the
+    language model, a path (None: the bundled one), each text is cut into `lanes`, and a token is predicted
+    from the `window` of tokens before it. `progress(n)` is told of n more raw bytes coded or verified.
     """
     level = levels.default()[0] if level is None else level
     levels.check(level)
     size = levels.DEFAULT_BLOCK if block_size is None else block_size
     if not 1 <= size <= container.MAX_BLOCK:
         raise LevelError(f"a block holds from 1 byte to {container.MAX_BLOCK >> 20} MiB: choose a block size between")
+    coding = Coding.chosen(level, threads, model, lanes, window)
 
-    def encode(part: tuple[np.ndarray, Content]) -> tuple[np.ndarray, bytes | None]:
-        return part[0], encode_block(*part, level, verify, progress)
+    def encode(part: tuple[np.ndarray, Content]) -> tuple[np.ndarray, Coded | None]:
+        return part[0], encode_block(*part, coding, verify, progress)
 
-    writer = _Writer(source, sink, level)
-    for data, payload in _in_order(encode, _parts(source, size), threads):
-        writer.write_block(data, payload)
+    writer = _Writer(source, sink, coding.header())
+    for data, coded in _in_order(encode, _parts(source, size), coding.blocks_at_a_time):
+        writer.write_block(data, coded)
     return writer.finish()
 
 
@@ -92,71 +96,29 @@ def decompress_stream(
     sink: BinaryIO | None,
     *,
     threads: int = 1,
+    model: Path | None = None,
     progress: Progress = None,
     salvage: bool = False,
 ) -> Totals:
     """Restore every stream of a .sqz file or pipe into `sink`, or only check it where `sink` is None.
 
-    With `salvage` damage raises nothing: undamaged blocks are restored in
-    their places, zeros stand for what is missing, and `Totals.damage` names it.
+    `model` is where the language model lies that a file needs, if it is not found without. With `salvage`
+    damage raises nothing: undamaged blocks are restored in their places, zeros stand for what is missing, and
+    `Totals.damage` names it.
     """
     if salvage:
         from squeeze.codecs.salvage import salvage_stream
 
-        return salvage_stream(source, sink, progress)
+        return salvage_stream(source, sink, threads, model, progress)
     counted = cast(BinaryIO, _Counted(source))
     raw, first = 0, True
     while (found := container.read_header(counted)) is not None:
-        raw += _decode_stream(counted, sink, *found, threads, progress)
+        coding = Coding.named(found[0], threads, model)
+        raw += _decode_stream(counted, sink, coding, found[1], progress)
         first = False
     if first:
         raise FormatError("not a .sqz file: it is empty")
     return Totals(raw, counted.tell())
-
-
-def encode_block(
-    data: np.ndarray, content: Content, level: int, verify: bool = True, progress: Progress = None
-) -> bytes | None:
-    """The payload of a coded block, or None where storing `data` is no larger."""
-    if blocks.is_packed(content) or data.size == 0:
-        _report(progress, data.size * (2 if verify else 1))
-        return None
-    filtered = data
-    if content.kind == "executable":
-        filtered = data.copy()
-        blocks.calls_to_absolute(filtered)
-    coded = bytewise.encode(filtered, levels.preset(level, content.kind), content.record, progress)
-    if coded is None:
-        return None
-    payload = container.content_bytes(content) + coded
-    if verify and not np.array_equal(decode_block(payload, data.size, level, progress), data):
-        raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
-    return payload if len(payload) + _HEADER_COST <= data.size else None
-
-
-def decode_block(payload: bytes, length: int, level: int | None, progress: Progress = None) -> np.ndarray:
-    """The `length` raw bytes of a coded block, as uint8."""
-    if level is None:
-        raise DamagedError("the header names no level, but a block is coded: the file is damaged")
-    content, skip = container.read_content(io.BytesIO(payload))
-    preset = levels.preset(level, content.kind)
-    data = bytewise.decode(payload[skip:], length, preset, content.record, progress)
-    if content.kind == "executable":
-        blocks.calls_to_relative(data)
-    return data
-
-
-def level_of(header: dict) -> int | None:
-    """The level that a stream's header names, None where all its blocks are stored.
-
-    Raises FormatError where this version cannot decode it.
-    """
-    if not header:
-        return None
-    level = header.get("level")
-    if type(level) is not int or level not in levels.AVAILABLE or set(header) != {"level", "numerics"}:
-        raise FormatError("the file uses a level or parameter that this version lacks: use a newer squeeze")
-    return level
 
 
 def check_raw(data: np.ndarray, checksum: int) -> None:
@@ -167,10 +129,10 @@ def check_raw(data: np.ndarray, checksum: int) -> None:
 class _Writer:
     """Writes one stream; runs of stored blocks become one block, so that they cost one header."""
 
-    def __init__(self, source: BinaryIO, sink: BinaryIO, level: int):
+    def __init__(self, source: BinaryIO, sink: BinaryIO, header: dict):
         self._source = source if source.seekable() else None
         self._sink = sink
-        self._level = level
+        self._header = header
         self._base = source.tell() if self._source else 0
         self._index = container.Index(0)
         self._hash = xxhash.xxh3_64()
@@ -178,16 +140,17 @@ class _Writer:
         self._stored_length = 0
         self._stored_hash = xxhash.xxh3_64()
 
-    def write_block(self, data: np.ndarray, payload: bytes | None) -> None:
+    def write_block(self, data: np.ndarray, coded: Coded | None) -> None:
         self._hash.update(data.data)
-        if payload is None:
+        if coded is None:
             self._stored_hash.update(data.data)
             self._stored_length += data.size
             if self._source is None:
                 self._put_stored(data.size, [data.tobytes()])
         else:
             self._flush_stored()
-            self._put_block(container.BYTEWISE, data.size, len(payload), xxhash.xxh3_64_intdigest(data.data), [payload])
+            checksum = xxhash.xxh3_64_intdigest(data.data)
+            self._put_block(coded.kind, data.size, len(coded.payload), checksum, [coded.payload])
         self._raw += data.size
 
     def finish(self) -> Totals:
@@ -222,7 +185,7 @@ class _Writer:
         self._stored_hash.reset()
 
     def _put_block(self, kind: int, raw: int, coded: int, checksum: int, pieces: Iterable[bytes]) -> None:
-        self._begin({"level": self._level, "numerics": container.NUMERICS_VERSION})
+        self._begin(self._header)
         header = container.block_header_bytes(kind, raw, coded, checksum)
         self._put(header)
         for piece in pieces:
@@ -298,21 +261,20 @@ class _Counted:
 
 
 def _decode_stream(
-    source: BinaryIO, sink: BinaryIO | None, header: dict, header_size: int, threads: int, progress: Progress
+    source: BinaryIO, sink: BinaryIO | None, coding: Coding, header_size: int, progress: Progress
 ) -> int:
     """Decode one stream after its header; returns its raw size."""
-    level = level_of(header)
     index, whole = container.Index(header_size), xxhash.xxh3_64()
 
     def decode(part):
         if isinstance(part, bytes):
             return part
         block, payload = part
-        data = decode_block(payload, block.raw_length, level, progress)
+        data = decode_block(Coded(block.kind, payload), block.raw_length, coding, progress)
         check_raw(data, block.checksum)
         return data.data
 
-    for data in _in_order(decode, _read_parts(source, index, progress), threads):
+    for data in _in_order(decode, _read_parts(source, index, progress), coding.blocks_at_a_time):
         whole.update(data)
         if sink is not None:
             sink.write(data)
@@ -331,12 +293,7 @@ def _read_parts(source, index: container.Index, progress: Progress):
         state = xxhash.xxh3_64()
         for piece in container.copy_pieces(source, block.payload_length):
             state.update(piece)
-            _report(progress, len(piece))
+            report(progress, len(piece))
             yield piece
         if state.intdigest() != block.checksum:
             raise DamagedError("a stored block's checksum differs: the file is damaged")
-
-
-def _report(progress: Progress, count: int) -> None:
-    if progress:
-        progress(count)

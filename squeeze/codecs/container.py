@@ -19,8 +19,8 @@ NUMERICS_VERSION = 1
 MAGIC = b"\xf5SQ"
 END_MARK = b"QS"
 
-END, STORED, BYTEWISE = 0, 1, 2
-CODECS = {STORED: "stored", BYTEWISE: "bytewise"}
+END, STORED, BYTEWISE, TOKENWISE = 0, 1, 2, 3
+CODECS = {STORED: "stored", BYTEWISE: "bytewise", TOKENWISE: "tokenwise"}
 
 MAX_HEADER = 1 << 16
 MAX_BLOCK = 1 << 28  # raw bytes of a coded block; a stored block may have any length
@@ -119,7 +119,7 @@ def read_exactly(file: BinaryIO, count: int) -> bytes:
     return b"".join(parts)
 
 
-def _read_varint(file: BinaryIO) -> tuple[int, bytes]:
+def read_varint(file: BinaryIO) -> tuple[int, bytes]:
     """The value and the bytes it was read from."""
     value, seen = 0, b""
     while len(seen) < 9:
@@ -148,7 +148,7 @@ def read_header(file: BinaryIO) -> tuple[dict, int] | None:
     version = read_exactly(file, 1)
     if version[0] != FORMAT_VERSION:
         raise FormatError(f"format version {version[0]} is unknown: decompress with a newer squeeze")
-    length, length_bytes = _read_varint(file)
+    length, length_bytes = read_varint(file)
     if length > MAX_HEADER:
         raise DamagedError("the header's length is impossible: the file is damaged")
     text = read_exactly(file, length)
@@ -181,11 +181,11 @@ def read_block_header(file: BinaryIO) -> BlockHeader | None:
         return None
     if kind not in CODECS:
         raise DamagedError(f"block kind {kind} is unknown: the file is damaged, or needs a newer squeeze")
-    raw_length, seen = _read_varint(file)
+    raw_length, seen = read_varint(file)
     body = tag + seen
     payload_length = raw_length
     if kind != STORED:
-        payload_length, seen = _read_varint(file)
+        payload_length, seen = read_varint(file)
         body += seen
     checksum = read_exactly(file, 8)
     body += checksum
@@ -210,7 +210,7 @@ def read_content(file: BinaryIO) -> tuple[Content, int]:
     kind = KINDS_OF_CONTENT[number]
     if kind != "table":
         return Content(kind), 1
-    record, seen = _read_varint(file)
+    record, seen = read_varint(file)
     if not 1 <= record < MAX_RECORD:
         raise DamagedError("a block's record length is impossible: the file is damaged")
     return Content(kind, record), 1 + len(seen)
@@ -226,10 +226,10 @@ def index_bytes(index: Index) -> bytes:
 
 def _parse_index(body: bytes) -> Index:
     file = io.BytesIO(body[1:-8])
-    index = Index(_read_varint(file)[0], checksum=int.from_bytes(body[-8:], "little"))
+    index = Index(read_varint(file)[0], checksum=int.from_bytes(body[-8:], "little"))
     while file.tell() < len(body) - 9:
-        raw, _ = _read_varint(file)
-        coded, _ = _read_varint(file)
+        raw, _ = read_varint(file)
+        coded, _ = read_varint(file)
         if coded < _LEAST_BLOCK or raw > max(MAX_BLOCK, coded):
             raise DamagedError("the index is damaged: a block's lengths are impossible")
         index.entries.append((raw, coded))

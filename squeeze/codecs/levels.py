@@ -8,20 +8,19 @@ from dataclasses import dataclass
 
 from squeeze.errors import LevelError
 
-AVAILABLE = (1, 2, 3)
+AVAILABLE = (1, 2, 3, 7, 8, 9)
+TOKENWISE = (7, 8, 9)  # text goes through a language model
 DEFAULT = 3
-_WAITING = {
-    **dict.fromkeys((4, 5, 6), "levels 4 to 6 need the state-space model"),
-    **dict.fromkeys((7, 8, 9), "levels 7 to 9 need the language model"),
-}
+_WAITING = dict.fromkeys((4, 5, 6), "levels 4 to 6 need the state-space model")
 
 # Raw bytes a second that one thread codes, on a slow machine of today: for estimates only.
-_SPEED = {1: 550_000, 2: 400_000, 3: 300_000}
+_SPEED = {1: 550_000, 2: 400_000, 3: 300_000, 7: 1_200, 8: 1_100, 9: 500}
 DEFAULT_BLOCK = 1 << 24
 
 # A context: a register (see bitmodels/contexts.py), the mask on it, and the mask on the last eight bytes.
 _ALL = (1 << 64) - 1
 _NONE, _OLDER, _WORD, _WORD_PAIR, _WORD_SKIP, _FOLLOWED, _RECORD, _POSITION, _CLASSES, _LINE = range(10)
+_TOKEN_1, _TOKEN_2, _TOKEN_3 = 15, 16, 17
 
 
 def _order(n: int) -> tuple[int, int, int]:
@@ -86,7 +85,34 @@ _SLOT_BITS = {1: 19, 2: 22, 3: 23}
 
 def preset(level: int, kind: str) -> Preset:
     """The models of a level for a kind of content ("text", "executable", "table" or "other")."""
+    level = min(level, 3)
     return Preset(_CONTEXTS[kind][level], _MATCHES[level], _SELECTORS[level], _SLOT_BITS[level])
+
+
+@dataclass(frozen=True)
+class TokenPreset:
+    """The parameters of the tokenwise models: lanes and window are those of one block."""
+
+    bytewise: Preset
+    lanes: int
+    window: int  # positions, a multiple of 16
+
+
+_TOKENS = (
+    *(*_TEXT[3], (_TOKEN_1, _ALL, 0), (_TOKEN_2, _ALL, 0), (_TOKEN_3, _ALL, 0)),
+    *((_LINE, 0xFF00, 0), (_LINE, 0xFF00, 0xFF)),
+)
+_WINDOWS = {7: 512, 8: 1024, 9: 4096}
+_LANES = {7: (64, 1 << 13), 8: (16, 1 << 14), 9: (4, 1 << 18)}  # at most so many, and one for so many bytes
+SINK = 16  # positions that are always seen, besides the window
+
+
+def token_preset(level: int, size: int, context: int, lanes: int | None, window: int | None) -> TokenPreset:
+    """The models of a level for a text of `size` bytes and a language model trained on `context` positions."""
+    most, share = _LANES[level]
+    window = min(window or _WINDOWS[level], max(context - SINK, SINK))
+    contexts = Preset(_TOKENS, _MATCHES[3], _SELECTORS[3], _SLOT_BITS[3])
+    return TokenPreset(contexts, lanes or min(max(size // share, 1), most), max(window // 16, 1) * 16)
 
 
 def check(level: int) -> None:
@@ -94,8 +120,8 @@ def check(level: int) -> None:
     if level in AVAILABLE:
         return
     if level in _WAITING:
-        raise LevelError(f"{_WAITING[level]}, which this version does not have: use a level from 1 to {AVAILABLE[-1]}")
-    raise LevelError(f"level {level} does not exist: use a level from 1 to {AVAILABLE[-1]}")
+        raise LevelError(f"{_WAITING[level]}, which this version does not have: use 1 to 3 or 7 to 9")
+    raise LevelError(f"level {level} does not exist: use a level from 1 to 9")
 
 
 def default() -> tuple[int, str | None]:
@@ -105,5 +131,5 @@ def default() -> tuple[int, str | None]:
 
 def estimate_seconds(level: int, size: int, threads: int = 1, verify: bool = True) -> float:
     """About how long `size` raw bytes take; blocks are spread over the threads."""
-    blocks = max(1, -(-size // DEFAULT_BLOCK))
+    blocks = 2 if level in TOKENWISE else max(1, -(-size // DEFAULT_BLOCK))
     return size * (2 if verify else 1) / _SPEED[level] / min(threads, blocks)

@@ -11,11 +11,12 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs import container
-from squeeze.codecs.compressor import check_raw, decode_block, level_of
+from squeeze.codecs.coding import Coded, Coding, decode_block
+from squeeze.codecs.compressor import check_raw
 from squeeze.errors import DamagedError
 
 
-def open(file: str | os.PathLike | BinaryIO) -> io.BufferedReader:
+def open(file: str | os.PathLike | BinaryIO, *, threads: int = 1, model: Path | None = None) -> io.BufferedReader:
     """Open a .sqz file for reading its raw content anywhere.
 
     `file` is a path or a seekable binary file, which stays open until the
@@ -23,9 +24,10 @@ def open(file: str | os.PathLike | BinaryIO) -> io.BufferedReader:
     the latest is kept. Raises FormatError or its children.
     """
     if not isinstance(file, str | os.PathLike):
-        return io.BufferedReader(SqueezeFile(file))
+        return io.BufferedReader(SqueezeFile(file, threads, model))
     with ExitStack() as opened:  # closes the file again if it cannot be read
-        reader: io.BufferedReader = io.BufferedReader(SqueezeFile(opened.enter_context(Path(file).open("rb"))))
+        source = opened.enter_context(Path(file).open("rb"))
+        reader: io.BufferedReader = io.BufferedReader(SqueezeFile(source, threads, model))
         opened.pop_all()
         return reader
 
@@ -33,12 +35,12 @@ def open(file: str | os.PathLike | BinaryIO) -> io.BufferedReader:
 class SqueezeFile(io.RawIOBase):
     """The raw reader behind `open`."""
 
-    def __init__(self, source: BinaryIO):
+    def __init__(self, source: BinaryIO, threads: int = 1, model: Path | None = None):
         self._source = source
-        self._blocks: list[tuple[container.Block, int | None]] = []
+        self._blocks: list[tuple[container.Block, Coding]] = []
         for stream in container.read_index(source):
-            level = level_of(stream.header)
-            self._blocks += [(block, level) for block in stream.blocks if block.raw_length]
+            coding = Coding.named(stream.header, threads, model)
+            self._blocks += [(block, coding) for block in stream.blocks if block.raw_length]
         self._starts = [block.raw_offset for block, _ in self._blocks]
         self._size = sum(block.raw_length for block, _ in self._blocks)
         self._position = 0
@@ -66,13 +68,13 @@ class SqueezeFile(io.RawIOBase):
         if self._position >= self._size:
             return 0
         number = bisect_right(self._starts, self._position) - 1
-        block, level = self._blocks[number]
+        block, coding = self._blocks[number]
         start = self._position - block.raw_offset
         count = min(len(buffer), block.raw_length - start)
         if block.kind == container.STORED:
             buffer[:count] = self._read_stored(number, block, start, count)
         else:
-            self._decode(number, block, level)
+            self._decode(number, block, coding)
             buffer[:count] = self._data[start : start + count].tobytes()
         self._position += count
         return count
@@ -97,11 +99,11 @@ class SqueezeFile(io.RawIOBase):
         self._source.seek(start, io.SEEK_CUR)
         return container.read_exactly(self._source, count)
 
-    def _decode(self, number: int, block: container.Block, level: int | None) -> None:
+    def _decode(self, number: int, block: container.Block, coding: Coding) -> None:
         if number == self._number:
             return
         payload = container.read_exactly(self._source, self._payload(block).payload_length)
-        data = decode_block(payload, block.raw_length, level)
+        data = decode_block(Coded(block.kind, payload), block.raw_length, coding)
         check_raw(data, block.checksum)
         self._number, self._data = number, data
 

@@ -7,18 +7,22 @@ blocks are walked from the front, up to the first whose header is damaged.
 
 import io
 from collections.abc import Iterable
+from pathlib import Path
 from typing import BinaryIO
 
 import xxhash
 
 from squeeze.codecs import container
-from squeeze.codecs.compressor import Progress, Totals, decode_block, level_of
-from squeeze.errors import DamagedError, FormatError, SqueezeError
+from squeeze.codecs.coding import Coded, Coding, Progress, decode_block
+from squeeze.codecs.compressor import Totals
+from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError
 
 _Place = tuple[int, int]  # where a block's header lies, and the raw length of the block
 
 
-def salvage_stream(source: BinaryIO, sink: BinaryIO | None, progress: Progress = None) -> Totals:
+def salvage_stream(
+    source: BinaryIO, sink: BinaryIO | None, threads: int = 1, model: Path | None = None, progress: Progress = None
+) -> Totals:
     """Write what can be restored, with zeros for what cannot; the totals name every missing range.
 
     Raises FormatError only where `source` is not a .sqz file at all.
@@ -32,9 +36,9 @@ def salvage_stream(source: BinaryIO, sink: BinaryIO | None, progress: Progress =
         streams, reason = _by_walk(file, end)
     raw, damage = 0, []
     for start, places in streams:
-        level = _level(file, start)
+        coding = _coding(file, start, threads, model)
         for offset, length in places:
-            pieces = _restore(file, offset, length, level, progress)
+            pieces = _restore(file, offset, length, coding, progress)
             if pieces is None:
                 damage.append(f"bytes {raw} to {raw + length} are lost: their block is damaged")
                 pieces = _zeros(length)
@@ -92,17 +96,17 @@ def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], 
     return streams, "the index is damaged"
 
 
-def _level(file: BinaryIO, start: int) -> int | None:
-    """The level of the stream at `start`, or None where its header is damaged."""
+def _coding(file: BinaryIO, start: int, threads: int, model: Path | None) -> Coding:
+    """What the header of the stream at `start` names; no level where it is damaged."""
     try:
         file.seek(start)
         found = container.read_header(file)
-        return level_of(found[0]) if found else None
-    except SqueezeError:
-        return None
+        return Coding.named(found[0], threads, model) if found else Coding(None)
+    except FormatError:
+        return Coding(None)
 
 
-def _restore(file: BinaryIO, offset: int, length: int, level: int | None, progress: Progress) -> Iterable[bytes] | None:
+def _restore(file: BinaryIO, offset: int, length: int, coding: Coding, progress: Progress) -> Iterable[bytes] | None:
     """The raw bytes of the block at `offset` in pieces, or None where it is damaged."""
     try:
         file.seek(offset)
@@ -115,7 +119,10 @@ def _restore(file: BinaryIO, offset: int, length: int, level: int | None, progre
                 state.update(piece)
             file.seek(offset + header.size)
             return container.copy_pieces(file, length) if state.intdigest() == header.checksum else None
-        data = decode_block(container.read_exactly(file, header.payload_length), length, level, progress)
+        coded = Coded(header.kind, container.read_exactly(file, header.payload_length))
+        data = decode_block(coded, length, coding, progress)
+    except ModelError:
+        raise
     except SqueezeError:
         return None
     return [data.tobytes()] if xxhash.xxh3_64_intdigest(data.data) == header.checksum else None

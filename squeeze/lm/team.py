@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
@@ -39,6 +38,10 @@ def _load_atomic(typingctx, array, index):
     return types.int64(array, types.int64), codegen
 
 
+_yield_processor = types.ExternalFunction("sched_yield", types.int32())
+_SPINS = 2000
+
+
 @inline
 def wait(barrier, size):
     """Wait until all `size` threads are here. Returns False where the team was broken off."""
@@ -49,9 +52,13 @@ def wait(barrier, size):
         _add_atomic(barrier, _ARRIVED, -size)
         _add_atomic(barrier, _ROUND, 1)
         return True
+    spins = 0
     while _load_atomic(barrier, _ROUND) == turn:
         if _load_atomic(barrier, _BROKEN) != 0:
             return False
+        spins += 1
+        if spins > _SPINS:  # the others may be waiting for this processor
+            _yield_processor()
     return True
 
 

@@ -26,7 +26,11 @@ _PREVIOUS_WORD = 10
 _WORD_BEFORE = 11
 _LINE_START = 12
 _LINE_ABOVE = 13
-REGISTERS = 14
+PHASE = 14  # where a token is the unit of coding: bytes since it began (8 bits), above them whether there are any
+TOKEN_1, TOKEN_2, TOKEN_3 = 15, 16, 17  # hash of that many tokens before this one, and of its bytes so far
+_SPELLED = 18
+_TOKENS_1, _TOKENS_2, _TOKENS_3 = 19, 20, 21
+REGISTERS = 22
 
 _MULTIPLY = np.uint64(0x9E3779B97F4A7C15)
 _SPREAD = np.uint64(0xD6E8FEB86659FD93)
@@ -119,3 +123,29 @@ def _note_line(registers, byte, data, position):
     over = np.int64(registers[_LINE_ABOVE]) + column
     above = np.uint64(data[over]) if over < start else np.uint64(10)
     registers[LINE] = above | (np.uint64(min(column, 255)) << np.uint64(8)) | (first << np.uint64(16))
+
+
+@inline
+def note_token_byte(registers, byte):
+    """Bring the registers of a token up to date after one of its bytes."""
+    depth = (registers[PHASE] & np.uint64(0xFF)) + np.uint64(1)
+    registers[PHASE] = min(depth, np.uint64(0xFF)) | np.uint64(0x100)
+    registers[_SPELLED] = mix_hash(registers[_SPELLED], byte)
+    _renew_tokens(registers)
+
+
+@inline
+def note_token(registers, token):
+    """Begin a new token after `token`."""
+    registers[_TOKENS_3] = mix_hash(registers[_TOKENS_2], token)
+    registers[_TOKENS_2] = mix_hash(registers[_TOKENS_1], token)
+    registers[_TOKENS_1] = mix_hash(np.uint64(token), np.uint64(1))
+    registers[PHASE] = np.uint64(0)
+    registers[_SPELLED] = np.uint64(0)
+    _renew_tokens(registers)
+
+
+@inline
+def _renew_tokens(registers):
+    for k in range(3):
+        registers[TOKEN_1 + k] = mix_hash(registers[_TOKENS_1 + k], registers[_SPELLED])

@@ -1,4 +1,4 @@
-"""Compiling the inner loops: two decorators over numba, and a prefetch instruction.
+"""Compiling the inner loops: three decorators over numba, and a prefetch instruction.
 
 `kernel` compiles an entry point and caches it on disk; `inline` compiles a
 step that entry points call, and always merges it into its caller. numba's own
@@ -32,7 +32,9 @@ _OPTIONS: dict[str, Any] = {
 @cache
 def cache_folder() -> Path:
     """The folder of compiled code for these sources; created when missing."""
-    sources = sorted(Path(__file__).parents[2].glob("codecs/**/*.py")) + sorted(Path(__file__).parents[2].glob("lm/*.py"))
+    sources = sorted(Path(__file__).parents[2].glob("codecs/**/*.py")) + sorted(
+        Path(__file__).parents[2].glob("lm/*.py")
+    )
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
@@ -56,6 +58,11 @@ def kernel(function: Callable) -> Any:
         return numba.njit(cache=True, **_OPTIONS)(function)
     finally:
         config.CACHE_DIR = before
+
+
+def part(function: Callable) -> Any:
+    """Compile a part of kernels that is too large to be merged into each place that calls it."""
+    return numba.njit(**_OPTIONS)(function)
 
 
 def inline(function: Callable) -> Any:

@@ -54,3 +54,24 @@ def learn_apm(apm, row, logit, bit, rate):
     i = (logit + (16 << 12) + 2048) >> 12
     value = np.int64(apm[row, i])
     apm[row, i] = np.uint32(value + ((((bit << 32) - bit) - value) >> rate))
+
+
+FINE_BITS = 20  # fractional bits of the weights where a strong predictor is among the inputs
+FINE_ONE = 1 << FINE_BITS
+
+
+@inline
+def dot_fine(weights, inputs):
+    """As `dot`, of Q20 weights."""
+    total = np.int64(0)
+    for i in range(inputs.size):
+        total += np.int64(weights[i]) * np.int64(inputs[i])
+    return clamp_logit(total >> FINE_BITS)
+
+
+@inline
+def train_fine(weights, inputs, error, rate):
+    """As `train`, of Q20 weights, with an `error` of 20 bits; `rate` is in 4096ths."""
+    step = np.int64(np.int32(error * rate))
+    for i in range(inputs.size):
+        weights[i] = np.int32(weights[i] + ((step * np.int64(inputs[i]) + (1 << 23)) >> 24))

@@ -1,0 +1,198 @@
+"""How one block is coded: filters, models, and the proof that it decodes again."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from squeeze.codecs import blocks, bytewise, container, levels
+from squeeze.codecs.container import Content
+from squeeze.errors import DamagedError, FormatError, LevelError, VerifyError
+
+if TYPE_CHECKING:
+    from squeeze.codecs.lanes import LanguageModel, Layout
+
+Progress = Callable[[int], None] | None
+_HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
+_WEIGHTS_DIGITS = 32  # of the model's SHA-256 that a header holds
+
+
+@dataclass(frozen=True)
+class Coded:
+    """The kind and payload of a coded block."""
+
+    kind: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Coding:
+    """What a stream's header names, and with how many threads to go about it. The model is loaded when needed."""
+
+    level: int | None  # None where all blocks are stored
+    threads: int = 1
+    model: Path | None = None  # where the language model lies, if that is known
+    name: str | None = None  # of the model that a header names
+    weights: str | None = None
+    lanes: int | None = None
+    window: int | None = None
+
+    @classmethod
+    def chosen(cls, level: int, threads: int, model: Path | None, lanes: int | None, window: int | None) -> "Coding":
+        """For compressing. Raises LevelError or ModelError."""
+        coding = cls(level, threads, model, None, None, lanes, window)
+        if level in levels.TOKENWISE:
+            if lanes is not None and not 1 <= lanes <= _limits().MAX_LANES:
+                raise LevelError(f"a text is cut into 1 to {_limits().MAX_LANES} lanes")
+            if window is not None and not 16 <= window <= 1 << 17:
+                raise LevelError(f"a window has 16 to {1 << 17} tokens")
+            assert coding.language_model
+        elif (model, lanes, window) != (None, None, None):
+            raise LevelError("a language model, lanes and a window belong to levels 7 to 9")
+        return coding
+
+    @classmethod
+    def named(cls, header: dict, threads: int = 1, model: Path | None = None) -> "Coding":
+        """For decompressing what has this header. Raises FormatError where this version cannot decode it, and
+        ModelError where `model` is given and is not the one that the file needs."""
+        if not header:
+            return cls(None, threads)
+        level = header.get("level")
+        if type(level) is not int or level not in levels.AVAILABLE:
+            raise FormatError(_LACKS)
+        if level not in levels.TOKENWISE:
+            if set(header) != {"level", "numerics"}:
+                raise FormatError(_LACKS)
+            return cls(level, threads)
+        name, weights = header.get("model"), header.get("weights")
+        known = set(header) == {"level", "numerics", "model", "weights"}
+        if not known or not isinstance(name, str) or not isinstance(weights, str) or len(weights) != _WEIGHTS_DIGITS:
+            raise FormatError(_LACKS)
+        coding = cls(level, threads, model, name, weights)
+        if model is not None:
+            assert coding.language_model
+        return coding
+
+    @property
+    def blocks_at_a_time(self) -> int:
+        """With a language model the threads work on one block together."""
+        return 1 if self.level in levels.TOKENWISE else self.threads
+
+    def header(self) -> dict:
+        header: dict[str, int | str] = {"level": self.level or 0, "numerics": container.NUMERICS_VERSION}
+        if self.level in levels.TOKENWISE:
+            model = self.language_model
+            header |= {"model": model.name, "weights": model.identity[:_WEIGHTS_DIGITS]}
+        return header
+
+    @cached_property
+    def language_model(self) -> "LanguageModel":
+        from squeeze.lm import models
+
+        if self.weights is None:
+            return models.find(self.model).network
+        return models.for_identity(self.name or "", self.weights, self.model).network
+
+
+_LACKS = "the file uses a level or parameter that this version lacks: use a newer squeeze"
+
+
+def _limits():
+    from squeeze.codecs import lanes
+
+    return lanes
+
+
+def encode_block(
+    data: np.ndarray, content: Content, coding: Coding, verify: bool = True, progress: Progress = None
+) -> Coded | None:
+    """A coded block, or None where storing `data` is no larger."""
+    if blocks.is_packed(content) or data.size == 0:
+        report(progress, data.size * (2 if verify else 1))
+        return None
+    coded = None
+    if content.kind == "text" and coding.level in levels.TOKENWISE:
+        coded = _encode_tokenwise(data, content, coding, progress)
+        other = _encode_bytewise(data, content, coding, None)
+        if coded is None or (other and len(other.payload) <= len(coded.payload)):
+            coded = other
+    else:
+        coded = _encode_bytewise(data, content, coding, progress)
+    if coded is None:
+        return None
+    if verify and not np.array_equal(decode_block(coded, data.size, coding, progress), data):
+        raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
+    return coded if len(coded.payload) + _HEADER_COST <= data.size else None
+
+
+def decode_block(coded: Coded, length: int, coding: Coding, progress: Progress = None) -> np.ndarray:
+    """The `length` raw bytes of a coded block, as uint8."""
+    if coding.level is None:
+        raise DamagedError("the header names no level, but a block is coded: the file is damaged")
+    payload = io.BytesIO(coded.payload)
+    content, _ = container.read_content(payload)
+    if coded.kind == container.TOKENWISE:
+        return _decode_tokenwise(payload, length, coding, progress)
+    preset = levels.preset(coding.level, content.kind)
+    data = bytewise.decode(payload.read(), length, preset, content.record, progress)
+    if content.kind == "executable":
+        blocks.calls_to_relative(data)
+    return data
+
+
+def _encode_bytewise(data: np.ndarray, content: Content, coding: Coding, progress: Progress) -> Coded | None:
+    filtered = data
+    if content.kind == "executable":
+        filtered = data.copy()
+        blocks.calls_to_absolute(filtered)
+    preset = levels.preset(coding.level or 0, content.kind)
+    coded = bytewise.encode(filtered, preset, content.record, progress)
+    return Coded(container.BYTEWISE, container.content_bytes(content) + coded) if coded else None
+
+
+def _encode_tokenwise(data: np.ndarray, content: Content, coding: Coding, progress: Progress) -> Coded | None:
+    from squeeze.codecs import lanes
+
+    model = coding.language_model
+    preset = levels.token_preset(coding.level or 0, data.size, model.context, coding.lanes, coding.window)
+    coded = lanes.encode(data.tobytes(), model, preset, coding.threads, progress)
+    if coded is None:
+        return None
+    return Coded(container.TOKENWISE, container.content_bytes(content) + _layout_bytes(coded[0]) + coded[1])
+
+
+def _decode_tokenwise(payload: io.BytesIO, length: int, coding: Coding, progress: Progress) -> np.ndarray:
+    from squeeze.codecs import lanes
+
+    if coding.level not in levels.TOKENWISE:
+        raise DamagedError("a block needs a language model, and the header names none: the file is damaged")
+    layout = _read_layout(payload, length)
+    preset = levels.token_preset(coding.level or 0, length, layout.window, layout.lanes, layout.window)
+    return lanes.decode(payload.read(), layout, coding.language_model, preset, coding.threads, progress)
+
+
+def _layout_bytes(layout: "Layout") -> bytes:
+    numbers = (layout.entries, layout.lanes, layout.window // 16, *layout.lengths[:-1])
+    return b"".join(map(container.varint, numbers))
+
+
+def _read_layout(payload: io.BytesIO, length: int) -> "Layout":
+    from squeeze.codecs.lanes import MAX_LANES, MAX_POSITIONS, Layout
+
+    entries, count, window = (container.read_varint(payload)[0] for _ in range(3))
+    if not 1 <= count <= min(MAX_LANES, entries) or entries > length or not 1 <= window * 16 * count <= MAX_POSITIONS:
+        raise DamagedError("a block's lanes are impossible: the file is damaged")
+    lengths = [container.read_varint(payload)[0] for _ in range(count - 1)]
+    lengths.append(length - sum(lengths))
+    if min(lengths) < 1:
+        raise DamagedError("a block's lanes are impossible: the file is damaged")
+    return Layout(entries, count, window * 16, tuple(lengths))
+
+
+def report(progress: Progress, count: int) -> None:
+    if progress:
+        progress(count)
