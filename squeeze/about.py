@@ -5,11 +5,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from squeeze import __version__
+from squeeze import __version__, cores
 from squeeze.codecs.bitmodels.jit import cache_folder
 from squeeze.codecs.container import FORMAT_VERSION, NUMERICS_VERSION
 from squeeze.codecs.levels import AVAILABLE
-from squeeze.job import available_cores
 
 Fact = str | int | list[str]
 
@@ -24,11 +23,11 @@ def gather() -> dict[str, Fact]:
     facts |= {name: _version(name) for name in ("numba", "numpy", "torch")}
     return facts | {
         "processor": _processor(),
-        "threads": available_cores(),
+        "threads": cores.available(),
         "gpus": _gpus(),
         "compiled_code": str(cache_folder()),
         "models": _models(),
-        "levels": f"{AVAILABLE[0]} to {AVAILABLE[-1]}; levels {AVAILABLE[-1] + 1} to 9 are not available yet",
+        "levels": ", ".join(map(str, AVAILABLE)),
     }
 
 

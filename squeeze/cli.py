@@ -54,11 +54,22 @@ def main() -> None:
 @options.levels
 @click.option("--no-verify", is_flag=True, help="Do not decode the result again to prove it.")
 @click.option("--block-size", type=options.Size(), help="Bytes coded on their own, such as 4M.")
+@options.model
+@click.option("--lanes", type=click.IntRange(1), metavar="N", help="Parts of a text that -7 to -9 read side by side.")
+@click.option("--window", type=click.IntRange(16), metavar="N", help="Tokens that -7 to -9 look back.")
 @options.writing
-def compress(no_verify: bool, block_size: int | None, levels: tuple[int, ...] = (), **common: Any) -> None:
+def compress(
+    no_verify: bool,
+    block_size: int | None,
+    model: Path | None,
+    lanes: int | None,
+    window: int | None,
+    levels: tuple[int, ...] = (),
+    **common: Any,
+) -> None:
     """Compress each FILE to FILE.sqz.
 
-    Example: squeeze compress -2 report.txt
+    Example: squeeze compress -8 report.txt
     """
     from squeeze.codecs import levels as known
     from squeeze.codecs.compressor import compress_stream
@@ -80,6 +91,9 @@ def compress(no_verify: bool, block_size: int | None, levels: tuple[int, ...] = 
             threads=job.threads,
             verify=not no_verify,
             block_size=block_size,
+            model=model,
+            lanes=lanes,
+            window=window,
             progress=tick,
         )
 
@@ -107,8 +121,9 @@ def _warn_if_slow(job: Job, level: int, paths: list[Path], verify: bool) -> None
 @main.command()
 @click.option("--range", "span", type=options.Range(), metavar="A:B", help="Only these bytes of the content.")
 @click.option("--salvage", is_flag=True, help="Restore what is undamaged, and say what is missing.")
+@options.model
 @options.writing
-def decompress(span: tuple[int, int | None] | None, salvage: bool, **common: Any) -> None:
+def decompress(span: tuple[int, int | None] | None, salvage: bool, model: Path | None, **common: Any) -> None:
     """Restore each FILE.sqz to FILE.
 
     Example: squeeze decompress --range 0:100 report.txt.sqz
@@ -124,8 +139,8 @@ def decompress(span: tuple[int, int | None] | None, salvage: bool, **common: Any
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
         if span:
-            return _copy_range(source, sink, *span)
-        return decompress_stream(source, sink, threads=job.threads, progress=tick, salvage=salvage)
+            return _copy_range(source, sink, *span, job.threads, model)
+        return decompress_stream(source, sink, threads=job.threads, model=model, progress=tick, salvage=salvage)
 
     for path in job.sources(_is_compressed):
         with job.attempt(str(path or "-")):
@@ -142,11 +157,13 @@ def _refuse_terminal(job: Job) -> None:
         raise SqueezeError("compressed data is not read from a terminal; name a file or redirect one")
 
 
-def _copy_range(source: BinaryIO, sink: BinaryIO, start: int, end: int | None) -> "Totals":
+def _copy_range(
+    source: BinaryIO, sink: BinaryIO, start: int, end: int | None, threads: int | None, model: Path | None
+) -> "Totals":
     from squeeze.codecs.compressor import Totals
     from squeeze.codecs.reader import open as open_sqz
 
-    file = open_sqz(source)
+    file = open_sqz(source, threads=threads, model=model)
     file.seek(start)
     written = 0
     while piece := file.read(_PIECE if end is None else min(_PIECE, end - start - written)):
@@ -155,8 +172,9 @@ def _copy_range(source: BinaryIO, sink: BinaryIO, start: int, end: int | None) -
 
 
 @main.command()
+@options.model
 @options.reading
-def test(**common: Any) -> None:
+def test(model: Path | None, **common: Any) -> None:
     """Decode each FILE.sqz, compare its checksums, and write nothing.
 
     Example: squeeze test *.sqz
@@ -167,7 +185,7 @@ def test(**common: Any) -> None:
     _refuse_terminal(job)
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
-        return decompress_stream(source, None, threads=job.threads, progress=tick)
+        return decompress_stream(source, None, threads=job.threads, model=model, progress=tick)
 
     for path in job.sources(_is_compressed):
         with job.attempt(str(path or "-")):

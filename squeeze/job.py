@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from squeeze import files
+from squeeze import cores, files
 from squeeze.errors import SqueezeError
 
 if TYPE_CHECKING:
@@ -41,16 +41,12 @@ def explain(error: BaseException, name: str = "") -> str:
     return f"{prefix}{error}"
 
 
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
 @dataclass
 class Job:
     """The options that the commands on files share, and whether a file has failed."""
 
     files: tuple[str, ...]
-    threads: int
+    threads: int | None  # None: what suits the level
     quiet: bool
     verbose: bool
     as_json: bool
@@ -63,7 +59,8 @@ class Job:
     failed: bool = False
 
     def __post_init__(self) -> None:
-        self.threads = self.threads or available_cores()
+        if self.threads == 0:
+            self.threads = cores.available()
         self.files = self.files or ("-",)
         if self.output and (self.recursive or len(self.files) > 1):
             raise click.UsageError("-o takes one file")

@@ -81,12 +81,15 @@ reading = _several(
         "--threads",
         metavar="N",
         type=click.IntRange(0),
-        default=1,
-        help="Blocks coded at a time; 0 for one a core.",
+        help="Threads; 0 for one a core, which -7 to -9 take anyway; otherwise 1.",
     ),
     click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
     click.option("-v", "--verbose", is_flag=True, help="Say what became of each file."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object a file."),
+)
+
+model = click.option(
+    "--model", type=click.Path(path_type=Path), help="Language model of -7 to -9: a .gguf file, a folder, or smollm2."
 )
 
 writing = _several(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from squeeze import cores
 from squeeze.codecs import blocks, bytewise, container, levels
 from squeeze.codecs.container import Content
 from squeeze.errors import DamagedError, FormatError, LevelError, VerifyError
@@ -34,7 +35,7 @@ class Coding:
     """What a stream's header names, and with how many threads to go about it. The model is loaded when needed."""
 
     level: int | None  # None where all blocks are stored
-    threads: int = 1
+    threads: int | None = None
     model: Path | None = None  # where the language model lies, if that is known
     name: str | None = None  # of the model that a header names
     weights: str | None = None
@@ -42,7 +43,9 @@ class Coding:
     window: int | None = None
 
     @classmethod
-    def chosen(cls, level: int, threads: int, model: Path | None, lanes: int | None, window: int | None) -> "Coding":
+    def chosen(
+        cls, level: int, threads: int | None, model: Path | None, lanes: int | None, window: int | None
+    ) -> "Coding":
         """For compressing. Raises LevelError or ModelError."""
         coding = cls(level, threads, model, None, None, lanes, window)
         if level in levels.TOKENWISE:
@@ -56,7 +59,7 @@ class Coding:
         return coding
 
     @classmethod
-    def named(cls, header: dict, threads: int = 1, model: Path | None = None) -> "Coding":
+    def named(cls, header: dict, threads: int | None = None, model: Path | None = None) -> "Coding":
         """For decompressing what has this header. Raises FormatError where this version cannot decode it, and
         ModelError where `model` is given and is not the one that the file needs."""
         if not header:
@@ -80,7 +83,11 @@ class Coding:
     @property
     def blocks_at_a_time(self) -> int:
         """With a language model the threads work on one block together."""
-        return 1 if self.level in levels.TOKENWISE else self.threads
+        return 1 if self.level in levels.TOKENWISE else self.threads or 1
+
+    @property
+    def threads_of_a_block(self) -> int:
+        return self.threads or cores.available()
 
     def header(self) -> dict:
         header: dict[str, int | str] = {"level": self.level or 0, "numerics": container.NUMERICS_VERSION}
@@ -159,7 +166,7 @@ def _encode_tokenwise(data: np.ndarray, content: Content, coding: Coding, progre
 
     model = coding.language_model
     preset = levels.token_preset(coding.level or 0, data.size, model.context, coding.lanes, coding.window)
-    coded = lanes.encode(data.tobytes(), model, preset, coding.threads, progress)
+    coded = lanes.encode(data.tobytes(), model, preset, coding.threads_of_a_block, progress)
     if coded is None:
         return None
     return Coded(container.TOKENWISE, container.content_bytes(content) + _layout_bytes(coded[0]) + coded[1])
@@ -172,7 +179,7 @@ def _decode_tokenwise(payload: io.BytesIO, length: int, coding: Coding, progress
         raise DamagedError("a block needs a language model, and the header names none: the file is damaged")
     layout = _read_layout(payload, length)
     preset = levels.token_preset(coding.level or 0, length, layout.window, layout.lanes, layout.window)
-    return lanes.decode(payload.read(), layout, coding.language_model, preset, coding.threads, progress)
+    return lanes.decode(payload.read(), layout, coding.language_model, preset, coding.threads_of_a_block, progress)
 
 
 def _layout_bytes(layout: "Layout") -> bytes:

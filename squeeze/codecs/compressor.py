@@ -35,7 +35,9 @@ class Totals:
     damage: tuple[str, ...] = ()
 
 
-def compress(data: bytes, level: int | None = None, *, threads: int = 1, verify: bool = True, **options: Any) -> bytes:
+def compress(
+    data: bytes, level: int | None = None, *, threads: int | None = None, verify: bool = True, **options: Any
+) -> bytes:
     """Compress bytes to a .sqz file in memory; `options` are those of `compress_stream`.
 
     Raises LevelError for a level that does not exist, ModelError for a language model that is not there, and
@@ -49,7 +51,7 @@ def compress(data: bytes, level: int | None = None, *, threads: int = 1, verify:
     return sink.getvalue()
 
 
-def decompress(data: bytes, *, threads: int = 1, model: Path | None = None) -> bytes:
+def decompress(data: bytes, *, threads: int | None = None, model: Path | None = None) -> bytes:
     """Restore what `compress` was given. Raises FormatError or its children, and never returns wrong bytes."""
     sink = io.BytesIO()
     decompress_stream(io.BytesIO(data), sink, threads=threads, model=model)
@@ -61,7 +63,7 @@ def compress_stream(
     sink: BinaryIO,
     *,
     level: int | None = None,
-    threads: int = 1,
+    threads: int | None = None,
     verify: bool = True,
     block_size: int | None = None,
     model: Path | None = None,
@@ -71,9 +73,10 @@ def compress_stream(
 ) -> Totals:
     """Compress a binary file or pipe of any length into `sink`.
 
-    `threads` work at a time; `block_size` is the most raw bytes of a block. At levels 7 to 9 `model` is the
-    language model, a path (None: the bundled one), each text is cut into `lanes`, and a token is predicted
-    from the `window` of tokens before it. `progress(n)` is told of n more raw bytes coded or verified.
+    `threads` work at a time (None: one, and at levels 7 to 9 one a core); `block_size` is the most raw bytes
+    of a block. At levels 7 to 9 `model` is the language model, a path (None: the bundled one), each text is
+    cut into `lanes`, and a token is predicted from the `window` of tokens before it. `progress(n)` is told of
+    n more raw bytes coded or verified.
     """
     level = levels.default()[0] if level is None else level
     levels.check(level)
@@ -95,7 +98,7 @@ def decompress_stream(
     source: BinaryIO,
     sink: BinaryIO | None,
     *,
-    threads: int = 1,
+    threads: int | None = None,
     model: Path | None = None,
     progress: Progress = None,
     salvage: bool = False,

@@ -129,7 +129,7 @@ def default() -> tuple[int, str | None]:
     return DEFAULT, None
 
 
-def estimate_seconds(level: int, size: int, threads: int = 1, verify: bool = True) -> float:
+def estimate_seconds(level: int, size: int, threads: int | None = None, verify: bool = True) -> float:
     """About how long `size` raw bytes take; blocks are spread over the threads."""
     blocks = 2 if level in TOKENWISE else max(1, -(-size // DEFAULT_BLOCK))
-    return size * (2 if verify else 1) / _SPEED[level] / min(threads, blocks)
+    return size * (2 if verify else 1) / _SPEED[level] / min(threads or (2 if level in TOKENWISE else 1), blocks)

@@ -16,7 +16,9 @@ from squeeze.codecs.compressor import check_raw
 from squeeze.errors import DamagedError
 
 
-def open(file: str | os.PathLike | BinaryIO, *, threads: int = 1, model: Path | None = None) -> io.BufferedReader:
+def open(
+    file: str | os.PathLike | BinaryIO, *, threads: int | None = None, model: Path | None = None
+) -> io.BufferedReader:
     """Open a .sqz file for reading its raw content anywhere.
 
     `file` is a path or a seekable binary file, which stays open until the
@@ -35,7 +37,7 @@ def open(file: str | os.PathLike | BinaryIO, *, threads: int = 1, model: Path | 
 class SqueezeFile(io.RawIOBase):
     """The raw reader behind `open`."""
 
-    def __init__(self, source: BinaryIO, threads: int = 1, model: Path | None = None):
+    def __init__(self, source: BinaryIO, threads: int | None = None, model: Path | None = None):
         self._source = source
         self._blocks: list[tuple[container.Block, Coding]] = []
         for stream in container.read_index(source):

@@ -21,7 +21,11 @@ _Place = tuple[int, int]  # where a block's header lies, and the raw length of t
 
 
 def salvage_stream(
-    source: BinaryIO, sink: BinaryIO | None, threads: int = 1, model: Path | None = None, progress: Progress = None
+    source: BinaryIO,
+    sink: BinaryIO | None,
+    threads: int | None = None,
+    model: Path | None = None,
+    progress: Progress = None,
 ) -> Totals:
     """Write what can be restored, with zeros for what cannot; the totals name every missing range.
 
@@ -96,7 +100,7 @@ def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], 
     return streams, "the index is damaged"
 
 
-def _coding(file: BinaryIO, start: int, threads: int, model: Path | None) -> Coding:
+def _coding(file: BinaryIO, start: int, threads: int | None, model: Path | None) -> Coding:
     """What the header of the stream at `start` names; no level where it is damaged."""
     try:
         file.seek(start)
