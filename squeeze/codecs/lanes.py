@@ -113,7 +113,7 @@ def encode(
     lanes = min(preset.lanes, entries.size)
     spelled = np.where(entries < 0, 1, np.diff(model.trie.offsets)[np.maximum(entries, 0)])
     layout = _layout(spelled, lanes, preset.window)
-    coded = np.zeros(len(data) + tokenwise.spare(model.trie), np.uint8)
+    coded = np.zeros(len(data) + tokenwise.spare_bytes(int(model.trie.decisions.max(initial=0))), np.uint8)
     state = _Coder(model, layout, preset, coded)
     arithmetic.start_encoder(state.coder)
     table = np.full((lanes, layout.steps), -1, np.int64)

@@ -99,8 +99,8 @@ class TokenPreset:
 
 
 _TOKENS = (
-    *(*_TEXT[3], (_TOKEN_1, _ALL, 0), (_TOKEN_2, _ALL, 0), (_TOKEN_3, _ALL, 0)),
-    *((_LINE, 0xFF00, 0), (_LINE, 0xFF00, 0xFF)),
+    *(_order(0), *_ORDERS_1_TO_4, _order(6), _WORDS, _PAIRS, _GAPS, _SHAPES, _LINES),
+    *((_TOKEN_1, _ALL, 0), (_TOKEN_2, _ALL, 0), (_TOKEN_3, _ALL, 0), (_LINE, 0xFF00, 0), (_LINE, 0xFF00, 0xFF)),
 )
 _WINDOWS = {7: 512, 8: 1024, 9: 4096}
 _LANES = {7: (64, 1 << 13), 8: (16, 1 << 14), 9: (4, 1 << 18)}  # at most so many, and one for so many bytes

@@ -17,10 +17,13 @@ from squeeze.codecs.bitmodels.jit import inline, kernel
 from squeeze.codecs.bitmodels.logistic import STRETCH, squash
 from squeeze.codecs.trie import STOP
 
-# Scalars of a mix. SURE and SURPRISE are small classes of the model's logit and of its first choice's share.
-(SURPRISE, SURE, LOGIT, MIXED, MATCH_ENTRY, MATCH_LENGTH, EXPECTED, MATCHED, FINAL_ROW, DECISIONS) = range(10)
-# Settings of a mix.
-RATE, FINAL_RATE, APM_RATE, SPARE, RATE_START, RATE_HALF = range(6)
+# Scalars of a mix.
+(SURPRISE, MODEL_LOGIT, LOGIT, MIXED, MATCH_ENTRY, MATCH_LENGTH, EXPECTED, MATCHED, FINAL_ROW, DECISIONS) = range(10)
+
+# Learning rates, in 4096ths; that of the weights falls from both together to the first, half way at _HALF decisions.
+_RATE, _RATE_AT_START, _HALF, _FINAL_RATE = 12, 48, 30000, 1
+_APM_RATE = 6
+_FIRST_WEIGHT = mixer.FINE_ONE // 50  # of all inputs but the language model, which begins with 1
 
 _STOP_ORDERS = 6
 _STOP_BITS = 20
@@ -33,7 +36,7 @@ _BY_MATCH, _BY_BITS, _BY_MODEL, _BY_LATEST, _BY_KNOWN, _BY_COLUMN, _BY_TOKEN, _B
     *(0, 32, 544, 640, 2688, 2944, 4992, 9088),
 )
 _APMS = 5
-_APM_ROWS = 1 << 16
+_APM_ROWS = 1 << 16  # of each
 _EXTRA = 5  # inputs: the model's logit, two of the token match, the bytewise models' own mix, the model's refined
 
 
@@ -41,7 +44,6 @@ class Mix(NamedTuple):
     """What the tokenwise levels add to the bytewise models."""
 
     scalars: np.ndarray  # int64
-    settings: np.ndarray  # int64
     registers: np.ndarray  # uint64 [lanes, REGISTERS]: those of the bytewise models, put aside
     matches: np.ndarray  # int64 [lanes, matches, 5]
     places: np.ndarray  # int64 [lanes]: where the lane's next byte goes
@@ -65,25 +67,21 @@ def extra_inputs() -> int:
     return _EXTRA
 
 
-def spare(t: trie.Trie) -> int:
-    """More bytes than one entry can add to the coded bytes."""
-    return 4 * int(t.decisions.max(initial=0)) + bytewise.SPARE
+@inline
+def spare_bytes(decisions):
+    """More bytes than an entry of so many decisions can add to the coded bytes."""
+    return 4 * decisions + bytewise.SPARE
 
 
-def build_mix(
-    m: bytewise.Model, t: trie.Trie, counts: np.ndarray, settings=(16, 2, 6, 48, 8000), w0=0.02, f0=None
-) -> Mix:
+def build_mix(m: bytewise.Model, t: trie.Trie, counts: np.ndarray) -> Mix:
     """Fresh models for a block whose lanes have int64 `counts` entries."""
     inputs, lanes = m.inputs.size, counts.size
     model_input = m.slot.size + 2 * m.matches.shape[0] + 1
-    weights = np.full((_BY_NODE + max(t.low.size, 1), inputs), int(mixer.FINE_ONE * w0), np.int32)
+    weights = np.full((_BY_NODE + max(t.low.size, 1), inputs), _FIRST_WEIGHT, np.int32)
     weights[:, model_input] = mixer.FINE_ONE
-    weights[:, model_input - 1] = 0
-    weights[:, model_input + 4] = 0
-    a, b, c, d, e = settings
+    weights[:, (model_input - 1, model_input + 4)] = 0  # bias, and what repeats the model
     return Mix(
         scalars=np.zeros(10, np.int64),
-        settings=np.array([a, b, c, spare(t), d, e], np.int64),
         registers=np.zeros((lanes, contexts.REGISTERS), np.uint64),
         matches=np.zeros((lanes, *m.matches.shape), np.int64),
         places=np.zeros(lanes, np.int64),
@@ -141,7 +139,7 @@ def _hashed_row(a, b, bits):
 
 
 @inline
-def _gather_byte(m, x, node):
+def _gather_byte(m, x):
     """Inputs, weight sets and refinements of a bit of a byte."""
     bytewise.gather(m)
     at = bytewise.first_extra(m)
@@ -212,13 +210,12 @@ def _predict(m, x, t, node, logit):
     m.inputs[at] = np.int32(logit)
     _match_tokens(x, t, node, m.inputs, at + 1)
     m.inputs[at + 4] = STRETCH[mixer.refine(x.apms, x.apm_rows[4], logit) >> 20]
-    x.scalars[SURE] = logit
+    x.scalars[MODEL_LOGIT] = logit
     x.rows[0] += 16 * (x.scalars[MATCHED] > 0) if x.rows[0] < 16 else 0
     x.rows[2] = _BY_MODEL + sure * 8 + surprise
     x.rows[5] += sure >> 1
-    x.rows[6] = _BY_TOKEN + _hashed_row(
-        m.registers[contexts.TOKEN_1], np.uint64(77) + np.uint64(m.scalars[bytewise.PARTIAL]), 12
-    )
+    bits = np.uint64(m.scalars[bytewise.PARTIAL])
+    x.rows[6] = _BY_TOKEN + _hashed_row(m.registers[contexts.TOKEN_1], bits, 12)
     x.rows[7] = _BY_NODE + node
     final = 32 * x.scalars[MATCHED] + x.scalars[FINAL_ROW]
     x.scalars[FINAL_ROW] = final
@@ -238,17 +235,15 @@ def _correct(m, x, bit):
     """Tell weight sets and refinements what the decision was."""
     target, logit = (bit << 32) - bit, x.scalars[LOGIT]
     for k in range(4):
-        mixer.learn_apm(x.apms, x.apm_rows[k], logit, bit, x.settings[APM_RATE])
-    mixer.learn_apm(x.apms, x.apm_rows[4], x.scalars[SURE], bit, x.settings[APM_RATE])
+        mixer.learn_apm(x.apms, x.apm_rows[k], logit, bit, _APM_RATE)
+    mixer.learn_apm(x.apms, x.apm_rows[4], x.scalars[MODEL_LOGIT], bit, _APM_RATE)
     x.scalars[DECISIONS] += 1
-    rate = x.settings[RATE] + x.settings[RATE_START] * x.settings[RATE_HALF] // (
-        x.settings[RATE_HALF] + x.scalars[DECISIONS]
-    )
+    rate = _RATE + _RATE_AT_START * _HALF // (_HALF + x.scalars[DECISIONS])
     for k in range(x.rows.size):
         error = (target - squash(np.int64(x.logits[k]))) >> 12
         mixer.train_fine(x.weights[x.rows[k]], m.inputs, error, rate)
     error = (target - x.scalars[MIXED]) >> 12
-    mixer.train_fine(x.final_weights[x.scalars[FINAL_ROW]], x.logits, error, x.settings[FINAL_RATE])
+    mixer.train_fine(x.final_weights[x.scalars[FINAL_ROW]], x.logits, error, _FINAL_RATE)
     _note_token_match(x, bit)
 
 
@@ -365,7 +360,7 @@ def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding):
             byte = np.int64(t.spelling[spelling + depth])
             while m.scalars[bytewise.SHIFT] > t.shift[node]:
                 bytewise.advance(m, (byte >> m.scalars[bytewise.SHIFT]) & 1)
-            _gather_byte(m, x, node)
+            _gather_byte(m, x)
         probability = _predict(m, x, t, node, logit)
         if decoding:
             bit = arithmetic.decode(probability, coder, coded)
@@ -417,7 +412,8 @@ def code_steps(m, x, t, known, counts, first_lane, active, ends, logits, starts,
     for step in range(known.shape[1]):
         for i in range(active[step]):
             lane = first_lane + i
-            if np.int64(coder[arithmetic.POSITION]) > coded.size + (bytewise.SPARE if decoding else -x.settings[SPARE]):
+            room = bytewise.SPARE if decoding else -spare_bytes(t.decisions[max(known[i, step], 0)])
+            if np.int64(coder[arithmetic.POSITION]) > coded.size + room:
                 return False
             if x.places[lane] >= ends[lane]:
                 return False
