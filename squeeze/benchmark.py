@@ -1,7 +1,7 @@
 """Measuring squeeze beside other compressors: every round trip is compared, then timed.
 
 Rivals run as whole processes on one thread. squeeze runs inside this process,
-with one thread and no verification, after a warm-up; or as whole processes too.
+without verification, after a warm-up; or as whole processes too.
 """
 
 import io
@@ -19,6 +19,7 @@ from squeeze.codecs.compressor import compress_stream, decompress_stream
 from squeeze.errors import SqueezeError
 
 _WARM_UP = bytes(range(256)) * 16
+_WARM_UP_TEXT = b"Every word of this is here to be compiled for. " * 8
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,9 @@ RIVALS = {
 }
 
 
-def choose(levels: Iterable[int], against: Iterable[str], processes: bool) -> tuple[list[Tool], list[str]]:
+def choose(
+    levels: Iterable[int], against: Iterable[str], processes: bool, threads: int = 1
+) -> tuple[list[Tool], list[str]]:
     """The tools to measure, and a note on each rival that is not installed.
 
     Raises SqueezeError for an unknown rival, and LevelError for a level that cannot be used.
@@ -91,7 +94,7 @@ def choose(levels: Iterable[int], against: Iterable[str], processes: bool) -> tu
     tools, notes = [], []
     for level in sorted(set(levels)) or [known.default()[0]]:
         known.check(level)
-        tools.append(_ours(level, processes))
+        tools.append(_ours(level, processes, threads))
     for name in against:
         if name not in RIVALS:
             raise SqueezeError(f"unknown rival {name!r}; choose from {', '.join(RIVALS)}")
@@ -118,22 +121,22 @@ def measure(paths: Sequence[Path], tools: Sequence[Tool], runs: int) -> Iterator
             yield Result(str(path), tool.name, raw_size, int(coded), packing, unpacking)
 
 
-def _ours(level: int, processes: bool) -> Tool:
+def _ours(level: int, processes: bool, threads: int) -> Tool:
     if processes:
-        options = f"compress -{level} -T1 --no-verify -c raw"
-        rival = Rival((), "", f"-m squeeze {options}", "-m squeeze decompress -T1 -c coded")
+        options = f"compress -{level} -T{threads} --no-verify -c raw"
+        rival = Rival((), "", f"-m squeeze {options}", f"-m squeeze decompress -T{threads} -c coded")
         return Tool(f"squeeze -{level}", _theirs(rival, sys.executable).run)
-    _in_process(_WARM_UP, level)
-    return Tool(f"squeeze -{level}", lambda path: _in_process(path.read_bytes(), level))
+    _in_process(_WARM_UP if level not in known.TOKENWISE else _WARM_UP_TEXT, level, threads)
+    return Tool(f"squeeze -{level}", lambda path: _in_process(path.read_bytes(), level, threads))
 
 
-def _in_process(data: bytes, level: int) -> tuple[int, float, float]:
+def _in_process(data: bytes, level: int, threads: int) -> tuple[int, float, float]:
     coded, restored = io.BytesIO(), io.BytesIO()
     start = time.perf_counter()
-    compress_stream(io.BytesIO(data), coded, level=level, threads=1, verify=False)
+    compress_stream(io.BytesIO(data), coded, level=level, threads=threads, verify=False)
     middle = time.perf_counter()
     coded.seek(0)
-    decompress_stream(coded, restored, threads=1)
+    decompress_stream(coded, restored, threads=threads)
     end = time.perf_counter()
     if restored.getvalue() != data:
         raise SqueezeError("the round trip changed the bytes")
@@ -177,11 +180,12 @@ def _timed(command: Sequence[str], folder: Path, output: Path | None) -> float:
     return seconds
 
 
-def table(results: Sequence[Result], runs: int, processes: bool) -> str:
+def table(results: Sequence[Result], runs: int, processes: bool, threads: int = 1) -> str:
     """The measurements in columns, with a total for each tool that coded every file."""
     ours = "whole processes" if processes else "inside one process, warmed up (without interpreter start-up)"
     lines = [
-        f"One thread. squeeze: {ours}, without verification; the others: whole processes.",
+        f"squeeze: {threads} thread{'s' * (threads > 1)}, {ours}, without verification; "
+        "the others: one thread, whole processes.",
         f"Every round trip compared. Shortest of {runs} run{'s' * (runs > 1)}.",
         "",
         _line("file", "tool", "bytes", "ratio", "comp MB/s", "decomp MB/s"),

@@ -267,11 +267,18 @@ def info(as_json: bool) -> None:
 @options.levels
 @click.option("--against", default="", metavar="NAMES", help="Rivals: xz,zstd,brotli,bzip2,zpaq,lpaq1,7z.")
 @click.option("--runs", default=1, type=click.IntRange(1), help="Take the shortest time of so many runs.")
+@click.option("-T", "--threads", default=1, type=click.IntRange(1), metavar="N", help="Threads of squeeze.")
 @click.option("--processes", is_flag=True, help="Time squeeze as a whole process too, with start-up.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a measurement.")
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 def bench(
-    against: str, runs: int, processes: bool, as_json: bool, paths: tuple[Path, ...], levels: tuple[int, ...] = ()
+    against: str,
+    runs: int,
+    threads: int,
+    processes: bool,
+    as_json: bool,
+    paths: tuple[Path, ...],
+    levels: tuple[int, ...] = (),
 ) -> None:
     """Compare sizes and speeds on each FILE, every round trip proved.
 
@@ -279,7 +286,7 @@ def bench(
     """
     from squeeze import benchmark
 
-    tools, notes = benchmark.choose(levels, [name for name in against.split(",") if name], processes)
+    tools, notes = benchmark.choose(levels, [name for name in against.split(",") if name], processes, threads)
     for note in notes:
         click.echo(f"Note: {note}", err=True)
     results = []
@@ -290,6 +297,6 @@ def bench(
         if as_json:
             click.echo(json.dumps(asdict(result)))
     if not as_json:
-        click.echo(benchmark.table(results, runs, processes))
+        click.echo(benchmark.table(results, runs, processes, threads))
     if any(result.error for result in results):
         raise click.exceptions.Exit(1)
