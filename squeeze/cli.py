@@ -72,6 +72,7 @@ def compress(
     Example: squeeze compress -8 report.txt
     """
     from squeeze.codecs import levels as known
+    from squeeze.codecs.coding import Coding
     from squeeze.codecs.compressor import compress_stream
 
     job = Job(**common)
@@ -83,6 +84,10 @@ def compress(
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
     sources = job.sources(lambda path: True)
     _warn_if_slow(job, level, [path for path in sources if path], not no_verify)
+    if job.verbose and level in known.TOKENWISE:
+        size = max((path.stat().st_size for path in sources if path and path.exists()), default=known.DEFAULT_BLOCK)
+        memory = Coding.chosen(level, job.threads, model, lanes, window).memory(size)
+        job.say(f"Level {level} will take about {memory >> 20} MiB of memory.")
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
         return compress_stream(

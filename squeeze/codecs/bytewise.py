@@ -73,11 +73,20 @@ def _aligned_zeros(size: int) -> np.ndarray:
     return memory[skip : skip + size]
 
 
+def table_size(size: int, preset: Preset) -> int:
+    """Bytes of the slots for a block of `size` bytes."""
+    return histories.LINE << _line_bits(size, preset)
+
+
+def _line_bits(size: int, preset: Preset) -> int:
+    return min(max((size * len(preset.contexts) // 4).bit_length(), 8), preset.slot_bits)
+
+
 def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 0) -> Model:
     """Fresh models for one block, with room for `extra` inputs; table sizes follow from the block's length."""
     n, matches, selectors = len(preset.contexts), len(preset.matches), preset.selectors
     inputs = -(-(n + 2 * matches + 1 + extra) // 4) * 4
-    line_bits = min(max((data.size * n // 4).bit_length(), 8), preset.slot_bits)
+    line_bits = _line_bits(data.size, preset)
     match_bits = min(max(data.size.bit_length(), 8), 22)
     model = Model(
         data=data,

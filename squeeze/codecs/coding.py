@@ -89,6 +89,15 @@ class Coding:
     def threads_of_a_block(self) -> int:
         return self.threads or cores.available()
 
+    def memory(self, size: int) -> int:
+        """About how many bytes compressing `size` bytes of text takes at a level with a language model."""
+        from squeeze.codecs import lanes
+
+        size = min(size, levels.DEFAULT_BLOCK)
+        model = self.language_model
+        token_preset = levels.token_preset(self.level or 0, size, model.context, self.lanes, self.window)
+        return lanes.memory(model, token_preset, size)
+
     def header(self) -> dict:
         header: dict[str, int | str] = {"level": self.level or 0, "numerics": container.NUMERICS_VERSION}
         if self.level in levels.TOKENWISE:

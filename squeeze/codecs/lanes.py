@@ -53,6 +53,14 @@ class LanguageModel(Protocol):
     @property
     def trie(self) -> trie.Trie: ...
 
+    @property
+    def size(self) -> int:
+        """Bytes of its weights."""
+
+    @property
+    def size_of_position(self) -> int:
+        """Bytes that a lane keeps of one position."""
+
     def encode(self, data: bytes) -> np.ndarray: ...
 
     def session(self, lanes: int, window: int, rows: int, team: Team) -> Session: ...
@@ -88,6 +96,14 @@ def _layout(spelled: np.ndarray, lanes: int, window: int) -> Layout:
     ends = np.cumsum(Layout(spelled.size, lanes, window, ()).counts)
     bounds = np.concatenate([[0], np.cumsum(spelled)])[np.concatenate([[0], ends])]
     return Layout(spelled.size, lanes, window, tuple(int(n) for n in np.diff(bounds)))
+
+
+def memory(model: LanguageModel, preset: TokenPreset, size: int) -> int:
+    """About how many bytes coding a text of `size` bytes takes."""
+    cache = preset.lanes * (preset.window + _ROWS // preset.lanes + 32) * model.size_of_position
+    counts = 2 * _COUNTED * model.leaves.size * 12
+    tables = bytewise.table_size(size, preset.bytewise) + model.leaves.size * 128
+    return model.size + cache + counts + tables + 8 * size + (150 << 20)
 
 
 class _Coder:

@@ -510,6 +510,15 @@ class Llama:
     def trie(self) -> Trie:
         return build([self.weights.tokens[i] for i in self.leaves])
 
+    @property
+    def size(self) -> int:
+        return sum(array.nbytes for array in self.network)
+
+    @property
+    def size_of_position(self) -> int:
+        c = self.weights.config
+        return c.layers * c.kv_heads * (2 * c.head_size + 8)
+
     def encode(self, data: bytes) -> np.ndarray:
         return self._tokenizer.encode(data)
 
