@@ -72,6 +72,7 @@ def compress(
     Example: squeeze compress -8 report.txt
     """
     from squeeze.codecs import levels as known
+    from squeeze.codecs.bitmodels.jit import is_compiled
     from squeeze.codecs.coding import Coding
     from squeeze.codecs.compressor import compress_stream
 
@@ -84,6 +85,8 @@ def compress(
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
     sources = job.sources(lambda path: True)
     _warn_if_slow(job, level, [path for path in sources if path], not no_verify)
+    if level in known.TOKENWISE and not is_compiled("code_steps"):
+        job.say("The first run at this level compiles it for this processor, which takes about a minute.")
     if job.verbose and level in known.TOKENWISE:
         size = max((path.stat().st_size for path in sources if path and path.exists()), default=known.DEFAULT_BLOCK)
         memory = Coding.chosen(level, job.threads, model, lanes, window).memory(size)

@@ -49,6 +49,11 @@ def cache_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="squeeze-numba-"))
 
 
+def is_compiled(function: str) -> bool:
+    """Whether an entry point of this name was compiled on this machine before."""
+    return any(cache_folder().glob(f"*/*.{function}-*.nbi"))
+
+
 def kernel(function: Callable) -> Any:
     """Compile an entry point, cached on disk, without holding the GIL."""
     config: Any = numba.config
