@@ -13,7 +13,7 @@ from squeeze.codecs.bitmodels.jit import kernel
 from squeeze.codecs.float_payload import CHOICES, HEAD, LAYOUTS, MAX_TABLES, PLANE, WORDS, Array, tables_text
 
 _MAX_PREFIX = 13  # bits
-_SAMPLE_RUNS, _SAMPLE_RUN = 16, 1 << 14  # values that choose the prefix length
+_SAMPLE_RUNS, _SAMPLE_RUN = 16, 1 << 12  # values that choose the prefix length
 
 
 def take_plane(values: Array, widths: tuple[int, ...], number: int, bits: int, rotated: bool) -> Array:

@@ -152,7 +152,7 @@ def _code_segments(
     """Words (a piece a range), word counts, states and packed raw bits (a piece a range) of all segments."""
     per_segment = lanes * rows
     segments = -(-values.size // per_segment)
-    steps = np.zeros((len(model.frequencies), rans.MAX_SYMBOLS, 5), np.uint64)
+    steps = np.zeros((len(model.frequencies), 5, rans.MAX_SYMBOLS), np.uint64)
     for table, frequencies in zip(steps, model.frequencies, strict=True):
         rans.encoding_table(frequencies, model.precision, table)
     counts = np.zeros(segments, np.uint32)
@@ -165,7 +165,7 @@ def _code_segments(
         raw = np.zeros(raw_size(size, lanes, rows, raw_bits), np.uint32)
         written = rans.encode_segments(
             *(values, rotate, raw_bits, first, last, lanes, rows, model.symbols, steps, len(model.frequencies)),
-            *(model.ids, scratch, words, counts, states, raw),
+            *(model.ids, scratch, words, counts, states, raw, np.empty(lanes, np.uint8)),
         )
         return words[: int(written)], raw
 

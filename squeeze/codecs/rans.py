@@ -46,14 +46,14 @@ def count_prefixes(values, rotate, raw_bits, per_segment, histogram):
 @kernel
 def encode_segments(
     values, rotate, raw_bits, first, last, lanes, rows, symbols, steps, tables, ids, scratch, words, counts, states,
-    raw,
+    raw, found,
 ):  # fmt: skip
     """Code segments first to last of `values`; returns the number of words written.
 
-    symbols: uint8 [2^prefix bits], the symbol of each prefix. steps: uint64 [tables, 256, 5] of
+    symbols: uint8 [2^prefix bits], the symbol of each prefix. steps: uint64 [tables, 5, 256] of
     `encoding_table`. ids: uint8 [segments]. scratch: uint16, as many as a segment has values.
     words: uint16, as many as the range has values. Filled for the range: counts uint32 [segments],
-    states uint32 [segments, lanes], raw uint32 (zeroed; from the range's first segment on).
+    states uint32 [segments, lanes], raw uint32 (zeroed; from the range's first segment on). found: uint8 [lanes], working space.
     """
     shift, width = np.uint64(raw_bits), np.uint64(rotate)
     per_segment, lane_count = np.uint64(lanes * rows), np.uint64(lanes)
@@ -66,21 +66,26 @@ def encode_segments(
             table, state = steps[np.int64(ids[segment])], states[segment]
             for lane in range(lane_count):
                 state[lane] = np.uint32(STATE_LOW)
-            at, i = per_segment, size
-            while i > np.uint64(0):
-                i -= np.uint64(1)
-                lane = i & (lane_count - np.uint64(1))
-                symbol = np.uint64(symbols[rotated(values[begin + i], width) >> shift])
-                x = np.uint64(state[lane])
-                scratch[at - np.uint64(1)] = np.uint16(x)
-                full = np.uint64(x >= table[symbol, 0])
-                at -= full
-                x >>= full << np.uint64(4)
-                quotient = (x * table[symbol, 1]) >> table[symbol, 2]
-                state[lane] = np.uint32(x + table[symbol, 3] + quotient * table[symbol, 4])
-            for k in range(at, per_segment):
-                words[written] = scratch[k]
-                written += np.uint64(1)
+            at, row = per_segment, used_rows
+            while row > np.uint64(0):
+                row -= np.uint64(1)
+                lane = min(lane_count, size - row * lane_count)
+                start = begin + row * lane_count
+                for k in range(lane):
+                    found[k] = symbols[rotated(values[start + k], width) >> shift]
+                while lane > np.uint64(0):
+                    lane -= np.uint64(1)
+                    symbol = np.uint64(found[lane])
+                    x = np.uint64(state[lane])
+                    scratch[at - np.uint64(1)] = np.uint16(x)
+                    full = np.uint64(x >= table[0, symbol])
+                    at -= full
+                    x >>= full << np.uint64(4)
+                    quotient = (x * table[1, symbol]) >> table[2, symbol]
+                    state[lane] = np.uint32(x + table[3, symbol] + quotient * table[4, symbol])
+            for k in range(per_segment - at):
+                words[written + k] = scratch[at + k]
+            written += per_segment - at
             counts[segment] = np.uint32(per_segment - at)
         if raw_bits:
             _pack_raw(values, width, raw_bits, begin, size, lane_count, used_rows, raw, raw_at)
@@ -116,7 +121,7 @@ def decode_segments(
     least `lanes` more after them. states: uint32 [segments, lanes]. raw: uint32, all segments.
     state: uint32 [lanes], working space.
     """
-    shift, back = np.uint64(raw_bits), np.uint64(rotate) - np.uint64(1)
+    shift, back = np.uint64(raw_bits), np.uint32(rotate - 1)
     low = np.uint32((np.uint64(1) << np.uint64(raw_bits)) - np.uint64(1))
     lane_count, per_segment = np.uint64(lanes), np.uint64(lanes * rows)
     mask, bits = np.uint32((1 << precision) - 1), np.uint32(precision)
@@ -169,8 +174,8 @@ def decode_segments(
                         out[start + lane] |= out.dtype.type((raw[word_at + lane] >> offset) & low)
             if rotate:
                 for lane in range(present):
-                    value = np.uint64(out[start + lane])
-                    out[start + lane] = out.dtype.type((value >> np.uint64(1)) | (value << back))
+                    value = np.uint32(out[start + lane])
+                    out[start + lane] = out.dtype.type((value >> np.uint32(1)) | np.uint32(value << back))
         if precision:
             if at != np.uint64(starts[segment + 1]):
                 return segment
@@ -182,9 +187,9 @@ def decode_segments(
 
 @kernel
 def encoding_table(frequencies, precision, steps):
-    """Fill `steps`, uint64 [256, 5], with what `encode_segments` needs of each symbol.
+    """Fill `steps`, uint64 [5, 256], with what `encode_segments` needs of each symbol.
 
-    The columns: the least state that must give a word first; the reciprocal and the shift that divide
+    The rows: the least state that must give a word first; the reciprocal and the shift that divide
     by the frequency, exact for states below 2^31; what is added; what the quotient is multiplied by.
     """
     start = np.uint64(0)
@@ -192,19 +197,19 @@ def encoding_table(frequencies, precision, steps):
         frequency = np.uint64(frequencies[symbol])
         if frequency == np.uint64(0):
             continue
-        steps[symbol, 0] = frequency << np.uint64(31 - precision)
-        steps[symbol, 4] = (np.uint64(1) << np.uint64(precision)) - frequency
+        steps[0, symbol] = frequency << np.uint64(31 - precision)
+        steps[4, symbol] = (np.uint64(1) << np.uint64(precision)) - frequency
         if frequency == np.uint64(1):
-            steps[symbol, 1] = np.uint64(0xFFFFFFFF)
-            steps[symbol, 2] = np.uint64(32)
-            steps[symbol, 3] = start + (np.uint64(1) << np.uint64(precision)) - np.uint64(1)
+            steps[1, symbol] = np.uint64(0xFFFFFFFF)
+            steps[2, symbol] = np.uint64(32)
+            steps[3, symbol] = start + (np.uint64(1) << np.uint64(precision)) - np.uint64(1)
         else:
             shift = np.uint64(0)
             while (np.uint64(1) << shift) < frequency:
                 shift += np.uint64(1)
-            steps[symbol, 1] = ((np.uint64(1) << (shift + np.uint64(31))) + frequency - np.uint64(1)) // frequency
-            steps[symbol, 2] = shift + np.uint64(31)
-            steps[symbol, 3] = start
+            steps[1, symbol] = ((np.uint64(1) << (shift + np.uint64(31))) + frequency - np.uint64(1)) // frequency
+            steps[2, symbol] = shift + np.uint64(31)
+            steps[3, symbol] = start
         start += frequency
 
 
