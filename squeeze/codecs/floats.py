@@ -89,7 +89,7 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
         begin = first * coded.lanes * coded.rows
         decode_segments(coded, first, last, values[begin : last * coded.lanes * coded.rows])
 
-    _spread(work, coded.segments, threads)
+    spread(work, coded.segments, threads)
     return out
 
 
@@ -129,7 +129,7 @@ def _encode_plane(
         part = values[first * per_segment : last * per_segment]
         rans.count_prefixes(part, rotate, raw_bits, per_segment, histogram[first:last])
 
-    _spread(count, segments, threads)
+    spread(count, segments, threads)
     while np.count_nonzero(total := histogram.sum(0, dtype=np.int64)) > rans.MAX_SYMBOLS:
         histogram = histogram.reshape(segments, -1, 2).sum(2, dtype=np.uint32)
         raw_bits += 1
@@ -169,7 +169,7 @@ def _code_segments(
         )
         return words[: int(written)], raw
 
-    pieces = _spread(work, segments, threads)
+    pieces = spread(work, segments, threads)
     return [words for words, _ in pieces], counts, states, [raw for _, raw in pieces]
 
 
@@ -187,7 +187,7 @@ def _decode_plane(coded: Coded, plane: Plane, first: int, last: int, out: Array,
         raise damaged(f"segment {bad} does not decode")
 
 
-def _spread(work: Callable[[int, int], object], segments: int, threads: int) -> list:
+def spread(work: Callable[[int, int], object], segments: int, threads: int) -> list:
     """`work(first, last)` over all segments, some of them at a time on `threads` threads; results in order."""
     if threads <= 1 or segments < 4:
         return [work(0, segments)]

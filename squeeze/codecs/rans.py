@@ -53,7 +53,8 @@ def encode_segments(
     symbols: uint8 [2^prefix bits], the symbol of each prefix. steps: uint64 [tables, 5, 256] of
     `encoding_table`. ids: uint8 [segments]. scratch: uint16, as many as a segment has values.
     words: uint16, as many as the range has values. Filled for the range: counts uint32 [segments],
-    states uint32 [segments, lanes], raw uint32 (zeroed; from the range's first segment on). found: uint8 [lanes], working space.
+    states uint32 [segments, lanes], raw uint32 (zeroed; from the range's first segment on).
+    found: uint8 [lanes], working space.
     """
     shift, width = np.uint64(raw_bits), np.uint64(rotate)
     per_segment, lane_count = np.uint64(lanes * rows), np.uint64(lanes)

@@ -26,6 +26,7 @@ METHOD = "squeeze"  # of the quantization_config
 _INDEX = ".safetensors.index.json"
 _TORCH = (".bin", ".pt", ".pth", ".ckpt")
 _MANIFEST_VERSION = 1
+_FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 _MAX_KEPT = 1 << 26
 
 
@@ -186,8 +187,18 @@ def _adapted_config(path: Path) -> bytes | None:
         return None
     if "quantization_config" in config or "model_type" not in config:
         return None
-    config["quantization_config"] = {"quant_method": METHOD}
+    config["quantization_config"] = {"quant_method": METHOD, "dtype": _float_type(path.parent)}
     return json.dumps(config, indent=2).encode() + b"\n"
+
+
+def _float_type(packed: Path) -> str | None:
+    """torch's name of the float type that most of a packed folder's weights have."""
+    sizes: dict[str, int] = {}
+    for path in packed.glob(f"*{SUFFIX}"):
+        for record in container.read(path).description.records:
+            if record.dtype in _FLOATS:
+                sizes[record.dtype] = sizes.get(record.dtype, 0) + record.size
+    return _FLOATS[max(sizes, key=lambda dtype: sizes[dtype])] if sizes else None
 
 
 def read_manifest(packed: Path) -> Manifest:
