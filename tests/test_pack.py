@@ -157,7 +157,9 @@ def test_a_packed_folder_keeps_its_index_true():
     for name, shard in index["weight_map"].items():
         sizes += tensorfile.read(Path("packed") / shard).by_name[name].size
     assert index["metadata"]["total_size"] == sizes
-    assert json.loads(Path("packed/config.json").read_text())["quantization_config"] == {"quant_method": "squeeze"}
+    config = json.loads(Path("packed/config.json").read_text())
+    assert config.pop("quantization_config") == {"quant_method": "squeeze", "dtype": "bfloat16"}
+    assert config == json.loads(Path("model/config.json").read_text())
 
 
 @pytest.mark.parametrize("level", ["runtime", "archive"])

@@ -30,9 +30,9 @@ MAX_COLUMNS = 1 << 28
 _HEAD = struct.Struct("<BBBBIQQQ")  # format, mode, mixed mantissa bits, 0, columns, values, tree bytes, rest bytes
 _MOST_MIXED = 7
 _SPARE = 64
-_RATE, _LIMIT = 2, 1023
+_RATE, _LIMIT = 10, 511
 _INPUTS, _MANTISSA_INPUTS = 8, 4  # predictions of an exponent's and of a mantissa's decision, each with a bias more
-_START = 1 << 15  # weight a prediction starts with, of 2^16
+_START = 1 << 13  # weight a prediction starts with, of 2^16
 
 # Bits of exponent and mantissa in the coded top of each dtype that is mixed.
 _FORMS = {"BF16": (8, 7), "F16": (5, 10), "F32": (8, 23), "F8_E4M3": (4, 3), "F8_E5M2": (5, 2)}
@@ -64,8 +64,8 @@ def build_model(tree: Array, columns: int, mixed: int, mean: int) -> Model:
         tree=tree,
         maps=np.full((_INPUTS, 2048 * nodes), fresh, np.uint32),
         mantissa_maps=np.full((_MANTISSA_INPUTS, 2048 << mixed), fresh, np.uint32),
-        weights=np.full((nodes, _INPUTS + 1), _START // 2, np.int32),
-        mantissa_weights=np.full((1 << mixed, _MANTISSA_INPUTS + 1), _START // 2, np.int32),
+        weights=np.full((nodes, _INPUTS + 1), _START, np.int32),
+        mantissa_weights=np.full((1 << mixed, _MANTISSA_INPUTS + 1), _START, np.int32),
         column_means=np.full(columns, mean << 8, np.int32),
         above=np.full(columns + 2, mean, np.uint8),
         scalars=np.full(2, mean << 8, np.int64),
