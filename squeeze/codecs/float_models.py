@@ -13,7 +13,7 @@ from squeeze.codecs.bitmodels.jit import kernel
 from squeeze.codecs.float_payload import CHOICES, HEAD, LAYOUTS, MAX_TABLES, PLANE, WORDS, Array, tables_text
 
 _MAX_PREFIX = 13  # bits
-_SAMPLE_RUNS, _SAMPLE_RUN = 16, 1 << 12  # values that choose the prefix length
+_SAMPLE_RUNS, _SAMPLE_RUN = 8, 1 << 12  # values that choose the prefix length
 
 
 def take_plane(values: Array, widths: tuple[int, ...], number: int, bits: int, rotated: bool) -> Array:
@@ -127,7 +127,7 @@ def _cluster(histogram: Array, table_bits: float) -> Array:
     best = np.zeros(segments, np.int64)
     total = histogram.sum(0, dtype=np.float64)
     best_cost = _code_length(total) + table_bits
-    if segments < 4:
+    if segments < 8:
         return best
     order = np.argsort(histogram @ np.arange(symbols, dtype=np.float64) / histogram.sum(1))
     sums = np.empty((MAX_TABLES, symbols))
