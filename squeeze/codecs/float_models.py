@@ -13,6 +13,7 @@ from squeeze.codecs.bitmodels.jit import kernel
 from squeeze.codecs.float_payload import CHOICES, HEAD, LAYOUTS, MAX_TABLES, PLANE, WORDS, Array, tables_text
 
 _MAX_PREFIX = 13  # bits
+_CLUSTERED = 96  # segments that choose the frequency tables
 _SAMPLE_RUNS, _SAMPLE_RUN = 8, 1 << 12  # values that choose the prefix length
 
 
@@ -73,6 +74,7 @@ def prefix_costs(sample, rotate, width, count, fixed, histogram, costs):
     for prefix in range(costs.size):
         costs[prefix] = 1e300
     scale = np.float64(count) / np.float64(sample.size)
+    most = 256 if count == sample.size else 144  # a sample lacks rare prefixes
     costs[0] = np.float64(count) * width
     size = histogram.size
     for prefix in range(longest, 0, -1):
@@ -84,7 +86,7 @@ def prefix_costs(sample, rotate, width, count, fixed, histogram, costs):
         raw = np.float64(count) * (width - prefix)
         if used == 1:
             costs[prefix] = raw + 16.0
-        elif used <= 256:
+        elif used <= most:
             costs[prefix] = raw + bits * scale + fixed + 14.0 * used
         for i in range(size >> 1):
             histogram[i] = histogram[2 * i] + histogram[2 * i + 1]
@@ -122,29 +124,36 @@ class Model:
 
 
 def _cluster(histogram: Array, table_bits: float) -> Array:
-    """A group for each segment [segments], so that a table a group codes them shortest (k-means on code lengths)."""
+    """A group for each segment [segments], so that a table a group codes them shortest (k-means on code lengths).
+
+    The groups' tables are found on some of the segments, then each segment takes the one that suits it.
+    """
     segments, symbols = histogram.shape
-    best = np.zeros(segments, np.int64)
-    total = histogram.sum(0, dtype=np.float64)
-    best_cost = _code_length(total) + table_bits
+    groups = np.zeros(segments, np.int64)
     if segments < 8:
-        return best
-    order = np.argsort(histogram @ np.arange(symbols, dtype=np.float64) / histogram.sum(1))
-    sums = np.empty((MAX_TABLES, symbols))
+        return groups
+    sample = np.ascontiguousarray(histogram[:: -(-segments // _CLUSTERED)])
+    share = sample.shape[0] / segments
+    total = sample.sum(0, dtype=np.float64)
+    best_cost, best_lengths = _code_length(total) + table_bits * share, None
+    order = np.argsort(sample @ np.arange(symbols, dtype=np.float64) / sample.sum(1))
     for size in (2, 4, MAX_TABLES):
-        if segments < 2 * size:
+        if sample.shape[0] < 2 * size:
             break
-        groups = np.empty(segments, np.int64)
-        groups[order] = np.arange(segments) * size // segments
+        found, sums = np.empty(sample.shape[0], np.int64), np.empty((size, symbols))
+        found[order] = np.arange(sample.shape[0]) * size // sample.shape[0]
         for _ in range(4):
-            lengths = _group_lengths(histogram, groups, sums[:size], total / segments)
-            assign_groups(histogram, lengths, groups)
-        _group_lengths(histogram, groups, sums[:size], total * 0)
-        cost = sum(_code_length(row) + table_bits for row in sums[:size] if row.any()) + 8 * segments
+            lengths = _group_lengths(sample, found, sums, total / sample.shape[0])
+            assign_groups(sample, lengths, found)
+        _group_lengths(sample, found, sums, total * 0)
+        cost = sum(_code_length(row) + table_bits * share for row in sums if row.any()) + 8 * sample.shape[0]
         if cost >= best_cost * 0.9998:
             break
-        best, best_cost = np.unique(groups, return_inverse=True)[1], cost
-    return best
+        best_cost, best_lengths = cost, lengths
+    if best_lengths is None:
+        return groups
+    assign_groups(histogram, best_lengths, groups)
+    return np.unique(groups, return_inverse=True)[1]
 
 
 def _group_lengths(histogram: Array, groups: Array, sums: Array, mean: Array) -> Array:

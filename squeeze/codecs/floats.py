@@ -131,7 +131,7 @@ def _encode_plane(
 
     spread(count, segments, threads)
     while np.count_nonzero(total := histogram.sum(0, dtype=np.int64)) > rans.MAX_SYMBOLS:
-        histogram = histogram.reshape(segments, -1, 2).sum(2, dtype=np.uint32)
+        histogram = histogram[:, ::2] + histogram[:, 1::2]
         raw_bits += 1
     used = np.flatnonzero(total)
     model = Model.build(np.ascontiguousarray(histogram[:, used]), used, histogram.shape[1])
