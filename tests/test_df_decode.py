@@ -3,6 +3,10 @@
 import os
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -93,6 +97,31 @@ def test_tensors_on_the_cpu():
     assert torch.equal(buffer, expected.view(torch.uint8))
     parts = df_decode.decode_segments(prepared, [1, 2])
     assert torch.equal(parts[0], expected[prepared.per_segment : 2 * prepared.per_segment])
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from squeeze.kernels.df_decode.kernel import _decode
+
+types = "*i16 *i64 *i32 *i64 *u8 *i32 *i16 *i16 *i32 i64 i32 i32".split()
+names = "out segments states starts ids table prefixes words raw count rows constant".split()
+for lanes, precision, raw_bits in ((32, 13, 6), (64, 11, 0), (1, 10, 8), (16, 0, 5)):
+    constants = dict(LANES=lanes, PRECISION=precision, WIDTH=16, RAW_BITS=raw_bits, ROTATED=True, PACKED=False)
+    signature = dict(zip(names, types)) | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(fn=_decode, signature=signature, constexprs=constants)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 1})
+    assert lanes != 32 or "popc" in compiled.asm["ptx"]
+"""
+
+
+@pytest.mark.slow
+def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    script = tmp_path / "compile.py"
+    script.write_text(COMPILE)
+    subprocess.run([sys.executable, str(script)], env=environment, check=True)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

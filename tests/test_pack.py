@@ -256,6 +256,47 @@ def test_what_a_stopped_pack_left_is_not_trusted(monkeypatch, change):
     assert same("a.safetensors", "c.safetensors")
 
 
+def test_a_source_changed_while_packing_was_stopped_is_noticed(monkeypatch):
+    """Even where its size and times are as before."""
+    path = write("a.safetensors", tensors())
+    original = container.encode_tensor
+
+    def encode(data, tensor, *rest):
+        if tensor.name == "half":
+            raise Stop
+        return original(data, tensor, *rest)
+
+    monkeypatch.setattr(container, "encode_tensor", encode)
+    with pytest.raises(Stop):
+        squeeze.pack("a.safetensors", "b.safetensors")
+    monkeypatch.setattr(container, "encode_tensor", original)
+    times = path.stat().st_mtime_ns
+    data = bytearray(path.read_bytes())
+    data[2_000] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(times, times))
+    with pytest.raises(SqueezeError, match="changed since packing was stopped"):
+        squeeze.pack("a.safetensors", "b.safetensors")
+    squeeze.pack("a.safetensors", "b.safetensors")
+    squeeze.unpack("b.safetensors", "c.safetensors")
+    assert same("a.safetensors", "c.safetensors")
+
+
+def test_an_interrupt_says_how_to_go_on(monkeypatch):
+    write("a.safetensors", tensors())
+
+    def encode(*rest):
+        raise Stop
+
+    monkeypatch.setattr(container, "encode_tensor", encode)
+    result = call("pack", "a.safetensors", "b.safetensors")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "Stopped; the same command goes on from here.",
+        "Error: interrupted; nothing was replaced",
+    ]
+
+
 def test_two_packs_of_one_target_exclude_each_other():
     write("a.safetensors", tensors())
     with (

@@ -54,8 +54,12 @@ def pack(source: Path, target: Path, level: str, force: bool, no_verify: bool, *
     """
     from squeeze.packing.pack import pack as run
 
-    with _reporting(source, target, "pack", **common) as (options, done):
-        done(run(source, target, level=level, verify=not no_verify, overwrite=force, **options))
+    try:
+        with _reporting(source, target, "pack", **common) as (options, done):
+            done(run(source, target, level=level, verify=not no_verify, overwrite=force, **options))
+    except KeyboardInterrupt:
+        click.echo("Stopped; the same command goes on from here.", err=True)
+        raise
 
 
 @click.command()

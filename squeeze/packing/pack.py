@@ -71,6 +71,7 @@ def pack(
         "version": __version__,
         "level": level,
         "base": known.hashes if known else [],
+        "source": str(source.resolve()),
         "files": [[name, *_stamp(folder.place(source, name))] for name in names],
     }
     with _work_folder(target, task) as work:
@@ -174,6 +175,8 @@ class _Job:
                     state.update(data)
                     if number >= finished:
                         done.append(self._put(tensor, data, writing, journal))
+                    elif xxhash.xxh3_64_intdigest(data.data) != done[number][0].checksum:
+                        raise VerifyError(f"{source} changed since packing was stopped: pack it again")
                     self.progress(tensor.size)
                 digest = state.finish()
             records = tuple(record for record, _ in done)

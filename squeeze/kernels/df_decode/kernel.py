@@ -1,8 +1,8 @@
 """Decoding a plane in Triton: a program a segment, a lane of rANS a lane of the warp.
 
 In a row every lane looks up its slot, steps its state, and takes its next word
-if it runs low; a prefix sum over the lanes says which word is whose. Raw bits
-are read and written coalesced, so a plane that is a whole tensor is written
+if it runs low: whose word is which follows from a mask of the lanes that do. Raw
+bits are read and written coalesced, so a plane that is a whole tensor is written
 once, in its own type.
 """
 
@@ -16,6 +16,15 @@ import triton.language as tl
 
 if TYPE_CHECKING:
     from squeeze.kernels.df_decode import DevicePlane, Prepared
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _count_bits(x):  # type: ignore[no-untyped-def]
+    """Ones in each uint32 of a block; compiles to one instruction."""
+    x = x - ((x >> 1) & 0x55555555)
+    x = (x & 0x33333333) + ((x >> 2) & 0x33333333)
+    x = (x + (x >> 4)) & 0x0F0F0F0F
+    return (x * 0x01010101) >> 24
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -50,7 +59,11 @@ def _decode(  # type: ignore[no-untyped-def]
                 stepped = ((entry & 0x1FFF) + 1) * (state >> PRECISION) + (entry >> 13)
                 small = (stepped < 32768) & present
                 low = small.to(tl.int32)
-                rank = tl.cumsum(low, 0) - low
+                if LANES <= 32:
+                    below = tl.sum(low.to(tl.uint32) << lane.to(tl.uint32), 0) & ((1 << lane) - 1).to(tl.uint32)
+                    rank = _count_bits(below).to(tl.int32)
+                else:
+                    rank = tl.cumsum(low, 0) - low
                 word = tl.load(words + at + rank, mask=small, other=0).to(tl.uint32) & 0xFFFF
                 stepped = tl.where(small, (stepped << 16) | word, stepped)
                 state = tl.where(present, stepped, state)
@@ -58,7 +71,7 @@ def _decode(  # type: ignore[no-untyped-def]
                 prefix = tl.load(prefixes + offset + slot).to(tl.uint32) & 0xFFFF
                 value = prefix << RAW_BITS
             else:
-                value = tl.zeros((LANES,), tl.uint32) + (constant << RAW_BITS).to(tl.uint32)
+                value = tl.zeros((LANES,), tl.uint32) + (constant << RAW_BITS)
             if RAW_BITS > 0:
                 bit = row * RAW_BITS
                 shift = (bit % 32).to(tl.uint32)
