@@ -13,6 +13,7 @@ from squeeze.codecs.bitmodels.jit import kernel
 from squeeze.codecs.float_payload import CHOICES, HEAD, LAYOUTS, MAX_TABLES, PLANE, WORDS, Array, tables_text
 
 _MAX_PREFIX = 13  # bits
+_PIECE = 1 << 16  # values cut into planes at a time
 _CLUSTERED = 96  # segments that choose the frequency tables
 _SAMPLE_RUNS, _SAMPLE_RUN = 8, 1 << 12  # values that choose the prefix length
 
@@ -20,12 +21,17 @@ _SAMPLE_RUNS, _SAMPLE_RUN = 8, 1 << 12  # values that choose the prefix length
 def take_plane(values: Array, widths: tuple[int, ...], number: int, bits: int, rotated: bool) -> Array:
     """Plane `number` of every value."""
     below = sum(widths[number + 1 :])
-    kind = values.dtype.type
-    if rotated:
-        if below:
-            return (values >> kind(below - 1)).astype(WORDS[widths[number]])
-        return ((values << kind(1)) | (values >> kind(bits - 1))).astype(WORDS[widths[number]])
-    return (values >> kind(below)).astype(WORDS[widths[number]])
+    plane, kind = np.empty(values.size, WORDS[widths[number]]), values.dtype.type
+    for at in range(0, values.size, _PIECE):
+        piece = values[at : at + _PIECE]
+        if rotated and below:
+            part = piece >> kind(below - 1)
+        elif rotated:
+            part = (piece << kind(1)) | (piece >> kind(bits - 1))
+        else:
+            part = piece >> kind(below)
+        plane[at : at + _PIECE] = part.astype(plane.dtype)
+    return plane
 
 
 def choose(values: Array, bits: int, rotated: bool, lanes: int, rows: int) -> tuple[int, list[int], float]:

@@ -134,7 +134,10 @@ def tables_text(used: Array, tables: list[Array]) -> bytes:
 
 
 def join(heads: list[bytes], sections: list[list[Array]], lanes: int) -> Array:
-    """All of it in one uint8 array: each section, in pieces, from a multiple of 4 bytes on, then zeros (`_whole`)."""
+    """All of it in one uint8 array: each section, in pieces, from a multiple of 4 bytes on, then zeros (`_whole`).
+
+    The sections are emptied, so that they and the result are never in memory at once.
+    """
     places, at, words_end = [], sum(map(len, heads)), 0
     for section in sections:
         places.append(at)
@@ -150,6 +153,7 @@ def join(heads: list[bytes], sections: list[list[Array]], lanes: int) -> Array:
             payload[end : end + piece.nbytes] = piece.reshape(-1).view(np.uint8)
             end += piece.nbytes
         payload[end : end + -end % 4] = 0
+        section.clear()  # memory for the sections after it
     payload[at:] = 0
     return payload
 

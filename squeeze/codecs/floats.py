@@ -65,6 +65,7 @@ def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array
         entry, arrays = _encode_plane(plane, width, rotate, prefix, lanes, rows, threads)
         directory.append(entry)
         sections += arrays
+        del plane, arrays
     payload = join([*parts, *directory], sections, lanes)
     return payload if payload.size < data.size else None
 
@@ -149,7 +150,7 @@ def _encode_plane(
 def _code_segments(
     values: Array, rotate: int, raw_bits: int, lanes: int, rows: int, model: Model, threads: int
 ) -> tuple[list[Array], Array, Array, list[Array]]:
-    """Words (a piece a range), word counts, states and packed raw bits (a piece a range) of all segments."""
+    """Words (a piece a range), word counts, states and packed raw bits (in one piece) of all segments."""
     per_segment = lanes * rows
     segments = -(-values.size // per_segment)
     steps = np.zeros((len(model.frequencies), 5, rans.MAX_SYMBOLS), np.uint64)
@@ -158,19 +159,19 @@ def _code_segments(
     counts = np.zeros(segments, np.uint32)
     states = np.zeros((segments, lanes), np.uint32)
 
-    def work(first: int, last: int) -> tuple[Array, Array]:
-        size = min(last * per_segment, values.size) - first * per_segment
-        scratch = np.empty(per_segment if model.precision else 0, np.uint16)
-        words = np.empty(size if model.precision else 0, np.uint16)
-        raw = np.zeros(raw_size(size, lanes, rows, raw_bits), np.uint32)
+    words = np.empty(values.size if model.precision else 0, np.uint16)
+    raw = np.zeros(raw_size(values.size, lanes, rows, raw_bits), np.uint32)
+
+    def work(first: int, last: int) -> Array:
+        here = words[first * per_segment : last * per_segment]
         written = rans.encode_segments(
             *(values, rotate, raw_bits, first, last, lanes, rows, model.symbols, steps, len(model.frequencies)),
-            *(model.ids, scratch, words, counts, states, raw, np.empty(lanes, np.uint8)),
+            *(model.ids, np.empty(per_segment if model.precision else 0, np.uint16), here, counts, states),
+            *(raw[raw_size(first * per_segment, lanes, rows, raw_bits) :], np.empty(lanes, np.uint8)),
         )
-        return words[: int(written)], raw
+        return here[: int(written)]
 
-    pieces = spread(work, segments, threads)
-    return [words for words, _ in pieces], counts, states, [raw for _, raw in pieces]
+    return spread(work, segments, threads), counts, states, [raw]
 
 
 def _decode_plane(coded: Coded, plane: Plane, first: int, last: int, out: Array, rotate: int) -> None:
