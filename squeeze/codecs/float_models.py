@@ -80,7 +80,7 @@ def prefix_costs(sample, rotate, width, count, fixed, histogram, costs):
     for prefix in range(costs.size):
         costs[prefix] = 1e300
     scale = np.float64(count) / np.float64(sample.size)
-    most = 256 if count == sample.size else 144  # a sample lacks rare prefixes
+    most = 256 if count == sample.size else 200  # a sample lacks rare prefixes
     costs[0] = np.float64(count) * width
     size = histogram.size
     for prefix in range(longest, 0, -1):
@@ -92,7 +92,7 @@ def prefix_costs(sample, rotate, width, count, fixed, histogram, costs):
         raw = np.float64(count) * (width - prefix)
         if used == 1:
             costs[prefix] = raw + 16.0
-        elif used <= most:
+        elif used <= most or prefix <= 8:
             costs[prefix] = raw + bits * scale + fixed + 14.0 * used
         for i in range(size >> 1):
             histogram[i] = histogram[2 * i] + histogram[2 * i + 1]
