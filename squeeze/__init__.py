@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from squeeze.codecs.compressor import compress, compress_stream, decompress, decompress_stream
     from squeeze.codecs.reader import open
     from squeeze.errors import DamagedError, FormatError, LevelError, SqueezeError, TruncatedError, VerifyError
+    from squeeze.packing.load import load
+    from squeeze.packing.pack import pack
+    from squeeze.packing.unpack import unpack, verify
 
 __version__ = "0.1.0"
 
@@ -19,6 +22,10 @@ _HOMES = {
     "compress_stream": "squeeze.codecs.compressor",
     "decompress_stream": "squeeze.codecs.compressor",
     "open": "squeeze.codecs.reader",
+    "load": "squeeze.packing.load",
+    "pack": "squeeze.packing.pack",
+    "unpack": "squeeze.packing.unpack",
+    "verify": "squeeze.packing.unpack",
     "SqueezeError": "squeeze.errors",
     "FormatError": "squeeze.errors",
     "DamagedError": "squeeze.errors",
@@ -38,7 +45,11 @@ __all__ = [
     "compress_stream",
     "decompress",
     "decompress_stream",
+    "load",
     "open",
+    "pack",
+    "unpack",
+    "verify",
 ]
 
 

@@ -15,6 +15,7 @@ import click
 from squeeze import __version__, files, options
 from squeeze.errors import SqueezeError
 from squeeze.job import MISHAPS, Job, Tick, explain, raw_size_of, size_of, transform
+from squeeze.packing import commands as packing
 
 if TYPE_CHECKING:
     from squeeze.codecs.compressor import Totals
@@ -308,3 +309,7 @@ def bench(
         click.echo(benchmark.table(results, runs, processes, threads))
     if any(result.error for result in results):
         raise click.exceptions.Exit(1)
+
+
+for _command in (packing.pack, packing.unpack, packing.verify, packing.inspect):
+    main.add_command(_command)

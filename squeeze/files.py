@@ -96,7 +96,7 @@ def replacing(target: Path, source: Path | None) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def _new_file_mode() -> int:
@@ -105,7 +105,7 @@ def _new_file_mode() -> int:
     return 0o666 & ~mask
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` last through a power cut, where the system can."""
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -6,6 +6,8 @@ import pytest
 
 import squeeze
 from squeeze.codecs import levels
+from squeeze.packing import container
+from tests.golden.checkpoint import golden_checkpoint
 from tests.golden.samples import SAMPLES
 
 FOLDER = Path(__file__).parent / "golden"
@@ -22,3 +24,19 @@ def test_golden_files_decode_and_are_still_written(name, level):
 def test_every_golden_file_is_tested():
     known = {f"{name}.{level}.sqz" for name in SAMPLES for level in levels.AVAILABLE}
     assert {path.name for path in FOLDER.glob("*.sqz")} == known
+
+
+@pytest.mark.parametrize("level", container.LEVELS)
+def test_golden_packed_checkpoints_decode(level, tmp_path):
+    """How they are written may change: an encoder is free to choose."""
+    packed = FOLDER / f"checkpoint.{level}.safetensors"  # missing: run `make golden`
+    squeeze.unpack(packed, tmp_path / "back.safetensors")
+    assert (tmp_path / "back.safetensors").read_bytes() == golden_checkpoint()
+    codings = [record.coding for record in container.read(packed).description.records]
+    assert codings == [{"runtime": "rans"}.get(level, level)] * 5 + ["stored"] * 2
+
+
+def test_every_golden_checkpoint_is_tested():
+    assert {path.name for path in FOLDER.glob("*.safetensors")} == {
+        f"checkpoint.{level}.safetensors" for level in container.LEVELS
+    }

@@ -4,10 +4,13 @@ A golden file must decode for ever, so this never replaces one that exists.
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import squeeze
 from squeeze.codecs import levels
+from squeeze.packing.container import LEVELS
+from tests.golden.checkpoint import golden_checkpoint
 from tests.golden.samples import SAMPLES
 
 FOLDER = Path(__file__).parent
@@ -20,6 +23,14 @@ def main() -> None:
             if not path.exists():
                 path.write_bytes(squeeze.compress(data, level))
                 sys.stdout.write(f"wrote {path.name}\n")
+    for level in LEVELS:
+        path = FOLDER / f"checkpoint.{level}.safetensors"
+        if not path.exists():
+            with tempfile.TemporaryDirectory() as name:
+                source = Path(name, "checkpoint.safetensors")
+                source.write_bytes(golden_checkpoint())
+                squeeze.pack(source, path, level=level)
+            sys.stdout.write(f"wrote {path.name}\n")
 
 
 if __name__ == "__main__":

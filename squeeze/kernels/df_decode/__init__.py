@@ -1,0 +1,181 @@
+"""Decoding coded tensors (codecs/floats.py) where they lie: numba on the CPU, Triton on a GPU.
+
+`prepare` parses a payload once and keeps its parts on their device; `decode`
+turns it, or some of its segments, into values. reference.py defines the
+result; kernel.py equals it. Triton is imported only when a kernel is run.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from squeeze.codecs import floats
+from squeeze.codecs.float_payload import Coded, Plane, parse
+from squeeze.kernels.df_decode import reference
+
+# torch's dtype of each safetensors dtype that it has.
+TORCH_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "F32": torch.float32,
+    "C64": torch.complex64,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F64": torch.float64,
+}
+_WORDS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
+
+
+@dataclass(frozen=True)
+class DevicePlane:
+    """A plane's parts on a device: see float_payload.Plane. Unsigned numbers stand in signed types of their width."""
+
+    width: int
+    raw_bits: int
+    precision: int
+    constant: int
+    table: torch.Tensor  # int32 [tables, 2^precision]: frequency - 1, and offset within it from bit 13 on
+    prefixes: torch.Tensor  # int16 [tables, 2^precision]
+    ids: torch.Tensor  # uint8 [segments]
+    starts: torch.Tensor  # int64 [segments + 1]
+    states: torch.Tensor  # int32 [segments, lanes]
+    words: torch.Tensor  # int16
+    raw: torch.Tensor  # int32 packed raw bits, or the values themselves where raw_bits is width
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A parsed payload on a device, or, on the CPU, only its bytes, which are parsed when they are decoded."""
+
+    dtype: str
+    size: int  # bytes decoded
+    payload: torch.Tensor  # uint8
+    count: int
+    bits: int
+    rotated: bool
+    lanes: int
+    rows: int
+    planes: tuple[DevicePlane, ...]
+
+    @property
+    def per_segment(self) -> int:
+        return self.lanes * self.rows
+
+    @property
+    def segments(self) -> int:
+        return -(-self.count // self.per_segment)
+
+
+def prepare(payload: torch.Tensor, dtype: str, size: int) -> Prepared:
+    """Parse a payload (uint8) of a tensor of `size` bytes. Raises DamagedError."""
+    coded = parse(payload.cpu().numpy(), dtype, size)
+    planes = () if payload.device.type == "cpu" else tuple(to_device(plane, payload.device) for plane in coded.planes)
+    return Prepared(dtype, size, payload, coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, planes)
+
+
+def to_device(plane: Plane, device: torch.device) -> DevicePlane:
+    """The parts of a plane as kernels and reference take them."""
+    entries = plane.entries
+    frequency, offset = entries & np.uint64(0xFFFF), entries >> np.uint64(16) & np.uint64(0xFFFF)
+    table = ((frequency - np.uint64(1)) | offset << np.uint64(13)).astype(np.int32)
+    if plane.raw_bits == plane.width:
+        raw = plane.raw.view(f"i{plane.width // 8}") if plane.width > 8 else plane.raw
+    else:
+        raw = plane.raw.view(np.int32)
+    arrays = (
+        *(table, (entries >> np.uint64(32)).astype(np.int16), plane.ids, plane.starts),
+        *(plane.states.view(np.int32), plane.words[: int(plane.starts[-1])].view(np.int16), raw),
+    )
+    tensors = (torch.from_numpy(np.array(array)).to(device) for array in arrays)
+    return DevicePlane(plane.width, plane.raw_bits, plane.precision, plane.constant, *tensors)
+
+
+def decode(prepared: Prepared, out: torch.Tensor | None = None, threads: int = 1) -> torch.Tensor:
+    """All values, as a flat tensor of the payload's dtype, into the bytes of `out` (contiguous) if given.
+
+    Raises DamagedError where a segment does not decode, on the CPU; a GPU is not asked.
+    """
+    dtype = TORCH_DTYPES[prepared.dtype]
+    if out is None:
+        out = torch.empty(prepared.size // dtype.itemsize, dtype=dtype, device=prepared.payload.device)
+    flat = out.view(-1).view(torch.uint8)
+    if prepared.payload.device.type == "cpu":
+        floats.decode(prepared.payload.numpy(), prepared.dtype, prepared.size, threads, flat.numpy())
+    else:
+        segments = torch.arange(prepared.segments, device=flat.device)
+        decode_planes(prepared, segments, flat.view(_WORDS[prepared.bits]))
+    return out.view(-1).view(dtype)
+
+
+def decode_segments(
+    prepared: Prepared,
+    segments: list[int],
+    coded: Coded | None = None,
+    out: torch.Tensor | None = None,
+    threads: int = 1,
+) -> torch.Tensor:
+    """The values of some segments, [segments, per_segment], those after the end of the tensor undefined.
+
+    coded: the parsed payload, to save parsing it again on the CPU. out: uint8 memory of as many values.
+    """
+    device, words = prepared.payload.device, _WORDS[prepared.bits]
+    if out is None:
+        out = torch.empty(len(segments) * prepared.per_segment * prepared.bits // 8, dtype=torch.uint8, device=device)
+    values = out.view(words).view(len(segments), prepared.per_segment)
+    if device.type == "cpu":
+        _decode_on_cpu(prepared, segments, coded, values, threads)
+    else:
+        decode_planes(prepared, torch.tensor(segments, device=device), values.view(-1), packed=True)
+    return values.view(TORCH_DTYPES[prepared.dtype])
+
+
+def _decode_on_cpu(
+    prepared: Prepared, segments: list[int], coded: Coded | None, out: torch.Tensor, threads: int
+) -> None:
+    found = coded or parse(prepared.payload.numpy(), prepared.dtype, prepared.size)
+    values, size = out.numpy().view(f"u{prepared.bits // 8}"), prepared.per_segment
+
+    def work(first: int, last: int) -> None:
+        for row in range(first, last):
+            part = values[row, : min(prepared.count - segments[row] * size, size)]
+            floats.decode_segments(found, segments[row], segments[row] + 1, part)
+
+    floats.spread(work, len(segments), threads)
+
+
+def decode_planes(prepared: Prepared, segments: torch.Tensor, out: torch.Tensor, packed: bool = False) -> None:
+    """Decode `segments` (int64) on their device into `out`, at their places or, `packed`, one after the other."""
+    if len(prepared.planes) == 1:
+        plane = prepared.planes[0]
+        _backend(out.device.type).decode_plane(prepared, plane, segments, out, prepared.rotated, packed)
+        return
+    value: torch.Tensor | None = None
+    for plane in prepared.planes:
+        part = torch.empty(out.numel(), dtype=_WORDS[plane.width], device=out.device)
+        _backend(out.device.type).decode_plane(prepared, plane, segments, part, False, packed)
+        wide = part.to(torch.int64) & ((1 << plane.width) - 1)
+        value = wide if value is None else value << plane.width | wide
+    assert value is not None
+    out.copy_(reference.rotate_right(value, prepared.bits) if prepared.rotated else value)
+
+
+@cache
+def _backend(device: str) -> ModuleType:
+    if device == "cpu":
+        return reference
+    from squeeze.kernels.df_decode import kernel
+
+    return kernel

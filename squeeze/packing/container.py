@@ -1,0 +1,226 @@
+"""The packed file: a safetensors file of uint8 payloads whose metadata says how to restore the original.
+
+`Description` is that metadata; docs/format.md specifies it. Payload bytes are
+codecs/floats.py's and codecs/floats_archive.py's, files and folders pack.py's.
+"""
+
+import base64
+import json
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from squeeze.codecs import floats
+from squeeze.errors import DamagedError, FormatError, SqueezeError, VerifyError
+from squeeze.packing import tensorfile
+from squeeze.packing.tensorfile import Bytes, Tensor, TensorFile
+
+KEY = "squeeze"  # in __metadata__
+FORMAT_VERSION = 1
+LEVELS = ("runtime", "archive")
+STORED, RANS, ARCHIVE = "stored", "rans", "archive"
+DELTA = "delta+"  # before the coding of a difference
+_PIECE = 1 << 20
+CODINGS = (STORED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE)
+
+
+@dataclass(frozen=True)
+class Record:
+    """How one tensor is coded. `checksum` is XXH3-64 of its raw bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    coding: str
+    checksum: int
+
+    @property
+    def size(self) -> int:
+        """Raw bytes."""
+        return prod(self.shape) * tensorfile.ELEMENT_BITS[self.dtype] // 8
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a packed file says of the original: its hash, header and tensors in the order of their bytes."""
+
+    size: int
+    sha256: str
+    header: bytes
+    level: str
+    records: tuple[Record, ...]
+    base: tuple[str, ...] = ()  # sorted SHA-256 of the base's safetensors files
+
+    def to_text(self) -> str:
+        described: dict[str, Any] = {
+            "format": FORMAT_VERSION,
+            "level": self.level,
+            "size": self.size,
+            "sha256": self.sha256,
+            "header": base64.b64encode(zlib.compress(self.header, 9)).decode(),
+            "tensors": [[r.dtype, list(r.shape), r.coding, f"{r.checksum:016x}"] for r in self.records],
+        }
+        if self.base:
+            described["base"] = list(self.base)
+        return json.dumps(described, separators=(",", ":"))
+
+
+def header_bytes(names: list[str], sizes: list[int], description: Description, length: int = 0) -> bytes:
+    """A packed file's header for payloads of these sizes, padded with spaces to `length` bytes where it is given."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", KEY: description.to_text()}}
+    at = 0
+    for name, size in zip(names, sizes, strict=True):
+        entries[name] = {"dtype": "U8", "shape": [size], "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text = text.ljust(max(length - 8, -(-len(text) // 8) * 8))
+    if len(text) > tensorfile.MAX_HEADER:
+        raise SqueezeError("the packed header would be longer than safetensors allows: split the checkpoint in shards")
+    return len(text).to_bytes(8, "little") + text
+
+
+def reserve(source: TensorFile, level: str, base: tuple[str, ...]) -> int:
+    """Bytes that a header for any coding of `source` fits into."""
+    longest = max((coding for coding in CODINGS if base or not coding.startswith(DELTA)), key=len)
+    records = tuple(Record(t.dtype, t.shape, longest, 0) for t in source.tensors)
+    sizes = [t.size for t in source.tensors]
+    return len(
+        header_bytes(
+            [tensor.name for tensor in source.tensors],
+            sizes,
+            Description(source.size, "0" * 64, source.header, level, records, base),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class PackedFile:
+    """A checked packed file: `tensors` are the payloads, in the order of `description.records`."""
+
+    file: TensorFile
+    description: Description
+
+
+def is_packed(file: TensorFile) -> bool:
+    return file.metadata is not None and KEY in file.metadata
+
+
+def read(path: Path) -> PackedFile:
+    """Raises FormatError where `path` is not a packed file, and DamagedError where it contradicts itself."""
+    return describe(tensorfile.read(path))
+
+
+def describe(file: TensorFile) -> PackedFile:
+    if file.metadata is None or KEY not in file.metadata:
+        raise FormatError("not a packed checkpoint: it has no description by squeeze")
+    try:
+        described = json.loads(file.metadata[KEY])
+        version = described["format"]
+        if version != FORMAT_VERSION:
+            raise FormatError(f"packed format {version!r} is unknown: use a newer squeeze")
+        description = _description(described)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error):
+        raise _damaged("it cannot be read") from None
+    _check(file, description)
+    return PackedFile(file, description)
+
+
+def _description(described: dict[str, Any]) -> Description:
+    unpacker = zlib.decompressobj()
+    header = unpacker.decompress(base64.b64decode(described["header"], validate=True), tensorfile.MAX_HEADER + 8)
+    records = tuple(
+        Record(str(dtype), tuple(map(int, shape)), str(coding), int(checksum, 16))
+        for dtype, shape, coding, checksum in described["tensors"]
+    )
+    return Description(
+        *(int(described["size"]), str(described["sha256"]), header, str(described["level"]), records),
+        tuple(map(str, described.get("base", ()))),
+    )
+
+
+def _check(file: TensorFile, description: Description) -> None:
+    """Raises DamagedError where the description is not that of the file's tensors."""
+    original = tensorfile.parse(file.path, description.size, description.header)
+    if len(original.tensors) != len(file.tensors) or len(description.records) != len(file.tensors):
+        raise _damaged("it is of other tensors")
+    if set(original.by_name) != set(file.by_name):
+        raise _damaged("it is of tensors with other names")
+    for tensor, record in zip(file.tensors, description.records, strict=True):
+        before = original.by_name[tensor.name]
+        if tensor.dtype != "U8" or (before.dtype, before.shape) != (record.dtype, record.shape):
+            raise _damaged(f"tensor {tensor.name!r} is another")
+        if record.coding not in CODINGS or (record.coding == STORED and tensor.size != record.size):
+            raise _damaged(f"tensor {tensor.name!r} has an impossible coding")
+        if record.coding.startswith(DELTA) and not description.base:
+            raise _damaged(f"tensor {tensor.name!r} is a difference, but no base is named")
+
+
+def _damaged(why: str) -> DamagedError:
+    return DamagedError(f"the description of the packed checkpoint is damaged: {why}")
+
+
+def encode_tensor(
+    data: Bytes, tensor: Tensor, level: str, base: Bytes | None, threads: int, verify: bool
+) -> tuple[str, Bytes]:
+    """The coding and payload of a tensor's bytes; `base` are the same tensor's bytes in the base, if it has them.
+
+    Raises VerifyError where the payload does not decode to the tensor, a fault of the machine.
+    """
+    dtype, subject, prefix = tensor.dtype, data, ""
+    if base is not None:
+        difference = np.bitwise_xor(data, base)
+        if floats.estimate(difference, dtype) < floats.estimate(data, dtype):
+            subject, prefix = difference, DELTA
+    columns = prod(tensor.shape[1:]) if len(tensor.shape) > 1 else 0
+    payload = coder(level).encode(subject, dtype, threads, columns)
+    if payload is None:
+        return STORED, data
+    coding = prefix + (ARCHIVE if level == "archive" else RANS)
+    del subject
+    if verify and not _same(decode_tensor(payload, coding, dtype, data.size, base, threads), data):
+        raise VerifyError("a coded tensor did not decode to itself: this machine's memory or processor is faulty")
+    return coding, payload
+
+
+def _same(one: Bytes, other: Bytes) -> bool:
+    """Whether two arrays are equal, without an array of answers as large as they are."""
+    pieces = range(0, one.size, _PIECE)
+    return one.size == other.size and all(np.array_equal(one[i : i + _PIECE], other[i : i + _PIECE]) for i in pieces)
+
+
+def decode_tensor(
+    payload: Bytes, coding: str, dtype: str, size: int, base: Bytes | None, threads: int, out: Bytes | None = None
+) -> Bytes:
+    """The `size` raw bytes of a tensor, into `out` if given. Raises DamagedError."""
+    if coding == STORED:
+        if out is None:
+            return payload
+        out[:] = payload
+        return out
+    level = "archive" if coding.endswith(ARCHIVE) else "runtime"
+    data: Bytes = coder(level).decode(payload, dtype, size, threads, out)
+    if coding.startswith(DELTA):
+        if base is None or base.size != size:
+            raise FormatError("the base has no such tensor: it is not the base that this checkpoint was packed with")
+        np.bitwise_xor(data, base, out=data)
+    return data
+
+
+@cache
+def coder(level: str) -> Any:
+    """The module that codes at a level."""
+    if level == "archive":
+        from squeeze.codecs import floats_archive
+
+        return floats_archive
+    return floats
+
+
+def check_tensor(data: Bytes, record: Record, name: str) -> None:
+    if xxhash.xxh3_64_intdigest(data.data) != record.checksum:
+        raise DamagedError(f"tensor {name!r}: its checksum differs: the file is damaged")

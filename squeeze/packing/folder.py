@@ -1,0 +1,240 @@
+"""Folders of models: which files are taken, what is kept true in them, and moving results into place.
+
+Files that a packed folder must change (the index's total size, config.json's
+`quantization_config`) stand unchanged in the manifest, squeeze.json, with the
+SHA-256 of every file; `unpack` restores them from there.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from squeeze.errors import DamagedError, FormatError, SqueezeError
+from squeeze.packing import container, tensorfile
+
+SUFFIX = ".safetensors"
+MANIFEST = "squeeze.json"
+CONTENT = "content"  # in the work folder
+METHOD = "squeeze"  # of the quantization_config
+_INDEX = ".safetensors.index.json"
+_TORCH = (".bin", ".pt", ".pth", ".ckpt")
+_MANIFEST_VERSION = 1
+_FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+_MAX_KEPT = 1 << 26
+
+
+def place(root: Path, name: str) -> Path:
+    """The file `name` of the checkpoint `root`, which is the file itself where the name is empty."""
+    return root / name if name else root
+
+
+def files_to_take(source: Path) -> list[str]:
+    """Names of all files below a folder, or the empty name for a file. Raises FormatError where none is safetensors."""
+    if not source.is_dir():
+        if source.suffix in _TORCH:
+            raise FormatError(_how_to_convert(source))
+        if source.suffix != SUFFIX:
+            with source.open("rb") as file:
+                if file.read(2) in (b"PK", b"\x80\x02"):
+                    raise FormatError(_how_to_convert(source))
+            raise FormatError(f"{source}: not a checkpoint: pack takes {SUFFIX} files and folders that hold them")
+        return [""]
+    found = [path for path in sorted(source.rglob("*")) if path.is_file()]
+    names = [path.relative_to(source).as_posix() for path in found]
+    if not any(name.endswith(SUFFIX) for name in names):
+        torch_files = [path for path in found if path.suffix in _TORCH]
+        if torch_files:
+            raise FormatError(_how_to_convert(torch_files[0]))
+        raise FormatError(f"{source}: no {SUFFIX} file is in this folder")
+    for name in names:
+        if name.endswith(_INDEX):
+            _check_index(source, name)
+    return names
+
+
+def _how_to_convert(path: Path) -> str:
+    script = (
+        "import torch; from safetensors.torch import save_file; "
+        f"w = torch.load({path.name!r}, weights_only=True, map_location='cpu'); "
+        f"save_file({{k: v.clone().contiguous() for k, v in w.items()}}, {path.stem + SUFFIX!r})"
+    )
+    return f'{path}: PyTorch files can hold programs, so they are not read; convert it first: python -c "{script}"'
+
+
+def _check_index(source: Path, name: str) -> None:
+    """Raises FormatError where an index names shards or tensors that are not there."""
+    index = _json_object(source / name)
+    shards: dict[str, set[str]] = {}
+    for tensor, shard in dict(index.get("weight_map") or {}).items():
+        shards.setdefault(str(shard), set()).add(tensor)
+    for shard, tensors in shards.items():
+        path = (source / name).parent / shard
+        if not path.is_file():
+            raise FormatError(f"{source / name}: the shard {shard} is missing")
+        try:
+            missing = tensors - set(tensorfile.read(path).by_name)
+        except FormatError as error:
+            raise type(error)(f"{path}: {error}") from None
+        if missing:
+            raise FormatError(f"{source / name}: tensor {min(missing)!r} is not in {shard}")
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise FormatError(f"{path}: is not JSON") from None
+    if not isinstance(found, dict):
+        raise FormatError(f"{path}: is not a JSON object")
+    return found
+
+
+def check_target(source: Path, target: Path, overwrite: bool) -> None:
+    """Raises SqueezeError where `target` may not be written from `source`."""
+    if not source.exists():
+        raise FileNotFoundError(2, "No such file or directory", str(source))
+    if not target.parent.is_dir():
+        raise SqueezeError(f"the folder {target.parent} does not exist")
+    if target.exists() and target.samefile(source):
+        raise SqueezeError("input and output are the same")
+    if source.is_dir() and source.resolve() in target.resolve().parents:
+        raise SqueezeError("the output may not lie in the input folder")
+    if target.resolve() in source.resolve().parents:
+        raise SqueezeError("the input may not lie in the output folder")
+    if target.exists():
+        if target.is_dir() != source.is_dir():
+            kind = "folder" if target.is_dir() else "file"
+            raise SqueezeError(f"{target} exists and is a {kind}; choose another name")
+        if not overwrite and (target.is_file() or any(target.iterdir())):
+            raise SqueezeError(f"{target} already exists; use -f to overwrite")
+
+
+def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
+    """Rename a finished file or folder to its name; what it replaces goes only after that."""
+    if not made.is_dir() or not target.exists():
+        made.replace(target)
+        return
+    if not overwrite:
+        target.rmdir()  # refuses a folder that has been filled in the meantime
+        made.replace(target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name[:60]}.", suffix=".old", dir=target.parent))
+    target.replace(old / "content")
+    try:
+        made.replace(target)
+    except OSError:
+        (old / "content").replace(target)
+        raise
+    shutil.rmtree(old)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What squeeze.json says: SHA-256 of every original file, and the files that were changed, as they were."""
+
+    hashes: dict[str, str]
+    kept: dict[str, bytes]
+
+
+def write_manifest(source: Path, packed: Path, hashes: dict[str, str]) -> int:
+    """Adapt indexes and config.json in the packed folder and write its manifest; returns the bytes this added."""
+    kept: dict[str, bytes] = {}
+    added = 0
+    for name in hashes:
+        changed = None
+        if name.endswith(_INDEX):
+            changed = _adapted_index(packed / name)
+        elif name == "config.json":
+            changed = _adapted_config(packed / name)
+        if changed is not None:
+            kept[name] = (source / name).read_bytes()
+            (packed / name).write_bytes(changed)
+            added += len(changed) - len(kept[name])
+    described = {
+        "format": _MANIFEST_VERSION,
+        "files": hashes,
+        "kept": {name: base64.b64encode(zlib.compress(data, 9)).decode() for name, data in kept.items()},
+    }
+    if MANIFEST in hashes:
+        raise FormatError(f"{source}: has a {MANIFEST}: it seems to be packed already")
+    text = json.dumps(described, indent=1)
+    (packed / MANIFEST).write_text(text)
+    return added + len(text.encode())
+
+
+def _adapted_index(path: Path) -> bytes:
+    """An index whose total size is that of the payloads."""
+    index = _json_object(path)
+    shards = {str(shard) for shard in dict(index.get("weight_map") or {}).values()}
+    total = sum(tensor.size for shard in shards for tensor in tensorfile.read(path.parent / shard).tensors)
+    metadata = index.get("metadata")
+    index["metadata"] = {**(metadata if isinstance(metadata, dict) else {}), "total_size": total}
+    return json.dumps(index, indent=2).encode() + b"\n"
+
+
+def _adapted_config(path: Path) -> bytes | None:
+    """A config.json that tells transformers how the weights are coded; None where it has a quantization already."""
+    try:
+        config = _json_object(path)
+    except FormatError:
+        return None
+    if "quantization_config" in config or "model_type" not in config:
+        return None
+    config["quantization_config"] = {"quant_method": METHOD, "dtype": _float_type(path.parent)}
+    return json.dumps(config, indent=2).encode() + b"\n"
+
+
+def _float_type(packed: Path) -> str | None:
+    """torch's name of the float type that most of a packed folder's weights have."""
+    sizes: dict[str, int] = {}
+    for path in packed.glob(f"*{SUFFIX}"):
+        for record in container.read(path).description.records:
+            if record.dtype in _FLOATS:
+                sizes[record.dtype] = sizes.get(record.dtype, 0) + record.size
+    return _FLOATS[max(sizes, key=lambda dtype: sizes[dtype])] if sizes else None
+
+
+def read_manifest(packed: Path) -> Manifest:
+    """Raises FormatError where the folder has none."""
+    path = packed / MANIFEST
+    if not path.is_file():
+        raise FormatError(f"{packed}: not a packed folder: it has no {MANIFEST}")
+    described = _json_object(path)
+    if described.get("format") != _MANIFEST_VERSION:
+        raise FormatError(f"{path}: format {described.get('format')!r} is unknown: use a newer squeeze")
+    try:
+        hashes = {_safe_name(str(name)): str(value) for name, value in described["files"].items()}
+        kept = {}
+        for name, text in described["kept"].items():
+            data = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _MAX_KEPT)
+            kept[_safe_name(str(name))] = data
+    except (ValueError, KeyError, TypeError, AttributeError, zlib.error):
+        raise DamagedError(f"{path}: is damaged") from None
+    return Manifest(hashes, kept)
+
+
+def _safe_name(name: str) -> str:
+    """A relative name that stays in its folder."""
+    parts = name.split("/")
+    if not name or name.startswith("/") or os.sep != "/" or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(name)
+    return name
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def has_packed(path: Path) -> bool:
+    """Whether `path` is a packed file or folder."""
+    if path.is_dir():
+        return (path / MANIFEST).is_file()
+    return path.suffix == SUFFIX and container.is_packed(tensorfile.read(path))

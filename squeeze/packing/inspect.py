@@ -1,0 +1,176 @@
+"""What a checkpoint's numbers hold: the entropy of each field, and how near the coding comes to it.
+
+A float's fields are its exponent, and its sign and mantissa; of fp32 and wider
+the mantissa is taken byte by byte from the sign on. The *bound* is the sum over
+tensors and fields of the zero-order entropies: what a code that knows a
+tensor's frequencies, and nothing of a value's neighbours or other field, cannot
+beat. rans.py's prefixes take both fields together, so they can.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from squeeze.codecs.float_payload import DTYPES
+from squeeze.packing import container, folder, tensorfile
+from squeeze.packing.base import Base
+from squeeze.packing.pack import Progress
+from squeeze.packing.tensorfile import Bytes
+
+_PIECE = 1 << 22  # values counted at a time
+
+# Fields of each float dtype from the highest bit below the sign down: name, bits. The sign joins the second.
+_FIELDS = {
+    "F8_E4M3": (("exponent", 4), ("sign and mantissa", 3)),
+    "F8_E5M2": (("exponent", 5), ("sign and mantissa", 2)),
+    "F16": (("exponent", 5), ("sign and mantissa", 10)),
+    "BF16": (("exponent", 8), ("sign and mantissa", 7)),
+    "F32": (("exponent", 8), ("sign and mantissa", 7), ("mantissa 1", 8), ("mantissa 0", 8)),
+    "F64": (
+        ("exponent", 11),
+        ("sign and mantissa", 12),
+        *((f"mantissa {n}", 8) for n in range(4, -1, -1)),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor, or the sum over all of a dtype. Sizes are bytes; `fields` are bits a value of each field."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    coding: str
+    values: int
+    raw: int
+    coded: int
+    bound: float
+    fields: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float | None:
+        """How far the coded size is above the bound, in per cent."""
+        return 100 * (self.coded / self.bound - 1) if self.bound >= 1 else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "gap": self.gap}
+
+
+def inspect(
+    source: Path | str,
+    *,
+    level: str = "runtime",
+    base: Path | str | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Iterator[Entry]:
+    """An Entry for each tensor of a checkpoint, packed or not; one that is not packed is coded to learn its size.
+
+    Raises FormatError or its children as `pack` and `verify` do.
+    """
+    source = Path(source)
+    known = Base.open(base) if base is not None else None
+    names = [name for name in folder.files_to_take(source) if not name or name.endswith(folder.SUFFIX)]
+    for name in names:
+        file = tensorfile.read(folder.place(source, name))
+        packed = container.describe(file) if container.is_packed(file) else None
+        with file.path.open("rb") as reading:
+            for number, tensor in enumerate(file.tensors):
+                data = tensorfile.read_tensor(reading, tensor)
+                if packed:
+                    record, coded = packed.description.records[number], tensor.size
+                    delta = record.coding.startswith(container.DELTA)
+                    other = known.for_record(tensor.name, record) if known and delta else None
+                    raw = container.decode_tensor(data, record.coding, record.dtype, record.size, other, threads)
+                    container.check_tensor(raw, record, tensor.name)
+                    dtype, shape, coding = record.dtype, record.shape, record.coding
+                else:
+                    other = known.tensor(tensor) if known else None
+                    coding, payload = container.encode_tensor(data, tensor, level, other, threads, verify=False)
+                    dtype, shape, raw, coded = tensor.dtype, tensor.shape, data, payload.size
+                fields, values = field_entropies(raw, dtype)
+                bound = sum(fields.values()) * values / 8
+                yield Entry(tensor.name, dtype, shape, coding, values, raw.size, coded, bound, fields)
+                if progress:
+                    progress(tensor.size)
+
+
+def totals(entries: list[Entry]) -> list[Entry]:
+    """The sums by dtype, and of everything where there are several."""
+    sums = [_sum(f"all {dtype}", dtype, [e for e in entries if e.dtype == dtype]) for dtype in _dtypes(entries)]
+    return sums if len(sums) == 1 else [*sums, _sum("all", "", entries)]
+
+
+def _dtypes(entries: list[Entry]) -> list[str]:
+    return list(dict.fromkeys(entry.dtype for entry in entries))
+
+
+def _sum(name: str, dtype: str, entries: list[Entry]) -> Entry:
+    values = sum(entry.values for entry in entries)
+    names = dict.fromkeys(key for entry in entries for key in entry.fields) if dtype else {}
+    fields = {
+        key: sum(entry.fields.get(key, 0.0) * entry.values for entry in entries) / max(values, 1) for key in names
+    }
+    sizes = (sum(entry.raw for entry in entries), sum(entry.coded for entry in entries))
+    return Entry(name, dtype, (), "", values, *sizes, sum(entry.bound for entry in entries), fields)
+
+
+def field_entropies(data: Bytes, dtype: str) -> tuple[dict[str, float], int]:
+    """Zero-order entropy of each field of a tensor's bytes in bits a value, and the number of values."""
+    bits, _ = DTYPES[dtype]
+    values = data.view(f"u{bits // 8}")
+    if dtype == "C64":
+        dtype = "F32"
+    if dtype not in _FIELDS:
+        count = bits // 8
+        columns = data.reshape(-1, count) if data.size else data.reshape(0, count)
+        return {f"byte {n}": _entropy_of(columns[:, n], 8) for n in reversed(range(count))}, values.size
+    found, shift = {}, bits - 1
+    for number, (name, width) in enumerate(_FIELDS[dtype]):
+        shift -= width
+        counts = np.zeros(1 << (width + (number == 1)), np.int64)
+        for at in range(0, values.size, _PIECE):
+            piece = values[at : at + _PIECE]
+            part = (piece >> piece.dtype.type(shift)) & piece.dtype.type((1 << width) - 1)
+            if number == 1:
+                part |= (piece >> piece.dtype.type(bits - 1)) << piece.dtype.type(width)
+            counts += np.bincount(part.astype(np.int64), minlength=counts.size)
+        found[name] = _entropy(counts)
+    return found, values.size
+
+
+def _entropy_of(values: Any, bits: int) -> float:
+    counts = np.zeros(1 << bits, np.int64)
+    for at in range(0, values.size, _PIECE):
+        counts += np.bincount(values[at : at + _PIECE], minlength=counts.size)
+    return _entropy(counts)
+
+
+def _entropy(counts: Any) -> float:
+    present = counts[counts > 0].astype(np.float64)
+    if present.size < 2:
+        return 0.0
+    return float(-(present * np.log2(present / present.sum())).sum() / present.sum())
+
+
+def table(entries: list[Entry]) -> str:
+    """The entries and their totals in columns."""
+    lines = [_line("tensor", "dtype", "coding", "raw", "coded", "ratio", "bound", "gap", "entropy by field, bits")]
+    lines += [_row(entry) for entry in [*entries, *totals(entries)]]
+    return "\n".join(lines)
+
+
+def _row(entry: Entry) -> str:
+    fields = ", ".join(f"{name} {bits:.3f}" for name, bits in entry.fields.items())
+    ratio = f"{100 * entry.coded / entry.raw:.2f} %" if entry.raw else "-"
+    gap = "-" if entry.gap is None else f"{entry.gap:+.2f} %"
+    sizes = (f"{entry.raw}", f"{entry.coded}", ratio, f"{entry.bound:.0f}", gap)
+    return _line(entry.name, entry.dtype, entry.coding, *sizes, fields)
+
+
+def _line(name: str, dtype: str, coding: str, raw: str, coded: str, ratio: str, bound: str, gap: str, last: str) -> str:
+    return f"{name:<48} {dtype:<8} {coding:<13} {raw:>12} {coded:>12} {ratio:>9} {bound:>12} {gap:>9}  {last}".rstrip()

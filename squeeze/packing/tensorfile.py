@@ -1,0 +1,158 @@
+"""Reading safetensors files strictly: the header is checked in full before a tensor is touched.
+
+A file is 8 bytes of header length, a JSON header, and the tensors end to end.
+Nothing here knows of packing. The format: github.com/huggingface/safetensors.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from squeeze.errors import DamagedError, FormatError, TruncatedError
+
+Bytes = npt.NDArray[np.uint8]
+
+MAX_HEADER = 100_000_000  # bytes, as safetensors has it
+_MAX_RANK = 64
+# Bits of one element.
+ELEMENT_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where a tensor lies: `begin` to `end` are offsets in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """A checked safetensors file; `tensors` are in the order of their bytes."""
+
+    path: Path
+    size: int
+    header: bytes  # all bytes before the tensors
+    metadata: dict[str, str] | None
+    tensors: tuple[Tensor, ...]
+
+    @cached_property
+    def by_name(self) -> dict[str, Tensor]:
+        return {tensor.name: tensor for tensor in self.tensors}
+
+
+def read(path: Path) -> TensorFile:
+    """Check the header of a safetensors file. Raises FormatError or its children, each with the fault it found."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        return parse(path, size, _read_header(file, size))
+
+
+def _read_header(file: BinaryIO, size: int) -> bytes:
+    start = file.read(8)
+    if len(start) < 8:
+        raise TruncatedError("the file ends within the first 8 bytes: it is not a whole safetensors file")
+    length = int.from_bytes(start, "little")
+    if length > MAX_HEADER:
+        raise FormatError(f"not a safetensors file: its header would be {length} bytes long")
+    if length > size - 8:
+        raise TruncatedError(f"the file ends within its header of {length} bytes: it was cut off")
+    header = file.read(length)
+    if len(header) < length:
+        raise TruncatedError("the file was cut off while it was read")
+    return start + header
+
+
+def parse(path: Path, size: int, header: bytes) -> TensorFile:
+    """Check a header (with its length) against a file of `size` bytes."""
+    try:
+        entries = json.loads(header[8:].decode("utf-8"), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError):
+        raise FormatError("not a safetensors file: its header is not JSON") from None
+    if not isinstance(entries, dict):
+        raise FormatError("not a safetensors file: its header is not a JSON object")
+    metadata = entries.pop("__metadata__", None)
+    if metadata is not None and not (
+        isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    ):
+        raise FormatError("the header's __metadata__ is not a table of strings")
+    tensors = sorted(
+        (_tensor(name, entry, len(header)) for name, entry in entries.items()),
+        key=lambda tensor: (tensor.begin, tensor.end),
+    )
+    _check_tiling(tensors, size, len(header))
+    return TensorFile(path, size, header, metadata, tuple(tensors))
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise FormatError("the header names a tensor twice")
+    return table
+
+
+def _tensor(name: str, entry: Any, start: int) -> Tensor:
+    def number(value: Any) -> bool:
+        return type(value) is int and 0 <= value < 1 << 63
+
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise FormatError(f"tensor {name!r}: the header's entry is not one of dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in ELEMENT_BITS:
+        raise FormatError(f"tensor {name!r}: dtype {dtype!r} is unknown to this version")
+    if not isinstance(shape, list) or len(shape) > _MAX_RANK or not all(map(number, shape)):
+        raise FormatError(f"tensor {name!r}: the shape {str(shape)[:100]} is impossible")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(number, offsets)):
+        raise FormatError(f"tensor {name!r}: the offsets {str(offsets)[:100]} are impossible")
+    begin, end = offsets
+    if begin > end or 8 * (end - begin) != prod(shape) * ELEMENT_BITS[dtype]:
+        raise FormatError(f"tensor {name!r}: offsets {begin} to {end} do not fit {dtype} of shape {shape}")
+    return Tensor(name, dtype, tuple(shape), start + begin, start + end)
+
+
+def _check_tiling(tensors: list[Tensor], size: int, start: int) -> None:
+    at = start
+    for tensor in tensors:
+        if tensor.begin != at:
+            fault = "overlaps the one before" if tensor.begin < at else "leaves a hole before it"
+            raise FormatError(f"tensor {tensor.name!r} {fault}: the header is wrong")
+        at = tensor.end
+    if at > size:
+        raise TruncatedError(f"the file ends {at - size} bytes too early: it was cut off")
+    if at < size:
+        raise FormatError(f"{size - at} bytes follow the last tensor: the header is wrong, or something was added")
+
+
+def read_tensor(file: BinaryIO, tensor: Tensor) -> Bytes:
+    """A tensor's bytes, in an array of their own."""
+    data = np.empty(tensor.size, np.uint8)
+    file.seek(tensor.begin)
+    view, at = data.data, 0
+    while at < tensor.size:
+        count = file.readinto(view[at:])  # type: ignore[attr-defined]
+        if not count:
+            raise DamagedError(f"tensor {tensor.name!r}: the file became shorter while it was read")
+        at += count
+    return data

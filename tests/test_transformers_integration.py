@@ -1,0 +1,161 @@
+"""Packed folders in transformers: the logits and the text are those of the original, to the bit."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import squeeze
+from squeeze.errors import FormatError
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+integration = pytest.importorskip("squeeze.integrations.transformers")
+
+
+def tiny_model(folder, dtype=torch.bfloat16, tied=True, kind="llama", **options):
+    """A model of random weights, saved as Hugging Face has it."""
+    torch.manual_seed(5)
+    if kind == "llama":
+        config = transformers.LlamaConfig(
+            vocab_size=997, hidden_size=128, intermediate_size=352, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, tie_word_embeddings=tied, attention_bias=True, **options,
+        )  # fmt: skip
+        model = transformers.LlamaForCausalLM(config)
+    else:
+        config = transformers.GPT2Config(vocab_size=997, n_positions=64, n_embd=128, n_layer=2, n_head=4)
+        model = transformers.GPT2LMHeadModel(config)
+    model.generation_config.pad_token_id = 0
+    model.to(dtype).save_pretrained(folder, max_shard_size="300KB")
+    return folder
+
+
+def load(folder, **options):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(ids).logits
+
+
+IDS = torch.randint(0, 997, (2, 40), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
+def test_logits_and_text_are_those_of_the_original(tmp_path, dtype, kind, tied):
+    folder = tiny_model(tmp_path / "model", dtype, tied, kind)
+    squeeze.pack(folder, tmp_path / "packed")
+    original, packed = load(folder), load(tmp_path / "packed")
+    assert packed.dtype == original.dtype == dtype
+    assert torch.equal(logits(original, IDS), logits(packed, IDS))
+    with torch.no_grad():
+        texts = [model.generate(IDS[:1, :7], max_new_tokens=12, do_sample=False) for model in (original, packed)]
+    assert torch.equal(*texts)
+
+
+def test_weights_stay_coded(tmp_path):
+    squeeze.pack(tiny_model(tmp_path / "model", tied=False), tmp_path / "packed")
+    model = load(tmp_path / "packed")
+    logits(model, IDS)
+    layer = model.model.layers[0].mlp.up_proj
+    assert isinstance(layer, integration.CodedLinear)
+    assert layer._parameters["weight"].dtype == torch.uint8
+    assert isinstance(model.model.embed_tokens, integration.CodedEmbedding)
+    memory = integration.memory_of(model)
+    plain = load(tmp_path / "model")
+    original = sum(tensor.nbytes for tensor in [*plain.parameters(), *plain.buffers()])
+    assert memory["decoded"] == original
+    assert memory["tensors"] < 0.8 * original
+
+
+@pytest.mark.parametrize("share", [0, 1, 64])
+def test_large_heads_are_applied_in_pieces(tmp_path, monkeypatch, share):
+    monkeypatch.setattr(integration, "_LEAST_PIECE", 1 << 12)
+    squeeze.pack(tiny_model(tmp_path / "model"), tmp_path / "packed")
+    path = tmp_path / "packed" / "config.json"
+    config = json.loads(path.read_text())
+    config["quantization_config"]["large_share"] = share
+    path.write_text(json.dumps(config))
+    original, packed = load(tmp_path / "model"), load(tmp_path / "packed")
+    assert torch.equal(logits(original, IDS), logits(packed, IDS))
+    pieces = {0: 997 * 128 * 2, 1: 997 * 128 * 2}
+    if share in pieces:
+        assert packed.squeeze_buffers.nbytes >= pieces[share]
+    else:
+        assert packed.squeeze_buffers.nbytes < pieces[0]
+
+
+def test_the_weight_of_a_coded_module_can_be_read(tmp_path):
+    squeeze.pack(tiny_model(tmp_path / "model"), tmp_path / "packed")
+    original, packed = load(tmp_path / "model"), load(tmp_path / "packed")
+    for name, module in packed.named_modules():
+        if "coded_weight" in module.__dict__:
+            assert torch.equal(module.weight, original.get_submodule(name).weight)
+
+
+def test_gradients_of_the_input_are_right(tmp_path):
+    squeeze.pack(tiny_model(tmp_path / "model", torch.float32), tmp_path / "packed")
+    found = []
+    for name in ("model", "packed"):
+        model = load(tmp_path / name)
+        model.requires_grad_(False)
+        generator = torch.Generator().manual_seed(2)
+        start = torch.randn((1, 5, 128), generator=generator, requires_grad=True)
+        model(inputs_embeds=start).logits.square().sum().backward()
+        found.append(start.grad)
+    assert torch.equal(*found)
+
+
+def test_a_model_whose_config_names_no_type(tmp_path):
+    squeeze.pack(tiny_model(tmp_path / "model"), tmp_path / "packed")
+    path = tmp_path / "packed" / "config.json"
+    config = json.loads(path.read_text())
+    config.pop("dtype", None)
+    path.write_text(json.dumps(config))
+    assert load(tmp_path / "packed", dtype="auto").dtype == torch.bfloat16
+
+
+def test_what_is_packed_for_storage_is_refused(tmp_path):
+    folder = tiny_model(tmp_path / "model")
+    squeeze.pack(folder, tmp_path / "archive", level="archive")
+    squeeze.pack(folder, tmp_path / "delta", base=folder)
+    for name in ("archive", "delta"):
+        with pytest.raises(FormatError, match="is for storage: unpack the checkpoint"):
+            load(tmp_path / name)
+
+
+def test_squeeze_load(tmp_path):
+    folder = tiny_model(tmp_path / "model")
+    state = load(folder).state_dict()
+    for level, base in (("runtime", None), ("archive", None), ("runtime", folder)):
+        packed = tmp_path / f"{level}-{base is None}"
+        squeeze.pack(folder, packed, level=level, base=base)
+        weights = squeeze.load(packed, base=base)
+        assert set(weights) <= set(state)
+        assert len(weights) >= len(state) - 1
+        for name, tensor in weights.items():
+            assert torch.equal(tensor, state[name])
+            assert tensor.dtype == state[name].dtype
+    weights = squeeze.load(tmp_path / "runtime-True")
+    assert weights.nbytes < 0.85 * sum(tensor.nbytes for tensor in weights.values())
+    name = "model.layers.0.mlp.up_proj.weight"
+    buffer = torch.empty_like(state[name])
+    assert weights.decode(name, buffer).data_ptr() == buffer.data_ptr()
+    assert torch.equal(buffer, state[name])
+    with pytest.raises(squeeze.SqueezeError, match="needs a contiguous buffer of"):
+        weights.decode(name, torch.empty(3))
+    with pytest.raises(squeeze.SqueezeError, match="name its base"):
+        squeeze.load(tmp_path / "runtime-False")
+
+
+def test_importing_squeeze_imports_neither_torch_nor_triton():
+    import subprocess
+    import sys
+
+    names = ("torch", "triton", "numba", "numpy")
+    script = f"import sys, squeeze, squeeze.cli; print([n for n in {names} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path.cwd())
+    assert done.stdout == "[]\n"
