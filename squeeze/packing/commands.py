@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze import files
-from squeeze.job import available_cores
+from squeeze import cores, files
 
 if TYPE_CHECKING:
     from squeeze.packing.pack import Totals
@@ -109,7 +108,7 @@ def inspect(source: Path, level: str, base: Path | None, threads: int, quiet: bo
     from squeeze.packing import inspect as inspecting
 
     with _bar(source, quiet) as tick:
-        options = {"level": level, "base": base, "threads": threads or available_cores()}
+        options = {"level": level, "base": base, "threads": threads or cores.available()}
         entries = list(inspecting.inspect(source, progress=tick, **options))  # type: ignore[arg-type]
     if as_json:
         found = {"tensors": entries, "totals": inspecting.totals(entries)}
@@ -139,7 +138,7 @@ def _reporting(
             click.echo(f"{source}: {sizes_text}, {seconds:.1f} s", err=True)
 
     with _bar(source, quiet) as tick:
-        yield {"base": base, "threads": threads or available_cores(), "progress": tick}, done
+        yield {"base": base, "threads": threads or cores.available(), "progress": tick}, done
 
 
 @contextmanager
