@@ -173,6 +173,11 @@ def test_prefill_equals_steps(llama, window, chunk, threads):
     )
 
 
+def test_a_window_longer_than_the_text_is_one_of_its_length(llama):
+    tokens = random_tokens(llama, 2, 100)
+    assert np.array_equal(frequencies(llama, tokens, 112, 9), frequencies(llama, tokens, 4096, 9))
+
+
 @pytest.mark.parametrize("name", ["one head of keys", "wide", "biases", "qwen3"])
 def test_prefill_equals_steps_in_every_kind_of_network(tmp_path, tokenizer, name):
     written(tmp_path, tokenizer, name)
