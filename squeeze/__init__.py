@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from squeeze.codecs.compressor import compress, compress_stream, decompress, decompress_stream
     from squeeze.codecs.reader import open
-    from squeeze.errors import DamagedError, FormatError, LevelError, SqueezeError, TruncatedError, VerifyError
+    from squeeze.errors import (
+        DamagedError,
+        FormatError,
+        LevelError,
+        ModelError,
+        SqueezeError,
+        TruncatedError,
+        VerifyError,
+    )
     from squeeze.packing.load import load
     from squeeze.packing.pack import pack
     from squeeze.packing.unpack import unpack, verify
@@ -31,6 +39,7 @@ _HOMES = {
     "DamagedError": "squeeze.errors",
     "TruncatedError": "squeeze.errors",
     "LevelError": "squeeze.errors",
+    "ModelError": "squeeze.errors",
     "VerifyError": "squeeze.errors",
 }
 
@@ -38,6 +47,7 @@ __all__ = [
     "DamagedError",
     "FormatError",
     "LevelError",
+    "ModelError",
     "SqueezeError",
     "TruncatedError",
     "VerifyError",

@@ -230,6 +230,20 @@ def test_damaged_weights(tmp_path, tokenizer):
         load(path)
 
 
+def test_parts_that_only_some_layers_have(tmp_path, tokenizer):
+    values = tiny_models.tensors(tokenizer.get_vocab_size())
+    for part, size in (("q_proj.bias", 32), ("k_proj.bias", 16), ("v_proj.bias", 16)):
+        values[f"model.layers.1.self_attn.{part}"] = np.ones(size, np.float32)
+    with pytest.raises(ModelError, match=r"^tiny: the model is damaged or incomplete: it has no tensor 0\.qkv_bias$"):
+        load(tiny_models.write_folder(tmp_path / "tiny", tokenizer, values))
+
+
+def test_heads_that_are_too_large_for_one_sum(tmp_path, tokenizer):
+    path = tiny_models.write_folder(tmp_path / "tiny", tokenizer, head_dim=514)
+    with pytest.raises(ModelError, match="attention heads of size 514"):
+        load(path)
+
+
 def test_cut_off_sources(folder, tokenizer):
     path = tiny_models.write_gguf(folder.parent / "tiny.gguf", tokenizer)
     for file, source in ((path, path), (folder / "model.safetensors", folder)):

@@ -53,7 +53,12 @@ class Coding:
                 raise LevelError(f"a text is cut into 1 to {_limits().MAX_LANES} lanes")
             if window is not None and not 16 <= window <= 1 << 17:
                 raise LevelError(f"a window has 16 to {1 << 17} tokens")
-            assert coding.language_model
+            most = levels.token_preset(level, container.MAX_BLOCK, coding.language_model.context, lanes, window)
+            if most.lanes * most.window > _limits().MAX_POSITIONS:
+                raise LevelError(
+                    f"{most.lanes} lanes that look back {most.window} tokens need too much memory: "
+                    "use fewer lanes or a shorter window"
+                )
         elif (model, lanes, window) != (None, None, None):
             raise LevelError("a language model, lanes and a window belong to levels 7 to 9")
         return coding

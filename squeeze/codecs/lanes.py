@@ -86,6 +86,11 @@ class Layout:
     def steps(self) -> int:
         return self.count(0)
 
+    @property
+    def seen(self) -> int:
+        """Positions of a lane's window that there will be: those beyond its last entry need no memory."""
+        return min(self.window, -(-self.steps // 16) * 16)
+
     def active(self, step: int) -> int:
         """Lanes that have an entry at this step: always the first ones."""
         return self.lanes if step < self.count(self.lanes - 1) else self.entries % self.lanes
@@ -129,7 +134,7 @@ def encode(
     lanes = min(preset.lanes, entries.size)
     spelled = np.where(entries < 0, 1, np.diff(model.trie.offsets)[np.maximum(entries, 0)])
     layout = _layout(spelled, lanes, preset.window)
-    coded = np.zeros(len(data) + tokenwise.spare_bytes(int(model.trie.decisions.max(initial=0))), np.uint8)
+    coded = np.zeros(len(data) + tokenwise.spare_bytes(max(int(model.trie.decisions.max()), 16)), np.uint8)
     state = _Coder(model, layout, preset, coded)
     arithmetic.start_encoder(state.coder)
     table = np.full((lanes, layout.steps), -1, np.int64)
@@ -148,7 +153,7 @@ def encode(
                 return None
             done = _report(progress, state, layout, done)
     length = arithmetic.finish_encoder(state.coder, coded)
-    return layout, coded[:length].tobytes()
+    return (layout, coded[:length].tobytes()) if length < len(data) else None
 
 
 def decode(
@@ -164,7 +169,8 @@ def decode(
     state = _Coder(model, layout, preset, coded)
     arithmetic.start_decoder(state.coder, coded)
     with ExitStack() as stack:
-        _Decoding(model, layout, state, threads, stack, progress).run()
+        done = _Decoding(model, layout, state, threads, stack, progress).run()
+    _report(progress, state, layout, done)
     if not np.array_equal(state.mix.places, state.ends):
         raise DamagedError("a block's coded bytes do not fit its lengths: the file is damaged")
     return state.data[: state.length]
@@ -206,7 +212,7 @@ def _predictions(
     """(first step, paths of all lanes for some steps), in order, computed ahead in threads."""
     groups = _groups(layout.lanes, threads)
     steps = max(1, min(_ROWS // -(-layout.lanes // len(groups)), model.longest_prefill))
-    runs = [_Prefill(model, layout.window, table[a:b], steps, _team(threads, len(groups), stack)) for a, b in groups]
+    runs = [_Prefill(model, layout.seen, table[a:b], steps, _team(threads, len(groups), stack)) for a, b in groups]
     firsts = range(0, layout.steps, steps)
     if threads < 2:
         for first in firsts:
@@ -274,18 +280,18 @@ class _Decoding:
         self._model, self._layout, self._state, self._progress = model, layout, state, progress
         self._groups = _groups(layout.lanes, threads)
         self._sessions = [
-            model.session(b - a, layout.window, b - a, _team(threads, len(self._groups), stack))
-            for a, b in self._groups
+            model.session(b - a, layout.seen, b - a, _team(threads, len(self._groups), stack)) for a, b in self._groups
         ]
         self._turns = [threading.Semaphore(0) for _ in self._groups]
         self._stopped = False
         self._done = 0
 
-    def run(self) -> None:
+    def run(self) -> int:
+        """Decode everything; returns how many bytes `progress` was told of."""
         self._turns[0].release()
         if len(self._groups) == 1:
             self._run_group(0)
-            return
+            return self._done
         with ThreadPoolExecutor(len(self._groups)) as pool:
             tasks = [pool.submit(self._guarded, g) for g in range(len(self._groups))]
             try:
@@ -295,6 +301,7 @@ class _Decoding:
                 self._stopped = True
                 for turn in self._turns:
                     turn.release()
+        return self._done
 
     def _guarded(self, g: int) -> None:
         try:

@@ -47,6 +47,10 @@ class _Converter:
         embedding, scales = self.quantised("embedding", size)
         self.hash(embedding, scales)
         layers = tuple(self.layer(i) for i in range(config.layers))
+        for part in ("qkv_bias", "query_norm", "key_norm", "output_bias"):
+            present = [getattr(layer, part) is not None for layer in layers]
+            if len(set(present)) == 2:
+                raise self.missing(f"{present.index(False)}.{part}")
         final_norm = self.needed("final_norm", config.width)
         tied = "head" not in self.source.tensors
         values, head_scales = (embedding, scales) if tied else self.quantised("head", size)

@@ -4,7 +4,7 @@ import math
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 
 _DIGITS = Context(prec=50, rounding=ROUND_HALF_EVEN)
-_MAX_HEAD_SIZE = 4096  # far more than any model has
+_MAX_HEAD_SIZE = 512  # products of a query and a key are one 32-bit sum: 512 * 127 * 32767 < 2^31
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510")
 
 

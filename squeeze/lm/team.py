@@ -63,7 +63,10 @@ def wait(barrier, size):
 
 
 class Team:
-    """`size` threads, the caller's among them. `run(f)` calls f(rank, barrier) on all and returns when all are done."""
+    """`size` threads, the caller's among them. `run(f)` calls f(rank, barrier) on all and returns when all are done.
+
+    What one of them raises, `run` raises; after that, and after `close`, it raises RuntimeError.
+    """
 
     def __init__(self, size: int):
         self.size = size
@@ -77,6 +80,7 @@ class Team:
             thread.start()
 
     def run(self, work: Callable[[int, np.ndarray], None]) -> None:
+        self._refuse_if_broken()
         self._work = work
         for go in self._go:
             go.release()
@@ -89,6 +93,11 @@ class Team:
             self._done.acquire()
         if self._failure:
             raise self._failure
+        self._refuse_if_broken()
+
+    def _refuse_if_broken(self) -> None:
+        if self.barrier[_BROKEN]:
+            raise RuntimeError("a team of threads was broken off")
 
     def close(self) -> None:
         """End the threads; a team that is broken off in the middle of its work ends too."""
@@ -104,6 +113,7 @@ class Team:
             self._go[index].acquire()
             work = self._work
             if work is None:
+                self._done.release()  # `run` may be waiting already
                 return
             try:
                 work(index + 1, self.barrier)

@@ -84,7 +84,7 @@ def note_byte(state, least_lengths, table, data, position):
                 if state[k, LENGTH] >= 16:
                     state[k, MISSES] = 0
             state[k, POINTER] += 1
-            if (state[k, MISSES] & 255) == 255:
+            if (state[k, MISSES] & 255) == 255 or state[k, POINTER] >= data.size:
                 state[k, POINTER] = 0
                 state[k, LENGTH] = 0
                 state[k, MISSES] = 0
