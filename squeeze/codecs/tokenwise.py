@@ -294,7 +294,7 @@ def _note_token(x, lane, entry):
     x.tokens[at] = entry
     x.token_places[lane] = at + 1
     pointer, length = x.token_matches[lane, 0], x.token_matches[lane, 1]
-    if length > 0 and x.tokens[pointer] == entry:
+    if length > 0 and pointer + 1 < x.tokens.size and x.tokens[pointer] == entry:
         pointer, length = pointer + 1, length + 1
     else:
         length = 0
