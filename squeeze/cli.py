@@ -58,6 +58,11 @@ def main() -> None:
 @options.model
 @click.option("--lanes", type=click.IntRange(1), metavar="N", help="Parts of a text that -7 to -9 read side by side.")
 @click.option("--window", type=click.IntRange(16), metavar="N", help="Tokens that -7 to -9 look back.")
+@click.option(
+    "--backend",
+    type=click.Choice(["exact", "llamacpp"]),
+    help="What runs the model: llamacpp takes any GGUF, but its files open on machines like this one only.",
+)
 @options.writing
 def compress(
     no_verify: bool,
@@ -65,6 +70,7 @@ def compress(
     model: Path | None,
     lanes: int | None,
     window: int | None,
+    backend: str | None,
     levels: tuple[int, ...] = (),
     **common: Any,
 ) -> None:
@@ -78,6 +84,7 @@ def compress(
     from squeeze.codecs.compressor import compress_stream
 
     job = Job(**common)
+    verify = not no_verify or backend == "llamacpp"
     level, note = (levels[-1], None) if levels else known.default()
     known.check(level)
     if note:
@@ -85,12 +92,12 @@ def compress(
     if job.stdout and sys.stdout.isatty():
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
     sources = job.sources(lambda path: True)
-    _warn_if_slow(job, level, [path for path in sources if path], not no_verify)
+    _warn_if_slow(job, level, [path for path in sources if path], verify)
     if level in known.TOKENWISE and not is_compiled("code_steps"):
         job.say("The first run at this level compiles it for this processor, which takes about a minute.")
     if job.verbose and level in known.TOKENWISE:
         size = max((path.stat().st_size for path in sources if path and path.exists()), default=known.DEFAULT_BLOCK)
-        memory = Coding.chosen(level, job.threads, model, lanes, window).memory(size)
+        memory = Coding.chosen(level, job.threads, model, lanes, window, backend).memory(size)
         job.say(f"Level {level} will take about {memory >> 20} MiB of memory.")
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
@@ -98,11 +105,12 @@ def compress(
             *(source, sink),
             level=level,
             threads=job.threads,
-            verify=not no_verify,
+            verify=verify,
             block_size=block_size,
             model=model,
             lanes=lanes,
             window=window,
+            backend=backend,
             progress=tick,
         )
 
@@ -112,7 +120,7 @@ def compress(
             continue
         with job.attempt(str(path or "-")):
             target = job.target(path, files.compressed_name)
-            transform(job, path, target, action, size_of, passes=1 if no_verify else 2, level=level)
+            transform(job, path, target, action, size_of, passes=2 if verify else 1, level=level)
     job.finish()
 
 

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +16,12 @@ from squeeze.errors import DamagedError, FormatError, LevelError, VerifyError
 
 if TYPE_CHECKING:
     from squeeze.codecs.lanes import LanguageModel, Layout
+    from squeeze.lm.llamacpp import LlamaCpp, Setup
 
 Progress = Callable[[int], None] | None
 _HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
+BACKENDS = ("exact", "llamacpp")  # what runs the language model
+_MAX_WINDOW = 1 << 17
 _WEIGHTS_DIGITS = 32  # of the model's SHA-256 that a header holds
 
 
@@ -41,26 +44,36 @@ class Coding:
     weights: str | None = None
     lanes: int | None = None
     window: int | None = None
+    backend: str = "exact"
+    setup: "Setup | None" = None  # of llama.cpp, that a header names
 
     @classmethod
     def chosen(
-        cls, level: int, threads: int | None, model: Path | None, lanes: int | None, window: int | None
+        cls,
+        level: int,
+        threads: int | None,
+        model: Path | None,
+        lanes: int | None,
+        window: int | None,
+        backend: str | None = None,
     ) -> "Coding":
         """For compressing. Raises LevelError or ModelError."""
-        coding = cls(level, threads, model, None, None, lanes, window)
+        if backend not in (None, *BACKENDS):
+            raise LevelError(f"there is no backend {backend!r}: use {' or '.join(BACKENDS)}")
+        coding = cls(level, threads, model, None, None, lanes, window, backend or "exact")
         if level in levels.TOKENWISE:
             if lanes is not None and not 1 <= lanes <= _limits().MAX_LANES:
                 raise LevelError(f"a text is cut into 1 to {_limits().MAX_LANES} lanes")
-            if window is not None and not 16 <= window <= 1 << 17:
-                raise LevelError(f"a window has 16 to {1 << 17} tokens")
+            if window is not None and not 16 <= window <= _MAX_WINDOW:
+                raise LevelError(f"a window has 16 to {_MAX_WINDOW} tokens")
             most = levels.token_preset(level, container.MAX_BLOCK, coding.language_model.context, lanes, window)
             if most.lanes * most.window > _limits().MAX_POSITIONS:
                 raise LevelError(
                     f"{most.lanes} lanes that look back {most.window} tokens need too much memory: "
                     "use fewer lanes or a shorter window"
                 )
-        elif (model, lanes, window) != (None, None, None):
-            raise LevelError("a language model, lanes and a window belong to levels 7 to 9")
+        elif (model, lanes, window, backend) != (None, None, None, None):
+            raise LevelError("a language model, its backend, lanes and a window belong to levels 7 to 9")
         return coding
 
     @classmethod
@@ -77,10 +90,14 @@ class Coding:
                 raise FormatError(_LACKS)
             return cls(level, threads)
         name, weights = header.get("model"), header.get("weights")
-        known = set(header) == {"level", "numerics", "model", "weights"}
+        known = set(header) - {"llamacpp"} == {"level", "numerics", "model", "weights"}
         if not known or not isinstance(name, str) or not isinstance(weights, str) or len(weights) != _WEIGHTS_DIGITS:
             raise FormatError(_LACKS)
         coding = cls(level, threads, model, name, weights)
+        if "llamacpp" in header:
+            from squeeze.lm.llamacpp import Setup
+
+            coding = replace(coding, backend="llamacpp", setup=Setup.from_json(header["llamacpp"]))
         if model is not None:
             assert coding.language_model
         return coding
@@ -103,20 +120,39 @@ class Coding:
         token_preset = levels.token_preset(self.level or 0, size, model.context, self.lanes, self.window)
         return lanes.memory(model, token_preset, size)
 
+    @property
+    def bound(self) -> bool:
+        """Whether the file opens only on machines like this one, so that every block is verified."""
+        return self.backend == "llamacpp"
+
     def header(self) -> dict:
-        header: dict[str, int | str] = {"level": self.level or 0, "numerics": container.NUMERICS_VERSION}
+        header: dict = {"level": self.level or 0, "numerics": container.NUMERICS_VERSION}
         if self.level in levels.TOKENWISE:
             model = self.language_model
             header |= {"model": model.name, "weights": model.identity[:_WEIGHTS_DIGITS]}
+            if self.bound:
+                header["llamacpp"] = self._llamacpp.setup.to_json()
         return header
 
     @cached_property
     def language_model(self) -> "LanguageModel":
         from squeeze.lm import models
 
+        if self.bound:
+            return self._llamacpp
         if self.weights is None:
             return models.find(self.model).network
         return models.for_identity(self.name or "", self.weights, self.model).network
+
+    @cached_property
+    def _llamacpp(self) -> "LlamaCpp":
+        from squeeze.lm import llamacpp
+
+        if self.weights is not None and self.setup is not None:
+            return llamacpp.for_identity(self.name or "", self.weights, self.model, self.setup)
+        level = self.level or 0
+        window = levels.token_preset(level, 0, _MAX_WINDOW + levels.SINK, self.lanes, self.window).window
+        return llamacpp.find(self.model, self.threads_of_a_block, self.lanes or llamacpp.BATCHES[level], window)
 
 
 _LACKS = "the file uses a level or parameter that this version lacks: use a newer squeeze"
@@ -145,9 +181,20 @@ def encode_block(
         coded = _encode_bytewise(data, content, coding, progress)
     if coded is None:
         return None
-    if verify and not np.array_equal(decode_block(coded, data.size, coding, progress), data):
-        raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
+    if verify or coding.bound:
+        _verify(coded, data, coding, progress)
     return coded if len(coded.payload) + _HEADER_COST <= data.size else None
+
+
+def _verify(coded: Coded, data: np.ndarray, coding: Coding, progress: Progress) -> None:
+    try:
+        same = np.array_equal(decode_block(coded, data.size, coding, progress), data)
+    except DamagedError:
+        same = False
+    if not same and coding.bound:
+        raise VerifyError("llama.cpp did not compute the same numbers twice: use the backend exact, or other lanes")
+    if not same:
+        raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
 
 
 def decode_block(coded: Coded, length: int, coding: Coding, progress: Progress = None) -> np.ndarray:

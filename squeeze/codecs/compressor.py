@@ -69,21 +69,23 @@ def compress_stream(
     model: Path | None = None,
     lanes: int | None = None,
     window: int | None = None,
+    backend: str | None = None,
     progress: Progress = None,
 ) -> Totals:
     """Compress a binary file or pipe of any length into `sink`.
 
-    `threads` work at a time (None: one, and at levels 7 to 9 one a core); `block_size` is the most raw bytes
-    of a block. At levels 7 to 9 `model` is the language model, a path (None: the bundled one), each text is
-    cut into `lanes`, and a token is predicted from the `window` of tokens before it. `progress(n)` is told of
-    n more raw bytes coded or verified.
+    `threads` work at a time (None: one, and at levels 7 to 9 one a core); `block_size` is the most raw bytes of
+    a block. At levels 7 to 9 `model` is the language model, a path (None: the bundled one), each text is cut
+    into `lanes`, and a token is predicted from the `window` of tokens before it; `backend` is "exact" (None), or
+    "llamacpp" for any GGUF model, in a file that opens on machines like this one only and is always verified.
+    `progress(n)` is told of n more raw bytes coded or verified.
     """
     level = levels.default()[0] if level is None else level
     levels.check(level)
     size = levels.DEFAULT_BLOCK if block_size is None else block_size
     if not 1 <= size <= container.MAX_BLOCK:
         raise LevelError(f"a block holds from 1 byte to {container.MAX_BLOCK >> 20} MiB: choose a block size between")
-    coding = Coding.chosen(level, threads, model, lanes, window)
+    coding = Coding.chosen(level, threads, model, lanes, window, backend)
 
     def encode(part: tuple[np.ndarray, Content]) -> tuple[np.ndarray, Coded | None]:
         return part[0], encode_block(*part, coding, verify, progress)

@@ -49,6 +49,7 @@ class LanguageModel(Protocol):
     start_token: int  # fed first, and in the place of bytes that no token spells
     leaves: np.ndarray  # token id of each leaf
     longest_prefill: int  # positions that may go through at once
+    lockstep: int  # lanes that always go through together, ended ones too; 0 where that changes no number
 
     @property
     def trie(self) -> trie.Trie: ...
@@ -131,7 +132,7 @@ def encode(
 ) -> tuple[Layout, bytes] | None:
     """The layout and coded form of a block, or None where it would not be shorter."""
     entries = model.encode(data)
-    lanes = min(preset.lanes, entries.size)
+    lanes = min(preset.lanes, entries.size, model.lockstep or MAX_LANES)
     spelled = np.where(entries < 0, 1, np.diff(model.trie.offsets)[np.maximum(entries, 0)])
     layout = _layout(spelled, lanes, preset.window)
     coded = np.zeros(len(data) + tokenwise.spare_bytes(max(int(model.trie.decisions.max()), 16)), np.uint8)
@@ -183,9 +184,9 @@ def _report(progress: Progress, state: _Coder, layout: Layout, done: int) -> int
     return total
 
 
-def _groups(lanes: int, threads: int) -> list[tuple[int, int]]:
+def _groups(model: LanguageModel, lanes: int, threads: int) -> list[tuple[int, int]]:
     """Ranges of lanes that go through the model apart: two where there are threads for both."""
-    if threads < 2 or lanes < 2:
+    if threads < 2 or lanes < 2 or model.lockstep:
         return [(0, lanes)]
     half = -(-lanes // 2)
     return [(0, half), (half, lanes)]
@@ -210,7 +211,7 @@ def _predictions(
     model: LanguageModel, layout: Layout, table: np.ndarray, threads: int, stack: ExitStack
 ) -> Iterator[tuple[int, _Paths]]:
     """(first step, paths of all lanes for some steps), in order, computed ahead in threads."""
-    groups = _groups(layout.lanes, threads)
+    groups = _groups(model, layout.lanes, threads)
     steps = max(1, min(_ROWS // -(-layout.lanes // len(groups)), model.longest_prefill))
     runs = [_Prefill(model, layout.seen, table[a:b], steps, _team(threads, len(groups), stack)) for a, b in groups]
     firsts = range(0, layout.steps, steps)
@@ -278,7 +279,7 @@ class _Decoding:
         self, model: LanguageModel, layout: Layout, state: _Coder, threads: int, stack: ExitStack, progress: Progress
     ):
         self._model, self._layout, self._state, self._progress = model, layout, state, progress
-        self._groups = _groups(layout.lanes, threads)
+        self._groups = _groups(model, layout.lanes, threads)
         self._sessions = [
             model.session(b - a, layout.seen, b - a, _team(threads, len(self._groups), stack)) for a, b in self._groups
         ]
@@ -321,7 +322,7 @@ class _Decoding:
             active = max(0, min(layout.active(step), end) - begin)
             counts = _NO_COUNTS
             if active:
-                session.forward(_ids(self._model, entries[:active]))
+                session.forward(_ids(self._model, entries if self._model.lockstep else entries[:active]))
                 counts = session.count(np.arange(active))
             self._turns[g].acquire()
             if self._stopped:

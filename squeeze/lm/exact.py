@@ -16,7 +16,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from squeeze.codecs.bitmodels.jit import inline, part
+from squeeze.codecs.bitmodels.jit import inline, kernel, part
+from squeeze.codecs.trie import FREQUENCY_BITS
 
 PANEL = 16  # output channels side by side
 CHUNK = 512  # inputs in one integer sum: 512 * 127 * 32767 < 2^31
@@ -324,3 +325,30 @@ def exp_negative(x):
     p = p * r + np.float32(6.9314718e-1)
     p = p * r + np.float32(1.0)
     return p * np.int32(k << 23).view(np.float32)
+
+
+@inline
+def cumulate(logits, counts):
+    """Logits float32 [leaves] to cumulative frequencies uint64 [leaves + 1], every leaf's at least 1.
+
+    The logits are overwritten.
+    """
+    total, top = np.uint64(0), maximum(logits)
+    for i in range(logits.size):
+        logits[i] = exp_negative(logits[i] - top) * np.float32(1 << FREQUENCY_BITS)
+    counts[0] = total
+    after = counts[1:]
+    for i in range(logits.size):
+        total += np.uint64(np.int64(logits[i]) + np.int64(1))
+        after[i] = total
+
+
+@kernel
+def cumulate_rows(logits, leaves, picked, counts):
+    """The same of the tokens `leaves`, int32, of rows of logits float32 [R, vocabulary]; numbers that are not finite
+    count as a logit far below all others. `picked` is scratch, float32 [leaves]."""
+    for r in range(logits.shape[0]):
+        for i in range(leaves.size):
+            value = logits[r, leaves[i]]
+            picked[i] = value if abs(value) < np.float32(1e30) else np.float32(-1e30)
+        cumulate(picked, counts[r])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from squeeze.codecs.bitmodels.jit import inline, kernel
-from squeeze.codecs.trie import FREQUENCY_BITS, Trie, build
+from squeeze.codecs.trie import Trie, build
 from squeeze.lm import exact
 from squeeze.lm.exact import CHUNK, PANEL, TOP
 from squeeze.lm.team import Team, wait
@@ -423,15 +423,7 @@ def count(net, states, scales, logits, counts, thread_widened, thread_sums, thre
         return False
     begin, end = _share(rows, rank, team)
     for r in range(begin, end):
-        row, out, total = logits[r], counts[r], np.uint64(0)
-        top = exact.maximum(row)
-        for i in range(row.size):
-            row[i] = exact.exp_negative(row[i] - top) * np.float32(1 << FREQUENCY_BITS)
-        out[0] = total
-        after = out[1:]
-        for i in range(row.size):
-            total += np.uint64(np.int64(row[i]) + np.int64(1))
-            after[i] = total
+        exact.cumulate(logits[r], counts[r])
     return wait(barrier, team)
 
 
@@ -498,6 +490,7 @@ class Llama:
     """A network ready to run, with its vocabulary as a trie: a `LanguageModel` of codecs/lanes.py."""
 
     longest_prefill = 1 << 16
+    lockstep = 0
 
     def __init__(self, weights: Weights, tokenizer: Tokenizer):
         self.weights, self._tokenizer = weights, tokenizer

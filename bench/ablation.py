@@ -1,0 +1,109 @@
+"""Sizes with each part of the tokenwise mixing left out, from one run of the language model.
+
+A part that is a parameter is left out of the preset. Any other is an edit of the source of tokenwise.py, compiled
+apart: what is measured is always the present code.
+"""
+
+import importlib.util
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
+
+from squeeze.codecs import lanes, levels, tokenwise
+from squeeze.codecs.bitmodels import contexts, jit
+
+_ALL_SETS = "for k in range(x.rows.size):\n"
+_SET_NAMES = (
+    *("byte and token match", "bits of the byte", "the model's sureness and surprise", "latest byte"),
+    *("longest known order", "column", "latest token", "node of the trie"),
+)
+_APM_NAMES = ("bits of the byte", "two latest bytes", "column", "word")
+_GROUPS = {
+    "token contexts": [spec for spec in levels._TOKENS if spec[0] >= contexts.TOKEN_1],
+    "column contexts": [spec for spec in levels._TOKENS if spec[0] == levels._LINE and spec != levels._LINES],
+    "line above": [levels._LINES],
+    "word contexts": [levels._WORDS, levels._PAIRS, levels._GAPS],
+    "character classes": [levels._SHAPES],
+    "orders 4 and 6": [levels._order(4), levels._order(6)],
+    "orders 0 to 3": [levels._order(n) for n in range(4)],
+}
+
+
+def _edits() -> Iterator[tuple[str, list[tuple[str, str, int]]]]:
+    """(what is left out, [(text, text in its place, times that it occurs)])."""
+    yield "token match", [("    if leaf >= t.low[node]", "    if x.places.size < 0 and leaf >= t.low[node]", 1)]
+    yield (
+        "mix of the bytewise models",
+        [("m.inputs[at + 3] = np.int32(m.scalars[bytewise.LOGIT])", "m.inputs[at + 3] = 0", 1)],
+    )
+    refined = "STRETCH[mixer.refine(x.apms, x.apm_rows[4], logit) >> 20]"
+    yield "the model's refined logit", [(refined, "0", 1)]
+    yield "contexts of stopping", [("STRETCH[entry >> 20] if entry & 1023 else 0", "0", 1)]
+    for k, name in enumerate(_SET_NAMES[: tokenwise._SETS]):
+        skip = f"{_ALL_SETS}        if k == {k}:\n            continue\n"
+        yield f"weight set: {name}", [(_ALL_SETS, skip, 2), ("FINE_ONE // _SETS", "FINE_ONE // (_SETS - 1)", 1)]
+    for kept in (1, 4):
+        first = f"for k in range({kept}):\n"
+        share = ("FINE_ONE // _SETS", f"FINE_ONE // {kept}", 1)
+        yield f"weight sets but the first {kept}", [(_ALL_SETS, first, 2), share]
+    for k, name in enumerate(_APM_NAMES):
+        yield f"refinement: {name}", [(f"mixer.refine(x.apms, x.apm_rows[{k}], mixed)", "probability", 1)]
+    yield "all refinements", [("min(max(refined >> 3, 1)", "min(max(probability, 1)", 1)]
+
+
+def _edited(edits: list[tuple[str, str, int]], folder: Path, number: int) -> ModuleType:
+    source = Path(tokenwise.__file__).read_text()
+    for old, new, times in edits:
+        if source.count(old) != times:
+            raise SystemExit(f"Error: tokenwise.py has changed: bring bench/ablation.py up to date with {old!r}")
+        source = source.replace(old, new)
+    path = folder / f"tokenwise_{number}.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    with patch.object(jit, "cache_folder", lambda: folder):
+        spec.loader.exec_module(module)
+    return module
+
+
+def sizes(
+    model: lanes.LanguageModel, data: bytes, preset: levels.TokenPreset, threads: int, only: str = ""
+) -> Iterator[tuple[str, int]]:
+    """(what is left out, coded bytes); first with nothing left out. `only`: those whose name contains it."""
+    predictions, kept = lanes._predictions, []
+
+    def keep(*arguments: object) -> Iterator[tuple[int, object]]:
+        for item in predictions(*arguments):  # type: ignore[arg-type]
+            kept.append(item)
+            yield item
+
+    def size(**replaced: object) -> int:
+        with ExitStack() as stack:
+            for name, value in replaced.items():
+                stack.enter_context(patch.object(lanes, name, value))
+            coded = lanes.encode(data, model, preset, threads)
+        return len(coded[1]) if coded else len(data)
+
+    yield "nothing", size(_predictions=keep)
+    again = lambda *_: iter(kept)  # noqa: E731
+    chosen = preset
+    for name, specs in _GROUPS.items():
+        if only in name:
+            rest = tuple(spec for spec in chosen.bytewise.contexts if spec not in specs)
+            preset = replace(chosen, bytewise=replace(chosen.bytewise, contexts=rest))
+            yield name, size(_predictions=again)
+    preset = chosen
+    if only in "long byte match":
+        preset = replace(chosen, bytewise=replace(chosen.bytewise, matches=chosen.bytewise.matches[:1]))
+        yield "long byte match", size(_predictions=again)
+    preset = chosen
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (name, edits) in enumerate(_edits()):
+            if only in name:
+                module = _edited(edits, Path(folder), number)
+                yield name, size(_predictions=again, tokenwise=module)
