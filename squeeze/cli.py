@@ -93,7 +93,7 @@ def compress(
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
     sources = job.sources(lambda path: True)
     _warn_if_slow(job, level, [path for path in sources if path], verify)
-    if level in known.TOKENWISE and not is_compiled("code_steps"):
+    if level in known.TOKENWISE and sys.stderr.isatty() and not is_compiled("code_steps"):
         job.say("The first run at this level compiles it for this processor, which takes about a minute.")
     if job.verbose and level in known.TOKENWISE:
         size = max((path.stat().st_size for path in sources if path and path.exists()), default=known.DEFAULT_BLOCK)
