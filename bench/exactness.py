@@ -60,7 +60,8 @@ def run(name: str, job: dict[str, object], environment: dict[str, str]) -> dict[
     command = [sys.executable, "-c", WORK, json.dumps(job)]
     done = subprocess.run(command, env={**kept, **environment}, capture_output=True, text=True, check=False)
     if done.returncode:
-        return {"way": name, "error": (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]}
+        last = done.stderr.strip().splitlines()[-1:] or [f"it ended with exit code {done.returncode}"]
+        return {"way": name, "error": last[0]}
     return {"way": name, "decoded": Path(str(job["other"])).stem, **json.loads(done.stdout)}
 
 
