@@ -14,7 +14,7 @@ BENCH_FILES = $(shell find "$(SQUEEZE_CORPUS)" -type f | sort)
 	touch $@
 
 .venv/llamacpp: .venv/stamp  # builds llama.cpp, some minutes
-	$(PIP) '.[llamacpp]'
+	$(PIP) -e '.[llamacpp]'
 	touch $@
 
 demo: .venv/stamp
