@@ -18,7 +18,9 @@ FOLDER = Path(__file__).parent / "golden"
 def test_golden_files_decode_and_are_still_written(name, level):
     coded = (FOLDER / f"{name}.{level}.sqz").read_bytes()  # missing: run `make golden`
     assert squeeze.decompress(coded) == SAMPLES[name]
-    assert squeeze.compress(SAMPLES[name], level) == coded, "the format changed: it needs a new numerics version"
+    assert squeeze.compress(SAMPLES[name], level, verify=False) == coded, (
+        "the format changed: it needs a new numerics version"
+    )
 
 
 def test_every_golden_file_is_tested():
