@@ -94,6 +94,8 @@ def llama_cpp_runs(options: argparse.Namespace, tokens: list[int]) -> dict[str, 
 def speed(options: argparse.Namespace, data: bytes) -> list[dict]:
     model, threads = models.find(options.model).network, options.threads
     title(options, f"Tokens a second, {threads} threads, medians of {options.repeat} interleaved repetitions")
+    if (load := os.getloadavg()[0]) > 0.5:
+        print(f"Note: other work (load {load:.1f}) slows llama.cpp most: its threads spin", file=sys.stderr)
     entries = model.encode(data)
     ids = model.leaves[np.maximum(entries, 0)].tolist()
     runs = llama_cpp_runs(options, ids)
