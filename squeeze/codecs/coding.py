@@ -99,7 +99,7 @@ class Coding:
 
             coding = replace(coding, backend="llamacpp", setup=Setup.from_json(header["llamacpp"]))
         if model is not None:
-            assert coding.language_model
+            _ = coding.language_model  # refuses a wrong one before anything is decoded
         return coding
 
     @property
