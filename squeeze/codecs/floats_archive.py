@@ -212,7 +212,7 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
     return _merge(top, rest, dtype, mixed, threads, np.empty(size, np.uint8) if out is None else out)
 
 
-def _encode_mixed(data: Array, dtype: str, threads: int, columns: int) -> Array:
+def _encode_mixed(data: Array, dtype: str, threads: int, columns: int) -> Array | None:
     exponent_bits, mantissa_bits = _FORMS[dtype]
     bits = DTYPES[dtype][0]
     values = data.view(WORDS[bits])
@@ -228,6 +228,8 @@ def _encode_mixed(data: Array, dtype: str, threads: int, columns: int) -> Array:
     columns = min(columns or 1 << 16, values.size, MAX_COLUMNS)
     tree = _Tree.build(np.bincount(top >> np.uint16(mixed), minlength=1 << exponent_bits))
     streams = _encode_top(top, tree, columns, mixed, threads)
+    if streams is None:
+        return None
     head = _HEAD.pack(FORMAT, MIXED, mixed, 0, columns, values.size, len(tree.text), coded_rest.size)
     lengths = np.array([len(stream) for stream in streams], np.uint32)
     parts = [head + tree.text, coded_rest.tobytes(), lengths.tobytes(), *streams]
@@ -319,19 +321,24 @@ def _segments(count: int, columns: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + size, count)
 
 
-def _encode_top(top: Array, tree: _Tree, columns: int, mixed: int, threads: int) -> list[bytes]:
-    def work(span: tuple[int, int]) -> bytes:
+def _encode_top(top: Array, tree: _Tree, columns: int, mixed: int, threads: int) -> list[bytes] | None:
+    """The coded segments, or None where one takes over four bytes a value, which then does not pay."""
+
+    def work(span: tuple[int, int]) -> bytes | None:
         values = top[slice(*span)]
         model = build_model(tree.nodes, min(columns, values.size), mixed, tree.mean)
         coder, coded = np.zeros(3, np.uint64), np.zeros(4 * values.size + 1024, np.uint8)
         arithmetic.start_encoder(coder)
         columns_here = min(columns, values.size)
         end = code(model, values, mixed, columns_here, 0, values.size, tree.paths, coder, coded, False)
-        assert end == values.size, "a value costs at most 4 bytes"
+        if end < values.size:
+            return None
         return coded[: arithmetic.finish_encoder(coder, coded)].tobytes()
 
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, _segments(top.size, columns)))
+        streams = list(pool.map(work, _segments(top.size, columns)))
+    coded = [stream for stream in streams if stream is not None]
+    return coded if len(coded) == len(streams) else None
 
 
 def _decode_top(body: Array, tree: _Tree, count: int, columns: int, mixed: int, threads: int) -> Array:

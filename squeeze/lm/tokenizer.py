@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from squeeze.errors import ModelError
+from squeeze.errors import ModelError, VerifyError
 from squeeze.lm import vocabulary
 
 _PIECE = 1 << 15  # characters tokenised at a time
@@ -50,7 +50,8 @@ class Tokenizer:
         for piece in _pieces(data.decode("utf-8", "surrogateescape")):
             parts.append(np.array(proposer.encode(piece), np.int32))
         entries = np.concatenate(parts)
-        assert self.decode(entries) == data
+        if self.decode(entries) != data:
+            raise VerifyError("the tokens do not spell the input: this machine's memory or processor is faulty")
         return entries
 
 
