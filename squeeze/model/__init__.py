@@ -1,0 +1,1 @@
+"""The checkpoint spine that quantisation, pruning and factorisation share."""

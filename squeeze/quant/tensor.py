@@ -1,0 +1,81 @@
+"""A quantised weight matrix: what every method returns, every format stores and every kernel multiplies by.
+
+Holds the values and says what they stand for; choosing them is left to the methods (rtn.py, gptq.py),
+bit packing to formats/ and the kernels.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["QuantizedTensor"]
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """A weight [O, I] as integers on a grid; input i belongs to group i // group_size, of which there are G.
+
+    codes: uint8 [O, I], 0 .. levels - 1.
+    scales: [P, O, G] in the dtype in which they are stored (float16, bfloat16, float32); P is 1 but for planes.
+    zeros: uint8 [O, G], the code that stands for 0; None where the grid has no zero points: symmetric
+        integers, whose zero is 2^(bits - 1), and codebooks.
+    bits: stored for each code.
+    group_size: inputs that share a scale; the last group may be shorter. I itself means one scale a row.
+    codebook: float32 [P, levels], what each code stands for before its scale (NF4, MXFP4, NVFP4, ternary
+        planes); None for integers. A weight is the sum over P of scales[p] * codebook[p, code].
+    global_scale: float32 [], a factor of every weight, where the scales themselves are narrow (NVFP4).
+    outliers: (int64 [K] inputs, [O, K] in the weight's own dtype) columns kept as they were; the codes
+        below them count for nothing.
+    scale_bits: bits that the format stores for one scale, where fewer than its dtype has (MXFP4: 8).
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None
+    bits: int
+    group_size: int
+    codebook: torch.Tensor | None = None
+    global_scale: torch.Tensor | None = None
+    outliers: tuple[torch.Tensor, torch.Tensor] | None = None
+    scale_bits: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(O, I)."""
+        return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the grid is of integers without zero points."""
+        return self.zeros is None and self.codebook is None
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """[O, I], computed in float32 and rounded once to `dtype`."""
+        group = torch.arange(self.codes.shape[1], device=self.codes.device) // self.group_size
+        if self.codebook is None:
+            zero = 1 << (self.bits - 1) if self.zeros is None else self.zeros.to(torch.float32)[:, group]
+            weight = (self.codes.to(torch.float32) - zero) * self.scales[0].to(torch.float32)[:, group]
+        else:
+            codes = self.codes.long()
+            planes = zip(self.scales.to(torch.float32), self.codebook, strict=True)
+            weight = torch.stack([scale[:, group] * values[codes] for scale, values in planes]).sum(0)
+        if self.global_scale is not None:
+            weight = weight * self.global_scale
+        if self.outliers is not None:
+            columns, values = self.outliers
+            weight[:, columns] = values.to(torch.float32)
+        return weight.to(dtype)
+
+    @property
+    def stored_bits(self) -> int:
+        """Bits of all that it takes: codes, scales, zero points, global scale, outliers and their places."""
+        scale_bits = self.scale_bits or 8 * self.scales.element_size()
+        total = self.codes.numel() * self.bits + self.scales.numel() * scale_bits
+        if self.zeros is not None:
+            total += self.zeros.numel() * self.bits
+        if self.global_scale is not None:
+            total += 32
+        if self.outliers is not None:
+            columns, values = self.outliers
+            total += 32 * columns.numel() + 8 * values.numel() * values.element_size()
+        return total
