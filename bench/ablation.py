@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from unittest.mock import patch
 
-from squeeze.codecs import lanes, levels, tokenwise
+from squeeze.codecs import bias, lanes, levels, tokenwise
 from squeeze.codecs.bitmodels import contexts, jit
 
 _ALL_SETS = "for k in range(x.rows.size):\n"
@@ -90,6 +90,9 @@ def sizes(
         return len(coded[1]) if coded else len(data)
 
     yield "nothing", size(_predictions=keep)
+    if only in "learned output bias":
+        with patch.object(bias, "_descend", lambda values, gradient, squares, following: following.fill(0)):
+            yield "learned output bias", size()
     again = lambda *_: iter(kept)  # noqa: E731
     chosen = preset
     for name, specs in _GROUPS.items():

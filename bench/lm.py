@@ -152,7 +152,7 @@ def size(options: argparse.Namespace, data: bytes) -> list[dict]:
     fed = lanes._ids(model, np.concatenate([[-1], entries[:-1]]))
     team, reference = Team(options.threads), Reference(found.weights, preset.window)
     session = model.session(1, preset.window, CHUNK, team)
-    integers = floats = 0.0
+    integers, floats, unbiased = 0.0, 0.0, np.zeros(model.leaves.size, np.float32)
     for first in range(0, entries.size, CHUNK):
         part, coded = fed[first : first + CHUNK], entries[first : first + CHUNK]
         tokens = np.flatnonzero(coded >= 0)
@@ -161,7 +161,7 @@ def size(options: argparse.Namespace, data: bytes) -> list[dict]:
         logarithms = reference.forward(part).numpy()
         integers, floats = integers + bytes_alone, floats + bytes_alone
         for rows in np.split(tokens, range(32, tokens.size, 32)):
-            counts, leaf = session.count(rows), coded[rows]
+            counts, leaf = session.count(rows, unbiased), coded[rows]
             row = np.arange(rows.size)
             share = (counts[row, leaf + 1] - counts[row, leaf]) / counts[:, -1]
             integers -= float(np.log2(share).sum())

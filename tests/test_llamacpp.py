@@ -91,8 +91,8 @@ def test_fewer_lanes_than_the_batch(model):
 def test_verify_cannot_be_left_out(model, monkeypatch):
     count, noise = llamacpp.Session.count, iter(np.random.default_rng(1).integers(0, 50, 100_000).tolist())
 
-    def unsteady(session, rows):
-        counts = count(session, rows)
+    def unsteady(session, rows, bias):
+        counts = count(session, rows, bias)
         counts[:, -1] += np.uint64(1 << 40) * np.uint64(next(noise))
         return counts
 

@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from squeeze.codecs import bytewise, tokenwise, trie
+from squeeze.codecs.bias import Bias, Seen, Stopped
 from squeeze.codecs.bitmodels import coder as arithmetic
 from squeeze.codecs.levels import TokenPreset
 from squeeze.errors import DamagedError
@@ -36,8 +37,11 @@ class Session(Protocol):
     def forward(self, tokens: np.ndarray) -> None:
         """Feed int64 [lanes, n] token ids: n more positions of each of the first lanes."""
 
-    def count(self, rows: np.ndarray) -> np.ndarray:
-        """uint64 [R, leaves + 1], cumulative frequencies of the leaves after the given rows of that call."""
+    def count(self, rows: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        """uint64 [R, leaves + 1], cumulative frequencies of the leaves after the given rows of that call.
+
+        bias: float32 [leaves], added to the logits.
+        """
 
 
 class LanguageModel(Protocol):
@@ -213,7 +217,10 @@ def _predictions(
     """(first step, paths of all lanes for some steps), in order, computed ahead in threads."""
     groups = _groups(model, layout.lanes, threads)
     steps = max(1, min(_ROWS // -(-layout.lanes // len(groups)), model.longest_prefill))
-    runs = [_Prefill(model, layout.seen, table[a:b], steps, _team(threads, len(groups), stack)) for a, b in groups]
+    bias = Bias(model.leaves.size, layout.lanes, len(groups))
+    runs = [
+        _Prefill(model, layout.seen, table[a:b], steps, bias, _team(threads, len(groups), stack)) for a, b in groups
+    ]
     firsts = range(0, layout.steps, steps)
     if threads < 2:
         for first in firsts:
@@ -222,13 +229,22 @@ def _predictions(
     pools = [ThreadPoolExecutor(1) for _ in runs]  # one each: a session's calls come in order
     for pool in pools:
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+    stack.callback(bias.stop)
     waiting: list[list[Future[_Paths]]] = []
     for first in firsts:
         waiting.append([pool.submit(run, first) for pool, run in zip(pools, runs, strict=True)])
         if len(waiting) == 3:
-            yield firsts[(first // steps) - 2], _joined([part.result() for part in waiting.pop(0)])
+            yield firsts[(first // steps) - 2], _results(waiting.pop(0))
     for i, parts in enumerate(waiting):
-        yield firsts[len(firsts) - len(waiting) + i], _joined([part.result() for part in parts])
+        yield firsts[len(firsts) - len(waiting) + i], _results(parts)
+
+
+def _results(parts: Sequence[Future[_Paths]]) -> _Paths:
+    """All parts joined; where some failed, what the first that did so by itself raised."""
+    failures = [failure for part in parts if (failure := part.exception())]
+    for failure in sorted(failures, key=lambda failure: isinstance(failure, Stopped)):
+        raise failure
+    return _joined([part.result() for part in parts])
 
 
 def _joined(parts: Sequence[_Paths]) -> _Paths:
@@ -245,12 +261,20 @@ def _joined(parts: Sequence[_Paths]) -> _Paths:
 class _Prefill:
     """Runs a model over known entries int64 [lanes, steps], a few steps at a time."""
 
-    def __init__(self, model: LanguageModel, window: int, table: np.ndarray, steps: int, team: Team):
+    def __init__(self, model: LanguageModel, window: int, table: np.ndarray, steps: int, bias: Bias, team: Team):
         self._model, self._table, self._steps = model, table, steps
+        self._bias, self._seen = bias, Seen(bias)
         self._session = model.session(table.shape[0], window, table.shape[0] * steps, team)
 
     def __call__(self, first: int) -> _Paths:
         """The paths of the steps from `first` on; to be called in order."""
+        try:
+            return self._run(first)
+        except BaseException:
+            self._bias.stop()
+            raise
+
+    def _run(self, first: int) -> _Paths:
         model, entries = self._model, np.ascontiguousarray(self._table[:, first : first + self._steps])
         lanes, steps = entries.shape
         before = self._table[:, first - 1 : first] if first else np.full((lanes, 1), -1)
@@ -260,10 +284,19 @@ class _Prefill:
         sizes = np.where(flat < 0, 0, model.trie.decisions[np.maximum(flat, 0)])
         starts = np.cumsum(np.concatenate([[0], sizes]))
         logits, surprises = np.zeros(starts[-1], np.int32), np.zeros(flat.size, np.int64)
-        for begin in range(0, flat.size, _COUNTED):
-            rows = np.arange(begin, min(begin + _COUNTED, flat.size))
-            counts = self._session.count(rows)
-            tokenwise.follow(model.trie, counts, flat[rows], starts[rows], logits, surprises[begin : begin + rows.size])
+        every = self._bias.round_steps
+        begin = first
+        while begin < first + steps:
+            end = min(begin - begin % every + every, first + steps)
+            picked = (np.arange(lanes)[:, None] * steps + np.arange(begin - first, end - first)).ravel()
+            for rows in np.split(picked, range(_COUNTED, picked.size, _COUNTED)):
+                counts = self._session.count(rows, self._bias.values(begin))
+                surprise = np.zeros(rows.size, np.int64)
+                tokenwise.follow(model.trie, counts, flat[rows], starts[rows], logits, surprise)
+                surprises[rows] = surprise
+                self._seen.add(counts, flat[rows])
+            self._seen.reach(end)
+            begin = end
         return _Paths(logits, starts[:-1].reshape(lanes, steps), surprises.reshape(lanes, steps))
 
 
@@ -283,6 +316,7 @@ class _Decoding:
         self._sessions = [
             model.session(b - a, layout.seen, b - a, _team(threads, len(self._groups), stack)) for a, b in self._groups
         ]
+        self._bias = Bias(model.leaves.size, layout.lanes, len(self._groups))
         self._turns = [threading.Semaphore(0) for _ in self._groups]
         self._stopped = False
         self._done = 0
@@ -299,31 +333,36 @@ class _Decoding:
                 for task in tasks:
                     task.result()
             finally:
-                self._stopped = True
-                for turn in self._turns:
-                    turn.release()
+                self._stop()
         return self._done
 
     def _guarded(self, g: int) -> None:
         try:
             self._run_group(g)
+        except Stopped:
+            return
         except BaseException:
-            self._stopped = True
-            for turn in self._turns:
-                turn.release()
+            self._stop()
             raise
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._bias.stop()
+        for turn in self._turns:
+            turn.release()
 
     def _run_group(self, g: int) -> None:
         begin, end = self._groups[g]
         session, state, layout = self._sessions[g], self._state, self._layout
         entries = np.full((end - begin, 1), -1, np.int64)
         following = self._turns[(g + 1) % len(self._groups)]
+        seen = Seen(self._bias)
         for step in range(layout.steps):
             active = max(0, min(layout.active(step), end) - begin)
             counts = _NO_COUNTS
             if active:
                 session.forward(_ids(self._model, entries if self._model.lockstep else entries[:active]))
-                counts = session.count(np.arange(active))
+                counts = session.count(np.arange(active), self._bias.values(step))
             self._turns[g].acquire()
             if self._stopped:
                 return
@@ -335,3 +374,5 @@ class _Decoding:
             if g == 0:
                 self._done = _report(self._progress, state, layout, self._done)
             following.release()
+            seen.add(counts, entries[:active, 0])
+            seen.reach(step + 1)

@@ -328,11 +328,13 @@ def exp_negative(x):
 
 
 @inline
-def cumulate(logits, counts):
-    """Logits float32 [leaves] to cumulative frequencies uint64 [leaves + 1], every leaf's at least 1.
+def cumulate(logits, bias, counts):
+    """Logits plus bias, float32 [leaves], to cumulative frequencies uint64 [leaves + 1], every leaf's at least 1.
 
     The logits are overwritten.
     """
+    for i in range(logits.size):
+        logits[i] += bias[i]
     total, top = np.uint64(0), maximum(logits)
     for i in range(logits.size):
         logits[i] = exp_negative(logits[i] - top) * np.float32(1 << FREQUENCY_BITS)
@@ -344,11 +346,11 @@ def cumulate(logits, counts):
 
 
 @kernel
-def cumulate_rows(logits, leaves, picked, counts):
+def cumulate_rows(logits, leaves, bias, picked, counts):
     """The same of the tokens `leaves`, int32, of rows of logits float32 [R, vocabulary]; numbers that are not finite
     count as a logit far below all others. `picked` is scratch, float32 [leaves]."""
     for r in range(logits.shape[0]):
         for i in range(leaves.size):
             value = logits[r, leaves[i]]
             picked[i] = value if abs(value) < np.float32(1e30) else np.float32(-1e30)
-        cumulate(picked, counts[r])
+        cumulate(picked, bias, counts[r])

@@ -408,10 +408,11 @@ def _gate(gate, up):
 
 
 @kernel
-def count(net, states, scales, logits, counts, thread_widened, thread_sums, thread_totals, barrier, rank, team):
+def count(net, states, scales, bias, logits, counts, thread_widened, thread_sums, thread_totals, barrier, rank, team):
     """Cumulative integer frequencies of all leaves for every row: counts uint64 [R, leaves + 1].
 
-    states int16 [R, width] and scales float32 [R] are those that `forward` left; logits float32 [R, leaves].
+    states int16 [R, width] and scales float32 [R] are those that `forward` left; bias float32 [leaves] is added to
+    logits float32 [R, leaves].
     """
     rows = states.shape[0]
     first, last = _share(net.head.shape[0], rank, team)
@@ -423,7 +424,7 @@ def count(net, states, scales, logits, counts, thread_widened, thread_sums, thre
         return False
     begin, end = _share(rows, rank, team)
     for r in range(begin, end):
-        exact.cumulate(logits[r], counts[r])
+        exact.cumulate(logits[r], bias, counts[r])
     return wait(barrier, team)
 
 
@@ -590,8 +591,11 @@ class Session:
         team.run(part)
         self.positions[:lanes] += n
 
-    def count(self, rows: np.ndarray) -> np.ndarray:
-        """Cumulative frequencies uint64 [R, leaves + 1] of the given rows of the last `forward`."""
+    def count(self, rows: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        """Cumulative frequencies uint64 [R, leaves + 1] of the given rows of the last `forward`.
+
+        bias: float32 [leaves], added to the logits.
+        """
         if self.counts.shape[0] < rows.size:
             self.counts = np.zeros((rows.size, self.counts.shape[1]), np.uint64)
             self._logits = np.zeros((rows.size, self._logits.shape[1]), np.float32)
@@ -600,7 +604,7 @@ class Session:
 
         def part(rank: int, barrier: np.ndarray) -> None:
             count(
-                *(self._llama.network, states, scales, logits, counts),
+                *(self._llama.network, states, scales, bias, logits, counts),
                 *(work.thread_widened, work.thread_sums, work.thread_totals, barrier, rank, team.size),
             )
 

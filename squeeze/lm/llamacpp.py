@@ -213,9 +213,10 @@ class Engine:
             prompt = np.arange(setup.lanes * length).reshape(setup.lanes, length) * 7919 % self.vocabulary_size
             digest = hashlib.sha256(repr((setup.threads, setup.lanes, setup.window, setup.gpu_layers)).encode())
             session.prefill(prompt[:, :_PROMPT])
+            unbiased = np.zeros(self.leaves.size, np.float32)
             for step in range(_PROMPT, length):
                 session.forward(prompt[:, step : step + 1])
-                digest.update(session.count(np.arange(setup.lanes)).astype("<u8").data)
+                digest.update(session.count(np.arange(setup.lanes), unbiased).astype("<u8").data)
             self._canaries[setup] = digest.hexdigest()[:_CANARY_DIGITS]
         return self._canaries[setup]
 
@@ -272,15 +273,18 @@ class Session:
         for first in range(0, tokens.shape[1], step):
             self._decode(tokens[:, first : first + step], False)
 
-    def count(self, rows: np.ndarray) -> np.ndarray:
-        """Cumulative frequencies uint64 [R, leaves + 1] of the given lanes after the last `forward`."""
+    def count(self, rows: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        """Cumulative frequencies uint64 [R, leaves + 1] of the given lanes after the last `forward`.
+
+        bias: float32 [leaves], added to the logits.
+        """
         counts = self._counts[: rows.size]
         for i, lane in enumerate(rows.tolist()):
             pointer = self._library.llama_get_logits_ith(self._context, lane)
             if not pointer:
                 raise ModelError(f"{self._engine.name}: llama.cpp gives no logits for this model")
             logits = np.ctypeslib.as_array(pointer, (1, self._engine.vocabulary_size))
-            exact.cumulate_rows(logits, self._engine.leaves, self._picked, counts[i : i + 1])
+            exact.cumulate_rows(logits, self._engine.leaves, bias, self._picked, counts[i : i + 1])
         return counts
 
     def _halve(self) -> None:
