@@ -1,5 +1,6 @@
 """How a checkpoint is quantised: one description, which every format writes into config.json in its own words."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -62,20 +63,26 @@ class Grid:
 class QuantizationSpec(Grid):
     """The grid of most modules, and what is different elsewhere.
 
-    ignored: names of linear modules that are not quantised. modules: grids of modules that have another
-    than most, by name. dtype: of the scales and of all that is not quantised. method: by which the
-    weights were chosen, for the record.
+    ignored: names of linear modules that are not quantised, the output head's among them. modules: grids of
+    modules that have another than most, by name. dtype: of the scales and of all that is not quantised.
+    method: by which the weights were chosen, for the record. patterns: grids of modules whose names begin
+    with what a regular expression fits, the first one counts; other writers' files have them.
     """
 
     ignored: tuple[str, ...] = ()
     modules: Mapping[str, Grid] = field(default_factory=dict)
     dtype: torch.dtype = torch.bfloat16
     method: str | None = None
+    patterns: tuple[tuple[str, Grid], ...] = ()
 
     def of(self, name: str) -> Grid:
-        """The grid of the module `name`."""
-        found = self.modules.get(name)
-        return found if found is not None else self.common
+        """The grid of the module `name`. Raises FormatError where a pattern is no regular expression."""
+        if name in self.modules:
+            return self.modules[name]
+        try:
+            return next((grid for pattern, grid in self.patterns if re.match(pattern, name)), self.common)
+        except re.error as error:
+            raise FormatError(f"a pattern in the quantization_config is no regular expression: {error}") from None
 
     @property
     def common(self) -> Grid:
@@ -85,7 +92,8 @@ class QuantizationSpec(Grid):
     @property
     def grids(self) -> dict[str, Grid]:
         """Every grid in use, with how an error message calls it."""
-        return {"": self.common, **{f"{name}: ": grid for name, grid in self.modules.items()}}
+        exceptions = [*self.modules.items(), *self.patterns]
+        return {"": self.common, **{f"{name}: ": grid for name, grid in exceptions}}
 
     def with_bits(self, bits: Mapping[str, int]) -> "QuantizationSpec":
         """The same with so many bits for the modules named: what a search for the best mix hands in."""
