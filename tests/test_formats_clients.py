@@ -1,10 +1,10 @@
-"""Quantised checkpoints in other people's readers: compressed-tensors under transformers computes our logits.
+"""Quantised checkpoints in other people's readers, compressed-tensors under transformers and GPTQModel: our logits.
 
 Asymmetric weights are loaded with dequantize=True: without it, compressed-tensors 0.20 refuses its own files, as it
 expects zero points that are not packed (github.com/vllm-project/llm-compressor/issues/1618 was such a case).
 """
 
-import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,11 +12,9 @@ import torch
 from squeeze.quant.formats import Grid, QuantizationSpec
 from tests.quantised import dense_model, write
 from tests.test_transformers_integration import IDS, tiny_model
+from tests.tiny_models import byte_level
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
 
 SPECS = {
     "4 bits": QuantizationSpec(4, 32, ignored=("lm_head",)),
@@ -37,9 +35,18 @@ SPECS = {
 }
 
 
+def check(theirs, source, weights, dtype, tolerance=1e-3):
+    """Their model's logits are those of the dense model with the weights that were stored."""
+    with torch.no_grad():
+        expected = dense_model(source, weights, dtype)(IDS).logits.float()
+        found = theirs(IDS).logits.float()
+    assert (found - expected).norm() <= tolerance * expected.norm()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", SPECS)
 def test_compressed_tensors_computes_our_logits(tmp_path, name):
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
     spec = SPECS[name]
     source = tiny_model(tmp_path / "model", spec.dtype, tied=False)
     weights = write(source, tmp_path / "quantised", "compressed-tensors", spec)
@@ -47,7 +54,23 @@ def test_compressed_tensors_computes_our_logits(tmp_path, name):
     load = transformers.AutoModelForCausalLM.from_pretrained
     theirs = load(tmp_path / "quantised", dtype=spec.dtype, **options).eval()
     assert hasattr(theirs.model.layers[2].mlp.gate_proj, "weight_packed") == spec.symmetric
-    ours = dense_model(source, weights, spec.dtype)
-    with torch.no_grad():
-        expected, found = ours(IDS).logits.float(), theirs(IDS).logits.float()
-    assert (found - expected).abs().max() <= 1e-3 * expected.abs().max()
+    check(theirs, source, weights, spec.dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("version", ["gptq", "gptq_v2"])
+@pytest.mark.parametrize("name", SPECS)
+def test_gptqmodel_computes_our_logits(tmp_path, name, version):
+    """In bfloat16 GPTQModel rounds weights twice, first to float16, so there its logits are a little off."""
+    gptqmodel = pytest.importorskip("gptqmodel", reason="gptqmodel is not installed")
+    dtype, tolerance = (torch.bfloat16, 4e-3) if name == "mixed" else (torch.float16, 1e-3)
+    spec = replace(SPECS[name], dtype=dtype, symmetric=SPECS[name].symmetric or version == "gptq")
+    spec = replace(spec, ignored=spec.ignored or ("lm_head",))  # 997 channels do not fill words
+    source = tiny_model(tmp_path / "model", dtype, tied=False)
+    weights = write(source, tmp_path / "quantised", version, spec)
+    byte_level().save(str(tmp_path / "quantised" / "tokenizer.json"))
+    backend = gptqmodel.BACKEND.GPTQ_TORCH
+    theirs = gptqmodel.GPTQModel.load(str(tmp_path / "quantised"), device="cpu", backend=backend, dtype=dtype).model
+    assert hasattr(theirs.model.layers[2].mlp.gate_proj, "qweight")
+    check(theirs, source, weights, dtype, tolerance)
