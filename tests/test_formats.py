@@ -182,6 +182,8 @@ def read_names(folder):
         (lambda t: t.update({"m.codes": t["m.codes"][:, :-1]}), r"tensor m.codes has shape \[8, 7\], not \[8, 8\]"),
         (lambda t: t.update({"m.scales": t["m.scales"][:, :, :1]}), "m: 1 groups of 32 do not make 64 inputs"),
         (lambda t: t.update({"m.scales": t["m.scales"][0]}), "m: is not a matrix"),
+        (lambda t: t.update({"m.grid": torch.tensor([8, 64, 5, 32])}), "5 bits: choose from"),
+        (lambda t: t.update({"m.grid": torch.tensor([8, 64, 4])}), "m: is not a matrix"),
         (lambda t: t.pop("m.zeros"), "m: the weight has no zero points"),
         (lambda t: t.update({"m.outlier_inputs": t["m.outlier_inputs"] + 64}), "outlier column lies outside"),
     ],

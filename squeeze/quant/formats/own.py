@@ -1,8 +1,9 @@
 """Our own format, `squeeze`: everything that a QuantizedTensor can be, also what the standard formats cannot hold.
 
 docs/format.md specifies it. A module has codes int32 [O, ceil(I bits / 32)], packed along the inputs; scales
-[P, O, G]; shape int64 [2]; and where the weight has them zeros int32 [O, ceil(G bits / 32)], packed along the groups,
-codebook float32 [P, levels], global_scale float32 [], outlier_inputs int32 [K] and outliers [O, K].
+[P, O, G]; grid int64 [4]: O, I, bits and group size; and where the weight has them zeros int32
+[O, ceil(G bits / 32)], packed along the groups, codebook float32 [P, levels], global_scale float32 [], outlier_inputs
+int32 [K] and outliers [O, K].
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from squeeze.quant.tensor import QuantizedTensor
 
 METHOD = "squeeze-quantized"  # of the quantization_config
 _VERSION = 1
-_NARROW = (torch.float8_e8m0fnu, torch.float8_e4m3fn)  # of one byte: MXFP4's scales, NVFP4's
+NARROW = (torch.float8_e8m0fnu, torch.float8_e4m3fn)  # of one byte: MXFP4's scales, NVFP4's
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class SqueezeFormat:
 
     name: str = "squeeze"
     leaves: tuple[str, ...] = (
-        *("codes", "scales", "shape", "zeros", "codebook", "global_scale", "outlier_inputs", "outliers"),
+        *("codes", "scales", "grid", "zeros", "codebook", "global_scale", "outlier_inputs", "outliers"),
     )
 
     def check(self, spec: QuantizationSpec) -> None:
@@ -39,12 +40,12 @@ class SqueezeFormat:
         stored = {
             "codes": packing.pack(weight.codes, weight.bits),
             "scales": weight.scales if weight.scale_bits is None else _narrow(name, weight),
-            "shape": torch.tensor(weight.shape),
+            "grid": torch.tensor([*weight.shape, weight.bits, weight.group_size]),
         }
         if weight.zeros is not None:
             stored["zeros"] = packing.pack(weight.zeros, weight.bits)
         if weight.codebook is not None:
-            stored["codebook"] = weight.codebook.to(torch.float32)
+            stored["codebook"] = weight.codebook.to(torch.float32).clone()  # modules may share it; files may not
         if weight.global_scale is not None:
             stored["global_scale"] = weight.global_scale.to(torch.float32)
         if weight.outliers is not None:
@@ -52,32 +53,37 @@ class SqueezeFormat:
         return {f"{name}.{leaf}": tensor.contiguous() for leaf, tensor in stored.items()}
 
     def weight(self, name: str, tensors: Mapping[str, torch.Tensor], spec: QuantizationSpec) -> QuantizedTensor:
-        grid = spec.of(name)
+        found = self.stored(name, tensors)
+        spec.of(name).check(name, found)
+        return found
+
+    def stored(self, name: str, tensors: Mapping[str, torch.Tensor]) -> QuantizedTensor:
+        """As `weight`, from the tensors alone, which tell all."""
         words, scales = take(name, tensors, "codes", torch.int32), take(name, tensors, "scales")
-        shape, zeros = take(name, tensors, "shape"), tensors.get(f"{name}.zeros")
-        if shape.numel() != 2 or scales.ndim != 3:
+        grid, zeros = take(name, tensors, "grid", torch.int64), tensors.get(f"{name}.zeros")
+        if grid.numel() != 4 or scales.ndim != 3:
             raise FormatError(f"{name}: is not a matrix")
-        outputs, inputs = (int(size) for size in shape.flatten().tolist())
+        outputs, inputs, bits, group_size = (int(size) for size in grid.flatten().tolist())
+        Grid(bits, group_size)
         planes, groups = scales.shape[0], scales.shape[2]
-        expect(name, "codes", words, outputs, packing.words_for(inputs, grid.bits))
+        expect(name, "codes", words, outputs, packing.words_for(inputs, bits))
         expect(name, "scales", scales, planes, outputs, groups)
         if zeros is not None:
-            expect(name, "zeros", zeros, outputs, packing.words_for(groups, grid.bits))
-            zeros = packing.unpack(zeros, grid.bits, groups)
-        narrow = scales.dtype in _NARROW
+            expect(name, "zeros", zeros, outputs, packing.words_for(groups, bits))
+            zeros = packing.unpack(zeros, bits, groups)
+        narrow = scales.dtype in NARROW
         found = QuantizedTensor(
-            packing.unpack(words, grid.bits, inputs),
+            packing.unpack(words, bits, inputs),
             scales.to(torch.float32) if narrow else scales,
             zeros,
-            grid.bits,
-            group_size_of(name, inputs, groups, grid.group_size),
+            bits,
+            group_size_of(name, inputs, groups, group_size),
             tensors.get(f"{name}.codebook"),
             tensors.get(f"{name}.global_scale"),
             _outliers(name, tensors, outputs, inputs),
             8 if narrow else None,
         )
         _check_codes(name, found, planes)
-        grid.check(name, found)
         return found
 
     def config(self, spec: QuantizationSpec) -> dict[str, Any]:
@@ -132,7 +138,7 @@ def _narrow(name: str, weight: QuantizedTensor) -> torch.Tensor:
     """The scales in the first type of one byte that holds them all."""
     if weight.scale_bits != 8:
         raise FormatError(f"{name}: scales of {weight.scale_bits} bits cannot be stored, only of 8")
-    for dtype in _NARROW:
+    for dtype in NARROW:
         try:
             return scales_as(dtype, name, weight.scales)
         except FormatError:
