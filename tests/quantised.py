@@ -53,7 +53,7 @@ def rounded(weight, grid, dtype=torch.bfloat16):
     return QuantizedTensor(codes, scales[None], zeros, grid.bits, size, codebook, None, outliers)
 
 
-def write(source, target, format, spec):
+def write(source, target, format, spec, endings=("_proj.weight", "lm_head.weight")):
     """Quantise the linear layers of a Hugging Face folder by rounding, and store them; returns the weights by name."""
     target.mkdir()
     spec_config = FORMATS[format].config(spec)
@@ -63,7 +63,7 @@ def write(source, target, format, spec):
     for shard in sorted(source.glob("*.safetensors")):
         for name, tensor in load_file(shard).items():
             module = name.removesuffix(".weight")
-            if name.endswith(("_proj.weight", "lm_head.weight")) and module not in spec.ignored:
+            if name.endswith(endings) and module not in spec.ignored:
                 weights[module] = rounded(tensor.float(), spec.of(module), spec.dtype)
                 tensors |= FORMATS[format].tensors(module, weights[module], spec.dtype)
             else:

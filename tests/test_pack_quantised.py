@@ -1,10 +1,14 @@
 """Quantised checkpoints packed: their integers are coded by their codes, and come back byte for byte."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 import squeeze
+from squeeze import cli
 from squeeze.errors import DamagedError
 from squeeze.packing import container, fields
 from squeeze.packing.container import Record
@@ -79,3 +83,16 @@ def test_a_coding_that_does_not_fit_is_damage():
     with pytest.raises(DamagedError, match="impossible for its shape"):
         container.decode_tensor(np.zeros(64, np.uint8), Record("I32", (4, 4), "threes+rans", 0), None, 1)
     assert not container.allowed("threes+rans", "BF16")
+
+
+def test_inspect_tells_the_bits_of_a_weight(tmp_path):
+    source = tiny_model(tmp_path / "model", tied=False)
+    write(source, tmp_path / "quantised", "gptq", QuantizationSpec(4, 32, ignored=("lm_head",)))
+    runner = CliRunner()
+    found = json.loads(runner.invoke(cli.main, ["inspect", "--json", str(tmp_path / "quantised")]).output)["quantised"]
+    per_weight = 4 + 16 / 32 + 4 / 32
+    assert found["format"] == "gptq" and found["modules"] == 21
+    assert per_weight < found["bits_per_weight"] < per_weight + 0.3  # and the group of each input
+    shown = runner.invoke(cli.main, ["inspect", str(tmp_path / "quantised")]).output
+    assert f"21 modules, {found['bits_per_weight']:.3f} bits a weight" in shown
+    assert "quantised" not in json.loads(runner.invoke(cli.main, ["inspect", "--json", str(source)]).output)

@@ -1,7 +1,10 @@
 """Layers and whole models whose weights stay quantised compute what the dense ones do."""
 
+import json
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from squeeze.errors import FormatError
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, read
@@ -11,7 +14,7 @@ from tests.test_transformers_integration import IDS, tiny_model
 from tests.test_w4a16 import others
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-pytest.importorskip("squeeze.integrations.transformers")
+quantised = pytest.importorskip("squeeze.integrations.transformers").quantised
 
 GRIDS = {
     "4 bits": Grid(4, 32),
@@ -96,6 +99,18 @@ def test_folders_load_in_transformers(tmp_path, name, dtype):
         model.generate(IDS[:1, :7], max_new_tokens=3, do_sample=False)
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_loads_with_our_layers(tmp_path, format):
+    source = tiny_model(tmp_path / "model", torch.float32, tied=False)
+    modules = {"model.layers.1.mlp.up_proj": Grid(8, -1, format == "gptq")}
+    spec = QuantizationSpec(3, 32, format == "gptq", modules=modules, ignored=("lm_head",), dtype=torch.float32)
+    weights = write(source, tmp_path / "quantised", format, spec)
+    model = quantised.load(tmp_path / "quantised")
+    assert isinstance(model.model.layers[0].self_attn.q_proj, QuantLinear) and model.dtype == torch.float32
+    with torch.no_grad():
+        assert near(model(IDS).logits, dense_model(source, weights, torch.float32)(IDS).logits, 1e-3)
+
+
 def test_a_loaded_model_can_be_saved(tmp_path):
     source = tiny_model(tmp_path / "model", tied=False)
     weights = write(source, tmp_path / "quantised", "squeeze", SPECS["mixed"])
@@ -114,10 +129,6 @@ def test_what_is_not_for_the_model_is_named(tmp_path):
 
 
 def test_gpt2(tmp_path):
-    import json
-
-    from safetensors.torch import load_file, save_file
-
     source = tiny_model(tmp_path / "model", torch.float32, kind="gpt2")
     spec = QuantizationSpec(4, 32, ignored=("lm_head",), dtype=torch.float32)
     tensors, dense = {}, {}
@@ -141,3 +152,25 @@ def test_gpt2(tmp_path):
     assert isinstance(model.transformer.h[0].mlp.c_fc, QuantLinear)
     with torch.no_grad():
         assert near(model(IDS).logits, expected(IDS).logits, 1e-3)
+
+
+def test_experts_are_expanded_into_the_tensor_that_holds_them_all(tmp_path):
+    config = transformers.MixtralConfig(
+        vocab_size=997, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(6)
+    transformers.MixtralForCausalLM(config).save_pretrained(tmp_path / "model")
+    spec = QuantizationSpec(4, 32, ignored=("lm_head",), dtype=torch.float32)
+    experts = ("w1.weight", "w2.weight", "w3.weight")
+    weights = write(tmp_path / "model", tmp_path / "quantised", "squeeze", spec, ("_proj.weight", *experts))
+    assert any("experts.3.w2" in name for name in weights)
+    dense = dict(read(tmp_path / "quantised").dense())
+    (tmp_path / "dense").mkdir()
+    save_file(dense, tmp_path / "dense" / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "dense" / "config.json").write_bytes((tmp_path / "model" / "config.json").read_bytes())
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    found, expected = load(tmp_path / "quantised").eval(), load(tmp_path / "dense").eval()
+    assert isinstance(found.model.layers[0].self_attn.q_proj, QuantLinear)
+    with torch.no_grad():
+        assert near(found(IDS).logits, expected(IDS).logits, 1e-3)

@@ -2,8 +2,9 @@
 
     AutoModelForCausalLM.from_pretrained("my-model-w4")
 
-loads them. Linear layers (and GPT-2's Conv1D) become QuantLinear, whose weights stay quantised in memory. What
-transformers holds otherwise, as experts merged into one tensor, is expanded while it is loaded.
+loads them; `load` takes those of GPTQ and compressed-tensors too, without other packages. Linear layers (and GPT-2's
+Conv1D) become QuantLinear, whose weights stay quantised in memory. What transformers holds otherwise, as experts merged
+into one tensor, is expanded while it is loaded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.core_model_loading import ConversionOps
 from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
@@ -22,6 +24,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from squeeze.errors import FormatError
 from squeeze.packing import tensorfile
 from squeeze.packing.load import torch_dtype
+from squeeze.quant.formats import read
 from squeeze.quant.formats.own import METHOD, SqueezeFormat
 from squeeze.quant.linear import QuantLinear
 
@@ -111,6 +114,32 @@ class QuantisedLoader(HfQuantizer):  # type: ignore[no-untyped-call]
     @property
     def is_trainable(self) -> bool:
         return False
+
+
+def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
+    """A causal language model from a quantised folder of any of quant.formats.FORMATS, with QuantLinear layers.
+
+    dtype: to compute in; None for the folder's own. The dense weights are all in memory for a moment. Raises
+    FormatError where the folder is not quantised or damaged.
+    """
+    checkpoint = read(folder)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    del config.quantization_config
+    kind = dtype or config.dtype or checkpoint.spec.dtype
+    tensors = dict(checkpoint.dense(kind))
+    with torch.device("meta"):
+        architecture = type(AutoModelForCausalLM.from_config(config))  # type: ignore[no-untyped-call]
+    model: nn.Module = architecture.from_pretrained(None, config=config, state_dict=tensors, dtype=kind)
+    del tensors
+    for name in checkpoint.modules:
+        parent, _, leaf = name.rpartition(".")
+        try:
+            module = model.get_submodule(name)
+        except AttributeError:  # merged into something else, and dense
+            continue
+        if type(module) is nn.Linear:
+            setattr(model.get_submodule(parent), leaf, QuantLinear.of(checkpoint.weight(name), module.bias))
+    return model.eval()
 
 
 def _stored(files: list[str]) -> dict[str, dict[str, torch.Tensor]]:

@@ -99,6 +99,15 @@ def inspect(
                     progress(tensor.size)
 
 
+def quantised(source: Path) -> dict[str, Any] | None:
+    """What quant.formats.reading.summary says of a folder; None for a file, and where nothing is quantised."""
+    if not (source / "config.json").is_file():
+        return None
+    from squeeze.quant.formats.reading import summary
+
+    return summary(source)
+
+
 def totals(entries: list[Entry]) -> list[Entry]:
     """The sums by dtype, and of everything where there are several."""
     sums = [_sum(f"all {dtype}", dtype, [e for e in entries if e.dtype == dtype]) for dtype in _dtypes(entries)]

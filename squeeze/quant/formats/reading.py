@@ -34,6 +34,10 @@ class Checkpoint:
         present = {name: self.tensors[name] for name in names if name in self.tensors}
         return self.format.weight(module, present, self.spec)
 
+    def bits(self, module: str) -> int:
+        """Of a code of one of `modules`."""
+        return self.spec.of(module).bits
+
     def weights(self) -> Iterator[tuple[str, QuantizedTensor]]:
         """Every quantised module's name and weight."""
         for module in self.modules:
@@ -51,6 +55,30 @@ class Checkpoint:
             yield f"{module}.weight", weight.dequantize(dtype or self.spec.dtype)
         for name in self.others:
             yield name, self.tensors[name]
+
+
+def summary(folder: Path) -> dict[str, object] | None:
+    """Format, modules, codes, bytes and bits per weight of what is quantised in a folder; None where nothing is.
+
+    Bytes are those of codes, scales, zero points and all else of a weight; codes count what fills the last words.
+    Raises FormatError where the folder's files are damaged.
+    """
+    try:
+        checkpoint = open_checkpoint(folder)
+    except FormatError:
+        return None
+    codes = stored = 0
+    for module in checkpoint.modules:
+        parts = [checkpoint.tensors.get(f"{module}.{leaf}") for leaf in checkpoint.format.leaves]
+        stored += sum(tensor.nbytes for tensor in parts if tensor is not None)
+        codes += checkpoint.tensors[f"{module}.{checkpoint.format.leaves[0]}"].numel() * 32 // checkpoint.bits(module)
+    return {
+        "format": checkpoint.format.name,
+        "modules": len(checkpoint.modules),
+        "codes": codes,
+        "bytes": stored,
+        "bits_per_weight": 8 * stored / max(codes, 1),
+    }
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
