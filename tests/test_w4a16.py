@@ -5,6 +5,9 @@ import os
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -12,6 +15,7 @@ from squeeze.kernels import dequant, w4a16
 from squeeze.kernels.dequant import Packed
 from squeeze.kernels.dequant import reference as expansion
 from squeeze.kernels.w4a16 import cpu, reference
+from squeeze.quant.linear import QuantLinear
 from squeeze.quant.tensor import QuantizedTensor
 from tests.quantised import FP4, TRITS, Grid, matrix, rounded
 
@@ -155,3 +159,48 @@ def test_dispatch_expands_for_many_rows(monkeypatch):
         x = torch.randn((rows, 64), generator=torch.Generator().manual_seed(4))
         close(w4a16.matmul(x, packed), reference.matmul(x, packed), 1e-5)
     assert torch.equal(dequant.dequantize(packed), expansion.dequantize(packed, torch.float32))
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from squeeze.kernels.dequant.kernel import _dequantize
+from squeeze.kernels.w4a16.kernel import _gemm, _gemv
+
+def build(function, types, warps, **constants):
+    names = function.arg_names[: len(types)]
+    signature = dict(zip(names, types)) | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(fn=function, signature=signature, constexprs=constants)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps}).asm["ptx"]
+
+product = "*fp16 *fp16 *i32 *fp16 *u8 i32 i32 i32 i32 i32 i32 i32".split()
+for bits in (2, 3, 4, 8):
+    words = dict(BITS=bits, HAS_ZEROS=bits != 8, WORDWISE=bits != 3)
+    build(_gemv, product, 4, N=8, K=512, **words)
+    for one in (True, False):
+        assert "mma" in build(_gemm, product, 4, ONE_GROUP=one, M=16, N=64, K=64, **words)
+expansion = "*fp16 *i32 *fp16 *u8 *fp32 *fp32 i32 i32 i32 i32 i32 i32".split()
+for bits, planes in ((3, 1), (4, 2)):
+    flags = dict(HAS_ZEROS=planes == 1, HAS_CODEBOOK=planes == 2, HAS_GLOBAL=planes == 2)
+    build(_dequantize, expansion, 4, BITS=bits, PLANES=planes, ROWS=4, COLUMNS=256, **flags)
+"""
+
+
+@needs_triton
+@pytest.mark.slow
+def test_the_kernels_compile_for_a_gpu_that_is_not_there(tmp_path):
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    script = tmp_path / "compile.py"
+    script.write_text(COMPILE)
+    subprocess.run([sys.executable, str(script)], env=environment, check=True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("grid", INTEGERS, ids=str)
+@pytest.mark.parametrize("rows", [1, 4, 5, 64, 100])
+def test_on_a_gpu(grid, rows):
+    weight = rounded(matrix(300, 1024), Grid(grid.bits, 128, grid.symmetric), torch.float16)
+    x = torch.randn((rows, 1024), generator=torch.Generator().manual_seed(4)).to(torch.float16)
+    found = QuantLinear.of(weight).cuda()(x.cuda()).cpu()
+    close(found, reference.matmul(x, Packed.of(weight)), 4e-3)
