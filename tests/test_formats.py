@@ -148,11 +148,17 @@ def test_vllm_finds_the_bits_of_what_it_fuses():
     rules = FORMATS["gptq"].config(QuantizationSpec(4, 64, modules=layers))["dynamic"]
     assert r"+:^l\.0\.self_attn\.qkv_proj$" in rules
     assert r"+:^l\.1\.self_attn\.qkv_proj$" not in rules
+    rules = FORMATS["gptq"].config(QuantizationSpec(4, 64, ignored=("a.gate_proj", "a.up_proj", "b.up_proj")))[
+        "dynamic"
+    ]
+    assert list(rules) == [
+        *(r"-:^a\.gate_proj$", r"-:^a\.gate_up_proj$", r"-:^a\.up_proj$", r"-:^b\.up_proj$"),
+    ]
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_folders_are_read_back(tmp_path, format):
-    model = tiny_model(tmp_path / "model", tied=False)
+    model = tiny_model(tmp_path / "model", torch.float32, tied=False)
     spec = QuantizationSpec(4, 32, modules={"model.layers.1.mlp.up_proj": Grid(8, -1)}, ignored=("lm_head",))
     weights = write(model, tmp_path / "quantised", format, spec)
     found = read(tmp_path / "quantised")
@@ -160,9 +166,8 @@ def test_folders_are_read_back(tmp_path, format):
     assert list(found.modules) == sorted(weights)
     assert all(same(weights[name], weight) for name, weight in found.weights())
     dense = dict(found.dense())
-    assert torch.equal(
-        dense["model.layers.0.mlp.up_proj.weight"], weights["model.layers.0.mlp.up_proj"].dequantize(torch.bfloat16)
-    )
+    assert found.spec.dtype == torch.float32
+    assert torch.equal(dense["model.layers.0.mlp.up_proj.weight"], weights["model.layers.0.mlp.up_proj"].dequantize())
     assert {"lm_head.weight", "model.norm.weight", "model.layers.0.self_attn.q_proj.bias"} <= set(found.others)
     original = read_names(model)
     assert set(dense) == original
@@ -217,7 +222,15 @@ def test_what_a_format_cannot_hold_is_said():
     [
         ({"quant_method": "awq"}, "quant_method 'awq' is not one of"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
-        ({"quant_method": "gptq"}, "names no bits"),
+        ({"quant_method": "gptq"}, "does not say how"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": 3}, "does not say how"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"a": {"bits": "x"}}}, "names no bits"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "does not say how"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}, "does not say how"),
+        (
+            {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"W4A16": ["Linear"]}},
+            "does not say how",
+        ),
         ({"quant_method": "gptq", "bits": 5}, "5 bits: choose from 2, 3, 4, 8"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:[": {"bits": 8}}}, "no regular expression"),
         ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "only pack-quantized is"),

@@ -78,17 +78,16 @@ class CompressedTensorsFormat:
 
     def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
         kind = config.get("format")
-        groups = list(dict(config.get("config_groups") or {}).values())
-        if kind != _KIND or not groups:
+        if kind != _KIND:
             raise FormatError(f"compressed-tensors of format {kind!r} are not supported: only {_KIND} is")
         try:
+            groups = list(dict(config["config_groups"]).values())
             grids = [_grid(group["weights"]) for group in groups]
-            targets = [
-                (str(target), grid) for group, grid in zip(groups, grids, strict=True) for target in group["targets"]
-            ]
-        except (KeyError, TypeError, ValueError):
+            targets = [(str(target), grids[n]) for n, group in enumerate(groups) for target in group["targets"]]
+            first = grids[0]
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             raise FormatError("a config group of compressed-tensors does not say how its weights are stored") from None
-        common = next((grid for target, grid in targets if target == "Linear"), grids[0])
+        common = next((grid for target, grid in targets if target == "Linear"), first)
         exact = {target: grid for target, grid in targets if target != "Linear" and not target.startswith("re:")}
         patterns = tuple((target.removeprefix("re:"), grid) for target, grid in targets if target.startswith("re:"))
         ignored = tuple(str(name) for name in config.get("ignore") or ())

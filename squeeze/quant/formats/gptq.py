@@ -109,13 +109,13 @@ class GPTQFormat:
     def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
         try:
             common = Grid(int(config["bits"]), int(config.get("group_size", 128)), bool(config.get("sym", True)))
+            ignored, modules, patterns = _exceptions(dict(config.get("dynamic") or {}), common)
         except (KeyError, TypeError, ValueError):
-            raise FormatError("the quantization_config of gptq names no bits or group size") from None
+            raise FormatError("the quantization_config of gptq does not say how its weights are stored") from None
         if config.get("pack_dtype", "int32") != "int32":
             raise FormatError(f"gptq packed in {config['pack_dtype']} is not supported: only int32 is")
         meta = config.get("meta")
         method = meta.get("method") if isinstance(meta, Mapping) else None
-        ignored, modules, patterns = _exceptions(dict(config.get("dynamic") or {}), common)
         return QuantizationSpec(
             *(common.bits, common.group_size, common.symmetric),
             ignored=ignored if config.get("lm_head") else (*ignored, _HEAD),
@@ -132,13 +132,16 @@ def _ones(bits: int, count: int) -> torch.Tensor:
 
 def _rules(spec: QuantizationSpec) -> dict[str, dict[str, int | bool]]:
     """GPTQModel's `dynamic`: a regular expression for every module that is not like most, or not quantised."""
-    rules: dict[str, dict[str, int | bool]] = {f"-:^{re.escape(name)}$": {} for name in spec.ignored if name != _HEAD}
-    for name, grid in spec.modules.items():
-        rules[f"+:^{re.escape(name)}$"] = _changed(grid)
-        parent, _, leaf = name.rpartition(".")
+    left = [name for name in spec.ignored if name != _HEAD]
+    grids: dict[str, Grid | None] = {**dict.fromkeys(left), **spec.modules}
+    rules: dict[str, dict[str, int | bool]] = {}
+    for name, grid in grids.items():
+        names, (parent, _, leaf) = [name], name.rpartition(".")
         for whole, parts in _FUSED.items():
-            if leaf in parts and all(spec.of(f"{parent}.{part}") == grid for part in parts):
-                rules[f"+:^{re.escape(f'{parent}.{whole}')}$"] = _changed(grid)
+            if leaf in parts and all(grids.get(f"{parent}.{part}", spec.common) == grid for part in parts):
+                names.append(f"{parent}.{whole}")
+        sign, changed = ("-", {}) if grid is None else ("+", _changed(grid))
+        rules |= {f"{sign}:^{re.escape(one)}$": changed for one in names}
     return rules | {f"+:{pattern}": _changed(grid) for pattern, grid in spec.patterns}
 
 

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -13,6 +14,7 @@ from squeeze.packing import folder as packed_folder
 from squeeze.packing import tensorfile
 from squeeze.packing.load import load
 from squeeze.quant.formats import Format, format_of
+from squeeze.quant.formats.common import torch_dtype
 from squeeze.quant.formats.spec import QuantizationSpec
 from squeeze.quant.tensor import QuantizedTensor
 
@@ -84,8 +86,10 @@ def summary(folder: Path) -> dict[str, object] | None:
 def open_checkpoint(folder: Path) -> Checkpoint:
     """As formats.read."""
     config = _config(folder)
-    format = format_of(config)
-    spec = format.spec(config)
+    described = config["quantization_config"]
+    format = format_of(described)
+    spec = format.spec(described)
+    spec = replace(spec, dtype=torch_dtype(config.get("dtype") or config.get("torch_dtype"), spec.dtype))
     tensors: Mapping[str, torch.Tensor]
     if packed_folder.has_packed(folder):
         tensors = load(folder)
@@ -96,7 +100,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(format, spec, tensors, modules)
 
 
-def _config(folder: Path) -> Mapping[str, object]:
+def _config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json, which has a quantization_config."""
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -104,10 +109,9 @@ def _config(folder: Path) -> Mapping[str, object]:
         raise FormatError(f"{folder}: not a checkpoint: it has no config.json") from None
     except (ValueError, RecursionError):
         raise FormatError(f"{path}: is not JSON") from None
-    found = config.get("quantization_config") if isinstance(config, dict) else None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict) or not isinstance(config.get("quantization_config"), dict):
         raise FormatError(f"{folder}: is not quantised: its config.json has no quantization_config")
-    return found
+    return config
 
 
 class _Files(Mapping[str, torch.Tensor]):
