@@ -103,6 +103,8 @@ def verify(source: Path, **common: Any) -> None:
 def inspect(source: Path, level: str, base: Path | None, threads: int, quiet: bool, as_json: bool) -> None:
     """Show the entropy of each field, the bound, the coded size and the gap between, by tensor and dtype.
 
+    Of a quantised checkpoint also the bits that a weight takes.
+
     Example: squeeze inspect model.safetensors
     """
     from squeeze.packing import inspect as inspecting
@@ -110,11 +112,18 @@ def inspect(source: Path, level: str, base: Path | None, threads: int, quiet: bo
     with _bar(source, quiet) as tick:
         options = {"level": level, "base": base, "threads": threads or cores.available()}
         entries = list(inspecting.inspect(source, progress=tick, **options))  # type: ignore[arg-type]
+    quantised = inspecting.quantised(source)
     if as_json:
-        found = {"tensors": entries, "totals": inspecting.totals(entries)}
-        click.echo(json.dumps({key: [entry.as_json() for entry in value] for key, value in found.items()}))
-    else:
-        click.echo(inspecting.table(entries))
+        parts = {"tensors": entries, "totals": inspecting.totals(entries)}
+        found: dict[str, Any] = {key: [entry.as_json() for entry in value] for key, value in parts.items()}
+        click.echo(json.dumps(found | ({"quantised": quantised} if quantised else {})))
+        return
+    click.echo(inspecting.table(entries))
+    if quantised:
+        click.echo(
+            f"quantised in the format {quantised['format']}: {quantised['modules']} modules, "
+            f"{quantised['bits_per_weight']:.3f} bits a weight"
+        )
 
 
 @contextmanager

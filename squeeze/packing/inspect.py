@@ -85,7 +85,7 @@ def inspect(
                     record, coded = packed.description.records[number], tensor.size
                     delta = record.coding.startswith(container.DELTA)
                     other = known.for_record(tensor.name, record) if known and delta else None
-                    raw = container.decode_tensor(data, record.coding, record.dtype, record.size, other, threads)
+                    raw = container.decode_tensor(data, record, other, threads)
                     container.check_tensor(raw, record, tensor.name)
                     dtype, shape, coding = record.dtype, record.shape, record.coding
                 else:
@@ -97,6 +97,15 @@ def inspect(
                 yield Entry(tensor.name, dtype, shape, coding, values, raw.size, coded, bound, fields)
                 if progress:
                     progress(tensor.size)
+
+
+def quantised(source: Path) -> dict[str, Any] | None:
+    """What quant.formats.reading.summary says of a folder; None for a file, and where nothing is quantised."""
+    if not (source / "config.json").is_file():
+        return None
+    from squeeze.quant.formats.reading import summary
+
+    return summary(source)
 
 
 def totals(entries: list[Entry]) -> list[Entry]:

@@ -32,9 +32,10 @@ _OPTIONS: dict[str, Any] = {
 @cache
 def cache_folder() -> Path:
     """The folder of compiled code for these sources; created when missing."""
-    sources = sorted(Path(__file__).parents[2].glob("codecs/**/*.py")) + sorted(
-        Path(__file__).parents[2].glob("lm/*.py")
-    )
+    package = Path(__file__).parents[2]
+    sources = [
+        path for pattern in ("codecs/**/*.py", "lm/*.py", "kernels/**/*.py") for path in sorted(package.glob(pattern))
+    ]
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
