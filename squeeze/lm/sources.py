@@ -110,9 +110,9 @@ def _open_folder(path: Path) -> Source:
     found = {}
     for shard in _shards(path):
         file = TensorFile(shard)
-        for key, entry in file.header.items():
+        for key, tensor in file.tensors.items():
             if not key.endswith("rotary_emb.inv_freq"):
-                found[key] = Tensor(tuple(entry["shape"]), partial(file.float_rows, key))
+                found[key] = Tensor(tensor.shape, partial(file.float_rows, key))
     tensors = _renamed(name, 0, found)
     if values.get("tie_word_embeddings"):
         tensors.pop("head", None)

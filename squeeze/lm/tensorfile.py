@@ -5,10 +5,9 @@ file is valid everywhere) and carries a checksum of header and data in its metad
 """
 
 import json
-import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,58 +15,59 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from squeeze.errors import FormatError
+from squeeze.packing import tensorfile
+
 _ALIGNMENT = 64
-_MAX_HEADER = 100_000_000  # bytes, as the safetensors library has it
 _DTYPES = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "F16": np.float16, "BF16": np.uint16, "F32": np.float32}
 _NAMES = {np.dtype(np.int8): "I8", np.dtype(np.uint8): "U8", np.dtype(np.int32): "I32", np.dtype(np.float32): "F32"}
 
 
 class TensorFile:
-    """A safetensors file: `metadata`, and each tensor's type, shape and place.
+    """A safetensors file: `metadata`, and `tensors`, what packing/tensorfile.py says of each by its name.
 
     Raises ValueError where the file is not a sound safetensors file.
     """
 
     def __init__(self, path: Path) -> None:
+        try:
+            file = tensorfile.read(path)
+        except FormatError as error:
+            raise ValueError(str(error)) from None
         self.data = np.memmap(path, np.uint8, "c")  # private: what is written to it stays in memory
-        size = int.from_bytes(self.data[:8].tobytes(), "little")
-        self.start = 8 + size
-        if len(self.data) < 8 or size > _MAX_HEADER or self.start > len(self.data):
-            raise ValueError("the header is cut off")
-        self.header: dict[str, Any] = json.loads(self.data[8 : self.start].tobytes())
-        self.metadata: dict[str, str] = self.header.pop("__metadata__", {})
-        for name, entry in self.header.items():
-            begin, end = entry["data_offsets"]
-            dtype = _DTYPES.get(entry["dtype"])
-            if dtype is None:
-                raise ValueError(f"tensor {name} has type {entry['dtype']}, which is not supported")
-            items = math.prod(entry["shape"])
-            if min(entry["shape"], default=0) < 0 or end - begin != items * np.dtype(dtype).itemsize:
-                raise ValueError(f"tensor {name} has the wrong size")
-            if not 0 <= begin <= end <= len(self.data) - self.start:
-                raise ValueError(f"tensor {name} is cut off")
+        self.metadata, self.tensors = file.metadata or {}, file.by_name
+        self._start = len(file.header)
 
     def raw(self, name: str) -> np.ndarray:
         """The tensor as stored; bfloat16 as uint16."""
-        entry = self.header[name]
-        begin, end = entry["data_offsets"]
-        data = self.data[self.start + begin : self.start + end].view(np.ndarray)
-        return data.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        tensor = self.tensors[name]
+        if tensor.dtype not in _DTYPES:
+            raise ValueError(f"tensor {name} has type {tensor.dtype}, which is not supported")
+        return self.data[tensor.begin : tensor.end].view(np.ndarray).view(_DTYPES[tensor.dtype]).reshape(tensor.shape)
 
     def float_rows(self, name: str, start: int, stop: int) -> np.ndarray:
         """float32 rows of the first dimension."""
         rows = self.raw(name)[start:stop]
-        if self.header[name]["dtype"] == "BF16":
+        dtype = self.tensors[name].dtype
+        if dtype == "BF16":
             return (rows.astype(np.uint32) << 16).view(np.float32)
-        if self.header[name]["dtype"] not in ("F16", "F32"):
-            raise ValueError(f"tensor {name} has type {self.header[name]['dtype']}, which is not supported")
+        if dtype not in ("F16", "F32"):
+            raise ValueError(f"tensor {name} has type {dtype}, which is not supported")
         return rows.astype(np.float32)
 
     def is_sound(self) -> bool:
         """Whether the checksum of a file written by `write` is right."""
         metadata = {**self.metadata}
         checksum = metadata.pop("checksum", None)
-        return checksum == _checksum(self.header, metadata, [self.data[self.start :]])
+        header = {
+            tensor.name: _entry(tensor.dtype, tensor.shape, tensor.begin - self._start, tensor.end - self._start)
+            for tensor in self.tensors.values()
+        }
+        return checksum == _checksum(header, metadata, [self.data[self._start :]])
+
+
+def _entry(dtype: str, shape: Sequence[int], begin: int, end: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
 
 
 def _checksum(header: Mapping[str, Any], metadata: Mapping[str, str], data: list[np.ndarray]) -> str:
@@ -85,11 +85,7 @@ def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, 
 
     def add(name: str, array: np.ndarray) -> None:
         nonlocal offset
-        header[name] = {
-            "dtype": _NAMES[array.dtype],
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + array.nbytes],
-        }
+        header[name] = _entry(_NAMES[array.dtype], array.shape, offset, offset + array.nbytes)
         parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         offset += array.nbytes
 

@@ -127,7 +127,7 @@ def _from_file(file: TensorFile) -> Weights:
     config = Config.from_json(json.loads(file.metadata["config"]))
 
     def array(name: str) -> np.ndarray | None:
-        return file.raw(name) if name in file.header else None
+        return file.raw(name) if name in file.tensors else None
 
     def matrix(name: str, inputs: int) -> Matrix:
         scales = file.raw(f"{name}.scales")
