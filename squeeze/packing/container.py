@@ -18,7 +18,7 @@ import xxhash
 
 from squeeze.codecs import floats
 from squeeze.errors import DamagedError, FormatError, SqueezeError, VerifyError
-from squeeze.packing import tensorfile
+from squeeze.packing import fields, tensorfile
 from squeeze.packing.tensorfile import Bytes, Tensor, TensorFile
 
 KEY = "squeeze"  # in __metadata__
@@ -27,7 +27,8 @@ LEVELS = ("runtime", "archive")
 STORED, RANS, ARCHIVE = "stored", "rans", "archive"
 DELTA = "delta+"  # before the coding of a difference
 _PIECE = 1 << 20
-CODINGS = (STORED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE)
+_RELAID = tuple(f"{kind}+{coding}" for kind in fields.KINDS for coding in (RANS, ARCHIVE))
+CODINGS = (STORED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, *_RELAID)
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,11 @@ def header_bytes(names: list[str], sizes: list[int], description: Description, l
 
 def reserve(source: TensorFile, level: str, base: tuple[str, ...]) -> int:
     """Bytes that a header for any coding of `source` fits into."""
-    longest = max((coding for coding in CODINGS if base or not coding.startswith(DELTA)), key=len)
-    records = tuple(Record(t.dtype, t.shape, longest, 0) for t in source.tensors)
+
+    def longest(dtype: str) -> str:
+        return max((c for c in CODINGS if allowed(c, dtype) and (base or not c.startswith(DELTA))), key=len)
+
+    records = tuple(Record(t.dtype, t.shape, longest(t.dtype), 0) for t in source.tensors)
     sizes = [t.size for t in source.tensors]
     return len(
         header_bytes(
@@ -96,6 +100,11 @@ def reserve(source: TensorFile, level: str, base: tuple[str, ...]) -> int:
             Description(source.size, "0" * 64, source.header, level, records, base),
         )
     )
+
+
+def allowed(coding: str, dtype: str) -> bool:
+    """Whether a tensor may be coded so."""
+    return coding in CODINGS and (coding not in _RELAID or dtype in fields.DTYPES)
 
 
 @dataclass(frozen=True)
@@ -154,7 +163,7 @@ def _check(file: TensorFile, description: Description) -> None:
         before = original.by_name[tensor.name]
         if tensor.dtype != "U8" or (before.dtype, before.shape) != (record.dtype, record.shape):
             raise _damaged(f"tensor {tensor.name!r} is another")
-        if record.coding not in CODINGS or (record.coding == STORED and tensor.size != record.size):
+        if not allowed(record.coding, record.dtype) or (record.coding == STORED and tensor.size != record.size):
             raise _damaged(f"tensor {tensor.name!r} has an impossible coding")
         if record.coding.startswith(DELTA) and not description.base:
             raise _damaged(f"tensor {tensor.name!r} is a difference, but no base is named")
@@ -176,13 +185,17 @@ def encode_tensor(
         difference = np.bitwise_xor(data, base)
         if floats.estimate(difference, dtype) < floats.estimate(data, dtype):
             subject, prefix = difference, DELTA
+    elif dtype in fields.DTYPES:
+        kind, subject = fields.choose(data, dtype, tensor.shape)
+        prefix, dtype = (f"{kind}+", "U8") if kind else ("", dtype)
     columns = prod(tensor.shape[1:]) if len(tensor.shape) > 1 else 0
     payload = coder(level).encode(subject, dtype, threads, columns)
     if payload is None:
         return STORED, data
     coding = prefix + (ARCHIVE if level == "archive" else RANS)
     del subject
-    if verify and not _same(decode_tensor(payload, coding, dtype, data.size, base, threads), data):
+    record = Record(tensor.dtype, tensor.shape, coding, 0)
+    if verify and not _same(decode_tensor(payload, record, base, threads), data):
         raise VerifyError("a coded tensor did not decode to itself: this machine's memory or processor is faulty")
     return coding, payload
 
@@ -193,19 +206,20 @@ def _same(one: Bytes, other: Bytes) -> bool:
     return one.size == other.size and all(np.array_equal(one[i : i + _PIECE], other[i : i + _PIECE]) for i in pieces)
 
 
-def decode_tensor(
-    payload: Bytes, coding: str, dtype: str, size: int, base: Bytes | None, threads: int, out: Bytes | None = None
-) -> Bytes:
-    """The `size` raw bytes of a tensor, into `out` if given. Raises DamagedError."""
-    if coding == STORED:
-        if out is None:
-            return payload
-        out[:] = payload
-        return out
-    level = "archive" if coding.endswith(ARCHIVE) else "runtime"
-    data: Bytes = coder(level).decode(payload, dtype, size, threads, out)
-    if coding.startswith(DELTA):
-        if base is None or base.size != size:
+def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: int) -> Bytes:
+    """The raw bytes of a tensor. Raises DamagedError."""
+    if record.coding == STORED:
+        return payload
+    level = "archive" if record.coding.endswith(ARCHIVE) else "runtime"
+    if record.coding in _RELAID:
+        kind = record.coding.partition("+")[0]
+        if not fields.fits(record.shape, kind):
+            raise DamagedError("its coding is impossible for its shape")
+        laid: Bytes = coder(level).decode(payload, "U8", fields.size_of(record.size, kind), threads, None)
+        return fields.restored(laid, record.shape, kind)
+    data: Bytes = coder(level).decode(payload, record.dtype, record.size, threads, None)
+    if record.coding.startswith(DELTA):
+        if base is None or base.size != record.size:
             raise FormatError("the base has no such tensor: it is not the base that this checkpoint was packed with")
         np.bitwise_xor(data, base, out=data)
     return data

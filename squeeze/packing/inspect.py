@@ -85,7 +85,7 @@ def inspect(
                     record, coded = packed.description.records[number], tensor.size
                     delta = record.coding.startswith(container.DELTA)
                     other = known.for_record(tensor.name, record) if known and delta else None
-                    raw = container.decode_tensor(data, record.coding, record.dtype, record.size, other, threads)
+                    raw = container.decode_tensor(data, record, other, threads)
                     container.check_tensor(raw, record, tensor.name)
                     dtype, shape, coding = record.dtype, record.shape, record.coding
                 else:

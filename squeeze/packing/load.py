@@ -96,7 +96,7 @@ def _entry(
     torch_dtype(record.dtype, tensor.name)
     if record.coding not in (container.RANS, container.STORED):
         other = base.for_record(tensor.name, record) if base and record.coding.startswith(container.DELTA) else None
-        payload = container.decode_tensor(payload, record.coding, record.dtype, record.size, other, threads)
+        payload = container.decode_tensor(payload, record, other, threads)
         container.check_tensor(payload, record, tensor.name)
     return Entry(tensor.name, record, torch.from_numpy(payload).to(device), record.coding == container.RANS)
 

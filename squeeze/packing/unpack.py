@@ -143,7 +143,7 @@ def _decode(
         payload = tensorfile.read_tensor(source, tensor)
         other = base.for_record(tensor.name, record) if base and record.coding.startswith(container.DELTA) else None
         try:
-            data = container.decode_tensor(payload, record.coding, record.dtype, record.size, other, threads)
+            data = container.decode_tensor(payload, record, other, threads)
         except DamagedError as error:
             raise DamagedError(f"tensor {tensor.name!r}: {error}") from None
         container.check_tensor(data, record, tensor.name)

@@ -1,0 +1,77 @@
+"""Expansion in Triton: a program takes some rows and a block of inputs, and writes each weight once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+if TYPE_CHECKING:
+    from squeeze.kernels.dequant import Packed
+
+_ROWS, _COLUMNS = 4, 256
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def load_codes(words, at, k, present, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Codes number `k` of rows whose words begin at `at`, as int32; 0 where not `present`."""
+    bit = k * BITS
+    shift = bit % 32
+    low = tl.load(words + at + bit // 32, mask=present, other=0).to(tl.uint32, bitcast=True)
+    code = low >> shift.to(tl.uint32)
+    if 32 % BITS != 0:
+        spills = present & (shift + BITS > 32)
+        high = tl.load(words + at + bit // 32 + 1, mask=spills, other=0).to(tl.uint32, bitcast=True)
+        code |= high << ((32 - shift) % 32).to(tl.uint32)
+    return (code & ((1 << BITS) - 1)).to(tl.int32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _dequantize(  # type: ignore[no-untyped-def]
+    out, words, scales, zeros, codebook, global_scale, outputs, inputs, stride, groups, group_size, levels,
+    BITS: tl.constexpr, PLANES: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_CODEBOOK: tl.constexpr,
+    HAS_GLOBAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    column = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    present = (row < outputs) & (column < inputs)
+    code = load_codes(words, row * stride, column, present, BITS)
+    place = row * groups + column // group_size
+    if HAS_CODEBOOK:
+        weight = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for plane in tl.static_range(PLANES):
+            scale = tl.load(scales + plane * outputs * groups + place, mask=present, other=0)
+            weight += tl.load(codebook + plane * levels + code, mask=present, other=0) * scale.to(tl.float32)
+    else:
+        if HAS_ZEROS:
+            zero = tl.load(zeros + place, mask=present, other=0).to(tl.int32)
+        else:
+            zero = 1 << (BITS - 1)
+        weight = (code - zero).to(tl.float32) * tl.load(scales + place, mask=present, other=0).to(tl.float32)
+    if HAS_GLOBAL:
+        weight *= tl.load(global_scale)
+    tl.store(out + row * inputs + column, weight.to(out.dtype.element_ty), mask=present)
+
+
+def dequantize(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
+    """As reference.dequantize."""
+    words, scales = packed.words.contiguous(), packed.scales.contiguous()
+    out = torch.empty((packed.outputs, packed.inputs), dtype=dtype, device=words.device)
+    zeros = words if packed.zeros is None else packed.zeros.contiguous()
+    codebook = words if packed.codebook is None else packed.codebook.contiguous()
+    grid = (triton.cdiv(packed.inputs, _COLUMNS), triton.cdiv(packed.outputs, _ROWS))
+    if out.numel():
+        _dequantize[grid](
+            *(out, words, scales, zeros, codebook, words if packed.global_scale is None else packed.global_scale),
+            *(packed.outputs, packed.inputs, words.shape[1], scales.shape[2], packed.group_size, codebook.shape[-1]),
+            BITS=packed.bits,
+            PLANES=scales.shape[0],
+            HAS_ZEROS=packed.zeros is not None,
+            HAS_CODEBOOK=packed.codebook is not None,
+            HAS_GLOBAL=packed.global_scale is not None,
+            ROWS=_ROWS,
+            COLUMNS=_COLUMNS,
+        )
+    return out

@@ -1,0 +1,65 @@
+"""Checks that every format makes of what it is given to store and to read."""
+
+from collections.abc import Mapping
+
+import torch
+
+from squeeze.errors import FormatError
+from squeeze.quant.formats.spec import QuantizationSpec
+from squeeze.quant.tensor import QuantizedTensor
+
+
+def only_integers(format: str, spec: QuantizationSpec) -> None:
+    """Raises FormatError for what only our own format holds."""
+    for place, grid in spec.grids.items():
+        if grid.codebook is not None:
+            raise FormatError(f"{place}{format} holds integers, not {grid.codebook}: use the format squeeze")
+        if grid.outliers:
+            raise FormatError(f"{place}{format} cannot keep outlier columns: use the format squeeze")
+
+
+def only_plain(format: str, name: str, weight: QuantizedTensor) -> None:
+    """Raises FormatError for a weight that is more than integers, scales and zero points, or has a short group."""
+    if weight.codebook is not None or weight.outliers is not None or weight.global_scale is not None:
+        raise FormatError(f"{name}: {format} holds integers, scales and zero points only: use the format squeeze")
+    columns, size = weight.shape[1], weight.group_size
+    if size < columns and columns % size:
+        raise FormatError(f"{name}: {columns} inputs are not whole groups of {size}, which {format} needs")
+
+
+def scales_as(dtype: torch.dtype, name: str, scales: torch.Tensor) -> torch.Tensor:
+    """`scales` in `dtype`. Raises FormatError where that would change them, and so the weights."""
+    converted = scales.to(dtype)
+    if not torch.equal(converted.to(torch.float64), scales.to(torch.float64)):
+        raise FormatError(f"{name}: the scales ({scales.dtype}) are not {dtype} numbers; choose them so")
+    return converted.contiguous()
+
+
+def take(name: str, tensors: Mapping[str, torch.Tensor], leaf: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The tensor `name`.`leaf`. Raises FormatError where it is missing or of another dtype."""
+    found = tensors.get(f"{name}.{leaf}")
+    if found is None:
+        raise FormatError(f"tensor {name}.{leaf} is missing")
+    if dtype is not None and found.dtype != dtype:
+        raise FormatError(f"tensor {name}.{leaf} is {found.dtype}, not {dtype}")
+    return found
+
+
+def expect(name: str, leaf: str, tensor: torch.Tensor, *shape: int) -> None:
+    """Raises FormatError where a tensor has another shape."""
+    if tuple(tensor.shape) != shape:
+        raise FormatError(f"tensor {name}.{leaf} has shape {list(tensor.shape)}, not {list(shape)}")
+
+
+def group_size_of(name: str, columns: int, groups: int, size: int) -> int:
+    """`size` (-1: all inputs) as QuantizedTensor has it. Raises FormatError where there are not so many groups."""
+    inputs = columns if size == -1 else min(size, columns)
+    if inputs < 1 or -(-columns // inputs) != groups:
+        raise FormatError(f"{name}: {groups} groups of {size} do not make {columns} inputs")
+    return inputs
+
+
+def torch_dtype(name: object, default: torch.dtype = torch.bfloat16) -> torch.dtype:
+    """torch's dtype of a name in a config.json; the default where there is none."""
+    found = getattr(torch, str(name).removeprefix("torch."), None)
+    return found if isinstance(found, torch.dtype) else default

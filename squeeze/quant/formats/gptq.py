@@ -1,0 +1,173 @@
+"""GPTQ checkpoints, as AutoGPTQ, GPTQModel, transformers and vLLM have them: formats `gptq` and `gptq_v2`.
+
+A module has qweight int32 [I bits / 32, O], codes packed along the inputs; qzeros int32 [G, O bits / 32], packed
+along the outputs; scales [G, O]; g_idx int32 [I], the group of each input. Version 1 stores zero points less one:
+its words are those of version 2 less 1 in every field, with borrows between fields where GPTQModel makes them. Clients
+disagree there on a zero point of 0, and GPTQModel loads asymmetric grids of its own making only, so these are
+written as version 2.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from squeeze import __version__
+from squeeze.errors import FormatError
+from squeeze.quant.formats import bits as packing
+from squeeze.quant.formats.common import expect, group_size_of, only_integers, only_plain, scales_as, take
+from squeeze.quant.formats.spec import Grid, QuantizationSpec
+from squeeze.quant.tensor import QuantizedTensor
+
+_HEAD = "lm_head"
+# What vLLM makes of several modules: a rule for each of them has to match the whole as well.
+_FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+@dataclass(frozen=True)
+class GPTQFormat:
+    """The formats `gptq` (version 1) and `gptq_v2`."""
+
+    version: int
+    leaves: tuple[str, ...] = ("qweight", "qzeros", "scales", "g_idx")
+
+    @property
+    def name(self) -> str:
+        return "gptq" if self.version == 1 else "gptq_v2"
+
+    def check(self, spec: QuantizationSpec) -> None:
+        only_integers(self.name, spec)
+        if self.version == 1 and not all(grid.symmetric for grid in spec.grids.values()):
+            raise FormatError("gptq is for symmetric grids, as its clients disagree on zero points: use gptq_v2")
+
+    def tensors(self, name: str, weight: QuantizedTensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        only_plain(self.name, name, weight)
+        (outputs, inputs), bits = weight.shape, weight.bits
+        if outputs * bits % 32 or inputs * bits % 32:
+            raise FormatError(f"{name}: {outputs} x {inputs} codes of {bits} bits do not fill the words of {self.name}")
+        zeros = weight.zeros
+        if zeros is None:
+            zeros = torch.full((outputs, weight.scales.shape[2]), 1 << (bits - 1), dtype=torch.uint8)
+        if self.version == 1 and bool(torch.any(zeros == 0)):
+            raise FormatError(f"{name}: a zero point is 0, on which clients of gptq disagree: use gptq_v2")
+        stored_zeros = zeros.T.contiguous() - (2 - self.version)
+        return {
+            f"{name}.qweight": packing.pack(weight.codes, bits).T.contiguous(),
+            f"{name}.qzeros": packing.pack(stored_zeros, bits),
+            f"{name}.scales": scales_as(dtype, name, weight.scales[0]).T.contiguous(),
+            f"{name}.g_idx": torch.arange(inputs, dtype=torch.int32) // weight.group_size,
+        }
+
+    def weight(self, name: str, tensors: Mapping[str, torch.Tensor], spec: QuantizationSpec) -> QuantizedTensor:
+        grid = spec.of(name)
+        packed, scales = take(name, tensors, "qweight", torch.int32), take(name, tensors, "scales")
+        words = take(name, tensors, "qzeros", torch.int32)
+        if packed.ndim != 2 or scales.ndim != 2:
+            raise FormatError(f"{name}: qweight and scales are not matrices")
+        bits, outputs, groups = grid.bits, packed.shape[1], scales.shape[0]
+        inputs = packed.shape[0] * 32 // bits
+        expect(name, "scales", scales, groups, outputs)
+        expect(name, "qzeros", words, groups, packing.words_for(outputs, bits))
+        order = tensors.get(f"{name}.g_idx")
+        zeros = self._zeros(words, bits, outputs).T.contiguous()
+        plain = grid.symmetric and not bool(torch.any(zeros != 1 << (bits - 1)))
+        codes, scales = packing.unpack(packed.T.contiguous(), bits, inputs), scales.T.contiguous()
+        size = group_size_of(name, inputs, groups, grid.group_size)
+        if order is not None:
+            expect(name, "g_idx", order, inputs)
+        if order is not None and not torch.equal(order, (torch.arange(inputs) // size).to(order.dtype)):
+            if int(order.min()) < 0 or int(order.max()) >= groups:
+                raise FormatError(f"{name}: g_idx names groups that are not there")
+            scales, zeros, size = scales[:, order.long()], zeros[:, order.long()], 1
+        return QuantizedTensor(codes, scales[None], None if plain else zeros, bits, size)
+
+    def _zeros(self, words: torch.Tensor, bits: int, outputs: int) -> torch.Tensor:
+        """uint8 [G, O]. Borrows of version 1 go through whole words where no field straddles two."""
+        if self.version == 2:
+            return packing.unpack(words, bits, outputs)
+        if 32 % bits:
+            return packing.unpack(words, bits, outputs) + 1 & (1 << bits) - 1
+        return packing.unpack(words + _ones(bits, outputs), bits, outputs)
+
+    def config(self, spec: QuantizationSpec) -> dict[str, Any]:
+        self.check(spec)
+        return {
+            "quant_method": "gptq",
+            "checkpoint_format": self.name,
+            "bits": spec.bits,
+            "group_size": spec.group_size,
+            "sym": spec.symmetric,
+            "desc_act": False,
+            "lm_head": _HEAD not in spec.ignored,
+            "pack_dtype": "int32",
+            "dynamic": _rules(spec),
+            "meta": {"quantizer": [f"squeeze:{__version__}"], "method": spec.method},
+        }
+
+    def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
+        try:
+            common = Grid(int(config["bits"]), int(config.get("group_size", 128)), bool(config.get("sym", True)))
+        except (KeyError, TypeError, ValueError):
+            raise FormatError("the quantization_config of gptq names no bits or group size") from None
+        if config.get("pack_dtype", "int32") != "int32":
+            raise FormatError(f"gptq packed in {config['pack_dtype']} is not supported: only int32 is")
+        meta = config.get("meta")
+        method = meta.get("method") if isinstance(meta, Mapping) else None
+        ignored, modules, patterns = _exceptions(dict(config.get("dynamic") or {}), common)
+        return QuantizationSpec(
+            *(common.bits, common.group_size, common.symmetric),
+            ignored=ignored if config.get("lm_head") else (*ignored, _HEAD),
+            modules=modules,
+            patterns=patterns,
+            method=method if isinstance(method, str) else None,
+        )
+
+
+def _ones(bits: int, count: int) -> torch.Tensor:
+    """int32 words with 1 in each of `count` fields."""
+    return packing.pack(torch.ones((1, count), dtype=torch.uint8), bits)
+
+
+def _rules(spec: QuantizationSpec) -> dict[str, dict[str, int | bool]]:
+    """GPTQModel's `dynamic`: a regular expression for every module that is not like most, or not quantised."""
+    rules: dict[str, dict[str, int | bool]] = {f"-:^{re.escape(name)}$": {} for name in spec.ignored if name != _HEAD}
+    for name, grid in spec.modules.items():
+        rules[f"+:^{re.escape(name)}$"] = _changed(grid)
+        parent, _, leaf = name.rpartition(".")
+        for whole, parts in _FUSED.items():
+            if leaf in parts and all(spec.of(f"{parent}.{part}") == grid for part in parts):
+                rules[f"+:^{re.escape(f'{parent}.{whole}')}$"] = _changed(grid)
+    return rules | {f"+:{pattern}": _changed(grid) for pattern, grid in spec.patterns}
+
+
+def _changed(grid: Grid) -> dict[str, int | bool]:
+    return {"bits": grid.bits, "group_size": grid.group_size, "sym": grid.symmetric}
+
+
+def _exceptions(
+    rules: Mapping[str, Any], common: Grid
+) -> tuple[tuple[str, ...], dict[str, Grid], tuple[tuple[str, Grid], ...]]:
+    """Modules ignored, grids of modules, and grids of patterns, from `dynamic`; its patterns of ignored ones are left
+    out, as the tensors tell."""
+    ignored: list[str] = []
+    modules: dict[str, Grid] = {}
+    patterns: list[tuple[str, Grid]] = []
+    for rule, changed in rules.items():
+        pattern = rule.removeprefix("+:").removeprefix("-:")
+        name = re.sub(r"\\(.)", r"\1", pattern[1:-1])
+        exact = pattern == f"^{re.escape(name)}$"
+        if rule.startswith("-:"):
+            ignored += [name] * exact
+            continue
+        found = {**_changed(common), **dict(changed)}
+        try:
+            grid = Grid(int(found["bits"]), int(found["group_size"]), bool(found["sym"]))
+        except (TypeError, ValueError):
+            raise FormatError(f"the rule {rule!r} of gptq names no bits or group size") from None
+        if exact:
+            modules[name] = grid
+        else:
+            patterns.append((pattern, grid))
+    return tuple(ignored), modules, tuple(patterns)

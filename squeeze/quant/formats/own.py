@@ -1,0 +1,172 @@
+"""Our own format, `squeeze`: everything that a QuantizedTensor can be, also what the standard formats cannot hold.
+
+docs/format.md specifies it. A module has codes int32 [O, ceil(I bits / 32)], packed along the inputs; scales
+[P, O, G]; grid int64 [4]: O, I, bits and group size; and where the weight has them zeros int32
+[O, ceil(G bits / 32)], packed along the groups, codebook float32 [P, levels], global_scale float32 [], outlier_inputs
+int32 [K] and outliers [O, K].
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from squeeze.errors import FormatError
+from squeeze.quant.formats import bits as packing
+from squeeze.quant.formats.common import expect, group_size_of, scales_as, take, torch_dtype
+from squeeze.quant.formats.spec import Grid, QuantizationSpec
+from squeeze.quant.tensor import QuantizedTensor
+
+METHOD = "squeeze-quantized"  # of the quantization_config
+_VERSION = 1
+NARROW = (torch.float8_e8m0fnu, torch.float8_e4m3fn)  # of one byte: MXFP4's scales, NVFP4's
+
+
+@dataclass(frozen=True)
+class SqueezeFormat:
+    """The format `squeeze`."""
+
+    name: str = "squeeze"
+    leaves: tuple[str, ...] = (
+        *("codes", "scales", "grid", "zeros", "codebook", "global_scale", "outlier_inputs", "outliers"),
+    )
+
+    def check(self, spec: QuantizationSpec) -> None:
+        """Holds everything."""
+
+    def tensors(self, name: str, weight: QuantizedTensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """As Format.tensors; scales keep their dtype, and those of `scale_bits` 8 are stored in 8 bits."""
+        stored = {
+            "codes": packing.pack(weight.codes, weight.bits),
+            "scales": weight.scales if weight.scale_bits is None else _narrow(name, weight),
+            "grid": torch.tensor([*weight.shape, weight.bits, weight.group_size]),
+        }
+        if weight.zeros is not None:
+            stored["zeros"] = packing.pack(weight.zeros, weight.bits)
+        if weight.codebook is not None:
+            stored["codebook"] = weight.codebook.to(torch.float32).clone()  # modules may share it; files may not
+        if weight.global_scale is not None:
+            stored["global_scale"] = weight.global_scale.to(torch.float32)
+        if weight.outliers is not None:
+            stored["outlier_inputs"], stored["outliers"] = weight.outliers[0].to(torch.int32), weight.outliers[1]
+        return {f"{name}.{leaf}": tensor.contiguous() for leaf, tensor in stored.items()}
+
+    def weight(self, name: str, tensors: Mapping[str, torch.Tensor], spec: QuantizationSpec) -> QuantizedTensor:
+        found = self.stored(name, tensors)
+        spec.of(name).check(name, found)
+        return found
+
+    def stored(self, name: str, tensors: Mapping[str, torch.Tensor]) -> QuantizedTensor:
+        """As `weight`, from the tensors alone, which tell all."""
+        words, scales = take(name, tensors, "codes", torch.int32), take(name, tensors, "scales")
+        grid, zeros = take(name, tensors, "grid", torch.int64), tensors.get(f"{name}.zeros")
+        if grid.numel() != 4 or scales.ndim != 3:
+            raise FormatError(f"{name}: is not a matrix")
+        outputs, inputs, bits, group_size = (int(size) for size in grid.flatten().tolist())
+        Grid(bits, group_size)
+        planes, groups = scales.shape[0], scales.shape[2]
+        expect(name, "codes", words, outputs, packing.words_for(inputs, bits))
+        expect(name, "scales", scales, planes, outputs, groups)
+        if zeros is not None:
+            expect(name, "zeros", zeros, outputs, packing.words_for(groups, bits))
+            zeros = packing.unpack(zeros, bits, groups)
+        narrow = scales.dtype in NARROW
+        found = QuantizedTensor(
+            packing.unpack(words, bits, inputs),
+            scales.to(torch.float32) if narrow else scales,
+            zeros,
+            bits,
+            group_size_of(name, inputs, groups, group_size),
+            tensors.get(f"{name}.codebook"),
+            tensors.get(f"{name}.global_scale"),
+            _outliers(name, tensors, outputs, inputs),
+            8 if narrow else None,
+        )
+        _check_codes(name, found, planes)
+        return found
+
+    def config(self, spec: QuantizationSpec) -> dict[str, Any]:
+        return {
+            "quant_method": METHOD,
+            "version": _VERSION,
+            **_described(spec.common),
+            "ignored": list(spec.ignored),
+            "modules": {name: _described(grid) for name, grid in spec.modules.items()},
+            "patterns": [[pattern, _described(grid)] for pattern, grid in spec.patterns],
+            "dtype": str(spec.dtype).removeprefix("torch."),
+            "method": spec.method,
+        }
+
+    def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
+        if config.get("version") != _VERSION:
+            raise FormatError(f"version {config.get('version')!r} of squeeze's format is unknown: use a newer squeeze")
+        try:
+            common = _grid(config)
+            modules = {str(name): _grid(grid) for name, grid in dict(config.get("modules") or {}).items()}
+            patterns = tuple((str(pattern), _grid(grid)) for pattern, grid in config.get("patterns") or ())
+            ignored = tuple(str(name) for name in config.get("ignored") or ())
+        except (KeyError, TypeError, ValueError):
+            raise FormatError("the quantization_config does not say on which grid the weights are") from None
+        method = config.get("method")
+        dtype = torch_dtype(config.get("dtype"))
+        return QuantizationSpec(
+            *(common.bits, common.group_size, common.symmetric, common.codebook, common.outliers),
+            *(ignored, modules, dtype, None if method is None else str(method), patterns),
+        )
+
+
+def _described(grid: Grid) -> dict[str, Any]:
+    return {
+        "bits": grid.bits,
+        "group_size": grid.group_size,
+        "symmetric": grid.symmetric,
+        "codebook": grid.codebook,
+        "outliers": grid.outliers,
+    }
+
+
+def _grid(config: Mapping[str, Any]) -> Grid:
+    codebook = config.get("codebook")
+    return Grid(
+        *(int(config["bits"]), int(config["group_size"]), bool(config.get("symmetric", True))),
+        *(None if codebook is None else str(codebook), bool(config.get("outliers", False))),
+    )
+
+
+def _narrow(name: str, weight: QuantizedTensor) -> torch.Tensor:
+    """The scales in the first type of one byte that holds them all."""
+    if weight.scale_bits != 8:
+        raise FormatError(f"{name}: scales of {weight.scale_bits} bits cannot be stored, only of 8")
+    for dtype in NARROW:
+        try:
+            return scales_as(dtype, name, weight.scales)
+        except FormatError:
+            continue
+    raise FormatError(f"{name}: the scales are neither powers of two nor 8-bit floats (e4m3)")
+
+
+def _outliers(
+    name: str, tensors: Mapping[str, torch.Tensor], outputs: int, inputs: int
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    if f"{name}.outliers" not in tensors:
+        return None
+    columns, values = take(name, tensors, "outlier_inputs", torch.int32).long(), take(name, tensors, "outliers")
+    expect(name, "outliers", values, outputs, columns.numel())
+    if columns.numel() and not 0 <= int(columns.min()) <= int(columns.max()) < inputs:
+        raise FormatError(f"{name}: an outlier column lies outside the {inputs} inputs")
+    return columns, values
+
+
+def _check_codes(name: str, weight: QuantizedTensor, planes: int) -> None:
+    """Raises FormatError where codes or planes have no entry in the codebook."""
+    if weight.codebook is None:
+        if planes != 1:
+            raise FormatError(f"{name}: {planes} planes of scales, but no codebook")
+        return
+    if weight.codebook.ndim != 2 or weight.codebook.shape[0] != planes:
+        raise FormatError(
+            f"{name}: the codebook has shape {list(weight.codebook.shape)}, but there are {planes} planes"
+        )
+    if weight.codes.numel() and int(weight.codes.max()) >= weight.codebook.shape[1]:
+        raise FormatError(f"{name}: a code is beyond the {weight.codebook.shape[1]} entries of the codebook")

@@ -1,0 +1,102 @@
+"""How a checkpoint is quantised: one description, which every format writes into config.json in its own words."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from squeeze.errors import FormatError
+from squeeze.quant.tensor import QuantizedTensor
+
+__all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec"]
+
+BITS = (2, 3, 4, 8)
+CODEBOOKS = ("nf4", "mxfp4", "nvfp4", "ternary")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What the weights of one module may be.
+
+    bits: of a code. group_size: inputs that share a scale, -1 for one scale a row. symmetric: integers
+    without zero points. codebook: a name in CODEBOOKS where codes are not integers; `symmetric` then
+    means nothing. outliers: whether some input columns may be kept as they were.
+    """
+
+    bits: int
+    group_size: int = 128
+    symmetric: bool = True
+    codebook: str | None = None
+    outliers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.bits not in BITS:
+            raise FormatError(f"{self.bits} bits: choose from {', '.join(map(str, BITS))}")
+        if self.group_size != -1 and self.group_size < 1:
+            raise FormatError(f"groups of {self.group_size}: name a positive number, or -1 for one scale a row")
+        if self.codebook is not None and self.codebook not in CODEBOOKS:
+            raise FormatError(f"codebook {self.codebook!r} is unknown: choose from {', '.join(CODEBOOKS)}")
+
+    def inputs(self, columns: int) -> int:
+        """`QuantizedTensor.group_size` for a weight of so many inputs."""
+        return columns if self.group_size == -1 else min(self.group_size, columns)
+
+    def check(self, name: str, weight: QuantizedTensor) -> None:
+        """Raises FormatError where `weight` does not lie on this grid."""
+        faults = {
+            f"has {weight.bits} bits, not {self.bits}": weight.bits != self.bits,
+            f"has groups of {weight.group_size}": self.inputs(weight.shape[1])
+            != min(weight.group_size, weight.shape[1]),
+            "has zero points": self.codebook is None and self.symmetric and weight.zeros is not None,
+            "has no zero points": self.codebook is None and not self.symmetric and weight.zeros is None,
+            "is on a codebook": self.codebook is None and weight.codebook is not None,
+            f"is not on the codebook {self.codebook}": self.codebook is not None and weight.codebook is None,
+            "keeps outliers": not self.outliers and weight.outliers is not None,
+        }
+        for fault, present in faults.items():
+            if present:
+                raise FormatError(f"{name}: the weight {fault}, which is not what the checkpoint's description says")
+
+
+@dataclass(frozen=True)
+class QuantizationSpec(Grid):
+    """The grid of most modules, and what is different elsewhere.
+
+    ignored: names of linear modules that are not quantised, the output head's among them. modules: grids of
+    modules that have another than most, by name. dtype: of the scales and of all that is not quantised.
+    method: by which the weights were chosen, for the record. patterns: grids of modules whose names begin
+    with what a regular expression fits, the first one counts; other writers' files have them.
+    """
+
+    ignored: tuple[str, ...] = ()
+    modules: Mapping[str, Grid] = field(default_factory=dict)
+    dtype: torch.dtype = torch.bfloat16
+    method: str | None = None
+    patterns: tuple[tuple[str, Grid], ...] = ()
+
+    def of(self, name: str) -> Grid:
+        """The grid of the module `name`. Raises FormatError where a pattern is no regular expression."""
+        if name in self.modules:
+            return self.modules[name]
+        try:
+            return next((grid for pattern, grid in self.patterns if re.match(pattern, name)), self.common)
+        except re.error as error:
+            raise FormatError(f"a pattern in the quantization_config is no regular expression: {error}") from None
+
+    @property
+    def common(self) -> Grid:
+        """The grid of most modules."""
+        return Grid(self.bits, self.group_size, self.symmetric, self.codebook, self.outliers)
+
+    @property
+    def grids(self) -> dict[str, Grid]:
+        """Every grid in use, with how an error message calls it."""
+        exceptions = [*self.modules.items(), *self.patterns]
+        return {"": self.common, **{f"{name}: ": grid for name, grid in exceptions}}
+
+    def with_bits(self, bits: Mapping[str, int]) -> "QuantizationSpec":
+        """The same with so many bits for the modules named: what a search for the best mix hands in."""
+        changed = {name: replace(self.of(name), bits=count) for name, count in bits.items()}
+        modules = {name: grid for name, grid in {**self.modules, **changed}.items() if grid != self.common}
+        return replace(self, modules=modules)
