@@ -320,5 +320,7 @@ def bench(
         raise click.exceptions.Exit(1)
 
 
-for _command in (packing.pack, packing.unpack, packing.verify, packing.inspect, models.import_, models.evaluate):
+for _command in (packing.pack, packing.unpack, packing.verify, packing.inspect):
+    main.add_command(_command)
+for _command in (models.import_, models.quantize, models.evaluate):
     main.add_command(_command)

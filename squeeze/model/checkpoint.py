@@ -73,19 +73,21 @@ class Checkpoint:
     def bytes_of(self, names: Iterable[str]) -> int:
         return sum(self.info(name).size for name in names)
 
-    def load(self, names: Iterable[str], device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
-        """Tensors in their own types. Raises FormatError where one is not of floats, or not all finite."""
+    def load(
+        self, names: Iterable[str], device: torch.device | str = "cpu", strict: bool = True
+    ) -> dict[str, torch.Tensor]:
+        """Tensors in their own types. strict: raises FormatError where one is not of floats, or not all finite."""
         loaded: dict[str, torch.Tensor] = {}
         by_file: dict[Path, list[str]] = {}
         for name in names:
-            if (dtype := self.info(name).dtype) not in _FLOATS:
+            if strict and (dtype := self.info(name).dtype) not in _FLOATS:
                 raise FormatError(f"{self.folder}: tensor {name!r} is of type {dtype}; bf16, fp16 and fp32 are taken")
             by_file.setdefault(self.files[name].path, []).append(name)
         for path, wanted in by_file.items():
             with safe_open(path, framework="pt", device=str(device)) as file:  # type: ignore[no-untyped-call]
                 for name in wanted:
                     tensor: torch.Tensor = file.get_tensor(name)
-                    if not torch.isfinite(tensor).all():
+                    if strict and not torch.isfinite(tensor).all():
                         raise FormatError(f"{self.folder}: tensor {name!r} has values that are not finite")
                     loaded[name] = tensor
         return loaded

@@ -6,10 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from squeeze import cores, files
+from squeeze.errors import QualityError
+from squeeze.options import Size
+
+if TYPE_CHECKING:
+    from squeeze.quant.method import GridMethod
 
 Command = Callable[..., None]
 _PATH = click.Path(path_type=Path)
@@ -108,6 +114,120 @@ def evaluate(
     for name, value in found.as_json().items():
         if value is not None:
             click.echo(f"{name.replace('_', ' ') + ':':<20}{value:.6g}")
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=_PATH)
+@click.argument("target", metavar="OUT", type=_PATH)
+@click.option("--method", type=click.Choice(["gptq", "rtn"]), default="gptq", help="How codes are chosen (gptq).")
+@click.option("--bits", type=click.Choice(["2", "3", "4", "8"]), default="4", help="Of a code (4).")
+@click.option("--group-size", default=64, metavar="N", help="Inputs that share a scale (64); -1 for all of a row.")
+@click.option("--asymmetric/--symmetric", default=False, help="With or without zero points (without).")
+@click.option("--grid", default="integer", metavar="NAME", help="integer, nf4, mxfp4, nvfp4, ternary, ternary-planes.")
+@click.option("--clip/--no-clip", default=True, help="Search each group's range for the least error (yes).")
+@click.option("--act-order/--no-act-order", default=True, help="GPTQ: largest inputs first (yes).")
+@click.option("--dynamic", is_flag=True, help="GPTQ: choose a group's scale when it is reached.")
+@click.option("--damping", default=0.01, metavar="X", help="GPTQ: share of the mean diagonal added to it (0.01).")
+@click.option("--refine", default=1, metavar="N", type=click.IntRange(0), help="GPTQ: rounds of refinement (1).")
+@click.option("--outliers", default=0, metavar="N", type=click.IntRange(0), help="GPTQ: inputs kept as they are.")
+@click.option("--rotate", is_flag=True, help="Rotate a Llama-type network first (QuaRot's R1 and R2).")
+@click.option("--rotation-block", metavar="N", type=click.IntRange(2), help="Rotate in blocks of N.")
+@click.option("--target-bits", metavar="X", type=float, help="Choose bits by matrix: X stored bits a weight in all.")
+@click.option("--target-size", "target_bytes", metavar="SIZE", type=Size(), help="Or a whole checkpoint of SIZE.")
+@click.option("--correction", default=0.5, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (0.5).")
+@click.option("--format", "format_", default="compressed-tensors", metavar="NAME", help="How it is stored, see below.")
+@click.option("--calibration", metavar="FILE", help="Text, .jsonl, a data set's name, or self (default).")
+@click.option("--samples", default=128, metavar="N", type=click.IntRange(1), help="Calibration sequences (128).")
+@click.option("--sequence-length", default=512, metavar="L", type=click.IntRange(2), help="Tokens of each (512).")
+@click.option("--seed", default=0, metavar="N", help="Of what is chosen at random (0).")
+@click.option("--ignore", multiple=True, metavar="PART", help="Leave modules with this in their names; repeatable.")
+@click.option("--text", metavar="FILE", type=_PATH, help="Measure the quality on this text, before and after.")
+@click.option("--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only.")
+@click.option("--max-ppl-increase", metavar="PERCENT", type=float, help="Exit with 3 where perplexity rises by more.")
+@click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above.")
+@click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
+@_computing
+@_saying
+def quantize(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Quantise the weights of a model's folder, block by block, and report what it cost.
+
+    Formats: compressed-tensors and gptq (which vLLM and transformers load), gptq_v2, squeeze (which holds every grid)
+    and dense (bf16 again).
+
+    Example: squeeze quantize my-model my-model-4bit --bits 4 --calibration wiki.txt
+    """
+    from squeeze.model.estimate import estimate
+    from squeeze.quant import api
+
+    use(threads)
+    allowed = {name: options.pop(name) for name in ("max_ppl_increase", "max_kl")}
+    text, windows = options.pop("text"), options.pop("windows")
+    if text is None and any(value is not None for value in allowed.values()):
+        raise click.UsageError("--max-ppl-increase and --max-kl need --text")
+    method = _method(options)
+    if not quiet:
+        calibrated = options["samples"] * options["sequence_length"] if method.needs_hessian else 0
+        click.echo(str(estimate(source, calibrated, options["correction"] > 0, options["device"])), err=True)
+    with _steps(target.name, quiet) as progress:
+        report = api.quantize(
+            source,
+            method,
+            out=target,
+            format=options.pop("format_"),
+            overwrite=options.pop("force"),
+            progress=progress,
+            **options,
+        )
+    if text is not None:
+        api.measure(report, text, windows, options["device"])
+    click.echo(json.dumps(report.as_json()) if as_json else report.table())
+    try:
+        report.check(**allowed)
+    except QualityError as error:
+        raise _Worse(str(error)) from error
+
+
+class _Worse(click.ClickException):
+    """The result is there, but is not good enough."""
+
+    exit_code = 3
+
+
+def _method(options: dict[str, Any]) -> "GridMethod":
+    """The method that options name, which are taken out of them."""
+    from dataclasses import fields
+
+    from squeeze.quant.api import METHODS
+
+    chosen = METHODS[options.pop("method")]
+    options["bits"], options["symmetric"] = int(options["bits"]), not options.pop("asymmetric")
+    known = {entry.name for entry in fields(chosen)}
+    given = {name: options.pop(name) for name in _OF_METHODS}
+    return chosen(**{name: value for name, value in given.items() if name in known})
+
+
+_OF_METHODS = (
+    *("bits", "group_size", "symmetric", "grid", "clip"),
+    *("act_order", "dynamic", "damping", "refine", "outliers"),
+)
+
+
+@contextmanager
+def _steps(name: str, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on the terminal, if there is one, that names the block at work."""
+    from tqdm import tqdm
+
+    def step(what: str, done: int, total: int) -> None:
+        if files.interrupted.is_set():
+            raise KeyboardInterrupt
+        shown.total = total
+        shown.set_postfix_str(what, refresh=False)
+        shown.update(done - shown.n)
+
+    hidden = quiet or not sys.stderr.isatty()
+    with tqdm(total=0, desc=name, unit=" blocks", leave=False, disable=hidden) as shown:
+        yield step
 
 
 @contextmanager
