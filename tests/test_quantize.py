@@ -333,4 +333,4 @@ def test_every_method_has_its_name():
     from squeeze.quant.api import METHODS
     from squeeze.quant.method import GridMethod
 
-    assert METHODS == {method.name: method for method in GridMethod.__subclasses__()}
+    assert {method.name: method for method in GridMethod.__subclasses__()} == METHODS
