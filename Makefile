@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BENCH_FILES = $(shell find "$(SQUEEZE_CORPUS)" -type f | sort)
 
-.PHONY: demo test test-slow lint bench golden clean
+.PHONY: demo demo-model test test-slow lint bench golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -19,6 +19,9 @@ BENCH_FILES = $(shell find "$(SQUEEZE_CORPUS)" -type f | sort)
 
 demo: .venv/stamp
 	$(BIN)/python bench/demo.py
+
+demo-model: .venv/stamp
+	$(BIN)/python bench/demo_model.py
 
 test: .venv/llamacpp
 	$(BIN)/python -m pytest

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         FormatError,
         LevelError,
         ModelError,
+        QualityError,
         SqueezeError,
         TruncatedError,
         VerifyError,
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from squeeze.packing.load import load
     from squeeze.packing.pack import pack
     from squeeze.packing.unpack import unpack, verify
+    from squeeze.quant.api import quantize
+    from squeeze.quant.gptq import GPTQ
+    from squeeze.quant.rtn import RTN
 
 __version__ = "0.1.0"
 
@@ -34,6 +38,9 @@ _HOMES = {
     "pack": "squeeze.packing.pack",
     "unpack": "squeeze.packing.unpack",
     "verify": "squeeze.packing.unpack",
+    "quantize": "squeeze.quant.api",
+    "GPTQ": "squeeze.quant.gptq",
+    "RTN": "squeeze.quant.rtn",
     "SqueezeError": "squeeze.errors",
     "FormatError": "squeeze.errors",
     "DamagedError": "squeeze.errors",
@@ -41,13 +48,17 @@ _HOMES = {
     "LevelError": "squeeze.errors",
     "ModelError": "squeeze.errors",
     "VerifyError": "squeeze.errors",
+    "QualityError": "squeeze.errors",
 }
 
 __all__ = [
+    "GPTQ",
+    "RTN",
     "DamagedError",
     "FormatError",
     "LevelError",
     "ModelError",
+    "QualityError",
     "SqueezeError",
     "TruncatedError",
     "VerifyError",
@@ -58,6 +69,7 @@ __all__ = [
     "load",
     "open",
     "pack",
+    "quantize",
     "unpack",
     "verify",
 ]

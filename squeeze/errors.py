@@ -27,3 +27,7 @@ class VerifyError(SqueezeError):
 
 class ModelError(SqueezeError):
     """A language model is missing, is not the one that the file needs, or is of a kind that squeeze cannot run."""
+
+
+class QualityError(SqueezeError):
+    """A compressed model is worse than the user allows. It is written all the same."""

@@ -1,0 +1,68 @@
+"""What compressing a checkpoint will take, from its headers alone and one matrix product timed on this machine."""
+
+import re
+import time
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+
+from squeeze.model.checkpoint import Checkpoint
+
+__all__ = ["Estimate", "estimate"]
+
+_BLOCK = re.compile(r"(.*?\.\d+)\.")
+_BASE = 500 << 20  # bytes of torch and transformers themselves
+_SWEEP = 12  # times the products that the sweep over a matrix costs beside its O I^2 multiplications
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """memory: peak bytes; disk: bytes beside the output while it runs; seconds."""
+
+    memory: int
+    disk: int
+    seconds: float
+
+    def __str__(self) -> str:
+        minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{self.seconds:.0f} s"
+        return f"This will take about {self.memory >> 20} MiB of memory, {self.disk >> 20} MiB of disk and {minutes}."
+
+
+def estimate(source: Path | str, tokens: int, correction: bool, device: str = "cpu") -> Estimate:
+    """tokens: of calibration, 0 for none. Raises FormatError where `source` is not a checkpoint."""
+    checkpoint = Checkpoint.open(source)
+    blocks: dict[str, int] = {}
+    outer, largest, squares, multiplications, width = 0, 0, 0, 0, 0
+    for name in checkpoint.files:
+        shape = checkpoint.info(name).shape
+        match = _BLOCK.match(name)
+        if not match:
+            outer = max(outer, checkpoint.info(name).size)
+            continue
+        blocks[match[1]] = blocks.get(match[1], 0) + prod(shape)
+        if len(shape) == 2:
+            rows, inputs = shape
+            squares += inputs * inputs
+            multiplications += rows * inputs * inputs
+            largest = max(largest, 20 * rows * inputs + 40 * inputs * inputs)
+            width = max(width, min(rows, inputs))
+    copies = 2 if correction else 1
+    memory = max(4 * copies * max(blocks.values(), default=0) + largest, 2 * outer) + _BASE
+    if not tokens:
+        return Estimate(memory, 0, 2 * sum(blocks.values()) * 100 / _speed(device))
+    forward = 2 * sum(blocks.values()) * tokens * 2.2 * copies  # each block runs about 2.2 times for its stages
+    gram = 2 * squares * tokens * copies * 0.6  # matrices that share inputs share their statistics
+    total = forward + gram + _SWEEP * multiplications
+    return Estimate(memory, 4 * 2 * copies * tokens * width, total / _speed(device))
+
+
+def _speed(device: str) -> float:
+    """Floating point operations a second in float32."""
+    a = torch.randn((512, 1024), device=device)
+    b = torch.randn((1024, 1024), device=device)
+    a @ b
+    started = time.perf_counter()
+    float((a @ b).sum())
+    return 2 * 512 * 1024 * 1024 / max(time.perf_counter() - started, 1e-6)

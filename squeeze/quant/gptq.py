@@ -1,0 +1,202 @@
+"""GPTQ: rounds one column of a matrix after the other and lets the columns that follow make up for the error.
+
+Frantar et al. 2022 (arXiv 2210.17323): with the Cholesky factor U of the inverse Hessian, the error of column j is
+spread over the columns behind it in proportion to row j of U. What refine.py adds comes after that.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from squeeze.errors import SqueezeError
+from squeeze.quant import refine
+from squeeze.quant.grid import Params
+from squeeze.quant.method import GridMethod, Result
+from squeeze.quant.rtn import RTN
+from squeeze.quant.tensor import QuantizedTensor
+
+__all__ = ["GPTQ", "HessianError"]
+
+LARGE = 4096  # inputs above which float32 is tried first
+_ESCALATIONS = 6  # times that the damping is multiplied by 10
+
+
+class HessianError(SqueezeError):
+    """A Hessian cannot be factorised, however much it is damped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTQ(GridMethod):
+    """damping: share of the Hessian's mean diagonal that is added to it. block_size: columns whose errors are spread
+    to the columns behind the block at once. act_order: columns with the largest inputs first; groups stay contiguous,
+    so no g_idx is stored (with dynamic scales whole groups are ordered, and columns in each). dynamic: choose a group's
+    scales when its first column is reached instead of before all. weighted: clip by squared error weighted with the
+    Hessian's diagonal. refine: rounds of refitting scales and re-rounding columns after the sweep. outliers: columns
+    kept in the weight's own type, those with the largest inputs (QUIK, Ashkboos et al. 2023). exact: all in float64."""
+
+    name: ClassVar[str] = "gptq"
+    needs_hessian: ClassVar[bool] = True
+
+    damping: float = 0.01
+    block_size: int = 128
+    act_order: bool = True
+    dynamic: bool = False
+    weighted: bool = True
+    refine: int = 1
+    outliers: int = 0
+    exact: bool = False
+
+    @classmethod
+    def textbook(cls, **options: object) -> "GPTQ":
+        """The paper's own algorithm: dynamic scales from the whole range, no order, nothing after the sweep."""
+        plain = {"clip": False, "act_order": False, "dynamic": True, "weighted": False, "refine": 0, "exact": True}
+        return cls(**{**plain, **options})  # type: ignore[arg-type]
+
+    def apply(self, weight: torch.Tensor, hessian: torch.Tensor) -> QuantizedTensor:
+        """weight [O, I] of floats; hessian: [I, I], the mean (or sum) of x x^T over inputs x.
+
+        Raises HessianError where the Hessian cannot be used.
+        """
+        return self.compress(weight, hessian).tensor
+
+    def fallback(self) -> RTN:
+        options = ("bits", "group_size", "symmetric", "grid", "clip", "scale_dtype")
+        return RTN(**{name: getattr(self, name) for name in options})
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result:
+        if hessian is None or hessian.shape != (weight.shape[1], weight.shape[1]):
+            raise HessianError(f"a matrix of {weight.shape[1]} inputs needs a Hessian of that size")
+        dtype, values = self.stored_as(weight), weight.to(torch.float64 if self.exact else torch.float32)
+        hessian = hessian.to(values.dtype)
+        dead = hessian.diagonal() == 0
+        notes: tuple[str, ...] = (f"{int(dead.sum())} inputs are always 0",) if dead.any() else ()
+        values = values.masked_fill(dead, 0)
+        kept = hessian.diagonal().argsort(descending=True)[: self.outliers]
+        order = self._order(hessian.diagonal(), kept)
+        upper, damping = inverse_factor(hessian[order[:, None], order], self.damping)
+        if damping > self.damping:
+            notes += (f"damping raised to {damping:g}",)
+        importance = hessian.diagonal() if self.weighted else None
+        params = self.fit(values.index_fill(1, kept, 0), importance, dtype)
+        codes, compensated = self._sweep(values, order, upper, params, dtype, len(kept))
+        for _ in range(self.refine if not len(kept) else 0):
+            codes, params = refine.refine(self, values, hessian, codes, params, dtype)
+        tensor = self.assemble(codes, params, dtype)
+        if len(kept):
+            tensor = with_outliers(tensor, kept, compensated[:, kept].to(weight.dtype))
+        return Result(tensor, notes)
+
+    def _order(self, diagonal: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        """The order in which columns are rounded; those that are kept come last and take up what is left."""
+        inputs = len(diagonal)
+        rank = torch.arange(inputs, device=diagonal.device, dtype=torch.float64)
+        if self.act_order:
+            rank = -diagonal.double()
+        if self.act_order and self.dynamic:
+            size = self.groups_of(inputs)
+            group = torch.arange(inputs, device=diagonal.device) // size
+            sums = torch.zeros(int(group[-1]) + 1, dtype=torch.float64, device=diagonal.device)
+            place = sums.index_add(0, group, diagonal.double()).argsort(descending=True, stable=True).argsort()[group]
+            rank = place.double() - 0.5 * diagonal.double() / diagonal.max().clamp(min=1e-30)
+        rank[kept] = torch.inf
+        return rank.argsort(stable=True)
+
+    def _sweep(
+        self,
+        weight: torch.Tensor,
+        order: torch.Tensor,
+        upper: torch.Tensor,
+        params: Params,
+        dtype: torch.dtype,
+        kept: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Codes [O, I], and the weights as they were when their column was rounded. Dynamic scales go into `params`."""
+        levels, size = self.levels(), self.groups_of(weight.shape[1])
+        work = weight[:, order]
+        groups, columns = (order // size).tolist(), order.tolist()
+        codes = torch.zeros(work.shape, dtype=torch.uint8, device=work.device)
+        seen: set[int] = set()
+        stop = len(columns) - kept
+        for first in range(0, stop, self.block_size):
+            last = min(first + self.block_size, stop)
+            errors = torch.empty((len(work), last - first), dtype=work.dtype, device=work.device)
+            for j in range(first, last):
+                if self.dynamic and groups[j] not in seen:
+                    seen.add(groups[j])
+                    self._refit(work, errors, upper, order, params, first, j, size, dtype)
+                mine = params[:, groups[j]]
+                code = levels.encode(work[:, j, None], mine)
+                error = (work[:, j] - levels.decode(code, mine)[:, 0]) / upper[j, j]
+                work[:, j + 1 : last].addr_(error, upper[j, j + 1 : last], alpha=-1)
+                errors[:, j - first], codes[:, j] = error, code[:, 0]
+            work[:, last:] -= errors @ upper[first:last, last:]
+        inverse = order.argsort()
+        return codes[:, inverse], work[:, inverse]
+
+    def _refit(
+        self,
+        work: torch.Tensor,
+        errors: torch.Tensor,
+        upper: torch.Tensor,
+        order: torch.Tensor,
+        params: Params,
+        first: int,
+        j: int,
+        size: int,
+        dtype: torch.dtype,
+    ) -> None:
+        """Parameters of column j's group from its columns as they stand, those behind the block brought up to date."""
+        group = int(order[j]) // size
+        places = (order // size == group).nonzero()[:, 0]
+        values = work[:, places].clone()
+        behind = places >= first + errors.shape[1]
+        if j > first and behind.any():
+            values[:, behind] -= errors[:, : j - first] @ upper[first:j][:, places[behind]]
+        fitted = self.levels().fit(values, None, dtype)
+        params.scale[:, :, group] = fitted.scale
+        if params.zero is not None and fitted.zero is not None:
+            params.zero[:, group] = fitted.zero
+
+
+def inverse_factor(hessian: torch.Tensor, damping: float) -> tuple[torch.Tensor, float]:
+    """Upper triangular U with U^T U the inverse of the damped Hessian, and the damping that it took.
+
+    Computed in float64, since below 1 % of damping float32 is unstable; a large Hessian with as much is tried in
+    float32 first, to save memory. Raises HessianError where ten times the damping, six times over, is not enough.
+    """
+    if not torch.isfinite(hessian.diagonal()).all():
+        raise HessianError("the Hessian is not finite")
+    share = damping
+    if (
+        len(hessian) > LARGE
+        and damping >= 0.01
+        and (upper := _factor(hessian.to(torch.float32, copy=True), share)) is not None
+    ):
+        return upper.to(hessian.dtype), share
+    for _ in range(_ESCALATIONS + 1):
+        if (upper := _factor(hessian.to(torch.float64, copy=True), share)) is not None:
+            return upper.to(hessian.dtype), share
+        share = 10 * max(share, 1e-5)
+    raise HessianError(f"the Hessian is not positive definite, even with a damping of {share / 10:g}")
+
+
+def _factor(work: torch.Tensor, damping: float) -> torch.Tensor | None:
+    """U in the type of a Hessian, which is overwritten; None where it fails."""
+    diagonal = work.diagonal()
+    diagonal[diagonal == 0] = 1
+    diagonal.add_(damping * diagonal.mean())
+    work, failed = torch.linalg.cholesky_ex(work)
+    if failed:
+        return None
+    work = torch.cholesky_inverse(work)
+    work, failed = torch.linalg.cholesky_ex(work, upper=True)
+    return None if failed or not torch.isfinite(work).all() else work
+
+
+def with_outliers(tensor: QuantizedTensor, columns: torch.Tensor, values: torch.Tensor) -> QuantizedTensor:
+    """The same tensor with columns kept as they are."""
+    from dataclasses import replace
+
+    order = columns.argsort()
+    return replace(tensor, outliers=(columns[order], values[:, order].contiguous()))

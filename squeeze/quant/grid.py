@@ -1,0 +1,253 @@
+"""Grids: which values a quantised weight can take, and how a group's scale and zero point are chosen.
+
+A grid works on groups: weights [..., n] whose last dimension shares a scale. It knows nothing of matrices or methods.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+
+from squeeze.errors import SqueezeError
+
+__all__ = ["CODEBOOKS", "Codebook", "Grid", "Integer", "Params", "make"]
+
+_SHRINKS = 40  # clipping ranges tried, from the whole one down
+_LEAST_SHRINK = 0.4
+_REFITS = 3
+
+
+@dataclass(frozen=True)
+class Params:
+    """Of groups of shape [...]. scale: float32 [P, ...], as it is stored; zero: float32 [...], or None; factor: of all
+    scales together, where they are stored as multiples of it."""
+
+    scale: torch.Tensor
+    zero: torch.Tensor | None = None
+    factor: torch.Tensor | None = None
+
+    def __getitem__(self, index: tuple[int | slice, ...]) -> "Params":
+        """Some of the groups."""
+        zero = None if self.zero is None else self.zero[index]
+        return Params(self.scale[(slice(None), *index)], zero, self.factor)
+
+
+class Grid(Protocol):
+    """bits: stored for each code. codebook: float32 [P, levels] or None. scale_bits: as QuantizedTensor has it.
+    free_scales: whether any float may be a scale. group_size: the only one that there is, None where any will do."""
+
+    @property
+    def bits(self) -> int: ...
+
+    @property
+    def scale_bits(self) -> int | None: ...
+
+    @property
+    def free_scales(self) -> bool: ...
+
+    @property
+    def group_size(self) -> int | None: ...
+
+    @property
+    def codebook(self) -> torch.Tensor | None: ...
+
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> Params:
+        """Parameters for weights [..., n], float32; importance: [..., n] or None, a factor of squared errors;
+        dtype: in which scales are stored."""
+        ...
+
+    def encode(self, weight: torch.Tensor, params: Params) -> torch.Tensor:
+        """uint8 codes of the nearest levels, for weights [..., n]."""
+        ...
+
+    def decode(self, codes: torch.Tensor, params: Params) -> torch.Tensor:
+        """float32 [..., n]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Integer:
+    """Integers of `bits`, with a zero point (asymmetric) or around the middle (symmetric).
+
+    clip: choose the range that has the least squared error instead of the whole range (Frantar et al. 2022 search it
+    likewise), then fit the scale to the codes by least squares.
+    """
+
+    bits: int = 4
+    symmetric: bool = True
+    clip: bool = False
+    scale_bits: ClassVar[int | None] = None
+    free_scales: ClassVar[bool] = True
+    group_size: ClassVar[int | None] = None
+
+    @property
+    def codebook(self) -> torch.Tensor | None:
+        return None
+
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> Params:
+        low, high = weight.amin(-1).clamp(max=0), weight.amax(-1).clamp(min=0)
+        if not self.clip:
+            return self._params(low, high, dtype)
+        return _least_error(self, weight, importance, [self._params(s * low, s * high, dtype) for s in _shrinks()])
+
+    def _params(self, low: torch.Tensor, high: torch.Tensor, dtype: torch.dtype) -> Params:
+        top = (1 << self.bits) - 1
+        if self.symmetric:
+            return Params(stored(2 * torch.maximum(-low, high) / top, dtype)[None])
+        scale = stored((high - low) / top, dtype)
+        return Params(scale[None], torch.round(-low / scale).clamp(0, top))
+
+    def encode(self, weight: torch.Tensor, params: Params) -> torch.Tensor:
+        codes = torch.round(weight / params.scale[0][..., None]) + self._zero(params)
+        return codes.clamp_(0, (1 << self.bits) - 1).to(torch.uint8)
+
+    def decode(self, codes: torch.Tensor, params: Params) -> torch.Tensor:
+        return (codes.to(torch.float32) - self._zero(params)) * params.scale[0][..., None]
+
+    def _zero(self, params: Params) -> torch.Tensor | int:
+        return 1 << (self.bits - 1) if params.zero is None else params.zero[..., None]
+
+
+def _shrinks() -> list[float]:
+    return [1 - (1 - _LEAST_SHRINK) * i / _SHRINKS for i in range(_SHRINKS + 1)]
+
+
+def stored(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A positive scale rounded to the type in which it is stored, as float32; 1 where it would be 0."""
+    rounded = scale.to(dtype).to(torch.float32)
+    return torch.where(rounded > 0, rounded, torch.ones_like(rounded))
+
+
+def error(grid: Grid, weight: torch.Tensor, importance: torch.Tensor | None, params: Params) -> torch.Tensor:
+    """Squared error of each group [...]."""
+    difference = (grid.decode(grid.encode(weight, params), params) - weight).square_()
+    return (difference if importance is None else difference * importance).sum(-1)
+
+
+def _least_error(grid: Grid, weight: torch.Tensor, importance: torch.Tensor | None, tried: list[Params]) -> Params:
+    """Of each group's candidates the one with the least error."""
+    best, least = tried[0], error(grid, weight, importance, tried[0])
+    for params in tried[1:]:
+        found = error(grid, weight, importance, params)
+        better = found < least
+        zero = None if best.zero is None or params.zero is None else torch.where(better, params.zero, best.zero)
+        best = Params(torch.where(better, params.scale, best.scale), zero, best.factor)
+        least = torch.minimum(found, least)
+    return best
+
+
+_NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+_TRITS = (-1.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Codebook:
+    """Levels from a table times a scale. With two planes a weight is the sum of a level of each, with its own scale.
+
+    planes: [P][levels]. bits: stored for each code. scale_kind: "float"; "power" (of two, as MXFP4 has it);
+    "float8" (e4m3 below a global scale, as NVFP4 has it). group_size: the format's own, None where any will do.
+    """
+
+    planes: tuple[tuple[float, ...], ...]
+    bits: int
+    scale_kind: str = "float"
+    group_size: int | None = None
+
+    @property
+    def codebook(self) -> torch.Tensor:
+        return torch.tensor(self.planes)
+
+    @property
+    def scale_bits(self) -> int | None:
+        return None if self.scale_kind == "float" else 8
+
+    @property
+    def free_scales(self) -> bool:
+        return self.scale_kind == "float"
+
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> Params:
+        largest = weight.abs().amax(-1)
+        top = max(self.planes[0])
+        if self.scale_kind == "power":
+            exponent = torch.floor(torch.log2(largest.clamp(min=2.0**-120))) - 2  # 6 = 1.5 * 2^2 is the largest level
+            tried = [Params(torch.exp2(exponent + step).clamp(min=2.0**-126)[None]) for step in (0, 1, -1)]
+            return _least_error(self, weight, importance, tried)
+        if self.scale_kind == "float8":
+            factor = (largest.max() / top / 448).clamp(min=2.0**-100)  # 448 is the largest e4m3
+            ratios = [s * largest / top / factor for s in torch.linspace(1.0, 0.5, 11).tolist()]
+            tried = [Params(factor * stored(ratio, torch.float8_e4m3fn)[None], None, factor) for ratio in ratios]
+            return _least_error(self, weight, importance, tried)
+        if len(self.planes) == 1:
+            least = 0.3 if len(self.planes[0]) == 3 else _LEAST_SHRINK
+            shrinks = torch.linspace(1.0, least, _SHRINKS).tolist()
+            tried = [Params(stored(s * largest / top, dtype)[None]) for s in shrinks]
+            return self._refit(weight, importance, _least_error(self, weight, importance, tried), dtype)
+        spread = weight.abs().mean(-1)
+        tried = [
+            Params(torch.stack([stored(a * spread, dtype), stored(b * spread, dtype)]))
+            for a, b in ((1.2, 0.5), (1.5, 0.6), (1.8, 0.8), (1.5, 0.4), (2.2, 0.9))
+        ]
+        fitted = [self._refit(weight, importance, params, dtype) for params in tried]
+        return _least_error(self, weight, importance, fitted)
+
+    def _refit(
+        self, weight: torch.Tensor, importance: torch.Tensor | None, params: Params, dtype: torch.dtype
+    ) -> Params:
+        """Least squares for the scales given the codes, and back, a few times."""
+        table = self.codebook.to(weight.device)
+        weighted = torch.ones_like(weight) if importance is None else importance.expand_as(weight)
+        for _ in range(_REFITS):
+            levels = table[:, self.encode(weight, params).long()]  # [P, ..., n]
+            gram = torch.einsum("p...n,q...n,...n->...pq", levels, levels, weighted).double()
+            right = torch.einsum("p...n,...n,...n->...p", levels, weight, weighted).double()
+            ridge = 1e-6 * gram.diagonal(dim1=-2, dim2=-1).mean(-1) + 1e-30
+            gram = gram + ridge[..., None, None] * torch.eye(len(table), dtype=gram.dtype, device=gram.device)
+            scale = torch.linalg.solve(gram, right).abs().movedim(-1, 0).float()
+            params = _least_error(self, weight, importance, [params, Params(stored(scale, dtype))])
+        return params
+
+    def encode(self, weight: torch.Tensor, params: Params) -> torch.Tensor:
+        levels = (params.scale[..., None] * self._table(params)).sum(0)  # [..., levels]
+        best = torch.full_like(weight, torch.inf)
+        codes = torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device)
+        for code in range(levels.shape[-1]):
+            distance = (weight - levels[..., code, None]).abs()
+            better = distance < best
+            codes.masked_fill_(better, code)
+            best = torch.minimum(best, distance)
+        return codes
+
+    def decode(self, codes: torch.Tensor, params: Params) -> torch.Tensor:
+        levels = (params.scale[..., None] * self._table(params)).sum(0)
+        return levels.expand(*codes.shape[:-1], -1).gather(-1, codes.long())
+
+    def _table(self, params: Params) -> torch.Tensor:
+        shape = (len(self.planes), *(1,) * (params.scale.ndim - 1), -1)
+        return self.codebook.to(params.scale.device).reshape(shape)
+
+
+CODEBOOKS = {
+    "nf4": Codebook((_NF4,), 4),  # Dettmers et al. 2023
+    "mxfp4": Codebook((_E2M1,), 4, "power", 32),  # OCP Microscaling Formats 1.0
+    "nvfp4": Codebook((_E2M1,), 4, "float8", 16),
+    "ternary": Codebook((_TRITS,), 2),
+    "ternary-planes": Codebook(  # PTQTP (2025): two planes of trits
+        (tuple(a for a in _TRITS for _ in _TRITS), tuple(b for _ in _TRITS for b in _TRITS)), 4
+    ),
+}
+
+
+def make(name: str, bits: int, symmetric: bool, clip: bool) -> Grid:
+    """A grid by name: "integer" or a codebook's. Raises SqueezeError for a name or number of bits that is unknown."""
+    if name == "integer":
+        if not 2 <= bits <= 8:
+            raise SqueezeError(f"{bits} bits: an integer grid has 2 to 8")
+        return Integer(bits, symmetric, clip)
+    if name not in CODEBOOKS:
+        raise SqueezeError(f"grid {name!r} is unknown: choose from {', '.join(['integer', *CODEBOOKS])}")
+    return CODEBOOKS[name]

@@ -1,0 +1,121 @@
+"""What methods that quantise a matrix share: the choice of a grid, groups of inputs, and the QuantizedTensor made."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, Self
+
+import torch
+
+from squeeze.errors import SqueezeError
+from squeeze.quant import grid as grids
+from squeeze.quant.grid import Grid, Params
+from squeeze.quant.tensor import QuantizedTensor
+
+__all__ = ["GridMethod", "Method", "Result"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A compressed matrix, and what a report should say of it."""
+
+    tensor: QuantizedTensor
+    notes: tuple[str, ...] = ()
+
+
+class Method(Protocol):
+    """Something that compresses one matrix."""
+
+    name: ClassVar[str]
+    needs_hessian: ClassVar[bool]
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result:
+        """weight [O, I] of floats; hessian: float32 [I, I], the mean of x x^T over inputs x, or None."""
+        ...
+
+    def fallback(self) -> "Method":
+        """What to do where there are no statistics, or none that can be used."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridMethod:
+    """bits: 2, 3, 4 or 8 of an integer grid. group_size: inputs that share a scale, -1 for all of a row; MXFP4 and
+    NVFP4 have their own. symmetric: without zero points. grid: "integer" or a name of grid.CODEBOOKS. clip: search the
+    range of each group for the least squared error. scale_dtype: in which scales are stored; None for the weight's own
+    where it has 16 bits, else float16."""
+
+    name: ClassVar[str]
+    needs_hessian: ClassVar[bool]
+
+    bits: int = 4
+    group_size: int = 128
+    symmetric: bool = True
+    grid: str = "integer"
+    clip: bool = True
+    scale_dtype: torch.dtype | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        self.levels()
+        if self.group_size != -1 and self.group_size < 1:
+            raise SqueezeError(f"a group of {self.group_size} inputs: it needs at least 1, or -1 for all of a row")
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result:
+        """As Method.compress."""
+        raise NotImplementedError
+
+    def fallback(self) -> Method:
+        """As Method.fallback."""
+        raise NotImplementedError
+
+    def levels(self) -> Grid:
+        """The grid. Raises SqueezeError where there is none such."""
+        return grids.make(self.grid, self.bits, self.symmetric, self.clip)
+
+    def replaced(self, **changes: Any) -> Self:
+        """The same method with other parameters."""
+        from dataclasses import replace
+
+        return replace(self, **changes)
+
+    def groups_of(self, inputs: int) -> int:
+        """Inputs that share a scale in a row of so many."""
+        own = self.levels().group_size
+        if own and inputs % own:
+            raise SqueezeError(f"{self.grid} needs rows of a multiple of {own} inputs, and this has {inputs}")
+        return own or (inputs if self.group_size == -1 else min(self.group_size, inputs))
+
+    def stored_as(self, weight: torch.Tensor) -> torch.dtype:
+        """The type of the scales."""
+        if self.scale_dtype:
+            return self.scale_dtype
+        return weight.dtype if weight.dtype in (torch.float16, torch.bfloat16) else torch.float16
+
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> Params:
+        """Parameters [O, G] of a float32 matrix [O, I]; importance: [I] or None."""
+        size, levels = self.groups_of(weight.shape[1]), self.levels()
+        whole = weight.shape[1] // size * size
+        parts = []
+        for start, stop, n in ((0, whole, size), (whole, weight.shape[1], weight.shape[1] - whole)):
+            if start < stop:
+                groups = weight[:, start:stop].reshape(len(weight), -1, n)
+                shared = None if importance is None else importance[start:stop].reshape(1, -1, n)
+                parts.append(levels.fit(groups, shared, dtype))
+        zeros = [part.zero for part in parts if part.zero is not None]
+        return Params(
+            torch.cat([part.scale for part in parts], -1), torch.cat(zeros, -1) if zeros else None, parts[0].factor
+        )
+
+    def assemble(self, codes: torch.Tensor, params: Params, dtype: torch.dtype) -> QuantizedTensor:
+        """The result from codes uint8 [O, I] and parameters [O, G]."""
+        levels = self.levels()
+        scales = params.scale if params.factor is None else params.scale / params.factor
+        scales = scales.to(torch.float8_e4m3fn).float() if params.factor is not None else scales
+        return QuantizedTensor(
+            codes=codes.contiguous(),
+            scales=scales if levels.scale_bits else scales.to(dtype),
+            zeros=None if params.zero is None else params.zero.to(torch.uint8),
+            bits=levels.bits,
+            group_size=self.groups_of(codes.shape[1]),
+            codebook=levels.codebook,
+            global_scale=params.factor,
+            scale_bits=levels.scale_bits,
+        )

@@ -1,0 +1,163 @@
+"""Rotations fused into a Llama-type network, which spread large weights and inputs over many: the function stays.
+
+QuaRot (Ashkboos et al. 2024, arXiv 2404.00456), without the rotations that need kernels: R1 turns the residual stream
+(embedding, every input of a block's matrices, every output), R2 the values of each attention head. The factors of
+RMSNorm go into the matrices behind it. A block of 16 or 32 for R1 is what MR-GPTQ (2025, arXiv 2509.23202) uses for
+FP4, whose groups are that small.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+
+from squeeze.errors import ModelError
+from squeeze.model.checkpoint import Checkpoint
+from squeeze.packing.tensorfile import Tensor
+
+__all__ = ["RotatedCheckpoint", "hadamard", "rotation"]
+
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+_EMBEDDING, _HEAD, _NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+_NORM_BEFORE = {
+    **dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "input_layernorm"),
+    **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), "post_attention_layernorm"),
+}
+_OUT = ("self_attn.o_proj", "mlp.down_proj")
+
+
+@cache
+def hadamard(n: int) -> torch.Tensor | None:
+    """A matrix [n, n] of +1 and -1 whose rows are orthogonal, by Sylvester's, Paley's and product constructions;
+    None where these give none."""
+    if n in (1, 2):
+        return torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)[:n, :n]
+    if n % 4:
+        return None
+    if (n - 1) % 4 == 3 and _is_prime(n - 1):
+        return _bordered(n - 1, -1) + torch.eye(n, dtype=torch.float64)
+    if (n // 2 - 1) % 4 == 1 and _is_prime(n // 2 - 1):
+        core, eye = _bordered(n // 2 - 1, 1), torch.eye(n // 2, dtype=torch.float64)
+        one, other = torch.tensor([[1.0, 1], [1, -1]]).double(), torch.tensor([[1.0, -1], [-1, -1]]).double()
+        return torch.kron(core, one) + torch.kron(eye, other)
+    for d in range(2, n // 2 + 1):
+        if n % d == 0 and (a := hadamard(d)) is not None and (b := hadamard(n // d)) is not None:
+            return torch.kron(a, b)
+    return None
+
+
+def _is_prime(n: int) -> bool:
+    return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))
+
+
+def _bordered(q: int, sign: int) -> torch.Tensor:
+    """Paley's conference matrix [q + 1, q + 1]: quadratic residues modulo a prime q within a border of ones."""
+    residues = {i * i % q for i in range(1, q)}
+    character = torch.tensor([0.0] + [1.0 if i in residues else -1.0 for i in range(1, q)], dtype=torch.float64)
+    row = torch.arange(q)
+    out = torch.zeros((q + 1, q + 1), dtype=torch.float64)
+    out[1:, 1:] = character[(row[:, None] - row[None]) % q]
+    out[0, 1:], out[1:, 0] = 1, sign
+    return out
+
+
+def rotation(n: int, seed: int, block: int | None = None) -> torch.Tensor:
+    """Orthogonal [n, n] in float64: a Hadamard matrix with random signs, of blocks where asked for; a random
+    orthogonal matrix where there is no such Hadamard matrix."""
+    size = block or n
+    if n % size:
+        raise ModelError(f"a rotation in blocks of {size} does not fit {n} dimensions")
+    generator = torch.Generator().manual_seed(seed)
+    matrix = hadamard(size)
+    if matrix is None:
+        q, r = torch.linalg.qr(torch.randn((size, size), generator=generator, dtype=torch.float64))
+        one = q * r.diagonal().sign()
+    else:
+        one = matrix / size**0.5
+    signs = torch.randint(0, 2, (n, 1), generator=generator).double() * 2 - 1
+    return signs * torch.kron(torch.eye(n // size, dtype=torch.float64), one)
+
+
+@dataclass(frozen=True)
+class RotatedCheckpoint(Checkpoint):
+    """A checkpoint whose tensors are rotated as they are loaded. A head that is tied to the embedding is stored
+    apart, since the last norm's factors go into it."""
+
+    seed: int = 0
+    block: int | None = None
+    _factors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, seed: int = 0, block: int | None = None) -> "RotatedCheckpoint":
+        """Raises ModelError for architectures that are not of Llama's kind."""
+        kind = checkpoint.config.get("model_type")
+        if kind not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
+            raise ModelError(f"{checkpoint.folder}: architecture {kind!r} cannot be rotated; {known} can")
+        files = dict(checkpoint.files)
+        files.setdefault(_HEAD, files[_EMBEDDING])
+        return cls(checkpoint.folder, files, seed, block)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return {**Checkpoint.open(self.folder).config, "tie_word_embeddings": False}
+
+    @cached_property
+    def stream(self) -> torch.Tensor:
+        """R1, float64 [H, H]."""
+        return rotation(self.info(_EMBEDDING).shape[1], self.seed, self.block)
+
+    @cached_property
+    def values(self) -> torch.Tensor:
+        """R2, float64 [head size, head size]."""
+        heads = int(self.config["num_attention_heads"])
+        size = int(self.config.get("head_dim") or self.config["hidden_size"] // heads)
+        return rotation(size, self.seed + 1)
+
+    def info(self, name: str) -> Tensor:
+        return self.files[name].by_name[self._stored(name)]
+
+    def _stored(self, name: str) -> str:
+        return name if name in self.files[name].by_name else _EMBEDDING
+
+    def load(
+        self, names: Iterable[str], device: torch.device | str = "cpu", strict: bool = True
+    ) -> dict[str, torch.Tensor]:
+        found = {}
+        for name in names:
+            stored = self._stored(name)
+            tensor = super().load([stored], device, strict)[stored]
+            if tensor.is_floating_point():
+                tensor = self._rotated(name, tensor.double()).to(tensor.dtype).contiguous()
+            found[name] = tensor
+        return found
+
+    def _rotated(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        r1 = self.stream.to(tensor.device)
+        if name == _EMBEDDING:
+            return tensor @ r1
+        if name == _HEAD:
+            return (tensor * self._norm(_NORM, tensor)) @ r1
+        if name == _NORM or name.endswith("layernorm.weight"):
+            return torch.ones_like(tensor)
+        module, _, leaf = name.rpartition(".")
+        block, part = ".".join(module.split(".")[:3]), ".".join(module.split(".")[3:])
+        if part == "self_attn.v_proj":
+            tensor = self._heads(tensor)
+        if part in _NORM_BEFORE and leaf == "weight":
+            return (tensor * self._norm(f"{block}.{_NORM_BEFORE[part]}.weight", tensor)) @ r1
+        if part == "self_attn.o_proj" and leaf == "weight":
+            tensor = self._heads(tensor.T).T
+        return r1.T @ tensor if part in _OUT else tensor
+
+    def _heads(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rotate the rows [heads * size, ...] (or a bias) of each head."""
+        r2 = self.values.to(rows.device)
+        return (r2.T @ rows.reshape(-1, len(r2), rows[0].numel())).reshape(rows.shape)
+
+    def _norm(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        if name not in self._factors:
+            self._factors[name] = Checkpoint.load(self, [name])[name].double()
+        return self._factors[name].to(like.device)

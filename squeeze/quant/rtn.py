@@ -1,0 +1,38 @@
+"""Round to nearest: every weight to the nearest level of its group's grid, without looking at any input."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from squeeze.quant.grid import Params
+from squeeze.quant.method import GridMethod, Result
+from squeeze.quant.tensor import QuantizedTensor
+
+__all__ = ["RTN"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RTN(GridMethod):
+    """Rounding to nearest; the baseline, and the fallback of methods that need statistics."""
+
+    name: ClassVar[str] = "rtn"
+    needs_hessian: ClassVar[bool] = False
+
+    def apply(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> QuantizedTensor:
+        """weight [O, I] of floats; hessian counts for nothing."""
+        dtype, values = self.stored_as(weight), weight.float()
+        params = self.fit(values, None, dtype)
+        return self.assemble(encode(self, values, params), params, dtype)
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result:
+        return Result(self.apply(weight))
+
+    def fallback(self) -> "RTN":
+        return self
+
+
+def encode(method: GridMethod, weight: torch.Tensor, params: Params) -> torch.Tensor:
+    """Nearest codes [O, I], group by group."""
+    levels, size = method.levels(), method.groups_of(weight.shape[1])
+    return torch.cat([levels.encode(part, params[:, i]) for i, part in enumerate(torch.split(weight, size, 1))], 1)

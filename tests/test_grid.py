@@ -1,0 +1,81 @@
+"""Grids: the nearest level is taken, clipping helps, scales are those that are stored."""
+
+import pytest
+import torch
+
+from squeeze.quant.grid import CODEBOOKS, Integer, error
+from squeeze.quant.rtn import RTN
+
+WEIGHT = torch.randn((6, 5, 64), generator=torch.Generator().manual_seed(2)) * 0.05
+GRIDS = {
+    f"{bits}-{kind}": Integer(bits, kind == "sym", clip)
+    for bits in (2, 3, 4, 8)
+    for kind in ("sym", "asym")
+    for clip in (False, True)
+}
+GRIDS |= CODEBOOKS
+
+
+def test_every_codebook_is_tested_and_stored_in_its_bits():
+    for name, codebook in CODEBOOKS.items():
+        assert codebook.codebook.shape[1] <= 1 << codebook.bits, name
+        assert codebook.codebook.shape[0] == (2 if name.endswith("-planes") else 1)
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_no_level_is_nearer_than_the_one_taken(name):
+    grid = GRIDS[name]
+    params = grid.fit(WEIGHT, None, torch.float16)
+    levels = 1 << grid.bits if grid.codebook is None else grid.codebook.shape[1]
+    found = (grid.decode(grid.encode(WEIGHT, params), params) - WEIGHT).abs()
+    for code in range(levels):
+        other = grid.decode(torch.full(WEIGHT.shape, code, dtype=torch.uint8), params)
+        assert (found <= (other - WEIGHT).abs() + 1e-6).all()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_clipping_lowers_the_error_that_it_is_asked_to_lower(bits, symmetric):
+    importance = torch.rand(WEIGHT.shape, generator=torch.Generator().manual_seed(1))
+    whole, clipped = (Integer(bits, symmetric, clip) for clip in (False, True))
+    for weights in (None, importance):
+        before = error(whole, WEIGHT, weights, whole.fit(WEIGHT, weights, torch.float16)).sum()
+        after = error(clipped, WEIGHT, weights, clipped.fit(WEIGHT, weights, torch.float16)).sum()
+        assert after < before
+    mine, other = (clipped.fit(WEIGHT, weights, torch.float16) for weights in (importance, None))
+    assert error(clipped, WEIGHT, importance, mine).sum() < error(clipped, WEIGHT, importance, other).sum()
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_zeros_stay_zeros(name):
+    grid, zeros = GRIDS[name], torch.zeros((2, 3, 32))
+    params = grid.fit(zeros, None, torch.float16)
+    assert torch.isfinite(params.scale).all()
+    assert grid.decode(grid.encode(zeros, params), params).abs().max() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scales_are_what_is_stored(dtype):
+    for grid in (Integer(4, False, True), CODEBOOKS["nf4"], CODEBOOKS["ternary-planes"]):
+        scale = grid.fit(WEIGHT, None, dtype).scale
+        assert torch.equal(scale, scale.to(dtype).float())
+    powers = CODEBOOKS["mxfp4"].fit(WEIGHT, None, dtype).scale
+    assert torch.equal(powers, powers.to(torch.float8_e8m0fnu).float())
+
+
+def test_nvfp4_scales_are_float8_below_one_factor():
+    weight = torch.randn((4, 64), generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 0, 4)[:, None]
+    found = RTN(grid="nvfp4").apply(weight)
+    assert found.group_size == 16
+    assert torch.equal(found.scales, found.scales.to(torch.float8_e4m3fn).float())
+    assert float(found.scales.max()) == 448
+    assert (found.dequantize() - weight).norm() < 0.12 * weight.norm()
+
+
+def test_two_planes_of_trits_are_better_than_one():
+    errors = {}
+    for name in ("ternary", "ternary-planes"):
+        found = RTN(grid=name, group_size=64).apply(WEIGHT.reshape(6, -1))
+        errors[name] = float((found.dequantize() - WEIGHT.reshape(6, -1)).norm())
+        assert found.scales.shape[0] == len(found.codebook)
+    assert errors["ternary-planes"] < 0.6 * errors["ternary"]
