@@ -113,7 +113,7 @@ _FAST["executable"] = _FAST["other"]
 _RATES = (0.002, 0.015, 0.01, 0.002)
 _SSM = {
     5: Sizes(width=64, inner=128, chunk=16),
-    6: Sizes(width=64, inner=256, chunk=16),
+    6: Sizes(width=64, inner=256, chunk=8, rate=0.003),
 }
 
 

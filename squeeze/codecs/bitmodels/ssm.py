@@ -41,10 +41,10 @@ class Sizes:
     inner: int = 128  # channels of the scan
     states: int = 8  # of each channel
     layers: int = 1
-    chunk: int = 32  # bytes from one training step to the next, through which gradients go back
+    chunk: int = 16  # bytes from one training step to the next, through which gradients go back
     rate: float = 0.004  # of Adam, at first
-    last_rate: float = 0.001  # in the end
-    halving: int = 2000  # training steps in which the excess over the last rate halves
+    last_rate: float = 0.0005  # in the end
+    halving: int = 500  # training steps in which the excess over the last rate halves
 
 
 class Parameters(NamedTuple):

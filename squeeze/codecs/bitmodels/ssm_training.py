@@ -144,7 +144,7 @@ def gradients(m, bank):
         vectors.add_scaled(g.embed[a.tokens[bank, t]], 0, ONE, w.stream[t], 0, d)
 
 
-_KEEP_FIRST, _KEEP_SECOND = np.float32(0.9), np.float32(0.999)
+_KEEP_FIRST, _KEEP_SECOND = np.float32(0.8), np.float32(0.999)
 
 
 @part
