@@ -139,6 +139,7 @@ def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0) -> Model:
 
 @inline
 def _find_slots(m, salt):
+    """Enter the slots of this nibble: all are asked for before any is read."""
     buckets = m.settings[BUCKETS]
     n = m.hashes.size
     for i in range(n):
@@ -152,6 +153,7 @@ def _find_slots(m, salt):
 
 @inline
 def begin_byte(m):
+    """Hash the contexts of a byte and enter their slots."""
     r = m.registers
     match.begin_byte(m.matches, m.data)
     first, second, length = np.int64(0), np.int64(0), np.int64(0)
@@ -183,6 +185,7 @@ def _note_outlook(m):
 
 @inline
 def gather(m, s):
+    """Fill the inputs with what everything says of the next bit."""
     node, known, n = m.scalars[NODE], 0, m.hashes.size
     partial, shift = m.scalars[PARTIAL], m.scalars[SHIFT]
     for i in range(n):
@@ -259,6 +262,7 @@ def select(m):
 
 @inline
 def mix(m):
+    """The 32-bit probability that the next bit is a one."""
     width, deep = m.inputs.size, m.logits.size
     for k in range(m.settings[SETS]):
         logit = vectors.dot(m.weights, m.rows[k] * width, m.inputs, 0, width)
@@ -291,6 +295,7 @@ def mix(m):
 
 @inline
 def learn(m, bit):
+    """Tell everything that predicted what the bit was."""
     logit = m.scalars[LOGIT]
     for k in range(_APMS):
         mixer.learn_apm(m.apms, m.apm_rows[k], logit, bit, 6 if k == 0 else 5)
@@ -311,6 +316,7 @@ def learn(m, bit):
 
 @inline
 def note(m, bit):
+    """Tell the contexts and matches what the bit was; the mixers are told by `learn`."""
     node, limit, taken = m.scalars[NODE], _MAP_LIMIT, np.uint32(bit << 8)
     shift = m.scalars[SHIFT]
     for i in range(m.hashes.size):
@@ -327,6 +333,7 @@ def note(m, bit):
 
 @inline
 def advance(m, bit):
+    """Move past a bit."""
     m.scalars[PARTIAL] = 2 * m.scalars[PARTIAL] + bit
     m.scalars[NODE] = 2 * m.scalars[NODE] + bit
     m.scalars[SHIFT] -= 1
@@ -340,10 +347,6 @@ def end_byte(m, position):
     m.data[position] = np.uint8(byte)
     for i in range(m.hashes.size):
         at = m.run_at[i]
-        run = np.int64(m.runs[i, at])
-        if run == 0 or (run & 255) != byte:
-            m.runs[i, at] = np.uint16(256 | byte)
-        elif run >> 8 < 255:
-            m.runs[i, at] = np.uint16(run + 256)
+        m.runs[i, at] = np.uint16(evidence.note_run(np.int64(m.runs[i, at]), byte))
     around.note_byte(m.registers, m.followed1, m.followed2, m.followed3, m.stack, m.data, position, m.settings[RECORD])
     match.note_byte(m.matches, m.least_lengths, m.match_table, m.data, position)

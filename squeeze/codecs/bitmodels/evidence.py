@@ -73,12 +73,7 @@ def counters_at(slot):
     return (slot >> 2) * (BUCKET // 2) + 32 + (slot & 3) * 16
 
 
-def _count_rates(limit: int) -> np.ndarray:
-    """int32 [16]: 65536 / (n + 1.5), at least 65536 / limit."""
-    return np.array([int(65536 / min(n + 1.5, limit)) for n in range(16)], np.int32)
-
-
-RATES = _count_rates(16)
+_RATES = np.array([65536 * 2 // (2 * n + 3) for n in range(15)] + [4096], np.int32)  # 1 / (n + 1.5), in the end 1 / 16
 
 
 @inline
@@ -87,18 +82,16 @@ def learn_counter(counters, at, bit):
     value = np.int64(counters[at])
     count, probability = value & 15, value >> 4
     target = 4095 if bit else 0
-    probability += ((target - probability) * np.int64(RATES[count]) + 32768) >> 16
+    probability += ((target - probability) * np.int64(_RATES[count]) + 32768) >> 16
     counters[at] = np.uint16((probability << 4) | min(count + 1, 15))
 
 
-RUN_MAP = 512  # entries of one context's map of runs: 16 lengths x 32
+RUN_MAP = 512  # entries of one context's map of runs: 64 lengths x 8 bits of a byte
 
 
 @inline
-def note_run(runs, at, byte):
-    """A run is a byte that followed (low 8 bits) and how often it did in a row."""
-    run = np.int64(runs[at])
-    if run >> 8 == 0 or (run & 255) != byte:
-        runs[at] = np.uint16(256 | byte)
-    elif run >> 8 < 255:
-        runs[at] = np.uint16(run + 256)
+def note_run(run, byte):
+    """A run is a byte that followed (low 8 bits) and how often it did in a row (high 8 bits, 0: never)."""
+    if run == 0 or (run & 255) != byte:
+        return 256 | byte
+    return run + 256 if run >> 8 < 255 else run

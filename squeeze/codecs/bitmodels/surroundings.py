@@ -1,4 +1,5 @@
-"""What surrounds a byte, for the levels with many contexts: words, lines, brackets, tags, records, matches.
+"""What surrounds a byte, for the levels with many contexts: words, lines, brackets,
+tags, records, matches.
 
 As in contexts.py, 64-bit *registers* are brought up to date after every byte,
 and a context is a row of numbers: two registers, a mask for the first, and a
@@ -14,38 +15,31 @@ from squeeze.codecs.bitmodels.jit import inline
 NONE = 0  # always zero
 HISTORY = 1  # bytes 1 to 8 back, the latest in the low byte
 OLDER = 2  # bytes 9 to 16 back
-FAR = 3  # hash of the last 24 bytes
-WORD = 4  # hash of the letters of the present word, lower case; 0 between words
-WORD_1, WORD_2, WORD_3, WORD_4 = 5, 6, 7, 8  # the words before it
-PAIR = 9  # WORD_1 and WORD_2
-LETTERS = 10  # the last eight letters, lower case, whatever stood between them
-FOLLOWED = 11  # two bytes that last followed the latest byte, then two of the latest two bytes, then of three
-CLASSES = 12  # 4-bit classes of the last 16 bytes
-LINE = 13  # bytes above (16 bits: above and to its right), column (8), first byte (8), line before it as long (8)
-LINE_HEAD = 14  # hash of the first word of the line
-BRACKET = 15  # innermost open bracket (8 bits), bytes since it (8 bits), the bracket outside it (8 bits)
-TAG = 16  # hash of the latest markup tag's name
-RECORD = 17  # bytes in this column one and two records above (8 bits each), the column (16), three above (8)
-POSITION = 18  # bytes since the start of the block
-MATCH = 19  # byte that the longest match expects (8 bits), class of its length (4 bits), that of the second (8 bits)
-OUTLINE = 20  # characters that are no letters, and one mark for each run of letters
-SENTENCE = 21  # hash of the first two words of the sentence
-NUMBER = 22  # hash of the digits of the present number and what stood before it
-OUTSIDE = 23  # what an outside predictor expects: byte (8), how sure it is (3 bits), its second byte (8)
-OPCODES = 24  # first bytes of the last four x86 instructions
-STEM = 25  # hash of the first four letters of the present word, then of its length
-_LINE_START = 26
-_LINE_ABOVE = 27
-_STACK_SIZE = 28
-_SENTENCE_WORDS = 29
-WORD_LENGTH = 30
-_IN_TAG = 31
-_SKIP_BYTES = 32  # of an instruction's operand that are still to come
-REGISTERS = 33
+WORD = 3  # hash of the letters of the present word, lower case; 0 between words
+WORD_1, WORD_2, WORD_3 = 4, 5, 6  # the words before it
+PAIR = 7  # WORD_1 and WORD_2
+LETTERS = 8  # the last eight letters, lower case, whatever stood between them
+FOLLOWED = 9  # two bytes that last followed the latest byte, then two of the latest two bytes, then of three
+CLASSES = 10  # 4-bit classes of the last 16 bytes
+LINE = 11  # bytes above (16 bits: above and to its right), column (8), first byte (8), length of the line before (8)
+LINE_HEAD = 12  # hash of the first word of the line
+BRACKET = 13  # innermost open bracket (8 bits), bytes since it (8 bits), the bracket outside it (8 bits)
+TAG = 14  # hash of the latest markup tag's name
+RECORD = 15  # bytes in this column one and two records above (8 bits each), the column (16), three above (8)
+POSITION = 16  # bytes since the start of the block
+MATCH = 17  # byte that the longest match expects (9 bits), class of its length (4 bits), that of the second (9 bits)
+OUTLINE = 18  # characters that are no letters, and one mark for each run of letters
+OUTSIDE = 19  # what the state-space model expects: byte (8 bits), how sure it is (3 bits), its second byte (8 bits)
+OPCODES = 20  # first bytes of the last eight x86 instructions
+WORD_LENGTH = 21
+_LINE_START = 22
+_LINE_ABOVE = 23
+_STACK_SIZE = 24
+_IN_TAG = 25
+_SKIP_BYTES = 26  # of an instruction's operand that are still to come
+REGISTERS = 27
 
 STACK = 16  # open brackets that are remembered
-
-_MULTIPLY = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _bracket_table() -> np.ndarray:
@@ -80,11 +74,6 @@ def note_byte(r, followed1, followed2, followed3, stack, data, position, record)
         | (np.uint64(followed2[two]) << np.uint64(16))
         | (np.uint64(followed3[three]) << np.uint64(32))
     )
-    far = np.uint64(0)
-    if position >= 23:
-        for i in range(24):
-            far = (far + np.uint64(data[position - i]) + np.uint64(1)) * _MULTIPLY
-    r[FAR] = far
     r[POSITION] = np.uint64(position + 1)
     r[CLASSES] = (r[CLASSES] << np.uint64(4)) | CLASS[byte]
     _note_letter(r, byte)
@@ -106,37 +95,20 @@ def _note_letter(r, byte):
         r[WORD] = mix_hash(r[WORD], lower)
         r[WORD_LENGTH] += np.uint64(1)
         r[LETTERS] = (r[LETTERS] << np.uint64(8)) | lower
-        if r[WORD_LENGTH] <= np.uint64(4):
-            r[STEM] = r[WORD]
-        else:
-            r[STEM] += np.uint64(1)
-        r[NUMBER] = np.uint64(0)
         return
     r[OUTLINE] = mix_hash(r[OUTLINE] & np.uint64(0xFFFFFFFF), byte)
-    if np.uint64(48) <= byte <= np.uint64(57):
-        r[NUMBER] = mix_hash(r[NUMBER], byte)
-    elif byte == np.uint64(10) or byte == np.uint64(32):
-        r[NUMBER] = np.uint64(0)
     if r[WORD] != np.uint64(0):
-        r[WORD_4] = r[WORD_3]
         r[WORD_3] = r[WORD_2]
         r[WORD_2] = r[WORD_1]
         r[WORD_1] = r[WORD]
         r[PAIR] = mix_hash(r[WORD_1], r[WORD_2])
         r[WORD] = np.uint64(0)
-        r[STEM] = np.uint64(0)
         r[WORD_LENGTH] = np.uint64(0)
-        if r[_SENTENCE_WORDS] < np.uint64(2):
-            r[_SENTENCE_WORDS] += np.uint64(1)
-            r[SENTENCE] = mix_hash(r[SENTENCE], r[WORD_1])
         if r[LINE_HEAD] == np.uint64(0):
             r[LINE_HEAD] = r[WORD_1]
         if r[_IN_TAG] == np.uint64(1):
             r[TAG] = r[WORD_1]
             r[_IN_TAG] = np.uint64(0)
-    if byte == np.uint64(46) or byte == np.uint64(33) or byte == np.uint64(63) or byte == np.uint64(10):
-        r[_SENTENCE_WORDS] = np.uint64(0)
-        r[SENTENCE] = byte
     if byte == np.uint64(60):
         r[_IN_TAG] = np.uint64(1)
 
