@@ -128,7 +128,7 @@ def test_last_level_wins(note: Path):
     assert listed("note.txt.sqz")["streams"][0]["header"]["level"] == 1
 
 
-@pytest.mark.parametrize("level", ["-5", "--level=10"])
+@pytest.mark.parametrize("level", ["--level=0", "--level=10"])
 def test_level_that_does_not_exist(note: Path, level: str):
     assert fails("compress", level, note).startswith("Error: level")
     assert names() == ["note.txt"]

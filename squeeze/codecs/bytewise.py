@@ -23,7 +23,7 @@ from squeeze.codecs.bitmodels import coder as arithmetic
 from squeeze.codecs.bitmodels import contexts, histories, match, mixer
 from squeeze.codecs.bitmodels.jit import inline, kernel, prefetch
 from squeeze.codecs.bitmodels.logistic import STRETCH, clamp_logit, squash
-from squeeze.codecs.levels import Preset
+from squeeze.codecs.levels import DeepPreset, Preset
 from squeeze.errors import DamagedError
 
 # Scalars of a model.
@@ -66,7 +66,7 @@ class Model(NamedTuple):
     apm_order2: np.ndarray  # uint32 [65536, APM_STEPS]
 
 
-def _aligned_zeros(size: int) -> np.ndarray:
+def aligned_zeros(size: int) -> np.ndarray:
     """uint8 zeros that start at a cache line."""
     memory = np.zeros(size + histories.LINE, np.uint8)
     skip = -memory.ctypes.data % histories.LINE
@@ -97,7 +97,7 @@ def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 
         followed2=np.zeros(65536, np.uint16),
         specs=np.array(preset.contexts, np.uint64),
         hashes=np.zeros(n, np.uint64),
-        slots=_aligned_zeros(histories.LINE << line_bits),
+        slots=aligned_zeros(histories.LINE << line_bits),
         slot=np.zeros(n, np.uint32),
         entry=np.zeros(n, np.uint32),
         maps=np.tile(histories.START, n),
@@ -266,8 +266,12 @@ def code(m, coder, coded, begin, end, decoding):
     return end
 
 
-def encode(data: np.ndarray, preset: Preset, record: int = 0, progress: Progress = None) -> bytes | None:
+def encode(data: np.ndarray, preset: Preset | DeepPreset, record: int = 0, progress: Progress = None) -> bytes | None:
     """The coded form of uint8 `data`, or None where it would not be shorter."""
+    if isinstance(preset, DeepPreset):
+        from squeeze.codecs import deep
+
+        return deep.encode(data, preset, record, progress)
     model = build_model(data.copy(), preset, record)
     coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * SPARE, np.uint8)
     arithmetic.start_encoder(coder)
@@ -280,8 +284,14 @@ def encode(data: np.ndarray, preset: Preset, record: int = 0, progress: Progress
     return coded[:length].tobytes() if length < data.size else None
 
 
-def decode(payload: bytes, length: int, preset: Preset, record: int = 0, progress: Progress = None) -> np.ndarray:
+def decode(
+    payload: bytes, length: int, preset: Preset | DeepPreset, record: int = 0, progress: Progress = None
+) -> np.ndarray:
     """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so."""
+    if isinstance(preset, DeepPreset):
+        from squeeze.codecs import deep
+
+        return deep.decode(payload, length, preset, record, progress)
     data = np.zeros(length, np.uint8)
     model = build_model(data, preset, record)
     coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(payload), np.uint8)

@@ -5,16 +5,20 @@ bytes, so it needs a new numerics version.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from squeeze.errors import LevelError
 
-AVAILABLE = (1, 2, 3, 7, 8, 9)
+if TYPE_CHECKING:
+    from squeeze.codecs.bitmodels.ssm import Sizes
+
+AVAILABLE = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+DEEP = (4, 5, 6)  # many contexts, and a state-space model trained on the way
 TOKENWISE = (7, 8, 9)  # text goes through a language model
 DEFAULT = 3
-_WAITING = dict.fromkeys((4, 5, 6), "levels 4 to 6 need the state-space model")
 
 # Raw bytes a second that one thread codes, on a slow machine of today: for estimates only.
-_SPEED = {1: 550_000, 2: 400_000, 3: 300_000, 7: 1_200, 8: 1_100, 9: 500}
+_SPEED = {1: 550_000, 2: 400_000, 3: 300_000, 4: 100_000, 5: 25_000, 6: 15_000, 7: 1_200, 8: 1_100, 9: 500}
 DEFAULT_BLOCK = 1 << 24
 
 # A context: a register (see bitmodels/contexts.py), the mask on it, and the mask on the last eight bytes.
@@ -83,8 +87,24 @@ _SELECTORS = {1: 2, 2: 3, 3: 3}
 _SLOT_BITS = {1: 19, 2: 22, 3: 23}
 
 
-def preset(level: int, kind: str) -> Preset:
+@dataclass(frozen=True)
+class DeepPreset:
+    """The parameters of the models of levels 4 to 6."""
+
+    contexts: tuple[tuple[int, int, int, int], ...]
+    matches: tuple[int, ...]  # least match lengths
+    selectors: int  # of mixer weight sets
+    buckets: int  # the most buckets of evidence, of 192 bytes each
+    rates: tuple[float, ...]  # of learning, see deepmodel.py
+    ssm: "Sizes | None"
+
+
+def preset(level: int, kind: str) -> Preset | DeepPreset:
     """The models of a level for a kind of content ("text", "executable", "table" or "other")."""
+    if level in DEEP:
+        from squeeze.codecs import deeplevels
+
+        return deeplevels.preset(level, kind)
     level = min(level, 3)
     return Preset(_CONTEXTS[kind][level], _MATCHES[level], _SELECTORS[level], _SLOT_BITS[level])
 
@@ -117,11 +137,8 @@ def token_preset(level: int, size: int, context: int, lanes: int | None, window:
 
 def check(level: int) -> None:
     """Raise LevelError, with the reason, where `level` cannot be used."""
-    if level in AVAILABLE:
-        return
-    if level in _WAITING:
-        raise LevelError(f"{_WAITING[level]}, which this version does not have: use 1 to 3 or 7 to 9")
-    raise LevelError(f"level {level} does not exist: use a level from 1 to 9")
+    if level not in AVAILABLE:
+        raise LevelError(f"level {level} does not exist: use a level from 1 to 9")
 
 
 def default() -> tuple[int, str | None]:

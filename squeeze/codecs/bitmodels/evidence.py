@@ -1,0 +1,97 @@
+"""Evidence of a context, of three kinds: bit histories, probabilities with a count, and the byte that last followed.
+
+A *slot* serves one context and one nibble of a byte: 15 bit histories (see
+histories.py), 15 counters of 16 bits, and a check of 24 bits. Four slots are a
+*bucket* of three cache lines: the first holds an 8-bit check and the histories
+of all four, the two others the rest of the checks and the counters. A counter
+has a probability of 12 bits and 4 bits that count what it has seen, so that it
+starts fast and ends slow (PAQ6's and ZPAQ's direct models, beside the indirect
+ones).
+"""
+
+import numpy as np
+
+from squeeze.codecs.bitmodels.jit import inline, prefetch
+from squeeze.codecs.bitmodels.logistic import STRETCH
+
+BUCKET = 192  # bytes
+_SLOT = 16
+_SLOTS = 4
+_FRESH = np.uint16(2048 << 4)
+
+STRETCH_FLOAT = (STRETCH / 4096).astype(np.float32)  # natural logits of (i + 1/2) / 4096
+CONFIDENCE = np.array([0, *(min(1.0, (n + 2) / 12) for n in range(1, 16))], np.float32)
+
+
+@inline
+def bucket_of(h, buckets):
+    return np.int64(((h >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32))
+
+
+@inline
+def fetch(slots, h, buckets):
+    """Ask for the bucket of hash `h`."""
+    at = bucket_of(h, buckets) * BUCKET
+    prefetch(slots, at)
+    prefetch(slots, at + 64)
+    prefetch(slots, at + 128)
+
+
+@inline
+def find_slot(slots, counters, h, buckets):
+    """Index of the slot of hash `h` among all slots; the one with the least evidence makes room for a new context.
+
+    `counters` is the memory of `slots` seen as uint16.
+    """
+    bucket = bucket_of(h, buckets)
+    check, more = np.uint8(h), np.uint16(h >> np.uint64(8))
+    line = bucket * BUCKET
+    least, evidence = 0, 256
+    for k in range(_SLOTS):
+        if slots[line + _SLOT * k] == check and counters[(line >> 1) + 32 + 16 * k] == more:
+            return bucket * _SLOTS + k
+        if slots[line + _SLOT * k + 1] < evidence:
+            least, evidence = k, np.int64(slots[line + _SLOT * k + 1])
+    at = line + _SLOT * least
+    slots[at] = check
+    for k in range(1, _SLOT):
+        slots[at + k] = 0
+    at = (line >> 1) + 32 + 16 * least
+    counters[at] = more
+    for k in range(1, 16):
+        counters[at + k] = _FRESH
+    return bucket * _SLOTS + least
+
+
+@inline
+def histories_at(slot):
+    return (slot >> 2) * BUCKET + (slot & 3) * _SLOT
+
+
+@inline
+def counters_at(slot):
+    return (slot >> 2) * (BUCKET // 2) + 32 + (slot & 3) * 16
+
+
+_RATES = np.array([65536 * 2 // (2 * n + 3) for n in range(15)] + [4096], np.int32)  # 1 / (n + 1.5), in the end 1 / 16
+
+
+@inline
+def learn_counter(counters, at, bit):
+    """Move a counter's probability towards `bit`."""
+    value = np.int64(counters[at])
+    count, probability = value & 15, value >> 4
+    target = 4095 if bit else 0
+    probability += ((target - probability) * np.int64(_RATES[count]) + 32768) >> 16
+    counters[at] = np.uint16((probability << 4) | min(count + 1, 15))
+
+
+RUN_MAP = 512  # entries of one context's map of runs: 64 lengths x 8 bits of a byte
+
+
+@inline
+def note_run(run, byte):
+    """A run is a byte that followed (low 8 bits) and how often it did in a row (high 8 bits, 0: never)."""
+    if run == 0 or (run & 255) != byte:
+        return 256 | byte
+    return run + 256 if run >> 8 < 255 else run

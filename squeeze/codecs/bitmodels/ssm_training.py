@@ -1,0 +1,176 @@
+"""Training of the state-space model: backpropagation through one chunk, and Adam.
+
+ssm_reference.py has the same in plain numpy. Sums have the fixed orders of
+vectors.py, and every loop runs over what is not summed.
+"""
+
+import numpy as np
+
+from squeeze.codecs.bitmodels import vectors
+from squeeze.codecs.bitmodels.jit import inline, kernel, part
+from squeeze.codecs.bitmodels.ssm import BYTES, ONE, RANK, STEPS, TAPS, sigmoid
+from squeeze.lm.exact import exp_negative
+
+
+@inline
+def _clear(target):
+    for i in range(target.size):
+        target[i] = np.float32(0)
+
+
+@inline
+def _normalise_back(x, inverse, gain, slope, out, gain_slope):
+    """out += the gradient of x; gain_slope += that of the gain."""
+    for i in range(x.size):
+        gain_slope[i] += slope[i] * x[i] * inverse
+        slope[i] = slope[i] * gain[i]
+    inner = vectors.dot(slope, 0, x, 0, x.size) * (inverse * inverse / np.float32(x.size))
+    for i in range(x.size):
+        out[i] += inverse * (slope[i] - inner * x[i])
+
+
+@part
+def _block_backward(p, g, a, w, bank, layer):
+    """From the gradient after a block (`w.stream`) to the one before it; adds those of its parameters to `g`."""
+    e, n2, chunk = p.taps_bias.shape[1], p.select.shape[2], a.tokens.shape[1]
+    d, states = p.norm.shape[1], (p.select.shape[2] - RANK) // 2
+    for k in range(w.block.shape[0]):
+        _clear(w.block[k])
+    for k in range(states):
+        _clear(w.carried[k])
+    d_gated, d_scanned, d_active, d_delta, product, d_mixed = (
+        w.wide[0],
+        w.wide[1],
+        w.wide[2],
+        w.wide[3],
+        w.wide[4],
+        w.wide[5],
+    )
+    for t in range(chunk - 1, -1, -1):
+        stream, chosen, delta, active = (
+            w.stream[t],
+            a.chosen[bank, layer, t],
+            a.delta[bank, layer, t],
+            a.active[bank, layer, t],
+        )
+        scanned, projected = a.scanned[bank, layer, t], a.projected[bank, layer, t + TAPS - 1]
+        d_projected = w.block[t + TAPS - 1]
+        for i in range(e):
+            d_gated[i] = vectors.dot(p.out[layer, i], 0, stream, 0, d)
+        for i in range(e):
+            gate = projected[e + i]
+            s = sigmoid(gate)
+            d_scanned[i] = d_gated[i] * gate * s
+            d_projected[e + i] = d_gated[i] * scanned[i] * (s + gate * s * (ONE - s))
+            g.skip[layer, i] += d_scanned[i] * active[i]
+            d_active[i] = d_scanned[i] * p.skip[layer, i]
+            d_delta[i] = np.float32(0)
+        for k in range(states):
+            before, after = a.states[bank, layer, t, k], a.states[bank, layer, t + 1, k]
+            decay, carried, d_decay = p.decay[layer, k], w.carried[k], g.decay[layer, k]
+            b, c = chosen[RANK + k], chosen[RANK + states + k]
+            w.narrow[RANK + states + k] = vectors.dot(d_scanned, 0, after, 0, e)
+            for i in range(e):
+                slope = carried[i] + d_scanned[i] * c
+                keep = exp_negative(min(delta[i] * decay[i], np.float32(0)))
+                through = slope * keep * before[i]
+                d_decay[i] += through * delta[i]
+                d_delta[i] += through * decay[i] + slope * b * active[i]
+                d_active[i] += slope * delta[i] * b
+                product[i] = slope * delta[i]
+                carried[i] = slope * keep
+            w.narrow[RANK + k] = vectors.dot(product, 0, active, 0, e)
+        raw = a.raw_step[bank, layer, t]
+        for i in range(e):
+            d_delta[i] *= sigmoid(raw[i])
+            g.step_bias[layer, i] += d_delta[i]
+        for i in range(RANK):
+            w.narrow[i] = vectors.dot(p.step[layer, i], 0, d_delta, 0, e)
+            vectors.add_scaled(g.step[layer, i], 0, chosen[i], d_delta, 0, e)
+        for i in range(e):
+            d_active[i] += vectors.dot(p.select[layer, i], 0, w.narrow, 0, n2)
+            vectors.add_scaled(g.select[layer, i], 0, active[i], w.narrow, 0, n2)
+        mixed = a.mixed[bank, layer, t]
+        for i in range(e):
+            s = sigmoid(mixed[i])
+            d_mixed[i] = d_active[i] * (s + mixed[i] * s * (ONE - s))
+            g.taps_bias[layer, i] += d_mixed[i]
+        for k in range(TAPS):
+            before, d_before = a.projected[bank, layer, t + TAPS - 1 - k], w.block[t + TAPS - 1 - k]
+            tap, d_tap = p.taps[layer, k], g.taps[layer, k]
+            for i in range(e):
+                d_tap[i] += d_mixed[i] * before[i]
+                d_before[i] += d_mixed[i] * tap[i]
+        for i in range(d):
+            w.thin[i] = vectors.dot(p.into[layer, i], 0, d_projected, 0, 2 * e)
+        gated = a.gated[bank, layer, t]
+        for i in range(e):
+            vectors.add_scaled(g.out[layer, i], 0, gated[i], stream, 0, d)
+        _normalise_back(
+            a.residual[bank, layer, t], a.inverse[bank, layer, t], p.norm[layer], w.thin, stream, g.norm[layer]
+        )
+    normed = a.normed[bank, layer]
+    for i in range(d):
+        vectors.accumulate(g.into[layer, i], 0, w.block, (TAPS - 1) * 2 * e, 2 * e, normed, i, d, chunk, 2 * e)
+
+
+@part
+def gradients(m, bank):
+    """Fill the trainer's gradient with that of the mean cost of a bank's chunk, in nats."""
+    w, a = m.trainer, m.acts
+    p, g = w.newest, w.slopes
+    layers, d, chunk = p.norm.shape[0], p.norm.shape[1], a.tokens.shape[1]
+    for i in range(w.gradient.size):
+        w.gradient[i] = np.float32(0)
+    scale = ONE / np.float32(chunk)
+    for t in range(chunk):
+        slope = a.logits[bank, t]
+        slope[a.targets[bank, t]] -= ONE
+        for i in range(BYTES):
+            slope[i] *= scale
+            g.head_bias[i] += slope[i]
+        for i in range(d):
+            w.thin[i] = vectors.dot(p.head[i], 0, slope, 0, BYTES)
+            w.stream[t, i] = np.float32(0)
+        _normalise_back(
+            a.residual[bank, layers, t], a.inverse[bank, layers, t], p.last_norm, w.thin, w.stream[t], g.last_norm
+        )
+    normed, slopes = a.normed[bank, layers], a.logits[bank]
+    for i in range(d):
+        vectors.accumulate(g.head[i], 0, slopes, 0, BYTES, normed, i, d, chunk, BYTES)
+    for layer in range(layers - 1, -1, -1):
+        _block_backward(p, g, a, w, bank, layer)
+    for t in range(chunk):
+        vectors.add_scaled(g.embed[a.tokens[bank, t]], 0, ONE, w.stream[t], 0, d)
+
+
+_KEEP_FIRST, _KEEP_SECOND = np.float32(0.8), np.float32(0.999)
+
+
+@part
+def adam(w, rate, steps):
+    """One step of Adam (Kingma and Ba, 2014)."""
+    power1, power2 = ONE, ONE
+    for _ in range(min(steps + 1, 2000)):
+        power1 *= _KEEP_FIRST
+        power2 *= _KEEP_SECOND
+        if power2 < np.float32(1e-9):
+            break
+    c1, c2 = ONE / (ONE - power1), ONE / (ONE - power2)
+    for i in range(w.weights.size):
+        slope = w.gradient[i]
+        first = w.first[i] * _KEEP_FIRST + slope * (ONE - _KEEP_FIRST)
+        second = w.second[i] * _KEEP_SECOND + slope * slope * (ONE - _KEEP_SECOND)
+        w.first[i] = first
+        w.second[i] = second
+        w.weights[i] -= rate * (first * c1) / (np.sqrt(second * c2) + np.float32(1e-6))
+
+
+@kernel
+def train(m, bank):
+    """Learn from a complete chunk: gradients and one step of the newest weights."""
+    gradients(m, bank)
+    steps = m.place[STEPS]
+    rate = m.rates[1] + (m.rates[0] - m.rates[1]) / (ONE + np.float32(steps) / m.rates[2])
+    adam(m.trainer, rate, steps)
+    m.place[STEPS] = steps + 1

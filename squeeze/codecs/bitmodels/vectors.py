@@ -1,0 +1,150 @@
+"""Vector code of LLVM for float32, where a loop of Python would leave the compiler in doubt.
+
+Every product is rounded before it is added, and a sum has one order: 16
+partial sums, each over every 16th element, added by halves at the end. So the
+result is the same whatever vectors the processor has.
+"""
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+LANES = 16  # float32 values; lengths are multiples of it
+
+_FLOAT = ir.FloatType()
+_VECTOR = ir.VectorType(_FLOAT, LANES)
+_INT32 = ir.IntType(32)
+_INT64 = ir.IntType(64)
+
+
+def _start(context, builder, array_type, array, offset):
+    """Pointer to array[offset]."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [offset])
+
+
+def _load(builder, pointer, at):
+    address = builder.bitcast(builder.gep(pointer, [at]), _VECTOR.as_pointer())
+    return builder.load(address, align=4)
+
+
+def _store(builder, value, pointer, at):
+    builder.store(value, builder.bitcast(builder.gep(pointer, [at]), _VECTOR.as_pointer()), align=4)
+
+
+def _spread(builder, value):
+    one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _INT32(0))
+    return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES))
+
+
+def _loop(builder, count, carried, step, stride=LANES, first=None):
+    """Run step(at, carried) -> carried for at = `first`, by `stride`, below `count`; returns what is carried last."""
+    before = builder.block
+    head, body, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    at = builder.phi(_INT64)
+    at.add_incoming(_INT64(0) if first is None else first, before)
+    phis = []
+    for value in carried:
+        phi = builder.phi(value.type)
+        phi.add_incoming(value, before)
+        phis.append(phi)
+    builder.cbranch(builder.icmp_signed("<", at, count), body, after)
+    builder.position_at_end(body)
+    results = step(at, phis)
+    for phi, value in zip(phis, results, strict=True):
+        phi.add_incoming(value, builder.block)
+    at.add_incoming(builder.add(at, _INT64(stride)), builder.block)
+    builder.branch(head)
+    builder.position_at_end(after)
+    return phis
+
+
+@intrinsic
+def dot(typingctx, a, a_offset, b, b_offset, count):
+    """float32: the sum of a[a_offset + i] * b[b_offset + i] for i below `count`."""
+
+    def codegen(context, builder, signature, args):
+        first = _start(context, builder, signature.args[0], args[0], args[1])
+        second = _start(context, builder, signature.args[2], args[2], args[3])
+
+        def step(at, carried):
+            product = builder.fmul(_load(builder, first, at), _load(builder, second, at))
+            return [builder.fadd(carried[0], product)]
+
+        (total,) = _loop(builder, args[4], [ir.Constant(_VECTOR, [0.0] * LANES)], step)
+        width = LANES
+        while width > 1:
+            width //= 2
+            low = ir.Constant(ir.VectorType(_INT32, width), list(range(width)))
+            high = ir.Constant(ir.VectorType(_INT32, width), list(range(width, 2 * width)))
+            total = builder.fadd(builder.shuffle_vector(total, total, low), builder.shuffle_vector(total, total, high))
+        return builder.extract_element(total, _INT32(0))
+
+    count_type = types.int64
+    return types.float32(a, count_type, b, count_type, count_type), codegen
+
+
+@intrinsic
+def add_scaled(typingctx, a, a_offset, scale, b, b_offset, count):
+    """a[a_offset + i] += scale * b[b_offset + i] for i below `count`."""
+
+    def codegen(context, builder, signature, args):
+        target = _start(context, builder, signature.args[0], args[0], args[1])
+        source = _start(context, builder, signature.args[3], args[3], args[4])
+        factor = _spread(builder, args[2])
+
+        def step(at, carried):
+            product = builder.fmul(_load(builder, source, at), factor)
+            _store(builder, builder.fadd(_load(builder, target, at), product), target, at)
+            return []
+
+        _loop(builder, args[5], [], step)
+        return context.get_dummy_value()
+
+    count_type = types.int64
+    return types.void(a, count_type, types.float32, b, count_type, count_type), codegen
+
+
+@intrinsic
+def accumulate(typingctx, y, y_offset, w, w_offset, w_stride, x, x_offset, x_stride, rows, count):
+    """y[y_offset + j] += x[x_offset + r * x_stride] * w[w_offset + r * w_stride + j], for r in order, j below `count`.
+
+    `count` is a multiple of LANES. A product of a row and a matrix, of a column and a matrix, a sum of outer products.
+    """
+
+    def codegen(context, builder, signature, args):
+        kinds = signature.args
+        target = _start(context, builder, kinds[0], args[0], args[1])
+        matrix = _start(context, builder, kinds[2], args[2], args[3])
+        factors = _start(context, builder, kinds[5], args[5], args[6])
+
+        def column(width):
+            vector = ir.VectorType(_FLOAT, width)
+
+            def step(at, _):
+                address = builder.bitcast(builder.gep(target, [at]), vector.as_pointer())
+                first = builder.load(address, align=4)
+
+                def row(r, carried):
+                    x = builder.load(builder.gep(factors, [builder.mul(r, args[7])]))
+                    one = builder.insert_element(ir.Constant(vector, ir.Undefined), x, _INT32(0))
+                    spread = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INT32, width), [0] * width))
+                    start = builder.gep(matrix, [builder.add(builder.mul(r, args[4]), at)])
+                    values = builder.load(builder.bitcast(start, vector.as_pointer()), align=4)
+                    return [builder.fadd(carried[0], builder.fmul(spread, values))]
+
+                (total,) = _loop(builder, args[8], [first], row, 1)
+                builder.store(total, address, align=4)
+                return []
+
+            return step
+
+        wide = builder.and_(args[9], _INT64(-64))
+        _loop(builder, wide, [], column(64), 64)
+        _loop(builder, args[9], [], column(LANES), LANES, wide)
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(y, n, w, n, n, x, n, n, n, n), codegen

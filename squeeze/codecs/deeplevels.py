@@ -1,0 +1,126 @@
+"""What levels 4 to 6 mean: the contexts of each kind of content, and the sizes of mixers and state-space model.
+
+The tables here are part of the format, as those of levels.py are. A context is
+two registers (bitmodels/surroundings.py), a mask on the first, and a mask on
+the last eight bytes.
+"""
+
+from squeeze.codecs.bitmodels import surroundings as around
+from squeeze.codecs.bitmodels.ssm import Sizes
+from squeeze.codecs.levels import DeepPreset
+
+Context = tuple[int, int, int, int]
+_ALL = (1 << 64) - 1
+
+
+def _order(n: int) -> Context:
+    if n <= 8:
+        return (around.NONE, 0, around.NONE, (1 << 8 * n) - 1)
+    return (around.OLDER, (1 << 8 * (n - 8)) - 1, around.NONE, _ALL)
+
+
+def _pair(first: int, second: int = around.NONE, history: int = 0, mask: int = _ALL) -> Context:
+    return (first, mask, second, history)
+
+
+# The third and fourth context of every table also choose weight sets, so they are orders 2 and 3.
+_ORDERS = tuple(map(_order, range(5)))
+_WORDS = {
+    "word": _pair(around.WORD),
+    "word and the one before": _pair(around.WORD, around.WORD_1),
+    "word and the second before": _pair(around.WORD, around.WORD_2),
+    "word and two before": _pair(around.WORD, around.PAIR),
+    "word and byte": _pair(around.WORD, history=0xFF),
+    "word and the third before": _pair(around.WORD, around.WORD_3),
+}
+_FOLLOWED = {
+    "what followed the byte": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF),
+    "what followed two bytes": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF0000),
+    "what followed three bytes": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF00000000),
+}
+_EXPECTED = {
+    "match and byte": _pair(around.MATCH, history=0xFF, mask=0xFFFF),
+    "state-space model and byte": _pair(around.OUTSIDE, history=0xFF, mask=0x7FF),
+    "state-space model's two": _pair(around.OUTSIDE, mask=0x7F8FF),
+}
+TEXT = {
+    **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8, 12)},
+    **_WORDS,
+    **_FOLLOWED,
+    "classes of twelve bytes": _pair(around.CLASSES, mask=0xFFFFFFFFFFFF),
+    "line above": _pair(around.LINE, mask=0xFF0000FF),
+    "letters only": _pair(around.LETTERS, mask=0xFFFFFFFFFF),
+    "tag and word": _pair(around.TAG, around.WORD),
+    "outline of the line": _pair(around.OUTLINE, history=0xFF),
+    "head of the line and word": _pair(around.LINE_HEAD, around.WORD),
+    "bracket": _pair(around.BRACKET, history=0xFFFF, mask=0xFFFF),
+    "bytes 2 and 3": (around.NONE, 0, around.NONE, 0xFFFF00),
+    **_EXPECTED,
+}
+_SPARSE = {
+    "bytes 2 and 3": (around.NONE, 0, around.NONE, 0xFFFF00),
+    "bytes 1 and 3": (around.NONE, 0, around.NONE, 0xFF00FF),
+    "bytes 2 to 4": (around.NONE, 0, around.NONE, 0xFFFFFF00),
+    "bytes 3 and 4": (around.NONE, 0, around.NONE, 0xFFFF0000),
+    "high halves": (around.NONE, 0, around.NONE, 0xF0F0F0FF),
+    "byte 4 in fours": (around.POSITION, 3, around.NONE, 0xFF000000),
+    "byte 1 in fours": (around.POSITION, 3, around.NONE, 0xFF),
+}
+OTHER = {
+    **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8)},
+    "word": _pair(around.WORD),
+    **_FOLLOWED,
+    **_SPARSE,
+    "instructions": _pair(around.OPCODES, mask=0xFFFFFF),
+    "instructions and byte": _pair(around.OPCODES, history=0xFF, mask=0xFFFF),
+    "bytes 5 to 8": (around.NONE, 0, around.NONE, 0xFFFFFFFF00000000),
+    **_EXPECTED,
+}
+TABLE = {
+    **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 6)},
+    **_FOLLOWED,
+    **{name: _SPARSE[name] for name in ("bytes 2 and 3", "bytes 1 and 3", "high halves")},
+    "two above and column": _pair(around.RECORD, mask=0xFFFFFFFF),
+    "above and column": _pair(around.RECORD, mask=0xFFFF00FF),
+    "column": _pair(around.RECORD, mask=0xFFFF0000),
+    "two above": _pair(around.RECORD, mask=0xFFFF),
+    "above and byte": _pair(around.RECORD, history=0xFF, mask=0xFF),
+    "above and two bytes": _pair(around.RECORD, history=0xFFFF, mask=0xFF),
+    "column and byte": _pair(around.RECORD, history=0xFF, mask=0xFFFF0000),
+    "column and two bytes": _pair(around.RECORD, history=0xFFFF, mask=0xFFFF0000),
+    "three above": _pair(around.RECORD, mask=0xFF0000FFFF),
+    "above, column and byte": _pair(around.RECORD, history=0xFF, mask=0xFFFF00FF),
+    **_EXPECTED,
+}
+CONTEXTS = {"text": TEXT, "executable": OTHER, "table": TABLE, "other": OTHER}
+
+_FAST = {
+    "text": (
+        *("order 1", "order 2", "order 3", "order 4", "order 6", "word", "word and the one before"),
+        *("word and the second before", "classes of twelve bytes", "outline of the line", "match and byte"),
+    ),
+    "other": (
+        *("order 1", "order 2", "order 3", "order 4", "order 6", "what followed two bytes", "bytes 2 and 3"),
+        *("bytes 1 and 3", "byte 4 in fours", "bytes 2 to 4", "match and byte"),
+    ),
+    "table": (
+        *("order 1", "order 2", "order 3", "order 4", "bytes 1 and 3", "two above and column", "above and column"),
+        *("two above", "above and byte", "column and byte", "match and byte"),
+    ),
+}
+_FAST["executable"] = _FAST["other"]
+
+_RATES = (0.002, 0.015, 0.01, 0.002)
+_SSM = {
+    5: Sizes(width=64, inner=128, chunk=16),
+    6: Sizes(width=64, inner=256, chunk=8, rate=0.003),
+}
+
+
+def preset(level: int, kind: str) -> DeepPreset:
+    """The models of a level from 4 to 6 for a kind of content."""
+    table = CONTEXTS[kind]
+    if level == 4:
+        contexts = tuple(table[name] for name in _FAST[kind])
+        return DeepPreset(contexts, (5, 7, 16), 7, 1 << 21, _RATES, None)
+    return DeepPreset(tuple(table.values()), (4, 6, 9, 14, 24), 14, 1 << 22, _RATES, _SSM[level])

@@ -1,0 +1,352 @@
+"""The model of deep context mixing: what levels 4 to 6 know of the next bit, and how they mix it.
+
+As bytewise.py in its steps (begin_byte; eight times gather, select, mix,
+learn, advance; end_byte), with more contexts, more evidence from each, weight
+sets chosen in more ways, and a predictor beside them: the state-space model.
+A context gives four inputs: the adaptive map of its bit history as a logit and
+as a distance from one half, its counter, and the byte that last followed it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from squeeze.codecs.bitmodels import evidence, histories, match, mixer, network, ssm, vectors
+from squeeze.codecs.bitmodels import surroundings as around
+from squeeze.codecs.bitmodels.contexts import mix_hash
+from squeeze.codecs.bitmodels.jit import inline
+from squeeze.codecs.bitmodels.logistic import squash
+from squeeze.codecs.bytewise import aligned_zeros
+from squeeze.codecs.levels import DeepPreset
+
+# Scalars of a model.
+PARTIAL, SHIFT, NODE, KNOWN, MATCHED, LOGIT, MIXED, OUTLOOK, SSM_ENTRY = range(9)
+# Settings of a model.
+RECORD, BUCKETS, RUN_MASK, SETS, SSM = range(5)
+# Rates of a model: of a weight set used for long, what is added at first, how fast that fades, of the last layer.
+RATE, FIRST_RATE, FADING, FINAL_RATE = range(4)
+
+_PER_CONTEXT = 4  # inputs
+_SET_ROWS = (1, 768, *[2048] * 12)
+_FINAL_ROWS = (256, 2048, 256)
+_FINALS = len(_FINAL_ROWS)
+_APMS = 4
+_APM_ROWS = 1 << 16
+_START_WEIGHT = 0.03
+_START_COUNT = 6  # observations that a fresh adaptive map's first guess is worth
+_OUTLOOKS = 8 * 3  # how sure the state-space model is, and what its likeliest byte says of the next bit
+_MAP_LIMIT, _MATCH_LIMIT = 511, 255  # observations that an adaptive map remembers
+
+
+class Model(NamedTuple):
+    """Everything that predicts but the state-space model, in arrays: the shared state of encoder and decoder."""
+
+    data: np.ndarray  # uint8: the block, as far as it is known
+    settings: np.ndarray  # int64
+    rates: np.ndarray  # float32
+    scalars: np.ndarray  # int64
+    registers: np.ndarray  # uint64
+    followed1: np.ndarray
+    followed2: np.ndarray
+    followed3: np.ndarray
+    stack: np.ndarray
+    specs: np.ndarray  # uint64 [n, 4]
+    hashes: np.ndarray  # uint64 [n]
+    slots: np.ndarray  # uint8, aligned to cache lines
+    counters: np.ndarray  # the same memory as uint16
+    history_at: np.ndarray  # int64 [n]
+    counter_at: np.ndarray  # int64 [n]
+    entry: np.ndarray  # int64 [n]
+    maps: np.ndarray  # uint32 [n * 256]
+    runs: np.ndarray  # uint16 [n, 2^bits]
+    run_at: np.ndarray  # int64 [n]
+    run_entry: np.ndarray  # int64 [n]
+    run_maps: np.ndarray  # uint32 [n * RUN_MAP]
+    matches: np.ndarray  # int64 [matches, 5]
+    least_lengths: np.ndarray
+    match_table: np.ndarray
+    match_maps: np.ndarray
+    match_inputs: np.ndarray  # int32
+    inputs: np.ndarray  # float32
+    weights: np.ndarray  # float32 [rows, inputs] flat
+    first_row: np.ndarray  # int64 [selectors]
+    rows: np.ndarray  # int64 [selectors]
+    visits: np.ndarray  # int32 [rows]: how often a row was used
+    logits: np.ndarray  # float32 [selectors padded]
+    finals: np.ndarray  # float32 [rows * selectors padded]
+    final_rows: np.ndarray  # int64 [_FINALS]
+    final_logits: np.ndarray  # float32
+    apms: np.ndarray  # uint32 [_APMS * _APM_ROWS, STEPS]
+    apm_rows: np.ndarray
+    ssm_map: np.ndarray  # uint32 [32 * 192]
+
+
+def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0) -> Model:
+    """Fresh models for one block; table sizes follow from the block's length."""
+    n, matches, sets = len(preset.contexts), len(preset.matches), preset.selectors
+    width = -(-(_PER_CONTEXT * n + 2 * matches + 5) // 16) * 16
+    deep = -(-sets // 16) * 16
+    buckets = min(max(data.size * n // 6, 1 << 8), preset.buckets)  # two slots for a byte and context, a third of them
+    match_bits = min(max(data.size.bit_length(), 8), 22)
+    slots = aligned_zeros(buckets * evidence.BUCKET)
+    run_bits = min(max(data.size.bit_length(), 8), 20)
+    rows = np.array(_SET_ROWS[:sets])
+    model = Model(
+        data=data,
+        settings=np.array([record, buckets, (1 << run_bits) - 1, sets, preset.ssm is not None], np.int64),
+        rates=np.array(preset.rates, np.float32),
+        scalars=np.zeros(16, np.int64),
+        registers=np.zeros(around.REGISTERS, np.uint64),
+        followed1=np.zeros(256, np.uint16),
+        followed2=np.zeros(65536, np.uint16),
+        followed3=np.zeros(1 << 18, np.uint16),
+        stack=np.zeros(around.STACK, np.uint8),
+        specs=np.array(preset.contexts, np.uint64),
+        hashes=np.zeros(n, np.uint64),
+        slots=slots,
+        counters=slots.view(np.uint16),
+        history_at=np.zeros(n, np.int64),
+        counter_at=np.zeros(n, np.int64),
+        entry=np.zeros(n, np.int64),
+        maps=np.tile(histories.START | np.uint32(_START_COUNT), n),
+        runs=np.zeros((n, 1 << run_bits), np.uint16),
+        run_at=np.zeros(n, np.int64),
+        run_entry=np.zeros(n, np.int64),
+        run_maps=np.full(n * evidence.RUN_MAP, match.START_ENTRY, np.uint32),
+        matches=np.zeros((matches, 5), np.int64),
+        least_lengths=np.array(preset.matches, np.int64),
+        match_table=np.zeros((matches, 1 << match_bits), np.int32),
+        match_maps=np.full(matches * match.ENTRIES, match.START_ENTRY, np.uint32),
+        match_inputs=np.zeros(2 * matches, np.int32),
+        inputs=np.zeros(width, np.float32),
+        weights=np.full(int(rows.sum()) * width, _START_WEIGHT, np.float32),
+        first_row=np.array([sum(_SET_ROWS[:k]) for k in range(len(_SET_ROWS))], np.int64),
+        rows=np.zeros(len(_SET_ROWS), np.int64),
+        visits=np.zeros(int(rows.sum()), np.int32),
+        logits=np.zeros(deep, np.float32),
+        finals=np.full(sum(_FINAL_ROWS) * deep, 1 / sets, np.float32),
+        final_rows=np.zeros(_FINALS, np.int64),
+        final_logits=np.zeros(_FINALS, np.float32),
+        apms=mixer.fresh_apm(_APMS * _APM_ROWS),
+        apm_rows=np.zeros(_APMS, np.int64),
+        ssm_map=np.repeat(((np.arange(32, dtype=np.uint32) * 2 + 1) << 26) | _START_COUNT, _OUTLOOKS * 8).astype(
+            np.uint32
+        ),
+    )
+    model.scalars[PARTIAL] = 1
+    return model
+
+
+@inline
+def _find_slots(m, salt):
+    """Enter the slots of this nibble: all are asked for before any is read."""
+    buckets = m.settings[BUCKETS]
+    n = m.hashes.size
+    for i in range(n):
+        evidence.fetch(m.slots, mix_hash(m.hashes[i], salt), buckets)
+    for i in range(n):
+        slot = evidence.find_slot(m.slots, m.counters, mix_hash(m.hashes[i], salt), buckets)
+        m.history_at[i] = evidence.histories_at(slot)
+        m.counter_at[i] = evidence.counters_at(slot)
+    m.scalars[NODE] = 1
+
+
+@inline
+def begin_byte(m):
+    """Hash the contexts of a byte and enter their slots."""
+    r = m.registers
+    match.begin_byte(m.matches, m.data)
+    first, second, length = np.int64(0), np.int64(0), np.int64(0)
+    for k in range(m.matches.shape[0] - 1, -1, -1):
+        if m.matches[k, match.EXPECTED] and m.matches[k, match.LENGTH] >= length:
+            second = first
+            first = m.matches[k, match.EXPECTED]
+            length = m.matches[k, match.LENGTH]
+    cls = min(length, 15) if length < 16 else min(12 + (length >> 4), 15)
+    r[around.MATCH] = np.uint64(first | (cls << 9) | (second << 16))
+    for i in range(m.hashes.size):
+        h = mix_hash(r[around.HISTORY] & m.specs[i, 3], np.uint64(i))
+        h = mix_hash(r[m.specs[i, 0]] & m.specs[i, 1], h)
+        m.hashes[i] = mix_hash(r[m.specs[i, 2]], h)
+        m.run_at[i] = np.int64(m.hashes[i] >> np.uint64(40)) & m.settings[RUN_MASK]
+    m.scalars[PARTIAL] = 1
+    m.scalars[SHIFT] = 7
+    _find_slots(m, np.uint64(0))
+
+
+@inline
+def _note_outlook(m):
+    """What the state-space model's likeliest byte says of the next bit."""
+    outside = np.int64(m.registers[around.OUTSIDE])
+    top, sure, shift = (outside & 255) | 256, (outside >> 8) & 7, m.scalars[SHIFT]
+    says = 1 + ((top >> shift) & 1) if top >> (shift + 1) == m.scalars[PARTIAL] else 0
+    m.scalars[OUTLOOK] = sure * 3 + says
+
+
+@inline
+def gather(m, s):
+    """Fill the inputs with what everything says of the next bit."""
+    node, known, n = m.scalars[NODE], 0, m.hashes.size
+    partial, shift = m.scalars[PARTIAL], m.scalars[SHIFT]
+    for i in range(n):
+        history = np.int64(m.slots[m.history_at[i] + node])
+        entry = i * 256 + history
+        m.entry[i] = entry
+        p = np.int64(m.maps[entry] >> np.uint32(20))
+        live = np.float32(1.0) if history else np.float32(0.0)
+        m.inputs[4 * i] = evidence.STRETCH_FLOAT[p] * live
+        m.inputs[4 * i + 1] = np.float32(p - 2048) * np.float32(1 / 1024) * live
+        c = np.int64(m.counters[m.counter_at[i] + node])
+        m.inputs[4 * i + 2] = evidence.STRETCH_FLOAT[c >> 4] * evidence.CONFIDENCE[c & 15]
+        known += history > 0
+        run = np.int64(m.runs[i, m.run_at[i]])
+        value, at = np.float32(0), -1
+        if run and ((run & 255) | 256) >> (shift + 1) == partial:
+            at = i * evidence.RUN_MAP + min(run >> 8, 63) * 8 + shift
+            value = evidence.STRETCH_FLOAT[m.run_maps[at] >> np.uint32(20)]
+            if (run >> shift) & 1 == 0:
+                value = -value
+        m.run_entry[i] = at
+        m.inputs[4 * i + 3] = value
+    found = match.gather(m.matches, m.match_maps, partial, shift, m.match_inputs, 0)
+    at = 4 * n
+    for k in range(m.match_inputs.size):
+        m.inputs[at + k] = np.float32(m.match_inputs[k]) * np.float32(1 / 4096)
+    at += m.match_inputs.size
+    m.inputs[at] = np.float32(0.3)
+    if m.settings[SSM]:
+        _note_outlook(m)
+        p = ssm.probability(s, partial)
+        m.inputs[at + 1] = evidence.STRETCH_FLOAT[p >> 4]
+        m.inputs[at + 2] = np.float32(p - 32768) * np.float32(1 / 16384)
+        entry = np.int64(p >> 11) * (_OUTLOOKS * 8) + m.scalars[OUTLOOK] * 8 + shift
+        m.scalars[SSM_ENTRY] = entry
+        m.inputs[at + 3] = evidence.STRETCH_FLOAT[m.ssm_map[entry] >> np.uint32(20)]
+    m.scalars[KNOWN] = known * 15 // n
+    m.scalars[MATCHED] = found
+
+
+@inline
+def select(m):
+    """Choose the weight sets; a row that is new begins as the one that is always used."""
+    r, rows = m.registers, m.rows
+    partial, found, shift, known = m.scalars[PARTIAL], m.scalars[MATCHED], m.scalars[SHIFT], m.scalars[KNOWN]
+    history = r[around.HISTORY]
+    latest = np.int64(history & np.uint64(0xFF))
+    classes = np.int64(r[around.CLASSES] & np.uint64(0xFF))
+    rows[0] = 0
+    rows[1] = partial + (256 * (1 + (found & 1)) if found else 0)
+    rows[2] = latest * 8 + shift
+    rows[3] = (known * 16 + found) * 8 + shift
+    rows[4] = np.int64((history >> np.uint64(8)) & np.uint64(0xFF)) * 8 + shift
+    rows[5] = classes * 8 + shift
+    rows[6] = np.int64(r[around.MATCH] & np.uint64(0xFF)) * 8 + shift
+    rows[7] = np.int64((r[around.LINE] >> np.uint64(16)) & np.uint64(0xFF)) * 8 + shift
+    rows[8] = np.int64((history >> np.uint64(16)) & np.uint64(0xFF)) * 8 + shift
+    rows[9] = np.int64(r[around.WORD_LENGTH] & np.uint64(15)) * 128 + (classes & 15) * 8 + shift
+    rows[10] = np.int64(r[around.BRACKET] & np.uint64(0xFF)) * 8 + shift
+    rows[11] = (m.entry[2] & 255) * 8 + shift
+    rows[12] = (m.entry[3] & 255) * 8 + shift
+    rows[13] = m.scalars[OUTLOOK] * 8 + shift
+    width = m.inputs.size
+    for k in range(m.settings[SETS]):
+        row = rows[k] + m.first_row[k]
+        rows[k] = row
+        if m.visits[row] == 0:
+            for i in range(width):
+                m.weights[row * width + i] = m.weights[i]
+    m.final_rows[0] = partial
+    m.final_rows[1] = _FINAL_ROWS[0] + latest * 8 + shift
+    m.final_rows[2] = _FINAL_ROWS[0] + _FINAL_ROWS[1] + known * 16 + found
+
+
+@inline
+def mix(m):
+    """The 32-bit probability that the next bit is a one."""
+    width, deep = m.inputs.size, m.logits.size
+    for k in range(m.settings[SETS]):
+        logit = vectors.dot(m.weights, m.rows[k] * width, m.inputs, 0, width)
+        m.logits[k] = min(max(logit, np.float32(-15.9)), np.float32(15.9))
+    total = np.float32(0)
+    for k in range(_FINALS):
+        logit = vectors.dot(m.finals, m.final_rows[k] * deep, m.logits, 0, deep)
+        logit = min(max(logit, np.float32(-15.9)), np.float32(15.9))
+        m.final_logits[k] = logit
+        total += logit
+    logit = network.to_q12(total * np.float32(1 / _FINALS))
+    m.scalars[LOGIT] = logit
+    mixed = squash(logit)
+    m.scalars[MIXED] = mixed
+    r, partial = m.registers, np.uint64(m.scalars[PARTIAL])
+    history = r[around.HISTORY]
+    m.apm_rows[0] = np.int64(partial)
+    m.apm_rows[1] = _APM_ROWS + np.int64((history & np.uint64(0xFF)) * np.uint64(256) + partial)
+    m.apm_rows[2] = 2 * _APM_ROWS + np.int64(mix_hash(history & np.uint64(0xFFFF), partial) >> np.uint64(48))
+    m.apm_rows[3] = 3 * _APM_ROWS + np.int64(
+        mix_hash(r[around.WORD] + (history & np.uint64(0xFFFFFF)), partial) >> np.uint64(48)
+    )
+    refined = 2 * mixed
+    for k in range(_APMS):
+        refined += mixer.refine(m.apms, m.apm_rows[k], logit)
+    refined += mixer.refine(m.apms, m.apm_rows[1], logit)
+    refined += mixer.refine(m.apms, m.apm_rows[2], logit)
+    return min(max(refined >> 3, 1), (1 << 32) - 1)
+
+
+@inline
+def learn(m, bit):
+    """Tell everything that predicted what the bit was."""
+    logit = m.scalars[LOGIT]
+    for k in range(_APMS):
+        mixer.learn_apm(m.apms, m.apm_rows[k], logit, bit, 6 if k == 0 else 5)
+    width, deep = m.inputs.size, m.logits.size
+    for k in range(m.settings[SETS]):
+        visits = m.visits[m.rows[k]]
+        m.visits[m.rows[k]] = visits + 1
+        rate = m.rates[RATE] + m.rates[FIRST_RATE] / (np.float32(1) + np.float32(visits) * m.rates[FADING])
+        error = network.error_of(bit, squash(network.to_q12(m.logits[k])))
+        vectors.add_scaled(m.weights, m.rows[k] * width, error * rate, m.inputs, 0, width)
+    for k in range(_FINALS):
+        error = network.error_of(bit, squash(network.to_q12(m.final_logits[k])))
+        vectors.add_scaled(m.finals, m.final_rows[k] * deep, error * m.rates[FINAL_RATE], m.logits, 0, deep)
+    if m.settings[SSM]:
+        histories.learn(m.ssm_map, m.scalars[SSM_ENTRY], bit, 255)
+    note(m, bit)
+
+
+@inline
+def note(m, bit):
+    """Tell the contexts and matches what the bit was; the mixers are told by `learn`."""
+    node, limit, taken = m.scalars[NODE], _MAP_LIMIT, np.uint32(bit << 8)
+    shift = m.scalars[SHIFT]
+    for i in range(m.hashes.size):
+        at = m.history_at[i] + node
+        m.slots[at] = histories.NEXT[taken | np.uint32(m.slots[at])]
+        histories.learn(m.maps, m.entry[i], bit, limit)
+        evidence.learn_counter(m.counters, m.counter_at[i] + node, bit)
+        at = m.run_entry[i]
+        if at >= 0:
+            hit = np.int64(((np.int64(m.runs[i, m.run_at[i]]) >> shift) & 1) == bit)
+            histories.learn(m.run_maps, at, hit, 255)
+    match.note_bit(m.matches, m.match_maps, bit, shift, _MATCH_LIMIT)
+
+
+@inline
+def advance(m, bit):
+    """Move past a bit."""
+    m.scalars[PARTIAL] = 2 * m.scalars[PARTIAL] + bit
+    m.scalars[NODE] = 2 * m.scalars[NODE] + bit
+    m.scalars[SHIFT] -= 1
+    if m.scalars[SHIFT] == 3:
+        _find_slots(m, np.uint64(m.scalars[PARTIAL]))
+
+
+@inline
+def end_byte(m, position):
+    byte = m.scalars[PARTIAL] & 255
+    m.data[position] = np.uint8(byte)
+    for i in range(m.hashes.size):
+        at = m.run_at[i]
+        m.runs[i, at] = np.uint16(evidence.note_run(np.int64(m.runs[i, at]), byte))
+    around.note_byte(m.registers, m.followed1, m.followed2, m.followed3, m.stack, m.data, position, m.settings[RECORD])
+    match.note_byte(m.matches, m.least_lengths, m.match_table, m.data, position)
