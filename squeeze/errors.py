@@ -27,3 +27,7 @@ class VerifyError(SqueezeError):
 
 class ModelError(SqueezeError):
     """A language model is missing, is not the one that the file needs, or is of a kind that squeeze cannot run."""
+
+
+class PolicyError(SqueezeError, ValueError):
+    """A policy of the KV cache is not one that exists, or does not fit the model."""
