@@ -33,8 +33,8 @@ class QuantizedKVCache(Cache):
 
     model.generate(..., past_key_values=QuantizedKVCache(model.config, KIVI(bits=4)))
 
-    Works with every attention implementation; after `model.set_attn_implementation("squeeze_kv")`
-    (import squeeze.kernels.kv_attention first) no full-precision copy of a layer is formed. Layers of attention,
+    Works with every attention implementation; after `squeeze.kernels.kv_attention.install(model)` no full-precision
+    copy of a layer is formed. Layers of attention,
     full or sliding, are coded; states of other kinds (Mamba, convolutions) are kept by transformers' own layers.
     Raises PolicyError where the policy does not fit the model.
     """

@@ -126,7 +126,8 @@ class PackedLayer(CacheLayerMixin):
         for at in range(0, full, _AT_ONCE):
             count = min(_AT_ONCE, full - at)
             start = self.dropped + self.first[0].shape[2] + self.blocks * block
-            piece = [x[:, :, at * block : (at + count) * block].unflatten(2, (count, block)) for x in self.recent]
+            span = slice(at * block, (at + count) * block)
+            piece = [x[:, :, span].detach().unflatten(2, (count, block)) for x in self.recent]
             for part, store in zip(self.parts, self.stores, strict=True):
                 keys, values = (x if part.heads is None else x[:, list(part.heads)] for x in piece)
                 coded = {f"keys.{name}": field for name, field in part.keys.encode(keys, start).items()}
