@@ -107,7 +107,7 @@ def _floats(words, block, out):
 
 @numba.njit(**_FAST)
 def _unpack(codes, block, width, points, out):
-    """A block of packed codes to what they stand for before their scale, float32 [R, C]; layout: quant/kv/packing.py."""
+    """A block of packed codes (quant/kv/packing.py) to what they stand for before their scale, float32 [R, C]."""
     rows, count = out.shape
     at, above = 0, width
     out[:] = 0
