@@ -15,6 +15,7 @@ import click
 from squeeze import __version__, files, options
 from squeeze.errors import SqueezeError
 from squeeze.job import MISHAPS, Job, Tick, explain, raw_size_of, size_of, transform
+from squeeze.model import commands as models
 from squeeze.packing import commands as packing
 
 if TYPE_CHECKING:
@@ -319,5 +320,5 @@ def bench(
         raise click.exceptions.Exit(1)
 
 
-for _command in (packing.pack, packing.unpack, packing.verify, packing.inspect):
+for _command in (packing.pack, packing.unpack, packing.verify, packing.inspect, models.import_, models.evaluate):
     main.add_command(_command)

@@ -20,12 +20,12 @@ from squeeze.lm.gguffile import GgufFile
 from squeeze.lm.tensorfile import TensorFile
 
 # Our name: (safetensors, GGUF).
-_OUTER = {
+OUTER = {
     "embedding": ("model.embed_tokens.weight", "token_embd.weight"),
     "final_norm": ("model.norm.weight", "output_norm.weight"),
     "head": ("lm_head.weight", "output.weight"),
 }
-_INNER = {
+INNER = {
     "attention_norm": ("input_layernorm.weight", "attn_norm.weight"),
     "query": ("self_attn.q_proj.weight", "attn_q.weight"),
     "key": ("self_attn.k_proj.weight", "attn_k.weight"),
@@ -42,7 +42,7 @@ _INNER = {
     "up": ("mlp.up_proj.weight", "ffn_up.weight"),
     "down": ("mlp.down_proj.weight", "ffn_down.weight"),
 }
-LAYER_PARTS = tuple(_INNER)
+LAYER_PARTS = tuple(INNER)
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ def open_source(path: Path) -> Source:
 
 
 def _renamed(name: str, style: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    outer = {names[style]: ours for ours, names in _OUTER.items()}
-    inner = {names[style]: ours for ours, names in _INNER.items()}
+    outer = {names[style]: ours for ours, names in OUTER.items()}
+    inner = {names[style]: ours for ours, names in INNER.items()}
     layer = re.compile((r"model\.layers\.(\d+)\.(.*)", r"blk\.(\d+)\.(.*)")[style])
     out = {}
     for key, tensor in tensors.items():
