@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["attend", "fits"]
 
-_FAST = {"nogil": True, "cache": True, "fastmath": True}
+_FAST: Any = {"nogil": True, "cache": True, "fastmath": True}
 
 
 def fits(query: torch.Tensor, view: View) -> bool:
@@ -85,10 +85,9 @@ def _places(heads: tuple[int, ...] | None, rows: torch.Tensor) -> list[tuple[int
 def _numbers(coder: Grid, kind: str, fields: dict[str, torch.Tensor], batch: int, head: int) -> tuple[Any, ...]:
     """Of one head: codes [blocks, rows, bytes], bits, scales and minimums (bfloat16 as uint16), and points."""
     codes, scale = (fields[f"{kind}.{name}"][batch, head] for name in ("codes", "scale"))
-    least = fields.get(f"{kind}.least")
-    even = least is None
-    minimum = scale if even else least[batch, head]
-    points = lloyd_max(coder.width).numpy() if even else np.empty(0, np.float32)
+    even = coder.points == "even"
+    minimum = fields[f"{kind}.least"][batch, head] if even else scale
+    points = np.empty(0, np.float32) if even else lloyd_max(coder.width).numpy()
     shorts = (x.view(torch.uint16).numpy() for x in (scale, minimum))
     return (codes.numpy(), coder.width, *shorts, points)
 

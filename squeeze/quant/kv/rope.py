@@ -1,0 +1,28 @@
+"""Rotary position embeddings undone and done again, so that keys can be coded as they were before them."""
+
+import torch
+from torch import nn
+
+__all__ = ["frequencies_of", "turn"]
+
+
+def turn(keys: torch.Tensor, frequencies: torch.Tensor, start: int, back: bool = False) -> torch.Tensor:
+    """Keys [..., T, D] turned as a token at position start, start + 1, ... is, or `back`.
+
+    frequencies: float32 [n], radians a position; pairs are channels i and i + n of the first 2 n, as in Llama.
+    Positions count tokens in the cache: padding before a text shifts them all alike, which does no harm here.
+    """
+    half = frequencies.numel()
+    place = torch.arange(start, start + keys.shape[-2], device=keys.device, dtype=torch.float32)
+    angle = place[:, None] * frequencies.to(keys.device)
+    cos, sin = angle.cos(), angle.sin() * (-1 if back else 1)
+    first, second, rest = keys.split([half, half, keys.shape[-1] - 2 * half], -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
+
+
+def frequencies_of(model: nn.Module) -> torch.Tensor | None:
+    """The inverse frequencies that a model turns by; None where it has none, or several."""
+    found = [
+        module.inv_freq for module in model.modules() if isinstance(getattr(module, "inv_freq", None), torch.Tensor)
+    ]
+    return found[0].detach().to(torch.float32).clone() if len(found) == 1 else None
