@@ -5,10 +5,28 @@ through the policy's coders, into a store.
 """
 
 from squeeze.quant.kv.base import Coder, Part, Policy
+from squeeze.quant.kv.blockfloat import BlockFloat
 from squeeze.quant.kv.cache import ATTENTION, QuantizedKVCache
 from squeeze.quant.kv.full import FullPrecision
 from squeeze.quant.kv.kivi import KIVI
+from squeeze.quant.kv.rotated import Rotated
+from squeeze.quant.kv.transform import Transform
+from squeeze.quant.kv.vidkv import VidKV
 
-__all__ = ["ATTENTION", "KIVI", "POLICIES", "Coder", "FullPrecision", "Part", "Policy", "QuantizedKVCache"]
+__all__ = [
+    "ATTENTION",
+    "KIVI",
+    "POLICIES",
+    "BlockFloat",
+    "Coder",
+    "FullPrecision",
+    "Part",
+    "Policy",
+    "QuantizedKVCache",
+    "Rotated",
+    "Transform",
+    "VidKV",
+]
 
-POLICIES = {"full": FullPrecision, "kivi": KIVI}
+# Policies that need no calibration, by the names that commands know them by.
+POLICIES = {"full": FullPrecision, "kivi": KIVI, "rotated": Rotated, "vidkv": VidKV, "blockfloat": BlockFloat}

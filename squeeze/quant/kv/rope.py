@@ -22,7 +22,6 @@ def turn(keys: torch.Tensor, frequencies: torch.Tensor, start: int, back: bool =
 
 def frequencies_of(model: nn.Module) -> torch.Tensor | None:
     """The inverse frequencies that a model turns by; None where it has none, or several."""
-    found = [
-        module.inv_freq for module in model.modules() if isinstance(getattr(module, "inv_freq", None), torch.Tensor)
-    ]
+    buffers = [getattr(module, "inv_freq", None) for module in model.modules()]
+    found = [buffer for buffer in buffers if isinstance(buffer, torch.Tensor)]
     return found[0].detach().to(torch.float32).clone() if len(found) == 1 else None
