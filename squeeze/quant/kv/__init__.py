@@ -4,6 +4,8 @@ cache.py is the main path: layers (layer.py) keep sinks and recent tokens as the
 through the policy's coders, into a store.
 """
 
+from typing import Any
+
 from squeeze.quant.kv.base import Coder, Part, Policy
 from squeeze.quant.kv.blockfloat import BlockFloat
 from squeeze.quant.kv.cache import ATTENTION, QuantizedKVCache
@@ -29,4 +31,10 @@ __all__ = [
 ]
 
 # Policies that need no calibration, by the names that commands know them by.
-POLICIES = {"full": FullPrecision, "kivi": KIVI, "rotated": Rotated, "vidkv": VidKV, "blockfloat": BlockFloat}
+POLICIES: dict[str, type[Any]] = {
+    "full": FullPrecision,
+    "kivi": KIVI,
+    "rotated": Rotated,
+    "vidkv": VidKV,
+    "blockfloat": BlockFloat,
+}

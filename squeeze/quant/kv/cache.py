@@ -64,6 +64,20 @@ class QuantizedKVCache(Cache):
         return sum(layer.nbytes for layer in self.packed_layers)
 
     @property
+    def dtype(self) -> torch.dtype | None:
+        """The model's, once there are tokens."""
+        return next((layer.dtype for layer in self.packed_layers if layer.is_initialized), None)
+
+    @property
+    def full_precision_nbytes(self) -> int:
+        """Bytes that the tokens held would take in the model's dtype."""
+        found = (layer for layer in self.packed_layers if layer.is_initialized)
+        return sum(
+            layer.stored * sum(x.shape[0] * x.shape[1] * x.shape[3] * x.element_size() for x in layer.recent)
+            for layer in found
+        )
+
+    @property
     def nominal_bits(self) -> float:
         """Bits a coded value, scales included, the mean over layers and heads; 0.0 before the first token."""
         total, count = 0.0, 0
@@ -82,12 +96,3 @@ class QuantizedKVCache(Cache):
 
 def _is_native(config: Any) -> bool:
     return getattr(config, "_attn_implementation", None) == ATTENTION
-
-
-def full_precision_nbytes(layers: list[PackedLayer], dtype: torch.dtype) -> int:
-    """Bytes of the same tokens in `dtype`."""
-    total = 0
-    for layer in layers:
-        if layer.is_initialized:
-            total += sum(x.shape[0] * x.shape[1] * x.shape[3] for x in layer.recent) * layer.stored * dtype.itemsize
-    return total

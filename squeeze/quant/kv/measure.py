@@ -19,7 +19,7 @@ from squeeze.errors import SqueezeError
 from squeeze.quant.kv.base import Policy
 from squeeze.quant.kv.teacher import teacher_forced
 
-__all__ = ["Cost", "Distance", "PeakMemory", "decoding", "passkeys", "quality"]
+__all__ = ["Cost", "Distance", "PeakMemory", "decoding", "passkeys", "quality", "stepped"]
 
 _POSITIONS = 128  # whose log-probabilities are in memory at once
 _CHUNK = 512  # tokens of a prompt read at a time
@@ -86,6 +86,33 @@ def _against(logits: torch.Tensor, full: torch.Tensor, ids: torch.Tensor) -> tup
         loss -= ours.gather(1, ids[span.start + 1 : span.stop + 1, None]).double().sum().item()
         divergence += (theirs.exp() * (theirs - ours)).sum(-1).double().sum().item()
     return loss, divergence
+
+
+@torch.inference_mode()
+def stepped(
+    model: Any,
+    tokens: torch.Tensor,
+    make_cache: Callable[[], Any],
+    context: int,
+    windows: int,
+    full: list[torch.Tensor],
+    piece: int = 32,
+) -> Distance:
+    """Perplexity through a cache itself, read `piece` tokens at a time: what decoding sees, to within a piece.
+
+    full: logits of each window by a full-precision cache; where empty, this cache's are put there.
+    """
+    loss = divergence = count = 0.0
+    windows, first = min(windows, len(tokens) // context), not full
+    for window in range(windows):
+        ids, cache = tokens[window * context : (window + 1) * context].to(model.device), make_cache()
+        pieces = [model(part[None], past_key_values=cache).logits[0] for part in ids.split(piece)]
+        logits = torch.cat(pieces)
+        if first:
+            full.append(logits.to(torch.bfloat16) if context > 1024 else logits)
+        found = _against(logits, full[window].to(logits.dtype), ids)
+        loss, divergence, count = loss + found[0], divergence + found[1], count + len(ids) - 1
+    return Distance(math.exp(loss / count), divergence / count)
 
 
 class PeakMemory(TorchDispatchMode):
