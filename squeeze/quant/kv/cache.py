@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,6 +54,19 @@ class QuantizedKVCache(Cache):
             else:
                 raise PolicyError(f"layers of kind {kind!r} cannot be cached by this version")
         super().__init__(layers=layers)
+
+    def save(self, path: Path | str, model: Any = None) -> int:
+        """Write the cache to a file; see file.save."""
+        from squeeze.quant.kv import file
+
+        return file.save(self, path, model)
+
+    @staticmethod
+    def load(path: Path | str, config: Any, **options: Any) -> QuantizedKVCache:
+        """The cache of a file; see file.load for the options and what it raises."""
+        from squeeze.quant.kv import file
+
+        return file.load(path, config, **options)
 
     @property
     def packed_layers(self) -> list[PackedLayer]:
