@@ -1,5 +1,13 @@
 """Attention over coded layers: every path against the plain definition, and within models."""
 
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
+
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -41,7 +49,7 @@ CODERS = {
 }
 
 
-def layer_of(policy, length=75, batch=2, heads=3, size=16, value_size=16, sliding_window=None):
+def layer_of(policy, length=60, batch=2, heads=3, size=16, value_size=16, sliding_window=None):
     layer = PackedLayer(policy, 0, sliding_window)
     random = torch.Generator().manual_seed(0)
     layer.update(
@@ -125,6 +133,63 @@ def test_no_layer_is_decoded_where_attention_reads_it(monkeypatch):
     model(tokens(length=50), past_key_values=cache)
     monkeypatch.setattr(Grid, "decode", None)
     model(tokens(length=1), past_key_values=cache)
+
+
+TRITON_CODERS = [name for name in CODERS if not name.startswith("3")]
+
+
+@pytest.mark.parametrize("keys, values", [*zip(TRITON_CODERS[::2], reversed(TRITON_CODERS[1::2]), strict=True)])
+def test_triton_kernel(keys, values, monkeypatch):
+    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
+    monkeypatch.setattr(kernel, "_PROGRAMS", 12)  # two blocks a program
+    view = layer_of(Coded(CODERS[keys], CODERS[values]))._view()
+    query = query_of()
+    assert kernel.fits(query, view, None)
+    expected = reference.attend(query, view, None, 0.3)
+    torch.testing.assert_close(kernel.attend(query, view, 0.3), expected, **CLOSE)
+
+
+def test_triton_kernel_takes_what_it_can():
+    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
+    view = layer_of(Coded(Grid(4, "tokens"), Grid(4, "channels")))._view()
+    assert not kernel.fits(query_of(2), view, None)
+    assert not kernel.fits(query_of(), view, torch.zeros(1, 1, 1, view.length))
+    assert not kernel.fits(query_of(), layer_of(Coded(Grid(3, "tokens"), Grid(4, "channels")))._view(), None)
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from squeeze.kernels.kv_attention.kernel import _decode
+
+names = [name for name in _decode.arg_names]
+pointers = dict(query="*fp32", k_codes="*u8", k_scales="*bf16", k_leasts="*bf16", k_points="*fp32", v_codes="*u8",
+                v_scales="*bf16", v_leasts="*bf16", v_points="*fp32", tops="*fp32", masses="*fp32", sums="*fp32")
+for width, points in ((2, False), (4, False), (8, False), (4, True)):
+    constants = dict(G=16, T=64, D=128, DV=128, K_WIDTH=width, V_WIDTH=width, K_GROUPS=1, V_GROUPS=2,
+                     K_TOKENS=not points, V_TOKENS=False, K_POINTS=points, V_POINTS=points)
+    signature = {n: pointers.get(n, "i32") for n in names if n not in constants} | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(fn=_decode, signature=signature, constexprs=constants)
+    triton.compile(source, target=GPUTarget("cuda", 90, 32))
+"""
+
+
+@pytest.mark.slow
+def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    script = tmp_path / "compile.py"
+    script.write_text(COMPILE)
+    subprocess.run([sys.executable, str(script)], env=environment, check=True)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu():
+    layer = layer_of(Coded(Grid(4, "tokens"), Grid(4, "channels")))
+    layer._to("cuda")
+    view, query = layer._view(), query_of().cuda()
+    expected = reference.attend(query, view, None, 0.3)
+    torch.testing.assert_close(kv_attention.attend(query, view, None, 0.3), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_tables():

@@ -86,9 +86,7 @@ def test_a_calibrated_policy_is_given_again(tmp_path):
     cache = filled(model, policy)
     cache.save(tmp_path / "a.kv")
     same(cache, QuantizedKVCache.load(tmp_path / "a.kv", model.config, policy=policy))
-    with pytest.raises(
-        PolicyError, match="its policy was calibrated and is not in the file: give it as"
-    ):
+    with pytest.raises(PolicyError, match="its policy was calibrated and is not in the file: give it as"):
         QuantizedKVCache.load(tmp_path / "a.kv", model.config)
     with pytest.raises(PolicyError, match="the policy given is not the one that it was made with"):
         QuantizedKVCache.load(tmp_path / "a.kv", model.config, policy=other)

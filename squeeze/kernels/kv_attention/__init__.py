@@ -6,6 +6,7 @@ defines the result. Triton is imported only when a kernel is run.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,11 @@ def attend(query: torch.Tensor, view: View, bias: torch.Tensor | None, scaling: 
     """query [B, Hq, Q, D] over a layer's tokens, [B, Hq, Q, Dv]; see reference.attend."""
     if query.device.type == "cpu" and cpu.fits(query, view):
         return cpu.attend(query, view, bias, scaling)
+    if query.device.type == "cuda" and find_spec("triton") is not None:
+        from squeeze.kernels.kv_attention import kernel
+
+        if kernel.fits(query, view, bias):
+            return kernel.attend(query, view, scaling)
     return tiles.attend(query, view, bias, scaling)
 
 
@@ -54,9 +60,12 @@ def _forward(
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         keys, values = key.dense() if isinstance(key, View) else (key, value)
-        return sdpa_attention_forward(
+        found: tuple[torch.Tensor, None] = sdpa_attention_forward(
             *(module, query, keys, values, attention_mask), scaling=scaling, dropout=dropout, **kwargs
         )
+        if isinstance(key, View) and key.observer is not None:
+            key.observer(query)
+        return found
     causal = kwargs.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     bias = reference.bias_of(attention_mask, query.shape[2], key.length, causal, query)

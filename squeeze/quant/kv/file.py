@@ -128,7 +128,12 @@ def _width(coder: Any) -> int:
 
 
 def _state(layer: PackedLayer) -> dict[str, int]:
-    return {"dropped": layer.dropped, "coded_tokens": layer.coded_tokens, "parts": len(layer.stores)}
+    return {
+        "dropped": layer.dropped,
+        "evicted": layer.evicted,
+        "coded_tokens": layer.coded_tokens,
+        "parts": len(layer.stores),
+    }
 
 
 def _encoded(tensor: torch.Tensor, width: int) -> tuple[np.ndarray, dict[str, Any]]:
@@ -201,7 +206,8 @@ def _fill(layer: PackedLayer, state: dict[str, int], tensors: dict[str, torch.Te
         pairs = [(tensors[f"{name}.0"], tensors[f"{name}.1"]) for name in ("first", "recent")]
         layer.lazy_initialization(*pairs[1])
         layer.first, layer.recent = pairs
-        layer.dropped, layer.coded_tokens = int(state["dropped"]), int(state["coded_tokens"])
+        layer.dropped, layer.evicted = int(state["dropped"]), int(state["evicted"])
+        layer.coded_tokens = int(state["coded_tokens"])
         for number, store in enumerate(layer.stores):
             prefix = f"part.{number}."
             fields = {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}

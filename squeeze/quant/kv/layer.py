@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
+from squeeze.errors import PolicyError
 from squeeze.quant.kv.base import Part, Policy
 from squeeze.quant.kv.store import Store
 from squeeze.quant.kv.view import View
@@ -48,6 +49,7 @@ class PackedLayer(CacheLayerMixin):
         self.first: tuple[torch.Tensor, ...] = ()  # keys and values of the sinks
         self.recent: tuple[torch.Tensor, ...] = ()
         self.dropped = 0  # tokens before those held, out of a sliding window's sight
+        self.evicted = 0  # tokens between the sinks and the latest ones, given up by the policy
         self.coded_tokens = 0  # ever coded: the work done
 
     def __repr__(self) -> str:
@@ -73,16 +75,16 @@ class PackedLayer(CacheLayerMixin):
         return self.first[0].shape[2] + self.blocks * self.policy.block + self.recent[0].shape[2]
 
     def get_seq_length(self) -> int:
-        return self.dropped + self.stored
+        return self.dropped + self.evicted + self.stored
 
     def get_max_length(self) -> int:
         return self.sliding_window if self.sliding_window is not None else -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and offset of the keys that `update` will return."""
+        """Length and offset of the keys that `update` will return; evicted tokens count as if before all others."""
         past = self.get_seq_length()
         if self.sliding_window is None:
-            return past + query_length, 0
+            return self.stored + query_length, self.evicted
         offset = max(past - self.sliding_window + 1, 0)
         return past - offset + query_length, offset
 
@@ -98,7 +100,8 @@ class PackedLayer(CacheLayerMixin):
         self._append(key_states, value_states)
         seen = self._view(offset)
         returned = (seen, seen) if self.native() else seen.dense()
-        self._code()
+        if seen.observer is None:
+            self._code()
         if not self.record_past:
             self._forget()
         return returned
@@ -113,7 +116,30 @@ class PackedLayer(CacheLayerMixin):
     def _view(self, offset: int = 0) -> View:
         """All tokens from position `offset` on, as they are now."""
         stores = [(part, store.read()) for part, store in zip(self.parts, self.stores, strict=True)]
-        return View(self.first, stores, self.recent, self.blocks, self.policy.block, self.dropped, offset)
+        before = self.dropped + self.evicted
+        observer = self._observed if self._selects() else None
+        return View(self.first, stores, self.recent, self.blocks, self.policy.block, before, offset, observer)
+
+    def _selects(self) -> bool:
+        """Whether the policy wants to see the queries of this prompt before it is coded."""
+        keep = getattr(self.policy, "select", 0)
+        if not keep or self.is_sliding or self.blocks or self.recent[0].shape[2] <= keep + self.policy.window:
+            return False
+        if not self.native():
+            raise PolicyError("this policy looks at queries: squeeze.kernels.kv_attention.install(model) shows them")
+        return True
+
+    def _observed(self, query: torch.Tensor) -> None:
+        """Keep the tokens of a prompt that its last queries [B, Hq, Q, D] look at, then code what has left the window.
+
+        Raises no error: a prompt that is not longer than what is kept is not touched.
+        """
+        window = self.recent[0].shape[2] - self.policy.window
+        chosen = self.policy.chosen(query, self.recent[0], window)[..., None]  # type: ignore[attr-defined]
+        kept = (x[:, :, :window].take_along_dim(chosen, 2) for x in self.recent)
+        self.evicted += window - chosen.shape[2]
+        self.recent = tuple(torch.cat([x, y[:, :, window:]], 2) for x, y in zip(kept, self.recent, strict=True))
+        self._code()
 
     def _code(self) -> None:
         """Move full blocks that have left the window into the store."""
@@ -125,7 +151,7 @@ class PackedLayer(CacheLayerMixin):
             return
         for at in range(0, full, _AT_ONCE):
             count = min(_AT_ONCE, full - at)
-            start = self.dropped + self.first[0].shape[2] + self.blocks * block
+            start = self.dropped + self.evicted + self.first[0].shape[2] + self.blocks * block
             span = slice(at * block, (at + count) * block)
             piece = [x[:, :, span].detach().unflatten(2, (count, block)) for x in self.recent]
             for part, store in zip(self.parts, self.stores, strict=True):
@@ -135,6 +161,16 @@ class PackedLayer(CacheLayerMixin):
                 store.append(coded)
         self.coded_tokens += full * block
         self.recent = tuple(x[:, :, full * block :].clone() for x in self.recent)
+        self._evict()
+
+    def _evict(self) -> None:
+        """Give up the oldest blocks after the sinks where the policy limits the tokens coded."""
+        limit = getattr(self.policy, "limit", 0)
+        if limit and not self.is_sliding:
+            blocks = max(self.blocks - -(-limit // self.policy.block), 0)
+            for store in self.stores:
+                store.drop(blocks)
+            self.evicted += blocks * self.policy.block
 
     def _forget(self) -> None:
         """Drop what no sliding window will see again: whole blocks, or recent tokens where nothing is coded."""
@@ -187,7 +223,8 @@ class PackedLayer(CacheLayerMixin):
         if count > recent and self.blocks:
             needed = min(-(-(count - recent) // block), self.blocks)
             keep = self.blocks - needed
-            again = self._view(self.dropped + self.first[0].shape[2] + keep * block).dense()
+            start = self.dropped + self.evicted + self.first[0].shape[2]
+            again = self._view(start + keep * block).dense()
             self.recent = tuple(x.clone() for x in again)
             for store in self.stores:
                 store.truncate(keep)

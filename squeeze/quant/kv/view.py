@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ class View:
     """Tokens from position `offset` on; those before were dropped or are out of a sliding window's sight.
 
     first, recent: (keys, values), each [B, H, tokens, D]. stores: fields of `blocks` blocks of `block` tokens for
-    each part of the heads. dropped: position of the first token held.
+    each part of the heads. dropped: tokens before those held. observer: is shown the queries once they have attended.
     """
 
     first: tuple[torch.Tensor, ...]
@@ -28,6 +28,7 @@ class View:
     block: int
     dropped: int
     offset: int
+    observer: Callable[[torch.Tensor], None] | None = None
 
     @property
     def begin(self) -> int:
@@ -68,7 +69,7 @@ class View:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values in the order of tokens, some blocks at a time, [B, H, tokens, D]."""
         dtype = dtype or self.recent[0].dtype
-        skip = self.offset - self.dropped
+        skip = max(self.offset - self.dropped, 0)
         if skip < self.first[0].shape[2]:
             yield self.first[0][:, :, skip:].to(dtype), self.first[1][:, :, skip:].to(dtype)
         skip = max(skip - self.first[0].shape[2], 0)
