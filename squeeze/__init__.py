@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         FormatError,
         LevelError,
         ModelError,
+        PolicyError,
         SqueezeError,
         TruncatedError,
         VerifyError,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from squeeze.packing.load import load
     from squeeze.packing.pack import pack
     from squeeze.packing.unpack import unpack, verify
+    from squeeze.quant.kv import QuantizedKVCache
 
 __version__ = "0.1.0"
 
@@ -40,6 +42,8 @@ _HOMES = {
     "TruncatedError": "squeeze.errors",
     "LevelError": "squeeze.errors",
     "ModelError": "squeeze.errors",
+    "PolicyError": "squeeze.errors",
+    "QuantizedKVCache": "squeeze.quant.kv",
     "VerifyError": "squeeze.errors",
 }
 
@@ -48,6 +52,8 @@ __all__ = [
     "FormatError",
     "LevelError",
     "ModelError",
+    "PolicyError",
+    "QuantizedKVCache",
     "SqueezeError",
     "TruncatedError",
     "VerifyError",
