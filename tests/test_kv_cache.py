@@ -1,13 +1,16 @@
 """The KV cache on transformers' contract: equal to DynamicCache without coding, and to a plain reference with it."""
 
 import copy
+import sys
 
 import pytest
 import torch
+import transformers.cache_utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
+from squeeze.errors import PolicyError
 from squeeze.quant.kv import KIVI, FullPrecision, QuantizedKVCache
 from squeeze.quant.kv.layer import PackedLayer
 from tests.kv_models import MODELS, llama, tokens
@@ -205,3 +208,10 @@ def test_sliding_windows_hold_no_more_than_they_need():
     assert 39 <= layer.stored <= 39 + 8
     with pytest.raises(RuntimeError, match="activate_past_recording"):
         layer.crop(-1)
+
+
+def test_an_old_transformers_is_named(monkeypatch):
+    monkeypatch.delattr(transformers.cache_utils, "get_layer_types_and_kwargs")
+    monkeypatch.delitem(sys.modules, "squeeze.quant.kv.contract")
+    with pytest.raises(PolicyError, match=r"KV caches need a newer transformers than \d"):
+        __import__("squeeze.quant.kv.contract")

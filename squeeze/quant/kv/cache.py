@@ -8,20 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from transformers.cache_utils import Cache
 
 from squeeze.errors import PolicyError
 from squeeze.quant.kv.base import Policy
+from squeeze.quant.kv.contract import DYNAMIC_LAYER_TYPE_MAPPING, Cache, get_layer_types_and_kwargs
 from squeeze.quant.kv.layer import PackedLayer
-
-try:
-    from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
-except ImportError:
-    raise PolicyError(
-        f"the KV cache needs transformers 5.20 or newer, and this is {transformers.__version__}: "
-        "pip install --upgrade transformers"
-    ) from None
 
 __all__ = ["ATTENTION", "QuantizedKVCache"]
 

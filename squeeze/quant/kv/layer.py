@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers.cache_utils import CacheLayerMixin
 
 from squeeze.errors import PolicyError
 from squeeze.quant.kv.base import Part, Policy
+from squeeze.quant.kv.contract import CacheLayerMixin
 from squeeze.quant.kv.store import Store
 from squeeze.quant.kv.view import View
 
