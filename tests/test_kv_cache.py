@@ -215,3 +215,25 @@ def test_an_old_transformers_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "squeeze.quant.kv.contract")
     with pytest.raises(PolicyError, match=r"KV caches need a newer transformers than \d"):
         __import__("squeeze.quant.kv.contract")
+
+
+@pytest.mark.parametrize("policy", [FullPrecision(), KIVI(bits=4, group=8, sinks=0, window=8)])
+def test_nothing_holds_on_to_a_prompt(policy):
+    layer = PackedLayer(policy, 0)
+    layer.update(*torch.randn(2, 1, 2, 100, 8))
+    full = 2 * 100 * 2 * 8 * 4
+    assert layer.nbytes == full if not policy.block else layer.nbytes < full / 2
+
+
+def test_states_of_other_kinds_stay_transformers_own():
+    from transformers import Lfm2Config, Lfm2ForCausalLM
+
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+    kinds = {"layer_types": ["conv", "full_attention", "conv"], "num_key_value_heads": 2, "vocab_size": 61}
+    torch.manual_seed(0)
+    model = Lfm2ForCausalLM(Lfm2Config(**shape, **kinds, eos_token_id=None)).eval()
+    expected = generated(model, tokens(), DynamicCache(config=model.config))
+    assert torch.equal(expected, generated(model, tokens(), QuantizedKVCache(model.config, FullPrecision())))
+    cache = QuantizedKVCache(model.config, KIVI(8, group=8, window=8))
+    generated(model, tokens(), cache)
+    assert [layer.blocks for layer in cache.packed_layers] == [7]

@@ -12,6 +12,7 @@ from squeeze.quant.kv.grid import Grid
 from squeeze.quant.kv.lowrank import low_rank_policy
 from squeeze.quant.kv.rope import frequencies_of, turn
 from squeeze.quant.kv.rotated import Rotated
+from squeeze.quant.kv.transform import TransformCoder
 from squeeze.quant.kv.vidkv import MixedKeys, TernaryValues
 from tests.kv_models import gpt2, llama, tokens
 
@@ -144,6 +145,14 @@ def test_transform_coding(calibrated):
         calibrate.transform_policy(model, statistics, 9)
     assert model.config._attn_implementation != "squeeze_kv_observer"
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_transform_unpacking_equals_plain_torch():
+    widths = (6, 6, 5, 4, 3, 3, 2, 1)
+    coder = TransformCoder(widths, torch.eye(64), torch.eye(64), torch.zeros(64), torch.ones(64))
+    fields = coder.encode(torch.randn(2, 1, 3, 32, 64), 0)
+    packed, scale = fields["codes"].flatten(2, 3), torch.rand(2, 1, 96)
+    assert torch.equal(coder._values(packed, scale), coder.points_of(packed) * scale[..., None])
 
 
 def test_low_rank(calibrated):

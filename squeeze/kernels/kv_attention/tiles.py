@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["attend"]
 
-_TILE = 512  # tokens decoded at a time
+_TILE = 1024  # tokens decoded at a time
 
 
 def attend(query: torch.Tensor, view: View, bias: torch.Tensor | None, scaling: float) -> torch.Tensor:

@@ -57,8 +57,9 @@ class PackedLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
-        self.first = (key_states[:, :, :0], value_states[:, :, :0])
-        self.recent = (key_states[:, :, :0], value_states[:, :, :0])
+        # made anew: a slice of the states would keep all of them in memory
+        empty = [x.new_empty((*x.shape[:2], 0, x.shape[3])) for x in (key_states, value_states)]
+        self.first, self.recent = (empty[0], empty[1]), (empty[0], empty[1])
         self.parts = self.policy.parts(self.index, key_states.shape[1]) if self.policy.block else []
         self.stores = [Store() for _ in self.parts]
         self.is_initialized = True

@@ -1,5 +1,7 @@
 """Rotary position embeddings undone and done again, so that keys can be coded as they were before them."""
 
+from functools import lru_cache
+
 import torch
 from torch import nn
 
@@ -13,11 +15,20 @@ def turn(keys: torch.Tensor, frequencies: torch.Tensor, start: int, back: bool =
     Positions count tokens in the cache: padding before a text shifts them all alike, which does no harm here.
     """
     half = frequencies.numel()
-    place = torch.arange(start, start + keys.shape[-2], device=keys.device, dtype=torch.float32)
-    angle = place[:, None] * frequencies.to(keys.device)
-    cos, sin = angle.cos(), angle.sin() * (-1 if back else 1)
+    cos, sin = _angles(frequencies, start, keys.shape[-2], keys.device)
+    sin = -sin if back else sin
     first, second, rest = keys.split([half, half, keys.shape[-1] - 2 * half], -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
+
+
+@lru_cache(maxsize=16)  # all heads and layers turn by the same
+def _angles(
+    frequencies: torch.Tensor, start: int, count: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines [count, n]."""
+    place = torch.arange(start, start + count, device=device, dtype=torch.float32)
+    angle = place[:, None] * frequencies.to(device)
+    return angle.cos(), angle.sin()
 
 
 def frequencies_of(model: nn.Module) -> torch.Tensor | None:

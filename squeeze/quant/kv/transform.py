@@ -95,14 +95,23 @@ class TransformCoder:
 
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
         packed, scale = fields["codes"].flatten(2, 3), fields["scale"].flatten(2, 3)
-        y = self._values(packed) * ((scale.to(torch.float32) - _BIAS) / _OCTAVE).exp2()[..., None]
+        y = self._values(packed, ((scale.to(torch.float32) - _BIAS) / _OCTAVE).exp2())
         states = y @ self.back.to(y.device).T + self.mean.to(y.device)
         if self.frequencies is not None:
             states = turn(states, self.frequencies, start)
         return states.unflatten(2, fields["scale"].shape[2:4]).to(dtype)
 
-    def _values(self, packed: torch.Tensor) -> torch.Tensor:
-        """Packed codes [..., bytes] to points [..., K]."""
+    def _values(self, packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """Packed codes [B, 1, tokens, bytes] to points times scale [B, 1, tokens], [B, 1, tokens, K]."""
+        if packed.device.type == "cpu" and self.widths:
+            from squeeze.quant.kv.unpacking import points_of
+
+            rows = points_of(packed.flatten(0, 2), scale.flatten(), self.widths, GROUP)
+            return rows.view(*scale.shape, -1)
+        return self.points_of(packed) * scale[..., None]
+
+    def points_of(self, packed: torch.Tensor) -> torch.Tensor:
+        """Packed codes [..., bytes] to points [..., K], in plain torch: what unpacking.py equals."""
         y = torch.empty((*packed.shape[:-1], GROUP * len(self.widths)), device=packed.device)
         for width, channels, place in self.runs:
             codes = packing.unpack(packed[..., place], width, channels.stop - channels.start)
