@@ -1,10 +1,6 @@
 """Attention over coded layers: every path against the plain definition, and within models."""
 
 import os
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
-
 import subprocess
 import sys
 
