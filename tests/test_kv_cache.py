@@ -131,7 +131,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     operations,
     st.sampled_from(

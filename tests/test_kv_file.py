@@ -110,14 +110,14 @@ def test_damage_has_a_name(tmp_path):
     filled(model, KIVI(4, group=16, window=16)).save(path)
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
-    for at in range(start, len(data), 97):
+    for at in range(start, len(data), 701):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
         try:
             QuantizedKVCache.load(path, model.config)
         except DamagedError:
             continue
         # a byte of padding may change: what is loaded has its checksum
-    for at in range(9, start, 7):
+    for at in range(9, start, 61):
         path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         try:
             QuantizedKVCache.load(path, model.config)
