@@ -202,11 +202,11 @@ def _collect(value: Any, found: dict[int, int], depth: int) -> None:
     if isinstance(value, torch.Tensor) and type(value) is torch.Tensor:
         storage = value.untyped_storage()
         found[storage.data_ptr()] = storage.nbytes()
-    elif isinstance(value, torch.Tensor) or (hasattr(value, "__dict__") and depth < 6 and not callable(value)):
+    elif isinstance(value, torch.Tensor) or (hasattr(value, "__dict__") and depth < 12 and not callable(value)):
         _collect(vars(value), found, depth + 1)
     elif isinstance(value, dict):
         _collect(list(value.values()), found, depth + 1)
-    elif isinstance(value, list | tuple) and depth < 8:
+    elif isinstance(value, list | tuple) and depth < 16:
         for item in value:
             _collect(item, found, depth + 1)
 
