@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         FormatError,
         LevelError,
         ModelError,
+        PolicyError,
         QualityError,
         SqueezeError,
         TruncatedError,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from squeeze.packing.unpack import unpack, verify
     from squeeze.quant.api import quantize
     from squeeze.quant.gptq import GPTQ
+    from squeeze.quant.kv import QuantizedKVCache
     from squeeze.quant.rtn import RTN
 
 __version__ = "0.1.0"
@@ -47,6 +49,8 @@ _HOMES = {
     "TruncatedError": "squeeze.errors",
     "LevelError": "squeeze.errors",
     "ModelError": "squeeze.errors",
+    "PolicyError": "squeeze.errors",
+    "QuantizedKVCache": "squeeze.quant.kv",
     "VerifyError": "squeeze.errors",
     "QualityError": "squeeze.errors",
 }
@@ -58,7 +62,9 @@ __all__ = [
     "FormatError",
     "LevelError",
     "ModelError",
+    "PolicyError",
     "QualityError",
+    "QuantizedKVCache",
     "SqueezeError",
     "TruncatedError",
     "VerifyError",

@@ -16,6 +16,7 @@ from squeeze import __version__, files, options
 from squeeze.errors import SqueezeError
 from squeeze.job import MISHAPS, Job, Tick, explain, raw_size_of, size_of, transform
 from squeeze.model import commands as models
+from squeeze.model import kv_commands as caches
 from squeeze.packing import commands as packing
 
 if TYPE_CHECKING:
@@ -323,4 +324,6 @@ def bench(
 for _command in (packing.pack, packing.unpack, packing.verify, packing.inspect):
     main.add_command(_command)
 for _command in (models.import_, models.quantize, models.evaluate):
+    main.add_command(_command)
+for _command in (caches.kv_eval, caches.generate):
     main.add_command(_command)

@@ -31,3 +31,7 @@ class ModelError(SqueezeError):
 
 class QualityError(SqueezeError):
     """A compressed model is worse than the user allows. It is written all the same."""
+
+
+class PolicyError(SqueezeError, ValueError):
+    """A policy of the KV cache is not one that exists, or does not fit the model."""

@@ -1,6 +1,10 @@
 """What several test files share."""
 
+import os
 from pathlib import Path
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
 
 import pytest
 from hypothesis import settings

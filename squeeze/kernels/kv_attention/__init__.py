@@ -1,0 +1,73 @@
+"""Attention that reads a coded KV cache as it lies: numba on the CPU, Triton on a GPU, tiles for all else.
+
+`install(model)` registers it with transformers and makes the model use it; `attend` is the dispatch. reference.py
+defines the result. Triton is imported only when a kernel is run.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from squeeze.kernels.kv_attention import cpu, reference, tiles
+from squeeze.quant.kv.cache import ATTENTION
+
+if TYPE_CHECKING:
+    from squeeze.quant.kv.view import View
+
+__all__ = ["attend", "install"]
+
+
+def attend(query: torch.Tensor, view: View, bias: torch.Tensor | None, scaling: float) -> torch.Tensor:
+    """query [B, Hq, Q, D] over a layer's tokens, [B, Hq, Q, Dv]; see reference.attend."""
+    if query.device.type == "cpu" and cpu.fits(query, view):
+        return cpu.attend(query, view, bias, scaling)
+    if query.device.type == "cuda" and find_spec("triton") is not None:
+        from squeeze.kernels.kv_attention import kernel
+
+        if kernel.fits(query, view, bias):
+            return kernel.attend(query, view, scaling)
+    return tiles.attend(query, view, bias, scaling)
+
+
+def install(model: Any) -> None:
+    """Let `model` read a QuantizedKVCache without decoding it; with any other cache it attends as with SDPA."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if ATTENTION not in ALL_ATTENTION_FUNCTIONS:
+        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _forward)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, sdpa_mask)
+    model.set_attn_implementation(ATTENTION)
+
+
+def _forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: Any,
+    value: Any,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """What transformers calls; `key` is a View where a QuantizedKVCache gave it."""
+    from squeeze.quant.kv.view import View
+
+    if not isinstance(key, View) or not key.stores or not key.blocks:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        keys, values = key.dense() if isinstance(key, View) else (key, value)
+        found: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            *(module, query, keys, values, attention_mask), scaling=scaling, dropout=dropout, **kwargs
+        )
+        if isinstance(key, View) and key.observer is not None:
+            key.observer(query)
+        return found
+    causal = kwargs.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    bias = reference.bias_of(attention_mask, query.shape[2], key.length, causal, query)
+    output = attend(query, key, bias, query.shape[-1] ** -0.5 if scaling is None else scaling)
+    return output.transpose(1, 2).contiguous(), None

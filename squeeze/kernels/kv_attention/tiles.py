@@ -1,0 +1,42 @@
+"""Attention over a coded layer some blocks at a time, with a running softmax: any policy, any device, any queries.
+
+Scratch is one decoded tile and its scores, whatever the context (Milakov and Gimelshein, 2018; FlashAttention).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from squeeze.quant.kv.view import View
+
+__all__ = ["attend"]
+
+_TILE = 1024  # tokens decoded at a time
+
+
+def attend(query: torch.Tensor, view: View, bias: torch.Tensor | None, scaling: float) -> torch.Tensor:
+    """As reference.attend."""
+    batch, heads, queries, _ = query.shape
+    kv_heads = view.recent[0].shape[1]
+    rows = query.to(torch.float32).reshape(batch, kv_heads, -1, query.shape[3]) * scaling  # [B, H, groups * Q, D]
+    shape = (*rows.shape[:3], 1)
+    top, mass = rows.new_full(shape, -torch.inf), rows.new_zeros(shape)
+    output = rows.new_zeros((*rows.shape[:3], view.recent[1].shape[3]))
+    at = 0
+    for keys, values in view.pieces(max(_TILE // max(view.block, 1), 1), torch.float32):
+        count = keys.shape[2]
+        if not count:
+            continue
+        scores = rows @ keys.transpose(-1, -2)
+        if bias is not None:
+            scores = (scores.view(batch, heads, queries, count) + bias[..., at : at + count]).view_as(scores)
+        higher = torch.maximum(top, scores.amax(-1, keepdim=True))
+        scores = scores.sub_(higher).exp_()
+        fade = (top - higher).exp_()
+        mass = mass * fade + scores.sum(-1, keepdim=True)
+        output = output * fade + scores @ values
+        top, at = higher, at + count
+    return (output / mass).view(batch, heads, queries, -1).to(query.dtype)

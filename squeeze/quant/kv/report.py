@@ -1,0 +1,238 @@
+"""The table of `squeeze kv-eval`, and what `squeeze generate` says of its cache."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from squeeze.errors import PolicyError
+from squeeze.model import evaluate
+from squeeze.quant.kv import FullPrecision, Policy, QuantizedKVCache, calibrate, specs
+from squeeze.quant.kv.measure import Cost, Distance, decoding, passkeys, quality, stepped
+
+if TYPE_CHECKING:
+    from squeeze.model.generate import Generation
+
+__all__ = ["Row", "cache_for", "memory_line", "rows"]
+
+FULL = "full precision"
+_WINDOWS = 6  # of 1,024 tokens to calibrate on
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """bits: nominal, a value; None for full precision. passkeys: found, and looked for. stepped: whether quality was
+    measured through the cache itself, some tokens at a time, instead of in one pass (teacher.py).
+    """
+
+    policy: str
+    context: int
+    bits: float | None
+    distance: Distance
+    baseline: Distance
+    stepped: bool = False
+    cost: Cost | None = None
+    passkeys: tuple[int, int] | None = None
+
+    @property
+    def percent(self) -> float:
+        return 100 * (self.distance.perplexity / self.baseline.perplexity - 1)
+
+    def cells(self) -> tuple[str, ...]:
+        cost = (
+            (f"{self.cost.bytes}", f"{self.cost.peak}", f"{1e3 * self.cost.seconds:.1f}") if self.cost else ("-",) * 3
+        )
+        return (
+            self.policy + (" (stepped)" if self.stepped else ""),
+            str(self.context),
+            f"{self.bits:.3f}" if self.bits else "-",
+            f"{self.distance.perplexity:.4f}",
+            f"{self.percent:+.3f}",
+            f"{self.distance.kl:.2e}",
+            *cost,
+            "{}/{}".format(*self.passkeys) if self.passkeys else "-",
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"percent": self.percent}
+
+
+def rows(
+    folder: Path,
+    text: Path,
+    policies: tuple[str, ...],
+    contexts: tuple[int, ...],
+    *,
+    windows: int = 8,
+    sinks: int = 4,
+    window: int = 64,
+    against: tuple[str, ...] = (),
+    passkeys: int = 0,
+    no_cost: bool = False,
+    device: str = "cpu",
+    calibrate: Path | None = None,
+    kv_budget: float | None = None,
+    progress: Callable[[int], None] = lambda n: None,
+) -> Iterator[Row]:
+    """Every policy, full precision first, at every context. Raises PolicyError and SqueezeError."""
+    for spec in policies:
+        specs.split(spec)  # before anything takes time
+    model, tokenizer = evaluate.load_model(folder, device=device), evaluate.load_tokenizer(folder)
+    tokens = evaluate.read_tokens(text, folder)
+    made = _policies(model, tokenizer, policies, sinks, window, calibrate, kv_budget)
+    for context in contexts:
+        found = quality(model, tokens, made, context, windows, progress)
+        baseline = found[FULL]
+        for name, distance in found.items():
+            policy = made.get(name, FullPrecision())
+            yield _row(model, tokenizer, tokens, name, policy, context, distance, baseline, no_cost, passkeys)
+        if against:
+            yield from _rivals(model, tokens, made, context, windows, against, window, no_cost)
+
+
+def _row(
+    model: Any,
+    tokenizer: Any,
+    tokens: torch.Tensor,
+    name: str,
+    policy: Policy,
+    context: int,
+    distance: Distance,
+    baseline: Distance,
+    no_cost: bool,
+    keys: int,
+) -> Row:
+    from squeeze.kernels import kv_attention
+
+    kv_attention.install(model)
+    cache = QuantizedKVCache(model.config, policy)
+    cost = None if no_cost else decoding(model, tokens[:context], cache)
+    depths = tuple((place + 0.5) / keys for place in range(keys))
+    found = (
+        passkeys(model, tokenizer, lambda: QuantizedKVCache(model.config, policy), context, depths) if keys else None
+    )
+    bits = None if name == FULL else nominal_bits(policy, model)
+    return Row(name, context, bits, distance, baseline, False, cost, (sum(found), keys) if found else None)
+
+
+def nominal_bits(policy: Policy, model: Any) -> float:
+    """Bits a coded value, scales included, in the mean over the model."""
+    config = model.config.get_text_config(decoder=True)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    total = count = 0.0
+    for layer in range(config.num_hidden_layers):
+        for part in policy.parts(layer, heads):
+            share = len(part.heads) if part.heads is not None else heads
+            total += share * (part.keys.bits(policy.block, size) + part.values.bits(policy.block, size))
+            count += 2 * share
+    return total / count if count else 16.0
+
+
+def _policies(
+    model: Any,
+    tokenizer: Any,
+    wanted: tuple[str, ...],
+    sinks: int,
+    window: int,
+    calibration: Path | None,
+    budget: float | None,
+) -> dict[str, Policy]:
+    chosen = [*wanted, *([f"transform:{16 * budget}"] if budget else [])]
+    statistics = None
+    if any(specs.needs_calibration(spec) for spec in chosen):
+        statistics = _statistics(model, tokenizer, calibration, sinks, window)
+    made = {}
+    for spec in chosen:
+        name, options = specs.split(spec)
+        if name != "full":
+            options = {"sinks": sinks, "window": window} | options
+        words = ",".join(f"{key}={value}" for key, value in options.items())
+        made[spec] = specs.make(f"{name}:{words}", model, statistics)
+    return made
+
+
+def _statistics(model: Any, tokenizer: Any, calibration: Path | None, sinks: int, window: int) -> Any:
+    if calibration is None:
+        raise PolicyError("this policy needs a text to calibrate on: name one with --calibrate")
+    limit = getattr(model.config, "max_position_embeddings", 1024)
+    tokens = evaluate.tokenize(tokenizer, calibration.read_text("utf-8", errors="replace"))
+    context = min(1024, limit, len(tokens))
+    return calibrate.observe(model, tokens, context=context, windows=_WINDOWS, sinks=sinks, window=window)
+
+
+def _rivals(
+    model: Any,
+    tokens: torch.Tensor,
+    made: dict[str, Policy],
+    context: int,
+    windows: int,
+    against: tuple[str, ...],
+    window: int,
+    no_cost: bool,
+) -> Iterator[Row]:
+    """transformers' caches at 4 and 2 bits, and ours again, all through the cache itself."""
+    caches: dict[str, tuple[float | None, Callable[[], Any]]] = {FULL: (None, _ours(model, FullPrecision()))}
+    caches |= {name: (nominal_bits(policy, model), _ours(model, policy)) for name, policy in made.items()}
+    for backend in against:
+        for width in (4, 2):
+            caches[f"{backend} {width}"] = width + 0.5, _theirs(model, backend, width, window)
+    baseline: Distance | None = None
+    logits: list[torch.Tensor] = []
+    for name, (bits, make) in caches.items():
+        distance = stepped(model, tokens, make, context, windows, logits)
+        baseline = baseline or distance
+        cost = None if no_cost else decoding(model, tokens[:context], make())
+        yield Row(name, context, bits, distance, baseline, True, cost)
+
+
+def _ours(model: Any, policy: Policy) -> Callable[[], Any]:
+    return lambda: QuantizedKVCache(model.config, policy)
+
+
+def _theirs(model: Any, backend: str, bits: int, window: int) -> Callable[[], Any]:
+    from transformers.cache_utils import QuantizedCache
+
+    axes = {"axis_key": 1, "axis_value": 1} if backend == "hqq" else {}
+
+    def make() -> Any:
+        try:
+            return QuantizedCache(backend, model.config, nbits=bits, residual_length=window, **axes)
+        except ImportError as error:
+            raise PolicyError(f"{backend} is not installed: pip install {_PACKAGES[backend]}") from error
+
+    return make
+
+
+_PACKAGES = {"quanto": "optimum-quanto", "hqq": "hqq"}
+
+
+def cache_for(
+    model: Any, tokenizer: Any, kv: str | None, budget: float | None, calibration: Path | None
+) -> QuantizedKVCache:
+    """The cache that `--kv` and `--kv-budget` ask for, and the model made to read it as it lies."""
+    from squeeze.kernels import kv_attention
+
+    if kv and budget:
+        raise PolicyError("--kv and --kv-budget say two things: give one of them")
+    spec = f"kivi:{kv}" if kv and kv.isdigit() else kv
+    kv_attention.install(model)
+    if not spec and not budget:
+        return QuantizedKVCache(model.config, FullPrecision())
+    made = _policies(model, tokenizer, (spec,) if spec else (), 4, 64, calibration, budget)
+    return QuantizedKVCache(model.config, next(iter(made.values())))
+
+
+def memory_line(cache: QuantizedKVCache, found: Generation) -> str:
+    """How much the cache took, and how much it would have taken."""
+    full = cache.full_precision_nbytes
+    share = f", {100 * cache.nbytes / full:.1f} % of {full}" if full else ""
+    rate = found.tokens / found.seconds if found.seconds else 0.0
+    return (
+        f"{found.tokens} tokens after {found.prompt}, {rate:.1f} a second; "
+        f"KV cache {cache.nbytes} bytes{share} in {str(cache.dtype).removeprefix('torch.')}"
+    )

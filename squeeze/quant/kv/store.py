@@ -1,0 +1,76 @@
+"""Coded blocks of one layer: buffers that grow by small steps, written once and read in place.
+
+Knows nothing of what the fields mean: that is the coders'.
+"""
+
+import torch
+
+__all__ = ["Fields", "Store"]
+
+Fields = dict[str, torch.Tensor]
+
+_GROWTH = 32  # a full buffer grows by one part in so many: 3 % of memory stands unused at most
+
+
+class Store:
+    """Fields of shape [B, H, blocks, ...], appended block by block.
+
+    Growing copies packed bytes; what a block holds is never computed again.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: Fields = {}
+        self.blocks = 0
+
+    def append(self, fields: Fields) -> None:
+        """Add blocks, [B, H, n, ...] each field."""
+        count = next(iter(fields.values())).shape[2]
+        self._reserve(fields, self.blocks + count)
+        for name, new in fields.items():
+            self._buffers[name][:, :, self.blocks : self.blocks + count] = new
+        self.blocks += count
+
+    def _reserve(self, like: Fields, needed: int) -> None:
+        for name, new in like.items():
+            old = self._buffers.get(name)
+            if old is not None and old.shape[2] >= needed:
+                continue
+            capacity = needed + needed // _GROWTH
+            grown = new.new_empty((*new.shape[:2], capacity, *new.shape[3:]))
+            if old is not None:
+                grown[:, :, : self.blocks] = old[:, :, : self.blocks]
+            self._buffers[name] = grown
+
+    def read(self, first: int = 0, last: int | None = None) -> Fields:
+        """Views of blocks first to last."""
+        last = self.blocks if last is None else last
+        return {name: buffer[:, :, first:last] for name, buffer in self._buffers.items()}
+
+    def truncate(self, blocks: int) -> None:
+        """Forget all blocks from number `blocks` on; their memory is used again."""
+        self.blocks = min(self.blocks, blocks)
+
+    def drop(self, blocks: int) -> None:
+        """Forget the first blocks and give back their memory."""
+        if blocks:
+            self._buffers = {name: buffer[:, :, blocks : self.blocks].clone() for name, buffer in self._buffers.items()}
+            self.blocks -= blocks
+
+    def select(self, indices: torch.Tensor) -> None:
+        """Rows of the batch, in a new order or number; int64 [new batch]."""
+        self._buffers = {
+            name: buffer[:, :, : self.blocks].index_select(0, indices.to(buffer.device))
+            for name, buffer in self._buffers.items()
+        }
+
+    def to(self, device: torch.device | str) -> None:
+        self._buffers = {name: buffer.to(device, non_blocking=True) for name, buffer in self._buffers.items()}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated, growth included."""
+        return sum(buffer.nbytes for buffer in self._buffers.values())
+
+    @property
+    def used_nbytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self.read().values())

@@ -1,0 +1,66 @@
+"""Language models of a few thousand weights, one of each kind that a KV cache meets."""
+
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+VOCABULARY = 61
+_SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+
+def llama():
+    return _made(LlamaForCausalLM, LlamaConfig(**_SHAPE))
+
+
+def mistral():
+    """Every layer sees 24 tokens."""
+    return _made(MistralForCausalLM, MistralConfig(**_SHAPE, sliding_window=24))
+
+
+def qwen2():
+    """The second layer sees 24 tokens, the first all."""
+    layers = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
+    shape = {key: value for key, value in _SHAPE.items() if key != "head_dim"}
+    return _made(Qwen2ForCausalLM, Qwen2Config(**shape, **layers))
+
+
+def gpt2():
+    shape = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
+    ids = {key: _SHAPE[key] for key in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
+    return _made(GPT2LMHeadModel, GPT2Config(**shape, **ids))
+
+
+MODELS = {"llama": llama, "mistral": mistral, "qwen2": qwen2, "gpt2": gpt2}
+
+
+def _made(kind, config):
+    torch.manual_seed(0)
+    model = kind(config).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(4)  # attention that looks at some tokens more than at others
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def tokens(batch=1, length=40, seed=0):
+    return torch.randint(2, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
