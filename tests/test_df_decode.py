@@ -1,13 +1,5 @@
 """Decoding on accelerators: the reference equals the CPU decoder, and the Triton kernel equals the reference."""
 
-import os
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
-
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -15,6 +7,7 @@ import torch
 from squeeze.codecs import float_payload, floats
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import reference
+from tests.gpu import compile_for_a_gpu
 from tests.test_floats import as_bf16, bytes_of, weights
 
 kernel = pytest.importorskip("squeeze.kernels.df_decode.kernel", reason="triton is not installed")
@@ -118,10 +111,7 @@ for lanes, precision, raw_bits in ((32, 13, 6), (64, 11, 0), (1, 10, 8), (16, 0,
 
 @pytest.mark.slow
 def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    script = tmp_path / "compile.py"
-    script.write_text(COMPILE)
-    subprocess.run([sys.executable, str(script)], env=environment, check=True)
+    compile_for_a_gpu(COMPILE, tmp_path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -1,9 +1,5 @@
 """Attention over coded layers: every path against the plain definition, and within models."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -12,6 +8,7 @@ from squeeze.kernels.kv_attention import cpu, reference, tiles
 from squeeze.quant.kv import KIVI, FullPrecision, Part, QuantizedKVCache
 from squeeze.quant.kv.grid import Grid, hadamard, lloyd_max
 from squeeze.quant.kv.layer import PackedLayer
+from tests.gpu import compile_for_a_gpu
 from tests.kv_models import MODELS, tokens
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # float32 sums in another order
@@ -173,10 +170,7 @@ for width, points in ((2, False), (4, False), (8, False), (4, True)):
 
 @pytest.mark.slow
 def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    script = tmp_path / "compile.py"
-    script.write_text(COMPILE)
-    subprocess.run([sys.executable, str(script)], env=environment, check=True)
+    compile_for_a_gpu(COMPILE, tmp_path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -14,7 +14,7 @@ import squeeze
 from squeeze import cli
 from squeeze.errors import DamagedError, FormatError, SqueezeError, TruncatedError
 from squeeze.packing import container, folder, tensorfile
-from squeeze.packing import pack as packing
+from squeeze.work import work_folder
 from tests.test_floats import as_bf16, weights
 
 
@@ -300,8 +300,8 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch):
 def test_two_packs_of_one_target_exclude_each_other():
     write("a.safetensors", tensors())
     with (
-        packing._work_folder(Path("b.safetensors"), {}),
-        pytest.raises(SqueezeError, match="is being packed by another process"),
+        work_folder(Path("b.safetensors"), "packing", {}),
+        pytest.raises(SqueezeError, match="is being written by another process"),
     ):
         squeeze.pack("a.safetensors", "b.safetensors")
 

@@ -1,13 +1,5 @@
 """Kernels on packed weights: Triton's and the CPU's equal the references, on odd shapes too."""
 
-import os
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
-
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -17,6 +9,7 @@ from squeeze.kernels.dequant import reference as expansion
 from squeeze.kernels.w4a16 import cpu, reference
 from squeeze.quant.linear import QuantLinear
 from squeeze.quant.tensor import QuantizedTensor
+from tests.gpu import compile_for_a_gpu
 from tests.quantised import FP4, TRITS, Grid, matrix, rounded
 
 try:
@@ -190,10 +183,7 @@ for bits, planes in ((3, 1), (4, 2)):
 @needs_triton
 @pytest.mark.slow
 def test_the_kernels_compile_for_a_gpu_that_is_not_there(tmp_path):
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    script = tmp_path / "compile.py"
-    script.write_text(COMPILE)
-    subprocess.run([sys.executable, str(script)], env=environment, check=True)
+    compile_for_a_gpu(COMPILE, tmp_path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -26,11 +26,12 @@ from squeeze.model.calibration import Activations, Stage, Statistics
 from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.model.network import Call, Network, is_linear, run_block, weight_of
 from squeeze.model.report import Layer, Report
-from squeeze.model.work import digest, stamps, work_folder
+from squeeze.model.work import digest, stamps
 from squeeze.packing import folder
 from squeeze.quant.gptq import HessianError
 from squeeze.quant.method import Method, Result
 from squeeze.quant.refine import layer_error
+from squeeze.work import work_folder
 
 __all__ = ["Writer", "compress", "plan"]
 
@@ -127,7 +128,7 @@ def compress(
     task: dict[str, Any] = {"version": __version__, "source": stamps(source), "settings": asked, "method": repr(method)}
     task |= {"methods": {name: repr(value) for name, value in sorted((methods or {}).items())}, "writer": writer.name}
     task |= {"correction": correction, "ignore": list(ignore), "tokens": digest(tokens)}
-    with work_folder(target, task, resume) as work:
+    with work_folder(target, "compressing", task, resume) as work:
         job = Job(network, method, methods or {}, writer, work, correction, ignore)
         report = Report(str(source), str(target), method.name, writer.name, asked)
         for layers in _blocks(job, tokens, progress or (lambda what, done, total: None)):

@@ -8,27 +8,25 @@ end; a run that was stopped goes on from there. What a packed file says of
 itself is container.py's, the way back unpack.py's.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import xxhash
 
 from squeeze import __version__
 from squeeze.errors import FormatError, SqueezeError, VerifyError
-from squeeze.files import sync_folder
 from squeeze.packing import container, folder, tensorfile
 from squeeze.packing.base import Base
 from squeeze.packing.container import Description, Record
 from squeeze.packing.tensorfile import Bytes, Tensor, TensorFile
+from squeeze.work import work_folder
 
 Progress = Callable[[int], None]
 _PIECE = 1 << 22
@@ -74,7 +72,7 @@ def pack(
         "source": str(source.resolve()),
         "files": [[name, *_stamp(folder.place(source, name))] for name in names],
     }
-    with _work_folder(target, task) as work:
+    with work_folder(target, "packing", task) as work:
         job = _Job(level, known, threads, verify, progress or (lambda count: None))
         totals, hashes = Totals(0, 0), {}
         for name in names:
@@ -95,31 +93,6 @@ def _stamp(path: Path) -> list[int]:
     """What changes when a file does."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]
-
-
-@contextmanager
-def _work_folder(target: Path, task: dict[str, Any]) -> Iterator[Path]:
-    """The folder to write in. It stays when the run is stopped, and goes when the input proves wrong or all is done."""
-    work = target.parent / f".{target.name[:60]}.packing"
-    work.mkdir(exist_ok=True)
-    with (work / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SqueezeError(f"{target} is being packed by another process") from None
-        described, text = work / "task.json", json.dumps(task)
-        if not described.is_file() or described.read_text() != text:
-            for path in work.iterdir():
-                if path.name != "lock":
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-            described.write_text(text)
-        try:
-            yield work
-        except SqueezeError:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
-    shutil.rmtree(work)
-    sync_folder(target.parent)
 
 
 @dataclass(frozen=True)

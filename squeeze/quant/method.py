@@ -1,5 +1,6 @@
 """What methods that quantise a matrix share: the choice of a grid, groups of inputs, and the QuantizedTensor made."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self
 
@@ -37,7 +38,7 @@ class Method(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridMethod:
+class GridMethod(ABC):
     """bits: 2, 3, 4 or 8 of an integer grid. group_size: inputs that share a scale, -1 for all of a row; MXFP4 and
     NVFP4 have their own. symmetric: without zero points. grid: "integer" or a name of grid.CODEBOOKS. clip: search the
     range of each group for the least squared error. scale_dtype: in which scales are stored; None for the weight's own
@@ -58,13 +59,13 @@ class GridMethod:
         if self.group_size != -1 and self.group_size < 1:
             raise SqueezeError(f"a group of {self.group_size} inputs: it needs at least 1, or -1 for all of a row")
 
+    @abstractmethod
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result:
         """As Method.compress."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fallback(self) -> Method:
         """As Method.fallback."""
-        raise NotImplementedError
 
     def levels(self) -> Grid:
         """The grid. Raises SqueezeError where there is none such."""
