@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from squeeze.errors import SqueezeError
-from squeeze.quant.gptq import GPTQ, HessianError, inverse_factor
-from squeeze.quant.refine import layer_error
+from squeeze.model.method import HessianError, layer_error
+from squeeze.quant.gptq import GPTQ, inverse_factor
 from squeeze.quant.rtn import RTN
 
 

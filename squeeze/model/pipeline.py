@@ -24,13 +24,11 @@ from squeeze.errors import SqueezeError
 from squeeze.model import calibration
 from squeeze.model.calibration import Activations, Stage, Statistics
 from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.model.method import HessianError, Method, Result, layer_error
 from squeeze.model.network import Call, Network, is_linear, run_block, weight_of
 from squeeze.model.report import Layer, Report
 from squeeze.model.work import digest, stamps
 from squeeze.packing import folder
-from squeeze.quant.gptq import HessianError
-from squeeze.quant.method import Method, Result
-from squeeze.quant.refine import layer_error
 from squeeze.work import work_folder
 
 __all__ = ["Writer", "compress", "plan"]
@@ -188,7 +186,7 @@ def _write_all(streams: list[Activations], sequences: Iterator[torch.Tensor]) ->
 class Done:
     """A compressed matrix and what the report says of it."""
 
-    result: Result
+    result: Result[Any]
     layer: Layer
 
 
@@ -267,7 +265,7 @@ def _compressed(job: Job, name: str, module: nn.Module, statistics: Statistics) 
     return Done(result, layer)
 
 
-def _result(method: Method, weight: torch.Tensor, statistics: Statistics) -> tuple[Result, str]:
+def _result(method: Method, weight: torch.Tensor, statistics: Statistics) -> tuple[Result[Any], str]:
     """What a method makes of a matrix, or its fallback where the statistics do not serve; and the name of which."""
     if not method.needs_hessian:
         return method.compress(weight), method.name

@@ -9,21 +9,17 @@ from typing import ClassVar
 
 import torch
 
-from squeeze.errors import SqueezeError
+from squeeze.model.method import HessianError, Result
 from squeeze.quant import refine
 from squeeze.quant.grid import Params
-from squeeze.quant.method import GridMethod, Result
+from squeeze.quant.method import GridMethod
 from squeeze.quant.rtn import RTN
 from squeeze.quant.tensor import QuantizedTensor
 
-__all__ = ["GPTQ", "HessianError"]
+__all__ = ["GPTQ"]
 
 LARGE = 4096  # inputs above which float32 is tried first
 _ESCALATIONS = 6  # times that the damping is multiplied by 10
-
-
-class HessianError(SqueezeError):
-    """A Hessian cannot be factorised, however much it is damped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +60,7 @@ class GPTQ(GridMethod):
         options = ("bits", "group_size", "symmetric", "grid", "clip", "scale_dtype")
         return RTN(**{name: getattr(self, name) for name in options})
 
-    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result:
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[QuantizedTensor]:
         if hessian is None or hessian.shape != (weight.shape[1], weight.shape[1]):
             raise HessianError(f"a matrix of {weight.shape[1]} inputs needs a Hessian of that size")
         dtype, values = self.stored_as(weight), weight.to(torch.float64 if self.exact else torch.float32)

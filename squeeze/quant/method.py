@@ -1,40 +1,18 @@
-"""What methods that quantise a matrix share: the choice of a grid, groups of inputs, and the QuantizedTensor made."""
+"""What methods that quantise a matrix share: the choice of a grid, groups of inputs, the QuantizedTensor made."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
 from squeeze.errors import SqueezeError
+from squeeze.model.method import Method, Result
 from squeeze.quant import grid as grids
 from squeeze.quant.grid import Grid, Params
 from squeeze.quant.tensor import QuantizedTensor
 
-__all__ = ["GridMethod", "Method", "Result"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """A compressed matrix, and what a report should say of it."""
-
-    tensor: QuantizedTensor
-    notes: tuple[str, ...] = ()
-
-
-class Method(Protocol):
-    """Something that compresses one matrix."""
-
-    name: ClassVar[str]
-    needs_hessian: ClassVar[bool]
-
-    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result:
-        """weight [O, I] of floats; hessian: float32 [I, I], the mean of x x^T over inputs x, or None."""
-        ...
-
-    def fallback(self) -> "Method":
-        """What to do where there are no statistics, or none that can be used."""
-        ...
+__all__ = ["GridMethod"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +38,7 @@ class GridMethod(ABC):
             raise SqueezeError(f"a group of {self.group_size} inputs: it needs at least 1, or -1 for all of a row")
 
     @abstractmethod
-    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result:
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[QuantizedTensor]:
         """As Method.compress."""
 
     @abstractmethod

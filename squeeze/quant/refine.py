@@ -13,20 +13,10 @@ from squeeze.quant.grid import Params, stored
 if TYPE_CHECKING:
     from squeeze.quant.method import GridMethod
 
-__all__ = ["layer_error", "refine"]
+__all__ = ["refine"]
 
 _BLOCK = 128
 _RIDGE = 1e-4  # of a row's mean curvature
-
-
-def layer_error(weight: torch.Tensor, quantized: torch.Tensor, hessian: torch.Tensor | None) -> float:
-    """tr((W - Q) H (W - Q)^T) / tr(W H W^T): the share of a layer's mean squared output that is lost, or of the
-    weights' own squares without H."""
-
-    def energy(values: torch.Tensor) -> torch.Tensor:
-        return ((values if hessian is None else values @ hessian) * values).sum()
-
-    return float(energy(weight.float() - quantized.float()) / energy(weight.float()).clamp(min=1e-30))
 
 
 def refine(

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 import torch
 
+from squeeze.model.method import Result
 from squeeze.quant.grid import Params
-from squeeze.quant.method import GridMethod, Result
+from squeeze.quant.method import GridMethod
 from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["RTN"]
@@ -25,7 +26,7 @@ class RTN(GridMethod):
         params = self.fit(values, None, dtype)
         return self.assemble(encode(self, values, params), params, dtype)
 
-    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result:
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[QuantizedTensor]:
         return Result(self.apply(weight))
 
     def fallback(self) -> "RTN":
