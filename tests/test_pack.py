@@ -594,7 +594,7 @@ def test_a_failure_among_tensors_side_by_side_is_raised():
     def fails(threads):
         raise DamagedError("no")
 
-    results = in_order([(1, lambda threads: 0), (1, fails), (1, lambda threads: 1)], 2)
+    results = in_order([(1 << 21, lambda threads: 0), (1, fails), (1, lambda threads: 1)], 2)
     assert next(results) == 0
     with pytest.raises(DamagedError, match="no"):
         next(results)
