@@ -87,7 +87,7 @@ def quantize(
         settings |= {"rotate": rotation_block or True, "seed": seed}
     if needed:
         settings |= {"samples": samples, "sequence_length": sequence_length, "seed": seed, "correction": correction}
-        settings |= {"calibration": _name(calibration)}
+        settings |= {"calibration": calibration_name(calibration)}
     return compress(
         source,
         out,
@@ -150,7 +150,7 @@ def measure(report: Report, text: Path | str, windows: int | None = None, device
     report.write(Path(report.target))
 
 
-def _name(calibration: str | Path | torch.Tensor | None) -> str:
+def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
     if isinstance(calibration, torch.Tensor):
         return f"{len(calibration)} sequences given"
     return Path(calibration).name if calibration is not None else "self"
@@ -166,7 +166,7 @@ def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod]
     """A writer of one of the formats. Raises FormatError where it is unknown or cannot hold what the methods make."""
     from squeeze.quant.formats import FORMATS
 
-    dtype = _float_type(checkpoint)
+    dtype = float_type(checkpoint)
     if name == DENSE:
         return Writer(
             DENSE, lambda module, tensor, transposed: _dense(module, tensor, transposed, dtype), lambda left: {}
@@ -194,7 +194,7 @@ def _dense(module: str, tensor: QuantizedTensor, transposed: bool, dtype: torch.
     return {f"{module}.weight": values.T.contiguous() if transposed else values}
 
 
-def _float_type(checkpoint: Checkpoint) -> torch.dtype:
+def float_type(checkpoint: Checkpoint) -> torch.dtype:
     """The type of most of the weights."""
     sizes: dict[str, int] = {}
     for name in checkpoint.files:
