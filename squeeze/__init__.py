@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from squeeze.packing.load import load
     from squeeze.packing.pack import pack
     from squeeze.packing.unpack import unpack, verify
+    from squeeze.prune.api import prune
+    from squeeze.prune.sparsegpt import SparseGPT
     from squeeze.quant.api import quantize
     from squeeze.quant.gptq import GPTQ
     from squeeze.quant.kv import QuantizedKVCache
@@ -41,6 +43,8 @@ _HOMES = {
     "unpack": "squeeze.packing.unpack",
     "verify": "squeeze.packing.unpack",
     "quantize": "squeeze.quant.api",
+    "prune": "squeeze.prune.api",
+    "SparseGPT": "squeeze.prune.sparsegpt",
     "GPTQ": "squeeze.quant.gptq",
     "RTN": "squeeze.quant.rtn",
     "SqueezeError": "squeeze.errors",
@@ -65,6 +69,7 @@ __all__ = [
     "PolicyError",
     "QualityError",
     "QuantizedKVCache",
+    "SparseGPT",
     "SqueezeError",
     "TruncatedError",
     "VerifyError",
@@ -75,6 +80,7 @@ __all__ = [
     "load",
     "open",
     "pack",
+    "prune",
     "quantize",
     "unpack",
     "verify",

@@ -18,6 +18,7 @@ from squeeze.job import MISHAPS, Job, Tick, explain, raw_size_of, size_of, trans
 from squeeze.model import commands as models
 from squeeze.model import kv_commands as caches
 from squeeze.packing import commands as packing
+from squeeze.prune import commands as pruning
 
 if TYPE_CHECKING:
     from squeeze.codecs.compressor import Totals
@@ -326,4 +327,6 @@ for _command in (packing.pack, packing.unpack, packing.verify, packing.inspect):
 for _command in (models.import_, models.quantize, models.evaluate):
     main.add_command(_command)
 for _command in (caches.kv_eval, caches.generate):
+    main.add_command(_command)
+for _command in (pruning.prune, pruning.advise):
     main.add_command(_command)

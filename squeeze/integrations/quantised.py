@@ -44,7 +44,7 @@ class QuantisedConfig(QuantizationConfigMixin):
         return {"quant_method": METHOD, **self.described}
 
 
-class _Expand(ConversionOps):
+class Expand(ConversionOps):
     """Tensors of a quantised weight, or of as many as are merged into one, to dense weights."""
 
     def __init__(self, hf_quantizer: HfQuantizer):
@@ -58,21 +58,24 @@ class _Expand(ConversionOps):
             module, _, leaf = pattern.rpartition(".")
             found.setdefault(module, {})[leaf] = tensors if isinstance(tensors, list) else [tensors]
         dtype = kwargs["model"].dtype
-        return {f"{module}.weight": _dense(module, leaves, dtype) for module, leaves in found.items()}
+        return {f"{module}.weight": self._dense(module, leaves, dtype) for module, leaves in found.items()}
 
+    def _dense(self, module: str, leaves: dict[str, list[torch.Tensor]], dtype: torch.dtype) -> list[torch.Tensor]:
+        """Raises FormatError where only some of the weights merged are quantised: which, their order does not tell."""
+        lengths = {len(tensors) for tensors in leaves.values()}
+        if len(lengths) != 1 or (len(leaves) > 1 and "weight" in leaves):
+            raise FormatError(f"{module}: some of its weights are stored in another way than the others")
+        if "weight" in leaves:
+            return leaves["weight"]
+        weights = []
+        for number in range(lengths.pop()):
+            tensors = {f"{module}.{leaf}": values[number] for leaf, values in leaves.items()}
+            weights.append(self.weight(module, tensors, dtype))
+        return weights
 
-def _dense(module: str, leaves: dict[str, list[torch.Tensor]], dtype: torch.dtype) -> list[torch.Tensor]:
-    """Raises FormatError where only some of the weights merged here are quantised: which, their order does not tell."""
-    lengths = {len(tensors) for tensors in leaves.values()}
-    if len(lengths) != 1 or (len(leaves) > 1 and "weight" in leaves):
-        raise FormatError(f"{module}: some of its weights are stored in another way than the others")
-    if "weight" in leaves:
-        return leaves["weight"]
-    weights = []
-    for number in range(lengths.pop()):
-        tensors = {f"{module}.{leaf}": values[number] for leaf, values in leaves.items()}
-        weights.append(_FORMAT.stored(module, tensors).dequantize(dtype))
-    return weights
+    def weight(self, module: str, tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        """The dense weight that one module's tensors stand for."""
+        return _FORMAT.stored(module, tensors).dequantize(dtype)
 
 
 @register_quantizer(METHOD)
@@ -81,6 +84,7 @@ class QuantisedLoader(HfQuantizer):  # type: ignore[no-untyped-call]
 
     requires_calibration = True
     serialized_names = {"weight": ["weight", *_FORMAT.leaves]}  # noqa: RUF012
+    expand: type[Expand] = Expand
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
         if dtype is None or not dtype.is_floating_point:
@@ -91,22 +95,34 @@ class QuantisedLoader(HfQuantizer):  # type: ignore[no-untyped-call]
     def _process_model_before_weight_loading(
         self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
-        _FORMAT.spec(self.quantization_config.to_dict())
-        stored = _stored(checkpoint_files or [])
+        self.check()
+        stored = self.stored(checkpoint_files or [])
         prefix = getattr(model, "base_model_prefix", "")
         for name, module in list(model.named_modules()):
             spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
             found = next((stored[spelling] for spelling in spellings if spelling in stored), None)
             if found is not None and isinstance(module, (nn.Linear, Conv1D)):
                 parent, _, leaf = name.rpartition(".")
-                setattr(model.get_submodule(parent), leaf, _layer(name, module, found))
+                setattr(model.get_submodule(parent), leaf, self.layer(name, module, found))
+
+    def check(self) -> None:
+        """Raises FormatError for a description that this version cannot read."""
+        _FORMAT.spec(self.quantization_config.to_dict())
+
+    def stored(self, files: list[str]) -> dict[str, dict[str, torch.Tensor]]:
+        """What is stored of each quantised module, by leaf, as tensors without values."""
+        return _stored(files)
+
+    def layer(self, name: str, module: nn.Module, stored: dict[str, torch.Tensor]) -> nn.Module:
+        """What takes a module's place. Raises FormatError where what is stored is not for it."""
+        return _layer(name, module, stored)
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
         model.requires_grad_(False)
         return model
 
     def get_load_operations(self) -> dict[str, type[ConversionOps]]:
-        return {"dequantize": _Expand}
+        return {"dequantize": self.expand}
 
     def is_serializable(self) -> bool:
         return True

@@ -25,15 +25,16 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.codecs.float_payload import parse
 from squeeze.errors import FormatError
-from squeeze.integrations import quantised
+from squeeze.integrations import quantised, sparse
 from squeeze.kernels import df_decode
 from squeeze.packing import container
 from squeeze.packing.container import Record
 from squeeze.packing.folder import METHOD
 from squeeze.packing.load import torch_dtype
 
-__all__ = ["SqueezeConfig", "SqueezeQuantizer", "memory_of", "quantised"]
+__all__ = ["SqueezeConfig", "SqueezeQuantizer", "memory_of", "quantised", "sparse"]
 
+_CODINGS = (container.RANS, container.STORED, container.ZEROS + container.RANS)  # the last is decoded at once
 _LEAST_CODED = 1 << 16  # bytes: smaller tensors are decoded once
 _LARGE_SHARE = 16  # a linear weight of more than this part of the model is decoded some rows at a time
 _LEAST_PIECE = 1 << 20  # bytes
@@ -262,7 +263,7 @@ def _records(files: list[str]) -> dict[str, tuple[Record, int]]:
         except FormatError as error:
             raise type(error)(f"{name}: {error}") from None
         for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
-            if record.coding not in (container.RANS, container.STORED):
+            if record.coding not in _CODINGS:
                 raise FormatError(
                     f"{name}: tensor {tensor.name!r} is coded as {record.coding}, which is for storage: "
                     "unpack the checkpoint, and pack it again at the level runtime without a base"
@@ -285,5 +286,8 @@ def _decoded(name: str, payload: torch.Tensor, record: Record) -> torch.Tensor:
     dtype = torch_dtype(record.dtype, name)
     if record.coding == container.STORED:
         return payload.view(dtype).view(record.shape) if record.size else torch.empty(record.shape, dtype=dtype)
+    if record.coding.startswith(container.ZEROS):
+        values = container.decode_tensor(payload.cpu().numpy(), record, None, torch.get_num_threads())
+        return torch.from_numpy(values).to(payload.device).view(dtype).view(record.shape)
     prepared = df_decode.prepare(payload, record.dtype, record.size)
     return df_decode.decode(prepared, threads=torch.get_num_threads()).view(record.shape)

@@ -21,12 +21,12 @@ Command = Callable[..., None]
 _PATH = click.Path(path_type=Path)
 
 
-def _saying(command: Command) -> Command:
+def saying(command: Command) -> Command:
     command = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
     return click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")(command)
 
 
-def _computing(command: Command) -> Command:
+def computing(command: Command) -> Command:
     help_text = "Threads; 0, the default, for one a core."
     command = click.option("-T", "--threads", metavar="N", type=click.IntRange(0), default=0, help=help_text)(command)
     return click.option("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, ...")(command)
@@ -43,7 +43,7 @@ def use(threads: int) -> None:
 @click.argument("source", metavar="MODEL.gguf", type=_PATH)
 @click.argument("target", metavar="OUT", type=_PATH)
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
-@_saying
+@saying
 def import_(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
     """Write a GGUF file of the Llama family as a Hugging Face folder in bf16, with config and tokenizer.
 
@@ -78,8 +78,8 @@ def import_(source: Path, target: Path, force: bool, quiet: bool, as_json: bool)
 @click.option("--window", default=1024, metavar="N", type=click.IntRange(2), help="Tokens seen at once (1024).")
 @click.option("--stride", metavar="N", type=click.IntRange(1), help="Tokens between windows (default: the window).")
 @click.option("--windows", metavar="N", type=click.IntRange(1), help="Stop after so many.")
-@_computing
-@_saying
+@computing
+@saying
 def evaluate(
     checkpoint: Path,
     text: Path,
@@ -148,8 +148,8 @@ def evaluate(
 @click.option("--pack", "packed", is_flag=True, help="Code OUT without loss too: `squeeze unpack` restores it.")
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
-@_computing
-@_saying
+@computing
+@saying
 def quantize(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **options: Any) -> None:
     """Quantise the weights of a model's folder, block by block, and report what it cost.
 
@@ -174,7 +174,7 @@ def quantize(source: Path, target: Path, threads: int, quiet: bool, as_json: boo
     packed, force = options.pop("packed"), options.pop("force")
     folder.check_target(source, target, force)
     out = target.with_name(f".{target.name[:60]}.quantised") if packed else target
-    with _steps(target.name, quiet) as progress:
+    with steps(target.name, quiet) as progress:
         report = api.quantize(
             source,
             method,
@@ -192,10 +192,10 @@ def quantize(source: Path, target: Path, threads: int, quiet: bool, as_json: boo
     try:
         report.check(**allowed)
     except QualityError as error:
-        raise _Worse(str(error)) from error
+        raise Worse(str(error)) from error
 
 
-class _Worse(click.ClickException):
+class Worse(click.ClickException):
     """The result is there, but is not good enough."""
 
     exit_code = 3
@@ -221,7 +221,7 @@ _OF_METHODS = (
 
 
 @contextmanager
-def _steps(name: str, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+def steps(name: str, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A bar on the terminal, if there is one, that names the block at work."""
     from tqdm import tqdm
 

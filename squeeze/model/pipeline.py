@@ -40,11 +40,13 @@ _LEAST_ROWS = 32  # matrices with fewer, such as gates, are left
 @dataclass(frozen=True)
 class Writer:
     """How results are stored. tensors(name, tensor, transposed) gives what stands for a module's weight in the
-    checkpoint; config() what config.json gets besides what it had."""
+    checkpoint; config() what config.json gets besides what it had. measured: whether the report's bits are those of
+    what was written, and not what a matrix says of itself."""
 
     name: str
     tensors: Callable[[str, Any, bool], dict[str, torch.Tensor]]
     config: Callable[[list[str]], dict[str, Any]]
+    measured: bool = False
 
 
 @dataclass
@@ -260,9 +262,21 @@ def _compressed(job: Job, name: str, module: nn.Module, statistics: Statistics) 
         error=layer_error(weight, values, statistics.hessian),
         tokens=statistics.count,
         notes=result.notes,
+        **_sparsity(name, result.tensor, values.to(dtype)),
     )
     weight.copy_(values.to(dtype))
     return Done(result, layer)
+
+
+def _sparsity(name: str, tensor: Any, values: torch.Tensor) -> dict[str, Any]:
+    """What the report says of zeros: of the matrix itself, without what is added to it in another form."""
+    pattern = getattr(tensor, "pattern", None)
+    if pattern is None:
+        return {"sparsity": float((values == 0).float().mean())}
+    sparse = tensor.sparse().to(values.dtype)
+    wrong = pattern.violations(sparse)
+    assert not wrong, f"{name}: {wrong} groups do not hold to {pattern}"
+    return {"sparsity": float((sparse == 0).float().mean()), "pattern": str(pattern)}
 
 
 def _result(method: Method, weight: torch.Tensor, statistics: Statistics) -> tuple[Result[Any], str]:
@@ -293,16 +307,18 @@ def _store(job: Job, parts: Parts, name: str, done: Mapping[str, Done]) -> list[
     """Write a block's tensors and what the report says of it."""
     network = job.network
     tensors: dict[str, torch.Tensor] = {}
-    taken = set()
+    layers, taken = [], set()
     for leaf, one in done.items():
         full = f"{name}.{leaf}"
         transposed = not isinstance(network.module(full), nn.Linear)
-        tensors |= job.writer.tensors(network.stored_name(full), one.result.tensor, transposed)
+        written = job.writer.tensors(network.stored_name(full), one.result.tensor, transposed)
+        bits = 8 * sum(tensor.nbytes for tensor in written.values()) / prod(one.layer.shape)
+        layers.append(replace(one.layer, bits=bits) if job.writer.measured else one.layer)
+        tensors |= written
         taken.add(network.sources[f"{full}.weight"])
     tensors |= network.checkpoint.load(s for s in network.tensors_of(name).values() if s not in taken)
     tensors |= network.checkpoint.load(_unnamed(network, name), strict=False)
     network.release(name)
-    layers = [one.layer for one in done.values()]
     (job.work / f"{name}.json").write_text(json.dumps([asdict(layer) for layer in layers]))
     parts.put(name, tensors)
     return layers

@@ -17,7 +17,8 @@ NAME = "compression_report.json"
 class Layer:
     """One matrix. method: by which it was compressed at last; bits: per weight with all side information, as the
     format's tensors are before files are joined; error: ||(W - Q) X|| / ||W X|| squared on calibration inputs X, or
-    of the weights themselves without them; tokens: calibration inputs seen."""
+    of the weights themselves without them; tokens: calibration inputs seen. sparsity: share of the weights that are 0;
+    pattern: the pattern of sparsity that every group was found to hold to."""
 
     name: str
     shape: tuple[int, int]
@@ -26,6 +27,8 @@ class Layer:
     error: float
     tokens: int
     notes: tuple[str, ...] = ()
+    sparsity: float = 0.0
+    pattern: str | None = None
 
 
 @dataclass
@@ -56,6 +59,12 @@ class Report:
         return sum(layer.bits * layer.shape[0] * layer.shape[1] for layer in self.layers) / max(weights, 1)
 
     @property
+    def sparsity(self) -> float:
+        """Share of the compressed matrices' weights that are 0."""
+        weights = sum(layer.shape[0] * layer.shape[1] for layer in self.layers)
+        return sum(layer.sparsity * layer.shape[0] * layer.shape[1] for layer in self.layers) / max(weights, 1)
+
+    @property
     def bits_per_parameter(self) -> float:
         """Of the whole checkpoint as it is stored."""
         return 8 * self.stored_bytes / max(self.parameters, 1)
@@ -79,14 +88,16 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         derived = {"bits_per_weight": self.bits_per_weight, "bits_per_parameter": self.bits_per_parameter}
+        derived["sparsity"] = self.sparsity
         return {**asdict(self), **derived, "fallbacks": self.fallbacks}
 
     def table(self) -> str:
         """The layers, what was left, and the totals, for a terminal."""
-        lines = [f"{'layer':<44} {'shape':>13} {'method':<8} {'bits':>6} {'error':>9}"]
+        pruned = any(layer.pattern for layer in self.layers)
+        lines = [f"{'layer':<44} {'shape':>13} {'method':<9} {'bits':>6} {'error':>9}{' zeros' if pruned else ''}"]
         for layer in self.layers:
-            shape = "x".join(map(str, layer.shape))
-            lines.append(f"{layer.name:<44} {shape:>13} {layer.method:<8} {layer.bits:6.3f} {layer.error:9.2e}")
+            shape, zeros = "x".join(map(str, layer.shape)), f" {layer.sparsity:5.3f}" if pruned else ""
+            lines.append(f"{layer.name:<44} {shape:>13} {layer.method:<9} {layer.bits:6.3f} {layer.error:9.2e}{zeros}")
         lines += [f"Note: {line}" for line in self.fallbacks]
         lines += [f"Left as it was: {name}: {reason}" for name, reason in self.left.items()]
         return "\n".join([*lines, *(f"{name}: {value}" for name, value in self._totals())])
@@ -95,6 +106,7 @@ class Report:
         found = [
             ("method", f"{self.method}, format {self.format}"),
             ("bits per weight", f"{self.bits_per_weight:.3f} of the {len(self.layers)} compressed matrices"),
+            *self._sparsity(),
             ("bits per parameter", f"{self.bits_per_parameter:.3f} of the whole checkpoint"),
             ("bytes", f"{self.stored_bytes} of {self.raw_bytes} ({_percent(self.stored_bytes, self.raw_bytes)})"),
             ("time", f"{self.seconds:.0f} s"),
@@ -110,6 +122,12 @@ class Report:
                 found.append(("KL from the original", kl))
                 found.append(("same most probable token", f"{100 * (self.after.top1_agreement or 0):.1f} %"))
         return found
+
+    def _sparsity(self) -> list[tuple[str, str]]:
+        patterns = sorted({layer.pattern for layer in self.layers if layer.pattern})
+        if not patterns:
+            return []
+        return [("sparsity", f"{100 * self.sparsity:.2f} %, every group checked to hold to {', '.join(patterns)}")]
 
     def card(self) -> str:
         """A section for the model card."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from squeeze.codecs import floats
+from squeeze.codecs import floats, zeros
 from squeeze.errors import DamagedError, FormatError, SqueezeError, VerifyError
 from squeeze.packing import fields, tensorfile
 from squeeze.packing.tensorfile import Bytes, Tensor, TensorFile
@@ -28,7 +28,10 @@ STORED, RANS, ARCHIVE = "stored", "rans", "archive"
 DELTA = "delta+"  # before the coding of a difference
 _PIECE = 1 << 20
 _RELAID = tuple(f"{kind}+{coding}" for kind in fields.KINDS for coding in (RANS, ARCHIVE))
-CODINGS = (STORED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, *_RELAID)
+ZEROS = "zeros+"  # before the coding of what is not 0
+_FLOATS = ("F8_E4M3", "F8_E5M2", "F16", "BF16", "F32", "F64")  # of which that is tried
+_LEAST_ZEROS = 0.2  # share of the values from which on that is
+CODINGS = (STORED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, ZEROS + RANS, ZEROS + ARCHIVE, *_RELAID)
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ def reserve(source: TensorFile, level: str, base: tuple[str, ...]) -> int:
 
 def allowed(coding: str, dtype: str) -> bool:
     """Whether a tensor may be coded so."""
-    return coding in CODINGS and (coding not in _RELAID or dtype in fields.DTYPES)
+    fits = dtype in (fields.DTYPES if coding in _RELAID else _FLOATS)
+    return coding in CODINGS and (fits or not (coding in _RELAID or coding.startswith(ZEROS)))
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,13 @@ def encode_tensor(
         kind, subject = fields.choose(data, dtype, tensor.shape)
         prefix, dtype = (f"{kind}+", "U8") if kind else ("", dtype)
     columns = prod(tensor.shape[1:]) if len(tensor.shape) > 1 else 0
-    payload = coder(level).encode(subject, dtype, threads, columns)
+    payload = None
+    if base is None and dtype in _FLOATS and zeros.share(data, dtype) >= _LEAST_ZEROS:
+        payload = zeros.encode(data, dtype, coder(level).encode, threads, columns)
+        if payload is not None and 8 * payload.size < floats.estimate(data, dtype):
+            prefix = ZEROS
+    if prefix != ZEROS:
+        payload = coder(level).encode(subject, dtype, threads, columns)
     if payload is None:
         return STORED, data
     coding = prefix + (ARCHIVE if level == "archive" else RANS)
@@ -217,6 +227,8 @@ def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: i
             raise DamagedError("its coding is impossible for its shape")
         laid: Bytes = coder(level).decode(payload, "U8", fields.size_of(record.size, kind), threads, None)
         return fields.restored(laid, record.shape, kind)
+    if record.coding.startswith(ZEROS):
+        return zeros.decode(payload, record.dtype, record.size, coder(level).decode, threads)
     data: Bytes = coder(level).decode(payload, record.dtype, record.size, threads, None)
     if record.coding.startswith(DELTA):
         if base is None or base.size != record.size:

@@ -89,7 +89,7 @@ def quantize(
         settings |= {"rotate": rotation_block or True, "seed": seed}
     if needed:
         settings |= {"samples": samples, "sequence_length": sequence_length, "seed": seed, "correction": correction}
-        settings |= {"calibration": _name(calibration)}
+        settings |= {"calibration": calibration_name(calibration)}
     return compress(
         source,
         out,
@@ -162,7 +162,7 @@ def pack_result(report: Report, target: Path, overwrite: bool = False, threads: 
     shutil.rmtree(made)
 
 
-def _name(calibration: str | Path | torch.Tensor | None) -> str:
+def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
     if isinstance(calibration, torch.Tensor):
         return f"{len(calibration)} sequences given"
     return Path(calibration).name if calibration is not None else "self"
@@ -178,7 +178,7 @@ def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod]
     """A writer of one of the formats. Raises FormatError where it is unknown or cannot hold what the methods make."""
     from squeeze.quant.formats import FORMATS
 
-    dtype = _float_type(checkpoint)
+    dtype = float_type(checkpoint)
     if name == DENSE:
         return Writer(
             DENSE, lambda module, tensor, transposed: _dense(module, tensor, transposed, dtype), lambda left: {}
@@ -206,7 +206,7 @@ def _dense(module: str, tensor: QuantizedTensor, transposed: bool, dtype: torch.
     return {f"{module}.weight": values.T.contiguous() if transposed else values}
 
 
-def _float_type(checkpoint: Checkpoint) -> torch.dtype:
+def float_type(checkpoint: Checkpoint) -> torch.dtype:
     """The type of most of the weights."""
     sizes: dict[str, int] = {}
     for name in checkpoint.files:

@@ -26,11 +26,13 @@ def refine(
     codes: torch.Tensor,
     params: Params,
     dtype: torch.dtype,
+    mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Params]:
-    """Better codes [O, I] and parameters [O, G] for a weight [O, I] in float32 under a Hessian [I, I]."""
+    """Better codes [O, I] and parameters [O, G] for a weight [O, I] in float32 under a Hessian [I, I]. mask: bool
+    [O, I], codes outside which stay as they are."""
     if method.levels().free_scales:
         params = _scales(method, weight, hessian, codes, params, dtype)
-    return _descend(method, weight, hessian, codes, params), params
+    return _descend(method, weight, hessian, codes, params, mask), params
 
 
 def _scales(
@@ -84,7 +86,12 @@ def _unscaled(method: "GridMethod", codes: torch.Tensor, params: Params) -> torc
 
 
 def _descend(
-    method: "GridMethod", weight: torch.Tensor, hessian: torch.Tensor, codes: torch.Tensor, params: Params
+    method: "GridMethod",
+    weight: torch.Tensor,
+    hessian: torch.Tensor,
+    codes: torch.Tensor,
+    params: Params,
+    mask: torch.Tensor | None,
 ) -> torch.Tensor:
     """One pass over all columns, each rounded to what is best with the others as they are."""
     levels, size = method.levels(), method.groups_of(weight.shape[1])
@@ -100,6 +107,8 @@ def _descend(
                 continue
             mine = params[:, j // size]
             code = levels.encode((values[:, j] + local[:, j - first] / hessian[j, j])[:, None], mine)
+            if mask is not None:
+                code = torch.where(mask[:, j, None], code, codes[:, j, None])
             fresh = levels.decode(code, mine)[:, 0]
             local.addr_(fresh - values[:, j], hessian[j, first:last], alpha=-1)
             values[:, j], codes[:, j] = fresh, code[:, 0]

@@ -1,0 +1,169 @@
+"""Products of activations with 2:4 weights, of floats or 4-bit codes: Triton on a GPU. reference.py defines them.
+
+Which product a layer takes is choose's: on a CPU, and wherever nothing else is faster, that of the dense weight.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from squeeze.kernels.sparse24 import reference
+from squeeze.prune.pattern import Pattern
+from squeeze.prune.tensor import SparseTensor
+from squeeze.quant.formats import bits as packing
+from squeeze.quant.tensor import QuantizedTensor
+
+__all__ = ["Packed24", "Runtime", "can_pack", "choose", "matmul", "prepare"]
+
+GEMV_ROWS = 4  # more rows than these go to the GEMM
+GEMM_ROWS = 32  # and more than these to the dense product
+
+
+@dataclass(frozen=True)
+class Packed24:
+    """A 2:4 weight [O, I], I a multiple of 32, as kernels take it.
+
+    values: [O, I / 2] floats, or int32 [O, I / 16] of 4-bit codes (formats/bits.py), the two of each group in order.
+    places: int32 [O, I / 32], for each group four bits: where its first value lies, then where its second does.
+    scales: [O, G] and zeros: uint8 [O, G] or None, of codes; group_size: inputs that share a scale.
+    """
+
+    values: torch.Tensor
+    places: torch.Tensor
+    inputs: int
+    scales: torch.Tensor | None = None
+    zeros: torch.Tensor | None = None
+    group_size: int = 0
+
+    @property
+    def outputs(self) -> int:
+        return self.values.shape[0]
+
+    @classmethod
+    def of(cls, weight: SparseTensor, dtype: torch.dtype = torch.bfloat16) -> "Packed24":
+        """dtype: of the values, where they are floats."""
+        outputs, inputs = weight.shape
+        groups = weight.mask.reshape(outputs, -1, 4)
+        place = _two_of(groups)  # int64 [O, G, 2]
+        nibbles = (place[..., 0] | place[..., 1] << 2).to(torch.uint8).reshape(outputs, -1)
+        places = packing.pack(nibbles, 4)
+        if isinstance(weight.values, QuantizedTensor):
+            codes = _zeroed(weight.values, weight.mask).reshape(groups.shape).gather(-1, place).reshape(outputs, -1)
+            scales, zeros = weight.values.scales[0], weight.values.zeros
+            return cls(packing.pack(codes, 4), places, inputs, scales, zeros, weight.values.group_size)
+        values = weight.sparse().reshape(groups.shape).gather(-1, place).reshape(outputs, -1)
+        return cls(values.to(dtype), places, inputs)
+
+    def kept(self) -> torch.Tensor:
+        """float32 [O, I / 2]."""
+        if self.scales is None:
+            return self.values.to(torch.float32)
+        count = self.inputs // 2
+        group = torch.arange(count, device=self.values.device) * 2 // self.group_size
+        codes = packing.unpack(self.values, 4, count).to(torch.float32)
+        zero = 8 if self.zeros is None else self.zeros.to(torch.float32)[:, group]
+        return (codes - zero) * self.scales.to(torch.float32)[:, group]
+
+    def to(self, device: torch.device) -> "Packed24":
+        moved = [None if t is None else t.to(device) for t in (self.values, self.places, self.scales, self.zeros)]
+        assert moved[0] is not None and moved[1] is not None
+        return Packed24(moved[0], moved[1], self.inputs, moved[2], moved[3], self.group_size)
+
+
+def _two_of(groups: torch.Tensor) -> torch.Tensor:
+    """Two places of each group of bool [..., 4], those that are set among them, in order."""
+    rank = groups.to(torch.int8).argsort(stable=True, dim=-1, descending=True)[..., :2]
+    return rank.sort(-1).values
+
+
+def _zeroed(values: QuantizedTensor, mask: torch.Tensor) -> torch.Tensor:
+    """Codes, those outside the mask being that of 0."""
+    if values.zeros is None:
+        return values.codes.masked_fill(~mask, 8)
+    group = torch.arange(mask.shape[1], device=mask.device) // values.group_size
+    return torch.where(mask, values.codes, values.zeros[:, group])
+
+
+def can_pack(weight: SparseTensor) -> bool:
+    """Whether a weight is one for these kernels: 2:4, of whole words, and codes on a grid of integers of 4 bits."""
+    if weight.pattern != Pattern(2, 4) or weight.shape[1] % 32:
+        return False
+    values = weight.values
+    if not isinstance(values, QuantizedTensor):
+        return True
+    plain = values.codebook is None and values.global_scale is None and values.outliers is None
+    return plain and values.bits == 4 and values.group_size % 4 == 0
+
+
+def matmul(x: torch.Tensor, packed: Packed24) -> torch.Tensor:
+    """x [R, I] @ weight [O, I]^T -> [R, O] in the dtype of x."""
+    if x.device.type == "cpu":
+        return reference.matmul(x, packed)
+    from squeeze.kernels.sparse24 import kernel
+
+    return kernel.gemv(x, packed) if len(x) <= GEMV_ROWS else kernel.gemm(x, packed)
+
+
+@dataclass
+class Runtime:
+    """A weight on one device: packed for the kernels where they take it, and dense once that is asked for."""
+
+    weight: SparseTensor
+    dtype: torch.dtype
+    device: torch.device
+    packed: Packed24 | None = None
+    adapters: tuple[torch.Tensor, torch.Tensor] | None = None  # [R, O] and [R, I]
+    _dense: torch.Tensor | None = field(default=None, repr=False)
+    _structured: torch.Tensor | None = field(default=None, repr=False)
+
+    def dense(self, dtype: torch.dtype) -> torch.Tensor:
+        """[O, I], adapters included."""
+        if self._dense is None or self._dense.dtype != dtype:
+            self._dense = self.weight.dequantize(dtype).to(self.device)
+        return self._dense
+
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        """x [R, I] -> [R, O]."""
+        chosen = choose(self, len(x)) if not (torch.is_grad_enabled() and x.requires_grad) else "dense"
+        if chosen == "dense" or self.packed is None:
+            return torch.nn.functional.linear(x, self.dense(x.dtype))
+        if chosen == "structured":
+            y = torch.nn.functional.linear(x, self.structured())
+        else:
+            y = matmul(x, self.packed)
+        if self.adapters is not None:
+            left, right = self.adapters
+            y = y + (x @ right.T) @ left
+        return y
+
+    def structured(self) -> torch.Tensor:
+        """torch's semi-structured tensor, for sparse tensor cores."""
+        if self._structured is None:
+            from torch.sparse import to_sparse_semi_structured
+
+            self._structured = to_sparse_semi_structured(self.weight.sparse().to(self.device, self.dtype))
+        return self._structured
+
+
+def prepare(weight: SparseTensor, dtype: torch.dtype, device: torch.device) -> Runtime:
+    """What a layer multiplies by on a device."""
+    if device.type != "cuda" or not can_pack(weight):
+        return Runtime(weight, dtype, device)
+    adapters = None
+    if weight.adapters is not None:
+        from squeeze.prune.tensor import dense_of
+
+        sides = dense_of(weight.adapters.left), dense_of(weight.adapters.right)
+        adapters = sides[0].to(device, dtype), sides[1].to(device, dtype)
+    return Runtime(weight, dtype, device, Packed24.of(weight, dtype).to(device), adapters)
+
+
+def choose(runtime: Runtime, rows: int) -> str:
+    """ "dense", "kernel" or "structured": the one that model/advise.py's constants of the device say is fastest."""
+    if runtime.packed is None:
+        return "dense"
+    from squeeze.model.advise import constants_of, fastest
+
+    bits = 4 if runtime.packed.scales is not None else 16
+    constants = constants_of(torch.cuda.get_device_name(runtime.device))
+    return fastest(constants, *runtime.weight.shape, rows, bits)

@@ -1,0 +1,137 @@
+"""Products with 2:4 weights in Triton: two values of each group of four are read, and where they lie.
+
+The GEMV fetches for each value the activation that it meets, so only what is kept is multiplied. The GEMM puts the
+values in their places in registers, and multiplies them on dense tensor cores: what it saves is memory traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+if TYPE_CHECKING:
+    from squeeze.kernels.sparse24 import Packed24
+
+_PROGRAMS = 512  # that fill a large GPU: more splits are made where there are fewer
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program takes: `outputs` channels, `inputs` at a step, `rows` of a GEMM."""
+
+    outputs: int
+    inputs: int
+    warps: int
+    rows: int = 16
+
+
+GEMV = Tile(outputs=8, inputs=512, warps=4)
+GEMM = Tile(outputs=64, inputs=64, warps=4)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _kept(  # type: ignore[no-untyped-def]
+    values, scales, zeros, n, j, present, inputs, groups, group_size, CODES: tl.constexpr, HAS_ZEROS: tl.constexpr
+):
+    """Kept values number `j` of rows `n`, in float32."""
+    if CODES:
+        word = tl.load(values + n * (inputs // 16) + j // 8, mask=present, other=0).to(tl.uint32, bitcast=True)
+        code = ((word >> ((j % 8) * 4).to(tl.uint32)) & 15).to(tl.float32)
+        place = n * groups + 2 * j // group_size
+        if HAS_ZEROS:
+            zero = tl.load(zeros + place, mask=present, other=0).to(tl.float32)
+        else:
+            zero = 8.0
+        scale = tl.load(scales + place, mask=present, other=0).to(tl.float32)
+        return (code - zero) * scale
+    else:
+        return tl.load(values + n * (inputs // 2) + j, mask=present, other=0).to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _gemv(  # type: ignore[no-untyped-def]
+    out, x, values, places, scales, zeros, rows, outputs, inputs, groups, group_size, part,
+    CODES: tl.constexpr, HAS_ZEROS: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[:, None]
+    row = tl.program_id(1).to(tl.int64)
+    begin = tl.program_id(2) * part
+    end = tl.minimum(begin + part, inputs)
+    total = tl.zeros((N, K // 2), tl.float32)
+    for start in range(begin, end, K):
+        j = (start // 2 + tl.arange(0, K // 2))[None, :]
+        group = j // 2
+        present = (n < outputs) & (group * 4 < end)
+        word = tl.load(places + n * (inputs // 32) + group // 8, mask=present, other=0).to(tl.uint32, bitcast=True)
+        place = ((word >> ((group % 8) * 4 + (j % 2) * 2).to(tl.uint32)) & 3).to(tl.int32)
+        value = tl.load(x + row * inputs + group * 4 + place, mask=present, other=0).to(tl.float32)
+        total += value * _kept(values, scales, zeros, n, j, present, inputs, groups, group_size, CODES, HAS_ZEROS)
+    target = out + (tl.program_id(2).to(tl.int64) * rows + row) * outputs + n
+    tl.store(target, tl.sum(total, 1)[:, None].to(out.dtype.element_ty), mask=n < outputs)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _gemm(  # type: ignore[no-untyped-def]
+    out, x, values, places, scales, zeros, rows, outputs, inputs, groups, group_size, part,
+    CODES: tl.constexpr, HAS_ZEROS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]
+    m = (tl.program_id(1) * M + tl.arange(0, M)).to(tl.int64)[:, None]
+    begin = tl.program_id(2) * part
+    end = tl.minimum(begin + part, inputs)
+    total = tl.zeros((M, N), tl.float32)
+    for start in range(begin, end, K):
+        k = start + tl.arange(0, K)
+        value = tl.load(x + m * inputs + k[None, :], mask=(m < rows) & (k < end)[None, :], other=0)
+        present = (n < outputs) & (k < end)[:, None]
+        group, column = (k // 4)[:, None], (k % 4)[:, None]
+        word = tl.load(places + n * (inputs // 32) + group // 8, mask=present, other=0).to(tl.uint32, bitcast=True)
+        both = (word >> ((group % 8) * 4).to(tl.uint32)) & 15
+        first, second = (both & 3).to(tl.int32) == column, (both >> 2).to(tl.int32) == column
+        here = present & (first | second)
+        j = 2 * group + second.to(tl.int32)
+        weight = _kept(values, scales, zeros, n, j, here, inputs, groups, group_size, CODES, HAS_ZEROS)
+        weight = tl.where(here, weight, 0.0).to(value.dtype)
+        total += tl.dot(value, weight, input_precision="ieee")
+    target = out + (tl.program_id(2).to(tl.int64) * rows + m) * outputs + n
+    tl.store(target, total.to(out.dtype.element_ty), mask=(m < rows) & (n < outputs))
+
+
+def gemv(x: torch.Tensor, packed: Packed24, tile: Tile = GEMV) -> torch.Tensor:
+    """As reference.matmul, for few rows: each reads the weight again."""
+    return _launch(_gemv, x, packed, tile, 1)
+
+
+def gemm(x: torch.Tensor, packed: Packed24, tile: Tile = GEMM) -> torch.Tensor:
+    """As reference.matmul, but that weights are rounded to the dtype of x."""
+    return _launch(_gemm, x, packed, tile, tile.rows, M=tile.rows)
+
+
+def _launch(kernel: object, x: torch.Tensor, packed: Packed24, tile: Tile, rows: int, **constants: int) -> torch.Tensor:
+    x, values = x.contiguous(), packed.values.contiguous()
+    blocks = triton.cdiv(packed.outputs, tile.outputs), triton.cdiv(len(x), rows)
+    steps = triton.cdiv(packed.inputs, tile.inputs)
+    split = max(1, min(steps, _PROGRAMS // max(blocks[0] * blocks[1], 1)))
+    part = triton.cdiv(steps, split) * tile.inputs
+    split = triton.cdiv(packed.inputs, part)
+    dtype = x.dtype if split == 1 else torch.float32
+    out = torch.empty((split, len(x), packed.outputs), dtype=dtype, device=x.device)
+    if not out.numel():
+        return out.sum(0).to(x.dtype)
+    scales = values if packed.scales is None else packed.scales.contiguous()
+    kernel[(*blocks, split)](  # type: ignore[index]
+        *(out, x, values, packed.places.contiguous(), scales),
+        *(values if packed.zeros is None else packed.zeros.contiguous(), len(x), packed.outputs, packed.inputs),
+        *(scales.shape[1], max(packed.group_size, 1), part),
+        CODES=packed.scales is not None,
+        HAS_ZEROS=packed.zeros is not None,
+        N=tile.outputs,
+        K=tile.inputs,
+        num_warps=tile.warps,
+        **constants,
+    )
+    return out[0] if split == 1 else out.sum(0).to(x.dtype)

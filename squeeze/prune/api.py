@@ -1,0 +1,140 @@
+"""`squeeze.prune`: a checkpoint, a method and a way to store what is left, put together."""
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from squeeze.errors import SqueezeError
+from squeeze.model.calibration import calibration_tokens
+from squeeze.model.checkpoint import Checkpoint
+from squeeze.model.pipeline import Progress, Writer, compress
+from squeeze.model.report import Report
+from squeeze.prune.magnitude import Magnitude
+from squeeze.prune.method import PruningMethod
+from squeeze.prune.pattern import Pattern
+from squeeze.prune.permute import PermutedCheckpoint, input_squares
+from squeeze.prune.slim import SLiM
+from squeeze.prune.sparse24 import SparseFormat
+from squeeze.prune.sparsegpt import SparseGPT
+from squeeze.prune.tensor import SparseTensor
+from squeeze.prune.wanda import Wanda
+from squeeze.quant.api import calibration_name, float_type
+from squeeze.quant.gptq import GPTQ
+
+__all__ = ["METHODS", "make_method", "prune"]
+
+METHODS: dict[str, type[PruningMethod]] = {"magnitude": Magnitude, "wanda": Wanda, "sparsegpt": SparseGPT, "slim": SLiM}
+
+
+def prune(
+    source: Path | str | nn.Module,
+    method: PruningMethod,
+    *,
+    out: Path | str,
+    calibration: str | Path | torch.Tensor | None = None,
+    samples: int = 128,
+    sequence_length: int = 512,
+    dense: bool = False,
+    permute: bool = False,
+    correction: float = 1.0,
+    ignore: Iterable[str] = (),
+    seed: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Report:
+    """Prune the matrices in a checkpoint's blocks.
+
+    source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
+    calibration, samples, sequence_length, seed: as model/calibration.py has them. dense: store zeros like all else, for
+    any loader. correction, ignore, resume: as model/pipeline.py has them. Raises SqueezeError for all that a user can
+    mend.
+    """
+    if isinstance(source, nn.Module):
+        given = {name: value for name, value in locals().items() if name not in ("source", "method")}
+        with tempfile.TemporaryDirectory(dir=Path(out).absolute().parent) as saved:
+            source.save_pretrained(saved)  # type: ignore[operator]
+            return prune(saved, method, **given)
+    source = Path(source)
+    checkpoint = Checkpoint.open(source)
+    needed = method.needs_hessian
+    used = needed or permute
+    tokens = calibration_tokens(source, calibration, samples, sequence_length, seed, device) if used else None
+    settings = _settings(method)
+    if permute and tokens is not None:
+        checkpoint = PermutedCheckpoint.of(checkpoint, input_squares(checkpoint, tokens, device), method.pattern)
+        settings["permute"] = True
+    if used:
+        settings |= {"samples": samples, "sequence_length": sequence_length, "seed": seed, "correction": correction}
+        settings["calibration"] = calibration_name(calibration)
+    return compress(
+        source,
+        out,
+        method,
+        _writer(dense, method, checkpoint),
+        tokens=tokens if needed else None,
+        correction=correction if needed else 0.0,
+        ignore=ignore,
+        settings=settings,
+        resume=resume,
+        overwrite=overwrite,
+        device=device,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+
+
+def make_method(
+    name: str,
+    pattern: str = "2:4",
+    bits: int | None = None,
+    group_size: int = 128,
+    slim: bool = False,
+    rank: float = 0.1,
+    **options: Any,
+) -> PruningMethod:
+    """A method by its name in METHODS and what a user says of it; `options` it does not know count for nothing.
+
+    Raises SqueezeError for what does not go together.
+    """
+    if name not in METHODS:
+        raise SqueezeError(f"method {name!r} is unknown: choose from {', '.join(METHODS)}")
+    if (bits is not None or slim) and name != "sparsegpt":
+        raise SqueezeError(f"{name} neither quantises nor has adapters: use the method sparsegpt")
+    options["pattern"] = Pattern.parse(pattern)
+    if bits is not None:
+        options["quantizer"] = GPTQ(bits=bits, group_size=group_size)
+    known = {entry.name for entry in fields(METHODS[name])}
+    found = METHODS[name](**{key: value for key, value in options.items() if key in known})
+    return SLiM(pattern=found.pattern, base=found, rank=rank) if slim and isinstance(found, SparseGPT) else found
+
+
+def _settings(method: PruningMethod) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for entry in fields(method):
+        value = getattr(method, entry.name)
+        found[entry.name] = value if isinstance(value, (bool, int, float, type(None))) else str(value)
+    return found
+
+
+def _writer(dense: bool, method: PruningMethod, checkpoint: Checkpoint) -> Writer:
+    dtype = float_type(checkpoint)
+    if dense:
+
+        def expanded(module: str, tensor: SparseTensor, transposed: bool) -> dict[str, torch.Tensor]:
+            values = tensor.dequantize(dtype)
+            return {f"{module}.weight": values.T.contiguous() if transposed else values}
+
+        return Writer("dense", expanded, lambda left: {})
+    form = SparseFormat()
+
+    def tensors(module: str, tensor: SparseTensor, transposed: bool) -> dict[str, torch.Tensor]:
+        return form.tensors(module, tensor)
+
+    return Writer(form.name, tensors, lambda left: form.config(left, dtype, method.name), measured=True)

@@ -1,0 +1,108 @@
+"""The commands prune, apply and advise. Only click and the standard library are imported."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from squeeze.errors import QualityError
+from squeeze.model.commands import Worse, computing, saying, steps, use
+
+if TYPE_CHECKING:
+    from squeeze.prune.method import PruningMethod
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=_PATH)
+@click.argument("target", metavar="OUT", type=_PATH)
+@click.option("--pattern", default="2:4", metavar="P", help="N:M (2:4), a share such as 50%, or units such as 16x50%.")
+@click.option(
+    "--method", type=click.Choice(["sparsegpt", "wanda", "magnitude"]), default="sparsegpt", help="(sparsegpt)"
+)
+@click.option("--damping", default=0.01, metavar="X", help="SparseGPT: share of the mean diagonal added to it (0.01).")
+@click.option("--refine", default=4, metavar="N", type=click.IntRange(0), help="SparseGPT: rounds over masks (4).")
+@click.option("--reconstruct", default=8, metavar="N", type=click.IntRange(0), help="SparseGPT: steps at the end (8).")
+@click.option("--permute/--no-permute", default=False, help="Reorder channels first, which keeps the function.")
+@click.option(
+    "--bits", type=click.Choice(["2", "3", "4", "8"]), help="Also quantise the weights kept, in the same pass."
+)
+@click.option("--group-size", default=128, metavar="N", help="Inputs that share a scale (128); -1 for all of a row.")
+@click.option("--slim", is_flag=True, help="Add low-rank adapters, quantised too (SLiM).")
+@click.option("--rank", default=0.1, metavar="X", help="SLiM: rank of the adapters as a share of the inputs (0.1).")
+@click.option("--dense", is_flag=True, help="Store zeros like all else, for any loader.")
+@click.option("--correction", default=1.0, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (1).")
+@click.option("--calibration", metavar="FILE", help="Text, .jsonl, a data set's name, or self (default).")
+@click.option("--samples", default=128, metavar="N", type=click.IntRange(1), help="Calibration sequences (128).")
+@click.option("--sequence-length", default=512, metavar="L", type=click.IntRange(2), help="Tokens of each (512).")
+@click.option("--seed", default=0, metavar="N", help="Of what is chosen at random (0).")
+@click.option("--ignore", multiple=True, metavar="PART", help="Leave modules with this in their names; repeatable.")
+@click.option("--text", metavar="FILE", type=_PATH, help="Measure the quality on this text, before and after.")
+@click.option("--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only.")
+@click.option("--max-ppl-increase", metavar="PERCENT", type=float, help="Exit with 3 where perplexity rises by more.")
+@click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above.")
+@click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
+@computing
+@saying
+def prune(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Prune the weights of a model's folder, block by block, and report what it cost.
+
+    Stored are the weights kept and their mask, both entropy-coded, which transformers loads with
+    squeeze.integrations.transformers; --dense stores zeros too, for every loader.
+
+    Example: squeeze prune my-model my-model-24 --pattern 2:4 --calibration wiki.txt
+    """
+    from squeeze.model.estimate import estimate
+    from squeeze.prune import api
+    from squeeze.quant.api import measure
+
+    use(threads)
+    allowed = {name: options.pop(name) for name in ("max_ppl_increase", "max_kl")}
+    text, windows = options.pop("text"), options.pop("windows")
+    if text is None and any(value is not None for value in allowed.values()):
+        raise click.UsageError("--max-ppl-increase and --max-kl need --text")
+    method = _method(options)
+    if not quiet:
+        calibrated = options["samples"] * options["sequence_length"] if method.needs_hessian else 0
+        click.echo(str(estimate(source, calibrated, options["correction"] > 0, options["device"])), err=True)
+    with steps(target.name, quiet) as progress:
+        report = api.prune(source, method, out=target, overwrite=options.pop("force"), progress=progress, **options)
+    if text is not None:
+        measure(report, text, windows, options["device"])
+    click.echo(json.dumps(report.as_json()) if as_json else report.table())
+    try:
+        report.check(**allowed)
+    except QualityError as error:
+        raise Worse(str(error)) from error
+
+
+@click.command()
+@click.argument("checkpoint", metavar="CKPT", type=_PATH)
+@click.option(
+    "--device", default="cpu", metavar="NAME", help="cpu (default), cuda, h200, h100, a100, l40s, rtx 4090, l4."
+)
+@click.option("--batch", default=1, metavar="N", type=click.IntRange(1), help="Tokens at a time (1).")
+@click.option("--bits", default="16", type=click.Choice(["16", "4"]), help="Of the values kept (16).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def advise(checkpoint: Path, device: str, batch: int, bits: str, as_json: bool) -> None:
+    """Predict layer by layer whether 2:4 is faster than dense weights on a device, before anything is pruned.
+
+    Example: squeeze advise my-model --device h200 --batch 8
+    """
+    from squeeze.model.advise import advise as predict
+
+    found = predict(checkpoint, device, batch, int(bits))
+    click.echo(json.dumps(found.as_json()) if as_json else found.table())
+
+
+def _method(options: dict[str, Any]) -> "PruningMethod":
+    """The method that options name, which are taken out of them."""
+    from squeeze.prune import api
+
+    names = ("method", "pattern", "damping", "refine", "reconstruct", "bits", "group_size", "slim", "rank")
+    given = {name: options.pop(name) for name in names}
+    given["bits"] = None if given["bits"] is None else int(given["bits"])
+    return api.make_method(given.pop("method"), **given)

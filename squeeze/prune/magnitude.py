@@ -1,0 +1,27 @@
+"""Magnitude: the largest weights stay as they are, whatever the inputs."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from squeeze.model.method import Result
+from squeeze.prune.method import PruningMethod
+from squeeze.prune.tensor import SparseTensor
+
+__all__ = ["Magnitude"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Magnitude(PruningMethod):
+    """The baseline (Han et al. 2015, arXiv 1506.02626), and the fallback of methods that need statistics."""
+
+    name: ClassVar[str] = "magnitude"
+    needs_hessian: ClassVar[bool] = False
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[SparseTensor]:
+        mask = self.pattern.mask(weight.float().abs())
+        return Result(self.sparse(weight, mask, weight.dtype))
+
+    def fallback(self) -> "Magnitude":
+        return self

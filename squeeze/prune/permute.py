@@ -1,0 +1,180 @@
+"""Channel permutation: the order of channels that leaves most to N:M, within what a Llama-type network computes anyway.
+
+Groups of N:M hold neighbouring inputs, and which inputs are neighbours is free where a network has no order of its own:
+the residual stream (one order for all), the hidden channels of each MLP, and the values of each attention head. Pool
+and Yu 2021 (NVIDIA) search such orders by swaps, RIA (Zhang et al. 2024) by assignments of one channel of each group;
+this does the latter, by pairwise exchange. The function stays.
+"""
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from squeeze.errors import ModelError
+from squeeze.model.calibration import Activations, Recorder
+from squeeze.model.checkpoint import Checkpoint
+from squeeze.model.network import Network, is_linear, run_block
+from squeeze.prune.pattern import Pattern
+from squeeze.quant.rotate import ARCHITECTURES
+
+__all__ = ["PermutedCheckpoint", "input_squares", "order_of"]
+
+_EMBEDDING, _HEAD, _NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+_INTO = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+_OUT = ("self_attn.o_proj", "mlp.down_proj")
+_ROWS = 4096  # of scores that an order is chosen by
+_ROUNDS = 4
+
+
+def order_of(scores: torch.Tensor, pattern: Pattern, rounds: int = _ROUNDS) -> torch.Tensor:
+    """int64 [C]: an order of the columns of scores [R, C] in which N:M keeps more of their sum; C a multiple of M."""
+    columns = scores.shape[1]
+    if not pattern.of or columns % pattern.of:
+        return torch.arange(columns)
+    groups = columns // pattern.of
+    ranked = scores.sum(0).argsort(descending=True, stable=True)
+    order = ranked.reshape(pattern.of, groups).T.contiguous()  # [G, M]: the largest columns spread over all groups
+    parts = scores[:, order.reshape(-1)].reshape(-1, groups, pattern.of)
+    for _ in range(rounds):
+        moved = 0
+        for place in range(pattern.of):
+            others = torch.cat([parts[:, :, :place], parts[:, :, place + 1 :]], -1)
+            limit = others.topk(pattern.kept, -1).values[..., -1] if pattern.kept < pattern.of else others.amin(-1)
+            one = parts[:, :, place]
+            worth = torch.cdist(one.T, limit.T, p=1.0) / 2  # max(a, b) = (a + b + |a - b|) / 2
+            target = _exchange(worth)
+            moved += int((target != torch.arange(groups)).sum())
+            parts[:, :, place], order[:, place] = one[:, target], order[target, place]
+        if not moved:
+            break
+    return order.reshape(-1)
+
+
+def _exchange(worth: torch.Tensor) -> torch.Tensor:
+    """For each group the item it takes, from worth [item, group]: swaps that gain, best first, from its own."""
+    count = len(worth)
+    item = torch.arange(count)
+    for _ in range(10 * count):
+        now = worth[item]  # [group, group]: of the item in each group, in every other
+        own = now.diagonal()
+        gain = now + now.T - own[:, None] - own[None, :]
+        best, other = gain.max(1)
+        taken = torch.zeros(count, dtype=torch.bool)
+        swapped = False
+        for a in best.argsort(descending=True).tolist():
+            b = int(other[a])
+            if float(best[a]) <= 1e-6 * float(own.abs().mean()):
+                break
+            if not taken[a] and not taken[b]:
+                taken[a] = taken[b] = swapped = True
+                item[a], item[b] = item[b].clone(), item[a].clone()
+        if not swapped:
+            break
+    return item
+
+
+@torch.inference_mode()
+def input_squares(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """The mean square of each input of every linear module in the blocks, float32 [I], on tokens."""
+    network = Network(checkpoint, device)
+    network.check(tokens)
+    calls, sums = network.calls(tokens), {}
+    width = network.model.config.get_text_config().hidden_size
+    with tempfile.TemporaryDirectory() as folder:
+        before = Activations(Path(folder) / "0", len(tokens), tokens.shape[1], width)
+        before.write(network.first_inputs(tokens))
+        for number, name in enumerate(network.blocks):
+            block = network.load(name)
+            leaves = [leaf for leaf, module in block.named_modules() if is_linear(module)]
+
+            def note(leaf: str, x: torch.Tensor, name: str = name) -> None:
+                found = x.reshape(-1, x.shape[-1]).float().square().sum(0) / tokens.numel()
+                sums[f"{name}.{leaf}"] = sums.get(f"{name}.{leaf}", 0) + found
+
+            after = Activations(Path(folder) / str(number + 1), len(tokens), tokens.shape[1], width)
+            with Recorder(block, leaves, note):
+                after.write(run_block(block, hidden, calls[number]) for hidden in before.read(network.device))
+            before.path.unlink()
+            before = after
+            network.release(name)
+    return {network.stored_name(name): found.cpu() for name, found in sums.items()}
+
+
+@dataclass(frozen=True)
+class PermutedCheckpoint(Checkpoint):
+    """A checkpoint whose channels are reordered as they are loaded. stream: int64 [H]; hidden: by block, int64 [F];
+    values: by block, int64 of all inputs of o_proj and, of all outputs of v_proj."""
+
+    stream: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
+    hidden: dict[str, torch.Tensor] = field(default_factory=dict)
+    values: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, squares: dict[str, torch.Tensor], pattern: Pattern) -> "PermutedCheckpoint":
+        """squares: as input_squares has them. Raises ModelError for architectures that are not of Llama's kind."""
+        config = checkpoint.config
+        if config.get("model_type") not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
+            raise ModelError(
+                f"{checkpoint.folder}: channels of {config.get('model_type')!r} have no order; {known} can"
+            )
+        heads = int(config["num_attention_heads"])
+        shared = heads // int(config.get("num_key_value_heads") or heads)
+        hidden, values, into = {}, {}, []
+        for block in sorted({name.rpartition(".self_attn.")[0] for name in squares if ".self_attn.o_proj" in name}):
+
+            def scores(leaf: str, block: str = block) -> torch.Tensor:
+                weight = checkpoint.load([f"{block}.{leaf}.weight"])[f"{block}.{leaf}.weight"].float()
+                return weight.square() * squares[f"{block}.{leaf}"]
+
+            hidden[block] = order_of(_some(scores("mlp.down_proj"), _ROWS), pattern)
+            values[block] = _values_order(scores("self_attn.o_proj"), heads, shared, pattern)
+            into += [_some(scores(leaf), 1 + _ROWS // (len(_INTO) * 32)) for leaf in _INTO]
+        return cls(
+            checkpoint.folder, checkpoint.files, order_of(_some(torch.cat(into), _ROWS), pattern), hidden, values
+        )
+
+    def load(
+        self, names: Iterable[str], device: torch.device | str = "cpu", strict: bool = True
+    ) -> dict[str, torch.Tensor]:
+        return {name: self._reordered(name, tensor) for name, tensor in super().load(names, device, strict).items()}
+
+    def _reordered(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if name in (_EMBEDDING, _HEAD):
+            return tensor[:, self.stream].contiguous()
+        if name == _NORM or name.endswith("layernorm.weight"):
+            return tensor[self.stream]
+        module, _, leaf = name.rpartition(".")
+        block, part = ".".join(module.split(".")[:3]), ".".join(module.split(".")[3:])
+        if block not in self.hidden:
+            return tensor
+        of_rows = {"self_attn.v_proj": self.values[block][1], "mlp.gate_proj": self.hidden[block]}
+        of_rows |= {"mlp.up_proj": self.hidden[block], **dict.fromkeys(_OUT, self.stream)}
+        of_inputs = {"self_attn.o_proj": self.values[block][0], "mlp.down_proj": self.hidden[block]}
+        of_inputs |= dict.fromkeys(_INTO, self.stream)
+        if part in of_rows:
+            tensor = tensor[of_rows[part]]
+        if leaf == "weight" and part in of_inputs:
+            tensor = tensor[:, of_inputs[part]]
+        return tensor.contiguous()
+
+
+def _some(scores: torch.Tensor, rows: int) -> torch.Tensor:
+    """So many rows at most, evenly spread."""
+    return scores[:: -(-len(scores) // rows)]
+
+
+def _values_order(scores: torch.Tensor, heads: int, shared: int, pattern: Pattern) -> tuple[torch.Tensor, torch.Tensor]:
+    """Orders of the inputs of o_proj and the outputs of v_proj, from the scores [O, heads * size] of the former. Query
+    heads that share values share an order."""
+    size = scores.shape[1] // heads
+    by_head = scores.reshape(-1, heads // shared, shared, size)
+    inputs, outputs = [], []
+    for number in range(heads // shared):
+        order = order_of(_some(by_head[:, number].reshape(-1, size), _ROWS), pattern)
+        outputs.append(number * size + order)
+        inputs += [(number * shared + i) * size + order for i in range(shared)]
+    return torch.cat(inputs), torch.cat(outputs)

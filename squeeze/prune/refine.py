@@ -1,0 +1,68 @@
+"""Improves a pruned matrix under its Hessian: the best mask and weights of each group of N:M, all others as they are.
+
+Each step lowers tr((W - Q) H (W - Q)^T) or leaves it: a group of M weights has C(M, N) masks, and for each of them the
+best weights are a product with a small inverse that all rows share. Cyclic minimisation, as quant/refine.py has it for
+codes, over masks.
+"""
+
+from math import comb
+
+import torch
+
+from squeeze.prune.pattern import Pattern, combinations_of
+
+__all__ = ["MAX_MASKS", "refine"]
+
+MAX_MASKS = 100  # of a group, all of which are tried
+_BLOCK = 128
+
+
+def can_refine(pattern: Pattern) -> bool:
+    return pattern.of > 0 and comb(pattern.of, pattern.kept) <= MAX_MASKS
+
+
+def refine(
+    weight: torch.Tensor, hessian: torch.Tensor, values: torch.Tensor, pattern: Pattern, passes: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Better values and their mask, both [O, I]; weight, values: [O, I]; hessian: positive definite [I, I]."""
+    values, inputs = values.clone(), weight.shape[1]
+    mask = torch.zeros(values.shape, dtype=torch.bool, device=values.device)
+    size = max(_BLOCK // pattern.of, 1) * pattern.of
+    inverses = _inverses(hessian, pattern)
+    for _ in range(passes):
+        pull = (weight - values) @ hessian  # [O, I], half the negative gradient
+        for first in range(0, inputs, size):
+            last = min(first + size, inputs)
+            local, before = pull[:, first:last].clone(), values[:, first:last].clone()
+            for start in range(first, last, pattern.of):
+                here = slice(start, min(start + pattern.of, last))
+                old = values[:, here].clone()
+                right = local[:, start - first : here.stop - first] + old @ hessian[here, here]
+                values[:, here], mask[:, here] = _best(right, inverses[start // pattern.of], pattern)
+                local -= (values[:, here] - old) @ hessian[here, first:last]
+            pull -= (values[:, first:last] - before) @ hessian[first:last]
+    return values, mask
+
+
+def _inverses(hessian: torch.Tensor, pattern: Pattern) -> list[torch.Tensor]:
+    """For each group and each of its masks the inverse of what the mask leaves of the Hessian, [C, M, M]."""
+    found = []
+    for start in range(0, len(hessian), pattern.of):
+        block = hessian[start : start + pattern.of, start : start + pattern.of].double()
+        keep = _masks(pattern, len(block)).to(block.device)
+        both = keep[:, :, None] & keep[:, None, :]
+        filled = torch.where(both, block, torch.diag_embed((~keep).double()))
+        found.append(torch.where(both, torch.linalg.inv(filled), 0.0).to(hessian.dtype))
+    return found
+
+
+def _masks(pattern: Pattern, size: int) -> torch.Tensor:
+    return combinations_of(min(pattern.kept, size), size)
+
+
+def _best(right: torch.Tensor, inverses: torch.Tensor, pattern: Pattern) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and mask [O, M] that lower the error most, by the right-hand sides [O, M] of their equations."""
+    solved = torch.einsum("om,cmn->ocn", right, inverses)
+    best = (solved * right[:, None]).sum(-1).argmax(1)
+    keep = _masks(pattern, right.shape[1]).to(right.device)[best]
+    return solved[torch.arange(len(right), device=right.device), best], keep

@@ -1,0 +1,73 @@
+"""SLiM: a sparse (and quantised) matrix and a low-rank addition that makes up for what it lost.
+
+Mozaffari et al. 2024 (arXiv 2410.09615) weight the loss by the size of each input; with the whole Hessian H = C C^T in
+place of its diagonal, the singular value decomposition of (W - Q) C gives the addition of rank R that leaves the least
+squared error of outputs, in closed form. Its two factors are quantised as well.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from squeeze.errors import SqueezeError
+from squeeze.model.method import Method, Result
+from squeeze.prune.method import PruningMethod, checked_hessian
+from squeeze.prune.sparsegpt import SparseGPT
+from squeeze.prune.tensor import Adapters, SparseTensor
+from squeeze.quant.gptq import inverse_factor
+from squeeze.quant.rtn import RTN
+
+__all__ = ["SLiM", "low_rank"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SLiM(PruningMethod):
+    """base: what makes the sparse matrix, with this pattern. rank: of the addition, as a share of the smaller side.
+    adapter: the grid of its factors, None to keep them in the weight's type. rounds: times that the base is given what
+    the addition leaves, and the addition what the base leaves."""
+
+    name: ClassVar[str] = "slim"
+    needs_hessian: ClassVar[bool] = True
+
+    base: SparseGPT = field(default_factory=SparseGPT)
+    rank: float = 0.1
+    adapter: RTN | None = field(default_factory=lambda: RTN(bits=4, group_size=128))
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        if self.base.pattern != self.pattern:
+            object.__setattr__(self, "base", self.base.replaced(pattern=self.pattern))
+        if not 0 < self.rank <= 1 or self.rounds < 1:
+            raise SqueezeError(f"a rank of {self.rank:g} of the smaller side: it is above 0 and at most 1")
+
+    def fallback(self) -> Method:
+        return self.base.fallback()
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[SparseTensor]:
+        hessian = checked_hessian(weight, hessian)
+        rank = max(round(self.rank * min(weight.shape)), 1)
+        addition = torch.zeros_like(weight, dtype=torch.float32)
+        for _ in range(self.rounds):
+            result = self.base.compress((weight.float() - addition).to(weight.dtype), hessian)
+            left, right = low_rank(weight.float() - result.tensor.sparse(), hessian, rank, self.base.damping)
+            adapters = self._stored(left, right, weight.dtype)
+            addition = adapters.dense()
+        base = result.tensor
+        return Result(SparseTensor(base.values, base.mask, base.pattern, adapters), result.notes)
+
+    def _stored(self, left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> Adapters:
+        if self.adapter is None:
+            return Adapters(left.to(dtype), right.to(dtype))
+        return Adapters(self.adapter.apply(left.to(dtype)), self.adapter.apply(right.to(dtype)))
+
+
+def low_rank(
+    difference: torch.Tensor, hessian: torch.Tensor, rank: int, damping: float = 0.01
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Factors [R, O] and [R, I] whose product left^T right is nearest to a difference [O, I] under a Hessian [I, I]."""
+    upper, _ = inverse_factor(hessian.float(), damping)  # U^T U = H^-1, so that H = U^-1 U^-T
+    inverse = torch.linalg.solve_triangular(upper, torch.eye(len(upper), device=upper.device), upper=True)
+    u, s, v = torch.linalg.svd(difference.float() @ inverse, full_matrices=False)
+    root = s[:rank].sqrt()
+    return (u[:, :rank] * root).T.contiguous(), (root[:, None] * v[:rank]) @ upper

@@ -1,0 +1,172 @@
+"""How sparse weights are stored: the values kept and their mask, each entropy-coded, in safetensors.
+
+docs/format.md specifies it. A module has sparse_mask and sparse_values, uint8 payloads of codecs/zeros.py and
+codecs/floats.py (or the bare bytes where these are no longer), and sparse_grid int64 [9]: O, I, N, M, parts per million
+removed without N:M, the unit, the number of the values' dtype in DTYPES, and bits and group size of codes, or 0. Where
+values are codes, those of the weights kept lie 8 / bits to a byte (3 bits: two), and scales, zeros, codebook and
+global_scale are as QuantizedTensor has them. Adapters are left_* and right_*: weight, or what the format squeeze has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from squeeze.codecs import floats, zeros
+from squeeze.errors import FormatError
+from squeeze.prune.pattern import Pattern
+from squeeze.prune.tensor import Adapters, SparseTensor, Values
+from squeeze.quant.formats.common import take
+from squeeze.quant.formats.own import SqueezeFormat
+from squeeze.quant.tensor import QuantizedTensor
+
+__all__ = ["LEAVES", "METHOD", "SparseFormat"]
+
+METHOD = "squeeze-sparse"  # of the quantization_config
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_NAMES = ("BF16", "F16", "F32")
+_VERSION = 1
+_OF_GRID = ("scales", "zeros", "codebook", "global_scale")
+_OF_ADAPTERS = ("weight", "codes", "scales", "grid", "zeros")
+LEAVES = (
+    *("sparse_mask", "sparse_values", "sparse_grid", *_OF_GRID),
+    *(f"{side}_{leaf}" for side in ("left", "right") for leaf in _OF_ADAPTERS),
+)
+_OWN = SqueezeFormat()
+
+
+@dataclass(frozen=True)
+class SparseFormat:
+    """The format of sparse weights of any pattern."""
+
+    name: str = "squeeze"
+    leaves: tuple[str, ...] = LEAVES
+
+    def tensors(self, name: str, weight: SparseTensor) -> dict[str, torch.Tensor]:
+        """What is stored for the weight of module `name`."""
+        mask, values, pattern = weight.mask.cpu(), weight.values, weight.pattern
+        stored = {"sparse_mask": _tensor(zeros.encode_mask(mask.numpy().reshape(-1)))}
+        grid = [*mask.shape, pattern.kept, pattern.of, round(1e6 * pattern.removed), pattern.unit]
+        if isinstance(values, QuantizedTensor):
+            packed = _packed(values.codes.cpu()[mask], values.bits)
+            stored["sparse_values"] = _coded(packed, "U8")
+            grid += [DTYPES.index(values.scales.dtype), values.bits, values.group_size]
+            found = {leaf: getattr(values, leaf) for leaf in _OF_GRID}
+            stored |= {leaf: tensor.contiguous() for leaf, tensor in found.items() if tensor is not None}
+        else:
+            stored["sparse_values"] = _coded(_bytes(values.cpu()[mask]), _NAMES[DTYPES.index(values.dtype)])
+            grid += [DTYPES.index(values.dtype), 0, 0]
+        stored["sparse_grid"] = torch.tensor(grid)
+        if weight.adapters is not None:
+            for side in ("left", "right"):
+                stored |= _adapter(side, getattr(weight.adapters, side))
+        return {f"{name}.{leaf}": tensor for leaf, tensor in stored.items()}
+
+    def weight(self, name: str, tensors: Mapping[str, torch.Tensor]) -> SparseTensor:
+        """The inverse of `tensors`. Raises FormatError where tensors are missing or contradict each other, DamagedError
+        where a payload does."""
+        grid = take(name, tensors, "sparse_grid", torch.int64).flatten().tolist()
+        if len(grid) != 9 or not 0 <= grid[6] < len(DTYPES) or min(grid[:2]) < 1 or grid[7] not in (0, 2, 3, 4, 8):
+            raise FormatError(f"{name}: is not a sparse matrix")
+        outputs, inputs, kept, of, removed, unit, kind, bits, group_size = grid
+        pattern = Pattern(kept, of, removed / 1e6, unit)
+        payload = take(name, tensors, "sparse_mask", torch.uint8)
+        flat = torch.from_numpy(zeros.decode_mask(_array(payload), outputs * inputs))
+        mask, count = flat.view(outputs, inputs), int(flat.sum())
+        payload = take(name, tensors, "sparse_values", torch.uint8)
+        values: Values
+        if bits:
+            fields = 8 // bits
+            packed = _decoded(payload, "U8", -(-count // fields))
+            codes = torch.zeros((outputs, inputs), dtype=torch.uint8)
+            codes[mask] = _unpacked(packed, bits, count)
+            values = self._quantised(name, tensors, codes, bits, group_size)
+        else:
+            raw = _decoded(payload, _NAMES[kind], count * DTYPES[kind].itemsize)
+            values = torch.zeros((outputs, inputs), dtype=DTYPES[kind])
+            values[mask] = torch.from_numpy(raw).view(DTYPES[kind])
+        return SparseTensor(values, mask, pattern, _adapters(name, tensors))
+
+    def _quantised(
+        self, name: str, tensors: Mapping[str, torch.Tensor], codes: torch.Tensor, bits: int, group_size: int
+    ) -> QuantizedTensor:
+        scales = take(name, tensors, "scales")
+        groups = -(-codes.shape[1] // group_size) if group_size > 0 else 0
+        if scales.ndim != 3 or scales.shape[1:] != (len(codes), groups):
+            raise FormatError(f"{name}: the scales are not those of {groups} groups of {group_size} inputs")
+        others = [tensors.get(f"{name}.{leaf}") for leaf in _OF_GRID[1:]]
+        return QuantizedTensor(codes, scales, others[0], bits, group_size, others[1], others[2])
+
+    def config(self, left: list[str], dtype: torch.dtype, method: str) -> dict[str, Any]:
+        """The `quantization_config` in config.json."""
+        described = {"quant_method": METHOD, "version": _VERSION, "method": method, "ignored": left}
+        return {"quantization_config": {**described, "dtype": str(dtype).removeprefix("torch.")}}
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Raises FormatError for the `quantization_config` of a newer version."""
+        if config.get("version") != _VERSION:
+            raise FormatError(f"version {config.get('version')!r} of sparse weights is unknown: use a newer squeeze")
+
+
+def _adapter(side: str, values: Values) -> dict[str, torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return {f"{side}_weight": values.contiguous()}
+    stored = _OWN.tensors("", values, values.scales.dtype)
+    return {f"{side}_{name.removeprefix('.')}": tensor for name, tensor in stored.items()}
+
+
+def _adapters(name: str, tensors: Mapping[str, torch.Tensor]) -> Adapters | None:
+    sides = [_side(name, side, tensors) for side in ("left", "right")]
+    if sides[0] is None or sides[1] is None:
+        return None
+    return Adapters(sides[0], sides[1])
+
+
+def _side(name: str, side: str, tensors: Mapping[str, torch.Tensor]) -> Values | None:
+    found = {
+        f"{name}.{leaf}": tensors[f"{name}.{side}_{leaf}"]
+        for leaf in _OF_ADAPTERS
+        if f"{name}.{side}_{leaf}" in tensors
+    }
+    if f"{name}.codes" in found:
+        return _OWN.stored(name, found)
+    return found.get(f"{name}.weight")
+
+
+def _array(payload: torch.Tensor) -> np.ndarray:
+    return np.ascontiguousarray(payload.cpu().numpy())
+
+
+def _tensor(payload: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(payload))
+
+
+def _bytes(values: torch.Tensor) -> np.ndarray:
+    return values.contiguous().view(torch.uint8).numpy().reshape(-1)
+
+
+def _coded(raw: np.ndarray, dtype: str) -> torch.Tensor:
+    payload = floats.encode(raw, dtype)
+    return _tensor(raw if payload is None else payload)
+
+
+def _decoded(payload: torch.Tensor, dtype: str, size: int) -> np.ndarray:
+    if payload.numel() == size:
+        return _array(payload)
+    return floats.decode(_array(payload), dtype, size)
+
+
+def _packed(codes: torch.Tensor, bits: int) -> np.ndarray:
+    """uint8 [N] -> bytes, the first code in the lowest bits."""
+    fields = 8 // bits
+    padded = torch.nn.functional.pad(codes, (0, -len(codes) % fields)).view(-1, fields)
+    shifts = torch.arange(fields, dtype=torch.uint8) * bits
+    return (padded << shifts).sum(1, dtype=torch.uint8).numpy()
+
+
+def _unpacked(packed: np.ndarray, bits: int, count: int) -> torch.Tensor:
+    shifts = torch.arange(8 // bits, dtype=torch.uint8) * bits
+    codes = torch.from_numpy(packed)[:, None] >> shifts & ((1 << bits) - 1)
+    return codes.reshape(-1)[:count]

@@ -1,0 +1,30 @@
+"""Wanda: weights stay by their size times that of their input, as they are."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from squeeze.model.method import Result
+from squeeze.prune.magnitude import Magnitude
+from squeeze.prune.method import PruningMethod, checked_hessian
+from squeeze.prune.tensor import SparseTensor
+
+__all__ = ["Wanda"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanda(PruningMethod):
+    """Sun et al. 2023 (arXiv 2306.11695): the score of a weight is |w| times the root mean square of its input; without
+    N:M, weights compete within their row."""
+
+    name: ClassVar[str] = "wanda"
+    needs_hessian: ClassVar[bool] = True
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[SparseTensor]:
+        hessian = checked_hessian(weight, hessian)
+        scores = weight.float().abs() * hessian.diagonal().float().clamp(min=0).sqrt()
+        return Result(self.sparse(weight, self.pattern.mask(scores, by_row=True), weight.dtype))
+
+    def fallback(self) -> Magnitude:
+        return Magnitude(pattern=self.pattern)
