@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         TruncatedError,
         VerifyError,
     )
+    from squeeze.factor.api import densify, factorize
     from squeeze.packing.load import load
     from squeeze.packing.pack import pack
     from squeeze.packing.unpack import unpack, verify
@@ -41,6 +42,8 @@ _HOMES = {
     "unpack": "squeeze.packing.unpack",
     "verify": "squeeze.packing.unpack",
     "quantize": "squeeze.quant.api",
+    "factorize": "squeeze.factor.api",
+    "densify": "squeeze.factor.api",
     "GPTQ": "squeeze.quant.gptq",
     "RTN": "squeeze.quant.rtn",
     "SqueezeError": "squeeze.errors",
@@ -72,6 +75,8 @@ __all__ = [
     "compress_stream",
     "decompress",
     "decompress_stream",
+    "densify",
+    "factorize",
     "load",
     "open",
     "pack",

@@ -25,14 +25,14 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.codecs.float_payload import parse
 from squeeze.errors import FormatError
-from squeeze.integrations import quantised
+from squeeze.integrations import factorised, quantised
 from squeeze.kernels import df_decode
 from squeeze.packing import container
 from squeeze.packing.container import Record
 from squeeze.packing.folder import METHOD
 from squeeze.packing.load import torch_dtype
 
-__all__ = ["SqueezeConfig", "SqueezeQuantizer", "memory_of", "quantised"]
+__all__ = ["SqueezeConfig", "SqueezeQuantizer", "factorised", "memory_of", "quantised"]
 
 _LEAST_CODED = 1 << 16  # bytes: smaller tensors are decoded once
 _LARGE_SHARE = 16  # a linear weight of more than this part of the model is decoded some rows at a time
