@@ -23,7 +23,7 @@ from squeeze.errors import SqueezeError
 from squeeze.factor.linear import FactorLinear
 from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.model.evaluate import load_model
-from squeeze.model.network import _find_blocks as find_blocks
+from squeeze.model.network import find_blocks
 from squeeze.model.work import digest, stamps
 from squeeze.packing import folder
 from squeeze.work import work_folder

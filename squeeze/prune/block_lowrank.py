@@ -1,8 +1,8 @@
 """Block low-rank matrices: Monarch (blocks of low rank) and BLAST (blocks that share their bases).
 
 Both are fitted to whitened weights: Monarch block by block (Dao et al. 2022, arXiv 2204.00595, project onto it by an
-SVD of each block), then its outer factor to the whole of H; BLAST (Lee et al. 2024, arXiv 2410.21262, use preconditioned
-gradient descent) by alternating least squares from the SVD, no step of which can raise the error.
+SVD of each block), then its outer factor to the whole of H; BLAST by alternating least squares from the SVD, no step of
+which can raise the error (Lee et al. 2024, arXiv 2410.21262, use preconditioned gradient descent).
 """
 
 from abc import ABC, abstractmethod
