@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         TruncatedError,
         VerifyError,
     )
+    from squeeze.factor.api import densify, factorize
     from squeeze.packing.load import load
     from squeeze.packing.pack import pack
     from squeeze.packing.unpack import unpack, verify
@@ -45,6 +46,8 @@ _HOMES = {
     "quantize": "squeeze.quant.api",
     "prune": "squeeze.prune.api",
     "SparseGPT": "squeeze.prune.sparsegpt",
+    "factorize": "squeeze.factor.api",
+    "densify": "squeeze.factor.api",
     "GPTQ": "squeeze.quant.gptq",
     "RTN": "squeeze.quant.rtn",
     "SqueezeError": "squeeze.errors",
@@ -77,6 +80,8 @@ __all__ = [
     "compress_stream",
     "decompress",
     "decompress_stream",
+    "densify",
+    "factorize",
     "load",
     "open",
     "pack",

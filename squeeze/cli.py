@@ -19,6 +19,7 @@ from squeeze.model import commands as models
 from squeeze.model import kv_commands as caches
 from squeeze.packing import commands as packing
 from squeeze.prune import commands as pruning
+from squeeze.prune import factor_commands as factors
 
 if TYPE_CHECKING:
     from squeeze.codecs.compressor import Totals
@@ -325,6 +326,8 @@ def bench(
 for _command in (packing.pack, packing.unpack, packing.verify, packing.inspect):
     main.add_command(_command)
 for _command in (models.import_, models.quantize, models.evaluate):
+    main.add_command(_command)
+for _command in (factors.factorize, factors.densify):
     main.add_command(_command)
 for _command in (caches.kv_eval, caches.generate):
     main.add_command(_command)

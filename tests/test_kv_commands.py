@@ -80,12 +80,29 @@ def test_generate_streams_and_says_what_memory_it_took(folder):
     assert f"90 tokens after {json.loads(plain.output)['prompt_tokens']}" in coded.output
 
 
+def test_a_draft_changes_nothing_but_the_time(folder, tmp_path):
+    import squeeze
+
+    squeeze.factorize(folder, "svd", keep=0.9, out=tmp_path / "draft")
+    plain = run("generate", folder, "def main():", "-n", 40, "-T", 1, "--json")
+    helped = run("generate", folder, "def main():", "-n", 40, "-T", 1, "--json", "--draft", tmp_path / "draft")
+    assert helped.exit_code == 0, helped.output
+    ours, theirs = json.loads(helped.output), json.loads(plain.output)
+    assert ours["text"] == theirs["text"] and ours["tokens"] == theirs["tokens"] == 40
+    assert 0 < ours["accepted"] <= ours["proposed"]
+    said = run("generate", folder, "def main():", "-n", 5, "--draft", tmp_path / "draft")
+    assert said.output.splitlines()[-1].endswith("% were accepted")
+    sampled = run("generate", folder, "a", "--temperature", "1", "--draft", tmp_path / "draft")
+    assert sampled.exit_code == 1 and "a draft is for greedy decoding" in sampled.output
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
         (("", "--kv", "4"), "the prompt is empty: give at least one token to go on from"),
         (("a", "-n", "600"), "do not fit the model's 512"),
         (("a", "--kv", "4", "--kv-budget", "0.2"), "--kv and --kv-budget say two things: give one of them"),
+        (("a", "--kv", "4", "--draft", "x"), "a draft needs transformers' own cache: use either --draft or --kv"),
         (("a", "--kv", "5"), "5 bits are not offered here: choose from 1, 2, 3, 4, 8"),
     ],
 )

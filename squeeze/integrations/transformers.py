@@ -25,14 +25,14 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.codecs.float_payload import parse
 from squeeze.errors import FormatError
-from squeeze.integrations import quantised, sparse
+from squeeze.integrations import factorised, quantised, sparse
 from squeeze.kernels import df_decode
 from squeeze.packing import container
 from squeeze.packing.container import Record
 from squeeze.packing.folder import METHOD
 from squeeze.packing.load import torch_dtype
 
-__all__ = ["SqueezeConfig", "SqueezeQuantizer", "memory_of", "quantised", "sparse"]
+__all__ = ["SqueezeConfig", "SqueezeQuantizer", "factorised", "memory_of", "quantised", "sparse"]
 
 _CODINGS = (container.RANS, container.STORED, container.ZEROS + container.RANS)  # the last is decoded at once
 _LEAST_CODED = 1 << 16  # bytes: smaller tensors are decoded once

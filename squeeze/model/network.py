@@ -17,7 +17,7 @@ from squeeze.errors import FormatError, ModelError, SqueezeError
 from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.evaluate import quiet
 
-__all__ = ["Call", "Network", "is_linear", "weight_of"]
+__all__ = ["Call", "Network", "find_blocks", "is_linear", "weight_of"]
 
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.")
 
@@ -88,7 +88,7 @@ class Network:
         self.model = _empty_model(checkpoint)
         names = self._names()
         self._take_experts_apart(names)
-        self.blocks = _find_blocks(self.model)
+        self.blocks = find_blocks(self.model)
         self._check_whole()
 
     def module(self, name: str) -> nn.Module:
@@ -259,7 +259,7 @@ def _empty_model(checkpoint: Checkpoint) -> Any:
     return model.eval()
 
 
-def _find_blocks(model: nn.Module) -> list[str]:
+def find_blocks(model: nn.Module) -> list[str]:
     """The longest list of modules that lies in no other."""
     lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     outer = {name: m for name, m in lists.items() if not any(name.startswith(f"{other}.") for other in lists)}

@@ -1,0 +1,127 @@
+"""What every factorised form of a matrix has in common: named tensors, a product with activations, a dense matrix.
+
+A tensor may itself be quantised; it is then stored as the tensors of quant/formats/own.py, their names joined by `_`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+import torch
+from torch.nn import functional
+
+from squeeze.errors import FormatError
+from squeeze.quant.formats.own import SqueezeFormat
+from squeeze.quant.linear import QuantLinear
+from squeeze.quant.tensor import QuantizedTensor
+
+__all__ = ["Form", "Matrix", "as_dense", "mask_of", "packed_mask", "product"]
+
+Matrix = torch.Tensor | QuantizedTensor | QuantLinear
+_QUANTISED = SqueezeFormat()
+
+
+def as_dense(matrix: Matrix, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return matrix.to(dtype) if isinstance(matrix, torch.Tensor) else matrix.dequantize(dtype)
+
+
+def product(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
+    """x [..., I] by a matrix [O, I] -> [..., O]."""
+    if isinstance(matrix, torch.Tensor):
+        return functional.linear(x, matrix.to(x.dtype))
+    layer = matrix if isinstance(matrix, QuantLinear) else QuantLinear.of(matrix)
+    found: torch.Tensor = layer(x)
+    return found
+
+
+@dataclass(frozen=True)
+class Form(ABC):
+    """A matrix [O, I]. The fields of a child are its tensors, floats or (where `quantisable` names them) quantised;
+    a tuple of tensors is stored as NAME0, NAME1, ..."""
+
+    kind: ClassVar[str]
+    leaves: ClassVar[tuple[str, ...]]
+    quantisable: ClassVar[tuple[str, ...]] = ()
+    many: ClassVar[str | None] = None  # the field that is a tuple
+    optional: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(O, I)."""
+
+    @abstractmethod
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        """x [T, I] -> x W^T [T, O], in the dtype of x."""
+
+    @abstractmethod
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The matrix [O, I], computed in float32 and rounded once."""
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that is stored, by the names of `leaves`."""
+        found: dict[str, torch.Tensor] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, tuple):
+                found |= {f"{entry.name}{i}": part for i, part in enumerate(value)}
+            elif isinstance(value, QuantizedTensor):
+                stored = _QUANTISED.tensors(entry.name, value, value.scales.dtype)
+                found |= {name.replace(".", "_"): tensor for name, tensor in stored.items()}
+            elif value is not None:
+                found[entry.name] = value
+        return found
+
+    @property
+    def stored_bits(self) -> int:
+        """Bits of all that is stored."""
+        return 8 * sum(tensor.nbytes for tensor in self.tensors().values())
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, torch.Tensor], as_layers: bool = False) -> Self:
+        """From what `tensors` gave. as_layers: quantised tensors as layers that multiply by them where they lie.
+        Raises FormatError where they do not fit together."""
+        values: dict[str, Any] = {}
+        for entry in fields(cls):
+            if entry.name == cls.many:
+                parts = [tensors[f"{entry.name}{i}"] for i in range(len(tensors)) if f"{entry.name}{i}" in tensors]
+                values[entry.name] = tuple(parts)
+            elif entry.name in tensors:
+                values[entry.name] = tensors[entry.name]
+            elif f"{entry.name}_codes" in tensors:
+                values[entry.name] = _quantised(entry.name, tensors, as_layers)
+        try:
+            found = cls(**values)
+            found.check()
+        except (TypeError, IndexError, ValueError, AttributeError) as error:
+            raise FormatError(f"the tensors of a {cls.kind} matrix do not fit together: {error}") from None
+        return found
+
+    def check(self) -> None:  # noqa: B027  most have nothing to check
+        """Raises ValueError where the tensors' shapes do not fit together."""
+
+
+def _quantised(name: str, tensors: Mapping[str, torch.Tensor], as_layers: bool) -> QuantizedTensor | QuantLinear:
+    leaves = {
+        leaf: tensors[f"{name}_{leaf}"] for leaf in _QUANTISED.leaves if tensors.get(f"{name}_{leaf}") is not None
+    }
+    if as_layers:
+        outputs, inputs = (int(size) for size in leaves["grid"].tolist()[:2])
+        return QuantLinear(inputs, outputs, leaves, None)
+    return _QUANTISED.stored(name, {f"{name}.{leaf}": tensor for leaf, tensor in leaves.items()})
+
+
+def packed_mask(mask: torch.Tensor) -> torch.Tensor:
+    """bool [N] as uint8 [ceil(N / 8)], the first in the lowest bit."""
+    padded = functional.pad(mask.to(torch.uint8), (0, -len(mask) % 8)).view(-1, 8)
+    weights = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8, device=mask.device)
+    return (padded * weights).sum(1).to(torch.uint8)
+
+
+def mask_of(packed: torch.Tensor, count: int) -> torch.Tensor:
+    """bool [count] from `packed_mask`. Raises ValueError where there are fewer bits, or whole bytes more."""
+    if packed.dtype != torch.uint8 or packed.numel() != -(-count // 8):
+        raise ValueError(f"a mask of {count} takes {-(-count // 8)} bytes, not {packed.numel()}")
+    bits = packed[:, None] >> torch.arange(8, device=packed.device, dtype=torch.uint8)
+    return (bits & 1).bool().flatten()[:count]

@@ -1,0 +1,65 @@
+"""Every form that a matrix can be stored in, by the names of its tensors."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from squeeze.errors import FormatError
+from squeeze.factor.form import Form
+from squeeze.factor.matrices import Exact, LowRank, Pivoted, Sliced
+from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix, TuckerMatrix
+from squeeze.quant.formats.own import SqueezeFormat
+
+__all__ = ["FORMS", "LEAVES", "modules_of", "read_form"]
+
+_EACH = (LowRank, Pivoted, Sliced, TTMatrix, TuckerMatrix, MonarchMatrix, Blast)
+FORMS: dict[str, type[Form]] = {form.kind: form for form in _EACH}
+_PARTS = 4  # at most, of a tuple of tensors
+
+
+def _names(form: type[Form]) -> list[str]:
+    found = []
+    for leaf in form.leaves:
+        found += [f"{leaf}{i}" for i in range(_PARTS)] if leaf == form.many else [leaf]
+        if leaf in form.quantisable:
+            found += [f"{leaf}_{part}" for part in SqueezeFormat().leaves]
+    return found
+
+
+LEAVES: tuple[str, ...] = tuple(
+    dict.fromkeys((*(name for form in FORMS.values() for name in _names(form)), *Exact.leaves))
+)
+
+
+def read_form(module: str, tensors: Mapping[str, torch.Tensor], as_layers: bool = False) -> Form:
+    """The form whose tensors these are, by their names. Raises FormatError where there is none."""
+    given = {name for name, tensor in tensors.items() if tensor is not None}
+    if set(Exact.leaves) <= given:
+        inner = {name: tensor for name, tensor in tensors.items() if name not in Exact.leaves}
+        exact = Exact(read_form(module, inner, as_layers), tensors["entries_at"], tensors["entries"])
+        try:
+            exact.check()
+        except ValueError as error:
+            raise FormatError(f"{module}: {error}") from None
+        return exact
+    for form in FORMS.values():
+        if given and given <= set(_names(form)) and _complete(form, given):
+            try:
+                return form.of(tensors, as_layers)
+            except FormatError as error:
+                raise FormatError(f"{module}: {error}") from None
+    raise FormatError(f"{module}: the tensors {', '.join(sorted(given))} make no matrix")
+
+
+def _complete(form: type[Form], given: set[str]) -> bool:
+    return all({leaf, f"{leaf}0", f"{leaf}_codes"} & given for leaf in form.leaves if leaf not in form.optional)
+
+
+def modules_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names of tensors that belong to factorised modules: their leaves, by the module's name."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        module, _, leaf = name.rpartition(".")
+        if leaf in LEAVES:
+            found.setdefault(module, []).append(leaf)
+    return found

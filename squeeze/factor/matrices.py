@@ -1,0 +1,203 @@
+"""Forms of low rank, matrices with rows or columns left out, and matrices left whole."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+
+from squeeze.factor.form import Form, Matrix, as_dense, mask_of, product
+from squeeze.kernels import lowrank
+
+__all__ = ["Exact", "LowRank", "Pivoted", "Sliced", "Whole"]
+
+
+def _rows(matrix: Matrix) -> int:
+    return matrix.out_features if hasattr(matrix, "out_features") else matrix.shape[0]  # type: ignore[union-attr]
+
+
+def _columns(matrix: Matrix) -> int:
+    return matrix.in_features if hasattr(matrix, "in_features") else matrix.shape[1]  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class Whole(Form):
+    """weight [O, I] itself, which may have moved to make up for errors of the layers before it."""
+
+    kind: ClassVar[str] = "dense"
+    leaves: ClassVar[tuple[str, ...]] = ("weight",)
+
+    weight: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.weight.shape[0], self.weight.shape[1]
+
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        return product(x, self.weight)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return self.weight.to(dtype)
+
+
+@dataclass(frozen=True)
+class LowRank(Form):
+    """left [O, R] times right [R, I]."""
+
+    kind: ClassVar[str] = "low-rank"
+    leaves: ClassVar[tuple[str, ...]] = ("left", "right")
+    quantisable: ClassVar[tuple[str, ...]] = ("left", "right")
+
+    left: Matrix
+    right: Matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return _rows(self.left), _columns(self.right)
+
+    def check(self) -> None:
+        if _columns(self.left) != _rows(self.right):
+            raise ValueError(f"ranks {_columns(self.left)} and {_rows(self.right)} differ")
+
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.left, torch.Tensor) and isinstance(self.right, torch.Tensor):
+            return lowrank.multiply(x, self.left.to(x.dtype), self.right.to(x.dtype))
+        return product(product(x, self.right), self.left)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return (as_dense(self.left) @ as_dense(self.right)).to(dtype)
+
+
+@dataclass(frozen=True)
+class Pivoted(Form):
+    """R rows of the matrix as they are, base [R, I], and every other row as coefficients [O - R, R] of those.
+
+    A matrix of rank R in R (O + I - R) values, never more than O I: the gauge freedom of left times right is used up
+    (PIFA, Zhao et al. 2025, arXiv 2501.19090). pivots: a bit for each row, set for those of the base.
+    """
+
+    kind: ClassVar[str] = "pivoted"
+    leaves: ClassVar[tuple[str, ...]] = ("pivots", "coefficients", "base")
+    quantisable: ClassVar[tuple[str, ...]] = ("coefficients", "base")
+
+    pivots: torch.Tensor
+    coefficients: Matrix
+    base: Matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return _rows(self.base) + _rows(self.coefficients), _columns(self.base)
+
+    def check(self) -> None:
+        if _columns(self.coefficients) != _rows(self.base) or int(self.mask.sum()) != _rows(self.base):
+            raise ValueError("base, coefficients and pivots are of different ranks")
+
+    @cached_property
+    def mask(self) -> torch.Tensor:
+        """bool [O]: the rows of the base."""
+        return mask_of(self.pivots, self.shape[0])
+
+    @cached_property
+    def places(self) -> torch.Tensor:
+        """int64 [O]: where each row is when the others follow the base."""
+        mask = self.mask
+        return torch.where(mask, mask.cumsum(0) - 1, int(mask.sum()) + (~mask).cumsum(0) - 1)
+
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        y = product(x, self.base)
+        return torch.cat([y, product(y, self.coefficients)], -1).index_select(-1, self.places)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        base = as_dense(self.base)
+        return torch.cat([base, as_dense(self.coefficients) @ base])[self.places].to(dtype)
+
+
+@dataclass(frozen=True)
+class Sliced(Form):
+    """core [R, C] in the rows and columns that are set in `rows` [ceil(O / 8)] and `columns` [ceil(I / 8)]; all else
+    is 0. size: int32 [2], O and I."""
+
+    kind: ClassVar[str] = "sliced"
+    leaves: ClassVar[tuple[str, ...]] = ("core", "rows", "columns", "size")
+    quantisable: ClassVar[tuple[str, ...]] = ("core",)
+
+    core: Matrix
+    rows: torch.Tensor
+    columns: torch.Tensor
+    size: torch.Tensor
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]
+        outputs, inputs = (int(size) for size in self.size.tolist())
+        return outputs, inputs
+
+    def check(self) -> None:
+        if (len(self.at[0]), len(self.at[1])) != (_rows(self.core), _columns(self.core)):
+            raise ValueError("the core has other rows or columns than are set")
+
+    @cached_property
+    def at(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64 [R] and [C]."""
+        masks = (mask_of(packed, size) for packed, size in zip((self.rows, self.columns), self.shape, strict=True))
+        rows, columns = (mask.nonzero()[:, 0] for mask in masks)
+        return rows, columns
+
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        rows, columns = self.at
+        few = x if len(columns) == self.shape[1] else x.index_select(-1, columns)
+        y = product(few, self.core)
+        if len(rows) == self.shape[0]:
+            return y
+        out = y.new_zeros(*y.shape[:-1], self.shape[0])
+        return out.index_copy_(-1, rows, y)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        out = torch.zeros(self.shape, device=self.size.device)
+        rows, columns = self.at
+        out[rows[:, None], columns] = as_dense(self.core)
+        return out.to(dtype)
+
+
+@dataclass(frozen=True)
+class Exact(Form):
+    """Another form, but for some entries that are as they were. entries_at: int32 [K], row * I + column; entries: [K].
+    What the other form has there counts for nothing."""
+
+    kind: ClassVar[str] = "exact entries"
+    leaves: ClassVar[tuple[str, ...]] = ("entries_at", "entries")
+
+    other: Form
+    entries_at: torch.Tensor
+    entries: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.other.shape
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {**self.other.tensors(), "entries_at": self.entries_at, "entries": self.entries}
+
+    def check(self) -> None:
+        places = self.entries_at.tolist()
+        inside = all(0 <= place < self.shape[0] * self.shape[1] for place in places)
+        if self.entries_at.shape != self.entries.shape or not inside:
+            raise ValueError("an entry lies outside the matrix")
+
+    @cached_property
+    def change(self) -> torch.Tensor:
+        """Sparse [O, I]: what is added to the other form, float32."""
+        at = self.entries_at.long()
+        rows, columns = at // self.shape[1], at % self.shape[1]
+        values = self.entries.float() - self.other.dequantize()[rows, columns]
+        found: torch.Tensor = torch.sparse_coo_tensor(
+            torch.stack([rows, columns]), values, self.shape, check_invariants=False
+        )
+        return found
+
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other.multiply(x) + torch.sparse.mm(self.change, x.float().T).T.to(x.dtype)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        dense = self.other.dequantize()
+        dense.view(-1)[self.entries_at.long()] = self.entries.float()
+        return dense.to(dtype)

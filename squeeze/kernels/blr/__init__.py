@@ -1,0 +1,27 @@
+"""Products with block low-rank matrices: Triton on a GPU, torch for all else. reference.py defines them."""
+
+import torch
+
+from squeeze.kernels.blr import reference
+
+__all__ = ["blast", "monarch"]
+
+
+def monarch(x: torch.Tensor, outer: torch.Tensor, inner: torch.Tensor) -> torch.Tensor:
+    """x [T, Q i], outer [P, o, Q R], inner [Q, P R, i] -> [T, P o]."""
+    if x.device.type == "cpu" or torch.is_grad_enabled():
+        return reference.monarch(x, outer, inner)
+    from squeeze.kernels.blr import kernel
+
+    found: torch.Tensor = kernel.monarch(x, outer, inner)
+    return found
+
+
+def blast(x: torch.Tensor, bases: torch.Tensor, mix: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """x [T, Q i], bases [P, o, R], mix [P, Q, R], inputs [Q, R, i] -> [T, P o]."""
+    if x.device.type == "cpu" or torch.is_grad_enabled():
+        return reference.blast(x, bases, mix, inputs)
+    from squeeze.kernels.blr import kernel
+
+    found: torch.Tensor = kernel.blast(x, bases, mix, inputs)
+    return found

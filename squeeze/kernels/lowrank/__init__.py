@@ -1,0 +1,19 @@
+"""Products with a pair of factors: Triton for few rows on a GPU, torch for all else. reference.py defines them."""
+
+import torch
+
+from squeeze.kernels.lowrank import reference
+
+__all__ = ["multiply"]
+
+_FEW_ROWS = 16  # for more, two products of the library are as fast
+
+
+def multiply(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """x [T, I], left [O, R], right [R, I] -> [T, O]."""
+    if x.device.type == "cpu" or len(x) > _FEW_ROWS or torch.is_grad_enabled():
+        return reference.multiply(x, left, right)
+    from squeeze.kernels.lowrank import kernel
+
+    found: torch.Tensor = kernel.multiply(x, left, right)
+    return found

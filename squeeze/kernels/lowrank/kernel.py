@@ -1,0 +1,43 @@
+"""A pair of factors in one pass in Triton: a program takes some ranks, so it reads its part of both factors once.
+
+Programs write sums of their ranks apart, and torch adds them in one order, so results do not depend on scheduling.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+_ROWS, _RANKS, _STEP = 16, 16, 64
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _pair(  # type: ignore[no-untyped-def]
+    out, x, left, right, rows, outputs, inputs, ranks, T: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    r = tl.program_id(0) * R + tl.arange(0, R)
+    t = tl.program_id(1) * T + tl.arange(0, T)
+    z = tl.zeros((T, R), tl.float32)
+    for start in range(0, inputs, K):
+        i = start + tl.arange(0, K)
+        xs = tl.load(x + t[:, None] * inputs + i, mask=(t < rows)[:, None] & (i < inputs), other=0)
+        part = tl.load(right + r[:, None] * inputs + i, mask=(r < ranks)[:, None] & (i < inputs), other=0)
+        z += tl.dot(xs, tl.trans(part), input_precision="ieee")
+    for start in range(0, outputs, K):
+        o = start + tl.arange(0, K)
+        part = tl.load(left + o[:, None] * ranks + r, mask=(o < outputs)[:, None] & (r < ranks), other=0)
+        y = tl.dot(z.to(part.dtype), tl.trans(part), input_precision="ieee")
+        place = (tl.program_id(0).to(tl.int64) * rows + t[:, None]) * outputs + o
+        tl.store(out + place, y, mask=(t < rows)[:, None] & (o < outputs))
+
+
+def multiply(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """As reference.multiply."""
+    (rows, inputs), (outputs, ranks) = x.shape, left.shape
+    parts = triton.cdiv(ranks, _RANKS)
+    out = torch.empty((parts, rows, outputs), dtype=torch.float32, device=x.device)
+    grid = (parts, triton.cdiv(rows, _ROWS))
+    _pair[grid](
+        *(out, x.contiguous(), left.contiguous(), right.contiguous(), rows, outputs, inputs, ranks),
+        **{"T": _ROWS, "R": _RANKS, "K": _STEP},
+    )
+    return out.sum(0).to(x.dtype)

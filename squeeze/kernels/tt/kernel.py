@@ -1,0 +1,64 @@
+"""TT-matrices of two cores in Triton: for each rank, x [i1, i2] by core 2, then by core 1, in registers.
+
+A third core is taken first, by one product of torch: what it leaves is a problem of two cores. Programs write the sums
+over their ranks apart, and torch adds them in one order.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+
+from squeeze.kernels.tt import reference
+
+_RANKS = 8  # of a program
+_LARGEST = 128  # a side that fits a tile
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _two(  # type: ignore[no-untyped-def]
+    out, x, first, second, rows, ranks, o1, i1, o2, i2,
+    R: tl.constexpr, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """x [T, i1, i2], first [R, o1, i1], second [R, o2, i2] -> out [parts, T, o1, o2]; A, B, C, D: o1, i1, o2, i2 as
+    powers of two."""
+    part, t = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    a, b, c, d = tl.arange(0, A), tl.arange(0, B), tl.arange(0, C), tl.arange(0, D)
+    xs = tl.load(x + (t * i1 + b[:, None]) * i2 + d, mask=(b < i1)[:, None] & (d < i2), other=0)
+    y = tl.zeros((A, C), tl.float32)
+    for r in range(part * R, tl.minimum(part * R + R, ranks)):
+        core = tl.load(second + (r * o2 + c[:, None]) * i2 + d, mask=(c < o2)[:, None] & (d < i2), other=0)
+        z = tl.dot(xs, tl.trans(core), input_precision="ieee")  # [i1, o2]
+        core = tl.load(first + (r * o1 + a[:, None]) * i1 + b, mask=(a < o1)[:, None] & (b < i1), other=0)
+        y += tl.dot(core, z.to(core.dtype), input_precision="ieee")
+    place = ((part * rows + t) * o1 + a[:, None]) * o2 + c
+    tl.store(out + place, y, mask=(a < o1)[:, None] & (c < o2))
+
+
+def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
+    """As reference.multiply, for two or three cores of a train."""
+    if max(side for core in cores[:2] for side in core.shape[1:3]) > _LARGEST:
+        return reference.multiply(x, cores)
+    first, second = cores[0][0].permute(2, 0, 1).contiguous(), cores[1]
+    (_, o1, i1), (ranks, o2, i2, after) = first.shape, second.shape
+    rows = len(x)
+    if len(cores) == 2:
+        return _launch(x, first, second[..., 0]).view(rows, -1).to(x.dtype)
+    o3 = cores[2].shape[1]
+    z = torch.einsum("tabj,soj->toabs", x.view(rows, i1, i2, -1), cores[2][..., 0])  # core 3: [S, o3, i3]
+    if i2 * after > _LARGEST:
+        return reference.multiply(x, cores)
+    wide = second.reshape(ranks, o2, i2 * after)
+    y = _launch(z.reshape(rows * o3, -1), first, wide)
+    return y.view(rows, o3, o1 * o2).transpose(1, 2).reshape(rows, -1).to(x.dtype)
+
+
+def _launch(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    (ranks, o1, i1), (_, o2, i2) = first.shape, second.shape
+    parts = triton.cdiv(ranks, _RANKS)
+    out = torch.empty((parts, len(x), o1, o2), dtype=torch.float32, device=x.device)
+    tiles = {name: max(16, triton.next_power_of_2(size)) for name, size in zip("ABCD", (o1, i1, o2, i2), strict=True)}
+    arguments = (out, x.contiguous(), first, second.contiguous(), len(x), ranks, o1, i1, o2, i2)
+    _two[(parts, len(x))](*arguments, R=_RANKS, **tiles)
+    return out.sum(0)

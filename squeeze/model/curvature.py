@@ -1,0 +1,104 @@
+"""What a model's loss makes of small changes of its matrices: second moments of their inputs and output gradients.
+
+K-FAC (Martens and Grosse 2015, arXiv 1503.05671): a change D of a matrix [O, I] raises the mean KL divergence from
+the original by about tr(G D H D^T) / 2 nats a token, H = E[x x^T] over inputs x, G = E[g g^T] over gradients g of the
+loss with respect to outputs, its labels drawn from the model's own predictions.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["Curvature", "curvature", "damage"]
+
+
+@dataclass
+class Curvature:
+    """inputs: float32 [I, I], H; shared by matrices with the same inputs. outputs: float32 [O, O], G. tokens: seen."""
+
+    inputs: torch.Tensor
+    outputs: torch.Tensor
+    tokens: int = 0
+
+
+def damage(change: torch.Tensor, seen: Curvature) -> float:
+    """The predicted rise in nats a token for a change [O, I]."""
+    change = change.float()
+    return 0.5 * float(((seen.outputs @ change) * (change @ seen.inputs)).sum())
+
+
+def curvature(
+    model: nn.Module,
+    tokens: torch.Tensor,
+    names: Sequence[str],
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Curvature]:
+    """By name of each linear module, over sequences of tokens [N, L].
+
+    The whole model is in memory, and 4 (I^2 + O^2) bytes for each matrix. progress(n): n more sequences are done.
+    """
+    collector = _Collector(model, names)
+    generator = torch.Generator().manual_seed(seed)
+    device = next(model.parameters()).device
+    model.requires_grad_(False)
+    try:
+        for ids in torch.split(tokens.to(device), 1):
+            embedded = model.get_input_embeddings()(ids).requires_grad_()  # type: ignore[operator]
+            with torch.enable_grad():
+                logits = model(inputs_embeds=embedded, use_cache=False).logits[0]
+                chances = torch.softmax(logits.detach().float().cpu(), -1)
+                labels = torch.multinomial(chances, 1, generator=generator)[:, 0].to(device)
+                nn.functional.cross_entropy(logits.float(), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
+            if progress:
+                progress(1)
+    finally:
+        collector.remove()
+    return collector.found(tokens.numel())
+
+
+class _Collector:
+    """Hooks that add up moments; modules called with the same tensor share those of their inputs."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        self.inputs: dict[str, torch.Tensor] = {}
+        self.outputs: dict[str, torch.Tensor] = {}
+        self.owner: dict[str, str] = {}  # whose inputs a module shares
+        self._last: tuple[str, Any] = "", None
+        self._hooks = [model.get_submodule(name).register_forward_hook(self._hook(name)) for name in names]
+
+    def _hook(self, name: str) -> Callable[..., None]:
+        def observe(module: nn.Module, args: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
+            if args[0] is not self._last[1]:
+                self._last = name, args[0]
+                x = args[0].detach().reshape(-1, args[0].shape[-1]).float()
+                _add(self.inputs, name, x)
+            self.owner[name] = self._last[0]
+            if out.requires_grad:
+                out.register_hook(  # type: ignore[no-untyped-call]
+                    lambda gradient: _add(self.outputs, name, gradient.reshape(-1, gradient.shape[-1]).float())
+                )
+
+        return observe
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def found(self, count: int) -> dict[str, Curvature]:
+        for moments in (*self.inputs.values(), *self.outputs.values()):
+            moments.div_(count)
+        return {
+            name: Curvature(self.inputs[owner], self.outputs[name], count)
+            for name, owner in self.owner.items()
+            if name in self.outputs
+        }
+
+
+def _add(moments: dict[str, torch.Tensor], name: str, rows: torch.Tensor) -> None:
+    if name not in moments:
+        moments[name] = torch.zeros((rows.shape[1], rows.shape[1]), device=rows.device)
+    moments[name].addmm_(rows.T, rows)

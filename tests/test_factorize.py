@@ -1,0 +1,219 @@
+"""`squeeze factorize`, `densify` and squeeze.factorize: tiny models of several architectures, end to end."""
+
+import json
+import math
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+
+import squeeze
+from squeeze.cli import main
+from squeeze.errors import FormatError, ModelError, SqueezeError
+from squeeze.factor import api
+from squeeze.factor.linear import FactorLinear
+from squeeze.model.evaluate import evaluate, load_model
+from squeeze.model.heal import heal
+from squeeze.prune.lowrank import WhitenedSVD
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 300}
+GATED = {**SIZES, "intermediate_size": 96, "num_key_value_heads": 2}
+MODELS = {
+    "llama": lambda: transformers.LlamaConfig(**GATED),
+    "gpt2": lambda: transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=300, n_positions=64),
+    "mixtral": lambda: transformers.MixtralConfig(**GATED, num_local_experts=4, num_experts_per_tok=2),
+}
+TOKENS = torch.randint(0, 300, (6, 48), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = {}
+
+    def make(kind):
+        if kind not in made:
+            torch.manual_seed(4)
+            model = transformers.AutoModelForCausalLM.from_config(MODELS[kind]()).to(torch.bfloat16)
+            for parameter in model.parameters():
+                if parameter.ndim > 1:
+                    parameter.data *= 4  # so that logits are far from uniform
+            made[kind] = tmp_path_factory.mktemp("models") / kind
+            model.save_pretrained(made[kind], max_shard_size="60KB")
+        return made[kind]
+
+    return make
+
+
+def logits(folder):
+    with torch.no_grad():
+        return load_model(folder)(TOKENS).logits
+
+
+def distance(found, wanted):
+    return ((wanted - found).norm(dim=-1) / wanted.norm(dim=-1)).median()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_architecture_loads_and_densifies(tmp_path, folders, kind):
+    report = squeeze.factorize(
+        folders(kind), "whitened", keep=0.99, calibration=TOKENS, samples=6, out=tmp_path / "out"
+    )
+    assert {layer.method for layer in report.layers} <= {"whitened", "svd"}
+    assert report.bits_per_weight < 16
+    wanted, found = logits(folders(kind)), logits(tmp_path / "out")
+    assert not torch.equal(wanted, found)
+    assert distance(found, wanted) < 0.4
+    size = api.densify(tmp_path / "out", tmp_path / "dense")
+    assert size == sum(
+        tensor.nbytes for path in folders(kind).glob("*.safetensors") for tensor in load_file(path).values()
+    )
+    assert "quantization_config" not in json.loads((tmp_path / "dense" / "config.json").read_text())
+    assert sorted(load_model(tmp_path / "dense").state_dict()) == sorted(load_model(folders(kind)).state_dict())
+    assert distance(logits(tmp_path / "dense"), found) < 0.02  # bf16 products of bf16 factors
+
+
+@pytest.mark.parametrize("method", [*api.METHODS])
+def test_every_method_is_stored_and_read_again(tmp_path, folders, method):
+    report = squeeze.factorize(folders("llama"), method, keep=0.7, calibration=TOKENS, samples=6, out=tmp_path / "out")
+    assert len(report.layers) == 14 and not report.fallbacks
+    assert max(layer.bits for layer in report.layers) <= 16 * 0.7 + 0.5
+    model = load_model(tmp_path / "out")
+    layers = [module for module in model.modules() if isinstance(module, FactorLinear)]
+    assert len(layers) == 14
+    x = torch.randn(3, layers[0].in_features)
+    assert torch.allclose(layers[0](x), x @ layers[0].weight.T, rtol=1e-4, atol=1e-4)
+    assert model(TOKENS).logits.isfinite().all()
+
+
+def test_a_plan_spends_its_budget_and_is_better_than_one_method_for_all(tmp_path, folders):
+    one = squeeze.factorize(
+        folders("llama"), WhitenedSVD.textbook(0.8), calibration=TOKENS, samples=6, out=tmp_path / "one", correction=0.0
+    )
+    plan = squeeze.factorize(folders("llama"), keep=0.8, calibration=TOKENS, samples=6, out=tmp_path / "plan")
+    assert plan.bits_per_weight <= 16 * 0.8
+    wanted = logits(folders("llama"))
+    assert distance(logits(tmp_path / "plan"), wanted) < distance(logits(tmp_path / "one"), wanted)
+    stored = json.loads((tmp_path / "plan" / "config.json").read_text())["quantization_config"]["plan"]
+    assert sum(row["bits"] for row in stored.values()) / 8 <= 0.8 * sum(
+        2 * a * b for a, b in (layer.shape for layer in one.layers)
+    )
+
+
+def test_a_target_size_is_met(tmp_path, folders):
+    original = sum(path.stat().st_size for path in folders("llama").glob("*.safetensors"))
+    target = int(0.93 * original)
+    report = squeeze.factorize(
+        folders("llama"), target_bytes=target, calibration=TOKENS, samples=6, out=tmp_path / "out"
+    )
+    assert report.stored_bytes <= target
+    with pytest.raises(SqueezeError, match="the matrices take at least"):
+        squeeze.factorize(folders("llama"), target_bytes=100, calibration=TOKENS, samples=6, out=tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+
+
+def test_outliers_and_bits(tmp_path, folders):
+    squeeze.factorize(folders("llama"), "svd", keep=0.5, outliers=5, out=tmp_path / "exact")
+    model, original = load_model(tmp_path / "exact"), load_model(folders("llama"))
+    name = "model.layers.0.self_attn.q_proj"
+    same = model.get_submodule(name).weight == original.get_submodule(name).weight
+    assert int(same.sum()) >= 5
+    for bits in (8, 4):
+        report = squeeze.factorize(
+            folders("llama"),
+            "whitened",
+            keep=0.9,
+            bits=bits,
+            group_size=32,
+            out=tmp_path / f"{bits}",
+            calibration=TOKENS,
+            samples=6,
+        )
+        assert report.bits_per_weight < 0.9 * bits + 1.2
+    assert distance(logits(tmp_path / "8"), logits(folders("llama"))) < 0.6
+    api.densify(tmp_path / "8", tmp_path / "dense")
+    assert distance(logits(tmp_path / "dense"), logits(tmp_path / "8")) < 0.02
+
+
+def test_healing_lowers_the_divergence_and_can_go_on(tmp_path, folders, monkeypatch):
+    squeeze.factorize(folders("llama"), "whitened", keep=0.5, out=tmp_path / "out", calibration=TOKENS, samples=6)
+
+    def divergence():
+        models = (load_model(folder) for folder in (tmp_path / "out", folders("llama")))
+        return evaluate(next(models), TOKENS.flatten(), window=48, original=next(models)).kl_mean
+
+    before = divergence()
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").glob("*.safetensors")}
+    from squeeze.model import heal as module
+
+    calls, train = [], module._Run._train
+    monkeypatch.setattr(module, "_SAVE_EVERY", 5)
+
+    def stopping(run, loss_of):
+        calls.append(loss_of.__name__)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        return train(run, loss_of)
+
+    monkeypatch.setattr(module._Run, "_train", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        heal(folders("llama"), tmp_path / "out", TOKENS, minutes=1, steps=30, rate=3e-3, batch=2, blocks=0.2)
+    assert divergence() == before
+    found = heal(folders("llama"), tmp_path / "out", TOKENS, minutes=1, steps=30, rate=3e-3, batch=2, blocks=0.2)
+    assert found.steps == len(found.losses) == 30 and len(calls) == 8 + 25
+    assert set(calls[:6]) == {"_by_block"} and set(calls[9:]) == {"_divergence"}
+    assert divergence() < before
+    assert {path.name: path.stat().st_size for path in (tmp_path / "out").glob("*.safetensors")} == sizes
+
+
+def test_what_cannot_be_done_is_said(tmp_path, folders):
+    with pytest.raises(ModelError, match="experts cannot be planned"):
+        squeeze.factorize(folders("mixtral"), calibration=TOKENS, samples=6, out=tmp_path / "no")
+    with pytest.raises(SqueezeError, match="to keep: it lies above 0"):
+        squeeze.factorize(folders("llama"), "svd", keep=1.5, out=tmp_path / "no")
+    with pytest.raises(SqueezeError, match="a size to reach needs the method plan"):
+        squeeze.factorize(folders("llama"), "svd", target_bytes=10**9, out=tmp_path / "no")
+    with pytest.raises(SqueezeError, match="method 'cp' is unknown: choose from plan, svd"):
+        squeeze.factorize(folders("llama"), "cp", out=tmp_path / "no")
+    with pytest.raises(FormatError, match="is not factorised"):
+        api.densify(folders("llama"), tmp_path / "no")
+    with pytest.raises(SqueezeError, match="has no factors in floating point to heal"):
+        heal(folders("llama"), folders("llama"), TOKENS, minutes=0.01)
+    assert not (tmp_path / "no").exists()
+
+
+def test_damaged_folders_are_refused(tmp_path, folders):
+    squeeze.factorize(folders("llama"), "svd", keep=0.5, out=tmp_path / "out")
+    path = tmp_path / "out" / "model.safetensors"
+    tensors = load_file(path)
+    broken = dict(tensors)
+    name = "model.layers.0.self_attn.q_proj"
+    broken[f"{name}.pivots"] = torch.zeros_like(broken[f"{name}.pivots"])
+    save_file(broken, path, {"format": "pt"})
+    with pytest.raises(FormatError, match=f"{name}: the tensors of a pivoted matrix do not fit together"):
+        api.densify(tmp_path / "out", tmp_path / "no")
+    del broken[f"{name}.pivots"]
+    save_file(broken, path, {"format": "pt"})
+    with pytest.raises(FormatError, match=f"{name}: the tensors base, coefficients make no matrix"):
+        api.densify(tmp_path / "out", tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+
+
+def test_the_commands(tmp_path, folders):
+    run = CliRunner()
+    target = tmp_path / "out"
+    found = run.invoke(
+        main, ["factorize", str(folders("llama")), str(target), "--method", "svd", "--keep", "0.8", "--json", "-q"]
+    )
+    assert found.exit_code == 0, found.output
+    report = json.loads(found.stdout)
+    assert report["method"] == "svd" and math.isclose(report["bits_per_weight"], 12.8, rel_tol=0.05)
+    again = run.invoke(main, ["factorize", str(folders("llama")), str(target), "--method", "svd"])
+    assert again.exit_code == 1 and again.stderr.startswith("Error: ") and "exists" in again.stderr
+    dense = run.invoke(main, ["densify", str(target), str(tmp_path / "dense")])
+    assert dense.exit_code == 0 and dense.stderr.endswith("bytes of weights\n")
+    wrong = run.invoke(main, ["densify", str(tmp_path / "dense"), str(tmp_path / "more")])
+    assert wrong.exit_code == 1
+    assert wrong.stderr == f"Error: {tmp_path / 'dense'}: is not factorised; `squeeze factorize` makes such folders\n"

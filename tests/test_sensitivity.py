@@ -1,0 +1,81 @@
+"""The sensitivity predictor: what it is told, what it measures, and that training orders what it has not seen."""
+
+import pytest
+import torch
+
+from squeeze.errors import ModelError, SqueezeError
+from squeeze.model import sensitivity
+from squeeze.model.sensitivity import FEATURES, GRID, Example, Predictor, spearman
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+def model():
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 48}
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(**sizes, num_hidden_layers=3, vocab_size=64)
+    made = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for parameter in made.parameters():
+        if parameter.ndim > 1:
+            parameter.data *= 4
+    return made
+
+
+def test_measured_damage_is_that_of_the_whole_model():
+    network, tokens = model(), torch.randint(0, 64, (2, 24), generator=torch.Generator().manual_seed(1))
+    names = [
+        name for name, module in network.named_modules() if isinstance(module, torch.nn.Linear) and "layers" in name
+    ]
+    moments = sensitivity.input_moments(network, tokens, names)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    found = sensitivity.measure(network, tokens, names, moments, keep=0.5)
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+    name = "model.layers.1.mlp.up_proj"
+    wanted = network(tokens).logits.log_softmax(-1)
+    weight = network.get_submodule(name).weight
+    method = sensitivity.WhitenedSVD(keep=0.5)
+    weight.data.copy_(method.compress(weight.detach(), moments[name]).tensor.dequantize())
+    changed = network(tokens).logits.log_softmax(-1)
+    assert found[name] == pytest.approx(float((wanted.exp() * (wanted - changed)).sum(-1).mean()), rel=1e-4)
+    given = sensitivity.examples(network, names, moments)
+    assert given[0].features.shape == (FEATURES, GRID, GRID) and given[-1].layer == 2
+    assert all(one.features.isfinite().all() for one in given)
+    assert 0 < sensitivity.spectral(weight, 0.5) < 1
+
+
+def made_up(count, seed):
+    """Matrices whose damage is a sum over patches of a product of two features."""
+    features = torch.randn((count, FEATURES, GRID, GRID), generator=torch.Generator().manual_seed(seed))
+    damage = (features[:, 0] + 0.7 * features[:, 3]).exp().sum((1, 2))
+    return [Example(str(i), i, features[i], float(damage[i])) for i in range(count)]
+
+
+def test_training_orders_what_it_has_not_seen(tmp_path):
+    trained = sensitivity.train(made_up(80, 1), steps=200)
+    unseen = made_up(40, 2)
+    found = trained.predict(unseen)
+    assert spearman(list(found.values()), [one.damage for one in unseen]) > 0.8
+    patches = trained(unseen[0].features[None])[0]
+    wanted = unseen[0].features[0] + 0.7 * unseen[0].features[3]
+    assert spearman(patches.flatten().tolist(), wanted.flatten().tolist()) > 0.8
+    trained.save(tmp_path / "weights.safetensors")
+    again = Predictor.load(tmp_path / "weights.safetensors")
+    assert again.predict(unseen) == found
+
+
+def test_the_weights_that_ship_order_matrices():
+    found = Predictor.load().predict(made_up(5, 3))
+    assert len(found) == 5 and all(value > 0 for value in found.values())
+
+
+def test_errors(tmp_path):
+    (tmp_path / "x.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ModelError, match="holds no sensitivity predictor"):
+        Predictor.load(tmp_path / "x.safetensors")
+    with pytest.raises(SqueezeError, match="at least two"):
+        sensitivity.train(made_up(1, 1))
+
+
+def test_spearman():
+    assert spearman([1, 2, 3], [10, 20, 90]) == pytest.approx(1)
+    assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
