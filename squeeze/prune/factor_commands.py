@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from squeeze.errors import QualityError
-from squeeze.model.commands import _computing, _saying, _steps, _Worse, use
+from squeeze.model.commands import Worse, computing, saying, steps, use
 from squeeze.options import Size
 
 _PATH = click.Path(path_type=Path)
@@ -48,8 +48,8 @@ _METHODS = ("plan", "svd", "asvd", "whitened", "tt", "tucker", "ring", "monarch"
 @click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above.")
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
-@_computing
-@_saying
+@computing
+@saying
 def factorize(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **options: Any) -> None:
     """Factorise the weights of a model's folder: low rank, fewer channels, tensor networks; and report what it cost.
 
@@ -65,7 +65,7 @@ def factorize(source: Path, target: Path, threads: int, quiet: bool, as_json: bo
         raise click.UsageError("--max-ppl-increase and --max-kl need --text")
     options["bits"] = int(options["bits"]) if options["bits"] else None
     options["families"] = tuple(name for name in options["families"].split(",") if name)
-    with _steps(target.name, quiet) as progress:
+    with steps(target.name, quiet) as progress:
         report = api.factorize(source, out=target, overwrite=options.pop("force"), progress=progress, **options)
     if text is not None:
         measure(report, text, windows, options["device"])
@@ -73,14 +73,14 @@ def factorize(source: Path, target: Path, threads: int, quiet: bool, as_json: bo
     try:
         report.check(**allowed)
     except QualityError as error:
-        raise _Worse(str(error)) from error
+        raise Worse(str(error)) from error
 
 
 @click.command()
 @click.argument("source", metavar="IN", type=_PATH)
 @click.argument("target", metavar="OUT", type=_PATH)
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
-@_saying
+@saying
 def densify(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
     """Multiply the factors of a factorised folder out, so that any other tool reads it.
 
