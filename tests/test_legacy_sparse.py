@@ -1,4 +1,4 @@
-"""Formats that compressed-tensors wrote and no longer reads, from tensors laid out here as its source described them."""
+"""Formats that compressed-tensors wrote and no longer reads, laid out here as its source described them."""
 
 import numpy as np
 import pytest

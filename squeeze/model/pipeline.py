@@ -354,8 +354,7 @@ def _unnamed(network: Network, name: str) -> list[str]:
 
 
 def _read_layers(work: Path, name: str) -> list[Layer]:
-    found = json.loads((work / f"{name}.json").read_text())
-    return [Layer(**{**one, "shape": tuple(one["shape"]), "notes": tuple(one["notes"])}) for one in found]
+    return [Layer.from_json(one) for one in json.loads((work / f"{name}.json").read_text())]
 
 
 def _finish(job: Job, report: Report, source: Path, started: float) -> None:
