@@ -18,7 +18,7 @@ def model():
     for parameter in made.parameters():
         if parameter.ndim > 1:
             parameter.data *= 4
-    return made
+    return made.requires_grad_(False)
 
 
 def test_measured_damage_is_that_of_the_whole_model():
@@ -36,7 +36,8 @@ def test_measured_damage_is_that_of_the_whole_model():
     method = sensitivity.WhitenedSVD(keep=0.5)
     weight.data.copy_(method.compress(weight.detach(), moments[name]).tensor.dequantize())
     changed = network(tokens).logits.log_softmax(-1)
-    assert found[name] == pytest.approx(float((wanted.exp() * (wanted - changed)).sum(-1).mean()), rel=1e-4)
+    expected = float((wanted.exp() * (wanted - changed)).sum(-1).mean())
+    assert found[name] == pytest.approx(expected, rel=1e-4)
     given = sensitivity.examples(network, names, moments)
     assert given[0].features.shape == (FEATURES, GRID, GRID) and given[-1].layer == 2
     assert all(one.features.isfinite().all() for one in given)
