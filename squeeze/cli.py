@@ -14,12 +14,12 @@ import click
 
 from squeeze import __version__, files, options
 from squeeze.errors import SqueezeError
+from squeeze.factor import commands as factors
 from squeeze.job import MISHAPS, Job, Tick, explain, raw_size_of, size_of, transform
 from squeeze.model import commands as models
 from squeeze.model import kv_commands as caches
 from squeeze.packing import commands as packing
 from squeeze.prune import commands as pruning
-from squeeze.prune import factor_commands as factors
 
 if TYPE_CHECKING:
     from squeeze.codecs.compressor import Totals

@@ -195,7 +195,8 @@ class Exact(Form):
         return found
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        return self.other.multiply(x) + torch.sparse.mm(self.change, x.float().T).T.to(x.dtype)
+        added: torch.Tensor = torch.sparse.mm(self.change, x.float().T)  # [O, T]
+        return self.other.multiply(x) + added.T.to(x.dtype)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         dense = self.other.dequantize()

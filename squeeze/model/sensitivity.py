@@ -43,6 +43,9 @@ class Example:
 class Predictor(nn.Module):
     """[N, FEATURES, GRID, GRID] -> log damage [N, GRID, GRID] of each patch."""
 
+    mean: torch.Tensor
+    scale: torch.Tensor
+
     def __init__(self, width: int = 24) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(FEATURES, 1, 1))
@@ -61,7 +64,8 @@ class Predictor(nn.Module):
 
     def log_damage(self, features: torch.Tensor) -> torch.Tensor:
         """[N] of whole matrices."""
-        return self(features).flatten(1).logsumexp(1)
+        found: torch.Tensor = self(features).flatten(1).logsumexp(1)
+        return found
 
     def predict(self, given: Sequence[Example]) -> dict[str, float]:
         """Nats a token, by name; only their order has been trained for beyond the model of the training."""
@@ -222,13 +226,13 @@ def train(given: Sequence[Example], steps: int = 600, rate: float = 3e-3, seed: 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         made = Predictor()
-        made.mean.copy_(features.mean((0, 2, 3))[:, None, None])  # type: ignore[operator]
-        made.scale.copy_(features.std((0, 2, 3)).clamp(min=1e-3)[:, None, None])  # type: ignore[operator]
+        made.mean.copy_(features.mean((0, 2, 3))[:, None, None])
+        made.scale.copy_(features.std((0, 2, 3)).clamp(min=1e-3)[:, None, None])
         made.layers[-1].bias.data.fill_(float(targets.mean()) - torch.tensor(float(GRID**2)).log())  # type: ignore[union-attr, operator]
         optimiser = torch.optim.AdamW(made.parameters(), lr=rate, weight_decay=0.1)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         for _ in range(steps):
-            noisy = features + 0.1 * made.scale * torch.randn_like(features)  # type: ignore[operator]
+            noisy = features + 0.1 * made.scale * torch.randn_like(features)
             loss = (made.log_damage(noisy) - targets).square().mean()
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
