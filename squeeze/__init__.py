@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from squeeze.codecs.compressor import compress, compress_stream, decompress, decompress_stream
+    from squeeze.codecs.prior import Prior
     from squeeze.codecs.reader import open
+    from squeeze.codecs.training import train
     from squeeze.errors import (
         DamagedError,
         FormatError,
         LevelError,
         ModelError,
         PolicyError,
+        PriorError,
         QualityError,
         SqueezeError,
         TruncatedError,
@@ -50,6 +53,9 @@ _HOMES = {
     "LevelError": "squeeze.errors",
     "ModelError": "squeeze.errors",
     "PolicyError": "squeeze.errors",
+    "PriorError": "squeeze.errors",
+    "Prior": "squeeze.codecs.prior",
+    "train": "squeeze.codecs.training",
     "QuantizedKVCache": "squeeze.quant.kv",
     "VerifyError": "squeeze.errors",
     "QualityError": "squeeze.errors",
@@ -63,6 +69,8 @@ __all__ = [
     "LevelError",
     "ModelError",
     "PolicyError",
+    "Prior",
+    "PriorError",
     "QualityError",
     "QuantizedKVCache",
     "SqueezeError",
@@ -76,6 +84,7 @@ __all__ = [
     "open",
     "pack",
     "quantize",
+    "train",
     "unpack",
     "verify",
 ]
