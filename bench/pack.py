@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ import numpy as np
 from squeeze import pack, unpack
 from squeeze.codecs import floats
 from squeeze.packing import tensorfile
+from squeeze.packing.in_order import in_order
 from squeeze.packing.inspect import field_entropies
 
 _ZIPNN_TYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
@@ -93,15 +95,21 @@ def packed_size(path: Path, level: str) -> int:
         return packed.stat().st_size
 
 
+def encode(dtype: str, data: np.ndarray, threads: int) -> np.ndarray | None:
+    return floats.encode(data, dtype, threads) if data.size else None
+
+
+def decode(dtype: str, data: np.ndarray, payload: np.ndarray | None, threads: int) -> np.ndarray:
+    return data if payload is None else floats.decode(payload, dtype, data.size, threads)
+
+
 def ours(tensors: list) -> Callable[[int], tuple[int, tuple[float, float]]]:
     def run(threads: int) -> tuple[int, tuple[float, float]]:
         start = time.perf_counter()
-        payloads = [floats.encode(data, dtype, threads) if data.size else None for dtype, data in tensors]
+        payloads = list(in_order(((data.size, partial(encode, dtype, data)) for dtype, data in tensors), threads))
         middle = time.perf_counter()
-        back = [
-            data if payload is None else floats.decode(payload, dtype, data.size, threads)
-            for payload, (dtype, data) in zip(payloads, tensors, strict=True)
-        ]
+        coded = zip(payloads, tensors, strict=True)
+        back = list(in_order(((data.size, partial(decode, dtype, data, p)) for p, (dtype, data) in coded), threads))
         end = time.perf_counter()
         assert all(np.array_equal(one, data) for one, (_, data) in zip(back, tensors, strict=True))
         return 0, (middle - start, end - middle)

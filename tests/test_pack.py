@@ -14,6 +14,7 @@ import squeeze
 from squeeze import cli
 from squeeze.errors import DamagedError, FormatError, SqueezeError, TruncatedError
 from squeeze.packing import container, folder, tensorfile
+from squeeze.packing.in_order import in_order
 from squeeze.work import work_folder
 from tests.test_floats import as_bf16, weights
 
@@ -569,3 +570,31 @@ def test_manifest_of_a_future_version_is_refused():
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(FormatError, match="format 2 is unknown: use a newer squeeze"):
         squeeze.verify("packed")
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_tensors_come_in_order_whatever_their_sizes(threads):
+    sizes = [100, 5 << 20, 3 << 20, 1, 3 << 20, 3 << 20, 6 << 20, 7]
+    taken, given = [], []
+
+    def tasks():
+        for number, size in enumerate(sizes):
+            taken.append(number)
+            yield size, lambda threads, number=number: (number, threads)
+
+    for result in in_order(tasks(), threads):
+        given.append(result)
+        ahead = sum(sizes[number] for number in taken[len(given) :])
+        assert ahead <= (8 << 20) + max(sizes)
+    assert [number for number, _ in given] == list(range(len(sizes)))
+    assert {sizes[number] for number, used in given if used > 1} == ({5 << 20, 6 << 20} if threads > 1 else set())
+
+
+def test_a_failure_among_tensors_side_by_side_is_raised():
+    def fails(threads):
+        raise DamagedError("no")
+
+    results = in_order([(1 << 21, lambda threads: 0), (1, fails), (1, lambda threads: 1)], 2)
+    assert next(results) == 0
+    with pytest.raises(DamagedError, match="no"):
+        next(results)

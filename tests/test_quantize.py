@@ -281,6 +281,22 @@ def test_command(tmp_path, with_tokenizer, text):
     assert (done.exit_code, "--max-ppl-increase and --max-kl need --text" in done.output) == (2, True)
 
 
+def test_packed_at_once(tmp_path, with_tokenizer):
+    command = ["quantize", str(with_tokenizer), str(tmp_path / "plain"), "--method", "rtn", "-q"]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    command[2] = str(tmp_path / "packed")
+    done = CliRunner().invoke(main, [*command, "--pack", "--json"])
+    assert done.exit_code == 0, done.output
+    raw, coded = json.loads(done.stdout)["packed"]
+    assert coded < raw
+    assert {path.name for path in tmp_path.iterdir()} == {"plain", "packed"}
+    squeeze.unpack(tmp_path / "packed", tmp_path / "back")
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+    done = CliRunner().invoke(main, [*command, "--pack"])
+    assert (done.exit_code, done.output) == (1, f"Error: {tmp_path / 'packed'} already exists; use -f to overwrite\n")
+
+
 def test_calibration_that_cannot_be_used(tmp_path, with_tokenizer, text):
     def run(calibration, **options):
         squeeze.quantize(with_tokenizer, GPTQ(), calibration=calibration, out=tmp_path / "out", **options)

@@ -127,10 +127,14 @@ def tables_text(used: Array, tables: list[Array]) -> bytes:
     for run in runs:
         text += varint(int(run[0]) - end) + varint(run.size - 1)
         end = int(run[-1]) + 1
-    for table in tables:
-        for frequency in table.tolist():
-            text += varint(frequency)
-    return bytes(text)
+    return bytes(text) + b"".join(map(_short_varints, tables))
+
+
+def _short_varints(values: Array) -> bytes:
+    """The varints of values below 2^14, one after the other."""
+    two = values > 0x7F
+    pairs = np.stack([(values & 0x7F) | (two << 7), values >> 7], axis=1).astype(np.uint8)
+    return pairs[np.stack([np.ones_like(two), two], axis=1)].tobytes()
 
 
 def join(heads: list[bytes], sections: list[list[Array]], lanes: int) -> Array:

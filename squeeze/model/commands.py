@@ -145,6 +145,7 @@ def evaluate(
 @click.option("--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only.")
 @click.option("--max-ppl-increase", metavar="PERCENT", type=float, help="Exit with 3 where perplexity rises by more.")
 @click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above.")
+@click.option("--pack", "packed", is_flag=True, help="Code OUT without loss too: `squeeze unpack` restores it.")
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
 @_computing
@@ -158,6 +159,7 @@ def quantize(source: Path, target: Path, threads: int, quiet: bool, as_json: boo
     Example: squeeze quantize my-model my-model-4bit --bits 4 --calibration wiki.txt
     """
     from squeeze.model.estimate import estimate
+    from squeeze.packing import folder
     from squeeze.quant import api
 
     use(threads)
@@ -169,18 +171,23 @@ def quantize(source: Path, target: Path, threads: int, quiet: bool, as_json: boo
     if not quiet:
         calibrated = options["samples"] * options["sequence_length"] if method.needs_hessian else 0
         click.echo(str(estimate(source, calibrated, options["correction"] > 0, options["device"])), err=True)
+    packed, force = options.pop("packed"), options.pop("force")
+    folder.check_target(source, target, force)
+    out = target.with_name(f".{target.name[:60]}.quantised") if packed else target
     with _steps(target.name, quiet) as progress:
         report = api.quantize(
             source,
             method,
-            out=target,
+            out=out,
             format=options.pop("format_"),
-            overwrite=options.pop("force"),
+            overwrite=force or packed,
             progress=progress,
             **options,
         )
     if text is not None:
         api.measure(report, text, windows, options["device"])
+    if packed:
+        api.pack_result(report, target, force, threads or cores.available())
     click.echo(json.dumps(report.as_json()) if as_json else report.table())
     try:
         report.check(**allowed)

@@ -31,7 +31,8 @@ class Layer:
 @dataclass
 class Report:
     """method, settings: what was asked for. layers: what was compressed; left: what was not, and why.
-    parameters: values in the checkpoint; raw_bytes, stored_bytes: of its tensors before and after."""
+    parameters: values in the checkpoint; raw_bytes, stored_bytes: of its tensors before and after. packed: bytes of
+    all files before and after packing, where they were packed."""
 
     source: str
     target: str
@@ -43,6 +44,7 @@ class Report:
     parameters: int = 0
     raw_bytes: int = 0
     stored_bytes: int = 0
+    packed: tuple[int, int] | None = None
     seconds: float = 0.0
     before: Quality | None = None
     after: Quality | None = None
@@ -97,6 +99,9 @@ class Report:
             ("bytes", f"{self.stored_bytes} of {self.raw_bytes} ({_percent(self.stored_bytes, self.raw_bytes)})"),
             ("time", f"{self.seconds:.0f} s"),
         ]
+        if self.packed:
+            raw, coded = self.packed
+            found.append(("packed", f"{coded} of {raw} bytes of all files ({_percent(coded, raw)})"))
         if self.after:
             before = f", before {self.before.perplexity:.3f}" if self.before else ""
             found.append(("perplexity", f"{self.after.perplexity:.3f}{before} ({self.after.tokens} tokens)"))

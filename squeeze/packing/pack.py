@@ -12,9 +12,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,6 +26,7 @@ from squeeze.errors import FormatError, SqueezeError, VerifyError
 from squeeze.packing import container, folder, tensorfile
 from squeeze.packing.base import Base
 from squeeze.packing.container import Description, Record
+from squeeze.packing.in_order import in_order
 from squeeze.packing.tensorfile import Bytes, Tensor, TensorFile
 from squeeze.work import work_folder
 
@@ -135,21 +137,25 @@ class _Job:
         target.parent.mkdir(parents=True, exist_ok=True)
         base = tuple(self.base.hashes) if self.base else ()
         journal = _Journal(work / "journal")
-        partial = target.with_name(target.name + ".partial")
+        unfinished = target.with_name(target.name + ".partial")
         start = container.reserve(file, self.level, base)
-        with source.open("rb") as reading, partial.open("r+b" if partial.is_file() else "w+b") as writing:
+        with source.open("rb") as reading, unfinished.open("r+b" if unfinished.is_file() else "w+b") as writing:
             done = journal.resume(file, writing, start)
             writing.truncate(start + sum(size for _, size in done))
             writing.seek(0, os.SEEK_END)
-            with _Hash(file.header) as state:
-                finished = len(done)
-                for number, tensor in enumerate(file.tensors):
+            with RunningHash(file.header) as state:
+                for tensor, (record, _) in zip(file.tensors, done, strict=False):
                     data = tensorfile.read_tensor(reading, tensor)
                     state.update(data)
-                    if number >= finished:
-                        done.append(self._put(tensor, data, writing, journal))
-                    elif xxhash.xxh3_64_intdigest(data.data) != done[number][0].checksum:
+                    if xxhash.xxh3_64_intdigest(data.data) != record.checksum:
                         raise VerifyError(f"{source} changed since packing was stopped: pack it again")
+                    self.progress(tensor.size)
+                rest = file.tensors[len(done) :]
+                for tensor, (record, payload) in zip(rest, self._coded(rest, reading, state), strict=True):
+                    writing.write(payload.data)
+                    writing.flush()
+                    journal.note(tensor, record, payload)
+                    done.append((record, payload.size))
                     self.progress(tensor.size)
                 digest = state.finish()
             records = tuple(record for record, _ in done)
@@ -159,20 +165,29 @@ class _Job:
             writing.write(container.header_bytes(names, sizes, description, start))
             writing.flush()
             os.fsync(writing.fileno())
-        shutil.copystat(source, partial)
-        partial.replace(target)
+        shutil.copystat(source, unfinished)
+        unfinished.replace(target)
         journal.clear()
         self.progress(len(file.header))
         return file.size, digest
 
-    def _put(self, tensor: Tensor, data: Bytes, sink: BinaryIO, journal: "_Journal") -> tuple[Record, int]:
+    def _coded(
+        self, tensors: Sequence[Tensor], source: BinaryIO, state: "RunningHash"
+    ) -> Iterator[tuple[Record, Bytes]]:
+        """The record and payload of each tensor, in order."""
+
+        def tasks() -> Iterator[tuple[int, Callable[[int], tuple[Record, Bytes]]]]:
+            for tensor in tensors:
+                data = tensorfile.read_tensor(source, tensor)
+                state.update(data)
+                yield tensor.size, partial(self._code, tensor, data)
+
+        return in_order(tasks(), self.threads)
+
+    def _code(self, tensor: Tensor, data: Bytes, threads: int) -> tuple[Record, Bytes]:
         base = self.base.tensor(tensor) if self.base else None
-        coding, payload = container.encode_tensor(data, tensor, self.level, base, self.threads, self.verify)
-        record = Record(tensor.dtype, tensor.shape, coding, xxhash.xxh3_64_intdigest(data.data))
-        sink.write(payload.data)
-        sink.flush()
-        journal.note(tensor, record, payload)
-        return record, payload.size
+        coding, payload = container.encode_tensor(data, tensor, self.level, base, threads, self.verify)
+        return Record(tensor.dtype, tensor.shape, coding, xxhash.xxh3_64_intdigest(data.data)), payload
 
 
 class _Journal:
@@ -214,7 +229,7 @@ class _Journal:
         self._path.unlink(missing_ok=True)
 
 
-class _Hash:
+class RunningHash:
     """SHA-256 of what passes, counted on a thread beside the coding; at most one tensor waits."""
 
     def __init__(self, start: bytes):
@@ -222,7 +237,7 @@ class _Hash:
         self._pool = ThreadPoolExecutor(1)
         self._running: Future[None] | None = None
 
-    def __enter__(self) -> "_Hash":
+    def __enter__(self) -> "RunningHash":
         return self
 
     def __exit__(self, *error: object) -> None:

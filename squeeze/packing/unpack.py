@@ -6,13 +6,17 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from squeeze.errors import DamagedError, FormatError, SqueezeError
 from squeeze.packing import container, folder, tensorfile
 from squeeze.packing.base import Base
-from squeeze.packing.pack import Progress, Totals
+from squeeze.packing.container import Record
+from squeeze.packing.in_order import in_order
+from squeeze.packing.pack import Progress, RunningHash, Totals
+from squeeze.packing.tensorfile import Bytes, Tensor
 
 _PIECE = 1 << 22
 
@@ -135,21 +139,27 @@ def _decode(
 ) -> None:
     """Decode all tensors in order. Raises DamagedError where a checksum or the SHA-256 of the whole differs."""
     description = packed.description
-    state = hashlib.sha256(description.header)
     if sink:
         sink.write(description.header)
     progress(len(description.header))
-    for tensor, record in zip(packed.file.tensors, description.records, strict=True):
-        payload = tensorfile.read_tensor(source, tensor)
+
+    def decoded(tensor: Tensor, record: Record, payload: Bytes, threads: int) -> Bytes:
         other = base.for_record(tensor.name, record) if base and record.coding.startswith(container.DELTA) else None
         try:
             data = container.decode_tensor(payload, record, other, threads)
         except DamagedError as error:
             raise DamagedError(f"tensor {tensor.name!r}: {error}") from None
         container.check_tensor(data, record, tensor.name)
-        state.update(data.data)
-        if sink:
-            sink.write(data.data)
-        progress(record.size)
-    if state.hexdigest() != description.sha256:
+        return data
+
+    pairs = list(zip(packed.file.tensors, description.records, strict=True))
+    tasks = ((r.size, partial(decoded, t, r, tensorfile.read_tensor(source, t))) for t, r in pairs)
+    with RunningHash(description.header) as state:
+        for (_, record), data in zip(pairs, in_order(tasks, threads), strict=True):
+            state.update(data)
+            if sink:
+                sink.write(data.data)
+            progress(record.size)
+        digest = state.finish()
+    if digest != description.sha256:
         raise DamagedError("the SHA-256 of what was restored differs: the file is damaged")

@@ -1,5 +1,6 @@
 """`squeeze.quantize`: a checkpoint, a method and a format, put together."""
 
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from squeeze.model.evaluate import evaluate, load_model, read_tokens
 from squeeze.model.network import Network, is_linear
 from squeeze.model.pipeline import Progress, Writer, compress, plan
 from squeeze.model.report import Report
+from squeeze.packing.pack import pack
 from squeeze.quant.bits import allocate
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.method import GridMethod
@@ -148,6 +150,16 @@ def measure(report: Report, text: Path | str, windows: int | None = None, device
     report.before = evaluate(original, tokens, windows=windows)
     report.after = evaluate(load_model(report.target, device=device), tokens, windows=windows, original=original)
     report.write(Path(report.target))
+
+
+def pack_result(report: Report, target: Path, overwrite: bool = False, threads: int = 1) -> None:
+    """Pack the folder that a report speaks of as `target`, and delete it; `unpack` restores it."""
+    made = Path(report.target)
+    report.target = str(target)
+    report.write(made)
+    totals = pack(made, target, overwrite=overwrite, threads=threads)
+    report.packed = totals.raw, totals.coded
+    shutil.rmtree(made)
 
 
 def _name(calibration: str | Path | torch.Tensor | None) -> str:

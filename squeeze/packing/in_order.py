@@ -1,0 +1,60 @@
+"""Tensors coded side by side, what comes out in their order."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+__all__ = ["in_order"]
+
+T = TypeVar("T")
+_LARGE = 1 << 22  # bytes from which a tensor gets all threads to itself
+_BATCH = 1 << 20  # bytes that are worth handing to a thread
+_IN_FLIGHT = 1 << 23  # bytes of batches at once
+
+
+def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> Iterator[T]:
+    """What work(threads) gives for each of the tasks (bytes, work), in order.
+
+    Small tasks run in batches beside each other, each on one thread, large ones alone on all threads. Tasks are taken
+    from their iterable in the caller's thread and only as far ahead as memory for some megabytes of them allows.
+    """
+    if threads < 2:
+        for _, work in tasks:
+            yield work(1)
+        return
+    waiting: deque[tuple[int, Future[list[T]]]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="squeeze-tensors") as pool:
+        try:
+            for size, batch in _batches(tasks):
+                if size < _LARGE:
+                    waiting.append((size, pool.submit(_run, batch)))
+                while waiting and (size >= _LARGE or sum(other for other, _ in waiting) > _IN_FLIGHT):
+                    yield from waiting.popleft()[1].result()
+                if size >= _LARGE:
+                    yield batch[0](threads)
+            while waiting:
+                yield from waiting.popleft()[1].result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _batches(tasks: Iterable[tuple[int, Callable[[int], T]]]) -> Iterator[tuple[int, list[Callable[[int], T]]]]:
+    """(bytes, tasks): a large one alone, small ones together."""
+    total = 0
+    batch: list[Callable[[int], T]] = []
+    for size, work in tasks:
+        if batch and (size >= _LARGE or total >= _BATCH):
+            yield total, batch
+            total, batch = 0, []
+        if size >= _LARGE:
+            yield size, [work]
+        else:
+            total, batch = total + size, [*batch, work]
+    if batch:
+        yield total, batch
+
+
+def _run(batch: list[Callable[[int], T]]) -> list[T]:
+    return [work(1) for work in batch]
