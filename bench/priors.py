@@ -19,8 +19,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import squeeze
 from json_records import articles, events
+
+import squeeze
 
 DICTIONARIES = (32 << 10, 110 << 10, 220 << 10)  # bytes; 110 KiB is what zstd --train makes when nothing is said
 Result = tuple[str, float, int, float]  # tool, mean bytes a record, bytes of what was trained, seconds a record
