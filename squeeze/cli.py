@@ -382,5 +382,5 @@ for _command in (factors.factorize, factors.densify):
     main.add_command(_command)
 for _command in (caches.kv_eval, caches.generate):
     main.add_command(_command)
-for _command in (pruning.prune, pruning.apply, pruning.advise):
+for _command in (pruning.prune, pruning.apply, pruning.expand, pruning.advise):
     main.add_command(_command)

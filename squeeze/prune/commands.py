@@ -1,4 +1,4 @@
-"""The commands prune, apply and advise. Only click and the standard library are imported."""
+"""The commands on pruned models: prune, apply, expand and advise. Only click and the standard library are imported."""
 
 import json
 from pathlib import Path
@@ -112,6 +112,28 @@ def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, a
         click.echo(json.dumps([report.as_json() for report in reports]))
     else:
         click.echo("\n\n".join(report.table() for report in reports))
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=_PATH)
+@click.argument("target", metavar="OUT", type=_PATH)
+@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
+@saying
+def expand(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
+    """Write the zeros of a pruned folder out, so that any other tool reads it.
+
+    IN is what `squeeze prune` wrote, or of the formats sparse-24-bitmask or marlin-24, which compressed-tensors no
+    longer reads.
+
+    Example: squeeze expand my-model-24 my-model-dense
+    """
+    from squeeze.prune.expand import expand as run
+
+    size = run(source, target, overwrite=force)
+    if as_json:
+        click.echo(json.dumps({"command": "expand", "input": str(source), "output": str(target), "bytes": size}))
+    elif not quiet:
+        click.echo(f"{target}: {size} bytes of weights", err=True)
 
 
 @click.command()
