@@ -21,11 +21,12 @@ from squeeze.errors import ModelError, SqueezeError
 from squeeze.model.network import find_blocks, weight_of
 from squeeze.prune.lowrank import WhitenedSVD
 
-__all__ = ["Example", "Predictor", "examples", "input_moments", "measure", "spearman", "spectral", "train"]
+__all__ = ["Example", "Predictor", "examples", "input_moments", "kind_of", "measure", "spearman", "spectral", "train"]
 
 GRID = 8  # patches along each side
 KINDS = ("q", "k", "v", "o", "gate", "up", "down")
 FEATURES = 8 + len(KINDS) + 1  # of a patch
+KEEP = 0.7  # share of a matrix's values at which damage is measured
 WEIGHTS = Path(__file__).with_name("sensitivity.safetensors")
 _EPSILON = 1e-8
 
@@ -86,6 +87,11 @@ class Predictor(nn.Module):
 
     def save(self, path: Path) -> None:
         save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, path)
+
+
+def kind_of(name: str) -> str:
+    """One of KINDS, or another word, by a module's name."""
+    return name.rpartition(".")[2].removesuffix("_proj")
 
 
 def features_of(weight: torch.Tensor, inputs: torch.Tensor, depth: float, kind: str) -> torch.Tensor:
@@ -158,10 +164,9 @@ def examples(model: nn.Module, names: Sequence[str], moments: Mapping[str, torch
     found = []
     for name in names:
         layer = next(i for i, block in enumerate(blocks) if name.startswith(f"{block}."))
-        kind = name.rpartition(".")[2].removesuffix("_proj")
         depth = layer / max(len(blocks) - 1, 1)
         weight = weight_of(model.get_submodule(name))
-        found.append(Example(name, layer, features_of(weight, moments[name].diagonal(), depth, kind)))
+        found.append(Example(name, layer, features_of(weight, moments[name].diagonal(), depth, kind_of(name))))
     return found
 
 
@@ -171,7 +176,7 @@ def measure(
     tokens: torch.Tensor,
     names: Sequence[str],
     moments: Mapping[str, torch.Tensor],
-    keep: float = 0.7,
+    keep: float = KEEP,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, float]:
     """The KL divergence from the model, nats a token over tokens [N, L], when one matrix after the other is put into
@@ -241,7 +246,7 @@ def train(given: Sequence[Example], steps: int = 600, rate: float = 3e-3, seed: 
     return made.eval()
 
 
-def spectral(weight: torch.Tensor, keep: float = 0.7) -> float:
+def spectral(weight: torch.Tensor, keep: float = KEEP) -> float:
     """The plain heuristic: the share of a matrix's squared singular values beyond the rank that keeps such a share of
     its values."""
     from squeeze.prune.lowrank import rank_for

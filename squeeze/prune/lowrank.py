@@ -20,7 +20,7 @@ from squeeze.factor.matrices import LowRank, Whole
 from squeeze.model.method import HessianError, Result
 from squeeze.prune.pivots import pivoted
 
-__all__ = ["ASVD", "SVD", "Keep", "Truncation", "WhitenedSVD", "rank_for", "root", "spectrum"]
+__all__ = ["ASVD", "SVD", "Keep", "Truncation", "WhitenedSVD", "rank_for", "root"]
 
 _ESCALATIONS = 6  # times that the damping is multiplied by 10
 
@@ -181,14 +181,3 @@ class Keep:
 
     def fallback(self) -> "Keep":
         return self
-
-
-def spectrum(weight: torch.Tensor, inner: torch.Tensor, outer: torch.Tensor | None) -> torch.Tensor:
-    """float64 [min(O, I)], the squared singular values of S_o^T W S_i, largest first: the loss of rank R is the sum
-    of those from R on."""
-    scaled = weight.double() @ inner
-    if outer is not None:
-        scaled = outer.T @ scaled
-    gram = scaled @ scaled.T if weight.shape[0] <= weight.shape[1] else scaled.T @ scaled
-    found: torch.Tensor = torch.linalg.eigvalsh(gram).flip(0).clamp(min=0)
-    return found

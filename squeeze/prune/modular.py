@@ -92,21 +92,25 @@ def channels(down: torch.Tensor, seen: Curvature, most: int, order: torch.Tensor
     return Path(gone, costs)
 
 
+def without_inputs(down: torch.Tensor, seen: Curvature, gone: torch.Tensor) -> torch.Tensor:
+    """A matrix [O, I] without some inputs, whose sum the others make up for; columns of what is gone are 0."""
+    kept = torch.ones(down.shape[1], dtype=torch.bool)
+    kept[gone] = False
+    inner, wide = _damped(seen.inputs), down.double()
+    made_up = torch.linalg.solve(inner[kept][:, kept], inner[kept][:, ~kept])
+    out = torch.zeros_like(down)
+    out[:, kept] = (wide[:, kept] + wide[:, ~kept] @ made_up.T).to(down.dtype)
+    return out
+
+
 def without_channels(
     matrices: Mapping[str, torch.Tensor], seen: Curvature, gone: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """gate [F, H], up [F, H] and down [H, F] of an MLP without some channels, whose sum the others make up for."""
-    out = {name: matrix.clone() for name, matrix in matrices.items()}
-    kept = torch.ones(out["down"].shape[1], dtype=torch.bool)
-    kept[gone] = False
-    inner = _damped(seen.inputs)
-    wide = out["down"].double()
-    made_up = torch.linalg.solve(inner[kept][:, kept], inner[kept][:, ~kept])
-    out["down"][:, kept] = (wide[:, kept] + wide[:, ~kept] @ made_up.T).to(out["down"].dtype)
-    out["down"][:, gone] = 0
-    out["gate"][gone] = 0
-    out["up"][gone] = 0
-    return out
+    out = {name: matrix.clone() for name, matrix in matrices.items() if name != "down"}
+    for matrix in out.values():
+        matrix[gone] = 0
+    return {**out, "down": without_inputs(matrices["down"], seen, gone)}
 
 
 def _damped(moments: torch.Tensor) -> torch.Tensor:
@@ -115,20 +119,23 @@ def _damped(moments: torch.Tensor) -> torch.Tensor:
     return wide
 
 
-def rotary_pairs(
-    q: torch.Tensor, k: torch.Tensor, seen_q: Curvature, seen_k: Curvature, size: int
-) -> tuple[torch.Tensor, Path]:
-    """Pairs of channels that the rotary embedding turns together, in all queries of a key head, cheapest first.
-
-    q: [heads * size, H]; k: [key heads * size, H]. Returns units int64 [key heads * size / 2, 2], (key head, pair), and
-    the path through them: what the score of a pair adds is lost from queries and keys alike, so its cost is the
-    geometric mean of the costs of either.
-    """
+def pair_costs(q: torch.Tensor, k: torch.Tensor, seen_q: Curvature, seen_k: Curvature, size: int) -> torch.Tensor:
+    """float64 [key heads, size / 2]: what leaving out each rotary pair costs. q: [heads * size, H]; k: [key heads *
+    size, H]. What a pair adds to scores is lost from queries and keys alike, so it is the geometric mean of the costs
+    of either."""
     groups = len(k) // size
     ours, theirs = _row_costs(q, seen_q), _row_costs(k, seen_k)
     by_query = ours.view(groups, -1, 2, size // 2).sum((1, 2))  # [key heads, pairs]
     by_key = theirs.view(groups, 2, size // 2).sum(1)
-    price = (by_query * by_key).clamp(min=0).sqrt().flatten()
+    return (by_query * by_key).clamp(min=0).sqrt()
+
+
+def rotary_pairs(
+    q: torch.Tensor, k: torch.Tensor, seen_q: Curvature, seen_k: Curvature, size: int
+) -> tuple[torch.Tensor, Path]:
+    """Pairs of channels that the rotary embedding turns together, in all queries of a key head, cheapest first: units
+    int64 [key heads * size / 2, 2], (key head, pair), and the path through them. Arguments as of pair_costs."""
+    price = pair_costs(q, k, seen_q, seen_k, size).flatten()
     order = price.argsort()
     units = torch.stack([order // (size // 2), order % (size // 2)], 1)
     return units, Path(order, torch.cat([price.new_zeros(1), price[order].cumsum(0)]))
@@ -156,11 +163,13 @@ def without_pairs(
 @dataclass
 class HeadValues:
     """The values of one key head, rotated so that the first of them matter most. v: [size, H]; o: [O, heads, size] of
-    the query heads that read them; losses: float64 [size], what leaving out each costs, largest first."""
+    the query heads that read them; losses: float64 [size], what leaving out each costs, largest first; basis:
+    [size, size], whose product with v is the head's part of the matrix."""
 
     v: torch.Tensor
     o: torch.Tensor
     losses: torch.Tensor
+    basis: torch.Tensor
 
 
 def values(v: torch.Tensor, o: torch.Tensor, seen: Curvature, size: int) -> list[HeadValues]:
@@ -173,8 +182,15 @@ def values(v: torch.Tensor, o: torch.Tensor, seen: Curvature, size: int) -> list
         left, singular, _ = torch.linalg.svd(outer.T @ rows @ inner, full_matrices=False)
         readers = o.double().view(len(o), len(v) // size, -1, size)[:, i]
         basis = inverse.T @ left  # rows = basis @ (left^T outer^T rows)
-        found.append(HeadValues(left.T @ outer.T @ rows, readers @ basis, 0.5 * singular.square()))
+        found.append(HeadValues(left.T @ outer.T @ rows, readers @ basis, 0.5 * singular.square(), basis))
     return found
+
+
+def prices(head: HeadValues, held: Curvature, number: int) -> torch.Tensor:
+    """float64 [size]: what leaving out each value of key head `number` costs by another Curvature of its matrix."""
+    span = slice(number * len(head.v), (number + 1) * len(head.v))
+    outputs, inputs = held.outputs[span, span].double(), held.inputs.double()
+    return 0.5 * ((outputs @ head.basis) * head.basis).sum(0) * ((head.v @ inputs) * head.v).sum(1)
 
 
 def with_values(

@@ -1,0 +1,225 @@
+"""What may become of each matrix of a block, alone or together with others, with stored bits and a price.
+
+A price is what K-FAC's curvature predicts (model/curvature.py), by tokens other than those that the option was made
+for: ranks and channels fitted to some hundred directions look far cheaper on the tokens that they were fitted to.
+Kinds of layers that K-FAC misjudges (the values of attention, whose errors average out) are put right by the
+sensitivity predictor: all prices of a kind are multiplied by the geometric mean of what it predicts over what K-FAC
+does.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import ceil, exp, log
+
+import numpy as np
+import torch
+from torch import nn
+
+from squeeze.errors import ModelError
+from squeeze.model.curvature import Curvature, damage
+from squeeze.model.method import Method
+from squeeze.model.network import Network, weight_of
+from squeeze.model.planner import Option, Unit
+from squeeze.model.sensitivity import KEEP, KINDS, Predictor, examples, kind_of
+from squeeze.prune import modular
+from squeeze.prune.lowrank import Keep, WhitenedSVD, rank_for
+
+__all__ = ["Maker", "Scene", "edited", "tails", "unit"]
+
+_SHARES = tuple(i / 100 for i in range(30, 100, 2))  # of a matrix's ranks that are tried
+_FAMILY_SHARES = (0.95, 0.9, 0.8, 0.7, 0.6)  # of a matrix's values that are tried of other families
+_STEPS = 24  # numbers of channels that are tried
+_MOST_CHANNELS = 0.3  # of an MLP that may go
+_MOST_OF_HEADS = 0.6  # of the values or rotary pairs of heads that may go
+_PRICED = (0.1, 0.3, 1.0)  # of the channels that may go, where prices are taken
+_MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+_VALUES = ("self_attn.v_proj", "self_attn.o_proj")
+_SCORES = ("self_attn.q_proj", "self_attn.k_proj")
+Maker = Callable[[float], Method]
+
+
+@dataclass
+class Scene:
+    """What options are made for (`seen`) and priced by (`held`). bits: of a stored value. families: other makers of
+    methods by share of stored values. whitened, weighted: by name, what low rank costs (see `tails`) without and with
+    regard to gradients."""
+
+    network: Network
+    model: nn.Module
+    seen: dict[str, Curvature]
+    held: dict[str, Curvature]
+    bits: int
+    families: Mapping[str, Maker]
+    whitened: dict[str, torch.Tensor] = field(default_factory=dict)
+    weighted: dict[str, torch.Tensor] = field(default_factory=dict)
+    factors: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, seen in self.seen.items():
+            weight, held = self.weight(name), self.held[name]
+            self.whitened[name] = tails(WhitenedSVD(), weight, seen, held)
+            self.weighted[name] = tails(WhitenedSVD(outputs=seen.outputs), weight, seen, held)
+        self.factors = self._factors()
+
+    def _factors(self) -> dict[str, float]:
+        """By kind, what prices are multiplied by."""
+        names = [name for name in self.seen if kind_of(name) in KINDS]
+        given = examples(self.model, names, {name: self.seen[name].inputs for name in names})
+        ratios: dict[str, list[float]] = {}
+        for name, predicted in (Predictor.load().predict(given) if given else {}).items():
+            lost, (outputs, inputs) = self.whitened[name], self.weight(name).shape
+            price = float(lost[min(rank_for(outputs, inputs, KEEP), len(lost) - 1)])
+            ratios.setdefault(kind_of(name), []).append(log(max(predicted, 1e-12) / max(price, 1e-12)))
+        return {kind: exp(sum(found) / len(found)) for kind, found in ratios.items()}
+
+    def weight(self, name: str) -> torch.Tensor:
+        return weight_of(self.model.get_submodule(name)).detach()
+
+    def factor(self, name: str) -> float:
+        return self.factors.get(kind_of(name), 1.0)
+
+    def price(self, name: str, changed: torch.Tensor) -> float:
+        return self.factor(name) * damage(changed - self.weight(name), self.held[name])
+
+    def whole(self, name: str) -> Curvature:
+        """Over all tokens: what is chosen is made with it."""
+        one, other = self.seen[name], self.held[name]
+        return Curvature((one.inputs + other.inputs) / 2, (one.outputs + other.outputs) / 2, one.tokens + other.tokens)
+
+    @property
+    def head_size(self) -> int:
+        return modular.heads_of(self.network.checkpoint.config)
+
+
+def tails(method: WhitenedSVD, weight: torch.Tensor, seen: Curvature, held: Curvature) -> torch.Tensor:
+    """float64 [min(O, I)]: by rank R, what leaving out all directions from R on costs by `held` when they were found by
+    `seen`: 1/2 sum of (l_j^T G l_k) (r_j^T H r_k) over j, k >= R, where l_k r_k^T is the part of direction k."""
+    left, right = method.factors(weight, seen.inputs, min(weight.shape))
+    crossed = (left.T @ held.outputs.double() @ left) * (right @ held.inputs.double() @ right.T)
+    return 0.5 * crossed.flip(0, 1).cumsum(0).cumsum(1).diagonal().flip(0).clamp(min=0)
+
+
+def unit(scene: Scene, block: str, leaves: list[str], pairs: bool) -> Unit:
+    """Everything in a block. Pairs, where the architecture is known, stand against the matrices they are made of."""
+    free, parts = list(leaves), []
+    for make, wanted in ((_mlp, _MLP), (_head_values, _VALUES), (_rotary, _SCORES)):
+        if pairs and _has_pairs(scene) and set(wanted) <= set(leaves):
+            parts.append(make(scene, block, tuple(_matrix(scene, f"{block}.{leaf}") for leaf in wanted)))
+            free = [leaf for leaf in free if leaf not in wanted]
+    return Unit(block, (), (*parts, *(_matrix(scene, f"{block}.{leaf}") for leaf in free)))
+
+
+def _has_pairs(scene: Scene) -> bool:
+    try:
+        return scene.head_size > 0
+    except ModelError:
+        return False
+
+
+def _matrix(scene: Scene, name: str) -> Unit:
+    """One matrix: whole, of low rank, or of another family."""
+    weight, inputs = scene.weight(name), scene.seen[name].inputs
+    total, least = sum(weight.shape), min(weight.shape)
+    options = [Option("dense", 0.0, scene.bits * weight.numel(), Keep())]
+    gradients = scene.whole(name).outputs
+    for rank in sorted({max(1, round(share * least)) for share in _SHARES}):
+        stored = scene.bits * rank * (total - rank) + 8 * ceil(len(weight) / 8)
+        costs = [float(lost[name][rank]) for lost in (scene.whitened, scene.weighted)]
+        method = WhitenedSVD(rank=rank, outputs=gradients if costs[1] < costs[0] else None)
+        options.append(Option("low-rank", scene.factor(name) * min(costs), stored, method))
+    for family, make in scene.families.items():
+        for one in map(make, _FAMILY_SHARES):
+            tensor = one.compress(weight.bfloat16(), inputs).tensor
+            options.append(Option(family, scene.price(name, tensor.dequantize()), tensor.stored_bits, one))
+    return Unit(name, options)
+
+
+def _mlp(scene: Scene, block: str, parts: tuple[Unit, ...]) -> Unit:
+    """Fewer channels of an MLP. Prices by the held-out half are taken at some numbers of them, and lie between these in
+    the proportions of the path."""
+    down, seen = scene.weight(f"{block}.mlp.down_proj"), scene.seen[f"{block}.mlp.down_proj"]
+    outputs, width = down.shape
+    most = int(_MOST_CHANNELS * width)
+    path = modular.channels(down, seen, most)
+    counts = sorted({round(most * (i + 1) / _STEPS) for i in range(_STEPS)})
+    at = sorted({max(1, round(most * share)) for share in _PRICED})
+    prices = [
+        scene.price(f"{block}.mlp.down_proj", modular.without_inputs(down, seen, path.order[:count])) for count in at
+    ]
+    rises = [price / max(float(path.costs[count]), 1e-30) for price, count in zip(prices, at, strict=True)]
+    each, masks = 3 * outputs * scene.bits, 8 * 3 * ceil((width + outputs) / 8) + 3 * 64
+    options = [
+        Option("fewer channels", cost, each * (width - n) + masks, None, ("channels", n))
+        for n, cost in zip(counts, np.interp(counts, at, rises) * path.costs[counts].numpy(), strict=True)
+    ]
+    return Unit(f"{block}.mlp", options, parts)
+
+
+def _head_values(scene: Scene, block: str, parts: tuple[Unit, ...]) -> Unit:
+    """Fewer values of each head: as many in all as `edit` says, the least important ones of all heads first."""
+    v, o = (scene.weight(f"{block}.{leaf}") for leaf in _VALUES)
+    size = scene.head_size
+    name = f"{block}.self_attn.v_proj"
+    heads = modular.values(v, o, scene.seen[name], size)
+    order = torch.cat([head.losses for head in heads]).argsort()
+    alone = torch.cat([modular.prices(head, scene.held[name], i) for i, head in enumerate(heads)])
+    costs = scene.factor(name) * alone[order].cumsum(0)
+    each = scene.bits * (v.shape[1] + len(o) * o.shape[1] // len(v))
+    masks = 8 * (ceil(len(v) / 8) + ceil(v.shape[1] / 8) + ceil(len(o) / 8) + ceil(o.shape[1] / 8)) + 2 * 64
+    counts = sorted({round(len(v) * _MOST_OF_HEADS * (i + 1) / _STEPS) for i in range(_STEPS)} - {0})
+    options = [
+        Option("fewer values", float(costs[n - 1]), each * (len(v) - n) + masks, None, ("values", n)) for n in counts
+    ]
+    return Unit(f"{block}.values", options, parts)
+
+
+def _rotary(scene: Scene, block: str, parts: tuple[Unit, ...]) -> Unit:
+    """Fewer rotary pairs of queries and keys."""
+    a, b = (f"{block}.{leaf}" for leaf in _SCORES)
+    q, k, size = scene.weight(a), scene.weight(b), scene.head_size
+    _, path = modular.rotary_pairs(q, k, scene.seen[a], scene.seen[b], size)
+    alone = modular.pair_costs(q, k, scene.held[a], scene.held[b], size).flatten()[path.order]
+    costs = (scene.factor(a) * scene.factor(b)) ** 0.5 * alone.cumsum(0)
+    each = scene.bits * q.shape[1] * 2 * (1 + len(q) // len(k))
+    masks = 8 * (ceil(len(q) / 8) + ceil(len(k) / 8) + 2 * ceil(q.shape[1] / 8)) + 2 * 64
+    total, counts = (
+        len(costs),
+        sorted({round(len(costs) * _MOST_OF_HEADS * (i + 1) / _STEPS) for i in range(_STEPS)} - {0}),
+    )
+    options = [
+        Option("fewer rotary pairs", float(costs[n - 1]), each * (total - n) + masks, None, ("rotary", n))
+        for n in counts
+    ]
+    return Unit(f"{block}.scores", options, parts)
+
+
+def edited(scene: Scene, block: str, edit: tuple[str, int]) -> dict[str, torch.Tensor]:
+    """The weights of a pair, by their modules' names in the block."""
+    what, count = edit
+    return _EDITS[what](scene, block, count)
+
+
+def _edited_mlp(scene: Scene, block: str, count: int) -> dict[str, torch.Tensor]:
+    matrices = {leaf: scene.weight(f"{block}.mlp.{leaf}_proj") for leaf in ("gate", "up", "down")}
+    seen = scene.whole(f"{block}.mlp.down_proj")
+    gone = modular.channels(matrices["down"], seen, count).order
+    return {f"mlp.{leaf}_proj": tensor for leaf, tensor in modular.without_channels(matrices, seen, gone).items()}
+
+
+def _edited_values(scene: Scene, block: str, count: int) -> dict[str, torch.Tensor]:
+    v, o = (scene.weight(f"{block}.{leaf}") for leaf in _VALUES)
+    size = scene.head_size
+    heads = modular.values(v, o, scene.whole(f"{block}.self_attn.v_proj"), size)
+    bar = torch.cat([head.losses for head in heads]).sort().values[count - 1]
+    ranks = [int((head.losses > bar).sum()) for head in heads]
+    return dict(zip(_VALUES, modular.with_values(v, o, heads, ranks), strict=True))
+
+
+def _edited_scores(scene: Scene, block: str, count: int) -> dict[str, torch.Tensor]:
+    a, b = (f"{block}.{leaf}" for leaf in _SCORES)
+    q, k, size = scene.weight(a), scene.weight(b), scene.head_size
+    units, _ = modular.rotary_pairs(q, k, scene.seen[a], scene.seen[b], size)
+    return dict(zip(_SCORES, modular.without_pairs(q, k, units[:count], size), strict=True))
+
+
+_EDITS = {"channels": _edited_mlp, "values": _edited_values, "rotary": _edited_scores}
