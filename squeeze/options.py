@@ -64,7 +64,9 @@ def _note_level(ctx: click.Context, param: click.Parameter, value: int | None) -
         ctx.params.setdefault("levels", []).append(int(value))
 
 
-def _several(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def several(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """All of them, as one decorator; `--help` lists them in this order."""
+
     def decorate(command: Command) -> Command:
         for option in reversed(options):
             command = option(command)
@@ -73,7 +75,7 @@ def _several(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
-reading = _several(
+reading = several(
     click.argument("files", nargs=-1, metavar="[FILE]..."),
     click.option("-r", "--recursive", is_flag=True, help="Take every file in the folders named."),
     click.option(
@@ -98,7 +100,7 @@ prior = click.option(
     help="What `squeeze train` learned from files like these; needed again to decompress.",
 )
 
-writing = _several(
+writing = several(
     click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file."),
     click.option("-c", "--stdout", is_flag=True, help="Write to standard output."),
     click.option("-k", "--keep", "rm", flag_value=False, type=bool, default=False, help="Keep the source (default)."),

@@ -15,7 +15,7 @@ from squeeze.factor.form import Form
 from squeeze.factor.forms import modules_of, read_form
 from squeeze.factor.plan import make_plan
 from squeeze.model.calibration import calibration_tokens
-from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files, saved
 from squeeze.model.evaluate import quiet
 from squeeze.model.heal import heal as healed
 from squeeze.model.method import Method
@@ -66,7 +66,7 @@ def writer(settings: Mapping[str, Any], dtype: torch.dtype) -> Writer:
 
 
 def factorize(
-    source: Path | str,
+    source: Path | str | nn.Module,
     method: str | Method = PLAN,
     *,
     out: Path | str,
@@ -91,6 +91,7 @@ def factorize(
 ) -> Report:
     """Write a checkpoint whose blocks' matrices are factorised.
 
+    source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
     method: "plan" chooses family and rank by matrix (factor/plan.py), within `keep` of the matrices' stored values or
     `target_bytes` for the whole checkpoint; a name in METHODS, or a method, is for all of them alike. families: others
     of METHODS that the plan may use. pairs: whether the plan may also leave channels out between matrices. outliers:
@@ -99,6 +100,10 @@ def factorize(
     model/pipeline.py has them. heal: minutes of fine-tuning afterwards (model/heal.py).
     Raises SqueezeError for all that a user can mend; then nothing is written.
     """
+    if isinstance(source, nn.Module):
+        given = {name: value for name, value in locals().items() if name not in ("source", "method")}
+        with saved(source, Path(out)) as made:
+            return factorize(made, method, **given)
     source = Path(source)
     checkpoint = Checkpoint.open(source)
     described: dict[str, Any] = {"method": method if isinstance(method, str) else method.name}
@@ -115,7 +120,7 @@ def factorize(
     if planned and tokens is not None:
         few = tokens[: max(1, min(_CURVATURE_TOKENS // tokens.shape[1], len(tokens)))]
         makers = {name: partial(make_method, name) for name in families}
-        stored = 8 * float_type(checkpoint).itemsize
+        stored = 8 * checkpoint.float_type().itemsize
         plan = make_plan(
             *(checkpoint, few),
             keep=keep if target_bytes is None else None,
@@ -141,7 +146,7 @@ def factorize(
         source,
         out,
         one,
-        writer(described, float_type(checkpoint)),
+        writer(described, checkpoint.float_type()),
         tokens=tokens,
         methods=methods,
         correction=correction if tokens is not None else 0.0,
@@ -170,19 +175,6 @@ def make_method(name: str | Method, keep: float) -> Method:
 def _exact(method: Method, count: int) -> Method:
     """Whole and sliced matrices have no entries to keep."""
     return cast(Method, WithOutliers(method, count)) if isinstance(method, (Truncation, Network)) else method
-
-
-def float_type(checkpoint: Checkpoint) -> torch.dtype:
-    """The type of most of the weights. Raises SqueezeError where they are not of floats."""
-    sizes: dict[str, int] = {}
-    for name in checkpoint.files:
-        info = checkpoint.info(name)
-        sizes[info.dtype] = sizes.get(info.dtype, 0) + info.size
-    known = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-    found = known.get(max(sizes, key=lambda dtype: sizes[dtype]))
-    if found is None:
-        raise SqueezeError(f"{checkpoint.folder}: most of its tensors are not of floats")
-    return found
 
 
 def described(checkpoint: Checkpoint) -> dict[str, Any]:

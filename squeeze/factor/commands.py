@@ -6,17 +6,13 @@ from typing import Any
 
 import click
 
-from squeeze.errors import QualityError
-from squeeze.model.commands import Worse, computing, saying, steps, use
+from squeeze.model.options import Verdict, compressing, converting, saying, steps, use
 from squeeze.options import Size
 
-_PATH = click.Path(path_type=Path)
 _METHODS = ("plan", "svd", "asvd", "whitened", "tt", "tucker", "ring", "monarch", "blast")
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=_PATH)
-@click.argument("target", metavar="OUT", type=_PATH)
 @click.option(
     "--keep",
     default=0.9,
@@ -36,50 +32,27 @@ _METHODS = ("plan", "svd", "asvd", "whitened", "tt", "tucker", "ring", "monarch"
 @click.option("--bits", type=click.Choice(["2", "3", "4", "8"]), help="Quantise the factors, too, with GPTQ.")
 @click.option("--group-size", default=64, metavar="N", help="--bits: inputs that share a scale (64).")
 @click.option("--correction", default=0.5, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (0.5).")
-@click.option("--calibration", metavar="FILE", help="Text, .jsonl, a data set's name, or self (default).")
-@click.option("--samples", default=128, metavar="N", type=click.IntRange(1), help="Calibration sequences (128).")
-@click.option("--sequence-length", default=512, metavar="L", type=click.IntRange(2), help="Tokens of each (512).")
 @click.option("--heal", default=0.0, metavar="MINUTES", type=click.FloatRange(0), help="Fine-tune factors so long (0).")
-@click.option("--seed", default=0, metavar="N", help="Of what is chosen at random (0).")
-@click.option("--ignore", multiple=True, metavar="PART", help="Leave modules with this in their names; repeatable.")
-@click.option("--text", metavar="FILE", type=_PATH, help="Measure the quality on this text, before and after.")
-@click.option("--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only.")
-@click.option("--max-ppl-increase", metavar="PERCENT", type=float, help="Exit with 3 where perplexity rises by more.")
-@click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above.")
-@click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
-@computing
-@saying
+@compressing
 def factorize(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **options: Any) -> None:
     """Factorise the weights of a model's folder: low rank, fewer channels, tensor networks; and report what it cost.
 
     Example: squeeze factorize my-model my-model-90 --keep 0.9 --calibration wiki.txt
     """
     from squeeze.factor import api
-    from squeeze.quant.api import measure
 
     use(threads)
-    allowed = {name: options.pop(name) for name in ("max_ppl_increase", "max_kl")}
-    text, windows = options.pop("text"), options.pop("windows")
-    if text is None and any(value is not None for value in allowed.values()):
-        raise click.UsageError("--max-ppl-increase and --max-kl need --text")
+    verdict = Verdict.taken_from(options)
     options["bits"] = int(options["bits"]) if options["bits"] else None
     options["families"] = tuple(name for name in options["families"].split(",") if name)
     with steps(target.name, quiet) as progress:
         report = api.factorize(source, out=target, overwrite=options.pop("force"), progress=progress, **options)
-    if text is not None:
-        measure(report, text, windows, options["device"])
-    click.echo(json.dumps(report.as_json()) if as_json else report.table())
-    try:
-        report.check(**allowed)
-    except QualityError as error:
-        raise Worse(str(error)) from error
+    verdict.measure(report, options["device"])
+    verdict.conclude(report, as_json)
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=_PATH)
-@click.argument("target", metavar="OUT", type=_PATH)
-@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
+@converting
 @saying
 def densify(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
     """Multiply the factors of a factorised folder out, so that any other tool reads it.

@@ -6,7 +6,9 @@ What the tensors mean to a network is network.py's.
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,15 +17,16 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import nn
 
-from squeeze.errors import FormatError
+from squeeze.errors import FormatError, SqueezeError
 from squeeze.packing import tensorfile
 
-__all__ = ["Checkpoint", "Parts", "copy_other_files"]
+__all__ = ["Checkpoint", "Parts", "copy_other_files", "saved"]
 
 MAX_SHARD = 4 << 30  # bytes
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-_FLOATS = ("BF16", "F16", "F32")
+_FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _PIECE = 1 << 24
 _WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf", ".h5")
 
@@ -73,6 +76,17 @@ class Checkpoint:
     def bytes_of(self, names: Iterable[str]) -> int:
         return sum(self.info(name).size for name in names)
 
+    def float_type(self) -> torch.dtype:
+        """The type of most of the weights. Raises SqueezeError where they are not of floats."""
+        sizes: dict[str, int] = {}
+        for name in self.files:
+            info = self.info(name)
+            sizes[info.dtype] = sizes.get(info.dtype, 0) + info.size
+        found = _FLOATS.get(max(sizes, key=lambda dtype: sizes[dtype]))
+        if found is None:
+            raise SqueezeError(f"{self.folder}: most of its tensors are not of floats")
+        return found
+
     def load(
         self, names: Iterable[str], device: torch.device | str = "cpu", strict: bool = True
     ) -> dict[str, torch.Tensor]:
@@ -101,6 +115,14 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise FormatError(f"{path}: is not a JSON object")
     return found
+
+
+@contextmanager
+def saved(model: nn.Module, beside: Path) -> Iterator[Path]:
+    """A model of transformers as a folder, for as long as it takes, on the disk of `beside`."""
+    with tempfile.TemporaryDirectory(dir=beside.absolute().parent) as made:
+        model.save_pretrained(made)  # type: ignore[operator]
+        yield Path(made)
 
 
 @dataclass(frozen=True)

@@ -1,47 +1,23 @@
 """The commands on models: import, eval and quantize. Only click and the standard library are imported."""
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze import cores, files
-from squeeze.errors import QualityError
+from squeeze import cores
+from squeeze.model.options import PATH, Verdict, bar, compressing, computing, say_estimate, saying, steps, use
 from squeeze.options import Size
 
 if TYPE_CHECKING:
     from squeeze.quant.method import GridMethod
 
-Command = Callable[..., None]
-_PATH = click.Path(path_type=Path)
-
-
-def saying(command: Command) -> Command:
-    command = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
-    return click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")(command)
-
-
-def computing(command: Command) -> Command:
-    help_text = "Threads; 0, the default, for one a core."
-    command = click.option("-T", "--threads", metavar="N", type=click.IntRange(0), default=0, help=help_text)(command)
-    return click.option("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, ...")(command)
-
-
-def use(threads: int) -> None:
-    """Let torch compute on so many threads."""
-    import torch
-
-    torch.set_num_threads(threads or cores.available())
-
 
 @click.command(name="import")
-@click.argument("source", metavar="MODEL.gguf", type=_PATH)
-@click.argument("target", metavar="OUT", type=_PATH)
+@click.argument("source", metavar="MODEL.gguf", type=PATH)
+@click.argument("target", metavar="OUT", type=PATH)
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
 @saying
 def import_(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
@@ -72,9 +48,9 @@ def import_(source: Path, target: Path, force: bool, quiet: bool, as_json: bool)
 
 
 @click.command(name="eval")
-@click.argument("checkpoint", metavar="CKPT", type=_PATH)
-@click.option("--text", required=True, metavar="FILE", type=_PATH, help="The text to predict.")
-@click.option("--original", metavar="CKPT", type=_PATH, help="Also measure the distance from this model.")
+@click.argument("checkpoint", metavar="CKPT", type=PATH)
+@click.option("--text", required=True, metavar="FILE", type=PATH, help="The text to predict.")
+@click.option("--original", metavar="CKPT", type=PATH, help="Also measure the distance from this model.")
 @click.option("--window", default=1024, metavar="N", type=click.IntRange(2), help="Tokens seen at once (1024).")
 @click.option("--stride", metavar="N", type=click.IntRange(1), help="Tokens between windows (default: the window).")
 @click.option("--windows", metavar="N", type=click.IntRange(1), help="Stop after so many.")
@@ -117,8 +93,6 @@ def evaluate(
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=_PATH)
-@click.argument("target", metavar="OUT", type=_PATH)
 @click.option("--method", type=click.Choice(["gptq", "rtn"]), default="gptq", help="How codes are chosen (gptq).")
 @click.option("--bits", type=click.Choice(["2", "3", "4", "8"]), default="4", help="Of a code (4).")
 @click.option("--group-size", default=64, metavar="N", help="Inputs that share a scale (64); -1 for all of a row.")
@@ -136,20 +110,8 @@ def evaluate(
 @click.option("--target-size", "target_bytes", metavar="SIZE", type=Size(), help="Or a whole checkpoint of SIZE.")
 @click.option("--correction", default=0.5, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (0.5).")
 @click.option("--format", "format_", default="compressed-tensors", metavar="NAME", help="How it is stored, see below.")
-@click.option("--calibration", metavar="FILE", help="Text, .jsonl, a data set's name, or self (default).")
-@click.option("--samples", default=128, metavar="N", type=click.IntRange(1), help="Calibration sequences (128).")
-@click.option("--sequence-length", default=512, metavar="L", type=click.IntRange(2), help="Tokens of each (512).")
-@click.option("--seed", default=0, metavar="N", help="Of what is chosen at random (0).")
-@click.option("--ignore", multiple=True, metavar="PART", help="Leave modules with this in their names; repeatable.")
-@click.option("--text", metavar="FILE", type=_PATH, help="Measure the quality on this text, before and after.")
-@click.option("--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only.")
-@click.option("--max-ppl-increase", metavar="PERCENT", type=float, help="Exit with 3 where perplexity rises by more.")
-@click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above.")
 @click.option("--pack", "packed", is_flag=True, help="Code OUT without loss too: `squeeze unpack` restores it.")
-@click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
-@computing
-@saying
+@compressing
 def quantize(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **options: Any) -> None:
     """Quantise the weights of a model's folder, block by block, and report what it cost.
 
@@ -158,19 +120,13 @@ def quantize(source: Path, target: Path, threads: int, quiet: bool, as_json: boo
 
     Example: squeeze quantize my-model my-model-4bit --bits 4 --calibration wiki.txt
     """
-    from squeeze.model.estimate import estimate
     from squeeze.packing import folder
     from squeeze.quant import api
 
     use(threads)
-    allowed = {name: options.pop(name) for name in ("max_ppl_increase", "max_kl")}
-    text, windows = options.pop("text"), options.pop("windows")
-    if text is None and any(value is not None for value in allowed.values()):
-        raise click.UsageError("--max-ppl-increase and --max-kl need --text")
-    method = _method(options)
+    verdict, method = Verdict.taken_from(options), _method(options)
     if not quiet:
-        calibrated = options["samples"] * options["sequence_length"] if method.needs_hessian else 0
-        click.echo(str(estimate(source, calibrated, options["correction"] > 0, options["device"])), err=True)
+        say_estimate(source, options, method.needs_hessian)
     packed, force = options.pop("packed"), options.pop("force")
     folder.check_target(source, target, force)
     out = target.with_name(f".{target.name[:60]}.quantised") if packed else target
@@ -184,21 +140,10 @@ def quantize(source: Path, target: Path, threads: int, quiet: bool, as_json: boo
             progress=progress,
             **options,
         )
-    if text is not None:
-        api.measure(report, text, windows, options["device"])
+    verdict.measure(report, options["device"])
     if packed:
         api.pack_result(report, target, force, threads or cores.available())
-    click.echo(json.dumps(report.as_json()) if as_json else report.table())
-    try:
-        report.check(**allowed)
-    except QualityError as error:
-        raise Worse(str(error)) from error
-
-
-class Worse(click.ClickException):
-    """The result is there, but is not good enough."""
-
-    exit_code = 3
+    verdict.conclude(report, as_json)
 
 
 def _method(options: dict[str, Any]) -> "GridMethod":
@@ -218,35 +163,3 @@ _OF_METHODS = (
     *("bits", "group_size", "symmetric", "grid", "clip"),
     *("act_order", "dynamic", "damping", "refine", "outliers"),
 )
-
-
-@contextmanager
-def steps(name: str, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on the terminal, if there is one, that names the block at work."""
-    from tqdm import tqdm
-
-    def step(what: str, done: int, total: int) -> None:
-        if files.interrupted.is_set():
-            raise KeyboardInterrupt
-        shown.total = total
-        shown.set_postfix_str(what, refresh=False)
-        shown.update(done - shown.n)
-
-    hidden = quiet or not sys.stderr.isatty()
-    with tqdm(total=0, desc=name, unit=" blocks", leave=False, disable=hidden) as shown:
-        yield step
-
-
-@contextmanager
-def bar(total: int | None, name: str, quiet: bool, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal, if there is one."""
-    from tqdm import tqdm
-
-    def tick(count: int) -> None:
-        if files.interrupted.is_set():
-            raise KeyboardInterrupt
-        shown.update(count)
-
-    hidden = quiet or not sys.stderr.isatty()
-    with tqdm(total=total, desc=name, unit=unit, unit_scale=True, leave=False, disable=hidden) as shown:
-        yield tick

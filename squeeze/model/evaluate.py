@@ -8,14 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from squeeze.errors import ModelError, SqueezeError
 
-__all__ = ["Quality", "evaluate", "load_model", "load_tokenizer", "read_tokens"]
+if TYPE_CHECKING:
+    from squeeze.model.report import Report
+
+__all__ = ["Quality", "evaluate", "load_model", "load_tokenizer", "measure", "read_tokens"]
 
 _POSITIONS = 128  # whose log-probabilities are in memory at once
 Progress = Callable[[int], None]
@@ -173,3 +176,12 @@ def quiet() -> None:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def measure(report: "Report", text: Path | str, windows: int | None = None, device: str = "cpu") -> None:
+    """Measure perplexity before and after and the distance from the original on a text, into the report."""
+    tokens = read_tokens(text, Path(report.source))
+    original = load_model(Path(report.source), device=device)
+    report.before = evaluate(original, tokens, windows=windows)
+    report.after = evaluate(load_model(Path(report.target), device=device), tokens, windows=windows, original=original)
+    report.write(Path(report.target))

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from squeeze.errors import SqueezeError
-from squeeze.model.commands import bar, use
+from squeeze.model.options import bar, use
 
 _PATH = click.Path(path_type=Path)
 _ROW = "{:<28} {:>7} {:>8} {:>10} {:>9} {:>10} {:>12} {:>12} {:>9} {:>8}"

@@ -174,7 +174,7 @@ def _finish(report: Report, source: Path, made: Path, out: Path, recipe: Recipe)
 
 
 def _measure(report: Report, made: Path, text: Path | str, windows: int | None, device: str) -> None:
-    from squeeze.quant.api import measure
+    from squeeze.model.evaluate import measure
 
     target, report.target = report.target, str(made)
     measure(report, Path(text), windows, device)

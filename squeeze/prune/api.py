@@ -1,7 +1,6 @@
 """`squeeze.prune`: a checkpoint, a method and a way to store what is left, put together."""
 
 import json
-import tempfile
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import nn
 
 from squeeze.errors import SqueezeError
 from squeeze.model.calibration import calibration_tokens
-from squeeze.model.checkpoint import Checkpoint
+from squeeze.model.checkpoint import Checkpoint, saved
 from squeeze.model.pipeline import Progress, Writer, compress
 from squeeze.model.report import NAME as REPORT
 from squeeze.model.report import Report
@@ -25,7 +24,7 @@ from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.prune.tensor import SparseTensor
 from squeeze.prune.wanda import Wanda
-from squeeze.quant.api import calibration_name, float_type
+from squeeze.quant.api import calibration_name
 from squeeze.quant.gptq import GPTQ
 
 __all__ = ["METHODS", "make_method", "prune", "recovered"]
@@ -61,9 +60,8 @@ def prune(
     """
     if isinstance(source, nn.Module):
         given = {name: value for name, value in locals().items() if name not in ("source", "method")}
-        with tempfile.TemporaryDirectory(dir=Path(out).absolute().parent) as saved:
-            source.save_pretrained(saved)  # type: ignore[operator]
-            return prune(saved, method, **given)
+        with saved(source, Path(out)) as folder:
+            return prune(folder, method, **given)
     source = Path(source)
     if recover and (dense or method.quantises):
         raise SqueezeError("recovery takes neither quantised weights nor a dense folder")
@@ -161,7 +159,7 @@ def _settings(method: PruningMethod) -> dict[str, Any]:
 
 
 def _writer(dense: bool, method: PruningMethod, checkpoint: Checkpoint) -> Writer:
-    dtype = float_type(checkpoint)
+    dtype = checkpoint.float_type()
     if dense:
 
         def expanded(module: str, tensor: SparseTensor, transposed: bool) -> dict[str, torch.Tensor]:

@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze.errors import QualityError
-from squeeze.model.commands import Worse, computing, saying, steps, use
+from squeeze.model.options import (
+    PATH,
+    Verdict,
+    compressing,
+    computing,
+    say_estimate,
+    saying,
+    steps,
+    use,
+)
 
 if TYPE_CHECKING:
     from squeeze.prune.method import PruningMethod
 
-_PATH = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("source", metavar="IN", type=_PATH)
-@click.argument("target", metavar="OUT", type=_PATH)
 @click.option("--pattern", default="2:4", metavar="P", help="N:M (2:4), a share such as 50%, or units such as 16x50%.")
 @click.option(
     "--method", type=click.Choice(["sparsegpt", "wanda", "magnitude"]), default="sparsegpt", help="(sparsegpt)"
@@ -35,19 +39,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--dense", is_flag=True, help="Store zeros like all else, for any loader.")
 @click.option("--correction", default=1.0, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (1).")
 @click.option("--recover", default=0.0, metavar="MINUTES", type=click.FloatRange(0), help="Retrain so long (0).")
-@click.option("--calibration", metavar="FILE", help="Text, .jsonl, a data set's name, or self (default).")
-@click.option("--samples", default=128, metavar="N", type=click.IntRange(1), help="Calibration sequences (128).")
-@click.option("--sequence-length", default=512, metavar="L", type=click.IntRange(2), help="Tokens of each (512).")
-@click.option("--seed", default=0, metavar="N", help="Of what is chosen at random (0).")
-@click.option("--ignore", multiple=True, metavar="PART", help="Leave modules with this in their names; repeatable.")
-@click.option("--text", metavar="FILE", type=_PATH, help="Measure the quality on this text, before and after.")
-@click.option("--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only.")
-@click.option("--max-ppl-increase", metavar="PERCENT", type=float, help="Exit with 3 where perplexity rises by more.")
-@click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above.")
-@click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
-@computing
-@saying
+@compressing
 def prune(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **options: Any) -> None:
     """Prune the weights of a model's folder, block by block, and report what it cost.
 
@@ -56,35 +48,23 @@ def prune(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, 
 
     Example: squeeze prune my-model my-model-24 --pattern 2:4 --calibration wiki.txt
     """
-    from squeeze.model.estimate import estimate
     from squeeze.prune import api
-    from squeeze.quant.api import measure
 
     use(threads)
-    allowed = {name: options.pop(name) for name in ("max_ppl_increase", "max_kl")}
-    text, windows = options.pop("text"), options.pop("windows")
-    if text is None and any(value is not None for value in allowed.values()):
-        raise click.UsageError("--max-ppl-increase and --max-kl need --text")
-    method = _method(options)
+    verdict, method = Verdict.taken_from(options), _method(options)
     if not quiet:
-        calibrated = options["samples"] * options["sequence_length"] if method.needs_hessian else 0
-        click.echo(str(estimate(source, calibrated, options["correction"] > 0, options["device"])), err=True)
+        say_estimate(source, options, method.needs_hessian)
     with steps(target.name, quiet) as progress:
         report = api.prune(source, method, out=target, overwrite=options.pop("force"), progress=progress, **options)
-    if text is not None:
-        measure(report, text, windows, options["device"])
-    click.echo(json.dumps(report.as_json()) if as_json else report.table())
-    try:
-        report.check(**allowed)
-    except QualityError as error:
-        raise Worse(str(error)) from error
+    verdict.measure(report, options["device"])
+    verdict.conclude(report, as_json)
 
 
 @click.command()
-@click.argument("recipe", metavar="RECIPE.yaml", type=_PATH)
-@click.argument("source", metavar="IN", type=_PATH)
-@click.argument("target", metavar="OUT", type=_PATH)
-@click.option("--text", metavar="FILE", type=_PATH, help="Measure the quality on this text, before and after.")
+@click.argument("recipe", metavar="RECIPE.yaml", type=PATH)
+@click.argument("source", metavar="IN", type=PATH)
+@click.argument("target", metavar="OUT", type=PATH)
+@click.option("--text", metavar="FILE", type=PATH, help="Measure the quality on this text, before and after.")
 @click.option("--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only.")
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
@@ -115,8 +95,8 @@ def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, a
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=_PATH)
-@click.argument("target", metavar="OUT", type=_PATH)
+@click.argument("source", metavar="IN", type=PATH)
+@click.argument("target", metavar="OUT", type=PATH)
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
 @saying
 def expand(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
@@ -137,7 +117,7 @@ def expand(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) 
 
 
 @click.command()
-@click.argument("checkpoint", metavar="CKPT", type=_PATH)
+@click.argument("checkpoint", metavar="CKPT", type=PATH)
 @click.option(
     "--device", default="cpu", metavar="NAME", help="cpu (default), cuda, h200, h100, a100, l40s, rtx 4090, l4."
 )

@@ -1,7 +1,6 @@
 """`squeeze.quantize`: a checkpoint, a method and a format, put together."""
 
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from torch import nn
 
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.model.calibration import calibration_tokens
-from squeeze.model.checkpoint import Checkpoint
-from squeeze.model.evaluate import evaluate, load_model, read_tokens
+from squeeze.model.checkpoint import Checkpoint, saved
+from squeeze.model.evaluate import load_model
 from squeeze.model.network import Network, is_linear
 from squeeze.model.pipeline import Progress, Writer, compress, plan
 from squeeze.model.report import Report
@@ -66,9 +65,8 @@ def quantize(
     """
     if isinstance(source, nn.Module):
         given = {name: value for name, value in locals().items() if name not in ("source", "method")}
-        with tempfile.TemporaryDirectory(dir=Path(out).absolute().parent) as saved:
-            source.save_pretrained(saved)  # type: ignore[operator]
-            return quantize(saved, method, **given)
+        with saved(source, Path(out)) as folder:
+            return quantize(folder, method, **given)
     source = Path(source)
     checkpoint = Checkpoint.open(source)
     methods = dict(methods or {})
@@ -143,15 +141,6 @@ def _mixed(
     return {network.stored_name(name): method.replaced(bits=bits) for name, bits in chosen.items()}
 
 
-def measure(report: Report, text: Path | str, windows: int | None = None, device: str = "cpu") -> None:
-    """Measure perplexity before and after and the distance from the original on a text, into the report."""
-    tokens = read_tokens(text, report.source)
-    original = load_model(report.source, device=device)
-    report.before = evaluate(original, tokens, windows=windows)
-    report.after = evaluate(load_model(report.target, device=device), tokens, windows=windows, original=original)
-    report.write(Path(report.target))
-
-
 def pack_result(report: Report, target: Path, overwrite: bool = False, threads: int = 1) -> None:
     """Pack the folder that a report speaks of as `target`, and delete it; `unpack` restores it."""
     made = Path(report.target)
@@ -178,7 +167,7 @@ def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod]
     """A writer of one of the formats. Raises FormatError where it is unknown or cannot hold what the methods make."""
     from squeeze.quant.formats import FORMATS
 
-    dtype = float_type(checkpoint)
+    dtype = checkpoint.float_type()
     if name == DENSE:
         return Writer(
             DENSE, lambda module, tensor, transposed: _dense(module, tensor, transposed, dtype), lambda left: {}
@@ -204,19 +193,6 @@ def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod]
 def _dense(module: str, tensor: QuantizedTensor, transposed: bool, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     values = tensor.dequantize(dtype)
     return {f"{module}.weight": values.T.contiguous() if transposed else values}
-
-
-def float_type(checkpoint: Checkpoint) -> torch.dtype:
-    """The type of most of the weights."""
-    sizes: dict[str, int] = {}
-    for name in checkpoint.files:
-        info = checkpoint.info(name)
-        sizes[info.dtype] = sizes.get(info.dtype, 0) + info.size
-    known = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-    found = known.get(max(sizes, key=lambda dtype: sizes[dtype]))
-    if found is None:
-        raise SqueezeError(f"{checkpoint.folder}: most of its tensors are not of floats")
-    return found
 
 
 def _spec(method: GridMethod, methods: Mapping[str, GridMethod], left: tuple[str, ...], dtype: torch.dtype) -> Any:
