@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 BENCH_FILES = $(shell find "$(SQUEEZE_CORPUS)" -type f | sort)
 
 .PHONY: demo demo-model test test-slow lint bench golden clean
@@ -24,10 +25,10 @@ demo-model: .venv/stamp
 	$(BIN)/python bench/demo_model.py
 
 test: .venv/llamacpp
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-slow: .venv/llamacpp
-	$(BIN)/python -m pytest -m 'slow or not slow'
+	$(PYTEST) -m 'slow or not slow'
 
 lint: .venv/stamp
 	$(BIN)/ruff check .

@@ -4,8 +4,9 @@ SQUEEZE_CORPUS=CORPUS python bench/quantize.py WORK [--rows rtn4,gptq4] [--sampl
 
 Imports the bundled SmolLM2-135M as bf16 into WORK, calibrates on text/wiki.calibration.raw and measures on
 text/wiki.eval.raw. Every row is added to WORK/quantize.jsonl when it is done, and rows that are there are not measured
-again. `gap` is the logarithm of perplexity above the original's; the last column is its share of the gap that
-rounding to nearest (whole ranges, no clipping) has with the same bits, groups and symmetry.
+again. Rows named llm-compressor-... need --rival PYTHON, the interpreter of an environment that has llmcompressor; it
+calibrates on the same tokens. `gap` is the logarithm of perplexity above the original's; the last column is its share
+of the gap that rounding to nearest (whole ranges, no clipping) has with the same bits, groups and symmetry.
 """
 
 import argparse
@@ -13,13 +14,17 @@ import json
 import math
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import squeeze
 from squeeze.lm.models import bundled_path
+from squeeze.model.calibration import calibration_tokens
+from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.evaluate import evaluate, load_model, read_tokens
 from squeeze.model.gguf import import_gguf
 from squeeze.quant.gptq import GPTQ
@@ -51,6 +56,9 @@ def rows() -> dict[str, tuple]:
     asym = {"group_size": GROUP, "symmetric": False}
     found["gptq-asym-target-3.5"] = GPTQ(bits=4, **asym), "rtn-asym-3", {"target_bits": 3.5}
     found["gptq-asym-depth-3.5"] = GPTQ(bits=3, **asym), "rtn-asym-3", {"by_depth": 3.5}
+    for bits in (4, 3):
+        for kind in ("sym", "asym"):
+            found[f"llm-compressor-{kind}-{bits}"] = None, f"rtn-{kind}-{bits}", {"bits": bits, "asym": kind == "asym"}
     found["gptq-out-of-domain-sym-4"] = GPTQ(bits=4, group_size=GROUP), "rtn-sym-4", {"calibration": "enwik8.1m"}
     return found
 
@@ -64,34 +72,53 @@ def by_depth(folder: Path, method: GPTQ, bits: float) -> dict[str, GPTQ]:
     return {f"model.layers.{i}.{leaf}": method.replaced(bits=4) for i in range(first) for leaf in leaves}
 
 
+def rival(
+    args: argparse.Namespace, folder: Path, calibration: Path, out: Path, bits: int, asym: bool
+) -> tuple[float, list[str], int]:
+    """llm-compressor's folder as `out`; bits a weight, fallbacks (it names none), bytes."""
+    if args.rival is None:
+        raise SystemExit("Error: rows of llm-compressor need --rival PYTHON")
+    tokens = calibration_tokens(folder, calibration, args.samples, 512, 0)
+    np.save(args.work / "tokens.npy", tokens.numpy())
+    script = Path(__file__).with_name("quantize_llmcompressor.py")
+    command = [args.rival, script, folder, args.work / "tokens.npy", out, f"--bits={bits}", f"--group-size={GROUP}"]
+    command += [f"--threads={args.threads}", *(["--asym"] if asym else [])]
+    subprocess.run(list(map(str, command)), check=True)
+    shutil.copyfile(folder / "tokenizer.json", out / "tokenizer.json")
+    made, weights = Checkpoint.open(out), 0
+    packed = [name for name in made.files if name.rpartition(".")[2].startswith("weight_")]
+    for name in packed:
+        if name.endswith("weight_shape"):
+            rows_and_columns = made.load([name])[name].tolist()
+            weights += rows_and_columns[0] * rows_and_columns[1]
+    stored = made.bytes_of(name for name in packed if not name.endswith("weight_shape"))
+    return 8 * stored / weights, [], stored
+
+
 def measure(args: argparse.Namespace, folder: Path, texts: Path, name: str, original: dict) -> dict:
     method, _, options = rows()[name]
     options = dict(options)
     calibration = texts / options.pop("calibration", "wiki.calibration.raw")
-    if "by_depth" in options:
-        options["methods"] = by_depth(folder, method, options.pop("by_depth"))
     out, started = args.work / f"out-{name}", time.perf_counter()
-    report = squeeze.quantize(
-        folder,
-        method,
-        out=out,
-        calibration=calibration,
-        samples=args.samples,
-        format="dense",
-        overwrite=True,
-        **options,
-    )
+    if method is None:
+        bits, fallbacks, stored = rival(args, folder, calibration, out, **options)
+    else:
+        if "by_depth" in options:
+            options["methods"] = by_depth(folder, method, options.pop("by_depth"))
+        given = {"samples": args.samples, "format": "dense", "overwrite": True, **options}
+        report = squeeze.quantize(folder, method, out=out, calibration=calibration, **given)
+        bits, fallbacks = report.bits_per_weight, report.fallbacks
+        stored = sum(round(layer.bits * layer.shape[0] * layer.shape[1] / 8) for layer in report.layers)
     seconds = time.perf_counter() - started
     tokens = read_tokens(texts / "wiki.eval.raw", folder)
     reference = load_model(folder) if args.kl else None
     found = evaluate(load_model(out), tokens, windows=args.windows, original=reference)
     shutil.rmtree(out)
-    stored = sum(round(layer.bits * layer.shape[0] * layer.shape[1] / 8) for layer in report.layers)
     gap = math.log(found.perplexity / original["perplexity"])
     return {
-        **{"name": name, "samples": args.samples, "windows": args.windows, "bits": report.bits_per_weight},
+        **{"name": name, "samples": args.samples, "windows": args.windows, "bits": bits},
         **{"bytes": stored, "perplexity": found.perplexity, "gap": gap, "kl": found.kl_mean, "kl_p99": found.kl_p99},
-        **{"top1": found.top1_agreement, "seconds": round(seconds), "fallbacks": report.fallbacks},
+        **{"top1": found.top1_agreement, "seconds": round(seconds), "fallbacks": fallbacks},
     }
 
 
@@ -115,6 +142,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=128)
     parser.add_argument("--windows", type=int)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rival", help="an interpreter that has llmcompressor")
     parser.add_argument("--kl", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from squeeze.codecs.compressor import compress, compress_stream, decompress, decompress_stream
+    from squeeze.codecs.prior import Prior
     from squeeze.codecs.reader import open
+    from squeeze.codecs.training import train
     from squeeze.errors import (
         DamagedError,
         FormatError,
         LevelError,
         ModelError,
         PolicyError,
+        PriorError,
         QualityError,
         SqueezeError,
         TruncatedError,
@@ -57,6 +60,9 @@ _HOMES = {
     "LevelError": "squeeze.errors",
     "ModelError": "squeeze.errors",
     "PolicyError": "squeeze.errors",
+    "PriorError": "squeeze.errors",
+    "Prior": "squeeze.codecs.prior",
+    "train": "squeeze.codecs.training",
     "QuantizedKVCache": "squeeze.quant.kv",
     "VerifyError": "squeeze.errors",
     "QualityError": "squeeze.errors",
@@ -70,6 +76,8 @@ __all__ = [
     "LevelError",
     "ModelError",
     "PolicyError",
+    "Prior",
+    "PriorError",
     "QualityError",
     "QuantizedKVCache",
     "SparseGPT",
@@ -87,6 +95,7 @@ __all__ = [
     "pack",
     "prune",
     "quantize",
+    "train",
     "unpack",
     "verify",
 ]

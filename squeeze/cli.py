@@ -15,7 +15,7 @@ import click
 from squeeze import __version__, files, options
 from squeeze.errors import SqueezeError
 from squeeze.factor import commands as factors
-from squeeze.job import MISHAPS, Job, Tick, explain, raw_size_of, size_of, transform
+from squeeze.job import MISHAPS, Job, Tick, explain, progress, raw_size_of, size_of, transform
 from squeeze.model import commands as models
 from squeeze.model import kv_commands as caches
 from squeeze.packing import commands as packing
@@ -67,6 +67,7 @@ def main() -> None:
     type=click.Choice(["exact", "llamacpp"]),
     help="What runs the model: llamacpp takes any GGUF, but its files open on machines like this one only.",
 )
+@options.prior
 @options.writing
 def compress(
     no_verify: bool,
@@ -75,6 +76,7 @@ def compress(
     lanes: int | None,
     window: int | None,
     backend: str | None,
+    prior: Path | None,
     levels: tuple[int, ...] = (),
     **common: Any,
 ) -> None:
@@ -84,12 +86,14 @@ def compress(
     """
     from squeeze.codecs import levels as known
     from squeeze.codecs.bitmodels.jit import is_compiled
-    from squeeze.codecs.coding import Coding
+    from squeeze.codecs.coding import Coding, as_prior
     from squeeze.codecs.compressor import compress_stream
 
     job = Job(**common)
     verify = not no_verify or backend == "llamacpp"
-    level, note = (levels[-1], None) if levels else known.default()
+    begun = as_prior(prior)
+    default = (begun.level, None) if begun else known.default()
+    level, note = (levels[-1], None) if levels else default
     known.check(level)
     if note:
         job.say(note)
@@ -115,6 +119,7 @@ def compress(
             lanes=lanes,
             window=window,
             backend=backend,
+            prior=begun,
             progress=tick,
         )
 
@@ -143,8 +148,11 @@ def _warn_if_slow(job: Job, level: int, paths: list[Path], verify: bool) -> None
 @click.option("--range", "span", type=options.Range(), metavar="A:B", help="Only these bytes of the content.")
 @click.option("--salvage", is_flag=True, help="Restore what is undamaged, and say what is missing.")
 @options.model
+@options.prior
 @options.writing
-def decompress(span: tuple[int, int | None] | None, salvage: bool, model: Path | None, **common: Any) -> None:
+def decompress(
+    span: tuple[int, int | None] | None, salvage: bool, model: Path | None, prior: Path | None, **common: Any
+) -> None:
     """Restore each FILE.sqz to FILE.
 
     Example: squeeze decompress --range 0:100 report.txt.sqz
@@ -160,8 +168,10 @@ def decompress(span: tuple[int, int | None] | None, salvage: bool, model: Path |
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
         if span:
-            return _copy_range(source, sink, *span, job.threads, model)
-        return decompress_stream(source, sink, threads=job.threads, model=model, progress=tick, salvage=salvage)
+            return _copy_range(source, sink, *span, threads=job.threads, model=model, prior=prior)
+        return decompress_stream(
+            source, sink, threads=job.threads, model=model, prior=prior, progress=tick, salvage=salvage
+        )
 
     for path in job.sources(_is_compressed):
         with job.attempt(str(path or "-")):
@@ -178,13 +188,11 @@ def _refuse_terminal(job: Job) -> None:
         raise SqueezeError("compressed data is not read from a terminal; name a file or redirect one")
 
 
-def _copy_range(
-    source: BinaryIO, sink: BinaryIO, start: int, end: int | None, threads: int | None, model: Path | None
-) -> "Totals":
+def _copy_range(source: BinaryIO, sink: BinaryIO, start: int, end: int | None, **options: Any) -> "Totals":
     from squeeze.codecs.compressor import Totals
     from squeeze.codecs.reader import open as open_sqz
 
-    file = open_sqz(source, threads=threads, model=model)
+    file = open_sqz(source, **options)
     file.seek(start)
     written = 0
     while piece := file.read(_PIECE if end is None else min(_PIECE, end - start - written)):
@@ -194,8 +202,9 @@ def _copy_range(
 
 @main.command()
 @options.model
+@options.prior
 @options.reading
-def test(model: Path | None, **common: Any) -> None:
+def test(model: Path | None, prior: Path | None, **common: Any) -> None:
     """Decode each FILE.sqz, compare its checksums, and write nothing.
 
     Example: squeeze test *.sqz
@@ -206,12 +215,54 @@ def test(model: Path | None, **common: Any) -> None:
     _refuse_terminal(job)
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
-        return decompress_stream(source, None, threads=job.threads, model=model, progress=tick)
+        return decompress_stream(source, None, threads=job.threads, model=model, prior=prior, progress=tick)
 
     for path in job.sources(_is_compressed):
         with job.attempt(str(path or "-")):
             transform(job, path, None, action, raw_size_of)
     job.finish()
+
+
+@main.command()
+@options.levels
+@click.option("-o", "--output", required=True, metavar="PRIOR", type=click.Path(path_type=Path), help="Write to this.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite PRIOR.")
+@click.option("--text-size", type=options.Size(), help="The most bytes of samples that PRIOR holds; 112K.")
+@click.option("--learn-size", type=options.Size(), help="The most bytes of samples that are learned from; 512K.")
+@options.reading
+def train(
+    output: Path,
+    force: bool,
+    text_size: int | None,
+    learn_size: int | None,
+    levels: tuple[int, ...] = (),
+    **common: Any,
+) -> None:
+    """Learn from sample FILEs what many small files like them begin with.
+
+    Example: squeeze train -5 samples/*.json -o events.sqzp
+    """
+    from squeeze.codecs import training
+
+    job = Job(**common, reads_only=True)
+    paths = [path for path in job.sources(lambda path: True) if path]
+    if not paths or job.failed:
+        raise SqueezeError("train reads sample files: name some")
+    with progress(job, str(output), None) as tick:
+        prior = training.train(
+            paths,
+            output,
+            level=levels[-1] if levels else training.LEVEL,
+            text_size=text_size or training.TEXT_SIZE,
+            learn_size=learn_size or training.LEARN_SIZE,
+            overwrite=force,
+            progress=tick,
+        )
+    facts = {"output": str(output), "level": prior.level, "size": output.stat().st_size, "prior": prior.identity}
+    if job.as_json:
+        click.echo(json.dumps(facts))
+    elif job.verbose or sys.stderr.isatty():
+        job.say(f"{output}: {facts['size']} bytes, level {prior.level}, of {len(paths)} files")
 
 
 @main.command(name="list")
@@ -331,5 +382,5 @@ for _command in (factors.factorize, factors.densify):
     main.add_command(_command)
 for _command in (caches.kv_eval, caches.generate):
     main.add_command(_command)
-for _command in (pruning.prune, pruning.advise):
+for _command in (pruning.prune, pruning.apply, pruning.expand, pruning.advise):
     main.add_command(_command)

@@ -29,6 +29,10 @@ class ModelError(SqueezeError):
     """A language model is missing, is not the one that the file needs, or is of a kind that squeeze cannot run."""
 
 
+class PriorError(SqueezeError):
+    """A prior is missing, damaged, or not the one that the file needs, or it cannot be made of what was given."""
+
+
 class QualityError(SqueezeError):
     """A compressed model is worse than the user allows. It is written all the same."""
 

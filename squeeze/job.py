@@ -142,7 +142,7 @@ def transform(
     with (
         reading as source,
         writing as sink,
-        _progress(job, path, source, total, passes) as tick,
+        progress(job, str(path or "-"), None if _hidden(job) else total(source), passes) as tick,
     ):
         totals = action(source, sink, tick)
         sink.flush()
@@ -168,10 +168,12 @@ def _summarize(job: Job, record: dict[str, object], totals: "Totals", seconds: f
         job.say(f"{record['file']}: {before} -> {after} bytes{percent}, {seconds:.1f} s")
 
 
+def _hidden(job: Job) -> bool:
+    return job.quiet or not sys.stderr.isatty()
+
+
 @contextmanager
-def _progress(
-    job: Job, path: Path | None, source: BinaryIO, total: Callable[[BinaryIO], int | None], passes: int
-) -> Iterator[Tick]:
+def progress(job: Job, name: str, total: int | None, passes: int = 1) -> Iterator[Tick]:
     """A bar on the terminal, if there is one. The function it gives also stops threads after Ctrl-C."""
 
     def tick(count: int) -> None:
@@ -181,9 +183,7 @@ def _progress(
 
     from tqdm import tqdm
 
-    hidden = job.quiet or not sys.stderr.isatty()
-    size = None if hidden else total(source)
-    with tqdm(total=size, desc=str(path or "-"), unit="B", unit_scale=True, leave=False, disable=hidden) as bar:
+    with tqdm(total=total, desc=name, unit="B", unit_scale=True, leave=False, disable=_hidden(job)) as bar:
         yield tick
 
 

@@ -92,6 +92,12 @@ model = click.option(
     "--model", type=click.Path(path_type=Path), help="Language model of -7 to -9: a .gguf file, a folder, or smollm2."
 )
 
+prior = click.option(
+    "--prior",
+    type=click.Path(path_type=Path),
+    help="What `squeeze train` learned from files like these; needed again to decompress.",
+)
+
 writing = _several(
     click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file."),
     click.option("-c", "--stdout", is_flag=True, help="Write to standard output."),

@@ -1,6 +1,7 @@
 """The command: every option, every exit code, and the exact words on standard error."""
 
 import errno
+import hashlib
 import json
 import os
 import pty
@@ -626,3 +627,27 @@ def test_signal_handlers_are_given_back(note: Path):
     run("compress", "-1", note)
     assert signal.getsignal(signal.SIGTERM) is before
     assert not files.interrupted.is_set()
+
+
+def test_train_and_use_a_prior(note: Path):
+    Path("sample.txt").write_bytes(TEXT[:3000])
+    run("train", "-4", "sample.txt", "-o", "notes.sqzp")
+    run("compress", "--prior", "notes.sqzp", note)
+    identity = hashlib.sha256(Path("notes.sqzp").read_bytes()).hexdigest()[:8]
+    assert fails("decompress", "-c", "note.txt.sqz") == (
+        f"Error: note.txt.sqz: the file needs the prior {identity}: name it with --prior\n"
+    )
+    assert fails("compress", "-5", "-c", "--prior", "notes.sqzp", note) == (
+        "Error: note.txt: the prior was trained for level 4: leave the level out, or train another\n"
+    )
+    run("test", "--prior", "notes.sqzp", "note.txt.sqz")
+    assert f"prior {identity}" in run("list", "-v", "note.txt.sqz").stdout
+    note.unlink()
+    run("decompress", "--prior", "notes.sqzp", "note.txt.sqz")
+    assert note.read_bytes() == TEXT
+    assert fails("train", "-4", "sample.txt", "-o", "notes.sqzp") == (
+        "Error: notes.sqzp already exists; use -f to overwrite\n"
+    )
+    assert fails("test", "--prior", "note.txt", "note.txt.sqz") == (
+        "Error: note.txt.sqz: not a prior: it does not begin with the mark of .sqzp files\n"
+    )

@@ -1,5 +1,7 @@
 """Files coded once decode for ever, and today's code still writes the same bytes."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,15 @@ def test_golden_files_decode_and_are_still_written(name, level):
     assert squeeze.compress(SAMPLES[name], level, verify=False) == coded, (
         "the format changed: it needs a new numerics version"
     )
+
+
+@pytest.mark.parametrize("level", levels.TOKENWISE)
+def test_files_have_nothing_to_do_with_torch(level):
+    """So no version of it can change them."""
+    code = "import sys; sys.modules['torch'] = None; import squeeze; print(squeeze.decompress(sys.stdin.buffer.read()))"
+    coded = (FOLDER / f"words.{level}.sqz").read_bytes()
+    done = subprocess.run([sys.executable, "-c", code], input=coded, capture_output=True, check=True)
+    assert done.stdout.decode() == f"{SAMPLES['words']!r}\n"
 
 
 def test_every_golden_file_is_tested():

@@ -1,12 +1,20 @@
-"""Formats that compressed-tensors wrote and no longer reads, from tensors laid out here as its source described them."""
+"""Formats that compressed-tensors wrote and no longer reads, laid out here as its source described them."""
+
+import json
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
+from squeeze.cli import main
 from squeeze.errors import FormatError
 from squeeze.prune import legacy
+from squeeze.prune.expand import expand
+from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.pattern import Pattern
+from squeeze.prune.sparse24 import SparseFormat
 
 
 def pruned(outputs, inputs, dtype=torch.bfloat16):
@@ -101,3 +109,31 @@ def test_marlin(bits, outputs, inputs, groups):
         legacy.marlin("a", stored, 3)
     with pytest.raises(FormatError, match=r"tensor a\.meta is missing"):
         legacy.marlin("a", {name: t for name, t in stored.items() if name != "a.meta"}, bits)
+
+
+def test_folders_are_expanded(tmp_path):
+    source, out = tmp_path / "sparse", tmp_path / "out"
+    source.mkdir()
+    weight = pruned(64, 64)
+    bits = torch.from_numpy(np.packbits((weight != 0).numpy(), axis=1, bitorder="little"))
+    stored = {"a.compressed": weight[weight != 0].reshape(64, 32), "a.bitmask": bits, "norm.weight": torch.ones(4)}
+    stored["a.shape"] = torch.tensor([[64], [64]])
+    codes, place = torch.zeros((64, 32), dtype=torch.int64), torch.tensor([0, 1]).repeat(64, 16)
+    of_marlin = stored_marlin(codes, place, torch.ones((64, 1)).half(), 8)
+    stored |= {name.replace("a.", "b."): tensor for name, tensor in of_marlin.items()}
+    stored |= SparseFormat().tensors("c", Magnitude().apply(weight))
+    save_file(stored, source / "model.safetensors")
+    groups = {"config_groups": {"group_0": {"weights": {"num_bits": 8}}}}
+    described = {"model_type": "llama", "torch_dtype": "bfloat16", "quantization_config": groups}
+    (source / "config.json").write_text(json.dumps(described))
+    done = CliRunner().invoke(main, ["expand", str(source), str(out), "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["bytes"] == 3 * 64 * 64 * 2 + 16, done.output
+    found = load_file(out / "model.safetensors")
+    assert found.keys() == {"a.weight", "b.weight", "c.weight", "norm.weight"}
+    assert torch.equal(found["a.weight"], weight) and torch.equal(found["c.weight"], weight)
+    wanted = torch.tensor([-128.0, -128, 0, 0]).repeat(64, 16)
+    assert torch.equal(found["b.weight"].float(), wanted)
+    assert "quantization_config" not in json.loads((out / "config.json").read_text())
+    with pytest.raises(FormatError, match="has no sparse weights"):
+        expand(out, tmp_path / "again")
+    assert not (tmp_path / "again").exists()

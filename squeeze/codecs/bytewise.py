@@ -15,7 +15,7 @@ that is no bit of a byte uses mixer.py with weights of its own.
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from squeeze.codecs.bitmodels.jit import inline, kernel, prefetch
 from squeeze.codecs.bitmodels.logistic import STRETCH, clamp_logit, squash
 from squeeze.codecs.levels import DeepPreset, Preset
 from squeeze.errors import DamagedError
+
+if TYPE_CHECKING:
+    from squeeze.codecs.learned import Start
 
 # Scalars of a model.
 PARTIAL, SHIFT, NODE, KNOWN, MATCHED, LOGIT, MIXED, APM_ROW = range(8)
@@ -266,12 +269,23 @@ def code(m, coder, coded, begin, end, decoding):
     return end
 
 
-def encode(data: np.ndarray, preset: Preset | DeepPreset, record: int = 0, progress: Progress = None) -> bytes | None:
-    """The coded form of uint8 `data`, or None where it would not be shorter."""
+def encode(
+    data: np.ndarray,
+    preset: Preset | DeepPreset,
+    record: int = 0,
+    progress: Progress = None,
+    *,
+    threads: int = 1,
+    start: "Start | None" = None,
+) -> bytes | None:
+    """The coded form of uint8 `data`, or None where it would not be shorter.
+
+    What the presets of levels 4 to 6 alone use: `threads`, which change no byte, and `start`, what a prior knows.
+    """
     if isinstance(preset, DeepPreset):
         from squeeze.codecs import deep
 
-        return deep.encode(data, preset, record, progress)
+        return deep.encode(data, preset, record, progress, threads, start)
     model = build_model(data.copy(), preset, record)
     coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * SPARE, np.uint8)
     arithmetic.start_encoder(coder)
@@ -285,13 +299,20 @@ def encode(data: np.ndarray, preset: Preset | DeepPreset, record: int = 0, progr
 
 
 def decode(
-    payload: bytes, length: int, preset: Preset | DeepPreset, record: int = 0, progress: Progress = None
+    payload: bytes,
+    length: int,
+    preset: Preset | DeepPreset,
+    record: int = 0,
+    progress: Progress = None,
+    *,
+    threads: int = 1,
+    start: "Start | None" = None,
 ) -> np.ndarray:
     """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so."""
     if isinstance(preset, DeepPreset):
         from squeeze.codecs import deep
 
-        return deep.decode(payload, length, preset, record, progress)
+        return deep.decode(payload, length, preset, record, progress, threads, start)
     data = np.zeros(length, np.uint8)
     model = build_model(data, preset, record)
     coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(payload), np.uint8)

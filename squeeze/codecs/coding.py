@@ -1,28 +1,33 @@
 """How one block is coded: filters, models, and the proof that it decodes again."""
 
 import io
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from squeeze import cores
 from squeeze.codecs import blocks, bytewise, container, levels
 from squeeze.codecs.container import Content
-from squeeze.errors import DamagedError, FormatError, LevelError, VerifyError
+from squeeze.errors import DamagedError, FormatError, LevelError, PriorError, VerifyError
 
 if TYPE_CHECKING:
     from squeeze.codecs.lanes import LanguageModel, Layout
+    from squeeze.codecs.learned import Start
+    from squeeze.codecs.prior import Prior
     from squeeze.lm.llamacpp import LlamaCpp, Setup
 
 Progress = Callable[[int], None] | None
 _HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
 BACKENDS = ("exact", "llamacpp")  # what runs the language model
 _MAX_WINDOW = 1 << 17
-_WEIGHTS_DIGITS = 32  # of the model's SHA-256 that a header holds
+_WEIGHTS_DIGITS = 32  # of the SHA-256 of a model or a prior that a header holds
+_SMALL = 1 << 12  # raw bytes below which a prior is used whatever the block seems to hold
+PriorSource: TypeAlias = "Prior | str | os.PathLike | None"
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Coding:
     window: int | None = None
     backend: str = "exact"
     setup: "Setup | None" = None  # of llama.cpp, that a header names
+    prior: "Prior | None" = None
+    short: bool = False  # a short stream, whose one block the prior codes
 
     @classmethod
     def chosen(
@@ -56,11 +63,15 @@ class Coding:
         lanes: int | None,
         window: int | None,
         backend: str | None = None,
+        prior: "PriorSource" = None,
     ) -> "Coding":
-        """For compressing. Raises LevelError or ModelError."""
+        """For compressing. Raises LevelError, ModelError or PriorError."""
         if backend not in (None, *BACKENDS):
             raise LevelError(f"there is no backend {backend!r}: use {' or '.join(BACKENDS)}")
-        coding = cls(level, threads, model, None, None, lanes, window, backend or "exact")
+        known = as_prior(prior)
+        if known and known.level != level:
+            raise LevelError(f"the prior was trained for level {known.level}: leave the level out, or train another")
+        coding = cls(level, threads, model, None, None, lanes, window, backend or "exact", prior=known)
         if level in levels.TOKENWISE:
             if lanes is not None and not 1 <= lanes <= _limits().MAX_LANES:
                 raise LevelError(f"a text is cut into 1 to {_limits().MAX_LANES} lanes")
@@ -77,18 +88,33 @@ class Coding:
         return coding
 
     @classmethod
-    def named(cls, header: dict, threads: int | None = None, model: Path | None = None) -> "Coding":
-        """For decompressing what has this header. Raises FormatError where this version cannot decode it, and
-        ModelError where `model` is given and is not the one that the file needs."""
+    def named(
+        cls,
+        header: dict,
+        threads: int | None = None,
+        model: Path | None = None,
+        prior: "PriorSource" = None,
+        short: bool = False,
+    ) -> "Coding":
+        """For decompressing what has this header. Raises FormatError where this version cannot decode it, ModelError
+        where `model` is given and is not the one that the file needs, and PriorError where `prior` is not."""
+        if short:
+            needed = _needed(header["prior"], prior)
+            return cls(needed.level, threads, prior=needed, short=True)
         if not header:
             return cls(None, threads)
         level = header.get("level")
         if type(level) is not int or level not in levels.AVAILABLE:
             raise FormatError(_LACKS)
         if level not in levels.TOKENWISE:
-            if set(header) != {"level", "numerics"}:
+            wanted = header.get("prior")
+            if set(header) - {"prior"} != {"level", "numerics"}:
                 raise FormatError(_LACKS)
-            return cls(level, threads)
+            if "prior" not in header:
+                return cls(level, threads)
+            if not isinstance(wanted, str) or len(wanted) != _WEIGHTS_DIGITS:
+                raise FormatError(_LACKS)
+            return cls(level, threads, prior=_needed(wanted, prior))
         name, weights = header.get("model"), header.get("weights")
         known = set(header) - {"llamacpp"} == {"level", "numerics", "model", "weights"}
         if not known or not isinstance(name, str) or not isinstance(weights, str) or len(weights) != _WEIGHTS_DIGITS:
@@ -104,12 +130,22 @@ class Coding:
 
     @property
     def blocks_at_a_time(self) -> int:
-        """With a language model the threads work on one block together."""
-        return 1 if self.level in levels.TOKENWISE else self.threads or 1
+        """With a language model the threads work on one block together, with a state-space model two of them do."""
+        threads = 1 if self.level in levels.TOKENWISE else self.threads or 1
+        return max(threads // 2, 1) if self.level in levels.BESIDE else threads
 
     @property
     def threads_of_a_block(self) -> int:
         return self.threads or cores.available()
+
+    @property
+    def threads_of_bytes(self) -> int:
+        """Threads that work on one bytewise block."""
+        return min(self.threads or 1, 2) if self.level in levels.BESIDE else 1
+
+    def start(self, content: Content) -> "Start | None":
+        """What the models of a block begin with: a prior knows one kind of content."""
+        return self.prior.start if self.prior and self.prior.content == content else None
 
     def memory(self, size: int) -> int:
         """About how many bytes compressing `size` bytes of text takes at a level with a language model."""
@@ -132,6 +168,8 @@ class Coding:
             header |= {"model": model.name, "weights": model.identity[:_WEIGHTS_DIGITS]}
             if self.bound:
                 header["llamacpp"] = self._llamacpp.setup.to_json()
+        if self.prior:
+            header["prior"] = self.prior.identity[:_WEIGHTS_DIGITS]
         return header
 
     @cached_property
@@ -155,6 +193,26 @@ class Coding:
         return llamacpp.find(self.model, self.threads_of_a_block, self.lanes or llamacpp.BATCHES[level], window)
 
 
+def as_prior(source: "PriorSource") -> "Prior | None":
+    """The prior that a user named, by itself or by the path of its file. Raises PriorError."""
+    if source is None:
+        return None
+    from squeeze.codecs.prior import Prior
+
+    return source if isinstance(source, Prior) else Prior.read(source)
+
+
+def _needed(identity: str, source: "PriorSource") -> "Prior":
+    """The prior of a file whose header names one that begins with these digits."""
+    if source is None:
+        raise PriorError(f"the file needs the prior {identity[:8]}: name it with --prior")
+    prior = as_prior(source)
+    assert prior
+    if not prior.identity.startswith(identity):
+        raise PriorError(f"the file needs the prior {identity[:8]}, and this is {prior.identity[:8]}")
+    return prior
+
+
 _LACKS = "the file uses a level or parameter that this version lacks: use a newer squeeze"
 
 
@@ -168,6 +226,8 @@ def encode_block(
     data: np.ndarray, content: Content, coding: Coding, verify: bool = True, progress: Progress = None
 ) -> Coded | None:
     """A coded block, or None where storing `data` is no larger."""
+    if coding.prior and data.size < _SMALL and not blocks.is_packed(content):
+        content = coding.prior.content
     if blocks.is_packed(content) or data.size == 0:
         report(progress, data.size * (2 if verify else 1))
         return None
@@ -183,7 +243,7 @@ def encode_block(
         return None
     if verify or coding.bound:
         _verify(coded, data, coding, progress)
-    return coded if len(coded.payload) + _HEADER_COST <= data.size else None
+    return coded if len(coded.payload) + (0 if coding.short else _HEADER_COST) <= data.size else None
 
 
 def _verify(coded: Coded, data: np.ndarray, coding: Coding, progress: Progress) -> None:
@@ -202,11 +262,18 @@ def decode_block(coded: Coded, length: int, coding: Coding, progress: Progress =
     if coding.level is None:
         raise DamagedError("the header names no level, but a block is coded: the file is damaged")
     payload = io.BytesIO(coded.payload)
-    content, _ = container.read_content(payload)
+    if coding.short and coding.prior:
+        content = coding.prior.content
+    else:
+        content, _ = container.read_content(payload)
     if coded.kind == container.TOKENWISE:
         return _decode_tokenwise(payload, length, coding, progress)
     preset = levels.preset(coding.level, content.kind)
-    data = bytewise.decode(payload.read(), length, preset, content.record, progress)
+    data = bytewise.decode(
+        *(payload.read(), length, preset, content.record, progress),
+        threads=coding.threads_of_bytes,
+        start=coding.start(content),
+    )
     if content.kind == "executable":
         blocks.calls_to_relative(data)
     return data
@@ -218,8 +285,14 @@ def _encode_bytewise(data: np.ndarray, content: Content, coding: Coding, progres
         filtered = data.copy()
         blocks.calls_to_absolute(filtered)
     preset = levels.preset(coding.level or 0, content.kind)
-    coded = bytewise.encode(filtered, preset, content.record, progress)
-    return Coded(container.BYTEWISE, container.content_bytes(content) + coded) if coded else None
+    coded = bytewise.encode(
+        *(filtered, preset, content.record, progress),
+        threads=coding.threads_of_bytes,
+        start=coding.start(content),
+    )
+    if coded is None:
+        return None
+    return Coded(container.BYTEWISE, (b"" if coding.short else container.content_bytes(content)) + coded)
 
 
 def _encode_tokenwise(data: np.ndarray, content: Content, coding: Coding, progress: Progress) -> Coded | None:

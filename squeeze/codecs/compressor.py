@@ -10,7 +10,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs import blocks, container, levels
-from squeeze.codecs.coding import Coded, Coding, Progress, decode_block, encode_block, report
+from squeeze.codecs.coding import Coded, Coding, PriorSource, Progress, as_prior, decode_block, encode_block, report
 from squeeze.codecs.container import Content
 from squeeze.errors import DamagedError, FormatError, LevelError, VerifyError
 
@@ -51,10 +51,13 @@ def compress(
     return sink.getvalue()
 
 
-def decompress(data: bytes, *, threads: int | None = None, model: Path | None = None) -> bytes:
-    """Restore what `compress` was given. Raises FormatError or its children, and never returns wrong bytes."""
+def decompress(
+    data: bytes, *, threads: int | None = None, model: Path | None = None, prior: "PriorSource" = None
+) -> bytes:
+    """Restore what `compress` was given. Raises FormatError or its children, ModelError or PriorError, and never
+    returns wrong bytes."""
     sink = io.BytesIO()
-    decompress_stream(io.BytesIO(data), sink, threads=threads, model=model)
+    decompress_stream(io.BytesIO(data), sink, threads=threads, model=model, prior=prior)
     return sink.getvalue()
 
 
@@ -70,6 +73,7 @@ def compress_stream(
     lanes: int | None = None,
     window: int | None = None,
     backend: str | None = None,
+    prior: "PriorSource" = None,
     progress: Progress = None,
 ) -> Totals:
     """Compress a binary file or pipe of any length into `sink`.
@@ -78,22 +82,37 @@ def compress_stream(
     a block. At levels 7 to 9 `model` is the language model, a path (None: the bundled one), each text is cut
     into `lanes`, and a token is predicted from the `window` of tokens before it; `backend` is "exact" (None), or
     "llamacpp" for any GGUF model, in a file that opens on machines like this one only and is always verified.
+    `prior` is a Prior that `train` made, or its file's path: it sets the level, and is needed again to decompress.
     `progress(n)` is told of n more raw bytes coded or verified.
     """
-    level = levels.default()[0] if level is None else level
+    known = as_prior(prior)
+    if level is None:
+        level = known.level if known else levels.default()[0]
     levels.check(level)
     size = levels.DEFAULT_BLOCK if block_size is None else block_size
     if not 1 <= size <= container.MAX_BLOCK:
         raise LevelError(f"a block holds from 1 byte to {container.MAX_BLOCK >> 20} MiB: choose a block size between")
-    coding = Coding.chosen(level, threads, model, lanes, window, backend)
+    coding = Coding.chosen(level, threads, model, lanes, window, backend, known)
+    writer = _Writer(source, sink, coding.header())
+    first = _read_full(source, size)
+    if known and len(first) <= container.MAX_SHORT and len(first) < size:
+        return _write_short(first, sink, replace(coding, short=True), verify, progress)
 
     def encode(part: tuple[np.ndarray, Content]) -> tuple[np.ndarray, Coded | None]:
         return part[0], encode_block(*part, coding, verify, progress)
 
-    writer = _Writer(source, sink, coding.header())
-    for data, coded in _in_order(encode, _parts(source, size), coding.blocks_at_a_time):
+    for data, coded in _in_order(encode, _parts(first, source, size), coding.blocks_at_a_time):
         writer.write_block(data, coded)
     return writer.finish()
+
+
+def _write_short(raw: bytes, sink: BinaryIO, coding: Coding, verify: bool, progress: Progress) -> Totals:
+    """A short stream, which has no index."""
+    assert coding.prior
+    coded = encode_block(np.frombuffer(raw, np.uint8), coding.prior.content, coding, verify, progress)
+    stream = container.short_stream_bytes(coding.prior.identity, raw, coded.payload if coded else None)
+    sink.write(stream)
+    return Totals(len(raw), len(stream))
 
 
 def decompress_stream(
@@ -102,32 +121,37 @@ def decompress_stream(
     *,
     threads: int | None = None,
     model: Path | None = None,
+    prior: "PriorSource" = None,
     progress: Progress = None,
     salvage: bool = False,
 ) -> Totals:
     """Restore every stream of a .sqz file or pipe into `sink`, or only check it where `sink` is None.
 
-    `model` is where the language model lies that a file needs, if it is not found without. With `salvage`
+    `model` is where the language model lies that a file needs, if it is not found without, and `prior` the prior
+    that it was compressed with, or its path. With `salvage`
     damage raises nothing: undamaged blocks are restored in their places, zeros stand for what is missing, and
     `Totals.damage` names it.
     """
     if salvage:
         from squeeze.codecs.salvage import salvage_stream
 
-        return salvage_stream(source, sink, threads, model, progress)
+        return salvage_stream(source, sink, threads, model, prior, progress)
     counted = cast(BinaryIO, _Counted(source))
     raw, first = 0, True
     while (found := container.read_header(counted)) is not None:
-        coding = Coding.named(found[0], threads, model)
-        raw += _decode_stream(counted, sink, coding, found[1], progress)
+        coding = Coding.named(found.fields, threads, model, prior, found.short)
+        if found.short:
+            raw += _decode_short(counted, sink, coding, progress)
+        else:
+            raw += _decode_stream(counted, sink, coding, found.size, progress)
         first = False
     if first:
         raise FormatError("not a .sqz file: it is empty")
     return Totals(raw, counted.tell())
 
 
-def check_raw(data: np.ndarray, checksum: int) -> None:
-    if xxhash.xxh3_64_intdigest(data.data) != checksum:
+def check_raw(data: np.ndarray, checksum: int, short: bool = False) -> None:
+    if not container.is_checksum(xxhash.xxh3_64_intdigest(data.data), checksum, short):
         raise DamagedError("a block's checksum differs: the file is damaged (--salvage restores the other blocks)")
 
 
@@ -208,15 +232,13 @@ def _hashed(pieces: Iterable[bytes], state: xxhash.xxh3_64) -> Iterator[bytes]:
         yield piece
 
 
-def _parts(source: BinaryIO, size: int) -> Iterator[tuple[np.ndarray, Content]]:
-    """The source in parts of one kind of content, at most `size` bytes each."""
-    while True:
-        chunk = _read_full(source, size)
-        if not chunk:
-            return
+def _parts(chunk: bytes, source: BinaryIO, size: int) -> Iterator[tuple[np.ndarray, Content]]:
+    """A chunk and the rest of the source in parts of one kind of content, at most `size` bytes each."""
+    while chunk:
         data = np.frombuffer(chunk, np.uint8)
         for start, end, content in blocks.regions(data):
             yield data[start:end], content
+        chunk = _read_full(source, size)
 
 
 def _read_full(source: BinaryIO, size: int) -> bytes:
@@ -263,6 +285,21 @@ class _Counted:
 
     def tell(self) -> int:
         return self._position
+
+
+def _decode_short(source: BinaryIO, sink: BinaryIO | None, coding: Coding, progress: Progress) -> int:
+    """Decode one short stream after its header; returns its raw size."""
+    block = container.read_short_block_header(source)
+    payload = container.read_exactly(source, block.payload_length)
+    if block.kind == container.STORED:
+        data = np.frombuffer(payload, np.uint8)
+        report(progress, data.size)
+    else:
+        data = decode_block(Coded(block.kind, payload), block.raw_length, coding, progress)
+    check_raw(data, block.checksum, short=True)
+    if sink is not None:
+        sink.write(data.data)
+    return block.raw_length
 
 
 def _decode_stream(

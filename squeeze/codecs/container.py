@@ -8,13 +8,14 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import xxhash
 
 from squeeze.errors import DamagedError, FormatError, TruncatedError
 
 FORMAT_VERSION = 1
+SHORT_VERSION = 2  # of a short stream: one block that a prior codes, with next to nothing around it
 NUMERICS_VERSION = 1
 MAGIC = b"\xf5SQ"
 END_MARK = b"QS"
@@ -23,11 +24,15 @@ END, STORED, BYTEWISE, TOKENWISE = 0, 1, 2, 3
 CODECS = {STORED: "stored", BYTEWISE: "bytewise", TOKENWISE: "tokenwise"}
 
 MAX_HEADER = 1 << 16
+MAX_SHORT = (1 << 16) - 1  # raw bytes of a short stream
 MAX_BLOCK = 1 << 28  # raw bytes of a coded block; a stored block may have any length
 MAX_INDEX = 1 << 28
 _FOOTER = 8
+_PRIOR_BYTES = 4  # of a prior's SHA-256 in a short stream
+_SHORT_CHECKSUM = (1 << 32) - 1
 _LEAST_BLOCK = 12  # bytes of the smallest block header
 _PIECE = 1 << 20
+_CUT = "the file ends too early: it was cut off, and its end is missing"
 
 
 KINDS_OF_CONTENT = ("other", "text", "executable", "table")
@@ -55,7 +60,8 @@ class Block:
     raw_length: int
     coded_offset: int  # of the block's header
     coded_length: int  # with the header
-    checksum: int  # XXH3-64 of the raw bytes
+    payload_length: int
+    checksum: int  # XXH3-64 of the raw bytes; in a short stream its lower half
 
     @property
     def codec(self) -> str:
@@ -67,11 +73,20 @@ class Stream:
     """One complete .sqz stream: a file is one or several of them."""
 
     header: dict
+    short: bool
     blocks: list[Block]
     offset: int
     coded_size: int
     raw_size: int
     checksum: int  # XXH3-64 of the raw bytes
+
+
+class Header(NamedTuple):
+    """What a stream begins with."""
+
+    fields: dict
+    size: int  # in bytes
+    short: bool
 
 
 @dataclass(frozen=True)
@@ -113,7 +128,7 @@ def read_exactly(file: BinaryIO, count: int) -> bytes:
     while count:
         part = file.read(min(count, _PIECE))
         if not part:
-            raise TruncatedError("the file ends too early: it was cut off, and its end is missing")
+            raise TruncatedError(_CUT)
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
@@ -137,8 +152,8 @@ def header_bytes(header: dict) -> bytes:
     return body + check16(body)
 
 
-def read_header(file: BinaryIO) -> tuple[dict, int] | None:
-    """A stream's header and its size in bytes; None where the file ends instead."""
+def read_header(file: BinaryIO) -> Header | None:
+    """A stream's header; None where the file ends instead."""
     magic = file.read(len(MAGIC))
     if not magic:
         return None
@@ -146,6 +161,8 @@ def read_header(file: BinaryIO) -> tuple[dict, int] | None:
         raise FormatError("not a .sqz file: it does not begin with the .sqz mark")
     magic += read_exactly(file, len(MAGIC) - len(magic))
     version = read_exactly(file, 1)
+    if version[0] == SHORT_VERSION:
+        return Header({"prior": read_exactly(file, _PRIOR_BYTES).hex()}, len(MAGIC) + 1 + _PRIOR_BYTES, True)
     if version[0] != FORMAT_VERSION:
         raise FormatError(f"format version {version[0]} is unknown: decompress with a newer squeeze")
     length, length_bytes = read_varint(file)
@@ -164,7 +181,7 @@ def read_header(file: BinaryIO) -> tuple[dict, int] | None:
     numerics = header.get("numerics", NUMERICS_VERSION)
     if type(numerics) is not int or numerics != NUMERICS_VERSION:
         raise FormatError(f"numerics version {numerics} is unknown: decompress with a newer squeeze")
-    return header, len(body) + 2
+    return Header(header, len(body) + 2, False)
 
 
 def block_header_bytes(kind: int, raw_length: int, payload_length: int, checksum: int) -> bytes:
@@ -194,6 +211,30 @@ def read_block_header(file: BinaryIO) -> BlockHeader | None:
     if kind != STORED and not 1 <= payload_length <= raw_length <= MAX_BLOCK:
         raise DamagedError("a block's lengths are impossible: the file is damaged")
     return BlockHeader(kind, raw_length, payload_length, int.from_bytes(checksum, "little"), len(body) + 2)
+
+
+def short_stream_bytes(prior: str, raw: bytes, payload: bytes | None) -> bytes:
+    """A short stream. `prior` is an identity in hexadecimal digits; without a payload the raw bytes are stored."""
+    header = MAGIC + bytes([SHORT_VERSION]) + bytes.fromhex(prior)[:_PRIOR_BYTES]
+    checksum = (xxhash.xxh3_64_intdigest(raw) & _SHORT_CHECKSUM).to_bytes(4, "little")
+    return header + varint(len(raw)) + varint(len(payload or b"")) + checksum + (payload or raw)
+
+
+def read_short_block_header(file: BinaryIO) -> BlockHeader:
+    """What stands between the header of a short stream and its payload."""
+    raw_length, seen = read_varint(file)
+    payload_length, more = read_varint(file)
+    checksum = read_exactly(file, 4)
+    if not payload_length <= raw_length <= MAX_SHORT:
+        raise DamagedError("a block's lengths are impossible: the file is damaged")
+    kind = BYTEWISE if payload_length else STORED
+    size = len(seen) + len(more) + len(checksum)
+    return BlockHeader(kind, raw_length, payload_length or raw_length, int.from_bytes(checksum, "little"), size)
+
+
+def is_checksum(digest: int, checksum: int, short: bool) -> bool:
+    """Whether the XXH3-64 of raw bytes is what a block header says."""
+    return (digest & _SHORT_CHECKSUM if short else digest) == checksum
 
 
 def content_bytes(content: Content) -> bytes:
@@ -247,7 +288,7 @@ def read_following_index(file: BinaryIO, written: Index) -> None:
 def read_index_before(file: BinaryIO, end: int) -> tuple[Index, int]:
     """The index of the stream that ends at offset `end`, and where that stream starts."""
     if end < _FOOTER:
-        raise TruncatedError("the file ends too early: it was cut off, and its end is missing")
+        raise TruncatedError(_CUT)
     file.seek(end - _FOOTER)
     footer = read_exactly(file, _FOOTER)
     if footer[-2:] != END_MARK:
@@ -267,24 +308,85 @@ def read_index_before(file: BinaryIO, end: int) -> tuple[Index, int]:
 
 
 def read_index(file: BinaryIO) -> list[Stream]:
-    """Every stream of a seekable .sqz file, from its indexes and block headers alone."""
+    """Every stream of a seekable .sqz file, without decoding: from the indexes, or from the front where there are
+    short streams, which have none."""
     end = file.seek(0, io.SEEK_END)
     if end == 0:
         raise FormatError("not a .sqz file: it is empty")
     file.seek(0)
-    read_header(file)  # a file that is not .sqz is named as such, whatever its end
+    first = read_header(file)  # a file that is not .sqz is named as such, whatever its end
+    if first is not None and first.short:
+        return _with_raw_offsets(_streams_from_front(file, end))
+    try:
+        return _with_raw_offsets(_streams_from_end(file, end))
+    except FormatError as error:
+        try:
+            streams = _streams_from_front(file, end)
+        except FormatError:
+            streams = []
+        if not any(stream.short for stream in streams):
+            raise error from None
+        return _with_raw_offsets(streams)
+
+
+def _streams_from_end(file: BinaryIO, end: int) -> list[Stream]:
     streams: list[Stream] = []
     while end:
         index, start = read_index_before(file, end)
         streams.append(_stream(file, index, start, end))
         end = start
-    return _with_raw_offsets(streams[::-1])
+    return streams[::-1]
+
+
+def _streams_from_front(file: BinaryIO, end: int) -> list[Stream]:
+    streams, start = [], 0
+    while start < end:
+        file.seek(start)
+        found = read_header(file)
+        assert found is not None
+        if found.short:
+            header = read_short_block_header(file)
+            block = _block(header, "stored" if header.kind == STORED else "prior", 0, start + found.size)
+            finish = block.coded_offset + block.coded_length
+            stream = Stream(found.fields, True, [block], start, finish - start, header.raw_length, header.checksum)
+        else:
+            index = _walk_blocks(file, found.size, end)
+            stream = _stream(file, index, start, file.tell())
+            finish = start + stream.coded_size
+        if finish > end:
+            raise TruncatedError(_CUT)
+        streams.append(stream)
+        start = finish
+    return streams
+
+
+def _walk_blocks(file: BinaryIO, header_size: int, end: int) -> Index:
+    """The index of the stream whose header was just read, from its block headers; leaves the file at its end."""
+    index = Index(header_size)
+    while (header := read_block_header(file)) is not None:
+        if header.payload_length > end - file.tell():
+            raise TruncatedError(_CUT)
+        index.entries.append((header.raw_length, header.size + header.payload_length))
+        file.seek(header.payload_length, io.SEEK_CUR)
+    length = len(index_bytes(index))
+    body = bytes([END]) + read_exactly(file, length - 1)
+    index.checksum = int.from_bytes(body[-_FOOTER - 8 : -_FOOTER], "little")
+    if index_bytes(index) != body:
+        raise DamagedError("the index does not agree with the blocks: the file is damaged")
+    return index
+
+
+def _block(header: BlockHeader, content: str, raw_offset: int, offset: int) -> Block:
+    length = header.size + header.payload_length
+    return Block(
+        header.kind, content, raw_offset, header.raw_length, offset, length, header.payload_length, header.checksum
+    )
 
 
 def _stream(file: BinaryIO, index: Index, start: int, end: int) -> Stream:
     file.seek(start)
     found = read_header(file)
-    if found is None or found[1] != index.header_size:
+    if found is None or found.short or found.size != index.header_size:
         raise DamagedError("the index does not agree with the header: the file is damaged")
     blocks, offset, raw_offset = [], start + index.header_size, 0
     for raw, coded in index.entries:
@@ -293,10 +395,10 @@ def _stream(file: BinaryIO, index: Index, start: int, end: int) -> Stream:
         if header is None or header.raw_length != raw or header.size + header.payload_length != coded:
             raise DamagedError("the index does not agree with the blocks: the file is damaged")
         content = "stored" if header.kind == STORED else str(read_content(file)[0])
-        blocks.append(Block(header.kind, content, raw_offset, raw, offset, coded, header.checksum))
+        blocks.append(_block(header, content, raw_offset, offset))
         offset += coded
         raw_offset += raw
-    return Stream(found[0], blocks, start, end - start, raw_offset, index.checksum)
+    return Stream(found.fields, False, blocks, start, end - start, raw_offset, index.checksum)
 
 
 def _with_raw_offsets(streams: list[Stream]) -> list[Stream]:

@@ -27,13 +27,13 @@ from squeeze.codecs.deepmodel import (
     mix,
     select,
 )
+from squeeze.codecs.learned import NO_SSM, Start, build_models
 from squeeze.codecs.levels import DeepPreset
 from squeeze.errors import DamagedError
 
 SPARE = 64  # bytes: more than one byte of input can add to the coded bytes
 STEP = 1 << 13
 Progress = Callable[[int], None] | None
-_NO_SSM = ssm.Sizes(16, 16, 8, 1, 4)  # stands in where a preset has none, and is never asked
 
 
 @inline
@@ -95,17 +95,21 @@ def _run(
     decoding: bool,
     progress: Progress,
     threads: int,
+    start: Start | None,
 ) -> tuple[np.ndarray, bool]:
-    """Code all of `data`; the coder, and whether the end was reached."""
-    model = build_model(data, preset, record)
-    network = ssm.build(preset.ssm or _NO_SSM)
+    """Code all of `data` that follows the text of `start`; the coder, and whether the end was reached."""
+    if start:
+        model, network = build_models(data, preset, record, start)
+    else:
+        model, network = build_model(data, preset, record), ssm.build(preset.ssm or NO_SSM)
+    span = (start.memory.text.size if start else 0, data.size)
     coder = np.zeros(3, np.uint64)
     if decoding:
         arithmetic.start_decoder(coder, coded)
     else:
         arithmetic.start_encoder(coder)
     drive = _beside if threads > 1 and preset.ssm else _alone
-    for count in drive(model, network, coder, coded, data.size, decoding):
+    for count in drive(model, network, coder, coded, span, decoding):
         if count < 0:
             return coder, False
         if progress:
@@ -113,25 +117,29 @@ def _run(
     return coder, True
 
 
-def _alone(model: Any, network: Any, coder: np.ndarray, coded: np.ndarray, size: int, decoding: bool) -> Iterator[int]:
+def _alone(
+    model: Any, network: Any, coder: np.ndarray, coded: np.ndarray, span: tuple[int, int], decoding: bool
+) -> Iterator[int]:
     """Code in steps small enough to notice an interrupt between them; yields their lengths, or -1 and ends."""
-    for begin in range(0, size, STEP):
-        end = min(begin + STEP, size)
+    for begin in range(*span, STEP):
+        end = min(begin + STEP, span[1])
         if code(model, network, coder, coded, begin, end, decoding, True) < end:
             yield -1
             return
         yield end - begin
 
 
-def _beside(model: Any, network: Any, coder: np.ndarray, coded: np.ndarray, size: int, decoding: bool) -> Iterator[int]:
+def _beside(
+    model: Any, network: Any, coder: np.ndarray, coded: np.ndarray, span: tuple[int, int], decoding: bool
+) -> Iterator[int]:
     """The same, with training in a second thread."""
     training: Future[None] | None = None
     with ThreadPoolExecutor(1) as pool:
-        begin = 0
-        while begin < size:
+        begin = span[0]
+        while begin < span[1]:
             chunk = network.acts.tokens.shape[1]
-            complete = begin + chunk - int(network.place[ssm.BYTE]) + (begin == 0)
-            expected = min(complete, size)
+            complete = begin + chunk - int(network.place[ssm.BYTE]) + (begin == span[0])
+            expected = min(complete, span[1])
             end = code(model, network, coder, coded, begin, expected, decoding, False)
             if training:
                 training.result()
@@ -147,11 +155,17 @@ def _beside(model: Any, network: Any, coder: np.ndarray, coded: np.ndarray, size
 
 
 def encode(
-    data: np.ndarray, preset: DeepPreset, record: int = 0, progress: Progress = None, threads: int = 1
+    data: np.ndarray,
+    preset: DeepPreset,
+    record: int = 0,
+    progress: Progress = None,
+    threads: int = 1,
+    start: Start | None = None,
 ) -> bytes | None:
-    """The coded form of uint8 `data`, or None where it would not be shorter."""
+    """The coded form of uint8 `data`, or None where it would not be shorter. `start` is what a prior knows."""
     coded = np.zeros(data.size + 4 * SPARE, np.uint8)
-    coder, complete = _run(data.copy(), coded, preset, record, False, progress, threads)
+    known = np.concatenate([start.memory.text, data]) if start else data.copy()
+    coder, complete = _run(known, coded, preset, record, False, progress, threads, start)
     if not complete:
         return None
     length = arithmetic.finish_encoder(coder, coded)
@@ -159,10 +173,18 @@ def encode(
 
 
 def decode(
-    payload: bytes, length: int, preset: DeepPreset, record: int = 0, progress: Progress = None, threads: int = 1
+    payload: bytes,
+    length: int,
+    preset: DeepPreset,
+    record: int = 0,
+    progress: Progress = None,
+    threads: int = 1,
+    start: Start | None = None,
 ) -> np.ndarray:
     """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so."""
-    data, coded = np.zeros(length, np.uint8), np.frombuffer(bytearray(payload), np.uint8)
-    if not _run(data, coded, preset, record, True, progress, threads)[1]:
+    coded = np.frombuffer(bytearray(payload), np.uint8)
+    text = start.memory.text if start else np.zeros(0, np.uint8)
+    data = np.concatenate([text, np.zeros(length, np.uint8)])
+    if not _run(data, coded, preset, record, True, progress, threads, start)[1]:
         raise DamagedError("a block's coded bytes end too early: the file is damaged")
-    return data
+    return data[text.size :]

@@ -22,7 +22,7 @@ from squeeze.codecs.levels import DeepPreset
 # Scalars of a model.
 PARTIAL, SHIFT, NODE, KNOWN, MATCHED, LOGIT, MIXED, OUTLOOK, SSM_ENTRY = range(9)
 # Settings of a model.
-RECORD, BUCKETS, RUN_MASK, SETS, SSM = range(5)
+RECORD, BUCKETS, RUN_MASK, SETS, SSM, LEARNED = range(6)
 # Rates of a model: of a weight set used for long, what is added at first, how fast that fades, of the last layer.
 RATE, FIRST_RATE, FADING, FINAL_RATE = range(4)
 
@@ -79,21 +79,25 @@ class Model(NamedTuple):
     apms: np.ndarray  # uint32 [_APMS * _APM_ROWS, STEPS]
     apm_rows: np.ndarray
     ssm_map: np.ndarray  # uint32 [32 * 192]
+    learned: np.ndarray  # uint8: slots of a prior, settings[LEARNED] buckets of them; only read
+    learned_counters: np.ndarray  # the same memory as uint16
 
 
-def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0) -> Model:
-    """Fresh models for one block; table sizes follow from the block's length."""
+def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0, known: int = 0) -> Model:
+    """Fresh models for one block, the first `known` bytes of `data` left out; table sizes follow from its length."""
     n, matches, sets = len(preset.contexts), len(preset.matches), preset.selectors
     width = -(-(_PER_CONTEXT * n + 2 * matches + 5) // 16) * 16
     deep = -(-sets // 16) * 16
-    buckets = min(max(data.size * n // 6, 1 << 8), preset.buckets)  # two slots for a byte and context, a third of them
+    buckets = min(
+        max((data.size - known) * n // 6, 1 << 8), preset.buckets
+    )  # two slots for a byte and context, a third of them
     match_bits = min(max(data.size.bit_length(), 8), 22)
     slots = aligned_zeros(buckets * evidence.BUCKET)
     run_bits = min(max(data.size.bit_length(), 8), 20)
     rows = np.array(_SET_ROWS[:sets])
     model = Model(
         data=data,
-        settings=np.array([record, buckets, (1 << run_bits) - 1, sets, preset.ssm is not None], np.int64),
+        settings=np.array([record, buckets, (1 << run_bits) - 1, sets, preset.ssm is not None, 0], np.int64),
         rates=np.array(preset.rates, np.float32),
         scalars=np.zeros(16, np.int64),
         registers=np.zeros(around.REGISTERS, np.uint64),
@@ -119,7 +123,7 @@ def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0) -> Model:
         match_maps=np.full(matches * match.ENTRIES, match.START_ENTRY, np.uint32),
         match_inputs=np.zeros(2 * matches, np.int32),
         inputs=np.zeros(width, np.float32),
-        weights=np.full(int(rows.sum()) * width, _START_WEIGHT, np.float32),
+        weights=np.zeros(int(rows.sum()) * width, np.float32),  # but the first row, which the others begin as
         first_row=np.array([sum(_SET_ROWS[:k]) for k in range(len(_SET_ROWS))], np.int64),
         rows=np.zeros(len(_SET_ROWS), np.int64),
         visits=np.zeros(int(rows.sum()), np.int32),
@@ -132,7 +136,10 @@ def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0) -> Model:
         ssm_map=np.repeat(((np.arange(32, dtype=np.uint32) * 2 + 1) << 26) | _START_COUNT, _OUTLOOKS * 8).astype(
             np.uint32
         ),
+        learned=slots[:0],
+        learned_counters=slots.view(np.uint16)[:0],
     )
+    model.weights[:width] = _START_WEIGHT
     model.scalars[PARTIAL] = 1
     return model
 
@@ -145,8 +152,11 @@ def _find_slots(m, salt):
     for i in range(n):
         evidence.fetch(m.slots, mix_hash(m.hashes[i], salt), buckets)
     for i in range(n):
-        slot = evidence.find_slot(m.slots, m.counters, mix_hash(m.hashes[i], salt), buckets)
+        h = mix_hash(m.hashes[i], salt)
+        slot = evidence.find_slot(m.slots, m.counters, h, buckets)
         m.history_at[i] = evidence.histories_at(slot)
+        if m.settings[LEARNED] and m.slots[m.history_at[i] + 1] == 0:
+            evidence.recall(m.slots, m.counters, slot, m.learned, m.learned_counters, h, m.settings[LEARNED])
         m.counter_at[i] = evidence.counters_at(slot)
     m.scalars[NODE] = 1
 

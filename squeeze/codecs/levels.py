@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 AVAILABLE = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 DEEP = (4, 5, 6)  # many contexts, and a state-space model trained on the way
+BESIDE = (5, 6)  # that model may be trained in a second thread
 TOKENWISE = (7, 8, 9)  # text goes through a language model
 DEFAULT = 3
 

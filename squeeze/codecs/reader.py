@@ -5,7 +5,7 @@ import os
 from bisect import bisect_right
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import xxhash
@@ -15,33 +15,51 @@ from squeeze.codecs.coding import Coded, Coding, decode_block
 from squeeze.codecs.compressor import check_raw
 from squeeze.errors import DamagedError
 
+if TYPE_CHECKING:
+    from squeeze.codecs.prior import Prior
+
 
 def open(
-    file: str | os.PathLike | BinaryIO, *, threads: int | None = None, model: Path | None = None
+    file: str | os.PathLike | BinaryIO,
+    *,
+    threads: int | None = None,
+    model: Path | None = None,
+    prior: "Prior | str | os.PathLike | None" = None,
 ) -> io.BufferedReader:
     """Open a .sqz file for reading its raw content anywhere.
 
     `file` is a path or a seekable binary file, which stays open until the
     result is closed. Only the blocks that are read are decoded, each is checked, and
-    the latest is kept. Raises FormatError or its children.
+    the latest is kept. `prior` is the one that the file was compressed with, if it was. Raises FormatError or its
+    children, and PriorError.
     """
     if not isinstance(file, str | os.PathLike):
-        return io.BufferedReader(SqueezeFile(file, threads, model))
+        return io.BufferedReader(SqueezeFile(file, threads, model, prior))
     with ExitStack() as opened:  # closes the file again if it cannot be read
         source = opened.enter_context(Path(file).open("rb"))
-        reader: io.BufferedReader = io.BufferedReader(SqueezeFile(source, threads, model))
+        reader: io.BufferedReader = io.BufferedReader(SqueezeFile(source, threads, model, prior))
         opened.pop_all()
         return reader
+
+
+def _payload_offset(block: container.Block) -> int:
+    return block.coded_offset + block.coded_length - block.payload_length
 
 
 class SqueezeFile(io.RawIOBase):
     """The raw reader behind `open`."""
 
-    def __init__(self, source: BinaryIO, threads: int | None = None, model: Path | None = None):
+    def __init__(
+        self,
+        source: BinaryIO,
+        threads: int | None = None,
+        model: Path | None = None,
+        prior: "Prior | str | os.PathLike | None" = None,
+    ):
         self._source = source
         self._blocks: list[tuple[container.Block, Coding]] = []
         for stream in container.read_index(source):
-            coding = Coding.named(stream.header, threads, model)
+            coding = Coding.named(stream.header, threads, model, prior, stream.short)
             self._blocks += [(block, coding) for block in stream.blocks if block.raw_length]
         self._starts = [block.raw_offset for block, _ in self._blocks]
         self._size = sum(block.raw_length for block, _ in self._blocks)
@@ -74,39 +92,32 @@ class SqueezeFile(io.RawIOBase):
         start = self._position - block.raw_offset
         count = min(len(buffer), block.raw_length - start)
         if block.kind == container.STORED:
-            buffer[:count] = self._read_stored(number, block, start, count)
+            buffer[:count] = self._read_stored(number, block, coding.short, start, count)
         else:
             self._decode(number, block, coding)
             buffer[:count] = self._data[start : start + count].tobytes()
         self._position += count
         return count
 
-    def _payload(self, block: container.Block) -> container.BlockHeader:
-        """Place the source at the payload."""
-        self._source.seek(block.coded_offset)
-        header = container.read_block_header(self._source)
-        if header is None:
-            raise DamagedError("the index does not agree with the blocks: the file is damaged")
-        return header
-
-    def _read_stored(self, number: int, block: container.Block, start: int, count: int) -> bytes:
+    def _read_stored(self, number: int, block: container.Block, short: bool, start: int, count: int) -> bytes:
         if number not in self._checked:
             state = xxhash.xxh3_64()
-            for piece in container.copy_pieces(self._source, self._payload(block).payload_length):
+            self._source.seek(_payload_offset(block))
+            for piece in container.copy_pieces(self._source, block.payload_length):
                 state.update(piece)
-            if state.intdigest() != block.checksum:
+            if not container.is_checksum(state.intdigest(), block.checksum, short):
                 raise DamagedError("a stored block's checksum differs: the file is damaged")
             self._checked.add(number)
-        self._payload(block)
-        self._source.seek(start, io.SEEK_CUR)
+        self._source.seek(_payload_offset(block) + start)
         return container.read_exactly(self._source, count)
 
     def _decode(self, number: int, block: container.Block, coding: Coding) -> None:
         if number == self._number:
             return
-        payload = container.read_exactly(self._source, self._payload(block).payload_length)
+        self._source.seek(_payload_offset(block))
+        payload = container.read_exactly(self._source, block.payload_length)
         data = decode_block(Coded(block.kind, payload), block.raw_length, coding)
-        check_raw(data, block.checksum)
+        check_raw(data, block.checksum, coding.short)
         self._number, self._data = number, data
 
     def close(self) -> None:

@@ -13,9 +13,9 @@ from typing import BinaryIO
 import xxhash
 
 from squeeze.codecs import container
-from squeeze.codecs.coding import Coded, Coding, Progress, decode_block
+from squeeze.codecs.coding import Coded, Coding, PriorSource, Progress, decode_block
 from squeeze.codecs.compressor import Totals
-from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError
+from squeeze.errors import DamagedError, FormatError, ModelError, PriorError, SqueezeError
 
 _Place = tuple[int, int]  # where a block's header lies, and the raw length of the block
 
@@ -25,6 +25,7 @@ def salvage_stream(
     sink: BinaryIO | None,
     threads: int | None = None,
     model: Path | None = None,
+    prior: PriorSource = None,
     progress: Progress = None,
 ) -> Totals:
     """Write what can be restored, with zeros for what cannot; the totals name every missing range.
@@ -40,7 +41,7 @@ def salvage_stream(
         streams, reason = _by_walk(file, end)
     raw, damage = 0, []
     for start, places in streams:
-        coding = _coding(file, start, threads, model)
+        coding = _coding(file, start, threads, model, prior)
         for offset, length in places:
             pieces = _restore(file, offset, length, coding, progress)
             if pieces is None:
@@ -74,15 +75,23 @@ def _by_index(file: BinaryIO, end: int) -> list[tuple[int, list[_Place]]] | None
 def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], str | None]:
     """(start, blocks) of every stream, from the front, and why the walk ended early, if it did."""
     streams: list[tuple[int, list[_Place]]] = []
-    written = container.Index(0)
+    written, short = container.Index(0), False
     file.seek(0)
     try:
         while (start := file.tell()) < end:
             found = container.read_header(file)
             if found is None:
                 break
-            written = container.Index(found[1])
             streams.append((start, []))
+            if found.short:
+                short = True
+                block = container.read_short_block_header(file)
+                streams[-1][1].append((file.tell() - block.size, block.raw_length))
+                file.seek(block.payload_length, io.SEEK_CUR)
+                if file.tell() > end:
+                    return streams, "the file was cut off"
+                continue
+            written = container.Index(found.size)
             while (header := container.read_block_header(file)) is not None:
                 offset = file.tell() - header.size
                 if file.tell() + header.payload_length > end:
@@ -97,15 +106,15 @@ def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], 
         if not streams:
             raise
         return streams, str(error)
-    return streams, "the index is damaged"
+    return streams, None if short else "the index is damaged"
 
 
-def _coding(file: BinaryIO, start: int, threads: int | None, model: Path | None) -> Coding:
+def _coding(file: BinaryIO, start: int, threads: int | None, model: Path | None, prior: PriorSource) -> Coding:
     """What the header of the stream at `start` names; no level where it is damaged."""
     try:
         file.seek(start)
         found = container.read_header(file)
-        return Coding.named(found[0], threads, model) if found else Coding(None)
+        return Coding.named(found.fields, threads, model, prior, found.short) if found else Coding(None)
     except FormatError:
         return Coding(None)
 
@@ -114,7 +123,7 @@ def _restore(file: BinaryIO, offset: int, length: int, coding: Coding, progress:
     """The raw bytes of the block at `offset` in pieces, or None where it is damaged."""
     try:
         file.seek(offset)
-        header = container.read_block_header(file)
+        header = container.read_short_block_header(file) if coding.short else container.read_block_header(file)
         if header is None or header.raw_length != length:
             return None
         if header.kind == container.STORED:
@@ -122,14 +131,16 @@ def _restore(file: BinaryIO, offset: int, length: int, coding: Coding, progress:
             for piece in container.copy_pieces(file, length):
                 state.update(piece)
             file.seek(offset + header.size)
-            return container.copy_pieces(file, length) if state.intdigest() == header.checksum else None
+            right = container.is_checksum(state.intdigest(), header.checksum, coding.short)
+            return container.copy_pieces(file, length) if right else None
         coded = Coded(header.kind, container.read_exactly(file, header.payload_length))
         data = decode_block(coded, length, coding, progress)
-    except ModelError:
+    except (ModelError, PriorError):
         raise
     except SqueezeError:
         return None
-    return [data.tobytes()] if xxhash.xxh3_64_intdigest(data.data) == header.checksum else None
+    right = container.is_checksum(xxhash.xxh3_64_intdigest(data.data), header.checksum, coding.short)
+    return [data.tobytes()] if right else None
 
 
 def _zeros(length: int) -> Iterable[bytes]:

@@ -8,19 +8,15 @@ otherwise, as experts merged into one tensor, is expanded while it is loaded.
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
-from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.errors import FormatError
-from squeeze.integrations.quantised import Expand, QuantisedLoader
-from squeeze.packing import tensorfile
-from squeeze.packing.load import torch_dtype
+from squeeze.integrations.loading import Description, Expand, Leaves, Loader, by_module, named
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.sparse24 import METHOD, SparseFormat
 
@@ -28,47 +24,31 @@ _FORMAT = SparseFormat()
 
 
 @register_quantization_config(METHOD)
-class SparseConfig(QuantizationConfigMixin):
-    """The `quantization_config` of a pruned folder: see docs/format.md."""
+class SparseConfig(Description):
+    """The `quantization_config` of a pruned folder."""
 
-    def __init__(self, **described: Any):
-        self.quant_method = METHOD  # type: ignore[assignment]
-        self.described = {key: value for key, value in described.items() if key != "quant_method"}
-        self.dtype = described.get("dtype")
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"quant_method": METHOD, **self.described}
+    method = METHOD
 
 
-class _ExpandSparse(Expand):
-    def weight(self, module: str, tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-        return _FORMAT.weight(module, tensors).dequantize(dtype)
+class _Expand(Expand):
+    def weight(self, module: str, leaves: Leaves, dtype: torch.dtype) -> torch.Tensor:
+        return _FORMAT.weight(module, named(module, leaves)).dequantize(dtype)
 
 
 @register_quantizer(METHOD)
-class SparseLoader(QuantisedLoader):
-    """Gives every layer whose weight is sparse in the checkpoint the buffers that are stored for it."""
+class SparseLoader(Loader):
+    """Layers with sparse weights."""
 
     serialized_names = {"weight": ["weight", *_FORMAT.leaves]}  # noqa: RUF012
-    expand = _ExpandSparse
+    expand = _Expand
 
-    def check(self) -> None:
-        _FORMAT.check(self.quantization_config.to_dict())
+    def check(self, described: dict[str, Any]) -> None:
+        _FORMAT.check(described)
 
-    def stored(self, files: list[str]) -> dict[str, dict[str, torch.Tensor]]:
-        modules: dict[str, dict[str, torch.Tensor]] = {}
-        for name in files:
-            for tensor in tensorfile.read(Path(name)).tensors:
-                module, _, leaf = tensor.name.rpartition(".")
-                if leaf in _FORMAT.leaves:
-                    dtype = torch_dtype(tensor.dtype, tensor.name)
-                    modules.setdefault(module, {})[leaf] = torch.empty(tensor.shape, dtype=dtype, device="meta")
-        return {module: leaves for module, leaves in modules.items() if "sparse_mask" in leaves}
+    def modules_of(self, names: Iterable[str]) -> Mapping[str, Iterable[str]]:
+        return by_module(names, _FORMAT.leaves, "sparse_mask")
 
-    def layer(self, name: str, module: nn.Module, stored: dict[str, torch.Tensor]) -> nn.Module:
-        weight, bias = module._parameters["weight"], module._parameters["bias"]
-        assert weight is not None
-        outputs, inputs = reversed(weight.shape) if isinstance(module, Conv1D) else weight.shape
+    def layer(self, name: str, inputs: int, outputs: int, stored: Leaves, bias: torch.Tensor | None) -> nn.Module:
         if "sparse_values" not in stored or "sparse_grid" not in stored:
             raise FormatError(f"{name}: parts of its sparse weight are missing")
-        return Sparse24Linear(inputs, outputs, stored, None if bias is None else bias.data)
+        return Sparse24Linear(inputs, outputs, stored, bias)

@@ -105,8 +105,13 @@ class Activations:
         unfinished = self.path.with_suffix(".unfinished")
         with unfinished.open("wb") as sink:
             for hidden in sequences:
-                sink.write(hidden.float().cpu().contiguous().numpy().tobytes())
+                sink.write(self.as_bytes(hidden))
         unfinished.replace(self.path)
+
+    @staticmethod
+    def as_bytes(hidden: torch.Tensor) -> bytes:
+        """One sequence as it lies in the file."""
+        return hidden.float().cpu().contiguous().numpy().tobytes()
 
     def read(self, device: torch.device) -> Iterator[torch.Tensor]:
         """[L, H] each."""
@@ -135,7 +140,8 @@ class Statistics:
         x = x.reshape(-1, x.shape[-1]).float()
         if self.hessian is None:
             self.hessian = torch.zeros((x.shape[1], x.shape[1]), device=x.device)
-        self.hessian.addmm_(x.T, x)
+        for first, last in _strips(x.shape[1]):  # what is below the diagonal is the same, and copied in the end
+            self.hessian[first:last, first:].addmm_(x[:, first:last].T, x[:, first:])
         self.count += len(x)
         if original is not None:
             if self.cross is None:
@@ -144,9 +150,18 @@ class Statistics:
 
     def finish(self) -> None:
         """Turn sums into means."""
+        if self.hessian is not None:
+            for first, last in _strips(len(self.hessian)):
+                self.hessian[last:, first:last] = self.hessian[first:last, last:].T
         for sums in (self.hessian, self.cross):
             if sums is not None:
                 sums.div_(self.count)
+
+
+def _strips(size: int) -> Iterator[tuple[int, int]]:
+    """Eight or fewer ranges that a side of a square matrix is cut into."""
+    step = max(128, -(-size // 8))
+    return ((first, min(first + step, size)) for first in range(0, size, step))
 
 
 def corrected(weight: torch.Tensor, statistics: Statistics, share: float, damping: float = 0.01) -> torch.Tensor:

@@ -14,6 +14,7 @@ __all__ = ["Estimate", "estimate"]
 
 _BLOCK = re.compile(r"(.*?\.\d+)\.")
 _BASE = 500 << 20  # bytes of torch and transformers themselves
+_SHARED = 0.6  # of the matrices: those that share inputs share their statistics
 _SWEEP = 12  # times the products that the sweep over a matrix costs beside its O I^2 multiplications
 
 
@@ -34,6 +35,7 @@ def estimate(source: Path | str, tokens: int, correction: bool, device: str = "c
     """tokens: of calibration, 0 for none. Raises FormatError where `source` is not a checkpoint."""
     checkpoint = Checkpoint.open(source)
     blocks: dict[str, int] = {}
+    seen: dict[str, int] = {}  # inputs of a block's matrices, those that share inputs counted again
     outer, largest, squares, multiplications, width = 0, 0, 0, 0, 0
     for name in checkpoint.files:
         shape = checkpoint.info(name).shape
@@ -44,18 +46,20 @@ def estimate(source: Path | str, tokens: int, correction: bool, device: str = "c
         blocks[match[1]] = blocks.get(match[1], 0) + prod(shape)
         if len(shape) == 2:
             rows, inputs = shape
+            seen[match[1]] = seen.get(match[1], 0) + inputs
             squares += inputs * inputs
             multiplications += rows * inputs * inputs
             largest = max(largest, 20 * rows * inputs + 40 * inputs * inputs)
             width = max(width, min(rows, inputs))
-    copies = 2 if correction else 1
-    memory = max(4 * copies * max(blocks.values(), default=0) + largest, 2 * outer) + _BASE
+    memory = max(4 * max(blocks.values(), default=0) + largest, 2 * outer) + _BASE
     if not tokens:
         return Estimate(memory, 0, 2 * sum(blocks.values()) * 100 / _speed(device))
-    forward = 2 * sum(blocks.values()) * tokens * 2.2 * copies  # each block runs about 2.2 times for its stages
-    gram = 2 * squares * tokens * copies * 0.6  # matrices that share inputs share their statistics
-    total = forward + gram + _SWEEP * multiplications
-    return Estimate(memory, 4 * 2 * copies * tokens * width, total / _speed(device))
+    runs, products, streams = (3.2, 1.6, 2) if correction else (2.2, 0.6, 1)  # runs of a block; its stages' are partial
+    forward = 2 * sum(blocks.values()) * tokens * runs
+    gram = 2 * squares * tokens * products * _SHARED
+    recorded = max(seen.values(), default=0) * _SHARED if correction else 0
+    disk = 4 * tokens * (2 * streams * width + recorded)
+    return Estimate(memory, int(disk), (forward + gram + _SWEEP * multiplications) / _speed(device))
 
 
 def _speed(device: str) -> float:

@@ -2,15 +2,15 @@
 
 A block's inputs come from the blocks before it as they were compressed. Inside a block the linear modules are taken
 in the order in which they run, those that share an input together, and each sees what the ones before it have become.
-One block is in memory (twice where the original runs beside it); hidden states are in files, and every finished block
-is, so a stopped run goes on from there. What is done to a matrix is a method's, how it is stored a format's.
+One block is in memory; hidden states are in files, and every finished block is, so a stopped run goes on from there.
+What is done to a matrix is a method's, how it is stored a format's.
 """
 
-import copy
 import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch import nn
 from squeeze import __version__
 from squeeze.errors import SqueezeError
 from squeeze.model import calibration
-from squeeze.model.calibration import Activations, Stage, Statistics
+from squeeze.model.calibration import Activations, Recorder, Stage, Statistics
 from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.model.method import HessianError, Method, Result, layer_error
 from squeeze.model.network import Call, Network, is_linear, run_block, weight_of
@@ -202,14 +202,14 @@ def _calibrated_block(
     job: Job, name: str, chosen: list[str], inputs: list[Activations], outputs: list[Activations], call: Call
 ) -> dict[str, Done]:
     """Compress the modules of a block stage by stage, then write what comes out of it."""
-    block = job.network.load(name)
-    original = copy.deepcopy(block) if job.correction else None
-    device = job.network.device
+    block, device = job.network.load(name), job.network.device
     done: dict[str, Done] = {}
     with torch.inference_mode():
         trials = (lambda hidden=hidden: run_block(block, hidden, call) for hidden in inputs[0].read(device))
-        for stage in calibration.stages(block, chosen, trials):
-            found = _statistics(block, original, stage, inputs, call, device)
+        planned = calibration.stages(block, chosen, trials)
+        theirs = _original(job, block, planned, inputs[1], outputs[1], call) if job.correction else {}
+        for stage in planned:
+            found = _statistics(block, stage, inputs[0], theirs, call, device)
             for group in stage.groups:
                 for leaf in group:
                     module = block.get_submodule(leaf)
@@ -218,29 +218,52 @@ def _calibrated_block(
         for leaf in chosen:
             if leaf not in done:
                 done[leaf] = _compressed(job, f"{name}.{leaf}", block.get_submodule(leaf), Statistics())
-        for stream, network, before in zip(outputs, (block, original), inputs, strict=False):
-            stream.write(run_block(network or block, hidden, call) for hidden in before.read(device))
+        outputs[0].write(run_block(block, hidden, call) for hidden in inputs[0].read(device))
+    for recorded in theirs.values():
+        recorded.path.unlink()
     return done
+
+
+def _original(
+    job: Job, block: nn.Module, planned: list[Stage], before: Activations, after: Activations, call: Call
+) -> dict[str, Activations]:
+    """Run a block that is not compressed yet: what comes out of it goes to a file, and so do the inputs of each group,
+    by the name of its first module; not those of experts, where the compressed block may send other tokens."""
+    firsts = [group[0] for stage in planned for group in stage.groups if ".experts." not in f".{group[0]}"]
+    widths = {name: weight_of(block.get_submodule(name)).shape[1] for name in firsts}
+    files = {
+        name: Activations(job.work / f"{name}.inputs", before.count, before.length, widths[name]) for name in firsts
+    }
+    with ExitStack() as stack:
+        sinks = {name: stack.enter_context(file.path.open("wb")) for name, file in files.items()}
+
+        def outputs() -> Iterator[torch.Tensor]:
+            for hidden in before.read(job.network.device):
+                seen: dict[str, torch.Tensor] = {}
+                with Recorder(block, firsts, seen.__setitem__):
+                    yield run_block(block, hidden, call)
+                for name, x in seen.items():
+                    sinks[name].write(files[name].as_bytes(x))
+
+        after.write(outputs())
+    return files
 
 
 def _statistics(
     block: nn.Module,
-    original: nn.Module | None,
     stage: Stage,
-    inputs: list[Activations],
+    inputs: Activations,
+    originals: Mapping[str, Activations],
     call: Call,
     device: torch.device,
 ) -> dict[str, Statistics]:
     """Of each group's inputs, by the name of its first module."""
     found = {group[0]: Statistics() for group in stage.groups}
-    for hiddens in zip(*(stream.read(device) for stream in inputs), strict=True):
-        seen = calibration.record(block, stage.groups, lambda: run_block(block, hiddens[0], call))  # noqa: B023
-        theirs: dict[str, torch.Tensor] = {}
-        if original is not None:
-            theirs = calibration.record(original, stage.groups, lambda: run_block(original, hiddens[1], call))  # noqa: B023
+    theirs = {name: originals[name].read(device) for name in found if name in originals}
+    for hidden in inputs.read(device):
+        seen = calibration.record(block, stage.groups, lambda: run_block(block, hidden, call))  # noqa: B023
         for name, x in seen.items():
-            routed = ".experts." in f".{name}"  # the original may send other tokens there
-            found[name].add(x, None if routed else theirs.get(name))
+            found[name].add(x, next(theirs[name]) if name in theirs else None)
     for statistics in found.values():
         statistics.finish()
     return found
@@ -331,8 +354,7 @@ def _unnamed(network: Network, name: str) -> list[str]:
 
 
 def _read_layers(work: Path, name: str) -> list[Layer]:
-    found = json.loads((work / f"{name}.json").read_text())
-    return [Layer(**{**one, "shape": tuple(one["shape"]), "notes": tuple(one["notes"])}) for one in found]
+    return [Layer.from_json(one) for one in json.loads((work / f"{name}.json").read_text())]
 
 
 def _finish(job: Job, report: Report, source: Path, started: float) -> None:

@@ -1,9 +1,9 @@
 """What became of a model: sizes, errors and fallbacks, layer by layer, as JSON, a table or a model card's section."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from squeeze.errors import QualityError
 from squeeze.model.evaluate import Quality
@@ -29,6 +29,10 @@ class Layer:
     notes: tuple[str, ...] = ()
     sparsity: float = 0.0
     pattern: str | None = None
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Self:
+        return cls(**{**found, "shape": tuple(found["shape"]), "notes": tuple(found["notes"])})
 
 
 @dataclass
@@ -85,6 +89,16 @@ class Report:
                 )
         if self.after and self.after.kl_mean is not None and max_kl is not None and not self.after.kl_mean <= max_kl:
             raise QualityError(f"{self.target}: the mean KL divergence is {self.after.kl_mean:.4f}, above {max_kl:g}")
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Self:
+        """The inverse of as_json."""
+        given = {entry.name: found[entry.name] for entry in fields(cls)}
+        given["layers"] = [Layer.from_json(layer) for layer in found["layers"]]
+        for name in ("before", "after"):
+            given[name] = Quality(**found[name]) if found[name] else None
+        given["packed"] = tuple(found["packed"]) if found["packed"] else None
+        return cls(**given)
 
     def as_json(self) -> dict[str, Any]:
         derived = {"bits_per_weight": self.bits_per_weight, "bits_per_parameter": self.bits_per_parameter}

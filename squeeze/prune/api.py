@@ -1,5 +1,6 @@
 """`squeeze.prune`: a checkpoint, a method and a way to store what is left, put together."""
 
+import json
 import tempfile
 from collections.abc import Iterable
 from dataclasses import fields
@@ -13,6 +14,7 @@ from squeeze.errors import SqueezeError
 from squeeze.model.calibration import calibration_tokens
 from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.pipeline import Progress, Writer, compress
+from squeeze.model.report import NAME as REPORT
 from squeeze.model.report import Report
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod
@@ -26,7 +28,7 @@ from squeeze.prune.wanda import Wanda
 from squeeze.quant.api import calibration_name, float_type
 from squeeze.quant.gptq import GPTQ
 
-__all__ = ["METHODS", "make_method", "prune"]
+__all__ = ["METHODS", "make_method", "prune", "recovered"]
 
 METHODS: dict[str, type[PruningMethod]] = {"magnitude": Magnitude, "wanda": Wanda, "sparsegpt": SparseGPT, "slim": SLiM}
 
@@ -42,6 +44,7 @@ def prune(
     dense: bool = False,
     permute: bool = False,
     correction: float = 1.0,
+    recover: float = 0.0,
     ignore: Iterable[str] = (),
     seed: int = 0,
     resume: bool = False,
@@ -53,8 +56,8 @@ def prune(
 
     source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
     calibration, samples, sequence_length, seed: as model/calibration.py has them. dense: store zeros like all else, for
-    any loader. correction, ignore, resume: as model/pipeline.py has them. Raises SqueezeError for all that a user can
-    mend.
+    any loader. correction, ignore, resume: as model/pipeline.py has them. recover: minutes of training afterwards
+    (retrain.py). Raises SqueezeError for all that a user can mend.
     """
     if isinstance(source, nn.Module):
         given = {name: value for name, value in locals().items() if name not in ("source", "method")}
@@ -62,6 +65,8 @@ def prune(
             source.save_pretrained(saved)  # type: ignore[operator]
             return prune(saved, method, **given)
     source = Path(source)
+    if recover and (dense or method.quantises):
+        raise SqueezeError("recovery takes neither quantised weights nor a dense folder")
     checkpoint = Checkpoint.open(source)
     needed = method.needs_hessian
     used = needed or permute
@@ -73,7 +78,7 @@ def prune(
     if used:
         settings |= {"samples": samples, "sequence_length": sequence_length, "seed": seed, "correction": correction}
         settings["calibration"] = calibration_name(calibration)
-    return compress(
+    report = compress(
         source,
         out,
         method,
@@ -88,6 +93,38 @@ def prune(
         checkpoint=checkpoint,
         progress=progress,
     )
+    if not recover:
+        return report
+    given = {"calibration": calibration, "samples": samples, "sequence_length": sequence_length, "seed": seed}
+    return recovered(source, Path(out), minutes=recover, device=device, progress=progress, **given)
+
+
+def recovered(
+    original: Path,
+    target: Path,
+    *,
+    minutes: float,
+    calibration: str | Path | torch.Tensor | None = None,
+    samples: int = 128,
+    sequence_length: int = 512,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    **options: Any,
+) -> Report:
+    """Retrain a pruned folder in place (retrain.py, whose options they are), and report what it has become."""
+    from squeeze.prune.retrain import recover
+
+    tokens = calibration_tokens(original, calibration, samples, sequence_length, seed, device)
+    found = json.loads((target / REPORT).read_text())
+    done = recover(original, target, tokens, minutes=minutes, seed=seed, device=device, progress=progress, **options)
+    report = Report.from_json(found)
+    report.settings |= {"recovery": f"{done.steps} steps"}
+    checkpoint = Checkpoint.open(target)
+    report.stored_bytes = checkpoint.bytes_of(checkpoint.files)
+    report.seconds = round(report.seconds + done.seconds, 3)
+    report.write(target)
+    return report
 
 
 def make_method(

@@ -1,4 +1,4 @@
-"""The commands prune, apply and advise. Only click and the standard library are imported."""
+"""The commands on pruned models: prune, apply, expand and advise. Only click and the standard library are imported."""
 
 import json
 from pathlib import Path
@@ -34,6 +34,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--rank", default=0.1, metavar="X", help="SLiM: rank of the adapters as a share of the inputs (0.1).")
 @click.option("--dense", is_flag=True, help="Store zeros like all else, for any loader.")
 @click.option("--correction", default=1.0, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (1).")
+@click.option("--recover", default=0.0, metavar="MINUTES", type=click.FloatRange(0), help="Retrain so long (0).")
 @click.option("--calibration", metavar="FILE", help="Text, .jsonl, a data set's name, or self (default).")
 @click.option("--samples", default=128, metavar="N", type=click.IntRange(1), help="Calibration sequences (128).")
 @click.option("--sequence-length", default=512, metavar="L", type=click.IntRange(2), help="Tokens of each (512).")
@@ -77,6 +78,62 @@ def prune(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, 
         report.check(**allowed)
     except QualityError as error:
         raise Worse(str(error)) from error
+
+
+@click.command()
+@click.argument("recipe", metavar="RECIPE.yaml", type=_PATH)
+@click.argument("source", metavar="IN", type=_PATH)
+@click.argument("target", metavar="OUT", type=_PATH)
+@click.option("--text", metavar="FILE", type=_PATH, help="Measure the quality on this text, before and after.")
+@click.option("--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only.")
+@click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
+@computing
+@saying
+def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Do what a recipe says to a model's folder: prune, quantize, factorize, recover and pack, in few passes.
+
+    \b
+    A recipe is YAML:
+      calibration: wiki.txt
+      steps:
+        - prune: {pattern: "2:4", permute: true}
+        - quantize: {bits: 4, group_size: 128}
+        - pack
+
+    Example: squeeze apply recipe.yaml my-model my-model-small
+    """
+    from squeeze.model.recipe import apply as run
+
+    use(threads)
+    with steps(target.name, quiet) as progress:
+        reports = run(recipe, source, target, overwrite=options.pop("force"), progress=progress, **options)
+    if as_json:
+        click.echo(json.dumps([report.as_json() for report in reports]))
+    else:
+        click.echo("\n\n".join(report.table() for report in reports))
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=_PATH)
+@click.argument("target", metavar="OUT", type=_PATH)
+@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
+@saying
+def expand(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
+    """Write the zeros of a pruned folder out, so that any other tool reads it.
+
+    IN is what `squeeze prune` wrote, or of the formats sparse-24-bitmask or marlin-24, which compressed-tensors no
+    longer reads.
+
+    Example: squeeze expand my-model-24 my-model-dense
+    """
+    from squeeze.prune.expand import expand as run
+
+    size = run(source, target, overwrite=force)
+    if as_json:
+        click.echo(json.dumps({"command": "expand", "input": str(source), "output": str(target), "bytes": size}))
+    elif not quiet:
+        click.echo(f"{target}: {size} bytes of weights", err=True)
 
 
 @click.command()

@@ -1,7 +1,8 @@
 """Readers of two formats of compressed-tensors that it no longer decompresses: sparse-24-bitmask and marlin-24.
 
-The layouts are those of compressed-tensors 0.9 to 0.12 (Apache-2.0), which wrote them; marlin-24 is that of Sparse-Marlin
-(Castro et al. 2024, arXiv 2408.11743), whose metadata is in the order of CUTLASS's interleaved sparse operands.
+The layouts are those of compressed-tensors 0.9 to 0.12 (Apache-2.0), which wrote them; marlin-24 is that of
+Sparse-Marlin (Castro et al. 2024, arXiv 2408.11743), whose metadata is in the order of CUTLASS's interleaved sparse
+operands.
 """
 
 from collections.abc import Mapping
@@ -44,7 +45,7 @@ def bitmask(name: str, tensors: Mapping[str, torch.Tensor]) -> SparseTensor:
 
 
 def marlin(name: str, tensors: Mapping[str, torch.Tensor], bits: int = 4) -> SparseTensor:
-    """A weight [O, I] of marlin-24, on a symmetric grid of 4 or 8 bits: weight_packed int32 [I / 32, O * 16 * bits / 32],
+    """A weight [O, I] of marlin-24, on a symmetric grid of 4 or 8 bits: weight_packed int32 [I / 32, O * bits / 2],
     tiles of 16 kept inputs by 16 outputs in the order in which a warp of Sparse-Marlin loads them; meta int16
     [I / 32, 2 O], where values lie; scale_packed float16 [G, O].
 

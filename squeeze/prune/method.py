@@ -26,6 +26,11 @@ class PruningMethod(ABC):
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[SparseTensor]:
         """As Method.compress."""
 
+    @property
+    def quantises(self) -> bool:
+        """Whether the weights kept lie on a grid."""
+        return False
+
     @abstractmethod
     def fallback(self) -> Method:
         """As Method.fallback."""

@@ -81,7 +81,8 @@ def input_squares(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "c
     """The mean square of each input of every linear module in the blocks, float32 [I], on tokens."""
     network = Network(checkpoint, device)
     network.check(tokens)
-    calls, sums = network.calls(tokens), {}
+    calls = network.calls(tokens)
+    sums: dict[str, torch.Tensor] = {}
     width = network.model.config.get_text_config().hidden_size
     with tempfile.TemporaryDirectory() as folder:
         before = Activations(Path(folder) / "0", len(tokens), tokens.shape[1], width)
@@ -92,7 +93,7 @@ def input_squares(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "c
 
             def note(leaf: str, x: torch.Tensor, name: str = name) -> None:
                 found = x.reshape(-1, x.shape[-1]).float().square().sum(0) / tokens.numel()
-                sums[f"{name}.{leaf}"] = sums.get(f"{name}.{leaf}", 0) + found
+                sums[f"{name}.{leaf}"] = sums.get(f"{name}.{leaf}", torch.zeros(())) + found
 
             after = Activations(Path(folder) / str(number + 1), len(tokens), tokens.shape[1], width)
             with Recorder(block, leaves, note):

@@ -41,6 +41,10 @@ class SLiM(PruningMethod):
         if not 0 < self.rank <= 1 or self.rounds < 1:
             raise SqueezeError(f"a rank of {self.rank:g} of the smaller side: it is above 0 and at most 1")
 
+    @property
+    def quantises(self) -> bool:
+        return self.base.quantises
+
     def fallback(self) -> Method:
         return self.base.fallback()
 

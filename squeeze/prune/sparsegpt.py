@@ -46,6 +46,10 @@ class SparseGPT(PruningMethod):
         """The paper's own algorithm: nothing after the sweep."""
         return cls(**{"refine": 0, "reconstruct": 0, "exact": True, **options})  # type: ignore[arg-type]
 
+    @property
+    def quantises(self) -> bool:
+        return self.quantizer is not None
+
     def fallback(self) -> Magnitude:
         return Magnitude(pattern=self.pattern)
 

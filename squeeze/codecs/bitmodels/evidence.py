@@ -64,6 +64,22 @@ def find_slot(slots, counters, h, buckets):
 
 
 @inline
+def recall(slots, counters, slot, learned, learned_counters, h, buckets):
+    """Give a fresh slot what the slots `learned` know of hash `h`, if they do."""
+    bucket = bucket_of(h, buckets)
+    check, more = np.uint8(h), np.uint16(h >> np.uint64(8))
+    line = bucket * BUCKET
+    for k in range(_SLOTS):
+        source, values = line + _SLOT * k, (line >> 1) + 32 + 16 * k
+        if learned[source] == check and learned_counters[values] == more:
+            at, value_at = histories_at(slot), counters_at(slot)
+            for i in range(1, _SLOT):
+                slots[at + i] = learned[source + i]
+                counters[value_at + i] = learned_counters[values + i]
+            return
+
+
+@inline
 def histories_at(slot):
     return (slot >> 2) * BUCKET + (slot & 3) * _SLOT
 

@@ -1,0 +1,112 @@
+"""Recovery: a pruned model is trained to give the original's distribution again, and every zero stays one.
+
+MaskLoRA (PERP, Zimmer et al. 2023, arXiv 2312.15230): a weight W with mask M is W + (B A) * M while it is trained, with
+B and A of low rank, so the sum keeps the mask and is stored as W was. The norms are trained, too. What is learned and
+how a run is saved is model/heal.py's.
+"""
+
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from squeeze.errors import SqueezeError
+from squeeze.model.evaluate import load_model
+from squeeze.model.heal import Healing, _Run, _write
+from squeeze.model.pipeline import Progress
+from squeeze.model.work import digest, stamps
+from squeeze.prune.linear import Sparse24Linear
+from squeeze.prune.sparse24 import SparseFormat
+from squeeze.prune.tensor import SparseTensor
+from squeeze.work import work_folder
+
+__all__ = ["MaskLoRA", "recover"]
+
+
+class MaskLoRA(nn.Module):
+    """y = x (W + (B A) * M)^T + b. left: B^T, float32 [R, O], 0 at first; right: A, [R, I]."""
+
+    def __init__(self, sparse: SparseTensor, bias: torch.Tensor | None, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        outputs, inputs = sparse.shape
+        rank = min(rank, outputs, inputs)
+        self.pattern = sparse.pattern
+        self.stored = sparse
+        self.register_buffer("base", sparse.dequantize(), persistent=False)
+        self.register_buffer("mask", sparse.mask, persistent=False)
+        self.bias = None if bias is None else nn.Parameter(bias.float(), requires_grad=False)
+        self.left = nn.Parameter(torch.zeros((rank, outputs)))
+        self.right = nn.Parameter(torch.randn((rank, inputs), generator=generator) * inputs**-0.5)
+
+    def change(self) -> torch.Tensor:
+        """(B A) * M, float32 [O, I]."""
+        return (self.left.T @ self.right).masked_fill(~self.get_buffer("mask"), 0.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.get_buffer("base") + self.change(), self.bias)
+
+    def merged(self) -> SparseTensor:
+        """The weight as it was stored, with what was learned, of the same mask."""
+        values = self.stored.values
+        assert isinstance(values, torch.Tensor)
+        found = (values.float() + self.change().detach().cpu()).to(values.dtype)
+        return SparseTensor(found, self.stored.mask, self.pattern, self.stored.adapters)
+
+
+def recover(
+    original: Path | str,
+    target: Path | str,
+    tokens: torch.Tensor,
+    *,
+    minutes: float,
+    steps: int | None = None,
+    rank: int = 32,
+    rate: float = 1e-3,
+    batch: int = 2,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Healing:
+    """Retrain a pruned folder in place, which is replaced when all is done; a run that was stopped goes on.
+
+    tokens: [N, L] sequences, in random order. minutes: of training, at most; steps: or so many steps. rank: of what is
+    added; rate: the largest step size of Adam; batch: sequences a step. Raises SqueezeError where the folder has no
+    sparse weights in floating point.
+    """
+    original, target = Path(original), Path(target)
+    started = time.perf_counter()
+    student = load_model(target, torch.float32, device).requires_grad_(False)
+    changed = _opened(student, rank, seed, device)
+    if not changed:
+        raise SqueezeError(f"{target}: has no sparse weights in floating point to retrain")
+    trained = {f"{name}.{leaf}": getattr(layer, leaf) for name, layer in changed.items() for leaf in ("left", "right")}
+    norms = {name: value for name, value in student.named_parameters() if "norm" in name and value.ndim == 1}
+    teacher = load_model(original, torch.float32, device).requires_grad_(False)
+    task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
+    task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "rank": rank}
+    with work_folder(target, "recovering", task) as work:
+        run = _Run(student, teacher, {**trained, **norms}, tokens, rate, batch, 0.0, seed, work / "state.pt")
+        total = steps or 0
+        run.go(60 * minutes, steps, (lambda count: progress("recovery", run.step, total)) if progress else None)
+        values = dict(norms)
+        for name, layer in changed.items():
+            payload = SparseFormat().tensors("", layer.merged())[".sparse_values"]
+            values[f"{name}.sparse_values"] = nn.Parameter(payload, requires_grad=False)
+        _write(target, work, student, values)
+    return Healing(run.step, tuple(run.losses), time.perf_counter() - started)
+
+
+def _opened(model: nn.Module, rank: int, seed: int, device: str) -> dict[str, MaskLoRA]:
+    """Puts a layer that can be trained in the place of every sparse one in floating point."""
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[str, MaskLoRA] = {}
+    for name, module in list(model.named_modules()):
+        if isinstance(module, Sparse24Linear):
+            sparse = module.sparse()
+            if isinstance(sparse.values, torch.Tensor):
+                bias = None if module.bias is None else module.bias.detach()
+                found[name] = MaskLoRA(sparse, bias, rank, generator).to(device)
+                model.set_submodule(name, found[name])
+    return found
