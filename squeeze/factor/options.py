@@ -31,6 +31,7 @@ _FAMILY_SHARES = (0.95, 0.9, 0.8, 0.7, 0.6)  # of a matrix's values that are tri
 _STEPS = 24  # numbers of channels that are tried
 _MOST_CHANNELS = 0.3  # of an MLP that may go
 _MOST_OF_HEADS = 0.6  # of the values or rotary pairs of heads that may go
+_GROUP = 16  # channels that go at a time
 _PRICED = (0.1, 0.3, 1.0)  # of the channels that may go, where prices are taken
 _MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 _VALUES = ("self_attn.v_proj", "self_attn.o_proj")
@@ -42,7 +43,7 @@ Maker = Callable[[float], Method]
 class Scene:
     """What options are made for (`seen`) and priced by (`held`). bits: of a stored value. families: other makers of
     methods by share of stored values. whitened, weighted: by name, what low rank costs (see `tails`) without and with
-    regard to gradients."""
+    regard to gradients. paths: by block, the order in which channels of its MLP go."""
 
     network: Network
     model: nn.Module
@@ -53,6 +54,7 @@ class Scene:
     whitened: dict[str, torch.Tensor] = field(default_factory=dict)
     weighted: dict[str, torch.Tensor] = field(default_factory=dict)
     factors: dict[str, float] = field(default_factory=dict)
+    paths: dict[str, modular.Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, seen in self.seen.items():
@@ -140,7 +142,7 @@ def _mlp(scene: Scene, block: str, parts: tuple[Unit, ...]) -> Unit:
     down, seen = scene.weight(f"{block}.mlp.down_proj"), scene.seen[f"{block}.mlp.down_proj"]
     outputs, width = down.shape
     most = int(_MOST_CHANNELS * width)
-    path = modular.channels(down, seen, most)
+    path = scene.paths[block] = modular.channels(down, seen, most, group=_GROUP)
     counts = sorted({round(most * (i + 1) / _STEPS) for i in range(_STEPS)})
     at = sorted({max(1, round(most * share)) for share in _PRICED})
     prices = [
@@ -202,8 +204,8 @@ def edited(scene: Scene, block: str, edit: tuple[str, int]) -> dict[str, torch.T
 def _edited_mlp(scene: Scene, block: str, count: int) -> dict[str, torch.Tensor]:
     matrices = {leaf: scene.weight(f"{block}.mlp.{leaf}_proj") for leaf in ("gate", "up", "down")}
     seen = scene.whole(f"{block}.mlp.down_proj")
-    gone = modular.channels(matrices["down"], seen, count).order
-    return {f"mlp.{leaf}_proj": tensor for leaf, tensor in modular.without_channels(matrices, seen, gone).items()}
+    out = modular.without_channels(matrices, seen, scene.paths[block].order[:count])
+    return {f"mlp.{leaf}_proj": tensor for leaf, tensor in out.items()}
 
 
 def _edited_values(scene: Scene, block: str, count: int) -> dict[str, torch.Tensor]:
