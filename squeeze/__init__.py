@@ -23,7 +23,8 @@ if TYPE_CHECKING:
         TruncatedError,
         VerifyError,
     )
-    from squeeze.factor.api import densify, factorize
+    from squeeze.factor.api import factorize
+    from squeeze.model.densify import densify
     from squeeze.packing.load import load
     from squeeze.packing.pack import pack
     from squeeze.packing.unpack import unpack, verify
@@ -50,7 +51,7 @@ _HOMES = {
     "prune": "squeeze.prune.api",
     "SparseGPT": "squeeze.prune.sparsegpt",
     "factorize": "squeeze.factor.api",
-    "densify": "squeeze.factor.api",
+    "densify": "squeeze.model.densify",
     "GPTQ": "squeeze.quant.gptq",
     "RTN": "squeeze.quant.rtn",
     "SqueezeError": "squeeze.errors",

@@ -378,9 +378,9 @@ for _command in (packing.pack, packing.unpack, packing.verify, packing.inspect):
     main.add_command(_command)
 for _command in (models.import_, models.quantize, models.evaluate):
     main.add_command(_command)
-for _command in (factors.factorize, factors.densify):
+for _command in (factors.factorize, models.densify):
     main.add_command(_command)
 for _command in (caches.kv_eval, caches.generate):
     main.add_command(_command)
-for _command in (pruning.prune, pruning.apply, pruning.expand, pruning.advise):
+for _command in (pruning.prune, pruning.apply, pruning.advise):
     main.add_command(_command)

@@ -66,7 +66,7 @@ def test_every_architecture_loads_and_densifies(tmp_path, folders, kind):
     wanted, found = logits(folders(kind)), logits(tmp_path / "out")
     assert not torch.equal(wanted, found)
     assert distance(found, wanted) < 0.4
-    size = api.densify(tmp_path / "out", tmp_path / "dense")
+    size = squeeze.densify(tmp_path / "out", tmp_path / "dense")
     assert size == sum(
         tensor.nbytes for path in folders(kind).glob("*.safetensors") for tensor in load_file(path).values()
     )
@@ -133,7 +133,7 @@ def test_outliers_and_bits(tmp_path, folders):
         )
         assert report.bits_per_weight < 0.9 * bits + 1.2
     assert distance(logits(tmp_path / "8"), logits(folders("llama"))) < 0.6
-    api.densify(tmp_path / "8", tmp_path / "dense")
+    squeeze.densify(tmp_path / "8", tmp_path / "dense")
     assert distance(logits(tmp_path / "dense"), logits(tmp_path / "8")) < 0.02
 
 
@@ -177,8 +177,8 @@ def test_what_cannot_be_done_is_said(tmp_path, folders):
         squeeze.factorize(folders("llama"), "svd", target_bytes=10**9, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="method 'cp' is unknown: choose from plan, svd"):
         squeeze.factorize(folders("llama"), "cp", out=tmp_path / "no")
-    with pytest.raises(FormatError, match="is not factorised"):
-        api.densify(folders("llama"), tmp_path / "no")
+    with pytest.raises(FormatError, match="its weights are dense"):
+        squeeze.densify(folders("llama"), tmp_path / "no")
     with pytest.raises(SqueezeError, match="has no factors in floating point to heal"):
         heal(folders("llama"), folders("llama"), TOKENS, minutes=0.01)
     assert not (tmp_path / "no").exists()
@@ -193,11 +193,11 @@ def test_damaged_folders_are_refused(tmp_path, folders):
     broken[f"{name}.pivots"] = torch.zeros_like(broken[f"{name}.pivots"])
     save_file(broken, path, {"format": "pt"})
     with pytest.raises(FormatError, match=f"{name}: the tensors of a pivoted matrix do not fit together"):
-        api.densify(tmp_path / "out", tmp_path / "no")
+        squeeze.densify(tmp_path / "out", tmp_path / "no")
     del broken[f"{name}.pivots"]
     save_file(broken, path, {"format": "pt"})
     with pytest.raises(FormatError, match=f"{name}: the tensors base, coefficients make no matrix"):
-        api.densify(tmp_path / "out", tmp_path / "no")
+        squeeze.densify(tmp_path / "out", tmp_path / "no")
     assert not (tmp_path / "no").exists()
 
 
@@ -216,4 +216,7 @@ def test_the_commands(tmp_path, folders):
     assert dense.exit_code == 0 and dense.stderr.endswith("bytes of weights\n")
     wrong = run.invoke(main, ["densify", str(tmp_path / "dense"), str(tmp_path / "more")])
     assert wrong.exit_code == 1
-    assert wrong.stderr == f"Error: {tmp_path / 'dense'}: is not factorised; `squeeze factorize` makes such folders\n"
+    assert (
+        wrong.stderr
+        == f"Error: {tmp_path / 'dense'}: its weights are dense, or stored in a form that squeeze does not know\n"
+    )

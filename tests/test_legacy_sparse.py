@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from squeeze.cli import main
 from squeeze.errors import FormatError
+from squeeze.model.densify import densify
 from squeeze.prune import legacy
-from squeeze.prune.expand import expand
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.pattern import Pattern
 from squeeze.prune.sparse24 import SparseFormat
@@ -111,7 +111,7 @@ def test_marlin(bits, outputs, inputs, groups):
         legacy.marlin("a", {name: t for name, t in stored.items() if name != "a.meta"}, bits)
 
 
-def test_folders_are_expanded(tmp_path):
+def test_folders_are_made_dense(tmp_path):
     source, out = tmp_path / "sparse", tmp_path / "out"
     source.mkdir()
     weight = pruned(64, 64)
@@ -126,7 +126,7 @@ def test_folders_are_expanded(tmp_path):
     groups = {"config_groups": {"group_0": {"weights": {"num_bits": 8}}}}
     described = {"model_type": "llama", "torch_dtype": "bfloat16", "quantization_config": groups}
     (source / "config.json").write_text(json.dumps(described))
-    done = CliRunner().invoke(main, ["expand", str(source), str(out), "--json"])
+    done = CliRunner().invoke(main, ["densify", str(source), str(out), "--json"])
     assert done.exit_code == 0 and json.loads(done.stdout)["bytes"] == 3 * 64 * 64 * 2 + 16, done.output
     found = load_file(out / "model.safetensors")
     assert found.keys() == {"a.weight", "b.weight", "c.weight", "norm.weight"}
@@ -134,6 +134,6 @@ def test_folders_are_expanded(tmp_path):
     wanted = torch.tensor([-128.0, -128, 0, 0]).repeat(64, 16)
     assert torch.equal(found["b.weight"].float(), wanted)
     assert "quantization_config" not in json.loads((out / "config.json").read_text())
-    with pytest.raises(FormatError, match="has no sparse weights"):
-        expand(out, tmp_path / "again")
+    with pytest.raises(FormatError, match="its weights are dense"):
+        densify(out, tmp_path / "again")
     assert not (tmp_path / "again").exists()

@@ -11,8 +11,8 @@ import squeeze
 from squeeze.cli import main
 from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError
 from squeeze.model.checkpoint import Checkpoint
+from squeeze.model.densify import densify
 from squeeze.model.evaluate import load_model
-from squeeze.prune.expand import expand
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.pattern import Pattern
@@ -75,7 +75,7 @@ def test_every_architecture(tmp_path, folders, kind):
     wanted, found = logits(tmp_path / "dense"), logits(tmp_path / "sparse")
     assert torch.equal(wanted, found)
     assert not torch.equal(wanted, logits(folders(kind)))
-    expand(tmp_path / "sparse", tmp_path / "expanded")
+    densify(tmp_path / "sparse", tmp_path / "expanded")
     dense, expanded = (load_file(tmp_path / name / "model.safetensors") for name in ("dense", "expanded"))
     assert dense.keys() == expanded.keys() and all(torch.equal(dense[name], expanded[name]) for name in dense)
     layers = [module for module in load_model(tmp_path / "sparse").modules() if isinstance(module, Sparse24Linear)]

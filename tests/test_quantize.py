@@ -136,6 +136,10 @@ def test_formats_hold_the_same_weights(tmp_path, folders, format):
     assert report.stored_bytes < 0.75 * report.raw_bytes
     for name, weight in read(tmp_path / "out").weights():
         assert torch.equal(weight.dequantize(torch.bfloat16).float(), wanted[f"{name}.weight"])
+    squeeze.densify(tmp_path / "out", tmp_path / "again")
+    assert "quantization_config" not in json.loads((tmp_path / "again" / "config.json").read_text())
+    found = load_model(tmp_path / "again").state_dict()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "qwen2_moe"])

@@ -1,6 +1,5 @@
-"""`squeeze.factorize` and `densify`: a checkpoint, a method or a plan, and a folder of factors; and back."""
+"""`squeeze.factorize`: a checkpoint, a method or a plan, and a folder of factors."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -9,30 +8,24 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from squeeze.errors import FormatError, SqueezeError
+from squeeze.errors import SqueezeError
 from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form
-from squeeze.factor.forms import modules_of, read_form
 from squeeze.factor.plan import make_plan
 from squeeze.model.calibration import calibration_tokens
-from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files, saved
-from squeeze.model.evaluate import quiet
+from squeeze.model.checkpoint import Checkpoint, saved
 from squeeze.model.heal import heal as healed
 from squeeze.model.method import Method
 from squeeze.model.pipeline import Progress, Writer, compress
-from squeeze.model.report import NAME as REPORT
 from squeeze.model.report import Report
-from squeeze.model.work import stamps
-from squeeze.packing import folder
 from squeeze.prune.block_lowrank import BLAST, Monarch
 from squeeze.prune.lowrank import ASVD, SVD, Keep, Truncation, WhitenedSVD
 from squeeze.prune.modular import EditedCheckpoint
 from squeeze.prune.outliers import Quantised, WithOutliers
 from squeeze.prune.tensor_network import Network, TensorRing, TensorTrain, Tucker
 from squeeze.quant.gptq import GPTQ
-from squeeze.work import work_folder
 
-__all__ = ["METHODS", "PLAN", "densify", "factorize", "make_method", "writer"]
+__all__ = ["METHODS", "PLAN", "factorize", "make_method", "writer"]
 
 PLAN = "plan"
 METHODS: dict[str, Callable[..., Method]] = {
@@ -175,63 +168,3 @@ def make_method(name: str | Method, keep: float) -> Method:
 def _exact(method: Method, count: int) -> Method:
     """Whole and sliced matrices have no entries to keep."""
     return cast(Method, WithOutliers(method, count)) if isinstance(method, (Truncation, Network)) else method
-
-
-def described(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The plan in a factorised folder's config. Raises FormatError where it is none."""
-    config = checkpoint.config.get("quantization_config")
-    if not isinstance(config, dict) or config.get("quant_method") != METHOD:
-        raise FormatError(f"{checkpoint.folder}: is not factorised; `squeeze factorize` makes such folders")
-    if config.get("version") != VERSION:
-        raise FormatError(f"{checkpoint.folder}: version {config.get('version')!r} is unknown: use a newer squeeze")
-    return config
-
-
-def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> int:
-    """Write a factorised folder with every matrix multiplied out, which any other tool reads; the bytes of its tensors.
-
-    Raises FormatError where the source is not factorised or damaged; then nothing is written.
-    """
-    source, target = Path(source), Path(target)
-    checkpoint = Checkpoint.open(source)
-    config = dict(checkpoint.config)
-    dtype = getattr(torch, str(described(checkpoint).get("dtype")), torch.bfloat16)
-    config.pop("quantization_config")
-    folder.check_target(source, target, overwrite)
-    modules = modules_of(checkpoint.files)
-    transposed = _transposed(source, config)
-    task = {"source": stamps(source), "version": VERSION}
-    with work_folder(target, "densifying", task, False) as work:
-        parts, made = Parts(work), work / folder.CONTENT
-        made.mkdir()
-        factors = {f"{module}.{leaf}" for module, leaves in modules.items() for leaf in leaves}
-        names = [name for name in checkpoint.files if name not in factors]
-        for number, name in enumerate(names):
-            parts.put(f"rest.{number}", checkpoint.load([name], strict=False))
-        for number, (module, leaves) in enumerate(modules.items()):
-            tensors = checkpoint.load((f"{module}.{leaf}" for leaf in leaves), strict=False)
-            form = read_form(module, {leaf: tensors[f"{module}.{leaf}"] for leaf in leaves})
-            weight = form.dequantize(dtype)
-            parts.put(f"dense.{number}", {f"{module}.weight": weight.T if transposed(module) else weight})
-        order = [*(f"rest.{i}" for i in range(len(names))), *(f"dense.{i}" for i in range(len(modules)))]
-        size = parts.join(order, made)
-        copy_other_files(source, made)
-        (made / REPORT).unlink(missing_ok=True)
-        (made / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        folder.move_into_place(made, target, overwrite)
-    return size
-
-
-def _transposed(source: Path, config: dict[str, Any]) -> Any:
-    """Whether a module is one of GPT-2's, which store the transpose."""
-    quiet()
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    known = AutoConfig.from_pretrained(source, local_files_only=True)
-    if hasattr(known, "quantization_config"):
-        del known.quantization_config
-    with torch.device("meta"):
-        model: nn.Module = AutoModelForCausalLM.from_config(known)  # type: ignore[no-untyped-call]
-    names = {name for name, module in model.named_modules() if type(module).__name__ == "Conv1D"}
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    return lambda module: module in names or prefix + module in names

@@ -1,12 +1,11 @@
-"""The commands on factorised models: factorize and densify. Only click and the standard library are imported."""
+"""The command factorize. Only click and the standard library are imported."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from squeeze.model.options import Verdict, compressing, converting, saying, steps, use
+from squeeze.model.options import Verdict, compressing, steps, use
 from squeeze.options import Size
 
 _METHODS = ("plan", "svd", "asvd", "whitened", "tt", "tucker", "ring", "monarch", "blast")
@@ -49,20 +48,3 @@ def factorize(source: Path, target: Path, threads: int, quiet: bool, as_json: bo
         report = api.factorize(source, out=target, overwrite=options.pop("force"), progress=progress, **options)
     verdict.measure(report, options["device"])
     verdict.conclude(report, as_json)
-
-
-@click.command()
-@converting
-@saying
-def densify(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
-    """Multiply the factors of a factorised folder out, so that any other tool reads it.
-
-    Example: squeeze densify my-model-90 my-model-90-dense
-    """
-    from squeeze.factor.api import densify as run
-
-    size = run(source, target, overwrite=force)
-    if as_json:
-        click.echo(json.dumps({"command": "densify", "input": str(source), "output": str(target), "bytes": size}))
-    elif not quiet:
-        click.echo(f"{target}: {size} bytes of weights", err=True)

@@ -1,4 +1,4 @@
-"""The commands on models: import, eval and quantize. Only click and the standard library are imported."""
+"""The commands on models: import, eval, quantize and densify. Only click and the standard library are imported."""
 
 import json
 import time
@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from squeeze import cores
-from squeeze.model.options import PATH, Verdict, bar, compressing, computing, say_estimate, saying, steps, use
+from squeeze.model.options import (
+    PATH,
+    Verdict,
+    bar,
+    compressing,
+    computing,
+    converting,
+    say_estimate,
+    saying,
+    steps,
+    use,
+)
 from squeeze.options import Size
 
 if TYPE_CHECKING:
@@ -144,6 +155,26 @@ def quantize(source: Path, target: Path, threads: int, quiet: bool, as_json: boo
     if packed:
         api.pack_result(report, target, force, threads or cores.available())
     verdict.conclude(report, as_json)
+
+
+@click.command()
+@converting
+@saying
+def densify(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
+    """Write every weight of a folder dense, so that any other tool reads it.
+
+    IN is what `squeeze prune`, `factorize` or `quantize` wrote, a checkpoint of GPTQ or compressed-tensors, or one of
+    its formats sparse-24-bitmask and marlin-24, which it no longer reads.
+
+    Example: squeeze densify my-model-24 my-model-dense
+    """
+    from squeeze.model.densify import densify as run
+
+    size = run(source, target, overwrite=force)
+    if as_json:
+        click.echo(json.dumps({"command": "densify", "input": str(source), "output": str(target), "bytes": size}))
+    elif not quiet:
+        click.echo(f"{target}: {size} bytes of weights", err=True)
 
 
 def _method(options: dict[str, Any]) -> "GridMethod":

@@ -181,7 +181,8 @@ class Factorize(Step):
         return replace(self, **_grid_of(other, self.name)) if isinstance(other, Quantize) else None
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
-        from squeeze.factor.api import densify, factorize
+        from squeeze.factor.api import factorize
+        from squeeze.model.densify import densify
 
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         made = out.with_name(f"{out.name}.factors") if isinstance(at.then, Prune) else out

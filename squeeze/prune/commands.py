@@ -1,4 +1,4 @@
-"""The commands on pruned models: prune, apply, expand and advise. Only click and the standard library are imported."""
+"""The commands on pruned models: prune, apply and advise. Only click and the standard library are imported."""
 
 import json
 from pathlib import Path
@@ -11,6 +11,8 @@ from squeeze.model.options import (
     Verdict,
     compressing,
     computing,
+    converting,
+    measuring,
     say_estimate,
     saying,
     steps,
@@ -62,12 +64,9 @@ def prune(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, 
 
 @click.command()
 @click.argument("recipe", metavar="RECIPE.yaml", type=PATH)
-@click.argument("source", metavar="IN", type=PATH)
-@click.argument("target", metavar="OUT", type=PATH)
-@click.option("--text", metavar="FILE", type=PATH, help="Measure the quality on this text, before and after.")
-@click.option("--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only.")
+@measuring
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
+@converting
 @computing
 @saying
 def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **options: Any) -> None:
@@ -92,28 +91,6 @@ def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, a
         click.echo(json.dumps([report.as_json() for report in reports]))
     else:
         click.echo("\n\n".join(report.table() for report in reports))
-
-
-@click.command()
-@click.argument("source", metavar="IN", type=PATH)
-@click.argument("target", metavar="OUT", type=PATH)
-@click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
-@saying
-def expand(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
-    """Write the zeros of a pruned folder out, so that any other tool reads it.
-
-    IN is what `squeeze prune` wrote, or of the formats sparse-24-bitmask or marlin-24, which compressed-tensors no
-    longer reads.
-
-    Example: squeeze expand my-model-24 my-model-dense
-    """
-    from squeeze.prune.expand import expand as run
-
-    size = run(source, target, overwrite=force)
-    if as_json:
-        click.echo(json.dumps({"command": "expand", "input": str(source), "output": str(target), "bytes": size}))
-    elif not quiet:
-        click.echo(f"{target}: {size} bytes of weights", err=True)
 
 
 @click.command()

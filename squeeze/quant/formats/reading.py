@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
@@ -18,7 +18,11 @@ from squeeze.quant.formats.common import torch_dtype
 from squeeze.quant.formats.spec import QuantizationSpec
 from squeeze.quant.tensor import QuantizedTensor
 
-__all__ = ["Checkpoint", "open_checkpoint"]
+if TYPE_CHECKING:
+    from squeeze.model import checkpoint as model
+    from squeeze.model.densify import Stored
+
+__all__ = ["Checkpoint", "open_checkpoint", "stored"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,23 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     mark = "." + format.leaves[0]
     modules = tuple(sorted(name.removesuffix(mark) for name in tensors if name.endswith(mark)))
     return Checkpoint(format, spec, tensors, modules)
+
+
+def stored(checkpoint: "model.Checkpoint") -> "Stored | None":
+    """The quantised weights of a folder; None where it is not quantised. Raises FormatError for an unknown format."""
+    from squeeze.model.densify import Stored
+
+    if not isinstance(checkpoint.config.get("quantization_config"), dict):
+        return None
+    found = open_checkpoint(checkpoint.folder)
+    modules: dict[str, list[str]] = {}
+    for module in found.modules:
+        modules[module] = [leaf for leaf in found.format.leaves if f"{module}.{leaf}" in found.tensors]
+
+    def weight(module: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+        return found.format.weight(module, tensors, found.spec).dequantize(found.spec.dtype)
+
+    return Stored(modules, found.spec.dtype, weight)
 
 
 def _config(folder: Path) -> dict[str, Any]:

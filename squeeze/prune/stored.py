@@ -1,0 +1,63 @@
+"""Which weights of a folder are sparse, and what they stand for: our own, and two kinds of compressed-tensors.
+
+The latter are sparse-24-bitmask and marlin-24, which compressed-tensors wrote and no longer decompresses (legacy.py).
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from squeeze.model.checkpoint import Checkpoint
+from squeeze.model.densify import Stored
+from squeeze.prune import legacy
+from squeeze.prune.sparse24 import LEAVES, METHOD, SparseFormat
+from squeeze.prune.tensor import SparseTensor
+
+__all__ = ["stored"]
+
+_BITMASK = ("compressed", "bitmask", "shape")
+_MARLIN = ("weight_packed", "meta", "scale_packed")
+_CONFIGS = ("quantization_config", "compression_config", "sparsity_config")
+
+
+def stored(checkpoint: Checkpoint) -> Stored | None:
+    """The sparse weights of a folder; None where there are none."""
+    modules = _modules(checkpoint.files)
+    if not modules:
+        return None
+    described = [one for key in _CONFIGS if isinstance(one := checkpoint.config.get(key), dict)]
+    dtype, bits = getattr(torch, _dtype(described, checkpoint.config), torch.bfloat16), _bits(described)
+    return Stored(modules, dtype, lambda module, tensors: _weight(module, tensors, bits).dequantize(dtype))
+
+
+def _modules(names: Iterable[str]) -> dict[str, list[str]]:
+    """The leaves of every sparse module, by its name."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        module, _, leaf = name.rpartition(".")
+        if leaf in (*LEAVES, *_BITMASK, *_MARLIN):
+            found.setdefault(module, []).append(leaf)
+    marks = ("sparse_mask", "bitmask", "meta")
+    return {module: leaves for module, leaves in found.items() if any(mark in leaves for mark in marks)}
+
+
+def _weight(module: str, tensors: dict[str, torch.Tensor], bits: int) -> SparseTensor:
+    if f"{module}.sparse_mask" in tensors:
+        return SparseFormat().weight(module, tensors)
+    if f"{module}.bitmask" in tensors:
+        return legacy.bitmask(module, tensors)
+    return legacy.marlin(module, tensors, bits)
+
+
+def _dtype(described: list[Any], config: dict[str, Any]) -> str:
+    own = next((one["dtype"] for one in described if one.get("quant_method") == METHOD and "dtype" in one), None)
+    return str(own or config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+
+
+def _bits(described: list[Any]) -> int:
+    """Of marlin-24's codes, by the first config group."""
+    for one in described:
+        for group in (one.get("config_groups") or {}).values():
+            return int((group.get("weights") or {}).get("num_bits", 4))
+    return 4
