@@ -15,40 +15,11 @@ from squeeze.model import pipeline
 from squeeze.model.evaluate import load_model
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
-from tests import tiny_models
+from tests import networks, tiny_models
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 300}
-GATED = {**SIZES, "intermediate_size": 96, "num_key_value_heads": 2}
-EXPERTS = {**GATED, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
-MODELS = {
-    "llama": lambda: transformers.LlamaConfig(**GATED),
-    "qwen2": lambda: transformers.Qwen2Config(**GATED, tie_word_embeddings=True),
-    "mistral": lambda: transformers.MistralConfig(**GATED, sliding_window=8),
-    "gpt2": lambda: transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=300, n_positions=64),
-    "qwen2_moe": lambda: transformers.Qwen2MoeConfig(**EXPERTS, num_experts=4, shared_expert_intermediate_size=64),
-    "mixtral": lambda: transformers.MixtralConfig(**GATED, num_local_experts=4, num_experts_per_tok=2),
-}
 TOKENS = torch.randint(0, 300, (6, 32), generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    made = {}
-
-    def make(kind):
-        if kind not in made:
-            torch.manual_seed(4)
-            model = transformers.AutoModelForCausalLM.from_config(MODELS[kind]()).to(torch.bfloat16)
-            for parameter in model.parameters():
-                if parameter.ndim > 1:
-                    parameter.data *= 4  # so that logits are far from uniform
-            made[kind] = tmp_path_factory.mktemp("models") / kind
-            model.save_pretrained(made[kind], max_shard_size="60KB")
-        return made[kind]
-
-    return make
 
 
 def logits(folder):
@@ -56,7 +27,7 @@ def logits(folder):
         return load_model(folder)(TOKENS).logits
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", networks.KINDS)
 def test_every_architecture(tmp_path, folders, kind):
     report = squeeze.quantize(
         folders(kind), GPTQ(bits=8, group_size=32), calibration=TOKENS, out=tmp_path / "out", format="dense"

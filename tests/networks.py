@@ -1,0 +1,34 @@
+"""Untrained networks of two blocks, of the architectures that transformers knows by other shapes and names."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 300}
+GATED = {**SIZES, "intermediate_size": 96, "num_key_value_heads": 2}
+EXPERTS = {**GATED, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", GATED),
+    "qwen2": ("Qwen2Config", {**GATED, "tie_word_embeddings": True}),
+    "mistral": ("MistralConfig", {**GATED, "sliding_window": 8}),
+    "gpt2": ("GPT2Config", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 300, "n_positions": 64}),
+    "qwen2_moe": ("Qwen2MoeConfig", {**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 64}),
+    "mixtral": ("MixtralConfig", {**GATED, "num_local_experts": 4, "num_experts_per_tok": 2}),
+}
+
+
+def save(kind: str, folder: Path) -> Path:
+    """A network of one of KINDS in bf16 as a folder of several shards."""
+    import transformers
+
+    name, sizes = KINDS[kind]
+    torch.manual_seed(4)
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**sizes)).to(torch.bfloat16)
+    for key, parameter in model.named_parameters():
+        if parameter.ndim > 1:
+            parameter.data *= 4  # so that logits are far from uniform
+        elif "norm" in key:
+            parameter.data += torch.rand(parameter.shape)
+    model.save_pretrained(folder, max_shard_size="60KB")
+    return folder
