@@ -7,6 +7,9 @@ text/wiki.eval.raw. Every row is added to WORK/prune.jsonl when it is done, and 
 again. `gap` is the logarithm of perplexity above the original's. Bits are those of the blocks' matrices as they are
 stored; bytes those of the whole folder after `squeeze pack`, for sparse and quantised models alike. Every sparse
 folder is first checked: the pattern in each group, and that it unpacks to the same bytes.
+
+--layer N instead compares the methods on three matrices of block N, whose inputs are the original's: bits a weight as
+stored, and the squared error of the outputs as a share of their square. That takes a minute where rows take many.
 """
 
 import argparse
@@ -21,9 +24,12 @@ import torch
 
 import squeeze
 from squeeze.lm.models import bundled_path
+from squeeze.model.calibration import Statistics, calibration_tokens, record
 from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.evaluate import evaluate, load_model, read_tokens
 from squeeze.model.gguf import import_gguf
+from squeeze.model.method import layer_error
+from squeeze.model.network import Network, run_block, weight_of
 from squeeze.model.report import Report
 from squeeze.prune.api import prune, recovered
 from squeeze.prune.magnitude import Magnitude
@@ -37,6 +43,8 @@ from squeeze.quant.gptq import GPTQ
 PLAIN = {"correction": 0.0}
 INT4 = GPTQ(bits=4, group_size=128)
 BASE = "sparsegpt-textbook"  # whose gap the others' are compared with
+REFINED = "sparsegpt-refined"  # without the correction for earlier errors, which a single layer has not
+LEAVES = ("self_attn.q_proj", "mlp.up_proj", "mlp.down_proj")
 
 
 def rows() -> dict[str, tuple]:
@@ -45,13 +53,13 @@ def rows() -> dict[str, tuple]:
         "magnitude": (Magnitude(), {}),
         "wanda": (Wanda(), PLAIN),
         BASE: (SparseGPT.textbook(), PLAIN),
-        "sparsegpt-refined": (SparseGPT(), PLAIN),
+        REFINED: (SparseGPT(), PLAIN),
         "sparsegpt": (SparseGPT(), {}),
         "sparsegpt-permuted": (SparseGPT(), {"permute": True}),
         "sparsegpt-recovered": (SparseGPT(), {"permute": True, "recover": 20.0}),
         "int4-textbook": (SparseGPT.textbook(quantizer=GPTQ.textbook(bits=4, group_size=128)), PLAIN),
         "int4": (SparseGPT(quantizer=INT4), {}),
-        "int4-slim": (SLiM(base=SparseGPT(quantizer=INT4.replaced(group_size=256)), rank=0.02), {}),
+        "int4-slim": (SLiM(base=SparseGPT(quantizer=INT4.replaced(group_size=-1)), rank=0.01), {}),
         "int3": (SparseGPT(quantizer=INT4.replaced(bits=3)), {}),
     }
     for text in ("4:8", "6:8", "50%", "70%"):
@@ -106,6 +114,45 @@ def measure(args: argparse.Namespace, folder: Path, texts: Path, name: str, orig
     }
 
 
+@torch.inference_mode()
+def matrices(args: argparse.Namespace, folder: Path, calibration: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """The weight and the mean of x x^T of each of LEAVES in the block asked for."""
+    network = Network(Checkpoint.open(folder))
+    tokens = calibration_tokens(folder, calibration, args.samples, 512, 0)
+    hiddens, calls = list(network.first_inputs(tokens)), network.calls(tokens)
+    for number in range(args.layer):
+        block = network.load(network.blocks[number])
+        hiddens = [run_block(block, hidden, calls[number]) for hidden in hiddens]
+        network.release(network.blocks[number])
+    block, call = network.load(network.blocks[args.layer]), calls[args.layer]
+    found = {leaf: Statistics() for leaf in LEAVES}
+    for hidden in hiddens:
+        for leaf, x in record(block, [(leaf,) for leaf in LEAVES], lambda: run_block(block, hidden, call)).items():  # noqa: B023
+            found[leaf].add(x)
+    for statistics in found.values():
+        statistics.finish()
+    return {leaf: (weight_of(block.get_submodule(leaf)).bfloat16(), s.hessian) for leaf, s in found.items()}
+
+
+def compare(args: argparse.Namespace, folder: Path, calibration: Path) -> None:
+    """The table of --layer."""
+    given = matrices(args, folder, calibration)
+    print(f"| way | bits a weight | {' | '.join(LEAVES)} | seconds |")
+    print(f"|---|--:|{'--:|' * len(LEAVES)}--:|")
+    for name, (method, options) in rows().items():
+        if isinstance(method, GPTQ) or options.get("permute") or method.pattern != Pattern() or name == REFINED:
+            continue
+        started, bits, errors = time.process_time(), 0, []
+        for weight, hessian in given.values():
+            found = method.apply(weight, hessian)
+            assert found.pattern.violations(found.sparse()) == 0
+            bits += 8 * sum(tensor.nbytes for tensor in SparseFormat().tensors("", found).values())
+            errors.append(f"{layer_error(weight.float(), found.dequantize(), hessian):.4f}")
+        bits /= sum(weight.numel() for weight, _ in given.values())
+        seconds = time.process_time() - started
+        print(f"| {name} | {bits:.3f} | {' | '.join(errors)} | {seconds:.1f} |", flush=True)
+
+
 def table(found: dict[str, dict]) -> None:
     """Largest first, so that what is better in fewer bytes stands below what it beats."""
     print("| way | bytes, packed | bits a weight | zeros | perplexity | gap | KL | of SparseGPT's gap |")
@@ -126,6 +173,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--kl", action="store_true")
+    parser.add_argument("--layer", type=int)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     texts = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
@@ -133,6 +181,9 @@ def main() -> None:
     folder, log = args.work / "original", args.work / "prune.jsonl"
     if not folder.is_dir():
         import_gguf(bundled_path(), folder)
+    if args.layer is not None:
+        compare(args, folder, texts / "wiki.calibration.raw")
+        return
     same = {"samples": args.samples, "windows": args.windows}
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
     found = {line["name"]: line for line in lines if {key: line.get(key) for key in same} == same}

@@ -11,6 +11,7 @@ from squeeze.model.evaluate import Quality
 __all__ = ["Layer", "Report"]
 
 NAME = "compression_report.json"
+_DENSE_4_BITS = 4.125  # a weight
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ class Report:
         return sum(layer.sparsity * layer.shape[0] * layer.shape[1] for layer in self.layers) / max(weights, 1)
 
     @property
+    def bytes_in_4_bits(self) -> int:
+        """Of the compressed matrices as dense integers of 4 bits, with a scale of 16 bits for every 128 of them."""
+        return round(sum(layer.shape[0] * layer.shape[1] for layer in self.layers) * _DENSE_4_BITS / 8)
+
+    @property
     def bits_per_parameter(self) -> float:
         """Of the whole checkpoint as it is stored."""
         return 8 * self.stored_bytes / max(self.parameters, 1)
@@ -102,7 +108,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         derived = {"bits_per_weight": self.bits_per_weight, "bits_per_parameter": self.bits_per_parameter}
-        derived["sparsity"] = self.sparsity
+        derived |= {"sparsity": self.sparsity, "bytes_in_4_bits": self.bytes_in_4_bits}
         return {**asdict(self), **derived, "fallbacks": self.fallbacks}
 
     def table(self) -> str:
@@ -141,7 +147,12 @@ class Report:
         patterns = sorted({layer.pattern for layer in self.layers if layer.pattern})
         if not patterns:
             return []
-        return [("sparsity", f"{100 * self.sparsity:.2f} %, every group checked to hold to {', '.join(patterns)}")]
+        stored = round(self.bytes_in_4_bits * self.bits_per_weight / _DENSE_4_BITS)
+        share = f"{stored} bytes, {_percent(stored, self.bytes_in_4_bits)} of {self.bytes_in_4_bits}"
+        return [
+            ("sparsity", f"{100 * self.sparsity:.2f} %, every group checked to hold to {', '.join(patterns)}"),
+            ("against 4 bits dense", f"{share} (groups of 128)"),
+        ]
 
     def card(self) -> str:
         """A section for the model card."""

@@ -33,7 +33,7 @@ class SLiM(PruningMethod):
     base: SparseGPT = field(default_factory=SparseGPT)
     rank: float = 0.1
     adapter: RTN | None = field(default_factory=lambda: RTN(bits=4, group_size=128))
-    rounds: int = 1
+    rounds: int = 2
 
     def __post_init__(self) -> None:
         if self.base.pattern != self.pattern:
