@@ -29,7 +29,7 @@ def as_dense(matrix: Matrix, dtype: torch.dtype = torch.float32) -> torch.Tensor
 def product(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
     """x [..., I] by a matrix [O, I] -> [..., O]."""
     if isinstance(matrix, torch.Tensor):
-        return functional.linear(x, matrix.to(x.dtype))
+        return functional.linear(x, matrix if matrix.dtype == x.dtype else matrix.to(x.dtype))
     layer = matrix if isinstance(matrix, QuantLinear) else QuantLinear.of(matrix)
     found: torch.Tensor = layer(x)
     return found

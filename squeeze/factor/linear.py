@@ -29,7 +29,8 @@ class FactorLinear(nn.Module):
             else:
                 self.register_buffer(leaf, tensor)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self._form: tuple[tuple[int, ...], Form] | None = None
+        self._form: Form | None = None
+        self._made_of: tuple[tuple[str, torch.Tensor], ...] = ()  # what the form was made of
 
     @classmethod
     def of(cls, form: Form, bias: torch.Tensor | None = None) -> "FactorLinear":
@@ -38,14 +39,17 @@ class FactorLinear(nn.Module):
 
     def form(self) -> Form:
         """The matrix, from the tensors that the layer has now."""
-        tensors = {leaf: getattr(self, leaf) for leaf in self.leaves}
-        same = tuple(id(tensor) for tensor in tensors.values())
-        if self._form is None or self._form[0] != same:
+        parameters, buffers = self._parameters, self._buffers
+        for leaf, tensor in self._made_of:
+            if parameters.get(leaf) is not tensor and buffers.get(leaf) is not tensor:
+                self._form = None
+        if self._form is None:
+            tensors = {leaf: getattr(self, leaf) for leaf in self.leaves}
             form = read_form(type(self).__name__, tensors, as_layers=True)
             if form.shape != (self.out_features, self.in_features):
                 raise FormatError(f"a matrix {list(form.shape)} is stored for {self.out_features} x {self.in_features}")
-            self._form = same, form
-        return self._form[1]
+            self._form, self._made_of = form, tuple(tensors.items())
+        return self._form
 
     @property
     def weight(self) -> torch.Tensor:

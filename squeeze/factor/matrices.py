@@ -105,7 +105,7 @@ class Pivoted(Form):
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         y = product(x, self.base)
-        return torch.cat([y, product(y, self.coefficients)], -1).index_select(-1, self.places)
+        return torch.cat((y, product(y, self.coefficients)), 1).index_select(1, self.places)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         base = as_dense(self.base)
@@ -144,12 +144,11 @@ class Sliced(Form):
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         rows, columns = self.at
-        few = x if len(columns) == self.shape[1] else x.index_select(-1, columns)
+        few = x if len(columns) == self.shape[1] else x.index_select(1, columns)
         y = product(few, self.core)
         if len(rows) == self.shape[0]:
             return y
-        out = y.new_zeros(*y.shape[:-1], self.shape[0])
-        return out.index_copy_(-1, rows, y)
+        return y.new_zeros(len(y), self.shape[0]).index_copy_(1, rows, y)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         out = torch.zeros(self.shape, device=self.size.device)

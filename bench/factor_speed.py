@@ -1,0 +1,99 @@
+"""Times of factorised layers beside dense ones, taking turns, at batch 1 or a few rows.
+
+python bench/factor_speed.py [--keep 0.8] [--rows 1] [--shapes 576x576,1536x576] [--rounds 200] [--device cuda]
+
+Products are compared with those of the dense matrix that a form stands for before anything is timed. Weights are
+random: their values have no influence on times. Ratios are of medians and of the shortest times, below 1 where the
+factorised layer is faster.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from squeeze.factor.form import packed_mask
+from squeeze.factor.linear import FactorLinear
+from squeeze.factor.matrices import LowRank, Pivoted, Sliced
+from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix
+from squeeze.prune.lowrank import rank_for
+from squeeze.prune.tensor_network import factors_of
+
+SHAPES = "576x576,1536x576,576x1536,4096x4096,11008x4096"
+
+
+def forms(outputs: int, inputs: int, keep: float, dtype: torch.dtype) -> dict[str, object]:
+    """Random matrices of each form with about `keep` of the values."""
+
+    def random(*shape: int) -> torch.Tensor:
+        return (torch.randn(shape) / shape[-1] ** 0.5).to(dtype)
+
+    rank = rank_for(outputs, inputs, keep)
+    mask = torch.zeros(outputs, dtype=torch.bool)
+    mask[torch.randperm(outputs)[:rank]] = True
+    pivots = packed_mask(mask)
+    found = {"pivoted": Pivoted(pivots, random(outputs - rank, rank), random(rank, inputs))}
+    rank = rank_for(outputs, inputs, keep, pivoted=False)
+    found["two factors"] = LowRank(random(outputs, rank), random(rank, inputs))
+    rows = torch.arange(outputs) < round(outputs * keep)
+    whole = packed_mask(torch.ones(inputs, dtype=torch.bool))
+    size = torch.tensor([outputs, inputs], dtype=torch.int32)
+    found["sliced"] = Sliced(random(int(rows.sum()), inputs), packed_mask(rows), whole, size)
+    (a, b), (c, d) = factors_of(outputs, 2), factors_of(inputs, 2)[::-1]
+    rank = int(keep * outputs * inputs / (a * c + b * d))
+    found["tensor train"] = TTMatrix((random(1, a, c, rank), random(rank, b, d, 1)))
+    rank = int(keep * outputs * inputs / (4 * (outputs + inputs)))
+    found["monarch"] = MonarchMatrix(random(4, outputs // 4, 4 * rank), random(4, 4 * rank, inputs // 4))
+    rank = int(keep * outputs * inputs / (outputs + inputs + 4))
+    found["blast"] = Blast(random(2, outputs // 2, rank), random(2, 2, rank), random(2, rank, inputs // 2))
+    return found
+
+
+def measured(runs: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, tuple[float, float]]:
+    """Seconds a call, median and shortest, the runs taking turns."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            if device != "cpu":
+                torch.cuda.synchronize()
+            times[name].append(time.perf_counter() - started)
+    return {name: (statistics.median(found[rounds // 5 :]), min(found)) for name, found in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--keep", type=float, default=0.8)
+    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--shapes", default=SHAPES)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
+    with torch.inference_mode():
+        for shape in args.shapes.split(","):
+            outputs, inputs = map(int, shape.split("x"))
+            x = torch.randn(args.rows, inputs).to(args.device, dtype)
+            dense = nn.Linear(inputs, outputs, bias=False, device=args.device, dtype=dtype)
+            runs: dict[str, Callable[[], object]] = {"dense": lambda dense=dense, x=x: dense(x)}
+            for name, form in forms(outputs, inputs, args.keep, dtype).items():
+                layer = FactorLinear.of(form).to(args.device)
+                wanted, found = x.float() @ layer.weight.float().T, layer(x).float()
+                assert (wanted - found).norm() <= 0.02 * wanted.norm(), (name, shape)
+                runs[name] = lambda layer=layer, x=x: layer(x)
+            times = measured(runs, args.rounds, args.device)
+            print(f"{shape}, {args.rows} rows: dense {1e6 * times['dense'][0]:.0f} us", flush=True)
+            for name in list(runs)[1:]:
+                median, least = (ours / theirs for ours, theirs in zip(times[name], times["dense"], strict=True))
+                print(f"  {name}: {median:.2f} of that, shortest {least:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
