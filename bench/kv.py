@@ -88,7 +88,7 @@ def draw(found: list[Row], path: Path) -> None:
     from matplotlib import pyplot
 
     for row in found:
-        if row.cost and row.bits and not row.stepped:
+        if row.cost and row.bits and row.way == "one pass":
             pyplot.scatter(row.cost.bytes / 2**20, row.percent)
             pyplot.annotate(row.policy, (row.cost.bytes / 2**20, row.percent), fontsize=7)
     pyplot.xscale("log")

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from squeeze.errors import PolicyError
+from squeeze.kernels import kv_attention
+from squeeze.kernels.kv_attention import cpu
 from squeeze.quant.kv import KIVI, POLICIES, QuantizedKVCache, calibrate, packing
 from squeeze.quant.kv.blockfloat import BlockFloat, BlockFloatCoder, channel_orders
 from squeeze.quant.kv.grid import Grid
@@ -152,7 +154,26 @@ def test_transform_unpacking_equals_plain_torch():
     coder = TransformCoder(widths, torch.eye(64), torch.eye(64), torch.zeros(64), torch.ones(64))
     fields = coder.encode(torch.randn(2, 1, 3, 32, 64), 0)
     packed, scale = fields["codes"].flatten(2, 3), torch.rand(2, 1, 96)
-    assert torch.equal(coder._values(packed, scale), coder.points_of(packed) * scale[..., None])
+    assert torch.equal(coder.channels_of(packed, scale), coder.points_of(packed) * scale[..., None])
+
+
+@torch.no_grad()
+def test_transform_coded_attention_without_decoding(calibrated, monkeypatch):
+    model, statistics = calibrated
+    policy = calibrate.transform_policy(model, statistics, 4, window=16)
+    ids, found = tokens(length=150, seed=3), []
+    kv_attention.install(model)
+    for decodes in (True, False):
+        cache = QuantizedKVCache(model.config, policy)
+        model(ids[:, :140], past_key_values=cache)
+        with monkeypatch.context() as patch:
+            if decodes:
+                patch.setattr(cpu, "fits", lambda query, view: False)
+            else:
+                patch.setattr(TransformCoder, "decode", None)
+            found.append([model(ids[:, at : at + 1], past_key_values=cache).logits for at in range(140, 143)])
+    for with_tiles, without in zip(*found, strict=True):
+        torch.testing.assert_close(without, with_tiles, rtol=1e-4, atol=1e-4)
 
 
 def test_low_rank(calibrated):
