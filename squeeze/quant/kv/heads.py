@@ -20,7 +20,7 @@ from squeeze.quant.kv.rope import frequencies_of, turn
 if TYPE_CHECKING:
     from squeeze.quant.kv.base import Coder, Policy
 
-__all__ = ["bits_by_head"]
+__all__ = ["bits_by_head", "costs_of"]
 
 _WIDTHS = (1, 2, 3, 4, 8)
 
@@ -42,7 +42,7 @@ def bits_by_head(model: Any, statistics: dict[int, Statistics], policy: Any, bit
             (part,) = same.parts(layer, found.sample[0].shape[1])
             for kind, coder in enumerate((part.keys, part.values)):
                 size = coder.bits(policy.block, found.sample[kind].shape[-1])
-                heads = _costs(coder, policy, found, kind, frequencies if kind == 0 else None)
+                heads = costs_of(coder, found, kind, policy.block, policy.sinks, frequencies)
                 for head, cost in enumerate(heads.tolist()):
                     costs.setdefault((layer, kind, head), {})[width] = size, cost
     widths = _allocated(costs, bits)
@@ -59,16 +59,20 @@ def bits_by_head(model: Any, statistics: dict[int, Statistics], policy: Any, bit
     return made
 
 
-def _costs(coder: Coder, policy: Any, found: Statistics, kind: int, frequencies: torch.Tensor | None) -> torch.Tensor:
-    """[H]: what coding a token of each head costs in the mean."""
-    states = found.sample[kind][:, :, policy.sinks :].float()
-    count = states.shape[2] // policy.block
+def costs_of(
+    coder: Coder, found: Statistics, kind: int, block: int, start: int, frequencies: torch.Tensor | None
+) -> torch.Tensor:
+    """float64 [H]: what coding a token of each head costs in the mean, in nats; kind 0 is of keys, 1 of values.
+
+    start: tokens that are not coded, the sinks. frequencies: of the rotary embedding that keys have.
+    """
+    states = found.sample[kind][:, :, start:].float()
+    count = states.shape[2] // block
     if not count:
-        raise PolicyError(f"the calibration's windows hold no block of {policy.block} tokens")
-    blocks = states[:, :, : count * policy.block].unflatten(2, (count, policy.block))
-    start = policy.sinks
+        raise PolicyError(f"the calibration's windows hold no block of {block} tokens")
+    blocks = states[:, :, : count * block].unflatten(2, (count, block))
     error = (coder.decode(coder.encode(blocks, start), start, torch.float32) - blocks).flatten(2, 3)
-    if frequencies is not None:  # F is of keys before their rotary embedding
+    if kind == 0 and frequencies is not None:  # F is of keys before their rotary embedding
         error = turn(error, frequencies, start, back=True)
     here = error[0].double()
     return ((here @ found.fisher[kind]) * here).sum(-1).mean(-1) / 2

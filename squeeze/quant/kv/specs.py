@@ -142,7 +142,7 @@ def _calibrated(name: str, options: dict[str, Any], model: Any, statistics: dict
         options = {**CALIBRATED[name], **options}
         return (transform_policy if name == "transform" else low_rank_policy)(model, statistics, **options)
     mean, ordered = options.pop("mean", None), options.pop("ordered", 0)
+    policy: Any = _plain(name, options)
     if ordered:
-        options["orders"] = channel_orders(statistics)
-    policy = _plain(name, options)
+        return dataclasses.replace(policy, orders=channel_orders(model, statistics, policy))
     return policy if mean is None else bits_by_head(model, statistics, policy, mean)
