@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from squeeze.errors import PolicyError
 from squeeze.kernels import kv_attention
-from squeeze.kernels.kv_attention import cpu
+from squeeze.kernels.kv_attention import cpu, transformed
 from squeeze.quant.kv import KIVI, POLICIES, QuantizedKVCache, calibrate, packing
 from squeeze.quant.kv.blockfloat import BlockFloat, BlockFloatCoder, channel_orders
 from squeeze.quant.kv.grid import Grid
@@ -149,12 +149,25 @@ def test_transform_coding(calibrated):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_transform_unpacking_equals_plain_torch():
-    widths = (6, 6, 5, 4, 3, 3, 2, 1)
-    coder = TransformCoder(widths, torch.eye(64), torch.eye(64), torch.zeros(64), torch.ones(64))
+@pytest.mark.parametrize("widths", [(6, 6, 5, 4, 3, 3, 2, 1), (1,), ()])
+def test_transform_unpacking_equals_plain_torch(widths):
+    count = 8 * len(widths)
+    into = torch.eye(64)[:count]
+    coder = TransformCoder(widths, into, into.T.contiguous(), torch.zeros(64), torch.ones(count))
     fields = coder.encode(torch.randn(2, 1, 3, 32, 64), 0)
     packed, scale = fields["codes"].flatten(2, 3), torch.rand(2, 1, 96)
     assert torch.equal(coder.channels_of(packed, scale), coder.points_of(packed) * scale[..., None])
+    rows, weights, plain = (
+        torch.randn(3, 64),
+        torch.rand(3, 96),
+        coder.decode(fields, 0, torch.float32)[1, 0].flatten(0, 1),
+    )
+    here = {name: field[1, 0] for name, field in fields.items()}
+    found = torch.empty(3, 96), torch.ones(3, 64)
+    transformed.scores(coder, here, rows, 0, found[0])
+    transformed.outputs(coder, here, weights, found[1])
+    torch.testing.assert_close(found[0], rows @ plain.T, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[1], 1 + weights @ plain, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()

@@ -14,7 +14,6 @@ import numba
 import numpy as np
 import torch
 
-from squeeze.quant.kv.rope import angles
 from squeeze.quant.kv.transform import GROUP, TransformCoder
 from squeeze.quant.kv.unpacking import channels_of
 
@@ -27,24 +26,23 @@ def scores(
     coder: TransformCoder, fields: dict[str, torch.Tensor], rows: torch.Tensor, start: int, out: torch.Tensor
 ) -> None:
     """rows [G, D] times the keys of one head, into out [G, tokens]. fields: [blocks, T, ...], from position `start`."""
-    frequencies = coder.frequencies
+    turns = None if coder.frequencies is None else _turns(coder.frequencies, start, -(-out.shape[1] // _TILE))
     for at, channels in _tiles(coder, fields):
         keys = torch.addmm(coder.mean[:, None], coder.back, channels)  # [D, tokens]
         span = slice(at, at + keys.shape[1])
-        if frequencies is None:
+        if turns is None:
             out[:, span] = rows @ keys
             continue
-        cos, sin = _turns(frequencies, start + at, keys.shape[1], rows.device)
         here = rows.new_zeros((len(rows), keys.shape[1]))
-        _turned(rows.contiguous().numpy(), keys.numpy(), cos, sin, here.numpy())
+        _turned(rows.contiguous().numpy(), keys.numpy(), *turns[at // _TILE], here.numpy())
         out[:, span] = here
 
 
-@lru_cache(maxsize=16)  # all heads and layers turn by the same
-def _turns(frequencies: torch.Tensor, start: int, count: int, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines [pairs, count]."""
-    cos, sin = angles(frequencies, start, count, device)
-    return cos.T.contiguous().numpy(), sin.T.contiguous().numpy()
+@lru_cache(maxsize=4)  # all heads and layers turn by the same
+def _turns(frequencies: torch.Tensor, start: int, tiles: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Cosines and sines of each tile, [pairs, _TILE]."""
+    angle = frequencies[:, None] * torch.arange(start, start + tiles * _TILE, dtype=torch.float32)
+    return [(part.cos().numpy(), part.sin().numpy()) for part in angle.split(_TILE, 1)]
 
 
 def outputs(coder: TransformCoder, fields: dict[str, torch.Tensor], weights: torch.Tensor, out: torch.Tensor) -> None:
@@ -65,7 +63,7 @@ def _tiles(coder: TransformCoder, fields: dict[str, torch.Tensor]) -> Iterator[t
 
 @numba.njit(nogil=True, cache=True, fastmath=True)
 def _turned(rows, keys, cos, sin, out):  # type: ignore[no-untyped-def]
-    """out[g, t] += rows[g] . R_t keys[:, t]; cos, sin: [n, tokens], of the pairs (i, n + i) of channels."""
+    """out[g, t] += rows[g] . R_t keys[:, t]; cos, sin: [n, tokens or more], of the pairs (i, n + i)."""
     pairs = cos.shape[0]
     for g in range(rows.shape[0]):
         for i in range(pairs):

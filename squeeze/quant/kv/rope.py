@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-__all__ = ["angles", "frequencies_of", "turn"]
+__all__ = ["frequencies_of", "turn"]
 
 
 def turn(keys: torch.Tensor, frequencies: torch.Tensor, start: int, back: bool = False) -> torch.Tensor:
@@ -15,14 +15,14 @@ def turn(keys: torch.Tensor, frequencies: torch.Tensor, start: int, back: bool =
     Positions count tokens in the cache: padding before a text shifts them all alike, which does no harm here.
     """
     half = frequencies.numel()
-    cos, sin = angles(frequencies, start, keys.shape[-2], keys.device)
+    cos, sin = _angles(frequencies, start, keys.shape[-2], keys.device)
     sin = -sin if back else sin
     first, second, rest = keys.split([half, half, keys.shape[-1] - 2 * half], -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
 
 
 @lru_cache(maxsize=16)  # all heads and layers turn by the same
-def angles(
+def _angles(
     frequencies: torch.Tensor, start: int, count: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines [count, n]."""
