@@ -35,6 +35,11 @@ POLICIES = (
     "transform:3",
     "transform:2",
     "transform:1.6",
+    "kivi:mean=3",
+    "blockfloat:4,ordered=1",
+    "kivi:4+window:256",
+    "kivi:4+snapkv:256",
+    "kivi:2+softprune:128",
 )
 
 
@@ -88,9 +93,9 @@ def draw(found: list[Row], path: Path) -> None:
     from matplotlib import pyplot
 
     for row in found:
-        if row.cost and row.bits and not row.stepped:
-            pyplot.scatter(row.cost.bytes / 2**20, row.percent)
-            pyplot.annotate(row.policy, (row.cost.bytes / 2**20, row.percent), fontsize=7)
+        if row.cost and row.bits and row.way != "stepped":
+            pyplot.scatter(row.cost.bytes / 2**20, row.percent, marker="o" if row.way == "one pass" else "^")
+            pyplot.annotate(Path(row.policy).name, (row.cost.bytes / 2**20, row.percent), fontsize=7)
     pyplot.xscale("log")
     pyplot.yscale("symlog", linthresh=0.1)
     pyplot.xlabel("cache, MiB")

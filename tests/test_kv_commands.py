@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from squeeze.cli import main
 from squeeze.quant.kv import KIVI, FullPrecision, QuantizedKVCache
 from squeeze.quant.kv.layer import PackedLayer
-from squeeze.quant.kv.measure import PeakMemory, nbytes_of, passkeys, quality, stepped
+from squeeze.quant.kv.measure import passkeys, quality, stepped
+from squeeze.quant.kv.memory import PeakMemory, nbytes_of
 from squeeze.quant.kv.teacher import teacher_forced
 from tests import tiny_models
 from tests.kv_models import MODELS, llama, tokens
@@ -59,7 +60,13 @@ def test_kv_eval_as_json_with_a_budget(folder, text):
         ((), "name a policy to measure, such as --policy kivi:4"),
         (("--policy", "magic:4"), "no policy is named 'magic': choose from full, kivi, rotated, vidkv, blockfloat, "
          "transform, lowrank"),
-        (("--policy", "kivi:depth=4"), "policy kivi has no depth: it takes bits, group, sinks, value_bits, window"),
+        (("--policy", "kivi:depth=4"), "policy kivi has no depth: it takes bits, group, mean, sinks, value_bits, win"),
+        (("--policy", "kivi:mean=3"), "this policy needs a text to calibrate on: name one with --calibrate"),
+        (("--policy", "kivi:4,sinks=1.5"), "sinks cannot be 1.5"),
+        (("--policy", "kivi:4+lru:9"), "no eviction is named 'lru': choose from window, snapkv, softprune"),
+        (("--policy", "kivi:4+window:9,pool=3"), "eviction window has no pool: it takes limit"),
+        (("--policy", "no.json"), "no.json: No such file or directory"),
+        (("--policy", "kivi:4", "--policy", "kivi:2", "--save-policy", "a.json"), "--save-policy takes one policy"),
         (("--policy", "kivi:many"), "bits is a number, and 'many' is none"),
         (("--policy", "transform:2"), "this policy needs a text to calibrate on: name one with --calibrate"),
         (("--policy", "kivi:4", "--context", "100000"), "the text has"),
@@ -69,6 +76,19 @@ def test_kv_eval_errors(folder, text, arguments, message):
     found = run("kv-eval", folder, "--text", text, *arguments)
     assert found.exit_code == 1
     assert found.output.splitlines()[-1].startswith(f"Error: {message}")
+
+
+def test_eviction_and_bits_of_heads_by_words_and_by_file(folder, text):
+    spec, path = "kivi:mean=4,group=16,window=16+snapkv:40,observed=8", folder.parent / "policy.json"
+    found = run("kv-eval", folder, "--text", text, "--policy", spec, "--calibrate", text, "--context", 200, "--windows",
+                2, "--passkeys", 1, "--save-policy", path, "--json", "-T", 1)  # fmt: skip
+    assert found.exit_code == 0, found.output
+    _, full, row = map(json.loads, found.output.splitlines())
+    assert full["way"] == row["way"] == "continued" and full["policy"] == "full precision"
+    assert 3.5 < row["bits"] <= 4 and row["distance"]["kl"] > 0
+    assert row["cost"]["bytes"] < 30_000
+    again = run("generate", folder, "def main():" * 30, "-n", 5, "-T", 1, "--kv", path, "--json")
+    assert again.exit_code == 0 and json.loads(again.output)["policy"].startswith("SnapKV(policy=KIVI(bits=(")
 
 
 def test_generate_streams_and_says_what_memory_it_took(folder):
@@ -148,6 +168,11 @@ def test_peak_memory_counts_tensors():
         del b, c
         torch.zeros(10)
     assert memory.peak == 8000 and memory.now == 0
+    held = [torch.zeros(1000)]
+    with PeakMemory(iter(held)) as memory:
+        held[0] = torch.cat([held[0], torch.zeros(10)])  # old and new at once, then only the new
+        held[0] = torch.cat([held[0], torch.zeros(10)])
+    assert memory.peak == 4040 + 4080 + 40
 
 
 def test_bytes_are_within_the_bound():

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from squeeze.errors import PolicyError
+from squeeze.kernels import kv_attention
+from squeeze.kernels.kv_attention import cpu, transformed
 from squeeze.quant.kv import KIVI, POLICIES, QuantizedKVCache, calibrate, packing
 from squeeze.quant.kv.blockfloat import BlockFloat, BlockFloatCoder, channel_orders
 from squeeze.quant.kv.grid import Grid
@@ -147,12 +149,44 @@ def test_transform_coding(calibrated):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_transform_unpacking_equals_plain_torch():
-    widths = (6, 6, 5, 4, 3, 3, 2, 1)
-    coder = TransformCoder(widths, torch.eye(64), torch.eye(64), torch.zeros(64), torch.ones(64))
+@pytest.mark.parametrize("widths", [(6, 6, 5, 4, 3, 3, 2, 1), (1,), ()])
+def test_transform_unpacking_equals_plain_torch(widths):
+    count = 8 * len(widths)
+    into = torch.eye(64)[:count]
+    coder = TransformCoder(widths, into, into.T.contiguous(), torch.zeros(64), torch.ones(count))
     fields = coder.encode(torch.randn(2, 1, 3, 32, 64), 0)
     packed, scale = fields["codes"].flatten(2, 3), torch.rand(2, 1, 96)
-    assert torch.equal(coder._values(packed, scale), coder.points_of(packed) * scale[..., None])
+    assert torch.equal(coder.channels_of(packed, scale), coder.points_of(packed) * scale[..., None])
+    rows, weights, plain = (
+        torch.randn(3, 64),
+        torch.rand(3, 96),
+        coder.decode(fields, 0, torch.float32)[1, 0].flatten(0, 1),
+    )
+    here = {name: field[1, 0] for name, field in fields.items()}
+    found = torch.empty(3, 96), torch.ones(3, 64)
+    transformed.scores(coder, here, rows, 0, found[0])
+    transformed.outputs(coder, here, weights, found[1])
+    torch.testing.assert_close(found[0], rows @ plain.T, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[1], 1 + weights @ plain, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_transform_coded_attention_without_decoding(calibrated, monkeypatch):
+    model, statistics = calibrated
+    policy = calibrate.transform_policy(model, statistics, 4, window=16)
+    ids, found = tokens(length=150, seed=3), []
+    kv_attention.install(model)
+    for decodes in (True, False):
+        cache = QuantizedKVCache(model.config, policy)
+        model(ids[:, :140], past_key_values=cache)
+        with monkeypatch.context() as patch:
+            if decodes:
+                patch.setattr(cpu, "fits", lambda query, view: False)
+            else:
+                patch.setattr(TransformCoder, "decode", None)
+            found.append([model(ids[:, at : at + 1], past_key_values=cache).logits for at in range(140, 143)])
+    for with_tiles, without in zip(*found, strict=True):
+        torch.testing.assert_close(without, with_tiles, rtol=1e-4, atol=1e-4)
 
 
 def test_low_rank(calibrated):
@@ -162,7 +196,8 @@ def test_low_rank(calibrated):
 
 def test_channel_orders(calibrated):
     model, statistics = calibrated
-    orders = channel_orders(statistics)
+    orders = channel_orders(model, statistics, BlockFloat(4, share=4, window=16))
     heads = model.config.num_attention_heads if hasattr(model.config, "n_head") else 2
     assert len(orders) == 2 and len(orders[0]) == heads and sorted(orders[0][0][0]) == list(range(8))
+    assert any(order != tuple(range(8)) for layer in orders for pair in layer for order in pair)
     assert error_of(model, BlockFloat(8, orders=orders, window=16)) < 0.02

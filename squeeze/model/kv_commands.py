@@ -41,7 +41,11 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("model", metavar="MODEL", type=_PATH)
 @click.option("--text", required=True, metavar="FILE", type=_PATH, help="The text to predict.")
 @click.option(
-    "--policy", "policies", multiple=True, metavar="POLICY", help="kivi:4, rotated:bits=3,window=128, transform:2 ..."
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="POLICY",
+    help="kivi:4, rotated:3,window=128, kivi:mean=3, kivi:2+snapkv:512, transform:2, FILE.",
 )
 @click.option("--context", "contexts", multiple=True, type=click.IntRange(2), metavar="N", help="Tokens (1024).")
 @click.option("--windows", default=8, type=click.IntRange(1), metavar="N", help="Windows of each context (8).")
@@ -50,6 +54,8 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--against", multiple=True, type=click.Choice(["quanto", "hqq"]), help="transformers' own cache.")
 @click.option("--passkeys", default=0, type=click.IntRange(0), metavar="N", help="Depths to look for a passkey at.")
 @click.option("--no-cost", is_flag=True, help="Measure quality only.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="The model's; on a CPU float32.")
+@click.option("--save-policy", metavar="FILE", type=_PATH, help="Write the policy, for --policy and --kv to read.")
 @_shared
 def kv_eval(
     model: Path,
@@ -88,7 +94,7 @@ def kv_eval(
 @click.option(
     "--draft", metavar="MODEL", type=_PATH, help="A smaller model that suggests tokens; the text stays the same."
 )
-@click.option("--kv", metavar="BITS|POLICY", help="Code the KV cache: 4, or a policy such as rotated:3.")
+@click.option("--kv", metavar="BITS|POLICY", help="Code the KV cache: 4, a policy such as rotated:3, or its file.")
 @click.option("--temperature", default=0.0, type=click.FloatRange(0), metavar="X", help="0 takes the likeliest.")
 @click.option("--seed", default=0, metavar="N", help="Of sampling.")
 @_shared

@@ -1,8 +1,8 @@
 """Decoding steps on the CPU straight from packed codes: unpacked row by row in registers, never written as tensors.
 
-For policies whose coders are grids. Two products with a coded matrix are all it takes: a sum of its rows, and a
-scalar product with each of its rows. Scales and minimums are folded in beside the codes, rotations into query and
-output. Everything else goes through tiles.py.
+For policies whose coders are grids; transform coding is transformed.py's. Two products with a coded matrix are all
+it takes: a sum of its rows, and a scalar product with each of its rows. Scales and minimums are folded in beside the
+codes, rotations into query and output. Everything else goes through tiles.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import numba
 import numpy as np
 import torch
 
+from squeeze.kernels.kv_attention import transformed
 from squeeze.quant.kv.grid import Grid, hadamard, lloyd_max
+from squeeze.quant.kv.transform import TransformCoder
 
 if TYPE_CHECKING:
     from squeeze.quant.kv.view import View
@@ -24,8 +26,9 @@ _FAST: Any = {"nogil": True, "cache": True, "fastmath": True}
 
 
 def fits(query: torch.Tensor, view: View) -> bool:
-    """Whether `attend` takes this: one query a row without a gradient, parts coded by grids, no block cut."""
-    grids = all(isinstance(coder, Grid) for part, _ in view.stores for coder in (part.keys, part.values))
+    """Whether `attend` takes this: one query a row without a gradient, coders that it knows, no block cut."""
+    known = (Grid, TransformCoder)
+    grids = all(isinstance(coder, known) for part, _ in view.stores for coder in (part.keys, part.values))
     whole = view.blocks > 0 and view.offset == view.dropped
     return query.shape[2] == 1 and not query.requires_grad and grids and whole
 
@@ -53,6 +56,11 @@ def _coded_scores(rows: torch.Tensor, view: View, out: torch.Tensor) -> None:
     """rows [B, H, G, D] times the coded keys, into out [B, H, G, tokens]."""
     for part, fields in view.stores:
         coder = part.keys
+        if isinstance(coder, TransformCoder):
+            for batch, head, place in _places(part.heads, rows):
+                fields_here = _fields("keys", fields, batch, place)
+                transformed.scores(coder, fields_here, rows[batch, head], view.begin, out[batch, head])
+            continue
         assert isinstance(coder, Grid)
         turned = rows @ hadamard(rows.shape[-1]) if coder.rotate else rows
         product = _sum_rows if coder.along == "tokens" else _dot_rows
@@ -67,6 +75,11 @@ def _coded_outputs(weights: torch.Tensor, view: View, out: torch.Tensor) -> None
     """weights [B, H, G, tokens] times the coded values, added to out [B, H, G, D]."""
     for part, fields in view.stores:
         coder = part.values
+        if isinstance(coder, TransformCoder):
+            for batch, head, place in _places(part.heads, weights):
+                fields_here = _fields("values", fields, batch, place)
+                transformed.outputs(coder, fields_here, weights[batch, head], out[batch, head])
+            continue
         assert isinstance(coder, Grid)
         product = _add_rows if coder.along == "channels" else _add_dots
         for batch, head, place in _places(part.heads, weights):
@@ -80,6 +93,11 @@ def _places(heads: tuple[int, ...] | None, rows: torch.Tensor) -> list[tuple[int
     """Row of the batch, head of the layer, and place of that head in its part's fields."""
     here = heads if heads is not None else range(rows.shape[1])
     return [(batch, head, place) for batch in range(rows.shape[0]) for place, head in enumerate(here)]
+
+
+def _fields(kind: str, fields: dict[str, torch.Tensor], batch: int, head: int) -> dict[str, torch.Tensor]:
+    """Of one head: [blocks, ...] each."""
+    return {name: fields[f"{kind}.{name}"][batch, head] for name in ("codes", "scale")}
 
 
 def _numbers(coder: Grid, kind: str, fields: dict[str, torch.Tensor], batch: int, head: int) -> tuple[Any, ...]:
@@ -105,9 +123,23 @@ def _floats(words, block, out):
 
 
 @numba.njit(**_FAST)
+def _look_up(codes, block, width, points, out):
+    """As _unpack, for codes of one plane that stand for points."""
+    size, mask = out.shape[1] * width // 8, np.uint32((1 << width) - 1)
+    for r in range(out.shape[0]):
+        for part in range(8 // width):
+            shift, first = np.uint32(part * width), part * size
+            for j in range(size):
+                out[r, first + j] = points[np.uint32(codes[block, r, j]) >> shift & mask]
+
+
+@numba.njit(**_FAST)
 def _unpack(codes, block, width, points, out):
     """A block of packed codes (quant/kv/packing.py) to what they stand for before their scale, float32 [R, C]."""
     rows, count = out.shape
+    if points.shape[0] and width & (width - 1) == 0:
+        _look_up(codes, block, width, points, out)
+        return
     at, above = 0, width
     out[:] = 0
     for plane in (8, 4, 2, 1):
@@ -142,7 +174,7 @@ def _unpack(codes, block, width, points, out):
     if points.shape[0]:
         for r in range(rows):
             for j in range(count):
-                out[r, j] = points[np.int32(out[r, j])]
+                out[r, j] = points[np.uint32(np.int32(out[r, j]))]
 
 
 @numba.njit(**_FAST)

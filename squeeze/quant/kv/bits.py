@@ -1,6 +1,6 @@
 """Bits for a whole model, for each layer, or for each head of each layer; and heads of the same bits as one part."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from squeeze.errors import PolicyError
 from squeeze.quant.kv.base import Coder, Part
@@ -13,13 +13,13 @@ Bits = int | tuple[HeadBits, ...]  # of the model, or of each of its layers
 
 def of_layer(bits: Bits, layer: int, heads: int) -> tuple[int, ...]:
     """Bits of each head. Raises PolicyError where there are none for this layer or head."""
-    if isinstance(bits, Sequence):
+    if isinstance(bits, tuple | list):
         if layer >= len(bits):
             raise PolicyError(f"bits are given for {len(bits)} layers, and the model has more")
         here: HeadBits = bits[layer]
     else:
         here = bits
-    if not isinstance(here, Sequence):
+    if not isinstance(here, tuple | list):
         return (here,) * heads
     if len(here) != heads:
         raise PolicyError(f"bits are given for {len(here)} heads of layer {layer}, which has {heads} KV heads")
@@ -46,7 +46,7 @@ def parts_by_bits(
 
 def check(bits: Bits, known: tuple[int, ...]) -> None:
     """Raise PolicyError unless every number of bits is one of `known`."""
-    if isinstance(bits, Sequence):
+    if isinstance(bits, tuple | list):
         for inner in bits:
             check(inner, known)
     elif bits not in known:

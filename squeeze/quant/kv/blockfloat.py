@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -85,12 +85,30 @@ class BlockFloat:
         return [Part(keys, values, (head,)) for head, (keys, values) in enumerate(coders)]
 
 
-def channel_orders(statistics: dict[int, Statistics]) -> Orders:
-    """Channels from the largest to the smallest root mean square over the calibration's sample."""
+def channel_orders(model: Any, statistics: dict[int, Statistics], policy: BlockFloat) -> Orders:
+    """For each head the order of least cost of three: as they are, by size, and by the loss that is at stake.
 
-    def order(states: torch.Tensor) -> list[tuple[int, ...]]:
-        sizes = states.float().square().mean((0, 2))  # [H, D]
-        return [tuple(row) for row in sizes.argsort(-1, descending=True).tolist()]
+    Large channels together waste no exponent, but share a coarse one, and are often those that matter most.
+    """
+    from squeeze.quant.kv.heads import costs_of
+    from squeeze.quant.kv.rope import frequencies_of
 
-    layers = (statistics[layer].sample for layer in sorted(statistics))
-    return tuple(tuple(zip(order(keys), order(values), strict=True)) for keys, values in layers)
+    frequencies = frequencies_of(model)
+
+    def best(found: Statistics, kind: int) -> list[tuple[int, ...]]:
+        size = found.sample[kind].double().square().mean((0, 2))  # [H, D]
+        stake = size * found.fisher[kind].diagonal(dim1=-2, dim2=-1)
+        same = torch.arange(size.shape[1]).expand_as(size)
+        tried = torch.stack([same, size.argsort(-1, descending=True), stake.argsort(-1, descending=True)])
+        costs = torch.stack([
+            torch.stack([cost(found, kind, tuple(order.tolist()))[head] for head, order in enumerate(orders)])
+            for orders in tried
+        ])  # fmt: skip  # [orders, H]
+        return [tuple(tried[row, head].tolist()) for head, row in enumerate(costs.argmin(0).tolist())]
+
+    def cost(found: Statistics, kind: int, order: tuple[int, ...]) -> torch.Tensor:
+        coder = BlockFloatCoder(policy.bits, policy.share, order)
+        return costs_of(coder, found, kind, policy.block, policy.sinks, frequencies)
+
+    layers = (statistics.get(layer) for layer in range(max(statistics) + 1))
+    return tuple(tuple(zip(best(x, 0), best(x, 1), strict=True)) if x else () for x in layers)

@@ -1,7 +1,7 @@
 """What a model's keys and values are like and what errors in them cost, measured on a text; and what follows from it.
 
 `observe` runs the model forth and back over windows of a text. `transform_policy` makes a Transform of a number of
-bits of it; `bits_by_head` chooses the bits of each head for a policy of another kind.
+bits of it; heads.py chooses the bits of each head for a policy of another kind.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ next, where that is shorter. The header names format, version, policy, and diges
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -22,7 +21,7 @@ import xxhash
 from squeeze.codecs import floats
 from squeeze.errors import DamagedError, FormatError, ModelError, PolicyError, SqueezeError
 from squeeze.packing import tensorfile
-from squeeze.quant.kv import packing
+from squeeze.quant.kv import describe, packing
 from squeeze.quant.kv.grid import Grid
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def save(cache: QuantizedKVCache, path: Path | str, model: Any = None) -> int:
     description = {
         "format": FORMAT,
         "version": VERSION,
-        "policy": _described(cache.policy),
+        "policy": describe.described(cache.policy),
         "config": config_digest(cache.config),
         "weights": weights_digest(model) if model is not None else None,
         "layers": [_state(layer) for layer in cache.packed_layers],
@@ -95,7 +94,10 @@ def _load(path: Path, kind: Any, config: Any, policy: Policy | None, model: Any,
         raise ModelError("this cache was made by a model of another config")
     if model is not None and description["weights"] not in (None, weights_digest(model)):
         raise ModelError("this cache was made by a model of other weights")
-    cache: QuantizedKVCache = kind(config, _policy(description["policy"], policy))
+    made = describe.policy_of(description["policy"], policy)
+    if policy is not None and describe.described(policy) != describe.described(made):
+        raise PolicyError(f"it was made with {made}, not with the policy given")
+    cache: QuantizedKVCache = kind(config, made)
     tensors: dict[str, torch.Tensor] = {}
     if set(description["records"]) != set(file.by_name):
         raise DamagedError("the header's records are not those of its tensors")
@@ -217,61 +219,6 @@ def _fill(layer: PackedLayer, state: dict[str, int], tensors: dict[str, torch.Te
         raise DamagedError("the tensors do not make up a KV cache of this policy") from None
     if len({store.blocks for store in layer.stores}) > 1:
         raise DamagedError("the tensors do not make up a KV cache of this policy")
-
-
-def _described(policy: Policy) -> dict[str, Any]:
-    """A policy in JSON: its parameters, or, where it is calibrated, the digest of its tensors."""
-    from squeeze.quant.kv import POLICIES
-
-    name = next((name for name, kind in POLICIES.items() if type(policy) is kind), None)
-    if name is not None:
-        return {"name": name, "parameters": dataclasses.asdict(policy)}  # type: ignore[call-overload]
-    return {"name": type(policy).__name__, "digest": policy_digest(policy)}
-
-
-def _policy(described: dict[str, Any], given: Policy | None) -> Policy:
-    from squeeze.quant.kv import POLICIES
-
-    if "digest" in described:
-        if given is None:
-            raise PolicyError("its policy was calibrated and is not in the file: give it as policy=")
-        if described["digest"] != policy_digest(given):
-            raise PolicyError("the policy given is not the one that it was made with")
-        return given
-    try:
-        found: Policy = POLICIES[described["name"]](**_tuples(described["parameters"]))
-    except (KeyError, TypeError, AttributeError):
-        raise FormatError("its policy is unknown to this version") from None
-    if given is not None and given != found:
-        raise PolicyError(f"it was made with {found}, not with the policy given")
-    return found
-
-
-def _tuples(parameters: dict[str, Any]) -> dict[str, Any]:
-    def turned(value: Any) -> Any:
-        return tuple(map(turned, value)) if isinstance(value, list) else value
-
-    return {name: turned(value) for name, value in parameters.items()}
-
-
-def policy_digest(policy: Policy) -> str:
-    """Of a calibrated policy: of all that its coders hold."""
-    digest = xxhash.xxh3_64()
-
-    def take(value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-        elif isinstance(value, tuple):
-            for item in value:
-                take(item)
-        elif dataclasses.is_dataclass(value):
-            for field in dataclasses.fields(value):
-                take(getattr(value, field.name))
-        else:
-            digest.update(repr(value).encode())
-
-    take(policy)
-    return digest.hexdigest()
 
 
 def config_digest(config: Any) -> str:

@@ -11,6 +11,7 @@ import torch
 from squeeze.errors import PolicyError
 from squeeze.quant.kv.base import Part, Policy
 from squeeze.quant.kv.contract import CacheLayerMixin
+from squeeze.quant.kv.evict import SoftPrune, of_layer
 from squeeze.quant.kv.store import Store
 from squeeze.quant.kv.view import View
 
@@ -97,9 +98,9 @@ class PackedLayer(CacheLayerMixin):
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        offset = self.get_mask_sizes(key_states.shape[2])[1]
+        offset, first = self.get_mask_sizes(key_states.shape[2])[1], not self.get_seq_length()
         self._append(key_states, value_states)
-        seen = self._view(offset)
+        seen = self._view(offset, self._observed if first and self._selects() else None)
         returned = (seen, seen) if self.native() else seen.dense()
         if seen.observer is None:
             self._code()
@@ -114,42 +115,42 @@ class PackedLayer(CacheLayerMixin):
             keys, values = keys[:, :, missing:], values[:, :, missing:]
         self.recent = _joined(self.recent, (keys, values))
 
-    def _view(self, offset: int = 0) -> View:
+    def _view(self, offset: int = 0, observer: Callable[[torch.Tensor], None] | None = None) -> View:
         """All tokens from position `offset` on, as they are now."""
         stores = [(part, store.read()) for part, store in zip(self.parts, self.stores, strict=True)]
         before = self.dropped + self.evicted
-        observer = self._observed if self._selects() else None
         return View(self.first, stores, self.recent, self.blocks, self.policy.block, before, offset, observer)
 
     def _selects(self) -> bool:
-        """Whether the policy wants to see the queries of this prompt before it is coded."""
-        keep = getattr(self.policy, "select", 0)
-        if not keep or self.is_sliding or self.blocks or self.recent[0].shape[2] <= keep + self.policy.window:
+        """Whether the policy wants to see the queries of this prompt, the first that is read, before it is coded."""
+        keep = of_layer(getattr(self.policy, "select", 0), self.index)
+        if not keep or self.is_sliding or self.recent[0].shape[2] <= keep + self.policy.window:
             return False
         if not self.native():
             raise PolicyError("this policy looks at queries: squeeze.kernels.kv_attention.install(model) shows them")
         return True
 
     def _observed(self, query: torch.Tensor) -> None:
-        """Keep the tokens of a prompt that its last queries [B, Hq, Q, D] look at, then code what has left the window.
-
-        Raises no error: a prompt that is not longer than what is kept is not touched.
-        """
-        window = self.recent[0].shape[2] - self.policy.window
-        chosen = self.policy.chosen(query, self.recent[0], window)[..., None]  # type: ignore[attr-defined]
-        kept = (x[:, :, :window].take_along_dim(chosen, 2) for x in self.recent)
-        self.evicted += window - chosen.shape[2]
-        self.recent = tuple(torch.cat([x, y[:, :, window:]], 2) for x, y in zip(kept, self.recent, strict=True))
+        """Choose the tokens of a prompt that its last queries [B, Hq, Q, D] look at, then code what left the window."""
+        policy: Any = self.policy
+        old = self.recent[0].shape[2] - policy.window  # tokens to choose from
+        chosen = policy.chosen(query, self.recent[0], old, of_layer(policy.select, self.index))
+        kept = tuple(x.take_along_dim(chosen[..., None], 2) for x in self.recent)
+        late = tuple(x[:, :, old:] for x in self.recent)
+        if isinstance(policy, SoftPrune):
+            others = torch.ones_like(self.recent[0][..., :old, 0], dtype=torch.bool).scatter_(2, chosen, False)
+            rest = others.nonzero()[:, 2].view(*chosen.shape[:2], -1, 1)
+            self.first = _joined(self.first, kept)
+            self.recent = _joined(tuple(x.take_along_dim(rest, 2) for x in self.recent), late)
+        else:
+            self.evicted += old - chosen.shape[2]
+            self.recent = _joined(kept, late)
         self._code()
 
     def _code(self) -> None:
-        """Move full blocks that have left the window into the store."""
+        """Move full blocks that have left the window into the store; give up what the policy does not keep."""
         block = self.policy.block
-        if not block:
-            return
-        full = max(self.recent[0].shape[2] - self.policy.window, 0) // block
-        if not full:
-            return
+        full = max(self.recent[0].shape[2] - self.policy.window, 0) // block if block else 0
         for at in range(0, full, _AT_ONCE):
             count = min(_AT_ONCE, full - at)
             start = self.dropped + self.evicted + self.first[0].shape[2] + self.blocks * block
@@ -160,18 +161,24 @@ class PackedLayer(CacheLayerMixin):
                 coded = {f"keys.{name}": field for name, field in part.keys.encode(keys, start).items()}
                 coded |= {f"values.{name}": field for name, field in part.values.encode(values, start).items()}
                 store.append(coded)
-        self.coded_tokens += full * block
-        self.recent = tuple(x[:, :, full * block :].clone() for x in self.recent)
+        if full:
+            self.coded_tokens += full * block
+            self.recent = tuple(x[:, :, full * block :].clone() for x in self.recent)
         self._evict()
 
     def _evict(self) -> None:
-        """Give up the oldest blocks after the sinks where the policy limits the tokens coded."""
-        limit = getattr(self.policy, "limit", 0)
-        if limit and not self.is_sliding:
-            blocks = max(self.blocks - -(-limit // self.policy.block), 0)
+        """Give up the oldest blocks after the sinks, or tokens where nothing is coded, beyond the policy's limit."""
+        limit, block = of_layer(getattr(self.policy, "limit", 0), self.index), self.policy.block
+        if not limit or self.is_sliding:
+            return
+        if block:
+            blocks = max(self.blocks - -(-limit // block), 0)
             for store in self.stores:
                 store.drop(blocks)
-            self.evicted += blocks * self.policy.block
+            self.evicted += blocks * block
+        elif (beyond := self.recent[0].shape[2] - self.policy.window - limit) > 0:
+            self.recent = tuple(x[:, :, beyond:].clone() for x in self.recent)
+            self.evicted += beyond
 
     def _forget(self) -> None:
         """Drop what no sliding window will see again: whole blocks, or recent tokens where nothing is coded."""

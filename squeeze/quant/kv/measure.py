@@ -6,20 +6,18 @@ import math
 import random
 import statistics
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from squeeze.errors import SqueezeError
 from squeeze.quant.kv.base import Policy
+from squeeze.quant.kv.memory import PeakMemory, nbytes_of, tensors_of
 from squeeze.quant.kv.teacher import teacher_forced
 
-__all__ = ["Cost", "Distance", "PeakMemory", "decoding", "passkeys", "quality", "stepped"]
+__all__ = ["Cost", "Distance", "decoding", "passkeys", "quality", "stepped"]
 
 _POSITIONS = 128  # whose log-probabilities are in memory at once
 _CHUNK = 512  # tokens of a prompt read at a time
@@ -97,15 +95,20 @@ def stepped(
     windows: int,
     full: list[torch.Tensor],
     piece: int = 32,
+    prompt: int = 0,
 ) -> Distance:
     """Perplexity through a cache itself, read `piece` tokens at a time: what decoding sees, to within a piece.
 
-    full: logits of each window by a full-precision cache; where empty, this cache's are put there.
+    full: logits of each window by a full-precision cache; where empty, this cache's are put there. prompt: tokens
+    read at once before, which do not count.
     """
-    loss = divergence = count = 0.0
+    loss, divergence, count = 0.0, 0.0, 0
     windows, first = min(windows, len(tokens) // context), not full
     for window in range(windows):
         ids, cache = tokens[window * context : (window + 1) * context].to(model.device), make_cache()
+        if prompt:
+            model(ids[None, :prompt], past_key_values=cache, logits_to_keep=1)
+            ids = ids[prompt:]
         pieces = [model(part[None], past_key_values=cache).logits[0] for part in ids.split(piece)]
         logits = torch.cat(pieces)
         if first:
@@ -115,49 +118,11 @@ def stepped(
     return Distance(math.exp(loss / count), divergence / count)
 
 
-class PeakMemory(TorchDispatchMode):
-    """Counts the bytes of tensors that come to life within it, at once, at most.
-
-    On the CPU, where torch keeps no such count. Memory inside one torch operator is not seen.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self._live: dict[int, tuple[int, int]] = {}  # address of a storage: tensors that use it, its bytes
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                address = storage.data_ptr()
-                if address and (address in self._live or address not in inputs):
-                    self._add(tensor, address, storage.nbytes())
-        return result
-
-    def _add(self, tensor: torch.Tensor, address: int, size: int) -> None:
-        users, known = self._live.get(address, (0, size))
-        if not users:
-            self.now += size
-            self.peak = max(self.peak, self.now)
-        self._live[address] = users + 1, known
-        weakref.finalize(tensor, self._remove, address)
-
-    def _remove(self, address: int) -> None:
-        users, size = self._live[address]
-        if users == 1:
-            self.now -= size
-            del self._live[address]
-        else:
-            self._live[address] = users - 1, size
-
-
 def prefill(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
-    """Read ids [L] into a cache, a piece at a time; logits [V] after the last."""
-    for at in range(0, len(ids), _CHUNK):
-        found = model(ids[None, at : at + _CHUNK], past_key_values=cache, logits_to_keep=1)
+    """Read ids [L] into a cache, a piece at a time unless its policy wants all; logits [V] after the last."""
+    whole = getattr(getattr(cache, "policy", None), "select", 0)
+    for part in ids.split(len(ids) if whole else _CHUNK):
+        found = model(part[None], past_key_values=cache, logits_to_keep=1)
     logits: torch.Tensor = found.logits[0, -1]
     return logits
 
@@ -178,37 +143,14 @@ def decoding(model: Any, tokens: torch.Tensor, cache: Any, steps: int = 8) -> Co
         if on_gpu:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - started)
-    held = nbytes_of(cache)
     if on_gpu:
         model(ids[None, -1:], past_key_values=cache)
         peak = torch.cuda.max_memory_allocated() - before
     else:
-        with PeakMemory() as memory:
+        with PeakMemory(tensors_of(cache)) as memory:
             model(ids[None, -1:], past_key_values=cache)
-        peak = held + memory.peak
+        peak = memory.peak
     return Cost(len(ids), nbytes_of(cache), peak, statistics.median(times))
-
-
-def nbytes_of(cache: Any) -> int:
-    """Bytes of the tensors that any cache's layers hold, quantised ones included, each storage once."""
-    if hasattr(cache, "nbytes"):
-        return int(cache.nbytes)
-    found: dict[int, int] = {}
-    _collect([vars(layer) for layer in cache.layers], found, 0)
-    return sum(found.values())
-
-
-def _collect(value: Any, found: dict[int, int], depth: int) -> None:
-    if isinstance(value, torch.Tensor) and type(value) is torch.Tensor:
-        storage = value.untyped_storage()
-        found[storage.data_ptr()] = storage.nbytes()
-    elif isinstance(value, torch.Tensor) or (hasattr(value, "__dict__") and depth < 12 and not callable(value)):
-        _collect(vars(value), found, depth + 1)
-    elif isinstance(value, dict):
-        _collect(list(value.values()), found, depth + 1)
-    elif isinstance(value, list | tuple) and depth < 16:
-        for item in value:
-            _collect(item, found, depth + 1)
 
 
 _FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "

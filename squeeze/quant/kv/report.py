@@ -11,7 +11,7 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.model import evaluate
-from squeeze.quant.kv import FullPrecision, Policy, QuantizedKVCache, calibrate, specs
+from squeeze.quant.kv import FullPrecision, Policy, QuantizedKVCache, calibrate, describe, specs
 from squeeze.quant.kv.measure import Cost, Distance, decoding, passkeys, quality, stepped
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ _WINDOWS = 6  # of 1,024 tokens to calibrate on
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """bits: nominal, a value; None for full precision. passkeys: found, and looked for. stepped: whether quality was
-    measured through the cache itself, some tokens at a time, instead of in one pass (teacher.py).
+    """bits: nominal, a value; None for full precision. passkeys: found, and looked for. way: how quality was measured:
+    "one pass" (teacher.py), "stepped" through the cache itself some tokens at a time, or "continued", stepped after
+    the first half of a window was read as a prompt.
     """
 
     policy: str
@@ -34,7 +35,7 @@ class Row:
     bits: float | None
     distance: Distance
     baseline: Distance
-    stepped: bool = False
+    way: str = "one pass"
     cost: Cost | None = None
     passkeys: tuple[int, int] | None = None
 
@@ -47,7 +48,7 @@ class Row:
             (f"{self.cost.bytes}", f"{self.cost.peak}", f"{1e3 * self.cost.seconds:.1f}") if self.cost else ("-",) * 3
         )
         return (
-            self.policy + (" (stepped)" if self.stepped else ""),
+            self.policy + (f" ({self.way})" if self.way != "one pass" else ""),
             str(self.context),
             f"{self.bits:.3f}" if self.bits else "-",
             f"{self.distance.perplexity:.4f}",
@@ -76,47 +77,70 @@ def rows(
     device: str = "cpu",
     calibrate: Path | None = None,
     kv_budget: float | None = None,
+    save_policy: Path | None = None,
+    dtype: str | None = None,
     progress: Callable[[int], None] = lambda n: None,
 ) -> Iterator[Row]:
-    """Every policy, full precision first, at every context. Raises PolicyError and SqueezeError."""
+    """Every policy, full precision first, at every context. Raises PolicyError, FormatError and SqueezeError."""
     for spec in policies:
-        specs.split(spec)  # before anything takes time
-    model, tokenizer = evaluate.load_model(folder, device=device), evaluate.load_tokenizer(folder)
+        specs.check(spec)  # before anything takes time
+    if save_policy and len(policies) + bool(kv_budget) != 1:
+        raise PolicyError("--save-policy takes one policy")
+    kind = getattr(torch, dtype) if dtype else None
+    model, tokenizer = evaluate.load_model(folder, kind, device), evaluate.load_tokenizer(folder)
     tokens = evaluate.read_tokens(text, folder)
     made = _policies(model, tokenizer, policies, sinks, window, calibrate, kv_budget)
+    if save_policy:
+        describe.save_policy(next(iter(made.values())), save_policy)
+    measured = _Measured(model, tokenizer, tokens, windows, passkeys, no_cost)
     for context in contexts:
-        found = quality(model, tokens, made, context, windows, progress)
-        baseline = found[FULL]
+        plain = {name: policy for name, policy in made.items() if not specs.evicts(policy)}
+        found = quality(model, tokens, plain, context, windows, progress)
         for name, distance in found.items():
-            policy = made.get(name, FullPrecision())
-            yield _row(model, tokenizer, tokens, name, policy, context, distance, baseline, no_cost, passkeys)
+            yield measured.row(name, made.get(name, FullPrecision()), context, distance, found[FULL])
+        if len(plain) < len(made):
+            evicting = {name: policy for name, policy in made.items() if name not in plain}
+            yield from measured.through_caches(evicting, context, "continued")
         if against:
-            yield from _rivals(model, tokens, made, context, windows, against, window, no_cost)
+            yield from measured.through_caches(made, context, "stepped", _rivals(model, against, window))
 
 
-def _row(
-    model: Any,
-    tokenizer: Any,
-    tokens: torch.Tensor,
-    name: str,
-    policy: Policy,
-    context: int,
-    distance: Distance,
-    baseline: Distance,
-    no_cost: bool,
-    keys: int,
-) -> Row:
-    from squeeze.kernels import kv_attention
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    model: Any
+    tokenizer: Any
+    tokens: torch.Tensor
+    windows: int
+    keys: int  # passkeys looked for
+    no_cost: bool
 
-    kv_attention.install(model)
-    cache = QuantizedKVCache(model.config, policy)
-    cost = None if no_cost else decoding(model, tokens[:context], cache)
-    depths = tuple((place + 0.5) / keys for place in range(keys))
-    found = (
-        passkeys(model, tokenizer, lambda: QuantizedKVCache(model.config, policy), context, depths) if keys else None
-    )
-    bits = None if name == FULL else nominal_bits(policy, model)
-    return Row(name, context, bits, distance, baseline, False, cost, (sum(found), keys) if found else None)
+    def row(self, name: str, policy: Policy, context: int, found: Distance, baseline: Distance, way: str = "") -> Row:
+        make = _ours(self.model, policy)
+        depths = tuple((place + 0.5) / self.keys for place in range(self.keys))
+        hits = passkeys(self.model, self.tokenizer, make, context, depths) if self.keys else None
+        bits = None if name == FULL else nominal_bits(policy, self.model)
+        cost = self.cost(make, context)
+        return Row(name, context, bits, found, baseline, way or Row.way, cost, (sum(hits), self.keys) if hits else None)
+
+    def cost(self, make: Callable[[], Any], context: int) -> Cost | None:
+        return None if self.no_cost else decoding(self.model, self.tokens[:context], make())
+
+    def through_caches(
+        self, policies: dict[str, Policy], context: int, way: str, rivals: dict[str, tuple[float, Any]] | None = None
+    ) -> Iterator[Row]:
+        """Full precision, our policies and other caches, all through the caches themselves."""
+        logits: list[torch.Tensor] = []
+        prompt = context // 2 if way == "continued" else 0
+
+        def distance(make: Callable[[], Any]) -> Distance:
+            return stepped(self.model, self.tokens, make, context, self.windows, logits, prompt=prompt)
+
+        baseline = distance(_ours(self.model, FullPrecision()))
+        yield Row(FULL, context, None, baseline, baseline, way)
+        for name, policy in policies.items():
+            yield self.row(name, policy, context, distance(_ours(self.model, policy)), baseline, way)
+        for name, (bits, make) in (rivals or {}).items():
+            yield Row(name, context, bits, distance(make), baseline, way, self.cost(make, context))
 
 
 def nominal_bits(policy: Policy, model: Any) -> float:
@@ -146,14 +170,7 @@ def _policies(
     statistics = None
     if any(specs.needs_calibration(spec) for spec in chosen):
         statistics = _statistics(model, tokenizer, calibration, sinks, window)
-    made = {}
-    for spec in chosen:
-        name, options = specs.split(spec)
-        if name != "full":
-            options = {"sinks": sinks, "window": window} | options
-        words = ",".join(f"{key}={value}" for key, value in options.items())
-        made[spec] = specs.make(f"{name}:{words}", model, statistics)
-    return made
+    return {spec: specs.make(spec, model, statistics, sinks=sinks, window=window) for spec in chosen}
 
 
 def _statistics(model: Any, tokenizer: Any, calibration: Path | None, sinks: int, window: int) -> Any:
@@ -165,32 +182,19 @@ def _statistics(model: Any, tokenizer: Any, calibration: Path | None, sinks: int
     return calibrate.observe(model, tokens, context=context, windows=_WINDOWS, sinks=sinks, window=window)
 
 
-def _rivals(
-    model: Any,
-    tokens: torch.Tensor,
-    made: dict[str, Policy],
-    context: int,
-    windows: int,
-    against: tuple[str, ...],
-    window: int,
-    no_cost: bool,
-) -> Iterator[Row]:
-    """transformers' caches at 4 and 2 bits, and ours again, all through the cache itself."""
-    caches: dict[str, tuple[float | None, Callable[[], Any]]] = {FULL: (None, _ours(model, FullPrecision()))}
-    caches |= {name: (nominal_bits(policy, model), _ours(model, policy)) for name, policy in made.items()}
-    for backend in against:
-        for width in (4, 2):
-            caches[f"{backend} {width}"] = width + 0.5, _theirs(model, backend, width, window)
-    baseline: Distance | None = None
-    logits: list[torch.Tensor] = []
-    for name, (bits, make) in caches.items():
-        distance = stepped(model, tokens, make, context, windows, logits)
-        baseline = baseline or distance
-        cost = None if no_cost else decoding(model, tokens[:context], make())
-        yield Row(name, context, bits, distance, baseline, True, cost)
+def _rivals(model: Any, against: tuple[str, ...], window: int) -> dict[str, tuple[float, Callable[[], Any]]]:
+    """transformers' caches at 4 and 2 bits: nominal bits, and how to make one."""
+    return {
+        f"{backend} {width}": (width + 0.5, _theirs(model, backend, width, window))
+        for backend in against
+        for width in (4, 2)
+    }
 
 
 def _ours(model: Any, policy: Policy) -> Callable[[], Any]:
+    from squeeze.kernels import kv_attention
+
+    kv_attention.install(model)
     return lambda: QuantizedKVCache(model.config, policy)
 
 

@@ -94,20 +94,23 @@ class TransformCoder:
         return codes, error
 
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
-        packed, scale = fields["codes"].flatten(2, 3), fields["scale"].flatten(2, 3)
-        y = self._values(packed, ((scale.to(torch.float32) - _BIAS) / _OCTAVE).exp2())
+        packed, scale = fields["codes"].flatten(2, 3), self.scale_of(fields["scale"].flatten(2, 3))
+        y = self.channels_of(packed, scale)
         states = y @ self.back.to(y.device).T + self.mean.to(y.device)
         if self.frequencies is not None:
             states = turn(states, self.frequencies, start)
         return states.unflatten(2, fields["scale"].shape[2:4]).to(dtype)
 
-    def _values(self, packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """Packed codes [B, 1, tokens, bytes] to points times scale [B, 1, tokens], [B, 1, tokens, K]."""
-        if packed.device.type == "cpu" and self.widths:
-            from squeeze.quant.kv.unpacking import points_of
+    def scale_of(self, codes: torch.Tensor) -> torch.Tensor:
+        """float32 scales of their codes, uint8 of any shape."""
+        return ((codes.to(torch.float32) - _BIAS) / _OCTAVE).exp2()
 
-            rows = points_of(packed.flatten(0, 2), scale.flatten(), self.widths, GROUP)
-            return rows.view(*scale.shape, -1)
+    def channels_of(self, packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """Packed codes [..., bytes] to y, points times scale [...], float32 [..., K]."""
+        if packed.device.type == "cpu" and self.widths:
+            from squeeze.quant.kv.unpacking import channels_of
+
+            return channels_of(packed.flatten(0, -2), scale.flatten(), self.widths, GROUP).T.unflatten(0, scale.shape)
         return self.points_of(packed) * scale[..., None]
 
     def points_of(self, packed: torch.Tensor) -> torch.Tensor:
