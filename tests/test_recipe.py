@@ -12,6 +12,8 @@ from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.evaluate import load_model
 from squeeze.model.recipe import Recipe, apply
 from squeeze.model.steps import STEPS, Step
+from squeeze.prune.linear import Sparse24Linear
+from squeeze.quant.tensor import QuantizedTensor
 from tests import tiny_models
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -104,6 +106,11 @@ def logits(folder):
         return load_model(folder)(torch.arange(40)[None]).logits
 
 
+def modules(folder):
+    layers = {name: layer for name, layer in load_model(folder).named_modules() if isinstance(layer, Sparse24Linear)}
+    return {name: layer.sparse() for name, layer in layers.items()}
+
+
 def test_one_pass_and_packed(tmp_path, model, text):
     import squeeze
 
@@ -126,6 +133,23 @@ def test_folder_after_folder(tmp_path, model, text):
     assert {layer.pattern for layer in reports[1].layers} == {"2:4"}
     assert torch.isfinite(logits(tmp_path / "out")).all()
     assert not list(tmp_path.glob(".*"))
+
+
+def test_recovery_is_a_step(tmp_path, model, text):
+    steps = [{"prune": {"pattern": "4:8"}}, {"recover": {"steps": 2, "rank": 2}}]
+    (_, report) = apply(recipe(*steps, calibration=str(text)), model, tmp_path / "out")
+    assert report.settings["recovery"] == "2 steps" and report.target == str(tmp_path / "out")
+    assert Checkpoint.open(tmp_path / "out").config["squeeze_recipe"] == steps
+    asked = recipe(*steps, {"quantize": {"bits": 8, "group_size": 32}}, calibration=str(text))
+    *_, report = apply(asked, model, tmp_path / "codes")
+    assert {layer.pattern for layer in report.layers} == {"4:8"} and report.settings["keep_zeros"]
+    sparse, codes = (modules(tmp_path / name) for name in ("out", "codes"))
+    assert sparse.keys() == codes.keys() and len(sparse) > 0
+    for name, weight in codes.items():
+        assert isinstance(weight.values, QuantizedTensor)
+        assert not (weight.mask & ~sparse[name].mask).any()
+        wanted = sparse[name].sparse()
+        assert (weight.sparse() - wanted).norm() < 0.1 * wanted.norm()
 
 
 def test_a_run_that_was_stopped_goes_on(tmp_path, model, text, monkeypatch):

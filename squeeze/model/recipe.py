@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 from squeeze.errors import SqueezeError
 from squeeze.model.pipeline import Progress
 from squeeze.model.report import Report
-from squeeze.model.steps import STEPS, Common, Pack, Pass, Step
+from squeeze.model.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
 from squeeze.model.work import stamps
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals
@@ -68,11 +68,14 @@ class Recipe:
         common = _filled(Common, {key: value for key, value in found.items() if key != "steps"}, "steps")
         asked = [_step(number, entry) for number, entry in enumerate(found["steps"], 1)]
         done: list[Step] = []
-        for number, step in enumerate(asked, 1):
+        for number, entry in enumerate(asked, 1):
+            step = entry
             try:
                 both = done[-1].joined(step) if done else None
                 if done and both is None:
                     step.check_after(done[-1])
+                if isinstance(step, Quantize) and len(done) > 1 and isinstance(done[-2], Prune):
+                    step = step.within(done[-2])
             except SqueezeError as error:
                 raise SqueezeError(f"step {number}: {error}") from None
             done[-1:] = [both] if both else [*done[-1:], step]

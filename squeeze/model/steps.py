@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from squeeze.prune.method import PruningMethod
     from squeeze.quant.method import GridMethod
 
-__all__ = ["STEPS", "Common", "Pack", "Pass", "Step"]
+__all__ = ["STEPS", "Common", "Pack", "Pass", "Prune", "Quantize", "Step"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +91,7 @@ class Prune(Step):
     group_size: int = 128
     slim: bool = False
     rank: float = 0.1
+    keep_zeros: bool = False
     correction: float = 1.0
     dense: bool = False
 
@@ -121,7 +122,7 @@ class Quantize(Step):
     """The options of `squeeze quantize`."""
 
     name: ClassVar[str] = "quantize"
-    follows: ClassVar[tuple[str, ...] | None] = ("prune", "factorize")
+    follows: ClassVar[tuple[str, ...] | None] = ("prune", "factorize", "recover")
 
     method: str = "gptq"
     bits: int = 4
@@ -146,6 +147,10 @@ class Quantize(Step):
             raise SqueezeError(f"method {self.method!r} is unknown: choose from {', '.join(METHODS)}")
         known = {entry.name for entry in fields(METHODS[self.method])}
         return METHODS[self.method](**{f.name: getattr(self, f.name) for f in fields(self) if f.name in known})
+
+    def within(self, pruned: "Prune") -> "Prune":
+        """The step that does this one's work among the weights that another one has kept."""
+        return Prune(pattern=pruned.pattern, keep_zeros=True, **_grid_of(self, "recover"))
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.quant.api import quantize
@@ -212,15 +217,21 @@ class Recover(Step):
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.prune.api import recovered
+        from squeeze.prune.expand import expand
 
-        if not out.exists():
+        made = out.with_name(f"{out.name}.sparse") if isinstance(at.then, Prune) else out
+        if not made.exists():
             unfinished = out.with_name(f"{out.name}.unfinished")
             rmtree(unfinished, ignore_errors=True)
             copytree(source, unfinished)
-            unfinished.rename(out)
+            unfinished.rename(made)
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         shared = {f.name: getattr(at.common, f.name) for f in fields(Common) if f.name != "ignore"}
-        return recovered(at.original, out, **own, **shared, device=at.device, progress=at.progress)
+        report = recovered(at.original, made, **own, **shared, device=at.device, progress=at.progress)
+        if made != out:
+            expand(made, out, overwrite=True)
+            rmtree(made)
+        return report
 
 
 @dataclass(frozen=True, kw_only=True)
