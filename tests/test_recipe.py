@@ -71,6 +71,8 @@ WRONG = {
     "step 1: is not the name of one step": {"steps": [{"prune": None, "pack": None}]},
     "step 1, prune: 'bit' is unknown": {"steps": [{"prune": {"bit": 4}}]},
     "step 1, prune: permute: 1 is not of its type": {"steps": [{"prune": {"permute": 1}}]},
+    "step 1, prune: bits: True is not of its type": {"steps": [{"prune": {"bits": True}}]},
+    "step 2: prune quantises already": {"steps": [{"prune": {"bits": 4}}, "quantize"]},
     "step 1, prune: 4 is not a set of settings": {"steps": [{"prune": 4}]},
     "step 1, prune: method 'x' is unknown": {"steps": [{"prune": {"method": "x"}}]},
     "step 1, quantize: method 'x' is unknown": {"steps": [{"quantize": {"method": "x"}}]},
@@ -80,6 +82,7 @@ WRONG = {
     "step 2: quantize after prune is one pass with it": {"steps": ["prune", {"quantize": {"rotate": True}}]},
     "step 2: prune cannot follow quantize": {"steps": ["quantize", "prune"]},
     "step 2: prune after pack: pack comes last": {"steps": ["pack", "prune"]},
+    "step 1: recover comes after prune": {"steps": ["recover"]},
     "step 2: recover takes neither quantised weights": {"steps": [{"prune": {"bits": 4}}, "recover"]},
 }
 
@@ -173,6 +176,8 @@ def test_command(tmp_path, model, text):
     path.write_text(f"calibration: {text}\nsamples: 4\nsequence_length: 48\nsteps:\n  - prune: {{method: wanda}}\n")
     done = CliRunner().invoke(main, ["apply", str(path), str(model), str(tmp_path / "out"), "-T", "1"])
     assert done.exit_code == 0 and "every group checked to hold to 2:4" in done.output, done.output
+    done = CliRunner().invoke(main, ["apply", str(path), str(tmp_path / "nowhere"), str(tmp_path / "x")])
+    assert done.exit_code == 1 and "not a folder of a model" in done.output
     path.write_text("steps: [cook]\n")
     done = CliRunner().invoke(main, ["apply", str(path), str(model), str(tmp_path / "x")])
     assert done.exit_code == 1 and done.output == (

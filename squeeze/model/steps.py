@@ -54,11 +54,11 @@ class Step(ABC):
     name: ClassVar[str]
     follows: ClassVar[tuple[str, ...] | None] = None  # the steps that it may come after; None for any
 
-    def check_after(self, before: "Step") -> None:
-        """Raises SqueezeError where this step has no place after that one."""
+    def check_after(self, before: "Step | None") -> None:
+        """Raises SqueezeError where this step has no place after that one, or as the first."""
         if isinstance(before, Pack):
             raise SqueezeError(f"{self.name} after pack: pack comes last")
-        if self.follows is not None and before.name not in self.follows:
+        if before is not None and self.follows is not None and before.name not in self.follows:
             raise SqueezeError(f"{self.name} cannot follow {before.name}, whose work it would undo or could not read")
 
     def joined(self, other: "Step") -> "Step | None":
@@ -107,7 +107,7 @@ class Prune(Step):
         return make_method(options.pop("method"), **options)
 
     def joined(self, other: Step) -> Step | None:
-        return replace(self, **_grid_of(other, self.name)) if isinstance(other, Quantize) else None
+        return replace(self, **_grid_of(other, self)) if isinstance(other, Quantize) else None
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.prune.api import prune
@@ -150,7 +150,7 @@ class Quantize(Step):
 
     def within(self, pruned: "Prune") -> "Prune":
         """The step that does this one's work among the weights that another one has kept."""
-        return Prune(pattern=pruned.pattern, keep_zeros=True, **_grid_of(self, "recover"))
+        return Prune(pattern=pruned.pattern, keep_zeros=True, **_grid_of(self, pruned))
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.quant.api import quantize
@@ -183,7 +183,7 @@ class Factorize(Step):
             make_method(self.method, self.keep)
 
     def joined(self, other: Step) -> Step | None:
-        return replace(self, **_grid_of(other, self.name)) if isinstance(other, Quantize) else None
+        return replace(self, **_grid_of(other, self)) if isinstance(other, Quantize) else None
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.factor.api import densify, factorize
@@ -210,8 +210,10 @@ class Recover(Step):
     rate: float = 1e-3
     batch: int = 2
 
-    def check_after(self, before: Step) -> None:
+    def check_after(self, before: Step | None) -> None:
         super().check_after(before)
+        if before is None:
+            raise SqueezeError("recover comes after prune, in the same recipe")
         if isinstance(before, Prune) and (before.bits is not None or before.dense):
             raise SqueezeError("recover takes neither quantised weights nor a dense folder")
 
@@ -253,9 +255,11 @@ class Pack(Step):
 STEPS: dict[str, type[Step]] = {step.name: step for step in (Prune, Quantize, Factorize, Recover, Pack)}
 
 
-def _grid_of(step: Quantize, before: str) -> dict[str, Any]:
-    """What of a quantisation can be joined to the pass of another step: its bits and group size."""
+def _grid_of(step: Quantize, before: Prune | Factorize) -> dict[str, Any]:
+    """What of a quantisation can be done in the pass of another step: its bits and group size."""
     grid = {"bits": step.bits, "group_size": step.group_size}
+    if before.bits is not None:
+        raise SqueezeError(f"{before.name} quantises already")
     if others := set(step.given()) - set(grid):
-        raise SqueezeError(f"quantize after {before} is one pass with it, and takes no {min(others)!r}")
+        raise SqueezeError(f"quantize after {before.name} is one pass with it, and takes no {min(others)!r}")
     return grid

@@ -118,6 +118,8 @@ def recovered(
     """Retrain a pruned folder in place (retrain.py, whose options they are), and report what it has become."""
     from squeeze.prune.retrain import recover
 
+    if not (target / REPORT).is_file():
+        raise SqueezeError(f"{target}: has no {REPORT}; `squeeze prune` writes such folders")
     tokens = calibration_tokens(original, calibration, samples, sequence_length, seed, device)
     found = json.loads((target / REPORT).read_text())
     done = recover(original, target, tokens, minutes=minutes, seed=seed, device=device, progress=progress, **options)
