@@ -177,3 +177,14 @@ def test_statistics_that_do_not_serve():
     hessian[3], hessian[:, 3] = 0, 0
     result = SparseGPT().compress(weight, hessian)
     assert result.notes == ("1 inputs are always 0",)
+
+
+def test_zeros_that_are_there_are_kept():
+    weight, hessian = problem(16, 64)
+    pruned = SparseGPT().apply(weight, hessian)
+    grid = GPTQ(bits=4, group_size=32)
+    found = SparseGPT(keep_zeros=True, quantizer=grid).apply(pruned.sparse(), hessian)
+    assert torch.equal(found.mask, pruned.sparse() != 0)
+    assert torch.equal(SparseGPT(keep_zeros=True).apply(pruned.sparse(), hessian).sparse(), pruned.sparse())
+    with pytest.raises(SqueezeError, match="zeros to keep: a matrix has weights beyond 2:4"):
+        SparseGPT(keep_zeros=True, quantizer=grid).apply(weight, hessian)

@@ -168,9 +168,10 @@ def test_command(tmp_path, with_tokenizer):
     out = tmp_path / "out"
     command = ["prune", str(with_tokenizer), str(out), "--calibration", str(text), "--samples", "4", "-T", "1"]
     command += ["--sequence-length", "48", "--text", str(text), "--windows", "1", "--permute", "--json"]
-    done = CliRunner().invoke(main, command)
+    done = CliRunner().invoke(main, [*command, "--recover", "0.001"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
+    assert found["settings"]["recovery"].endswith(" steps")
     assert found["after"]["kl_mean"] > 0 and found["sparsity"] >= 0.5
     assert found["bits_per_weight"] < 20  # of 32, and these matrices are small
     done = CliRunner().invoke(

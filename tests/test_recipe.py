@@ -12,6 +12,8 @@ from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.evaluate import load_model
 from squeeze.model.recipe import Recipe, apply
 from squeeze.model.steps import STEPS, Step
+from squeeze.prune.linear import Sparse24Linear
+from squeeze.quant.tensor import QuantizedTensor
 from tests import tiny_models
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -69,6 +71,8 @@ WRONG = {
     "step 1: is not the name of one step": {"steps": [{"prune": None, "pack": None}]},
     "step 1, prune: 'bit' is unknown": {"steps": [{"prune": {"bit": 4}}]},
     "step 1, prune: permute: 1 is not of its type": {"steps": [{"prune": {"permute": 1}}]},
+    "step 1, prune: bits: True is not of its type": {"steps": [{"prune": {"bits": True}}]},
+    "step 2: prune quantises already": {"steps": [{"prune": {"bits": 4}}, "quantize"]},
     "step 1, prune: 4 is not a set of settings": {"steps": [{"prune": 4}]},
     "step 1, prune: method 'x' is unknown": {"steps": [{"prune": {"method": "x"}}]},
     "step 1, quantize: method 'x' is unknown": {"steps": [{"quantize": {"method": "x"}}]},
@@ -78,6 +82,7 @@ WRONG = {
     "step 2: quantize after prune is one pass with it": {"steps": ["prune", {"quantize": {"rotate": True}}]},
     "step 2: prune cannot follow quantize": {"steps": ["quantize", "prune"]},
     "step 2: prune after pack: pack comes last": {"steps": ["pack", "prune"]},
+    "step 1: recover comes after prune": {"steps": ["recover"]},
     "step 2: recover takes neither quantised weights": {"steps": [{"prune": {"bits": 4}}, "recover"]},
 }
 
@@ -104,6 +109,11 @@ def logits(folder):
         return load_model(folder)(torch.arange(40)[None]).logits
 
 
+def modules(folder):
+    layers = {name: layer for name, layer in load_model(folder).named_modules() if isinstance(layer, Sparse24Linear)}
+    return {name: layer.sparse() for name, layer in layers.items()}
+
+
 def test_one_pass_and_packed(tmp_path, model, text):
     import squeeze
 
@@ -128,6 +138,23 @@ def test_folder_after_folder(tmp_path, model, text):
     assert not list(tmp_path.glob(".*"))
 
 
+def test_recovery_is_a_step(tmp_path, model, text):
+    steps = [{"prune": {"pattern": "4:8"}}, {"recover": {"steps": 2, "rank": 2}}]
+    (_, report) = apply(recipe(*steps, calibration=str(text)), model, tmp_path / "out")
+    assert report.settings["recovery"] == "2 steps" and report.target == str(tmp_path / "out")
+    assert Checkpoint.open(tmp_path / "out").config["squeeze_recipe"] == steps
+    asked = recipe(*steps, {"quantize": {"bits": 8, "group_size": 32}}, calibration=str(text))
+    *_, report = apply(asked, model, tmp_path / "codes")
+    assert {layer.pattern for layer in report.layers} == {"4:8"} and report.settings["keep_zeros"]
+    sparse, codes = (modules(tmp_path / name) for name in ("out", "codes"))
+    assert sparse.keys() == codes.keys() and len(sparse) > 0
+    for name, weight in codes.items():
+        assert isinstance(weight.values, QuantizedTensor)
+        assert not (weight.mask & ~sparse[name].mask).any()
+        wanted = sparse[name].sparse()
+        assert (weight.sparse() - wanted).norm() < 0.1 * wanted.norm()
+
+
 def test_a_run_that_was_stopped_goes_on(tmp_path, model, text, monkeypatch):
     asked = recipe("prune", "pack", calibration=str(text))
     run = STEPS["pack"].run
@@ -149,6 +176,8 @@ def test_command(tmp_path, model, text):
     path.write_text(f"calibration: {text}\nsamples: 4\nsequence_length: 48\nsteps:\n  - prune: {{method: wanda}}\n")
     done = CliRunner().invoke(main, ["apply", str(path), str(model), str(tmp_path / "out"), "-T", "1"])
     assert done.exit_code == 0 and "every group checked to hold to 2:4" in done.output, done.output
+    done = CliRunner().invoke(main, ["apply", str(path), str(tmp_path / "nowhere"), str(tmp_path / "x")])
+    assert done.exit_code == 1 and "not a folder of a model" in done.output
     path.write_text("steps: [cook]\n")
     done = CliRunner().invoke(main, ["apply", str(path), str(model), str(tmp_path / "x")])
     assert done.exit_code == 1 and done.output == (

@@ -105,3 +105,5 @@ def test_the_report_and_what_is_refused(tmp_path):
             squeeze.prune(source, method, recover=1, dense=dense, calibration=TOKENS, out=tmp_path / "x")
     with pytest.raises(SqueezeError, match="has no sparse weights in floating point to retrain"):
         recover(source, source, TOKENS, minutes=1)
+    with pytest.raises(SqueezeError, match=r"has no compression_report\.json"):
+        recovered(source, source, minutes=1, calibration=TOKENS)

@@ -20,9 +20,10 @@ from types import NoneType, UnionType
 from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from squeeze.errors import SqueezeError
+from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.pipeline import Progress
 from squeeze.model.report import Report
-from squeeze.model.steps import STEPS, Common, Pack, Pass, Step
+from squeeze.model.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
 from squeeze.model.work import stamps
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals
@@ -68,11 +69,14 @@ class Recipe:
         common = _filled(Common, {key: value for key, value in found.items() if key != "steps"}, "steps")
         asked = [_step(number, entry) for number, entry in enumerate(found["steps"], 1)]
         done: list[Step] = []
-        for number, step in enumerate(asked, 1):
+        for number, entry in enumerate(asked, 1):
+            step = entry
             try:
                 both = done[-1].joined(step) if done else None
-                if done and both is None:
-                    step.check_after(done[-1])
+                if both is None:
+                    step.check_after(done[-1] if done else None)
+                if isinstance(step, Quantize) and len(done) > 1 and isinstance(done[-2], Prune):
+                    step = step.within(done[-2])
             except SqueezeError as error:
                 raise SqueezeError(f"step {number}: {error}") from None
             done[-1:] = [both] if both else [*done[-1:], step]
@@ -113,8 +117,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, one) for one in get_args(hint))
     if get_origin(hint) is tuple:
         return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
-    if isinstance(value, bool) or hint is NoneType:
-        return isinstance(value, hint)
+    if isinstance(value, bool) or hint in (bool, NoneType):
+        return type(value) is hint
     return isinstance(value, (int, float) if hint is float else hint)
 
 
@@ -137,6 +141,7 @@ def apply(
     """
     source, out = Path(source), Path(out)
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
+    Checkpoint.open(source)
     folder.check_target(source, out, overwrite)
     task = {"source": stamps(source), "steps": recipe.given, "common": asdict(recipe.common)}
     with work_folder(out, "applying", task, resume) as work:

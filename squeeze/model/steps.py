@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from squeeze.prune.method import PruningMethod
     from squeeze.quant.method import GridMethod
 
-__all__ = ["STEPS", "Common", "Pack", "Pass", "Step"]
+__all__ = ["STEPS", "Common", "Pack", "Pass", "Prune", "Quantize", "Step"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +54,11 @@ class Step(ABC):
     name: ClassVar[str]
     follows: ClassVar[tuple[str, ...] | None] = None  # the steps that it may come after; None for any
 
-    def check_after(self, before: "Step") -> None:
-        """Raises SqueezeError where this step has no place after that one."""
+    def check_after(self, before: "Step | None") -> None:
+        """Raises SqueezeError where this step has no place after that one, or as the first."""
         if isinstance(before, Pack):
             raise SqueezeError(f"{self.name} after pack: pack comes last")
-        if self.follows is not None and before.name not in self.follows:
+        if before is not None and self.follows is not None and before.name not in self.follows:
             raise SqueezeError(f"{self.name} cannot follow {before.name}, whose work it would undo or could not read")
 
     def joined(self, other: "Step") -> "Step | None":
@@ -91,6 +91,7 @@ class Prune(Step):
     group_size: int = 128
     slim: bool = False
     rank: float = 0.1
+    keep_zeros: bool = False
     correction: float = 1.0
     dense: bool = False
 
@@ -106,7 +107,7 @@ class Prune(Step):
         return make_method(options.pop("method"), **options)
 
     def joined(self, other: Step) -> Step | None:
-        return replace(self, **_grid_of(other, self.name)) if isinstance(other, Quantize) else None
+        return replace(self, **_grid_of(other, self)) if isinstance(other, Quantize) else None
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.prune.api import prune
@@ -121,7 +122,7 @@ class Quantize(Step):
     """The options of `squeeze quantize`."""
 
     name: ClassVar[str] = "quantize"
-    follows: ClassVar[tuple[str, ...] | None] = ("prune", "factorize")
+    follows: ClassVar[tuple[str, ...] | None] = ("prune", "factorize", "recover")
 
     method: str = "gptq"
     bits: int = 4
@@ -146,6 +147,10 @@ class Quantize(Step):
             raise SqueezeError(f"method {self.method!r} is unknown: choose from {', '.join(METHODS)}")
         known = {entry.name for entry in fields(METHODS[self.method])}
         return METHODS[self.method](**{f.name: getattr(self, f.name) for f in fields(self) if f.name in known})
+
+    def within(self, pruned: "Prune") -> "Prune":
+        """The step that does this one's work among the weights that another one has kept."""
+        return Prune(pattern=pruned.pattern, keep_zeros=True, **_grid_of(self, pruned))
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.quant.api import quantize
@@ -178,7 +183,7 @@ class Factorize(Step):
             make_method(self.method, self.keep)
 
     def joined(self, other: Step) -> Step | None:
-        return replace(self, **_grid_of(other, self.name)) if isinstance(other, Quantize) else None
+        return replace(self, **_grid_of(other, self)) if isinstance(other, Quantize) else None
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.factor.api import factorize
@@ -206,22 +211,30 @@ class Recover(Step):
     rate: float = 1e-3
     batch: int = 2
 
-    def check_after(self, before: Step) -> None:
+    def check_after(self, before: Step | None) -> None:
         super().check_after(before)
+        if before is None:
+            raise SqueezeError("recover comes after prune, in the same recipe")
         if isinstance(before, Prune) and (before.bits is not None or before.dense):
             raise SqueezeError("recover takes neither quantised weights nor a dense folder")
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.prune.api import recovered
+        from squeeze.prune.expand import expand
 
-        if not out.exists():
+        made = out.with_name(f"{out.name}.sparse") if isinstance(at.then, Prune) else out
+        if not made.exists():
             unfinished = out.with_name(f"{out.name}.unfinished")
             rmtree(unfinished, ignore_errors=True)
             copytree(source, unfinished)
-            unfinished.rename(out)
+            unfinished.rename(made)
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         shared = {f.name: getattr(at.common, f.name) for f in fields(Common) if f.name != "ignore"}
-        return recovered(at.original, out, **own, **shared, device=at.device, progress=at.progress)
+        report = recovered(at.original, made, **own, **shared, device=at.device, progress=at.progress)
+        if made != out:
+            expand(made, out, overwrite=True)
+            rmtree(made)
+        return report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,9 +256,11 @@ class Pack(Step):
 STEPS: dict[str, type[Step]] = {step.name: step for step in (Prune, Quantize, Factorize, Recover, Pack)}
 
 
-def _grid_of(step: Quantize, before: str) -> dict[str, Any]:
-    """What of a quantisation can be joined to the pass of another step: its bits and group size."""
+def _grid_of(step: Quantize, before: Prune | Factorize) -> dict[str, Any]:
+    """What of a quantisation can be done in the pass of another step: its bits and group size."""
     grid = {"bits": step.bits, "group_size": step.group_size}
+    if before.bits is not None:
+        raise SqueezeError(f"{before.name} quantises already")
     if others := set(step.given()) - set(grid):
-        raise SqueezeError(f"quantize after {before} is one pass with it, and takes no {min(others)!r}")
+        raise SqueezeError(f"quantize after {before.name} is one pass with it, and takes no {min(others)!r}")
     return grid

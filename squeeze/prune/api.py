@@ -64,10 +64,12 @@ def prune(
             return prune(folder, method, **given)
     source = Path(source)
     if recover and (dense or method.quantises):
-        raise SqueezeError("recovery takes neither quantised weights nor a dense folder")
+        raise SqueezeError(
+            "recovery takes neither quantised weights nor a dense folder: let a recipe prune, recover and then quantize"
+        )
     checkpoint = Checkpoint.open(source)
     needed = method.needs_hessian
-    used = needed or permute
+    used = needed or permute or recover > 0
     tokens = calibration_tokens(source, calibration, samples, sequence_length, seed, device) if used else None
     settings = _settings(method)
     if permute and tokens is not None:
@@ -82,7 +84,7 @@ def prune(
         method,
         _writer(dense, method, checkpoint),
         tokens=tokens if needed else None,
-        correction=correction if needed else 0.0,
+        correction=correction if needed and method.corrects else 0.0,
         ignore=ignore,
         settings=settings,
         resume=resume,
@@ -93,8 +95,9 @@ def prune(
     )
     if not recover:
         return report
-    given = {"calibration": calibration, "samples": samples, "sequence_length": sequence_length, "seed": seed}
-    return recovered(source, Path(out), minutes=recover, device=device, progress=progress, **given)
+    return recovered(
+        source, Path(out), minutes=recover, calibration=tokens, seed=seed, device=device, progress=progress
+    )
 
 
 def recovered(
@@ -113,6 +116,8 @@ def recovered(
     """Retrain a pruned folder in place (retrain.py, whose options they are), and report what it has become."""
     from squeeze.prune.retrain import recover
 
+    if not (target / REPORT).is_file():
+        raise SqueezeError(f"{target}: has no {REPORT}; `squeeze prune` writes such folders")
     tokens = calibration_tokens(original, calibration, samples, sequence_length, seed, device)
     found = json.loads((target / REPORT).read_text())
     done = recover(original, target, tokens, minutes=minutes, seed=seed, device=device, progress=progress, **options)
@@ -140,14 +145,17 @@ def make_method(
     """
     if name not in METHODS:
         raise SqueezeError(f"method {name!r} is unknown: choose from {', '.join(METHODS)}")
-    if (bits is not None or slim) and name != "sparsegpt":
+    if (bits is not None or slim or options.get("keep_zeros")) and name != "sparsegpt":
         raise SqueezeError(f"{name} neither quantises nor has adapters: use the method sparsegpt")
     options["pattern"] = Pattern.parse(pattern)
     if bits is not None:
         options["quantizer"] = GPTQ(bits=bits, group_size=group_size)
     known = {entry.name for entry in fields(METHODS[name])}
     found = METHODS[name](**{key: value for key, value in options.items() if key in known})
-    return SLiM(pattern=found.pattern, base=found, rank=rank) if slim and isinstance(found, SparseGPT) else found
+    if not slim or not isinstance(found, SparseGPT):
+        return found
+    rounds = 1 if found.keep_zeros else SLiM.rounds
+    return SLiM(pattern=found.pattern, base=found, rank=rank, rounds=rounds)
 
 
 def _settings(method: PruningMethod) -> dict[str, Any]:

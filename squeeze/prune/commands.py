@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     "--bits", type=click.Choice(["2", "3", "4", "8"]), help="Also quantise the weights kept, in the same pass."
 )
 @click.option("--group-size", default=128, metavar="N", help="Inputs that share a scale (128); -1 for all of a row.")
+@click.option("--keep-zeros", is_flag=True, help="IN is pruned already, and dense; quantise what is left of it.")
 @click.option("--slim", is_flag=True, help="Add low-rank adapters, quantised too (SLiM).")
 @click.option("--rank", default=0.1, metavar="X", help="SLiM: rank of the adapters as a share of the inputs (0.1).")
 @click.option("--dense", is_flag=True, help="Store zeros like all else, for any loader.")
@@ -116,7 +117,12 @@ def _method(options: dict[str, Any]) -> "PruningMethod":
     """The method that options name, which are taken out of them."""
     from squeeze.prune import api
 
-    names = ("method", "pattern", "damping", "refine", "reconstruct", "bits", "group_size", "slim", "rank")
-    given = {name: options.pop(name) for name in names}
+    given = {name: options.pop(name) for name in _OF_METHODS}
     given["bits"] = None if given["bits"] is None else int(given["bits"])
     return api.make_method(given.pop("method"), **given)
+
+
+_OF_METHODS = (
+    *("method", "pattern", "damping", "refine", "reconstruct", "bits", "group_size"),
+    *("keep_zeros", "slim", "rank"),
+)

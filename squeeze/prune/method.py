@@ -31,6 +31,11 @@ class PruningMethod(ABC):
         """Whether the weights kept lie on a grid."""
         return False
 
+    @property
+    def corrects(self) -> bool:
+        """Whether a weight may be moved to make up for earlier errors before it is given."""
+        return True
+
     @abstractmethod
     def fallback(self) -> Method:
         """As Method.fallback."""

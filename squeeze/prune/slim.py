@@ -45,6 +45,10 @@ class SLiM(PruningMethod):
     def quantises(self) -> bool:
         return self.base.quantises
 
+    @property
+    def corrects(self) -> bool:
+        return self.base.corrects
+
     def fallback(self) -> Method:
         return self.base.fallback()
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import torch
 
+from squeeze.errors import SqueezeError
 from squeeze.model.method import Result
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod, checked_hessian
@@ -29,7 +30,8 @@ class SparseGPT(PruningMethod):
     """damping: share of the Hessian's mean diagonal that is added to it. block_size: columns whose errors are spread
     to the columns behind the block at once, and whose mask is chosen at once without N:M. refine: rounds over all
     groups of N:M, each of which is given its best mask and weights; reconstruct: steps of layer-wise reconstruction
-    after that. quantizer: the grid on which the weights kept lie, rounded in the same pass. exact: all in float64."""
+    after that. quantizer: the grid on which the weights kept lie, rounded in the same pass. keep_zeros: the weight is
+    pruned already, and what is not 0 is kept. exact: all in float64."""
 
     name: ClassVar[str] = "sparsegpt"
     needs_hessian: ClassVar[bool] = True
@@ -39,6 +41,7 @@ class SparseGPT(PruningMethod):
     refine: int = 4
     reconstruct: int = 8
     quantizer: GPTQ | None = None
+    keep_zeros: bool = False
     exact: bool = False
 
     @classmethod
@@ -49,6 +52,10 @@ class SparseGPT(PruningMethod):
     @property
     def quantises(self) -> bool:
         return self.quantizer is not None
+
+    @property
+    def corrects(self) -> bool:
+        return not self.keep_zeros
 
     def fallback(self) -> Magnitude:
         return Magnitude(pattern=self.pattern)
@@ -63,6 +70,10 @@ class SparseGPT(PruningMethod):
         upper, damping = inverse_factor(hessian, self.damping)
         if damping > self.damping:
             notes += (f"damping raised to {damping:g}",)
+        if self.keep_zeros:
+            if self.pattern.violations(values):
+                raise SqueezeError(f"zeros to keep: a matrix has weights beyond {self.pattern}")
+            return self._stored(weight, values, values != 0, hessian, upper, notes)
         if self.quantizer is not None and not (self.refine or self.reconstruct):
             return Result(self._quantised(weight, values, hessian, upper, None), notes)
         pruned, mask = self.sweep(values, upper)
@@ -71,6 +82,18 @@ class SparseGPT(PruningMethod):
             pruned, mask = refine(values, damped, pruned, self.pattern, self.refine)
         if self.reconstruct:
             pruned = reconstruct(values, mask, damped, pruned, self.reconstruct)
+        return self._stored(weight, pruned, mask, hessian, upper, notes)
+
+    def _stored(
+        self,
+        weight: torch.Tensor,
+        pruned: torch.Tensor,
+        mask: torch.Tensor,
+        hessian: torch.Tensor,
+        upper: torch.Tensor,
+        notes: tuple[str, ...],
+    ) -> Result[SparseTensor]:
+        """What is stored of values and a mask [O, I], rounded if there is a grid."""
         if self.quantizer is None:
             return Result(self.sparse(pruned, mask, weight.dtype), notes)
         return Result(self._quantised(weight, pruned, hessian, upper, mask), notes)
