@@ -34,7 +34,7 @@ def scene(folder):
     network, model = Network(Checkpoint.open(folder)), load_model(folder)
     names = [f"{block}.{leaf}" for block in network.blocks for leaf in linear_modules(network, block)[0]]
     seen, held = (curvature(model, half, names) for half in (TOKENS[::2], TOKENS[1::2]))
-    return Scene(network, model, seen, held, 16, {"monarch": lambda keep: Monarch(keep=keep)})
+    return Scene(network, model, seen, held, torch.bfloat16, {"monarch": lambda keep: Monarch(keep=keep)})
 
 
 def test_tails_are_what_ranks_cost_on_other_tokens():

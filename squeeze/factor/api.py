@@ -29,6 +29,7 @@ from squeeze.prune.lowrank import ASVD, SVD, Keep, Truncation, WhitenedSVD
 from squeeze.prune.modular import EditedCheckpoint
 from squeeze.prune.outliers import Quantised, WithOutliers
 from squeeze.prune.tensor_network import Network, TensorRing, TensorTrain, Tucker
+from squeeze.quant.api import calibration_name, float_type
 from squeeze.quant.gptq import GPTQ
 from squeeze.work import work_folder
 
@@ -99,8 +100,9 @@ def factorize(
     model/pipeline.py has them. heal: minutes of fine-tuning afterwards (model/heal.py).
     Raises SqueezeError for all that a user can mend; then nothing is written.
     """
-    source = Path(source)
+    source, out, families = Path(source), Path(out), tuple(families)
     checkpoint = Checkpoint.open(source)
+    folder.check_target(source, out, overwrite)
     described: dict[str, Any] = {"method": method if isinstance(method, str) else method.name}
     methods: dict[str, Method] = {}
     tokens = None
@@ -108,24 +110,26 @@ def factorize(
     one: Method = Keep() if planned else make_method(method, keep)
     if target_bytes is not None and not planned:
         raise SqueezeError("a size to reach needs the method plan")
+    for name in families:
+        make_method(name, keep)
     if planned or one.needs_hessian or bits or heal:
         tokens = calibration_tokens(source, calibration, samples, sequence_length, seed, device)
         described |= {"samples": samples, "sequence_length": sequence_length, "seed": seed, "correction": correction}
+        described["calibration"] = calibration_name(calibration)
     described |= {"target_bytes": target_bytes} if target_bytes is not None else {"keep": keep}
     if planned and tokens is not None:
         few = tokens[: max(1, min(_CURVATURE_TOKENS // tokens.shape[1], len(tokens)))]
-        makers = {name: partial(make_method, name) for name in families}
-        stored = 8 * float_type(checkpoint).itemsize
         plan = make_plan(
             *(checkpoint, few),
             keep=keep if target_bytes is None else None,
             target_bytes=target_bytes,
             pairs=pairs,
-            families=makers,
-            bits=stored,
+            families={name: partial(make_method, name) for name in families},
+            dtype=float_type(checkpoint),
             ignore=ignore,
             seed=seed,
             device=device,
+            progress=progress,
         )
         methods, described["plan"] = plan.methods, plan.as_json()
         checkpoint = EditedCheckpoint(checkpoint.folder, checkpoint.files, plan.replaced)
@@ -170,19 +174,6 @@ def make_method(name: str | Method, keep: float) -> Method:
 def _exact(method: Method, count: int) -> Method:
     """Whole and sliced matrices have no entries to keep."""
     return cast(Method, WithOutliers(method, count)) if isinstance(method, (Truncation, Network)) else method
-
-
-def float_type(checkpoint: Checkpoint) -> torch.dtype:
-    """The type of most of the weights. Raises SqueezeError where they are not of floats."""
-    sizes: dict[str, int] = {}
-    for name in checkpoint.files:
-        info = checkpoint.info(name)
-        sizes[info.dtype] = sizes.get(info.dtype, 0) + info.size
-    known = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-    found = known.get(max(sizes, key=lambda dtype: sizes[dtype]))
-    if found is None:
-        raise SqueezeError(f"{checkpoint.folder}: most of its tensors are not of floats")
-    return found
 
 
 def described(checkpoint: Checkpoint) -> dict[str, Any]:
