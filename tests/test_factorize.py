@@ -77,6 +77,13 @@ def test_a_plan_spends_its_budget_and_is_better_than_one_method_for_all(tmp_path
     )
 
 
+def test_a_plan_for_transposed_weights(tmp_path, folders):
+    report = squeeze.factorize(folders("gpt2"), keep=0.8, calibration=TOKENS, samples=6, out=tmp_path / "out")
+    assert report.bits_per_weight <= 16 * 0.8 and not report.fallbacks
+    assert {layer.name.rpartition(".")[2] for layer in report.layers} == {"c_attn", "c_proj", "c_fc"}
+    assert logits(tmp_path / "out").isfinite().all()
+
+
 def test_a_target_size_is_met(tmp_path, folders):
     original = sum(path.stat().st_size for path in folders("llama").glob("*.safetensors"))
     target = int(0.93 * original)

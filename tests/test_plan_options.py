@@ -34,7 +34,7 @@ def scene(folder):
     network, model = Network(Checkpoint.open(folder)), load_model(folder)
     names = [f"{block}.{leaf}" for block in network.blocks for leaf in linear_modules(network, block)[0]]
     seen, held = (curvature(model, half, names) for half in (TOKENS[::2], TOKENS[1::2]))
-    return Scene(network, model, seen, held, 16, {"monarch": lambda keep: Monarch(keep=keep)})
+    return Scene(network, model, seen, held, torch.bfloat16, {"monarch": lambda keep: Monarch(keep=keep)})
 
 
 def test_tails_are_what_ranks_cost_on_other_tokens():
@@ -61,10 +61,11 @@ def test_bits_are_those_that_are_stored(scene):
     for name, one in made.items():
         for option in (one.options[0], one.options[len(one.options) // 2], one.options[-1]):
             if option.method is not None:
-                stored = option.method.compress(scene.weight(name), scene.seen[name].inputs).tensor.stored_bits
+                weight = scene.weight(name).bfloat16()
+                stored = option.method.compress(weight, scene.seen[name].inputs).tensor.stored_bits
             else:
                 parts = edited(scene, block, option.edit).values()
-                stored = sum(Slice().compress(part).tensor.stored_bits for part in parts)
+                stored = sum(Slice().compress(part.bfloat16()).tensor.stored_bits for part in parts)
             assert option.bits == stored, (name, option.family, option.edit)
             assert option.cost >= 0 and (option.cost == 0) == (option.family == "dense")
     assert [option.family for option in made[f"{block}.mlp.up_proj"].options].count("monarch") == 5

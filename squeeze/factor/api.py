@@ -12,12 +12,13 @@ from squeeze.errors import SqueezeError
 from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form
 from squeeze.factor.plan import make_plan
-from squeeze.model.calibration import calibration_tokens
+from squeeze.model.calibration import calibration_name, calibration_tokens
 from squeeze.model.checkpoint import Checkpoint, saved
 from squeeze.model.heal import heal as healed
 from squeeze.model.method import Method
 from squeeze.model.pipeline import Progress, Writer, compress
 from squeeze.model.report import Report
+from squeeze.packing import folder
 from squeeze.prune.block_lowrank import BLAST, Monarch
 from squeeze.prune.lowrank import ASVD, SVD, Keep, Truncation, WhitenedSVD
 from squeeze.prune.modular import EditedCheckpoint
@@ -97,8 +98,9 @@ def factorize(
         given = {name: value for name, value in locals().items() if name not in ("source", "method")}
         with saved(source, Path(out)) as made:
             return factorize(made, method, **given)
-    source = Path(source)
+    source, out, families = Path(source), Path(out), tuple(families)
     checkpoint = Checkpoint.open(source)
+    folder.check_target(source, out, overwrite)
     described: dict[str, Any] = {"method": method if isinstance(method, str) else method.name}
     methods: dict[str, Method] = {}
     tokens = None
@@ -106,24 +108,26 @@ def factorize(
     one: Method = Keep() if planned else make_method(method, keep)
     if target_bytes is not None and not planned:
         raise SqueezeError("a size to reach needs the method plan")
+    for name in families:
+        make_method(name, keep)
     if planned or one.needs_hessian or bits or heal:
         tokens = calibration_tokens(source, calibration, samples, sequence_length, seed, device)
         described |= {"samples": samples, "sequence_length": sequence_length, "seed": seed, "correction": correction}
+        described["calibration"] = calibration_name(calibration)
     described |= {"target_bytes": target_bytes} if target_bytes is not None else {"keep": keep}
     if planned and tokens is not None:
         few = tokens[: max(1, min(_CURVATURE_TOKENS // tokens.shape[1], len(tokens)))]
-        makers = {name: partial(make_method, name) for name in families}
-        stored = 8 * checkpoint.float_type().itemsize
         plan = make_plan(
             *(checkpoint, few),
             keep=keep if target_bytes is None else None,
             target_bytes=target_bytes,
             pairs=pairs,
-            families=makers,
-            bits=stored,
+            families={name: partial(make_method, name) for name in families},
+            dtype=checkpoint.float_type(),
             ignore=ignore,
             seed=seed,
             device=device,
+            progress=progress,
         )
         methods, described["plan"] = plan.methods, plan.as_json()
         checkpoint = EditedCheckpoint(checkpoint.folder, checkpoint.files, plan.replaced)

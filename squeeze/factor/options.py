@@ -26,7 +26,7 @@ from squeeze.prune.lowrank import Keep, WhitenedSVD, rank_for
 
 __all__ = ["Maker", "Scene", "edited", "tails", "unit"]
 
-_SHARES = tuple(i / 100 for i in range(30, 100, 2))  # of a matrix's ranks that are tried
+_SHARES = tuple(i / 100 for i in range(4, 100, 2))  # of a matrix's ranks that are tried
 _FAMILY_SHARES = (0.95, 0.9, 0.8, 0.7, 0.6)  # of a matrix's values that are tried of other families
 _STEPS = 24  # numbers of channels that are tried
 _MOST_CHANNELS = 0.3  # of an MLP that may go
@@ -41,7 +41,7 @@ Maker = Callable[[float], Method]
 
 @dataclass
 class Scene:
-    """What options are made for (`seen`) and priced by (`held`). bits: of a stored value. families: other makers of
+    """What options are made for (`seen`) and priced by (`held`). dtype: of a stored value. families: other makers of
     methods by share of stored values. whitened, weighted: by name, what low rank costs (see `tails`) without and with
     regard to gradients. paths: by block, the order in which channels of its MLP go."""
 
@@ -49,7 +49,7 @@ class Scene:
     model: nn.Module
     seen: dict[str, Curvature]
     held: dict[str, Curvature]
-    bits: int
+    dtype: torch.dtype
     families: Mapping[str, Maker]
     whitened: dict[str, torch.Tensor] = field(default_factory=dict)
     weighted: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -87,6 +87,10 @@ class Scene:
         """Over all tokens: what is chosen is made with it."""
         one, other = self.seen[name], self.held[name]
         return Curvature((one.inputs + other.inputs) / 2, (one.outputs + other.outputs) / 2, one.tokens + other.tokens)
+
+    @property
+    def bits(self) -> int:
+        return 8 * self.dtype.itemsize
 
     @property
     def head_size(self) -> int:
@@ -131,7 +135,7 @@ def _matrix(scene: Scene, name: str) -> Unit:
         options.append(Option("low-rank", scene.factor(name) * min(costs), stored, method))
     for family, make in scene.families.items():
         for one in map(make, _FAMILY_SHARES):
-            tensor = one.compress(weight.bfloat16(), inputs).tensor
+            tensor = one.compress(weight.to(scene.dtype), inputs).tensor
             options.append(Option(family, scene.price(name, tensor.dequantize()), tensor.stored_bits, one))
     return Unit(name, options)
 
@@ -151,7 +155,7 @@ def _mlp(scene: Scene, block: str, parts: tuple[Unit, ...]) -> Unit:
     rises = [price / max(float(path.costs[count]), 1e-30) for price, count in zip(prices, at, strict=True)]
     each, masks = 3 * outputs * scene.bits, 8 * 3 * ceil((width + outputs) / 8) + 3 * 64
     options = [
-        Option("fewer channels", cost, each * (width - n) + masks, None, ("channels", n))
+        Option("fewer channels", float(cost), each * (width - n) + masks, None, ("channels", n))
         for n, cost in zip(counts, np.interp(counts, at, rises) * path.costs[counts].numpy(), strict=True)
     ]
     return Unit(f"{block}.mlp", options, parts)

@@ -3,8 +3,9 @@
 options.py says what there is to choose from and what it costs, model/planner.py chooses.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from squeeze.model.curvature import curvature
 from squeeze.model.evaluate import load_model
 from squeeze.model.method import Method
 from squeeze.model.network import Network, is_linear
+from squeeze.model.pipeline import Progress
 from squeeze.model.pipeline import plan as linear_modules
 from squeeze.model.planner import Option, choose
 from squeeze.prune.modular import Slice
@@ -44,19 +46,23 @@ def make_plan(
     target_bytes: int | None = None,
     pairs: bool = True,
     families: Mapping[str, Maker] | None = None,
-    bits: int = 16,
+    dtype: torch.dtype = torch.bfloat16,
     ignore: Iterable[str] = (),
     seed: int = 0,
     device: str = "cpu",
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """Plan for `keep` of the blocks' matrices, or for a whole checkpoint of `target_bytes`.
 
     tokens: calibration sequences [N, L], two at least. pairs: also leave channels out between matrices, where the
-    architecture is known. families: other makers of methods by share of stored values, whose damage is measured. The
-    whole model and its curvature are in memory. Raises SqueezeError where the budget cannot be met, ModelError for
-    experts.
+    architecture is known. families: other makers of methods by share of stored values, whose damage is measured.
+    dtype: of stored values. The whole model and its curvature are in memory. Raises SqueezeError where the budget
+    cannot be met, ModelError for experts.
     """
+    if keep is None and target_bytes is None:
+        raise SqueezeError("say how much to keep, or how many bytes the result may take")
+    if len(tokens) < 2:
+        raise SqueezeError("a plan needs at least two calibration sequences: it prices on one half what the other gave")
     network = Network(checkpoint)
     blocks = {block: linear_modules(network, block, ignore)[0] for block in network.blocks}
     names = [f"{block}.{leaf}" for block, leaves in blocks.items() for leaf in leaves]
@@ -64,20 +70,26 @@ def make_plan(
     if not set(names) <= {name for name, module in model.named_modules() if is_linear(module)}:
         raise ModelError(f"{checkpoint.folder}: experts cannot be planned yet; choose one --method for all")
     network.check(tokens)
-    if len(tokens) < 2:
-        raise SqueezeError("a plan needs at least two calibration sequences: it prices on one half what the other gave")
-    seen, held = (curvature(model, half, names, seed, progress) for half in (tokens[::2], tokens[1::2]))
-    scene = Scene(network, model, seen, held, bits, families or {})
-    values = sum(scene.weight(name).numel() for name in names)
-    if target_bytes is not None:
-        stored = checkpoint.bytes_of(network.sources[f"{name}.weight"] for name in names)
-        budget = 8 * (target_bytes - (checkpoint.bytes_of(checkpoint.files) - stored))
-    elif keep is not None:
-        budget = int(keep * bits * values)
-    else:
-        raise SqueezeError("say how much to keep, or how many bytes the result may take")
+    done = count(1)
+
+    def tick(more: int) -> None:
+        if progress:
+            progress("curvature", next(done), len(tokens))
+
+    seen, held = (curvature(model, half, names, seed, tick) for half in (tokens[::2], tokens[1::2]))
+    scene = Scene(network, model, seen, held, dtype, families or {})
     units = [unit(scene, block, leaves, pairs) for block, leaves in blocks.items()]
-    return _assembled(scene, choose(units, budget))
+    return _assembled(scene, choose(units, _budget(scene, keep, target_bytes)))
+
+
+def _budget(scene: Scene, keep: float | None, target_bytes: int | None) -> int:
+    """Bits for the matrices."""
+    checkpoint, sources = scene.network.checkpoint, scene.network.sources
+    if target_bytes is None:
+        assert keep is not None
+        return int(keep * scene.bits * sum(scene.weight(name).numel() for name in scene.seen))
+    stored = checkpoint.bytes_of(sources[f"{name}.weight"] for name in scene.seen)
+    return 8 * (target_bytes - (checkpoint.bytes_of(checkpoint.files) - stored))
 
 
 def _assembled(scene: Scene, chosen: Mapping[str, Option]) -> Plan:

@@ -18,7 +18,7 @@ from squeeze.errors import SqueezeError
 from squeeze.model.evaluate import load_model, load_tokenizer, tokenize
 from squeeze.quant.gptq import LARGE
 
-__all__ = ["Activations", "Statistics", "calibration_tokens", "corrected", "record", "stages"]
+__all__ = ["Activations", "Statistics", "calibration_name", "calibration_tokens", "corrected", "record", "stages"]
 
 SELF = "self"
 
@@ -45,6 +45,13 @@ def calibration_tokens(
         )
     chosen = torch.randperm(whole, generator=torch.Generator().manual_seed(seed))[:samples].sort().values
     return tokens[: whole * length].reshape(whole, length)[chosen]
+
+
+def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
+    """What a report calls it."""
+    if isinstance(calibration, torch.Tensor):
+        return f"{len(calibration)} sequences given"
+    return Path(calibration).name if calibration is not None else "self"
 
 
 def read_text(source: str | Path) -> str:

@@ -132,7 +132,7 @@ def _statistics(patch: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 def input_moments(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """float32 [I, I]: the mean of x x^T for each linear module over tokens [N, L]; shared where inputs are."""
+    """float32 [I, I]: the mean of x x^T for each linear module over tokens [N, L]."""
     found: dict[str, torch.Tensor] = {}
     last: list[Any] = [None, None]
 
@@ -141,9 +141,7 @@ def input_moments(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) 
             if args[0] is not last[0]:
                 x = args[0].reshape(-1, args[0].shape[-1]).float()
                 last[:] = args[0], x.T @ x / tokens.numel()
-                found[name] = last[1] if name not in found else found[name] + last[1]
-            else:
-                found[name] = last[1] if name not in found else found[name] + last[1]
+            found[name] = found.get(name, 0) + last[1]
 
         return observe
 

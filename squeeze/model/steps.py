@@ -219,8 +219,8 @@ class Recover(Step):
             raise SqueezeError("recover takes neither quantised weights nor a dense folder")
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
+        from squeeze.model.densify import densify
         from squeeze.prune.api import recovered
-        from squeeze.prune.expand import expand
 
         made = out.with_name(f"{out.name}.sparse") if isinstance(at.then, Prune) else out
         if not made.exists():
@@ -232,7 +232,7 @@ class Recover(Step):
         shared = {f.name: getattr(at.common, f.name) for f in fields(Common) if f.name != "ignore"}
         report = recovered(at.original, made, **own, **shared, device=at.device, progress=at.progress)
         if made != out:
-            expand(made, out, overwrite=True)
+            densify(made, out, overwrite=True)
             rmtree(made)
         return report
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from squeeze.errors import SqueezeError
-from squeeze.model.calibration import calibration_tokens
+from squeeze.model.calibration import calibration_name, calibration_tokens
 from squeeze.model.checkpoint import Checkpoint, saved
 from squeeze.model.pipeline import Progress, Writer, compress
 from squeeze.model.report import NAME as REPORT
@@ -24,7 +24,6 @@ from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.prune.tensor import SparseTensor
 from squeeze.prune.wanda import Wanda
-from squeeze.quant.api import calibration_name
 from squeeze.quant.gptq import GPTQ
 
 __all__ = ["METHODS", "make_method", "prune", "recovered"]

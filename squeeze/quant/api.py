@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from squeeze.errors import FormatError, SqueezeError
-from squeeze.model.calibration import calibration_tokens
+from squeeze.model.calibration import calibration_name, calibration_tokens
 from squeeze.model.checkpoint import Checkpoint, saved
 from squeeze.model.evaluate import load_model
 from squeeze.model.network import Network, is_linear
@@ -149,12 +149,6 @@ def pack_result(report: Report, target: Path, overwrite: bool = False, threads: 
     totals = pack(made, target, overwrite=overwrite, threads=threads)
     report.packed = totals.raw, totals.coded
     shutil.rmtree(made)
-
-
-def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
-    if isinstance(calibration, torch.Tensor):
-        return f"{len(calibration)} sequences given"
-    return Path(calibration).name if calibration is not None else "self"
 
 
 def _settings(method: GridMethod) -> dict[str, Any]:
