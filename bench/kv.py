@@ -94,12 +94,13 @@ def draw(found: list[Row], path: Path) -> None:
 
     for row in found:
         if row.cost and row.bits and row.way != "stepped":
-            pyplot.scatter(row.cost.bytes / 2**20, row.percent, marker="o" if row.way == "one pass" else "^")
-            pyplot.annotate(Path(row.policy).name, (row.cost.bytes / 2**20, row.percent), fontsize=7)
+            place = row.cost.bytes / 2**20, row.distance.kl
+            pyplot.scatter(*place, marker="o" if row.way == "one pass" else "^")
+            pyplot.annotate(Path(row.policy).name, place, fontsize=7)
     pyplot.xscale("log")
-    pyplot.yscale("symlog", linthresh=0.1)
+    pyplot.yscale("log")
     pyplot.xlabel("cache, MiB")
-    pyplot.ylabel("perplexity above full precision, %")
+    pyplot.ylabel("KL from full precision, nats a token (triangles: continued after a prompt)")
     pyplot.savefig(path, dpi=150, bbox_inches="tight")
 
 

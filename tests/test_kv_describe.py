@@ -104,12 +104,12 @@ def test_bits_by_head(calibrated, policy):
     costly[0][1] *= 1e6
     changed = statistics | {1: calibrate.Statistics(statistics[1].mean, statistics[1].moment, costly,
                                                     statistics[1].sample)}  # fmt: skip
-    assert bits_by_head(model, changed, policy, 5.5).bits[1][1] == 8
+    assert bits_by_head(model, changed, policy, 7.0).bits[1][1] == 8
 
 
 def test_bits_by_head_errors(calibrated):
     model, statistics = calibrated
-    with pytest.raises(PolicyError, match=r"this policy takes 4\.0"):
+    with pytest.raises(PolicyError, match=r"this policy takes 5\.0"):
         bits_by_head(model, statistics, KIVI(group=16, window=16), 2)
     with pytest.raises(PolicyError, match="BlockFloat has no bits that heads could differ in"):
         bits_by_head(model, statistics, BlockFloat(), 4)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bits_by_head", "costs_of"]
 
-_WIDTHS = (1, 2, 3, 4, 8)
+_WIDTHS = (2, 3, 4, 8)  # errors of 1 bit are too large for a quadratic to tell what they cost
 
 Place = tuple[int, int, int]  # layer; 0 of keys, 1 of values; KV head
 
@@ -30,7 +30,7 @@ Place = tuple[int, int, int]  # layer; 0 of keys, 1 of values; KV head
 def bits_by_head(model: Any, statistics: dict[int, Statistics], policy: Any, bits: float) -> Policy:
     """`policy` (KIVI or Rotated) with bits for each head, `bits` a value in the mean of the model, scales included.
 
-    Raises PolicyError where that is less than one bit, or the policy has no bits to choose.
+    Raises PolicyError where that is less than two bits and their scales, or the policy has no bits to choose.
     """
     if not {"bits", "value_bits"} <= {field.name for field in dataclasses.fields(policy)}:
         raise PolicyError(f"{type(policy).__name__} has no bits that heads could differ in")

@@ -102,7 +102,7 @@ def rows(
             evicting = {name: policy for name, policy in made.items() if name not in plain}
             yield from measured.through_caches(evicting, context, "continued")
         if against:
-            yield from measured.through_caches(made, context, "stepped", _rivals(model, against, window))
+            yield from measured.through_caches(plain, context, "stepped", _rivals(model, against, window))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,8 @@ class _Measured:
     def row(self, name: str, policy: Policy, context: int, found: Distance, baseline: Distance, way: str = "") -> Row:
         make = _ours(self.model, policy)
         depths = tuple((place + 0.5) / self.keys for place in range(self.keys))
-        hits = passkeys(self.model, self.tokenizer, make, context, depths) if self.keys else None
+        looked = self.keys and way != "stepped"  # for those a row in one pass has looked
+        hits = passkeys(self.model, self.tokenizer, make, context, depths) if looked else None
         bits = None if name == FULL else nominal_bits(policy, self.model)
         cost = self.cost(make, context)
         return Row(name, context, bits, found, baseline, way or Row.way, cost, (sum(hits), self.keys) if hits else None)
