@@ -1,12 +1,15 @@
 """What each part of a level from 4 to 6 brings: sizes without it, and how long coding takes without it.
 
-python bench/ablate.py [FILE] [--level N] [--bytes N] [--only TEXT]
+python bench/ablate.py [FILE] [--level N] [--bytes N] [--each] [--only TEXT] [--json]
 
-Each context of the text table is left out in turn, then the state-space model, long matches, and weight sets. A share
-below 0.1 % says that a part does not pay. Times are of one run each, so only large differences mean anything.
+Left out in turn are the state-space model, its contexts, long matches, weight sets, and groups of contexts, or with
+--each every context alone. The models are those of the file's kind of content. A part that saves less than 0.1 % does
+not pay. The whole level's round trip is checked first. Times are of one run each, so only large differences mean
+anything.
 """
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -15,49 +18,95 @@ from pathlib import Path
 
 import numpy as np
 
-from squeeze.codecs import deep, deeplevels
-from squeeze.codecs.bitmodels import surroundings
+from squeeze.codecs import blocks, deep, deeplevels
+from squeeze.codecs.bitmodels import surroundings as around
+from squeeze.codecs.container import Content
 from squeeze.codecs.levels import DeepPreset
 
+_WORDS = (around.WORD, around.WORD_1, around.WORD_2, around.WORD_3, around.PAIR, around.LETTERS)
+_FAMILIES = {  # registers of contexts
+    "words": _WORDS,
+    "what followed": (around.FOLLOWED,),
+    "classes, outlines, lines": (around.CLASSES, around.OUTLINE, around.LINE, around.LINE_HEAD),
+    "brackets and tags": (around.BRACKET, around.TAG),
+    "records": (around.RECORD,),
+    "instructions": (around.OPCODES,),
+    "what matches expect": (around.MATCH,),
+}
 
-def variants(level: int) -> Iterator[tuple[str, DeepPreset]]:
+
+def _is_order(context: deeplevels.Context) -> bool:
+    return context in [deeplevels._order(n) for n in range(33)]
+
+
+def groups(preset: DeepPreset) -> Iterator[tuple[str, list[deeplevels.Context]]]:
+    """(name, contexts that belong together)."""
+    for least, most in ((0, 2), (3, 5), (6, 32)):
+        chosen = [deeplevels._order(n) for n in range(least, most + 1)]
+        yield f"orders {least} to {most}", [c for c in preset.contexts if c in chosen]
+    bare = (around.NONE, around.POSITION)
+    yield "sparse", [c for c in preset.contexts if {c[0], c[2]} <= set(bare) and not _is_order(c)]
+    for name, registers in _FAMILIES.items():
+        yield name, [c for c in preset.contexts if c[0] in registers or (c[0] in bare and c[2] in registers)]
+
+
+def variants(level: int, kind: str, each: bool) -> Iterator[tuple[str, DeepPreset]]:
     """(what is left out, the preset without it); first with nothing left out."""
-    preset = deeplevels.preset(level, "text")
+    preset = deeplevels.preset(level, kind)
     yield "nothing", preset
     if preset.ssm:
-        told = tuple(c for c in preset.contexts if c[0] != surroundings.OUTSIDE)
+        told = tuple(c for c in preset.contexts if c[0] != around.OUTSIDE)
         yield "state-space model", replace(preset, ssm=None, contexts=told, selectors=13)
         yield "contexts of the state-space model", replace(preset, contexts=told)
+        yield "replays", replace(preset, ssm=replace(preset.ssm, replays=0))
     yield "matches but two", replace(preset, matches=preset.matches[1::2])
     yield "weight sets but the first five", replace(preset, selectors=5)
-    for name, context in deeplevels.TEXT.items():
-        if context in preset.contexts:
-            yield name, replace(preset, contexts=tuple(c for c in preset.contexts if c != context))
+    names = {context: name for name, context in (deeplevels.CONTEXTS[kind] | deeplevels.MORE_TEXT).items()}
+    parts = [(names.get(c, str(c)), [c]) for c in preset.contexts] if each else groups(preset)
+    for name, contexts in parts:
+        if contexts:
+            label = name if each else f"{name} ({len(contexts)} contexts)"
+            yield label, replace(preset, contexts=tuple(c for c in preset.contexts if c not in contexts))
+
+
+def _content(data: np.ndarray) -> Content:
+    """What most of the bytes are."""
+    return max(blocks.regions(data), key=lambda region: region[1] - region[0])[2]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", nargs="?", type=Path, help="a text; else enwik8.1m under SQUEEZE_CORPUS")
+    parser.add_argument("file", nargs="?", type=Path, help="else enwik8.1m under SQUEEZE_CORPUS")
     parser.add_argument("--level", type=int, default=6, choices=(4, 5, 6))
     parser.add_argument("--bytes", type=int, default=200_000, help="how many of the file, from its start")
+    parser.add_argument("--each", action="store_true", help="every context alone")
     parser.add_argument("--only", default="", help="only parts whose name contains this")
+    parser.add_argument("--json", action="store_true", help="one JSON object a row")
     options = parser.parse_args()
     path = options.file or Path(os.environ["SQUEEZE_CORPUS"]) / "text" / "enwik8.1m"
     data = np.frombuffer(path.read_bytes()[: options.bytes], np.uint8)
-    deep.encode(data[:1000], deeplevels.preset(options.level, "text"))  # compiles
+    content = _content(data)
     whole: tuple[int, float] | None = None
-    print("| left out | bytes | it saves | seconds | its share of the time |\n|---|--:|--:|--:|--:|")
-    for name, preset in variants(options.level):
+    if not options.json:
+        print(f"{path.name}: {data.size} bytes of {content}, level {options.level}")
+        print("| left out | bytes | it saves | seconds | its share of the time |\n|---|--:|--:|--:|--:|")
+    for name, preset in variants(options.level, content.kind, options.each):
         if whole and options.only not in name:
             continue
+        deep.encode(data[:1000], preset, content.record)  # compiles
         start = time.perf_counter()
-        coded = deep.encode(data, preset)
+        coded = deep.encode(data, preset, content.record)
         seconds = time.perf_counter() - start
-        if coded is None or not np.array_equal(deep.decode(coded, data.size, preset), data):
+        if coded is None:
+            raise SystemExit(f"Error: {name}: {path} does not get shorter")
+        if not whole and not np.array_equal(deep.decode(coded, data.size, preset, content.record), data):
             raise SystemExit(f"Error: {name}: the round trip changed the bytes")
         whole = whole or (len(coded), seconds)
         saves, share = len(coded) / whole[0] - 1, 1 - seconds / whole[1]
-        print(f"| {name} | {len(coded)} | {saves:.2%} | {seconds:.1f} | {share:.0%} |", flush=True)
+        row = {"file": path.name, "level": options.level, "without": name, "bytes": len(coded)}
+        row |= {"saves": round(saves, 5), "seconds": round(seconds, 2), "share": round(share, 3)}
+        shown = f"| {name} | {len(coded)} | {saves:.2%} | {seconds:.1f} | {share:.0%} |"
+        print(json.dumps(row) if options.json else shown, flush=True)
 
 
 if __name__ == "__main__":

@@ -113,10 +113,9 @@ def main() -> None:
         print("|---|---|--:|--:|--:|--:|")
     for name, train, records in sets(options.sets.split(","), options.train, options.records):
         raw = sum(map(len, records)) / len(records)
-        bar = float("inf")
-        for tool, size, learned, seconds in measure([int(n) for n in options.levels.split(",")], train, records):
-            if tool.startswith("zstd"):
-                bar = min(bar, size)
+        results = list(measure([int(n) for n in options.levels.split(",")], train, records))
+        bar = min((size for tool, size, _, _ in results if tool.startswith("zstd")), default=float("nan"))
+        for tool, size, learned, seconds in results:
             row = {"set": name, "records": len(records), "raw": round(raw, 1), "tool": tool, "bytes": round(size, 2)}
             row |= {"share": round(size / bar, 4), "learned": learned, "seconds": round(seconds, 4)}
             shown = f"{size:.1f} | {size / bar:.1%} | {learned} | {1000 * seconds:.0f}"

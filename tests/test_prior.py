@@ -67,6 +67,15 @@ def test_training_gives_the_same_prior_again(known, tmp_path):
     assert again.identity == known.identity
 
 
+def test_nothing_may_follow_the_parts(path):
+    header = json.loads(path.read_bytes()[6:].split(b"}")[0] + b"}")
+    body = path.read_bytes()[6 + len(json.dumps(header, separators=(",", ":"))) : -8]
+    squeeze.Prior.from_bytes(forged(header, body))
+    for more in (forged(header, body + b"a"), forged({**header, "parts": [*header["parts"], 1]}, body + b"a")):
+        with pytest.raises(PriorError, match="not a prior that this version can use: train it anew"):
+            squeeze.Prior.from_bytes(more)
+
+
 def test_a_file_is_what_was_learned(path, known):
     data = path.read_bytes()
     again = squeeze.Prior.from_bytes(data)
@@ -288,6 +297,8 @@ def test_samples_that_teach_nothing():
         squeeze.train(SAMPLES, level=3)
     with pytest.raises(PriorError, match="a prior's text has 1 to 1048576 bytes"):
         squeeze.train(SAMPLES, level=4, text_size=1 << 21)
+    with pytest.raises(PriorError, match="there must be something to learn from: at least 1 byte"):
+        squeeze.train(SAMPLES, level=4, learn_size=0)
 
 
 def test_text_and_learning_share_the_samples():

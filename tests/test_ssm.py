@@ -33,6 +33,16 @@ def turn(s):
     ssm.turn(s)
 
 
+@kernel
+def gradients(s, bank):
+    ssm_training.gradients(s, bank)
+
+
+@kernel
+def replay(s, data, start):
+    ssm_training.replay(s, data, start)
+
+
 def fed(tokens, sizes=SIZES, seed=3):
     """A model that was fed all but the last of `tokens`, one chunk, and float64 copies of its parameters."""
     model = ssm.build(sizes, ssm.initial_weights(sizes, seed))
@@ -69,7 +79,7 @@ def test_a_chunk_goes_on_from_the_one_before():
 @pytest.mark.parametrize("name", ssm.shapes(SIZES))
 def test_gradients_are_those_of_finite_differences(name):
     model, parameters, _ = fed(TOKENS)
-    ssm_training.train(model, 0)
+    gradients(model, 0)
     slopes, array = getattr(model.trainer.slopes, name), getattr(parameters, name)
     generator = np.random.default_rng(5)
     places = [np.unravel_index(i, array.shape) for i in generator.integers(0, array.size, 6)]
@@ -83,15 +93,31 @@ def test_gradients_are_those_of_finite_differences(name):
         assert slopes[place] == pytest.approx((costs[0] - costs[1]) / 2e-5, abs=2e-5, rel=2e-3)
 
 
+@pytest.mark.parametrize("name", ["embed", "grams", "guesses", "select", "head"])
+def test_a_replay_is_a_chunk_whose_first_bytes_are_not_learned_from(name):
+    tokens = np.arange(SIZES.span + 1) * 37 % 11 + 60
+    model, first = ssm.build(SIZES, ssm.initial_weights(SIZES, 3)), ssm_training.UNSURE
+    parameters = ssm.views(model.weights.astype(np.float64), SIZES)
+    replay(model, np.concatenate([[0, 0], tokens]).astype(np.uint8), 2)
+    slopes, array = getattr(model.trainer.slopes, name), getattr(parameters, name)
+    place = np.unravel_index(np.abs(slopes).argmax(), array.shape)
+    kept, costs = array[place], []
+    for step in (1e-5, -1e-5):
+        array[place] = kept + step
+        found = ssm_reference.log_probabilities(parameters, tokens[:-1])
+        costs.append(-found[np.arange(first, SIZES.span), tokens[first + 1 :]].sum() / SIZES.span)
+    assert slopes[place] == pytest.approx((costs[0] - costs[1]) / 2e-5, abs=2e-5, rel=2e-3)
+
+
 def test_it_learns_what_it_sees():
     model, costs = ssm.build(SIZES), []
-    pattern = b"abcdabce" * 60
-    for i, byte in enumerate(pattern):
+    pattern = np.frombuffer(b"abcdabce" * 60, np.uint8)
+    for i, byte in enumerate(pattern.tolist()):
         if i:
             costs.append(-np.log2(model.probabilities[byte]))
         if note(model, byte):
             bank = int(model.place[ssm.BANK])
-            ssm_training.train(model, bank)
+            ssm_training.train(model, bank, pattern, i + 1)
             model.weights[:] = model.trainer.weights
             turn(model)
         feed(model, byte)

@@ -74,7 +74,7 @@ def code(m, s, coder, coded, begin, end, decoding, alone):
                 bank = s.place[ssm.BANK]
                 ssm.refresh(s)
                 ssm.turn(s)
-                ssm_training.train(s, bank)
+                ssm_training.train(s, bank, m.data, position + 1)
             _tell(m, s)
     return end
 
@@ -149,7 +149,7 @@ def _beside(
             if end == complete:
                 bank = int(network.place[ssm.BANK])
                 resume(model, network)
-                training = pool.submit(ssm_training.train, network, bank)
+                training = pool.submit(ssm_training.train, network, bank, model.data, end)
             yield end - begin
             begin = end
 

@@ -28,13 +28,13 @@ RATE, FIRST_RATE, FADING, FINAL_RATE = range(4)
 
 _PER_CONTEXT = 4  # inputs
 _SET_ROWS = (1, 768, *[2048] * 12)
-_FINAL_ROWS = (256, 2048, 256)
+_OUTLOOKS = 8 * 3  # how sure the state-space model is, and what its likeliest byte says of the next bit
+_FINAL_ROWS = (256, 2048, 256, _OUTLOOKS * 8)  # the last with a state-space model only
 _FINALS = len(_FINAL_ROWS)
 _APMS = 4
 _APM_ROWS = 1 << 16
 _START_WEIGHT = 0.03
 _START_COUNT = 6  # observations that a fresh adaptive map's first guess is worth
-_OUTLOOKS = 8 * 3  # how sure the state-space model is, and what its likeliest byte says of the next bit
 _MAP_LIMIT, _MATCH_LIMIT = 511, 255  # observations that an adaptive map remembers
 
 
@@ -87,7 +87,7 @@ def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0, known: in
     """Fresh models for one block, the first `known` bytes of `data` left out; table sizes follow from its length."""
     n, matches, sets = len(preset.contexts), len(preset.matches), preset.selectors
     width = -(-(_PER_CONTEXT * n + 2 * matches + 5) // 16) * 16
-    deep = -(-sets // 16) * 16
+    deep = -(-(sets + 1) // 16) * 16  # logits of the sets and of the state-space model
     buckets = min(
         max((data.size - known) * n // 6, 1 << 8), preset.buckets
     )  # two slots for a byte and context, a third of them
@@ -268,6 +268,7 @@ def select(m):
     m.final_rows[0] = partial
     m.final_rows[1] = _FINAL_ROWS[0] + latest * 8 + shift
     m.final_rows[2] = _FINAL_ROWS[0] + _FINAL_ROWS[1] + known * 16 + found
+    m.final_rows[3] = _FINAL_ROWS[0] + _FINAL_ROWS[1] + _FINAL_ROWS[2] + m.scalars[OUTLOOK] * 8 + shift
 
 
 @inline
@@ -277,13 +278,16 @@ def mix(m):
     for k in range(m.settings[SETS]):
         logit = vectors.dot(m.weights, m.rows[k] * width, m.inputs, 0, width)
         m.logits[k] = min(max(logit, np.float32(-15.9)), np.float32(15.9))
-    total = np.float32(0)
-    for k in range(_FINALS):
+    total, finals, share = np.float32(0), _FINALS - 1, np.float32(1 / (_FINALS - 1))
+    if m.settings[SSM]:
+        m.logits[m.settings[SETS]] = m.inputs[_PER_CONTEXT * m.hashes.size + m.match_inputs.size + 1]
+        finals, share = _FINALS, np.float32(1 / _FINALS)
+    for k in range(finals):
         logit = vectors.dot(m.finals, m.final_rows[k] * deep, m.logits, 0, deep)
         logit = min(max(logit, np.float32(-15.9)), np.float32(15.9))
         m.final_logits[k] = logit
         total += logit
-    logit = network.to_q12(total * np.float32(1 / _FINALS))
+    logit = network.to_q12(total * share)
     m.scalars[LOGIT] = logit
     mixed = squash(logit)
     m.scalars[MIXED] = mixed
@@ -316,7 +320,7 @@ def learn(m, bit):
         rate = m.rates[RATE] + m.rates[FIRST_RATE] / (np.float32(1) + np.float32(visits) * m.rates[FADING])
         error = network.error_of(bit, squash(network.to_q12(m.logits[k])))
         vectors.add_scaled(m.weights, m.rows[k] * width, error * rate, m.inputs, 0, width)
-    for k in range(_FINALS):
+    for k in range(_FINALS if m.settings[SSM] else _FINALS - 1):
         error = network.error_of(bit, squash(network.to_q12(m.final_logits[k])))
         vectors.add_scaled(m.finals, m.final_rows[k] * deep, error * m.rates[FINAL_RATE], m.logits, 0, deep)
     if m.settings[SSM]:

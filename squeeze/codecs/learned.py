@@ -110,6 +110,6 @@ def build_ssm(preset: DeepPreset, learned: Learned) -> ssm.Model:
     if preset.ssm is None:
         return ssm.build(NO_SSM)
     network = ssm.build(preset.ssm, learned.ssm)
-    network.trainer.second[...] = learned.ssm_second
+    network.trainer.second[: network.trainer.first.size] = learned.ssm_second
     network.place[ssm.STEPS] = learned.ssm_steps
     return network

@@ -104,6 +104,8 @@ def _parse(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
         header = json.loads(container.read_exactly(file, min(length, container.MAX_HEADER)))
         _check(header)
         parts = [container.read_exactly(file, size) for size in header["parts"]]
+        if file.read(1):
+            raise ValueError("more than the parts")
     except (SqueezeError, ValueError, TypeError, RecursionError) as error:
         raise PriorError("not a prior that this version can use: train it anew") from error
     return header, parts
@@ -223,4 +225,6 @@ def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> t
         width, begun = preset.ssm.width, ssm.initial_weights(preset.ssm)
         weights = take(begun.size // width, width).ravel().astype(np.float32)
         known = known._replace(ssm=begun + weights * _STEP)
+    if next(left, None) is not None:
+        raise ValueError("more parts than there are")
     return text, known

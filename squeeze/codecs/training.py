@@ -57,6 +57,8 @@ def train(
         raise LevelError("a prior is for one of the levels 4 to 6")
     if not 1 <= text_size <= MAX_TEXT:
         raise PriorError(f"a prior's text has 1 to {MAX_TEXT} bytes")
+    if learn_size < 1:
+        raise PriorError("there must be something to learn from: at least 1 byte")
     if out is not None:
         files.check_target(Path(out), [], overwrite)
     data = [sample if isinstance(sample, bytes) else Path(sample).read_bytes() for sample in samples]
@@ -161,7 +163,7 @@ def _gathered(model: deepmodel.Model, network: ssm.Model, preset: DeepPreset) ->
     rows = _first(model.visits, _ROWS)
     moved = np.abs(model.apms.astype(np.int64) - mixer.fresh_apm(1)).sum(1)
     apm_rows = _first(moved, _APM_ROWS)
-    second = network.trainer.second.astype(np.float64)
+    second = network.trainer.second[: network.trainer.first.size].astype(np.float64)
     return Learned(
         rows=rows,
         visits=model.visits[rows],

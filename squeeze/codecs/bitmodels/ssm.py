@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from squeeze.codecs.bitmodels import vectors
+from squeeze.codecs.bitmodels.contexts import mix_hash
 from squeeze.codecs.bitmodels.jit import inline, part
 from squeeze.lm.exact import exp_negative, maximum
 
@@ -27,7 +28,11 @@ BYTES = 256
 TAPS = 4  # of the convolution
 RANK = 16  # of the projection to step sizes
 EPSILON = np.float32(1e-5)
-BANK, BYTE, STEPS, FED = range(4)  # columns of `place`
+GRAMS = 2  # tables of embeddings: of the latest two bytes, and three
+GRAM_ROWS = 1 << 13  # of each table
+GUESSES = 2  # tables of logits: of the latest byte, and two
+GUESS_ROWS = 1 << 12  # of the second; the first has one for each byte
+BANK, BYTE, STEPS, FED, PAST, CHANGED = range(6)  # columns of `place`
 COUNT_BITS = 24  # fractional bits of a byte's frequency
 
 ONE = np.float32(1.0)
@@ -45,6 +50,8 @@ class Sizes:
     rate: float = 0.004  # of Adam, at first
     last_rate: float = 0.0005  # in the end
     halving: int = 500  # training steps in which the excess over the last rate halves
+    replays: int = 1  # pieces of the past that are trained on beside each chunk
+    span: int = 32  # bytes of such a piece
 
 
 class Parameters(NamedTuple):
@@ -64,12 +71,15 @@ class Parameters(NamedTuple):
     last_norm: np.ndarray  # [D]
     head: np.ndarray  # [D, 256]
     head_bias: np.ndarray  # [256]
+    grams: np.ndarray  # [GRAMS * GRAM_ROWS, D], of hashes
+    guesses: np.ndarray  # [256 + GUESS_ROWS, 256], of hashes
 
 
 class Activations(NamedTuple):
-    """What training needs of a chunk: T bytes, and 2 banks, one to predict in, one to train on."""
+    """What training needs of a chunk: T bytes, and 2 banks, one to predict in, one to train on; of a replay, 1 bank."""
 
     tokens: np.ndarray  # int64 [2, T]: the byte fed
+    rows: np.ndarray  # int64 [2, T, GRAMS + GUESSES]: of its n-grams in `grams`, and in `guesses`
     targets: np.ndarray  # int64 [2, T]: the byte that came
     residual: np.ndarray  # [2, L + 1, T, D]: before each block, and after the last
     inverse: np.ndarray  # [2, L + 1, T]: 1 / root mean square of it
@@ -91,8 +101,10 @@ class Trainer(NamedTuple):
 
     weights: np.ndarray  # float32 flat: the newest
     gradient: np.ndarray
-    first: np.ndarray  # Adam's running mean of gradients
-    second: np.ndarray  # and of their squares
+    first: np.ndarray  # Adam's running mean of gradients, of all weights but those of n-grams
+    second: np.ndarray  # and of their squares; of n-grams the sum of squares
+    changed: np.ndarray  # int64 [place[CHANGED] and more, GRAMS + GUESSES]: rows of n-grams with gradients
+    again: Activations  # of replays
     newest: Parameters
     slopes: Parameters  # views of the gradient
     stream: np.ndarray  # [T, D]: gradient of the residual stream
@@ -108,7 +120,8 @@ class Model(NamedTuple):
     parameters: Parameters  # views of it
     acts: Activations
     trainer: Trainer
-    place: np.ndarray  # int64 [4]: bank, byte of the chunk, training steps so far, whether anything was fed
+    place: np.ndarray  # int64 [6]: bank, byte of the chunk, training steps so far, whether anything was fed, the
+    #   latest three bytes, rows of `changed`
     rates: np.ndarray  # float32 [3]
     counts: np.ndarray  # int64 [512]: a tree, whose node n has the sum of 2n and 2n + 1
     probabilities: np.ndarray  # float32 [256]
@@ -131,6 +144,8 @@ def shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
         "last_norm": (d,),
         "head": (d, BYTES),
         "head_bias": (BYTES,),
+        "grams": (GRAMS * GRAM_ROWS, d),
+        "guesses": (BYTES + GUESS_ROWS, BYTES),
     }
 
 
@@ -147,6 +162,11 @@ def parameter_count(sizes: Sizes) -> int:
     return sum(int(np.prod(shape)) for shape in shapes(sizes).values())
 
 
+def dense_count(sizes: Sizes) -> int:
+    """Of the parameters before those of n-grams, which every training step changes."""
+    return parameter_count(sizes) - sum(int(np.prod(shapes(sizes)[name])) for name in ("grams", "guesses"))
+
+
 def _uniform(count: int, seed: int) -> np.ndarray:
     """float32 [count] within ±1 from integers (splitmix64; Steele et al., 2014), the same everywhere."""
     x = (np.arange(count, dtype=np.uint64) + np.uint64(1 + (seed << 40))) * np.uint64(0x9E3779B97F4A7C15)
@@ -160,7 +180,7 @@ _SCALES = {"embed": 0.5, "into": 1.0, "taps": 0.5, "select": 1.0, "step": 0.5, "
 
 
 def initial_weights(sizes: Sizes, seed: int = 1) -> np.ndarray:
-    """float32, flat. Steps begin between 0.01 and 0.5, A at -1 to -N as in S4D-real."""
+    """float32, flat. N-grams begin at 0, steps between 0.01 and 0.5, A at -1 to -N as in S4D-real."""
     flat = np.zeros(parameter_count(sizes), np.float32)
     p = views(flat, sizes)
     for number, (name, scale) in enumerate(_SCALES.items()):
@@ -177,34 +197,42 @@ def initial_weights(sizes: Sizes, seed: int = 1) -> np.ndarray:
     return flat
 
 
+def _activations(sizes: Sizes, banks: int, t: int) -> Activations:
+    d, e, n, layers = sizes.width, sizes.inner, sizes.states, sizes.layers
+    zeros = lambda *shape: np.zeros((banks, *shape), np.float32)  # noqa: E731
+    return Activations(
+        tokens=np.zeros((banks, t), np.int64),
+        rows=np.zeros((banks, t, GRAMS + GUESSES), np.int64),
+        targets=np.zeros((banks, t), np.int64),
+        residual=zeros(layers + 1, t, d),
+        inverse=zeros(layers + 1, t),
+        normed=zeros(layers + 1, t, d),
+        projected=zeros(layers, t + TAPS - 1, 2 * e),
+        mixed=zeros(layers, t, e),
+        active=zeros(layers, t, e),
+        chosen=zeros(layers, t, RANK + 2 * n),
+        raw_step=zeros(layers, t, e),
+        delta=zeros(layers, t, e),
+        states=zeros(layers, t + 1, n, e),
+        scanned=zeros(layers, t, e),
+        gated=zeros(layers, t, e),
+        logits=zeros(t, BYTES),
+    )
+
+
 def build(sizes: Sizes, weights: np.ndarray | None = None) -> Model:
     """A fresh model, or one that begins with these weights."""
-    d, e, n, layers, t = sizes.width, sizes.inner, sizes.states, sizes.layers, sizes.chunk
+    d, e, n, t = sizes.width, sizes.inner, sizes.states, max(sizes.chunk, sizes.span)
     flat = initial_weights(sizes) if weights is None else weights.astype(np.float32)
-    newest, gradient = flat.copy(), np.zeros_like(flat)
+    newest, gradient, dense = flat.copy(), np.zeros_like(flat), dense_count(sizes)
     zeros = lambda *shape: np.zeros(shape, np.float32)  # noqa: E731
-    acts = Activations(
-        tokens=np.zeros((2, t), np.int64),
-        targets=np.zeros((2, t), np.int64),
-        residual=zeros(2, layers + 1, t, d),
-        inverse=zeros(2, layers + 1, t),
-        normed=zeros(2, layers + 1, t, d),
-        projected=zeros(2, layers, t + TAPS - 1, 2 * e),
-        mixed=zeros(2, layers, t, e),
-        active=zeros(2, layers, t, e),
-        chosen=zeros(2, layers, t, RANK + 2 * n),
-        raw_step=zeros(2, layers, t, e),
-        delta=zeros(2, layers, t, e),
-        states=zeros(2, layers, t + 1, n, e),
-        scanned=zeros(2, layers, t, e),
-        gated=zeros(2, layers, t, e),
-        logits=zeros(2, t, BYTES),
-    )
     trainer = Trainer(
         weights=newest,
         gradient=gradient,
-        first=np.zeros_like(flat),
+        first=zeros(dense),
         second=np.zeros_like(flat),
+        changed=np.zeros((sizes.chunk + sizes.replays * sizes.span, GRAMS + GUESSES), np.int64),
+        again=_activations(sizes, 1, sizes.span),
         newest=views(newest, sizes),
         slopes=views(gradient, sizes),
         stream=zeros(t, d),
@@ -217,10 +245,10 @@ def build(sizes: Sizes, weights: np.ndarray | None = None) -> Model:
     return Model(
         weights=flat,
         parameters=views(flat, sizes),
-        acts=acts,
+        acts=_activations(sizes, 2, sizes.chunk),
         trainer=trainer,
-        place=np.zeros(4, np.int64),
-        rates=np.array([sizes.rate, sizes.last_rate, sizes.halving], np.float32),
+        place=np.zeros(6, np.int64),
+        rates=np.array([sizes.rate, sizes.last_rate, sizes.halving, sizes.replays], np.float32),
         counts=np.array([BYTES >> (max(i, 1).bit_length() - 1) for i in range(2 * BYTES)], np.int64),
         probabilities=zeros(BYTES),
     )
@@ -305,24 +333,43 @@ def _block_forward(p, a, bank, layer, t):
 
 
 @part
-def predict(m, byte):
-    """Feed one byte; `probabilities` and the tree `counts` then tell what the next one may be."""
-    p, a, bank, t = m.parameters, m.acts, m.place[BANK], m.place[BYTE]
+def forward(p, a, bank, t, past):
+    """Feed the last of three bytes `past` as byte `t` of a bank: fills its activations, logits the last."""
     layers, d = p.norm.shape
+    byte = past & 255
     a.tokens[bank, t] = byte
     for i in range(d):
         a.residual[bank, 0, t, i] = p.embed[byte, i]
+    rows = a.rows[bank, t]
+    for k in range(GRAMS):
+        gram = past & ((1 << 8 * (k + 2)) - 1)
+        rows[k] = k * GRAM_ROWS + np.int64(mix_hash(gram, np.uint64(k)) >> np.uint64(32)) % GRAM_ROWS
+        vectors.add_scaled(a.residual[bank, 0, t], 0, ONE, p.grams[rows[k]], 0, d)
+    rows[GRAMS] = byte
+    rows[GRAMS + 1] = BYTES + np.int64(mix_hash(past & 0xFFFF, np.uint64(0)) >> np.uint64(32)) % GUESS_ROWS
     for layer in range(layers):
         _block_forward(p, a, bank, layer, t)
     normed, logits = a.normed[bank, layers, t], a.logits[bank, t]
     a.inverse[bank, layers, t] = _normalise(a.residual[bank, layers, t], p.last_norm, normed)
     for i in range(BYTES):
-        logits[i] = p.head_bias[i]
+        logits[i] = p.head_bias[i] + p.guesses[rows[GRAMS], i] + p.guesses[rows[GRAMS + 1], i]
     vectors.accumulate(logits, 0, p.head, 0, BYTES, normed, 0, 1, d, BYTES)
     top = maximum(logits)
     for i in range(BYTES):
         logits[i] = exp_negative(logits[i] - top)
-        m.counts[BYTES + i] = np.int64(logits[i] * np.float32(1 << COUNT_BITS)) + 1
+
+
+@part
+def predict(m, byte):
+    """Feed one byte; `probabilities` and the tree `counts` then tell what the next one may be."""
+    m.place[PAST] = ((m.place[PAST] << 8) | byte) & 0xFFFFFF
+    logits = m.acts.logits[m.place[BANK], m.place[BYTE]]
+    forward(m.parameters, m.acts, m.place[BANK], m.place[BYTE], m.place[PAST])
+    for i in range(BYTES):
+        share = logits[i] * np.float32(1 << COUNT_BITS)
+        m.counts[BYTES + i] = 1 + (
+            np.int64(share) if share <= np.float32(1 << COUNT_BITS) else 0
+        )  # NaN is 0 everywhere
     for i in range(BYTES - 1, 0, -1):
         m.counts[i] = m.counts[2 * i] + m.counts[2 * i + 1]
     scale = np.float32(1 << COUNT_BITS) / np.float32(m.counts[1])
@@ -388,5 +435,11 @@ def turn(m):
 @part
 def refresh(m):
     """Predict with the newest weights from here."""
-    for i in range(m.weights.size):
+    for i in range(m.trainer.first.size):
         m.weights[i] = m.trainer.weights[i]
+    for k in range(m.place[CHANGED]):
+        rows = m.trainer.changed[k]
+        for j in range(GRAMS):
+            _copy(m.trainer.newest.grams[rows[j]], m.parameters.grams[rows[j]])
+        for j in range(GRAMS, GRAMS + GUESSES):
+            _copy(m.trainer.newest.guesses[rows[j]], m.parameters.guesses[rows[j]])

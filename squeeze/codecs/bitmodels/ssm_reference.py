@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.ssm import EPSILON, RANK, TAPS, Parameters
+from squeeze.codecs.bitmodels.ssm import BYTES, EPSILON, GRAM_ROWS, GRAMS, GUESS_ROWS, RANK, TAPS, Parameters
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -28,10 +28,27 @@ def _scan(x: np.ndarray, delta: np.ndarray, decay: np.ndarray, b: np.ndarray, c:
     return np.array(out)
 
 
+def _hash(a: int, b: int) -> int:
+    """contexts.mix_hash, high half."""
+    h = (a + b * 0xD6E8FEB86659FD93 + 0x51ED27) * 0x9E3779B97F4A7C15 % (1 << 64)
+    return (h ^ (h >> 29)) >> 32
+
+
+def _gram_rows(tokens: np.ndarray) -> np.ndarray:
+    """int64 [T, GRAMS + GUESSES]: of the n-grams that end at each token; zeros stand before the first."""
+    past, rows = 0, []
+    for token in tokens.tolist():
+        past = (past << 8 | token) & 0xFFFFFF
+        grams = [k * GRAM_ROWS + _hash(past & (1 << 8 * (k + 2)) - 1, k) % GRAM_ROWS for k in range(GRAMS)]
+        rows.append([*grams, token, BYTES + _hash(past & 0xFFFF, 0) % GUESS_ROWS])
+    return np.array(rows)
+
+
 def log_probabilities(p: Parameters, tokens: np.ndarray) -> np.ndarray:
     """tokens int [T] -> natural logarithms [T, 256] of what the next byte may be, after each of them."""
     layers, inner, states = p.norm.shape[0], p.taps_bias.shape[1], p.decay.shape[1]
-    residual = p.embed[tokens]
+    rows = _gram_rows(tokens)
+    residual = p.embed[tokens] + p.grams[rows[:, :GRAMS]].sum(1)
     for i in range(layers):
         projected = _normalise(residual, p.norm[i]) @ p.into[i]
         mixed = _convolve(projected[:, :inner], p.taps[i], p.taps_bias[i])
@@ -42,7 +59,7 @@ def log_probabilities(p: Parameters, tokens: np.ndarray) -> np.ndarray:
         scanned = _scan(active, delta, p.decay[i], b, c) + p.skip[i] * active
         gate = projected[:, inner:]
         residual = residual + (scanned * gate * _sigmoid(gate)) @ p.out[i]
-    logits = _normalise(residual, p.last_norm) @ p.head + p.head_bias
+    logits = _normalise(residual, p.last_norm) @ p.head + p.head_bias + p.guesses[rows[:, GRAMS:]].sum(1)
     return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
 
 
