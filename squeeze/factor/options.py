@@ -64,11 +64,12 @@ class Scene:
         self.factors = self._factors()
 
     def _factors(self) -> dict[str, float]:
-        """By kind, what prices are multiplied by."""
-        names = [name for name in self.seen if kind_of(name) in KINDS]
-        given = examples(self.model, names, {name: self.seen[name].inputs for name in names})
+        """By kind, what prices are multiplied by; nothing where there are kinds that the predictor does not know."""
+        if any(kind_of(name) not in KINDS for name in self.seen):
+            return {}
+        given = examples(self.model, list(self.seen), {name: seen.inputs for name, seen in self.seen.items()})
         ratios: dict[str, list[float]] = {}
-        for name, predicted in (Predictor.load().predict(given) if given else {}).items():
+        for name, predicted in Predictor.load().predict(given).items():
             lost, (outputs, inputs) = self.whitened[name], self.weight(name).shape
             price = float(lost[min(rank_for(outputs, inputs, KEEP), len(lost) - 1)])
             ratios.setdefault(kind_of(name), []).append(log(max(predicted, 1e-12) / max(price, 1e-12)))
