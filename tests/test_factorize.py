@@ -128,10 +128,10 @@ def test_healing_lowers_the_divergence_and_can_go_on(tmp_path, folders, monkeypa
 
     before = divergence()
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").glob("*.safetensors")}
-    from squeeze.model import heal as module
+    from squeeze.model import distil
 
-    calls, train = [], module._Run._train
-    monkeypatch.setattr(module, "_SAVE_EVERY", 5)
+    calls, train = [], distil.Distillation._train
+    monkeypatch.setattr(distil, "_SAVE_EVERY", 5)
 
     def stopping(run, loss_of):
         calls.append(loss_of.__name__)
@@ -139,7 +139,7 @@ def test_healing_lowers_the_divergence_and_can_go_on(tmp_path, folders, monkeypa
             raise KeyboardInterrupt
         return train(run, loss_of)
 
-    monkeypatch.setattr(module._Run, "_train", stopping)
+    monkeypatch.setattr(distil.Distillation, "_train", stopping)
     with pytest.raises(KeyboardInterrupt):
         heal(folders("llama"), tmp_path / "out", TOKENS, minutes=1, steps=30, rate=3e-3, batch=2, blocks=0.2)
     assert divergence() == before

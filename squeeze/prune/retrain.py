@@ -2,7 +2,7 @@
 
 MaskLoRA (PERP, Zimmer et al. 2023, arXiv 2312.15230): a weight W with mask M is W + (B A) * M while it is trained, with
 B and A of low rank, so the sum keeps the mask and is stored as W was. The norms are trained, too. What is learned and
-how a run is saved is model/heal.py's.
+how a run is saved is model/distil.py's.
 """
 
 import time
@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from squeeze.errors import SqueezeError
+from squeeze.model.distil import Distillation, Healing, replace_tensors
 from squeeze.model.evaluate import load_model
-from squeeze.model.heal import Healing, _Run, _write
 from squeeze.model.pipeline import Progress
 from squeeze.model.work import digest, stamps
 from squeeze.prune.linear import Sparse24Linear
@@ -87,14 +87,14 @@ def recover(
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
     task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "rank": rank}
     with work_folder(target, "recovering", task) as work:
-        run = _Run(student, teacher, {**trained, **norms}, tokens, rate, batch, 0.0, seed, work / "state.pt")
+        run = Distillation(student, teacher, {**trained, **norms}, tokens, rate, batch, 0.0, seed, work / "state.pt")
         total = steps or 0
         run.go(60 * minutes, steps, (lambda count: progress("recovery", run.step, total)) if progress else None)
         values = dict(norms)
         for name, layer in changed.items():
             payload = SparseFormat().tensors("", layer.merged())[".sparse_values"]
             values[f"{name}.sparse_values"] = nn.Parameter(payload, requires_grad=False)
-        _write(target, work, student, values)
+        replace_tensors(target, work, student, values)
     return Healing(run.step, tuple(run.losses), time.perf_counter() - started)
 
 
