@@ -62,7 +62,7 @@ def test_mutated_files_never_give_wrong_data(coded):
 
 def test_mutations_that_forge_the_header_check_give_no_wrong_data_either(coded):
     """A header that is damaged and has the right check still cannot make a block's checksum right."""
-    header, size = read_header(io.BytesIO(coded))
+    header, size, _ = read_header(io.BytesIO(coded))
     for level in (2, 3):
         body = coded[: size - 2].replace(b'"level":%d' % header["level"], b'"level":%d' % level)
         assert outcome(body + check16(body) + coded[size:]) is None

@@ -47,7 +47,7 @@ def header(file: bytes) -> dict:
 
 def with_setup(file: bytes, **changes) -> bytes:
     """The file with other values in its header."""
-    values, size = container.read_header(io.BytesIO(file))  # type: ignore[misc]
+    values, size, _ = container.read_header(io.BytesIO(file))  # type: ignore[misc]
     return container.header_bytes(values | {"llamacpp": values["llamacpp"] | changes}) + file[size:]
 
 

@@ -5,7 +5,7 @@ import torch
 
 import squeeze
 from squeeze.errors import SqueezeError
-from squeeze.model import heal
+from squeeze.model import distil
 from squeeze.model.evaluate import load_model
 from squeeze.prune.api import recovered
 from squeeze.prune.linear import Sparse24Linear
@@ -78,7 +78,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     for name in ("whole", "again"):
         squeeze.prune(source, Magnitude(), out=tmp_path / name)
     recover(source, tmp_path / "whole", TOKENS, **settings)
-    monkeypatch.setattr(heal, "_SAVE_EVERY", 1)
+    monkeypatch.setattr(distil, "_SAVE_EVERY", 1)
 
     def stop(what, done, total):
         if done == 3:
