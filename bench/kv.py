@@ -92,15 +92,16 @@ def draw(found: list[Row], path: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
+    _, axes = pyplot.subplots(figsize=(8, 5))
     for row in found:
         if row.cost and row.bits and row.way != "stepped":
             place = row.cost.bytes / 2**20, row.distance.kl
-            pyplot.scatter(*place, marker="o" if row.way == "one pass" else "^")
-            pyplot.annotate(Path(row.policy).name, place, fontsize=7)
-    pyplot.xscale("log")
-    pyplot.yscale("log")
-    pyplot.xlabel("cache, MiB")
-    pyplot.ylabel("KL from full precision, nats a token (triangles: continued after a prompt)")
+            axes.scatter(*place, marker="o" if row.way == "one pass" else "^")
+            axes.annotate(Path(row.policy).name, place, (4, 2), textcoords="offset points", fontsize=7)
+    axes.set(xscale="log", yscale="log", xlabel="cache, MiB", ylabel="KL from full precision, nats a token")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.set_title("triangles: what follows a prompt, after eviction", fontsize=8)
     pyplot.savefig(path, dpi=150, bbox_inches="tight")
 
 
