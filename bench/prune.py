@@ -55,7 +55,7 @@ def rows() -> dict[str, tuple]:
         BASE: (SparseGPT.textbook(), PLAIN),
         REFINED: (SparseGPT(), PLAIN),
         "sparsegpt": (SparseGPT(), {}),
-        "sparsegpt-half-corrected": (SparseGPT(), {"correction": 0.5, "permute": True}),
+        "sparsegpt-fully-corrected": (SparseGPT(), {"correction": 1.0, "permute": True}),
         "sparsegpt-permuted": (SparseGPT(), {"permute": True}),
         "sparsegpt-recovered": (SparseGPT(), {"permute": True, "recover": 20.0}),
         "int4-textbook": (SparseGPT.textbook(quantizer=GPTQ.textbook(bits=4, group_size=128)), PLAIN),
