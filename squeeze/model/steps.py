@@ -92,7 +92,7 @@ class Prune(Step):
     slim: bool = False
     rank: float = 0.1
     keep_zeros: bool = False
-    correction: float = 0.5
+    correction: float = 0.3
     dense: bool = False
 
     def __post_init__(self) -> None:

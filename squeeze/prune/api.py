@@ -41,7 +41,7 @@ def prune(
     sequence_length: int = 512,
     dense: bool = False,
     permute: bool = False,
-    correction: float = 0.5,
+    correction: float = 0.3,
     recover: float = 0.0,
     ignore: Iterable[str] = (),
     seed: int = 0,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--slim", is_flag=True, help="Add low-rank adapters, quantised too (SLiM).")
 @click.option("--rank", default=0.1, metavar="X", help="SLiM: rank of the adapters as a share of the inputs (0.1).")
 @click.option("--dense", is_flag=True, help="Store zeros like all else, for any loader.")
-@click.option("--correction", default=0.5, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (0.5).")
+@click.option("--correction", default=0.3, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (0.3).")
 @click.option("--recover", default=0.0, metavar="MINUTES", type=click.FloatRange(0), help="Retrain so long (0).")
 @compressing
 def prune(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **options: Any) -> None:
