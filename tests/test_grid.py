@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from squeeze.quant.grid import CODEBOOKS, Integer, error
+from squeeze.quant.grid import CODEBOOKS, Integer, Params, Whole, error
 from squeeze.quant.rtn import RTN
 
 WEIGHT = torch.randn((6, 5, 64), generator=torch.Generator().manual_seed(2)) * 0.05
@@ -13,7 +13,7 @@ GRIDS = {
     for kind in ("sym", "asym")
     for clip in (False, True)
 }
-GRIDS |= CODEBOOKS
+GRIDS |= {f"{bits}-whole": Whole(bits) for bits in (2, 3, 4, 8)} | CODEBOOKS
 
 
 def test_every_codebook_is_tested_and_stored_in_its_bits():
@@ -44,6 +44,19 @@ def test_clipping_lowers_the_error_that_it_is_asked_to_lower(bits, symmetric):
         assert after < before
     mine, other = (clipped.fit(WEIGHT, weights, torch.float16) for weights in (importance, None))
     assert error(clipped, WEIGHT, importance, mine).sum() < error(clipped, WEIGHT, importance, other).sum()
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_one_scale_for_all_has_nearly_the_least_error_of_any(bits):
+    importance = torch.rand(WEIGHT.shape, generator=torch.Generator().manual_seed(1))
+    grid = Whole(bits)
+    for weights in (None, importance):
+        found = grid.fit(WEIGHT, weights, torch.float16)
+        assert len(found.scale.unique()) == 1
+        top = 2 * WEIGHT.abs().max() / ((1 << bits) - 1)
+        tried = [Params((top * share).expand(found.scale.shape)) for share in torch.linspace(0.05, 1, 300)]
+        least = min(error(grid, WEIGHT, weights, params).sum() for params in tried)
+        assert error(grid, WEIGHT, weights, found).sum() < 1.02 * least
 
 
 @pytest.mark.parametrize("name", GRIDS)

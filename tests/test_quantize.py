@@ -132,6 +132,18 @@ def test_every_grid_is_stored(tmp_path, folders, grid):
     assert report.bits_per_weight < 6
 
 
+@pytest.mark.parametrize("format", ["squeeze", "gptq", "compressed-tensors"])
+def test_one_scale_for_a_matrix_is_stored_in_every_format(tmp_path, folders, format):
+    from squeeze.quant.formats import read
+
+    report = squeeze.quantize(folders("llama"), RTN(grid="whole"), out=tmp_path / "out", format=format)
+    for name, weight in read(tmp_path / "out").weights():
+        assert weight.scales.shape[-1] == 1 and len(weight.scales.unique()) == 1, name
+    assert report.bits_per_weight < 4.6
+    with pytest.raises(SqueezeError, match="the grid whole is symmetric"):
+        RTN(grid="whole", symmetric=False)
+
+
 def test_same_seed_same_files_and_resumed_runs_too(tmp_path, folders, monkeypatch):
     """Stopped at each block in turn, a run ends in the same bytes."""
 

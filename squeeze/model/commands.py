@@ -108,7 +108,7 @@ def evaluate(
 @click.option("--bits", type=click.Choice(["2", "3", "4", "8"]), default="4", help="Of a code (4).")
 @click.option("--group-size", default=64, metavar="N", help="Inputs that share a scale (64); -1 for all of a row.")
 @click.option("--asymmetric/--symmetric", default=False, help="With or without zero points (without).")
-@click.option("--grid", default="integer", metavar="NAME", help="integer, nf4, mxfp4, nvfp4, ternary, ternary-planes.")
+@click.option("--grid", default="integer", metavar="NAME", help="integer, whole, nf4, mxfp4, nvfp4, ternary(-planes).")
 @click.option("--clip/--no-clip", default=True, help="Search each group's range for the least error (yes).")
 @click.option("--act-order/--no-act-order", default=True, help="GPTQ: largest inputs first (yes).")
 @click.option("--dynamic", is_flag=True, help="GPTQ: choose a group's scale when it is reached.")

@@ -195,7 +195,7 @@ def _spec(method: GridMethod, methods: Mapping[str, GridMethod], left: tuple[str
     def grid(one: GridMethod) -> Grid:
         levels = one.levels()
         size = levels.group_size or one.group_size
-        codebook = None if one.grid == "integer" else one.grid.removesuffix("-planes")
+        codebook = None if levels.codebook is None else one.grid.removesuffix("-planes")
         return Grid(levels.bits, size, one.symmetric, codebook, bool(getattr(one, "outliers", 0)))
 
     common = grid(method)

@@ -10,11 +10,13 @@ import torch
 
 from squeeze.errors import SqueezeError
 
-__all__ = ["CODEBOOKS", "Codebook", "Grid", "Integer", "Params", "make"]
+__all__ = ["CODEBOOKS", "Codebook", "Grid", "Integer", "Params", "Whole", "make"]
 
 _SHRINKS = 40  # clipping ranges tried, from the whole one down
 _LEAST_SHRINK = 0.4
 _REFITS = 3
+_BINS = 2048
+_SAMPLES, _ZOOMS = 16, 3
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Params:
 
 class Grid(Protocol):
     """bits: stored for each code. codebook: float32 [P, levels] or None. scale_bits: as QuantizedTensor has it.
-    free_scales: whether any float may be a scale. group_size: the only one that there is, None where any will do."""
+    free_scales: whether any float may be a scale. group_size: the only one that there is, -1 for a row, None where any
+    will do."""
 
     @property
     def bits(self) -> int: ...
@@ -106,6 +109,30 @@ class Integer:
 
     def _zero(self, params: Params) -> torch.Tensor | int:
         return 1 << (self.bits - 1) if params.zero is None else params.zero[..., None]
+
+
+@dataclass(frozen=True)
+class Whole(Integer):
+    """Integers around the middle with one scale for all weights, the one of least expected squared error over their
+    histogram, found on ever finer grids: SLiM-Quant (Mozaffari et al. 2024, arXiv 2410.09615)."""
+
+    free_scales: ClassVar[bool] = False
+    group_size: ClassVar[int | None] = -1
+
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> Params:
+        largest = weight.abs().amax().clamp(min=1e-30)
+        bins = ((weight / largest + 1) * (_BINS / 2)).long().clamp_(max=_BINS - 1).flatten()
+        counts = torch.bincount(bins, None if importance is None else importance.expand_as(weight).flatten(), _BINS)
+        centres = (torch.arange(_BINS, device=weight.device) + 0.5) * (2 / _BINS) - 1
+        least, most = 0.0, 1.0  # shares of the largest weight
+        for _ in range(_ZOOMS):
+            tried = torch.linspace(least, most, _SAMPLES + 1)[1:]
+            params = Params(2 * tried[None].to(weight.device) / ((1 << self.bits) - 1))
+            found = error(self, centres.expand(_SAMPLES, -1), counts.float(), params)
+            step, best = (most - least) / _SAMPLES, float(tried[found.argmin()])
+            least, most = max(best - step, 0.0), min(best + step, 1.0)
+        scale = stored(2 * best * largest / ((1 << self.bits) - 1), dtype)
+        return Params(scale.expand(1, *weight.shape[:-1]).clone())
 
 
 def _shrinks() -> list[float]:
@@ -243,11 +270,14 @@ CODEBOOKS = {
 
 
 def make(name: str, bits: int, symmetric: bool, clip: bool) -> Grid:
-    """A grid by name: "integer" or a codebook's. Raises SqueezeError for a name or number of bits that is unknown."""
-    if name == "integer":
+    """A grid by name, "integer", "whole" or a codebook's. Raises SqueezeError for a name or number of bits that is
+    unknown."""
+    if name in ("integer", "whole"):
         if not 2 <= bits <= 8:
             raise SqueezeError(f"{bits} bits: an integer grid has 2 to 8")
-        return Integer(bits, symmetric, clip)
+        if name == "whole" and not symmetric:
+            raise SqueezeError("the grid whole is symmetric")
+        return Integer(bits, symmetric, clip) if name == "integer" else Whole(bits)
     if name not in CODEBOOKS:
-        raise SqueezeError(f"grid {name!r} is unknown: choose from {', '.join(['integer', *CODEBOOKS])}")
+        raise SqueezeError(f"grid {name!r} is unknown: choose from {', '.join(['integer', 'whole', *CODEBOOKS])}")
     return CODEBOOKS[name]

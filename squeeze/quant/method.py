@@ -18,9 +18,9 @@ __all__ = ["GridMethod"]
 @dataclass(frozen=True, kw_only=True)
 class GridMethod(ABC):
     """bits: 2, 3, 4 or 8 of an integer grid. group_size: inputs that share a scale, -1 for all of a row; MXFP4 and
-    NVFP4 have their own. symmetric: without zero points. grid: "integer" or a name of grid.CODEBOOKS. clip: search the
-    range of each group for the least squared error. scale_dtype: in which scales are stored; None for the weight's own
-    where it has 16 bits, else float16."""
+    NVFP4 have their own. symmetric: without zero points. grid: "integer", "whole" (one scale for the matrix) or a name
+    of grid.CODEBOOKS. clip: search the range of each group for the least squared error. scale_dtype: in which scales
+    are stored; None for the weight's own where it has 16 bits, else float16."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool]
@@ -58,9 +58,12 @@ class GridMethod(ABC):
     def groups_of(self, inputs: int) -> int:
         """Inputs that share a scale in a row of so many."""
         own = self.levels().group_size
+        size = own or self.group_size
+        if size == -1:
+            return inputs
         if own and inputs % own:
             raise SqueezeError(f"{self.grid} needs rows of a multiple of {own} inputs, and this has {inputs}")
-        return own or (inputs if self.group_size == -1 else min(self.group_size, inputs))
+        return min(size, inputs)
 
     def stored_as(self, weight: torch.Tensor) -> torch.dtype:
         """The type of the scales."""
