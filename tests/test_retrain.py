@@ -10,7 +10,8 @@ from squeeze.model.evaluate import load_model
 from squeeze.prune.api import recovered
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.magnitude import Magnitude
-from squeeze.prune.retrain import MaskLoRA, recover
+from squeeze.prune.retrain import MaskedLinear, MaskLoRA, recover
+from squeeze.prune.slim import SLiM
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
 from tests.test_prune import problem
@@ -47,12 +48,13 @@ def sparse(folder):
     }
 
 
+@pytest.mark.parametrize("rank", [None, 4])
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_pruned_model_recovers_and_keeps_its_zeros(tmp_path, kind):
+def test_a_pruned_model_recovers_and_keeps_its_zeros(tmp_path, kind, rank):
     source, out = model(tmp_path / "model", kind), tmp_path / "out"
     squeeze.prune(source, Magnitude(), out=out)
     before = sparse(out)
-    done = recover(source, out, TOKENS, minutes=5, steps=24, rank=4, rate=1e-2, batch=4)
+    done = recover(source, out, TOKENS, minutes=5, steps=24, rank=rank, rate=1e-2, batch=4)
     assert done.steps == 24 and done.losses[-1] < 0.7 * done.losses[0]
     after = sparse(out)
     assert before.keys() == after.keys() and len(before) > 0
@@ -63,13 +65,16 @@ def test_a_pruned_model_recovers_and_keeps_its_zeros(tmp_path, kind):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_the_layer_starts_as_the_weight_it_stands_for():
+@pytest.mark.parametrize("method", [SparseGPT(), SLiM(rank=0.1)], ids=lambda method: method.name)
+def test_the_layers_start_as_the_weight_they_stand_for(method):
     weight, hessian = problem(16, 32)
-    pruned = SparseGPT().apply(weight, hessian)
-    layer = MaskLoRA(pruned, torch.ones(16), 4, torch.Generator().manual_seed(0))
+    pruned = method.compress(weight, hessian).tensor
+    lora = MaskLoRA(pruned, torch.ones(16), 4, torch.Generator().manual_seed(0))
     x = torch.randn(3, 32)
-    torch.testing.assert_close(layer(x), x @ pruned.dequantize().T + 1)
-    assert torch.equal(layer.merged().sparse(), pruned.sparse())
+    for layer in (lora, MaskedLinear(pruned, torch.ones(16))):
+        torch.testing.assert_close(layer(x), x @ pruned.dequantize().T + 1)
+        torch.testing.assert_close(layer.merged().sparse(), pruned.sparse())
+        assert not layer.merged().sparse()[~pruned.mask].any()
 
 
 def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):

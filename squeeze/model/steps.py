@@ -207,9 +207,9 @@ class Recover(Step):
 
     minutes: float = 20.0
     steps: int | None = None
-    rank: int = 32
-    rate: float = 1e-3
-    batch: int = 2
+    rank: int | None = None
+    rate: float | None = None
+    batch: int = 1
 
     def check_after(self, before: Step | None) -> None:
         super().check_after(before)

@@ -1,8 +1,8 @@
 """Recovery: a pruned model is trained to give the original's distribution again, and every zero stays one.
 
-MaskLoRA (PERP, Zimmer et al. 2023, arXiv 2312.15230): a weight W with mask M is W + (B A) * M while it is trained, with
-B and A of low rank, so the sum keeps the mask and is stored as W was. The norms are trained, too. What is learned and
-how a run is saved is model/distil.py's.
+All weights kept are trained, or, where memory is short, MaskLoRA is (PERP, Zimmer et al. 2023, arXiv 2312.15230): a
+weight W with mask M is W + (B A) * M, with B and A of low rank, so the sum keeps the mask and is stored as W was. The
+norms are trained, too. What is learned and how a run is saved is model/distil.py's.
 """
 
 import time
@@ -22,21 +22,49 @@ from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.tensor import SparseTensor
 from squeeze.work import work_folder
 
-__all__ = ["MaskLoRA", "recover"]
+__all__ = ["MaskLoRA", "MaskedLinear", "recover"]
+
+_RATE, _LOW_RANK_RATE = 2e-4, 1e-3
+
+
+class MaskedLinear(nn.Module):
+    """y = x W^T + b. weight: W, float32 [O, I], which is trained where the mask is, and stays as it is elsewhere."""
+
+    bias: torch.Tensor | None
+
+    def __init__(self, sparse: SparseTensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.stored = sparse
+        self.register_buffer("mask", sparse.mask, persistent=False)
+        self.register_buffer("bias", None if bias is None else bias.float(), persistent=False)
+        self.weight = nn.Parameter(sparse.dequantize())
+        self.weight.register_hook(self._masked)  # type: ignore[no-untyped-call]
+
+    def _masked(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.mul_(self.get_buffer("mask"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+    def merged(self) -> SparseTensor:
+        """The weight as it was stored, with what was learned, of the same mask."""
+        found, adapters = self.weight.detach().cpu(), self.stored.adapters
+        return _with_values(self.stored, found if adapters is None else found - adapters.dense())
 
 
 class MaskLoRA(nn.Module):
     """y = x (W + (B A) * M)^T + b. left: B^T, float32 [R, O], 0 at first; right: A, [R, I]."""
 
+    bias: torch.Tensor | None
+
     def __init__(self, sparse: SparseTensor, bias: torch.Tensor | None, rank: int, generator: torch.Generator) -> None:
         super().__init__()
         outputs, inputs = sparse.shape
         rank = min(rank, outputs, inputs)
-        self.pattern = sparse.pattern
         self.stored = sparse
         self.register_buffer("base", sparse.dequantize(), persistent=False)
         self.register_buffer("mask", sparse.mask, persistent=False)
-        self.bias = None if bias is None else nn.Parameter(bias.float(), requires_grad=False)
+        self.register_buffer("bias", None if bias is None else bias.float(), persistent=False)
         self.left = nn.Parameter(torch.zeros((rank, outputs)))
         self.right = nn.Parameter(torch.randn((rank, inputs), generator=generator) * inputs**-0.5)
 
@@ -48,11 +76,19 @@ class MaskLoRA(nn.Module):
         return functional.linear(x, self.get_buffer("base") + self.change(), self.bias)
 
     def merged(self) -> SparseTensor:
-        """The weight as it was stored, with what was learned, of the same mask."""
-        values = self.stored.values
-        assert isinstance(values, torch.Tensor)
-        found = (values.float() + self.change().detach().cpu()).to(values.dtype)
-        return SparseTensor(found, self.stored.mask, self.pattern, self.stored.adapters)
+        """As MaskedLinear.merged."""
+        return _with_values(self.stored, _values(self.stored).float() + self.change().detach().cpu())
+
+
+def _values(sparse: SparseTensor) -> torch.Tensor:
+    assert isinstance(sparse.values, torch.Tensor)
+    return sparse.values
+
+
+def _with_values(sparse: SparseTensor, found: torch.Tensor) -> SparseTensor:
+    """Other values, in the type in which they are stored."""
+    found = found.masked_fill(~sparse.mask, 0.0).to(_values(sparse).dtype)
+    return SparseTensor(found, sparse.mask, sparse.pattern, sparse.adapters)
 
 
 def recover(
@@ -62,9 +98,9 @@ def recover(
     *,
     minutes: float,
     steps: int | None = None,
-    rank: int = 32,
-    rate: float = 1e-3,
-    batch: int = 2,
+    rank: int | None = None,
+    rate: float | None = None,
+    batch: int = 1,
     seed: int = 0,
     device: str = "cpu",
     progress: Progress | None = None,
@@ -72,8 +108,9 @@ def recover(
     """Retrain a pruned folder in place, which is replaced when all is done; a run that was stopped goes on.
 
     tokens: [N, L] sequences, in random order. minutes: of training, at most; steps: or so many steps. rank: of what is
-    added; rate: the largest step size of Adam; batch: sequences a step. Raises SqueezeError where the folder has no
-    sparse weights in floating point.
+    added to each matrix; None trains all weights kept, which learns faster and takes three times their memory besides.
+    rate: the largest step size of Adam, None for the one that goes with it; batch: sequences a step. Raises
+    SqueezeError where the folder has no sparse weights in floating point.
     """
     original, target = Path(original), Path(target)
     started = time.perf_counter()
@@ -81,7 +118,8 @@ def recover(
     changed = _opened(student, rank, seed, device)
     if not changed:
         raise SqueezeError(f"{target}: has no sparse weights in floating point to retrain")
-    trained = {f"{name}.{leaf}": getattr(layer, leaf) for name, layer in changed.items() for leaf in ("left", "right")}
+    rate = rate or (_RATE if rank is None else _LOW_RANK_RATE)
+    trained = {f"{name}.{leaf}": value for name, layer in changed.items() for leaf, value in layer.named_parameters()}
     norms = {name: value for name, value in student.named_parameters() if "norm" in name and value.ndim == 1}
     teacher = load_model(original, torch.float32, device).requires_grad_(False)
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
@@ -98,15 +136,16 @@ def recover(
     return Healing(run.step, tuple(run.losses), time.perf_counter() - started)
 
 
-def _opened(model: nn.Module, rank: int, seed: int, device: str) -> dict[str, MaskLoRA]:
+def _opened(model: nn.Module, rank: int | None, seed: int, device: str) -> dict[str, MaskedLinear | MaskLoRA]:
     """Puts a layer that can be trained in the place of every sparse one in floating point."""
     generator = torch.Generator().manual_seed(seed)
-    found: dict[str, MaskLoRA] = {}
+    found: dict[str, MaskedLinear | MaskLoRA] = {}
     for name, module in list(model.named_modules()):
         if isinstance(module, Sparse24Linear):
             sparse = module.sparse()
             if isinstance(sparse.values, torch.Tensor):
                 bias = None if module.bias is None else module.bias.detach()
-                found[name] = MaskLoRA(sparse, bias, rank, generator).to(device)
+                layer = MaskedLinear(sparse, bias) if rank is None else MaskLoRA(sparse, bias, rank, generator)
+                found[name] = layer.to(device)
                 model.set_submodule(name, found[name])
     return found

@@ -17,11 +17,11 @@ from squeeze.errors import ModelError
 from squeeze.model.checkpoint import Checkpoint
 from squeeze.packing.tensorfile import Tensor
 
-__all__ = ["RotatedCheckpoint", "hadamard", "rotation"]
+__all__ = ["NORM_BEFORE", "RotatedCheckpoint", "hadamard", "rotation"]
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 _EMBEDDING, _HEAD, _NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
-_NORM_BEFORE = {
+NORM_BEFORE = {
     **dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "input_layernorm"),
     **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), "post_attention_layernorm"),
 }
@@ -146,8 +146,8 @@ class RotatedCheckpoint(Checkpoint):
         block, part = ".".join(module.split(".")[:3]), ".".join(module.split(".")[3:])
         if part == "self_attn.v_proj":
             tensor = self._heads(tensor)
-        if part in _NORM_BEFORE and leaf == "weight":
-            return (tensor * self._norm(f"{block}.{_NORM_BEFORE[part]}.weight", tensor)) @ r1
+        if part in NORM_BEFORE and leaf == "weight":
+            return (tensor * self._norm(f"{block}.{NORM_BEFORE[part]}.weight", tensor)) @ r1
         if part == "self_attn.o_proj" and leaf == "weight":
             tensor = self._heads(tensor.T).T
         return r1.T @ tensor if part in _OUT else tensor
