@@ -45,6 +45,7 @@ def test_command(tmp_path, folder):
     done = CliRunner().invoke(main, ["advise", str(folder)])
     assert done.exit_code == 0, done.output
     assert done.output.endswith("2:4 is not faster than dense weights here; what it saves is size.\n")
+    assert done.output.count("mlp.down_proj") == 1 and "model.layers.*.mlp.down_proj" in done.output
     done = CliRunner().invoke(main, ["advise", str(folder), "--device", "h200", "--bits", "4", "--json"])
     found = json.loads(done.output)
     assert len(found["layers"]) == 2 * 5  # keys and values have few rows

@@ -4,7 +4,9 @@ A roofline (Williams et al. 2009) with the constants of one device: measured her
 peaks times the share of them that products reach, and then the advice says so.
 """
 
+import re
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,12 +143,13 @@ class Advice:
         return {**given, "speed": self.speed, "verdict": self.verdict, "layers": layers}
 
     def table(self) -> str:
-        lines = [f"{'layer':<44} {'shape':>13} {'dense us':>9} {'2:4 us':>9} {'speed':>6}  product"]
-        for name, shape, dense, sparse, product in self.layers:
+        """A line for all blocks' layers of one name and shape."""
+        lines = [f"{'layer':<44} {'count':>5} {'shape':>13} {'dense us':>9} {'2:4 us':>9} {'speed':>6}  product"]
+        alike = Counter((re.sub(r"\.\d+\.", ".*.", layer[0]), *layer[1:]) for layer in self.layers)
+        for (name, shape, dense, sparse, product), count in alike.items():
             size = "x".join(map(str, shape))
-            lines.append(
-                f"{name:<44} {size:>13} {1e6 * dense:9.1f} {1e6 * sparse:9.1f} {dense / sparse:6.2f}  {product}"
-            )
+            times = f"{1e6 * dense:9.1f} {1e6 * sparse:9.1f} {dense / sparse:6.2f}"
+            lines.append(f"{name:<44} {count:5} {size:>13} {times}  {product}")
         return "\n".join([*lines, f"constants: {self.source}", self.verdict])
 
 
