@@ -22,6 +22,8 @@ _SET_NAMES = (
     *("longest known order", "column", "latest token", "node of the trie"),
 )
 _APM_NAMES = ("bits of the byte", "two latest bytes", "column", "word")
+_ORDERS_0_AND_1 = [levels._order(0), levels._order(1)]
+_HIGHER = [spec for spec in levels._TOKENS if spec not in _ORDERS_0_AND_1]
 _GROUPS = {
     "token contexts": [spec for spec in levels._TOKENS if spec[0] >= contexts.TOKEN_1],
     "column contexts": [spec for spec in levels._TOKENS if spec[0] == levels._LINE and spec != levels._LINES],
@@ -30,6 +32,7 @@ _GROUPS = {
     "character classes": [levels._SHAPES],
     "orders 4 and 6": [levels._order(4), levels._order(6)],
     "orders 0 to 3": [levels._order(n) for n in range(4)],
+    "all contexts but orders 0 and 1": _HIGHER,
 }
 
 
@@ -53,6 +56,19 @@ def _edits() -> Iterator[tuple[str, list[tuple[str, str, int]]]]:
     for k, name in enumerate(_APM_NAMES):
         yield f"refinement: {name}", [(f"mixer.refine(x.apms, x.apm_rows[{k}], mixed)", "probability", 1)]
     yield "all refinements", [("min(max(refined >> 3, 1)", "min(max(probability, 1)", 1)]
+
+
+def _bytewise(whole: levels.Preset) -> Iterator[tuple[str, levels.Preset]]:
+    """(what is left out, the models of bytes without it)."""
+
+    def without(specs: list[tuple[int, int, int]], matches: int = len(whole.matches)) -> levels.Preset:
+        rest = tuple(spec for spec in whole.contexts if spec not in specs)
+        return replace(whole, contexts=rest, matches=whole.matches[:matches])
+
+    for name, specs in _GROUPS.items():
+        yield name, without(specs)
+    yield "long byte match", without([], 1)
+    yield "all contexts but orders 0 and 1, and the long byte match", without(_HIGHER, 1)
 
 
 def _edited(edits: list[tuple[str, str, int]], folder: Path, number: int) -> ModuleType:
@@ -82,7 +98,7 @@ def sizes(
             kept.append(item)
             yield item
 
-    def size(**replaced: object) -> int:
+    def size(preset: levels.TokenPreset = preset, **replaced: object) -> int:
         with ExitStack() as stack:
             for name, value in replaced.items():
                 stack.enter_context(patch.object(lanes, name, value))
@@ -94,17 +110,9 @@ def sizes(
         with patch.object(bias, "_descend", lambda values, gradient, squares, following: following.fill(0)):
             yield "learned output bias", size()
     again = lambda *_: iter(kept)  # noqa: E731
-    chosen = preset
-    for name, specs in _GROUPS.items():
+    for name, bytewise in _bytewise(preset.bytewise):
         if only in name:
-            rest = tuple(spec for spec in chosen.bytewise.contexts if spec not in specs)
-            preset = replace(chosen, bytewise=replace(chosen.bytewise, contexts=rest))
-            yield name, size(_predictions=again)
-    preset = chosen
-    if only in "long byte match":
-        preset = replace(chosen, bytewise=replace(chosen.bytewise, matches=chosen.bytewise.matches[:1]))
-        yield "long byte match", size(_predictions=again)
-    preset = chosen
+            yield name, size(_predictions=again, preset=replace(preset, bytewise=bytewise))
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, edits) in enumerate(_edits()):
             if only in name:

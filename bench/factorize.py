@@ -3,32 +3,26 @@
 SQUEEZE_CORPUS=CORPUS python bench/factorize.py WORK [--rows plan-0.9,tt-0.9] [--samples 24] [--windows 4]
     [--kl] [--plot gap.png]
 
-Imports the bundled SmolLM2-135M as bf16 into WORK, calibrates on text/wiki.calibration.raw and measures on
-text/wiki.eval.raw. Every row is added to WORK/factorize.jsonl when it is done, and rows that are there are not measured
-again. `gap` is the logarithm of perplexity above the original's. textbook is SVD-LLM as published: two factors, one
-ratio for all, no correction; bytes are of the blocks' matrices as they are stored, `packed` of the whole folder after
+Calibrates on text/wiki.calibration.raw and measures on text/wiki.eval.raw. The model and the log are rows.py's.
+`gap` is the logarithm of perplexity above the original's. textbook is SVD-LLM as published: two factors, one ratio for
+all, no correction; bytes are of the blocks' matrices as they are stored, `packed` of the whole folder after
 `squeeze pack`. A healed row goes on from the row it names.
 """
 
-import argparse
 import json
-import math
-import os
 import shutil
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import torch
+from rows import Bench, Row, bytes_of, column, parser
 
 import squeeze
 from squeeze.factor.api import METHODS
-from squeeze.lm.models import bundled_path
 from squeeze.model.calibration import calibration_tokens
-from squeeze.model.evaluate import evaluate, load_model, read_tokens
-from squeeze.model.gguf import import_gguf
 from squeeze.model.heal import heal
+from squeeze.model.report import NAME, Report
 from squeeze.prune.lowrank import WhitenedSVD
 from squeeze.quant.gptq import GPTQ
 
@@ -52,27 +46,19 @@ def rows() -> dict[str, dict[str, Any]]:
     return found
 
 
-def made(args: argparse.Namespace, folder: Path, name: str, out: Path) -> dict:
+def made(bench: Bench, name: str, out: Path) -> Row:
     """Write the folder of a row; what is known of it."""
     options = rows()[name]
-    shared = {"calibration": args.texts / "wiki.calibration.raw", "samples": args.samples, "overwrite": True}
     if "heal" in options:
-        shutil.copytree(args.work / f"out-{options['heal']}", out, dirs_exist_ok=True)
-        tokens = calibration_tokens(folder, shared["calibration"], 400, 256, 7)
-        done = heal(folder, out, tokens, minutes=args.heal, batch=2)
-        before = json.loads((out / "compression_report.json").read_text())
-        return {
-            "bytes": bytes_of(before["layers"]),
-            "steps": done.steps,
-            "losses": done.losses[:: done.steps // 9 or 1],
-        }
+        return healed(bench, bench.work / f"out-{options['heal']}", out)
+    shared = {"calibration": bench.calibration, "samples": bench.args.samples, "overwrite": True}
     packed = options.pop("pack", False)
     if "quantize" in options:
-        report = squeeze.quantize(folder, options.pop("quantize"), out=out, **shared, **options)
+        report = squeeze.quantize(bench.original, options.pop("quantize"), out=out, **shared, **options)
     else:
-        report = squeeze.factorize(folder, out=out, **shared, **options)
-    known: dict[str, Any] = {"bytes": bytes_of(report.as_json()["layers"]), "fallbacks": report.fallbacks}
+        report = squeeze.factorize(bench.original, out=out, **shared, **options)
     plan = json.loads((out / "config.json").read_text())["quantization_config"].get("plan") or {}
+    known: Row = {"bytes": bytes_of(report.layers), "fallbacks": report.fallbacks}
     known["families"] = Counter(row["family"] for row in plan.values())
     if packed:
         target = out.with_name(f"{out.name}-packed")
@@ -82,36 +68,37 @@ def made(args: argparse.Namespace, folder: Path, name: str, out: Path) -> dict:
     return known
 
 
-def bytes_of(layers: list[dict]) -> int:
-    return sum(round(layer["bits"] * layer["shape"][0] * layer["shape"][1] / 8) for layer in layers)
+def healed(bench: Bench, source: Path, out: Path) -> Row:
+    shutil.copytree(source, out, dirs_exist_ok=True)
+    tokens = calibration_tokens(bench.original, bench.calibration, 400, 256, 7)
+    done = heal(bench.original, out, tokens, minutes=bench.args.heal, batch=2)
+    before = Report.from_json(json.loads((out / NAME).read_text()))
+    losses = done.losses[:: done.steps // 9 or 1]
+    return {"bytes": bytes_of(before.layers), "steps": done.steps, "losses": losses}
 
 
-def measure(args: argparse.Namespace, folder: Path, name: str, original: dict) -> dict:
-    out, started = args.work / f"out-{name}", time.perf_counter()
-    known = made(args, folder, name, out)
+def measure(bench: Bench, name: str) -> Row:
+    out, started = bench.work / f"out-{name}", time.perf_counter()
+    known = made(bench, name, out)
     seconds = time.perf_counter() - started
-    reference = load_model(folder) if args.kl else None
-    tokens = read_tokens(args.texts / "wiki.eval.raw", folder)
-    found = evaluate(load_model(out), tokens, windows=args.windows, original=reference)
+    found = bench.quality(out)
     if not any(row.get("heal") == name for row in rows().values()):
         shutil.rmtree(out)
-    gap = math.log(found.perplexity / original["perplexity"])
-    return {**known, "name": name, "perplexity": found.perplexity, "gap": gap, "kl": found.kl_mean, "seconds": seconds}
+    return {**known, **found, "seconds": seconds}
 
 
-def table(found: dict[str, dict]) -> None:
+def table(found: dict[str, Row]) -> None:
     print("| recipe | bytes of matrices | packed folder | perplexity | gap | KL | families in the plan |")
     print("|---|--:|--:|--:|--:|--:|---|")
     for name in rows():
         if name in found:
             row = found[name]
-            kl = f"{row['kl']:.3f}" if row["kl"] is not None else ""
             mix = ", ".join(f"{count} {family}" for family, count in (row.get("families") or {}).items())
             print(f"| {name} | {row['bytes']:,} | {row.get('packed', '')} | {row['perplexity']:.2f} ", end="")
-            print(f"| {row['gap']:.3f} | {kl} | {mix} |")
+            print(f"| {row['gap']:.3f} | {column(row['kl'])} | {mix} |")
 
 
-def plot(found: dict[str, dict], target: Path) -> None:
+def plot(found: dict[str, Row], target: Path) -> None:
     """The gap against stored bytes, a line for each family."""
     import matplotlib.pyplot as plt
 
@@ -130,40 +117,12 @@ def plot(found: dict[str, dict], target: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--rows", default=",".join(rows()))
-    parser.add_argument("--samples", type=int, default=24)
-    parser.add_argument("--windows", type=int)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--heal", type=float, default=HEALED, metavar="MINUTES")
-    parser.add_argument("--kl", action="store_true")
-    parser.add_argument("--plot", type=Path)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    args.texts = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
-    args.work.mkdir(exist_ok=True, parents=True)
-    folder, log = args.work / "original", args.work / "factorize.jsonl"
-    if not folder.is_dir():
-        import_gguf(bundled_path(), folder)
-    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
-    same = {"samples": args.samples, "windows": args.windows}
-    found = {line["name"]: line for line in lines if {key: line.get(key) for key in same} == same}
-
-    def keep(line: dict) -> None:
-        found[line["name"]] = line
-        with log.open("a") as file:
-            file.write(json.dumps({**same, **line}) + "\n")
-
-    if "original" not in found:
-        tokens = read_tokens(args.texts / "wiki.eval.raw", folder)
-        keep({"name": "original", **evaluate(load_model(folder), tokens, windows=args.windows).as_json()})
-    print(f"original: perplexity {found['original']['perplexity']:.3f} on {found['original']['tokens']} tokens")
-    for name in args.rows.split(","):
-        if name not in found:
-            keep(measure(args, folder, name, found["original"]))
-            row = found[name]
-            print(f"{name}: gap {row['gap']:.3f}, {row['bytes']} bytes, {row['seconds']:.0f} s", flush=True)
+    options = parser(__doc__, rows(), 24)
+    options.add_argument("--heal", type=float, default=HEALED, metavar="MINUTES")
+    options.add_argument("--plot", type=Path)
+    args = options.parse_args()
+    bench = Bench(args, "factorize")
+    found = bench.run(lambda name: measure(bench, name), lambda row: f"{row['bytes']} bytes")
     table(found)
     if args.plot:
         plot(found, args.plot)

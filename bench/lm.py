@@ -198,7 +198,7 @@ def ablation(options: argparse.Namespace, data: bytes) -> None:
     for name, coded in sizes(model, data, preset, options.threads, options.only):
         whole = whole or coded
         more = 100 * (coded / whole - 1)
-        show(options, "{without:<46} {size:>8} {more:>+7.2f} %", without=name, size=coded, more=more)
+        show(options, "{without:<58} {size:>8} {more:>+7.2f} %", without=name, size=coded, more=more)
 
 
 if __name__ == "__main__":

@@ -2,32 +2,25 @@
 
 SQUEEZE_CORPUS=CORPUS python bench/prune.py WORK [--rows magnitude,sparsegpt] [--samples 24] [--windows 8] [--kl]
 
-Imports the bundled SmolLM2-135M as bf16 into WORK, calibrates on text/wiki.calibration.raw and measures on
-text/wiki.eval.raw. Every row is added to WORK/prune.jsonl when it is done, and rows that are there are not measured
-again. `gap` is the logarithm of perplexity above the original's. Bits are those of the blocks' matrices as they are
-stored; bytes those of the whole folder after `squeeze pack`, for sparse and quantised models alike. Every sparse
-folder is first checked: the pattern in each group, and that it unpacks to the same bytes.
+Calibrates on text/wiki.calibration.raw and measures on text/wiki.eval.raw. The model and the log are rows.py's.
+`gap` is the logarithm of perplexity above the original's. Bits are those of the blocks' matrices as they are stored;
+bytes those of the whole folder after `squeeze pack`, for sparse and quantised models alike. Every sparse folder is
+first checked: the pattern in each group, and that it unpacks to the same bytes.
 
 --layer N instead compares the methods on three matrices of block N, whose inputs are the original's: bits a weight as
 stored, and the squared error of the outputs as a share of their square. That takes a minute where rows take many.
 """
 
-import argparse
-import json
-import math
-import os
 import shutil
 import time
 from pathlib import Path
 
 import torch
+from rows import Bench, Row, column, parser
 
 import squeeze
-from squeeze.lm.models import bundled_path
 from squeeze.model.calibration import Statistics, calibration_tokens, record
 from squeeze.model.checkpoint import Checkpoint
-from squeeze.model.evaluate import evaluate, load_model, read_tokens
-from squeeze.model.gguf import import_gguf
 from squeeze.model.method import layer_error
 from squeeze.model.network import Network, run_block, weight_of
 from squeeze.model.report import Report
@@ -63,6 +56,8 @@ def rows() -> dict[str, tuple]:
         "int4-slim": (SLiM(base=SparseGPT(quantizer=INT4.replaced(group_size=-1)), rank=0.01), {}),
         "int3": (SparseGPT(quantizer=INT4.replaced(bits=3)), {}),
     }
+    for share in (0.2, 0.5):
+        found[f"sparsegpt-permuted-corrected-{share}"] = SparseGPT(), {"permute": True, "correction": share}
     for text in ("4:8", "6:8", "50%", "70%"):
         found[f"sparsegpt-{text}"] = SparseGPT(pattern=Pattern.parse(text)), {}
     for bits in (4, 3, 2):
@@ -70,16 +65,16 @@ def rows() -> dict[str, tuple]:
     return found
 
 
-def compress(args: argparse.Namespace, folder: Path, name: str, out: Path, calibration: Path) -> Report:
+def compress(bench: Bench, name: str, out: Path) -> Report:
     method, options = rows()[name]
-    shared = {"out": out, "calibration": calibration, "samples": args.samples, "overwrite": True}
+    shared = {"out": out, "calibration": bench.calibration, "samples": bench.args.samples, "overwrite": True}
     if isinstance(method, GPTQ):
-        return squeeze.quantize(folder, method, format="squeeze", **shared, **options)
-    options = dict(options)
+        return squeeze.quantize(bench.original, method, format="squeeze", **shared, **options)
     minutes = options.pop("recover", None)
-    report = prune(folder, method, **shared, **options)
+    report = prune(bench.original, method, **shared, **options)
     if minutes:
-        report = recovered(folder, out, minutes=minutes, calibration=calibration, samples=args.recovery_samples)
+        more = {"calibration": bench.calibration, "samples": bench.args.recovery_samples}
+        report = recovered(bench.original, out, minutes=minutes, **more)
     return report
 
 
@@ -99,33 +94,28 @@ def check(out: Path, packed: Path) -> int:
     return coded
 
 
-def measure(args: argparse.Namespace, folder: Path, texts: Path, name: str, original: dict) -> dict:
-    out, started = args.work / f"out-{name.replace(':', '-')}", time.perf_counter()
-    report = compress(args, folder, name, out, texts / "wiki.calibration.raw")
-    seconds = time.perf_counter() - started
-    coded = check(out, args.work / "packed")
-    tokens = read_tokens(texts / "wiki.eval.raw", folder)
-    reference = load_model(folder) if args.kl else None
-    found = evaluate(load_model(out), tokens, windows=args.windows, original=reference)
+def measure(bench: Bench, name: str) -> Row:
+    out, started = bench.work / f"out-{name.replace(':', '-')}", time.perf_counter()
+    report = compress(bench, name, out)
+    seconds = round(time.perf_counter() - started)
+    coded = check(out, bench.work / "packed")
+    found = bench.quality(out)
     shutil.rmtree(out)
-    return {
-        **{"name": name, "bits": report.bits_per_weight, "sparsity": report.sparsity, "bytes": coded},
-        **{"perplexity": found.perplexity, "gap": math.log(found.perplexity / original["perplexity"])},
-        **{"kl": found.kl_mean, "top1": found.top1_agreement, "seconds": round(seconds), "notes": report.fallbacks},
-    }
+    known = {"bits": report.bits_per_weight, "sparsity": report.sparsity, "bytes": coded, **found}
+    return {**known, "seconds": seconds, "notes": report.fallbacks}
 
 
 @torch.inference_mode()
-def matrices(args: argparse.Namespace, folder: Path, calibration: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """The weight and the mean of x x^T of each of LEAVES in the block asked for."""
-    network = Network(Checkpoint.open(folder))
-    tokens = calibration_tokens(folder, calibration, args.samples, 512, 0)
+def matrices(bench: Bench, layer: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """The weight and the mean of x x^T of each of LEAVES in a block."""
+    network = Network(Checkpoint.open(bench.original))
+    tokens = calibration_tokens(bench.original, bench.calibration, bench.args.samples, 512, 0)
     hiddens, calls = list(network.first_inputs(tokens)), network.calls(tokens)
-    for number in range(args.layer):
+    for number in range(layer):
         block = network.load(network.blocks[number])
         hiddens = [run_block(block, hidden, calls[number]) for hidden in hiddens]
         network.release(network.blocks[number])
-    block, call = network.load(network.blocks[args.layer]), calls[args.layer]
+    block, call = network.load(network.blocks[layer]), calls[layer]
     found = {leaf: Statistics() for leaf in LEAVES}
     for hidden in hiddens:
         for leaf, x in record(block, [(leaf,) for leaf in LEAVES], lambda: run_block(block, hidden, call)).items():  # noqa: B023
@@ -135,9 +125,9 @@ def matrices(args: argparse.Namespace, folder: Path, calibration: Path) -> dict[
     return {leaf: (weight_of(block.get_submodule(leaf)).bfloat16(), s.hessian) for leaf, s in found.items()}
 
 
-def compare(args: argparse.Namespace, folder: Path, calibration: Path) -> None:
+def compare(bench: Bench, layer: int) -> None:
     """The table of --layer."""
-    given = matrices(args, folder, calibration)
+    given = matrices(bench, layer)
     print(f"| way | bits a weight | {' | '.join(LEAVES)} | seconds |")
     print(f"|---|--:|{'--:|' * len(LEAVES)}--:|")
     for name, (method, options) in rows().items():
@@ -154,56 +144,26 @@ def compare(args: argparse.Namespace, folder: Path, calibration: Path) -> None:
         print(f"| {name} | {bits:.3f} | {' | '.join(errors)} | {seconds:.1f} |", flush=True)
 
 
-def table(found: dict[str, dict]) -> None:
+def table(found: dict[str, Row]) -> None:
     """Largest first, so that what is better in fewer bytes stands below what it beats."""
     print("| way | bytes, packed | bits a weight | zeros | perplexity | gap | KL | of SparseGPT's gap |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for row in sorted((found[name] for name in rows() if name in found), key=lambda row: -row["bytes"]):
         share = f"{100 * row['gap'] / found[BASE]['gap']:.0f} %" if BASE in found else ""
-        kl = f"{row['kl']:.3f}" if row["kl"] is not None else ""
         print(f"| {row['name']} | {row['bytes']} | {row['bits']:.3f} | {100 * row['sparsity']:.1f} % ", end="")
-        print(f"| {row['perplexity']:.2f} | {row['gap']:.3f} | {kl} | {share} |")
+        print(f"| {row['perplexity']:.2f} | {row['gap']:.3f} | {column(row['kl'])} | {share} |")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--rows", default=",".join(rows()))
-    parser.add_argument("--samples", type=int, default=24)
-    parser.add_argument("--recovery-samples", type=int, default=400)
-    parser.add_argument("--windows", type=int)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--kl", action="store_true")
-    parser.add_argument("--layer", type=int)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    texts = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
-    args.work.mkdir(exist_ok=True, parents=True)
-    folder, log = args.work / "original", args.work / "prune.jsonl"
-    if not folder.is_dir():
-        import_gguf(bundled_path(), folder)
+    options = parser(__doc__, rows(), 24)
+    options.add_argument("--recovery-samples", type=int, default=400)
+    options.add_argument("--layer", type=int, metavar="N", help="compare the methods on three matrices of this block")
+    args = options.parse_args()
+    bench = Bench(args, "prune")
     if args.layer is not None:
-        compare(args, folder, texts / "wiki.calibration.raw")
-        return
-    same = {"samples": args.samples, "windows": args.windows}
-    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
-    found = {line["name"]: line for line in lines if {key: line.get(key) for key in same} == same}
-
-    def keep(line: dict) -> None:
-        found[line["name"]] = line
-        with log.open("a") as file:
-            file.write(json.dumps({**same, **line}) + "\n")
-
-    if "original" not in found:
-        tokens = read_tokens(texts / "wiki.eval.raw", folder)
-        keep({"name": "original", **evaluate(load_model(folder), tokens, windows=args.windows).as_json()})
-    print(f"original: perplexity {found['original']['perplexity']:.3f} on {found['original']['tokens']} tokens")
-    for name in args.rows.split(","):
-        if name not in found:
-            keep(measure(args, folder, texts, name, found["original"]))
-            row = found[name]
-            print(f"{name}: gap {row['gap']:.3f}, {row['bits']:.3f} bits, {row['seconds']} s", flush=True)
-    table(found)
+        compare(bench, args.layer)
+    else:
+        table(bench.run(lambda name: measure(bench, name), lambda row: f"{row['bits']:.3f} bits"))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ from typing import Any
 from squeeze.errors import SqueezeError
 from squeeze.files import sync_folder
 
-__all__ = ["work_folder"]
+__all__ = ["task_of", "work_folder"]
+
+_TASK = "task.json"
 
 
 @contextmanager
@@ -23,15 +25,14 @@ def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | No
     used; None for whenever there is some. Raises SqueezeError where another process works in the folder, or `resume`
     asks to go on and the task is another.
     """
-    parent = target.absolute().parent
-    folder = parent / f".{target.name[:60]}.{work}"
+    folder = _place(target, work)
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SqueezeError(f"{target} is being written by another process") from None
-        described, text = folder / "task.json", json.dumps(task, default=str)
+        described, text = folder / _TASK, json.dumps(task, default=str)
         same = described.is_file() and described.read_text() == text
         if resume and described.is_file() and not same:
             raise SqueezeError(f"{target}: the run that was stopped had other settings; start anew without --resume")
@@ -46,4 +47,17 @@ def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | No
             shutil.rmtree(folder, ignore_errors=True)
             raise
     shutil.rmtree(folder)
-    sync_folder(parent)
+    sync_folder(folder.parent)
+
+
+def task_of(target: Path, work: str) -> dict[str, Any] | None:
+    """The task of a run that was stopped, or is at work; None where there is none."""
+    try:
+        found: dict[str, Any] = json.loads((_place(target, work) / _TASK).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
+
+
+def _place(target: Path, work: str) -> Path:
+    return target.absolute().parent / f".{target.name[:60]}.{work}"

@@ -32,3 +32,22 @@ def save(kind: str, folder: Path) -> Path:
             parameter.data += torch.rand(parameter.shape)
     model.save_pretrained(folder, max_shard_size="60KB")
     return folder
+
+
+def peaked_llama(layers: int) -> torch.nn.Module:
+    """A network whose logits are far from uniform, of matrices of several shapes: 32 inputs, 16, 32, or 48 outputs."""
+    import transformers
+
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 48}
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(**sizes, num_hidden_layers=layers, vocab_size=64)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data *= 4
+    return model
+
+
+def linear_names(model: torch.nn.Module) -> list[str]:
+    """Of the linear modules in its blocks."""
+    return [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and "layers" in name]

@@ -22,6 +22,7 @@ from squeeze.prune.outliers import Quantised, WithOutliers
 from squeeze.prune.pivots import maxvol
 from squeeze.prune.tensor_network import TensorRing, TensorTrain, Tucker, factors_of, ring_svd, tt_svd, tucker_svd
 from squeeze.quant.gptq import GPTQ
+from tests import networks
 
 SEED = torch.Generator().manual_seed(5)
 
@@ -295,16 +296,10 @@ def test_rotary_pairs_go_from_queries_and_keys_alike():
 
 
 def test_curvature_predicts_what_a_change_costs():
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 48}
-    torch.manual_seed(3)
-    config = transformers.LlamaConfig(**sizes, num_hidden_layers=2, vocab_size=64)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            parameter.data *= 4
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    model = networks.peaked_llama(2)
     tokens = torch.randint(0, 64, (16, 32), generator=SEED)
-    names = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and "layers" in name]
+    names = networks.linear_names(model)
     seen = curvature(model, tokens, names)
     assert seen[names[0]].inputs is seen[names[1]].inputs
     with torch.no_grad():

@@ -196,17 +196,17 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, folders, monkeypatch):
         return load_file(tmp_path / name / "model.safetensors")
 
     wanted = run("whole")
-    compress = pipeline._calibrated_block
+    compress = pipeline.calibrated_block
 
     def stopped(job, name, *args):
         if name.endswith("1"):
             raise KeyboardInterrupt
         return compress(job, name, *args)
 
-    monkeypatch.setattr(pipeline, "_calibrated_block", stopped)
+    monkeypatch.setattr(pipeline, "calibrated_block", stopped)
     with pytest.raises(KeyboardInterrupt):
         run("again")
-    monkeypatch.setattr(pipeline, "_calibrated_block", compress)
+    monkeypatch.setattr(pipeline, "calibrated_block", compress)
     found = run("again", resume=True)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 

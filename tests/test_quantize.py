@@ -156,7 +156,7 @@ def test_same_seed_same_files_and_resumed_runs_too(tmp_path, folders, monkeypatc
     wanted = run("whole")
     assert run("again") == wanted
     for stop in range(2):
-        compress, calls = pipeline._calibrated_block, []
+        compress, calls = pipeline.calibrated_block, []
 
         def stopped(job, name, *args, compress=compress, calls=calls, stop=stop):
             calls.append(name)
@@ -164,10 +164,10 @@ def test_same_seed_same_files_and_resumed_runs_too(tmp_path, folders, monkeypatc
                 raise KeyboardInterrupt
             return compress(job, name, *args)
 
-        monkeypatch.setattr(pipeline, "_calibrated_block", stopped)
+        monkeypatch.setattr(pipeline, "calibrated_block", stopped)
         with pytest.raises(KeyboardInterrupt):
             run(f"stopped{stop}")
-        monkeypatch.setattr(pipeline, "_calibrated_block", compress)
+        monkeypatch.setattr(pipeline, "calibrated_block", compress)
         assert (tmp_path / f".stopped{stop}.compressing").is_dir()
         assert not (tmp_path / f"stopped{stop}").exists()
         assert run(f"stopped{stop}", resume=True) == wanted

@@ -6,26 +6,15 @@ import torch
 from squeeze.errors import ModelError, SqueezeError
 from squeeze.model import sensitivity
 from squeeze.model.sensitivity import FEATURES, GRID, Example, Predictor, spearman
+from tests import networks
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-
-
-def model():
-    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 48}
-    torch.manual_seed(3)
-    config = transformers.LlamaConfig(**sizes, num_hidden_layers=3, vocab_size=64)
-    made = transformers.AutoModelForCausalLM.from_config(config).eval()
-    for parameter in made.parameters():
-        if parameter.ndim > 1:
-            parameter.data *= 4
-    return made.requires_grad_(False)
+pytest.importorskip("transformers", reason="transformers is not installed")
 
 
 def test_measured_damage_is_that_of_the_whole_model():
-    network, tokens = model(), torch.randint(0, 64, (2, 24), generator=torch.Generator().manual_seed(1))
-    names = [
-        name for name, module in network.named_modules() if isinstance(module, torch.nn.Linear) and "layers" in name
-    ]
+    network = networks.peaked_llama(3).requires_grad_(False)
+    tokens = torch.randint(0, 64, (2, 24), generator=torch.Generator().manual_seed(1))
+    names = networks.linear_names(network)
     moments = sensitivity.input_moments(network, tokens, names)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     found = sensitivity.measure(network, tokens, names, moments, keep=0.5)

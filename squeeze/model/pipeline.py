@@ -1,16 +1,14 @@
 """The main path of compressing a checkpoint: block by block, calibrate, compress, write. Read this first.
 
-A block's inputs come from the blocks before it as they were compressed. Inside a block the linear modules are taken
-in the order in which they run, those that share an input together, and each sees what the ones before it have become.
-One block is in memory; hidden states are in files, and every finished block is, so a stopped run goes on from there.
-What is done to a matrix is a method's, how it is stored a format's.
+A block's inputs come from the blocks before it as they were compressed; what happens inside a block is block.py's. One
+block is in memory; hidden states are in files, and every finished block is, so a stopped run goes on from there. What
+is done to a matrix is a method's, how it is stored a format's.
 """
 
 import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -20,12 +18,11 @@ import torch
 from torch import nn
 
 from squeeze import __version__
-from squeeze.errors import SqueezeError
-from squeeze.model import calibration
-from squeeze.model.calibration import Activations, Recorder, Stage, Statistics
+from squeeze.model.block import Done, Job, calibrated_block, plain_block
+from squeeze.model.calibration import Activations
 from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files
-from squeeze.model.method import HessianError, Method, Result, layer_error
-from squeeze.model.network import Call, Network, is_linear, run_block, weight_of
+from squeeze.model.method import Method
+from squeeze.model.network import Call, Network, is_linear, weight_of
 from squeeze.model.report import Layer, Report
 from squeeze.model.work import digest, stamps
 from squeeze.packing import folder
@@ -49,21 +46,13 @@ class Writer:
     measured: bool = False
 
 
-@dataclass
-class Job:
-    """One run over a checkpoint: what to do to which module, and how far it is."""
+@dataclass(frozen=True, kw_only=True)
+class _Whole(Job):
+    """A job over a whole checkpoint. left: modules that are left, and why."""
 
-    network: Network
-    method: Method
-    methods: Mapping[str, Method]
     writer: Writer
-    work: Path
-    correction: float
     ignore: tuple[str, ...]
     left: dict[str, str] = field(default_factory=dict)
-
-    def method_of(self, name: str) -> Method:
-        return self.methods.get(self.network.stored_name(name), self.method)
 
 
 def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list[str], dict[str, str]]:
@@ -129,7 +118,15 @@ def compress(
     task |= {"methods": {name: repr(value) for name, value in sorted((methods or {}).items())}, "writer": writer.name}
     task |= {"correction": correction, "ignore": list(ignore), "tokens": digest(tokens)}
     with work_folder(target, "compressing", task, resume) as work:
-        job = Job(network, method, methods or {}, writer, work, correction, ignore)
+        job = _Whole(
+            network=network,
+            method=method,
+            methods=methods or {},
+            writer=writer,
+            work=work,
+            correction=correction,
+            ignore=ignore,
+        )
         report = Report(str(source), str(target), method.name, writer.name, asked)
         for layers in _blocks(job, tokens, progress or (lambda what, done, total: None)):
             report.layers += layers
@@ -139,7 +136,7 @@ def compress(
     return report
 
 
-def _blocks(job: Job, tokens: torch.Tensor | None, progress: Progress) -> Iterator[list[Layer]]:
+def _blocks(job: _Whole, tokens: torch.Tensor | None, progress: Progress) -> Iterator[list[Layer]]:
     """Compress each block that is not done yet."""
     network, parts = job.network, Parts(job.work)
     calls: list[Call] = []
@@ -151,7 +148,7 @@ def _blocks(job: Job, tokens: torch.Tensor | None, progress: Progress) -> Iterat
             _write_all(streams, network.first_inputs(tokens))
     for number, name in enumerate(network.blocks):
         chosen, left = plan(network, name, job.ignore)
-        job.left |= left
+        job.left.update(left)
         if parts.done(name):
             yield _read_layers(job.work, name)
             continue
@@ -159,9 +156,9 @@ def _blocks(job: Job, tokens: torch.Tensor | None, progress: Progress) -> Iterat
         if tokens is not None:
             inputs = [_activations(job, stream, number, tokens, network) for stream in _streams(job)]
             outputs = [_activations(job, stream, number + 1, tokens, network) for stream in _streams(job)]
-            done = _calibrated_block(job, name, chosen, inputs, outputs, calls[number])
+            done = calibrated_block(job, name, chosen, inputs, outputs, calls[number])
         else:
-            inputs, done = [], _plain_block(job, name, chosen)
+            inputs, done = [], plain_block(job, name, chosen)
         layers = _store(job, parts, name, done)
         for old in inputs:
             old.path.unlink(missing_ok=True)
@@ -169,11 +166,11 @@ def _blocks(job: Job, tokens: torch.Tensor | None, progress: Progress) -> Iterat
     progress("", total, total)
 
 
-def _streams(job: Job) -> tuple[str, ...]:
+def _streams(job: _Whole) -> tuple[str, ...]:
     return ("compressed", "original") if job.correction else ("compressed",)
 
 
-def _activations(job: Job, stream: str, number: int, tokens: torch.Tensor, network: Network) -> Activations:
+def _activations(job: _Whole, stream: str, number: int, tokens: torch.Tensor, network: Network) -> Activations:
     width = network.model.config.get_text_config().hidden_size
     return Activations(job.work / f"{stream}.{number}.hidden", len(tokens), tokens.shape[1], width)
 
@@ -184,149 +181,7 @@ def _write_all(streams: list[Activations], sequences: Iterator[torch.Tensor]) ->
         shutil.copyfile(streams[0].path, other.path)
 
 
-@dataclass(frozen=True)
-class Done:
-    """A compressed matrix and what the report says of it."""
-
-    result: Result[Any]
-    layer: Layer
-
-
-def _plain_block(job: Job, name: str, chosen: list[str]) -> dict[str, Done]:
-    """Without statistics."""
-    block = job.network.load(name)
-    return {leaf: _compressed(job, f"{name}.{leaf}", block.get_submodule(leaf), Statistics()) for leaf in chosen}
-
-
-def _calibrated_block(
-    job: Job, name: str, chosen: list[str], inputs: list[Activations], outputs: list[Activations], call: Call
-) -> dict[str, Done]:
-    """Compress the modules of a block stage by stage, then write what comes out of it."""
-    block, device = job.network.load(name), job.network.device
-    done: dict[str, Done] = {}
-    with torch.inference_mode():
-        trials = (lambda hidden=hidden: run_block(block, hidden, call) for hidden in inputs[0].read(device))
-        planned = calibration.stages(block, chosen, trials)
-        theirs = _original(job, block, planned, inputs[1], outputs[1], call) if job.correction else {}
-        for stage in planned:
-            found = _statistics(block, stage, inputs[0], theirs, call, device)
-            for group in stage.groups:
-                for leaf in group:
-                    module = block.get_submodule(leaf)
-                    done[leaf] = _compressed(job, f"{name}.{leaf}", module, found[group[0]])
-                found.pop(group[0])
-        for leaf in chosen:
-            if leaf not in done:
-                done[leaf] = _compressed(job, f"{name}.{leaf}", block.get_submodule(leaf), Statistics())
-        outputs[0].write(run_block(block, hidden, call) for hidden in inputs[0].read(device))
-    for recorded in theirs.values():
-        recorded.path.unlink()
-    return done
-
-
-def _original(
-    job: Job, block: nn.Module, planned: list[Stage], before: Activations, after: Activations, call: Call
-) -> dict[str, Activations]:
-    """Run a block that is not compressed yet: what comes out of it goes to a file, and so do the inputs of each group,
-    by the name of its first module; not those of experts, where the compressed block may send other tokens."""
-    firsts = [group[0] for stage in planned for group in stage.groups if ".experts." not in f".{group[0]}"]
-    widths = {name: weight_of(block.get_submodule(name)).shape[1] for name in firsts}
-    files = {
-        name: Activations(job.work / f"{name}.inputs", before.count, before.length, widths[name]) for name in firsts
-    }
-    with ExitStack() as stack:
-        sinks = {name: stack.enter_context(file.path.open("wb")) for name, file in files.items()}
-
-        def outputs() -> Iterator[torch.Tensor]:
-            for hidden in before.read(job.network.device):
-                seen: dict[str, torch.Tensor] = {}
-                with Recorder(block, firsts, seen.__setitem__):
-                    yield run_block(block, hidden, call)
-                for name, x in seen.items():
-                    sinks[name].write(files[name].as_bytes(x))
-
-        after.write(outputs())
-    return files
-
-
-def _statistics(
-    block: nn.Module,
-    stage: Stage,
-    inputs: Activations,
-    originals: Mapping[str, Activations],
-    call: Call,
-    device: torch.device,
-) -> dict[str, Statistics]:
-    """Of each group's inputs, by the name of its first module."""
-    found = {group[0]: Statistics() for group in stage.groups}
-    theirs = {name: originals[name].read(device) for name in found if name in originals}
-    for hidden in inputs.read(device):
-        seen = calibration.record(block, stage.groups, lambda: run_block(block, hidden, call))  # noqa: B023
-        for name, x in seen.items():
-            found[name].add(x, next(theirs[name]) if name in theirs else None)
-    for statistics in found.values():
-        statistics.finish()
-    return found
-
-
-def _compressed(job: Job, name: str, module: nn.Module, statistics: Statistics) -> Done:
-    """Compress one matrix and put what became of it in its place."""
-    weight, dtype = weight_of(module), _dtype(job, name)
-    wanted = weight if statistics.cross is None else calibration.corrected(weight, statistics, job.correction)
-    result, method = _result(job.method_of(name), wanted.to(dtype), statistics)
-    values = result.tensor.dequantize(torch.float32)
-    if not torch.isfinite(values).all():
-        raise SqueezeError(f"{name}: became infinite; its weights are too large for the type of its scales")
-    layer = Layer(
-        name=job.network.stored_name(name),
-        shape=(weight.shape[0], weight.shape[1]),
-        method=method,
-        bits=result.tensor.stored_bits / weight.numel(),
-        error=layer_error(weight, values, statistics.hessian),
-        tokens=statistics.count,
-        notes=result.notes,
-        **_sparsity(name, result.tensor, values.to(dtype)),
-    )
-    weight.copy_(values.to(dtype))
-    return Done(result, layer)
-
-
-def _sparsity(name: str, tensor: Any, values: torch.Tensor) -> dict[str, Any]:
-    """What the report says of zeros: of the matrix itself, without what is added to it in another form."""
-    pattern = getattr(tensor, "pattern", None)
-    if pattern is None:
-        return {"sparsity": float((values == 0).float().mean())}
-    sparse = tensor.sparse().to(values.dtype)
-    wrong = pattern.violations(sparse)
-    assert not wrong, f"{name}: {wrong} groups do not hold to {pattern}"
-    return {"sparsity": float((sparse == 0).float().mean()), "pattern": str(pattern)}
-
-
-def _result(method: Method, weight: torch.Tensor, statistics: Statistics) -> tuple[Result[Any], str]:
-    """What a method makes of a matrix, or its fallback where the statistics do not serve; and the name of which."""
-    if not method.needs_hessian:
-        return method.compress(weight), method.name
-    inputs = weight.shape[1]
-    if statistics.hessian is None:
-        reason = "no calibration token reached it"
-    elif statistics.count < inputs:
-        reason = f"only {statistics.count} calibration tokens reached its {inputs} inputs"
-    else:
-        try:
-            return method.compress(weight, statistics.hessian), method.name
-        except HessianError as error:
-            reason = str(error)
-    other = method.fallback()
-    result = other.compress(weight)
-    return replace(result, notes=(*result.notes, f"{reason}: {other.name} instead")), other.name
-
-
-def _dtype(job: Job, name: str) -> torch.dtype:
-    stored = job.network.checkpoint.info(job.network.sources[f"{name}.weight"]).dtype
-    return {"BF16": torch.bfloat16, "F16": torch.float16}.get(stored, torch.float32)
-
-
-def _store(job: Job, parts: Parts, name: str, done: Mapping[str, Done]) -> list[Layer]:
+def _store(job: _Whole, parts: Parts, name: str, done: Mapping[str, Done]) -> list[Layer]:
     """Write a block's tensors and what the report says of it."""
     network = job.network
     tensors: dict[str, torch.Tensor] = {}
@@ -357,7 +212,7 @@ def _read_layers(work: Path, name: str) -> list[Layer]:
     return [Layer.from_json(one) for one in json.loads((work / f"{name}.json").read_text())]
 
 
-def _finish(job: Job, report: Report, source: Path, started: float) -> None:
+def _finish(job: _Whole, report: Report, source: Path, started: float) -> None:
     """Join the blocks with what surrounds them, and write the files beside them."""
     network, parts = job.network, Parts(job.work)
     done = {

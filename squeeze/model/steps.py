@@ -1,6 +1,8 @@
 """The steps of a recipe: one dataclass for each, whose fields are the keys that a recipe may give it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -187,15 +189,10 @@ class Factorize(Step):
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.factor.api import factorize
-        from squeeze.model.densify import densify
 
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        made = out.with_name(f"{out.name}.factors") if isinstance(at.then, Prune) else out
-        report = factorize(source, out=made, **own, **at.options())
-        if made != out:
-            densify(made, out, overwrite=True)
-            rmtree(made)
-        return report
+        with _readable(out, at.then, "factors") as made:
+            return factorize(source, out=made, **own, **at.options())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,22 +216,17 @@ class Recover(Step):
             raise SqueezeError("recover takes neither quantised weights nor a dense folder")
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
-        from squeeze.model.densify import densify
         from squeeze.prune.api import recovered
 
-        made = out.with_name(f"{out.name}.sparse") if isinstance(at.then, Prune) else out
-        if not made.exists():
-            unfinished = out.with_name(f"{out.name}.unfinished")
-            rmtree(unfinished, ignore_errors=True)
-            copytree(source, unfinished)
-            unfinished.rename(made)
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         shared = {f.name: getattr(at.common, f.name) for f in fields(Common) if f.name != "ignore"}
-        report = recovered(at.original, made, **own, **shared, device=at.device, progress=at.progress)
-        if made != out:
-            densify(made, out, overwrite=True)
-            rmtree(made)
-        return report
+        with _readable(out, at.then, "sparse") as made:
+            if not made.exists():
+                unfinished = out.with_name(f"{out.name}.unfinished")
+                rmtree(unfinished, ignore_errors=True)
+                copytree(source, unfinished)
+                unfinished.rename(made)
+            return recovered(at.original, made, **own, **shared, device=at.device, progress=at.progress)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +246,19 @@ class Pack(Step):
 
 
 STEPS: dict[str, type[Step]] = {step.name: step for step in (Prune, Quantize, Factorize, Recover, Pack)}
+
+
+@contextmanager
+def _readable(out: Path, then: Step | None, form: str) -> Iterator[Path]:
+    """Where a step writes: `out`, or beside it what is then expanded to `out`, for a next step that reads dense weights
+    only."""
+    from squeeze.model.densify import densify
+
+    made = out.with_name(f"{out.name}.{form}") if isinstance(then, Prune) else out
+    yield made
+    if made != out:
+        densify(made, out, overwrite=True)
+        rmtree(made)
 
 
 def _grid_of(step: Quantize, before: Prune | Factorize) -> dict[str, Any]:

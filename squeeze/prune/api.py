@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from squeeze.errors import SqueezeError
-from squeeze.model.calibration import calibration_name, calibration_tokens
-from squeeze.model.checkpoint import Checkpoint, saved
-from squeeze.model.pipeline import Progress, Writer, compress
+from squeeze.model.calibration import calibration_tokens
+from squeeze.model.checkpoint import Checkpoint
+from squeeze.model.pipeline import Progress, Writer
 from squeeze.model.report import NAME as REPORT
 from squeeze.model.report import Report
+from squeeze.model.run import Run, Source, takes_models
+from squeeze.model.work import digest
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod
 from squeeze.prune.pattern import Pattern
@@ -29,10 +30,12 @@ from squeeze.quant.gptq import GPTQ
 __all__ = ["METHODS", "make_method", "prune", "recovered"]
 
 METHODS: dict[str, type[PruningMethod]] = {"magnitude": Magnitude, "wanda": Wanda, "sparsegpt": SparseGPT, "slim": SLiM}
+RECOVERING = "recovering"  # the work folder of retrain.py
 
 
+@takes_models
 def prune(
-    source: Path | str | nn.Module,
+    source: Source,
     method: PruningMethod,
     *,
     out: Path | str,
@@ -54,49 +57,31 @@ def prune(
 
     source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
     calibration, samples, sequence_length, seed: as model/calibration.py has them. dense: store zeros like all else, for
-    any loader. correction, ignore, resume: as model/pipeline.py has them. recover: minutes of training afterwards
-    (retrain.py). Raises SqueezeError for all that a user can mend.
+    any loader. correction, ignore: as model/pipeline.py has them. recover: minutes of training afterwards (retrain.py).
+    resume: go on with a run that was stopped, in its training, too. Raises SqueezeError for all that a user can mend.
     """
-    if isinstance(source, nn.Module):
-        given = {name: value for name, value in locals().items() if name not in ("source", "method")}
-        with saved(source, Path(out)) as folder:
-            return prune(folder, method, **given)
-    source = Path(source)
     if recover and (dense or method.quantises):
         raise SqueezeError(
             "recovery takes neither quantised weights nor a dense folder: let a recipe prune, recover and then quantize"
         )
-    checkpoint = Checkpoint.open(source)
-    needed = method.needs_hessian
-    used = needed or permute or recover > 0
-    tokens = calibration_tokens(source, calibration, samples, sequence_length, seed, device) if used else None
+    run, calibrated = Run.of(locals()), method.needs_hessian
+    checkpoint = run.open(RECOVERING if recover else None)
+    tokens = run.tokens() if calibrated or permute or recover else None
     settings = _settings(method)
-    if permute and tokens is not None:
-        checkpoint = PermutedCheckpoint.of(checkpoint, input_squares(checkpoint, tokens, device), method.pattern)
-        settings["permute"] = True
-    if used:
-        settings |= {"samples": samples, "sequence_length": sequence_length, "seed": seed, "correction": correction}
-        settings["calibration"] = calibration_name(calibration)
-    report = compress(
-        source,
-        out,
-        method,
-        _writer(dense, method, checkpoint),
-        tokens=tokens if needed else None,
-        correction=correction if needed and method.corrects else 0.0,
-        ignore=ignore,
-        settings=settings,
-        resume=resume,
-        overwrite=overwrite,
-        device=device,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
-    if not recover:
-        return report
-    return recovered(
-        source, Path(out), minutes=recover, calibration=tokens, seed=seed, device=device, progress=progress
-    )
+    if tokens is not None:
+        settings |= {"permute": True} if permute else {}
+        settings |= run.described()
+    if recover and run.stopped_in(RECOVERING):
+        run.check_stopped(RECOVERING, method, settings, tokens=digest(tokens), minutes=recover, seed=seed)
+    else:
+        if permute and tokens is not None:
+            checkpoint = PermutedCheckpoint.of(checkpoint, input_squares(checkpoint, tokens, device), method.pattern)
+        writer, seen = _writer(dense, method, checkpoint), tokens if calibrated else None
+        report = run.compress(checkpoint, method, writer, settings, seen, corrects=method.corrects)
+        if not recover:
+            return report
+    more: dict[str, Any] = {"calibration": tokens, "seed": seed, "device": device, "progress": progress}
+    return recovered(run.source, run.out, minutes=recover, **more)
 
 
 def recovered(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from squeeze.kernels.sparse24 import reference
+from squeeze.kernels.split_k import GEMV_ROWS
 from squeeze.prune.pattern import Pattern
 from squeeze.prune.tensor import SparseTensor
 from squeeze.quant.formats import bits as packing
@@ -15,8 +16,7 @@ from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["Packed24", "Runtime", "can_pack", "choose", "matmul", "prepare"]
 
-GEMV_ROWS = 4  # more rows than these go to the GEMM
-GEMM_ROWS = 32  # and more than these to the dense product
+GEMM_ROWS = 32  # more rows than these go to the dense product
 
 
 @dataclass(frozen=True)

@@ -6,31 +6,16 @@ values in their places in registers, and multiplies them on dense tensor cores: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 
+from squeeze.kernels.split_k import GEMM, GEMV, Tile, launch
+
 if TYPE_CHECKING:
     from squeeze.kernels.sparse24 import Packed24
-
-_PROGRAMS = 512  # that fill a large GPU: more splits are made where there are fewer
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What one program takes: `outputs` channels, `inputs` at a step, `rows` of a GEMM."""
-
-    outputs: int
-    inputs: int
-    warps: int
-    rows: int = 16
-
-
-GEMV = Tile(outputs=8, inputs=512, warps=4)
-GEMM = Tile(outputs=64, inputs=64, warps=4)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -112,26 +97,9 @@ def gemm(x: torch.Tensor, packed: Packed24, tile: Tile = GEMM) -> torch.Tensor:
 
 
 def _launch(kernel: object, x: torch.Tensor, packed: Packed24, tile: Tile, rows: int, **constants: int) -> torch.Tensor:
-    x, values = x.contiguous(), packed.values.contiguous()
-    blocks = triton.cdiv(packed.outputs, tile.outputs), triton.cdiv(len(x), rows)
-    steps = triton.cdiv(packed.inputs, tile.inputs)
-    split = max(1, min(steps, _PROGRAMS // max(blocks[0] * blocks[1], 1)))
-    part = triton.cdiv(steps, split) * tile.inputs
-    split = triton.cdiv(packed.inputs, part)
-    dtype = x.dtype if split == 1 else torch.float32
-    out = torch.empty((split, len(x), packed.outputs), dtype=dtype, device=x.device)
-    if not out.numel():
-        return out.sum(0).to(x.dtype)
+    values = packed.values.contiguous()
     scales = values if packed.scales is None else packed.scales.contiguous()
-    kernel[(*blocks, split)](  # type: ignore[index]
-        *(out, x, values, packed.places.contiguous(), scales),
-        *(values if packed.zeros is None else packed.zeros.contiguous(), len(x), packed.outputs, packed.inputs),
-        *(scales.shape[1], max(packed.group_size, 1), part),
-        CODES=packed.scales is not None,
-        HAS_ZEROS=packed.zeros is not None,
-        N=tile.outputs,
-        K=tile.inputs,
-        num_warps=tile.warps,
-        **constants,
-    )
-    return out[0] if split == 1 else out.sum(0).to(x.dtype)
+    zeros = values if packed.zeros is None else packed.zeros.contiguous()
+    tensors, numbers = (values, packed.places.contiguous(), scales, zeros), (scales.shape[1], max(packed.group_size, 1))
+    forms = {"CODES": packed.scales is not None, "HAS_ZEROS": packed.zeros is not None}
+    return launch(kernel, x, (packed.outputs, packed.inputs), tile, rows, tensors, numbers, **forms, **constants)

@@ -4,11 +4,11 @@ import torch
 
 from squeeze.kernels import dequant
 from squeeze.kernels.dequant import Packed
+from squeeze.kernels.split_k import GEMV_ROWS
 
 __all__ = ["matmul"]
 
-_GEMV_ROWS = 4  # more rows than these go to the GEMM
-_GEMM_ROWS = 64  # and more than these to the dense product of the expanded weight
+_GEMM_ROWS = 64  # more rows than these go to the dense product of the expanded weight
 
 
 def matmul(x: torch.Tensor, packed: Packed) -> torch.Tensor:
@@ -17,4 +17,4 @@ def matmul(x: torch.Tensor, packed: Packed) -> torch.Tensor:
         return torch.nn.functional.linear(x, dequant.dequantize(packed, x.dtype))
     from squeeze.kernels.w4a16 import kernel
 
-    return kernel.gemv(x, packed) if len(x) <= _GEMV_ROWS else kernel.gemm(x, packed)
+    return kernel.gemv(x, packed) if len(x) <= GEMV_ROWS else kernel.gemm(x, packed)

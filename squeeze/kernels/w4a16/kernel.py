@@ -7,7 +7,6 @@ by itself. Codes less zero points are exact in 16-bit floats, so the GEMM multip
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,26 +14,10 @@ import triton
 import triton.language as tl
 
 from squeeze.kernels.dequant.kernel import load_codes
+from squeeze.kernels.split_k import GEMM, GEMV, Tile, launch
 
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
-
-_PROGRAMS = 512  # that fill a large GPU: more splits are made where there are fewer
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What one program takes: `outputs` channels, `inputs` at a step, `rows` of a GEMM; split: of the inputs."""
-
-    outputs: int
-    inputs: int
-    warps: int
-    rows: int = 16
-    split: int | None = None
-
-
-GEMV = Tile(outputs=8, inputs=512, warps=4)
-GEMM = Tile(outputs=64, inputs=64, warps=4)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -145,26 +128,10 @@ def gemm(x: torch.Tensor, packed: Packed, tile: Tile = GEMM) -> torch.Tensor:
 def _launch(
     kernel: object, x: torch.Tensor, packed: Packed, tile: Tile, rows: int, **constants: int | bool
 ) -> torch.Tensor:
-    x, words, scales = x.contiguous(), packed.words.contiguous(), packed.scales[0].contiguous()
-    blocks = triton.cdiv(packed.outputs, tile.outputs), triton.cdiv(len(x), rows)
-    steps = triton.cdiv(packed.inputs, tile.inputs)
-    split = tile.split or max(1, min(steps, _PROGRAMS // max(blocks[0] * blocks[1], 1)))
-    part = triton.cdiv(steps, split) * tile.inputs
-    split = triton.cdiv(packed.inputs, part)
-    dtype = x.dtype if split == 1 else torch.float32
-    out = torch.empty((split, len(x), packed.outputs), dtype=dtype, device=x.device)
-    if not out.numel():
-        return out.sum(0).to(x.dtype)
-    kernel[(*blocks, split)](  # type: ignore[index]
-        *(out, x, words, scales, words if packed.zeros is None else packed.zeros.contiguous()),
-        *(len(x), packed.outputs, packed.inputs, words.shape[1], scales.shape[1], packed.group_size, part),
-        BITS=packed.bits,
-        HAS_ZEROS=packed.zeros is not None,
-        WORDWISE=32 % packed.bits == 0
-        and (packed.group_size * packed.bits % 32 == 0 or packed.group_size >= packed.inputs),
-        N=tile.outputs,
-        K=tile.inputs,
-        num_warps=tile.warps,
-        **constants,
-    )
-    return out[0] if split == 1 else out.sum(0).to(x.dtype)
+    words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
+    zeros = words if packed.zeros is None else packed.zeros.contiguous()
+    whole = packed.group_size * packed.bits % 32 == 0 or packed.group_size >= packed.inputs
+    constants |= {"BITS": packed.bits, "HAS_ZEROS": packed.zeros is not None}
+    constants |= {"WORDWISE": 32 % packed.bits == 0 and whole}
+    numbers = (words.shape[1], scales.shape[1], packed.group_size)
+    return launch(kernel, x, (packed.outputs, packed.inputs), tile, rows, (words, scales, zeros), numbers, **constants)

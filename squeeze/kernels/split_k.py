@@ -1,0 +1,55 @@
+"""How a product is cut over a GPU's programs, whatever its weights: by channels, by rows, and by inputs (split-K), the
+sums of which are added in the end.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["GEMM", "GEMV", "GEMV_ROWS", "Tile", "launch"]
+
+GEMV_ROWS = 4  # of activations: more go to the GEMM
+_PROGRAMS = 512  # that fill a large GPU: more splits are made where there are fewer
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program takes: `outputs` channels, `inputs` at a step, `rows` of a GEMM; split: of the inputs."""
+
+    outputs: int
+    inputs: int
+    warps: int
+    rows: int = 16
+    split: int | None = None
+
+
+GEMV = Tile(outputs=8, inputs=512, warps=4)
+GEMM = Tile(outputs=64, inputs=64, warps=4)
+
+
+def launch(
+    kernel: Any,
+    x: torch.Tensor,
+    shape: tuple[int, int],
+    tile: Tile,
+    rows: int,
+    tensors: tuple[torch.Tensor, ...],
+    numbers: tuple[int, ...],
+    **constants: int | bool,
+) -> torch.Tensor:
+    """x [R, I] @ weight [O, I]^T -> [R, O] in the dtype of x, of a weight of `shape`. rows: of x that a program takes.
+
+    The kernel is called with (out [splits, R, O], x, *tensors, R, O, I, *numbers, inputs of a split), N and K of the
+    tile and the other constants.
+    """
+    outputs, inputs = shape
+    blocks, steps = (-(-outputs // tile.outputs), -(-len(x) // rows)), -(-inputs // tile.inputs)
+    split = tile.split or max(1, min(steps, _PROGRAMS // max(blocks[0] * blocks[1], 1)))
+    part = -(-steps // split) * tile.inputs
+    split = -(-inputs // part)
+    out = torch.empty((split, len(x), outputs), dtype=x.dtype if split == 1 else torch.float32, device=x.device)
+    if out.numel():
+        given = (out, x.contiguous(), *tensors, len(x), outputs, inputs, *numbers, part)
+        kernel[(*blocks, split)](*given, N=tile.outputs, K=tile.inputs, num_warps=tile.warps, **constants)
+    return out[0] if split == 1 else out.sum(0).to(x.dtype)

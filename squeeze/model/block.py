@@ -1,0 +1,187 @@
+"""One block of a checkpoint: its matrices compressed, each on what it sees.
+
+The linear modules are taken in the order in which they run, those that share an input together, and each sees what the
+ones before it have become. Blocks and their order are pipeline.py's.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from squeeze.errors import SqueezeError
+from squeeze.model import calibration
+from squeeze.model.calibration import Activations, Recorder, Stage, Statistics
+from squeeze.model.method import HessianError, Method, Result, layer_error
+from squeeze.model.network import Call, Network, run_block, weight_of
+from squeeze.model.report import Layer
+
+__all__ = ["Done", "Job", "calibrated_block", "plain_block"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to do to which module. methods: others than `method`, by the checkpoint's name of a module; work: a folder
+    for files meanwhile; correction: as pipeline.compress has it."""
+
+    network: Network
+    method: Method
+    methods: Mapping[str, Method]
+    work: Path
+    correction: float
+
+    def method_of(self, name: str) -> Method:
+        return self.methods.get(self.network.stored_name(name), self.method)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A compressed matrix and what the report says of it."""
+
+    result: Result[Any]
+    layer: Layer
+
+
+def plain_block(job: Job, name: str, chosen: list[str]) -> dict[str, Done]:
+    """Without statistics."""
+    block = job.network.load(name)
+    return {leaf: _compressed(job, f"{name}.{leaf}", block.get_submodule(leaf), Statistics()) for leaf in chosen}
+
+
+def calibrated_block(
+    job: Job, name: str, chosen: list[str], inputs: list[Activations], outputs: list[Activations], call: Call
+) -> dict[str, Done]:
+    """Compress the modules of a block stage by stage, then write what comes out of it."""
+    block, device = job.network.load(name), job.network.device
+    done: dict[str, Done] = {}
+    with torch.inference_mode():
+        trials = (lambda hidden=hidden: run_block(block, hidden, call) for hidden in inputs[0].read(device))
+        planned = calibration.stages(block, chosen, trials)
+        theirs = _original(job, block, planned, inputs[1], outputs[1], call) if job.correction else {}
+        for stage in planned:
+            found = _statistics(block, stage, inputs[0], theirs, call, device)
+            for group in stage.groups:
+                for leaf in group:
+                    module = block.get_submodule(leaf)
+                    done[leaf] = _compressed(job, f"{name}.{leaf}", module, found[group[0]])
+                found.pop(group[0])
+        for leaf in chosen:
+            if leaf not in done:
+                done[leaf] = _compressed(job, f"{name}.{leaf}", block.get_submodule(leaf), Statistics())
+        outputs[0].write(run_block(block, hidden, call) for hidden in inputs[0].read(device))
+    for recorded in theirs.values():
+        recorded.path.unlink()
+    return done
+
+
+def _original(
+    job: Job, block: nn.Module, planned: list[Stage], before: Activations, after: Activations, call: Call
+) -> dict[str, Activations]:
+    """Run a block that is not compressed yet: what comes out of it goes to a file, and so do the inputs of each group,
+    by the name of its first module; not those of experts, where the compressed block may send other tokens, nor those
+    that a sequence does not reach."""
+    firsts = [group[0] for stage in planned for group in stage.groups if ".experts." not in f".{group[0]}"]
+    widths = {name: weight_of(block.get_submodule(name)).shape[1] for name in firsts}
+    files = {
+        name: Activations(job.work / f"{name}.inputs", before.count, before.length, width)
+        for name, width in widths.items()
+    }
+    with ExitStack() as stack:
+        sinks = {name: stack.enter_context(file.path.open("wb")) for name, file in files.items()}
+
+        def outputs() -> Iterator[torch.Tensor]:
+            for hidden in before.read(job.network.device):
+                seen: dict[str, torch.Tensor] = {}
+                with Recorder(block, firsts, seen.__setitem__):
+                    yield run_block(block, hidden, call)
+                for name, x in seen.items():
+                    sinks[name].write(Activations.as_bytes(x))
+
+        after.write(outputs())
+    for name in [name for name, file in files.items() if not file.whole()]:
+        files.pop(name).path.unlink()
+    return files
+
+
+def _statistics(
+    block: nn.Module,
+    stage: Stage,
+    inputs: Activations,
+    originals: Mapping[str, Activations],
+    call: Call,
+    device: torch.device,
+) -> dict[str, Statistics]:
+    """Of each group's inputs, by the name of its first module."""
+    found = {group[0]: Statistics() for group in stage.groups}
+    theirs = [name for name in found if name in originals]
+    sequences = zip(inputs.read(device), *(originals[name].read(device) for name in theirs), strict=True)
+    for hidden, *values in sequences:
+        seen = calibration.record(block, stage.groups, lambda: run_block(block, hidden, call))  # noqa: B023
+        known = dict(zip(theirs, values, strict=True))
+        for name, x in seen.items():
+            found[name].add(x, known.get(name))
+    for statistics in found.values():
+        statistics.finish()
+    return found
+
+
+def _compressed(job: Job, name: str, module: nn.Module, statistics: Statistics) -> Done:
+    """Compress one matrix and put what became of it in its place."""
+    weight, dtype = weight_of(module), _dtype(job, name)
+    wanted = weight if statistics.cross is None else calibration.corrected(weight, statistics, job.correction)
+    result, method = _result(job.method_of(name), wanted.to(dtype), statistics)
+    values = result.tensor.dequantize(torch.float32)
+    if not torch.isfinite(values).all():
+        raise SqueezeError(f"{name}: became infinite; its weights are too large for the type of its scales")
+    layer = Layer(
+        name=job.network.stored_name(name),
+        shape=(weight.shape[0], weight.shape[1]),
+        method=method,
+        bits=result.tensor.stored_bits / weight.numel(),
+        error=layer_error(weight, values, statistics.hessian),
+        tokens=statistics.count,
+        notes=result.notes,
+        **_sparsity(name, result.tensor, values.to(dtype)),
+    )
+    weight.copy_(values.to(dtype))
+    return Done(result, layer)
+
+
+def _sparsity(name: str, tensor: Any, values: torch.Tensor) -> dict[str, Any]:
+    """What the report says of zeros: of the matrix itself, without what is added to it in another form."""
+    pattern = getattr(tensor, "pattern", None)
+    if pattern is None:
+        return {"sparsity": float((values == 0).float().mean())}
+    sparse = tensor.sparse().to(values.dtype)
+    wrong = pattern.violations(sparse)
+    assert not wrong, f"{name}: {wrong} groups do not hold to {pattern}"
+    return {"sparsity": float((sparse == 0).float().mean()), "pattern": str(pattern)}
+
+
+def _result(method: Method, weight: torch.Tensor, statistics: Statistics) -> tuple[Result[Any], str]:
+    """What a method makes of a matrix, or its fallback where the statistics do not serve; and the name of which."""
+    if not method.needs_hessian:
+        return method.compress(weight), method.name
+    inputs = weight.shape[1]
+    if statistics.hessian is None:
+        reason = "no calibration token reached it"
+    elif statistics.count < inputs:
+        reason = f"only {statistics.count} calibration tokens reached its {inputs} inputs"
+    else:
+        try:
+            return method.compress(weight, statistics.hessian), method.name
+        except HessianError as error:
+            reason = str(error)
+    other = method.fallback()
+    result = other.compress(weight)
+    return replace(result, notes=(*result.notes, f"{reason}: {other.name} instead")), other.name
+
+
+def _dtype(job: Job, name: str) -> torch.dtype:
+    """The type of a module's stored weight."""
+    stored = job.network.checkpoint.info(job.network.sources[f"{name}.weight"]).dtype
+    return {"BF16": torch.bfloat16, "F16": torch.float16}.get(stored, torch.float32)
