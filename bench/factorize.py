@@ -41,7 +41,7 @@ def rows() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for keep in KEEPS:
         found[f"textbook-{keep}"] = {"method": WhitenedSVD.textbook(keep), "correction": 0.0}
-        found |= {f"{name}-{keep}": {"method": name, "keep": keep} for name in METHODS}
+        found |= {f"{name}-{keep}": {"method": name, "keep": keep} for name in (*METHODS, "modegpt", "slicegpt")}
         found[f"plan-singles-{keep}"] = {"keep": keep, "pairs": False}
         found[f"plan-{keep}"] = {"keep": keep}
         found[f"plan-{keep}-healed"] = {"heal": f"plan-{keep}"}
@@ -72,7 +72,7 @@ def made(args: argparse.Namespace, folder: Path, name: str, out: Path) -> dict:
     else:
         report = squeeze.factorize(folder, out=out, **shared, **options)
     known: dict[str, Any] = {"bytes": bytes_of(report.as_json()["layers"]), "fallbacks": report.fallbacks}
-    plan = json.loads((out / "config.json").read_text())["quantization_config"].get("plan") or {}
+    plan = json.loads((out / "config.json").read_text()).get("quantization_config", {}).get("plan") or {}
     known["families"] = Counter(row["family"] for row in plan.values())
     if packed:
         target = out.with_name(f"{out.name}-packed")
