@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import squeeze
 from squeeze.errors import FormatError
 from squeeze.factor.linear import FactorLinear, join
 from squeeze.model.evaluate import load_model
+from squeeze.model.heal import heal
 from squeeze.prune.lowrank import root
 from squeeze.prune.shared import SharedSVD
 
@@ -81,6 +83,18 @@ def test_folders_load_and_densify(tmp_path, folders, kind):
         assert float(((a - b).norm(dim=-1) / b.norm(dim=-1)).median()) < most
     followers = [layer for layer in model.modules() if isinstance(layer, FactorLinear) and "base_of" in layer.leaves]
     assert len(followers) == {"llama": 2 * 3, "mixtral": 2 * 2, "gpt2": 0}[kind]
+
+
+def test_a_basis_is_healed_once_for_all_that_read_it(tmp_path, folders):
+    squeeze.factorize(folders("llama"), "shared", keep=0.5, calibration=TOKENS, out=tmp_path / "out")
+    path = tmp_path / "out" / "model.safetensors"
+    before = load_file(path)
+    found = heal(folders("llama"), tmp_path / "out", TOKENS, minutes=1, steps=30, rate=3e-3, batch=2)
+    after = load_file(path)
+    assert sum(found.losses[-5:]) < sum(found.losses[:5])
+    assert sorted(after) == sorted(before) and "model.layers.0.self_attn.k_proj.base" not in after
+    for leaf in ("q_proj.base", "k_proj.coefficients"):
+        assert not torch.equal(before[f"model.layers.0.self_attn.{leaf}"], after[f"model.layers.0.self_attn.{leaf}"])
 
 
 def test_a_plan_may_put_queries_and_keys_on_one_basis(tmp_path, folders):
