@@ -35,7 +35,7 @@ def rows() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for keep in KEEPS:
         found[f"textbook-{keep}"] = {"method": WhitenedSVD.textbook(keep), "correction": 0.0}
-        found |= {f"{name}-{keep}": {"method": name, "keep": keep} for name in METHODS}
+        found |= {f"{name}-{keep}": {"method": name, "keep": keep} for name in (*METHODS, "modegpt", "slicegpt")}
         found[f"plan-singles-{keep}"] = {"keep": keep, "pairs": False}
         found[f"plan-{keep}"] = {"keep": keep}
         found[f"plan-{keep}-healed"] = {"heal": f"plan-{keep}"}
@@ -57,7 +57,7 @@ def made(bench: Bench, name: str, out: Path) -> Row:
         report = squeeze.quantize(bench.original, options.pop("quantize"), out=out, **shared, **options)
     else:
         report = squeeze.factorize(bench.original, out=out, **shared, **options)
-    plan = json.loads((out / "config.json").read_text())["quantization_config"].get("plan") or {}
+    plan = json.loads((out / "config.json").read_text()).get("quantization_config", {}).get("plan") or {}
     known: Row = {"bytes": bytes_of(report.layers), "fallbacks": report.fallbacks}
     known["families"] = Counter(row["family"] for row in plan.values())
     if packed:

@@ -1,11 +1,13 @@
 """How well the sensitivity predictor orders matrices of blocks that it has not seen; and the weights that ship.
 
-SQUEEZE_CORPUS=CORPUS python bench/sensitivity.py WORK [--matrices 120] [--folds 3] [--write]
+SQUEEZE_CORPUS=CORPUS python bench/sensitivity.py WORK [--matrices 120] [--folds 3] [--tiny 3] [--write]
 
 Measures the damage of single matrices of the bundled SmolLM2-135M when 70 % of their values are kept (KL divergence
 from the model on 128 tokens), adds each to WORK/damage.json, and trains on the blocks of all folds but one. Prints the
 rank correlation with what was measured on the blocks left out, beside that of the plain heuristic, the share of energy
-beyond the rank. --write trains on all of them and replaces squeeze/model/sensitivity.safetensors.
+beyond the rank. --tiny: the same once more with so many tiny byte-level models in the training set, which are trained
+on the calibration text here, and what they alone predict. --write trains on all (with --tiny, the tiny ones too) and
+replaces squeeze/model/sensitivity.safetensors.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from squeeze.model.gguf import import_gguf
 from squeeze.model.network import weight_of
 from squeeze.model.sensitivity import Example, spearman
 
+TINY_STEPS = 400
 STRIDE = 37  # without a divisor in common with the number of matrices, so that any first N lie all over the model
 
 
@@ -49,11 +52,46 @@ def measured(args: argparse.Namespace, folder: Path) -> tuple[list[Example], dic
     return [replace(one, damage=found[one.name]) for one in given], plain
 
 
+def tiny(number: int) -> list[Example]:
+    """The matrices of a Llama of some ten thousand weights, of a width and depth that the number chooses, after a short
+    training on bytes."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    text = (Path(os.environ["SQUEEZE_CORPUS"]) / "text" / "wiki.calibration.raw").read_bytes()
+    ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    width = (64, 48, 80)[number % 3]
+    torch.manual_seed(number)
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=width,
+        intermediate_size=5 * width // 2,
+        num_hidden_layers=3 + number % 3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    model = LlamaForCausalLM(config)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(TINY_STEPS):
+        starts = torch.randint(0, len(ids) - 128, (8,))
+        batch = torch.stack([ids[start : start + 128] for start in starts])
+        model(batch, labels=batch).loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    model.eval().requires_grad_(False)
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and "layers" in name]
+    tokens = ids[: 24 * 128].view(24, 128)
+    moments = sensitivity.input_moments(model, tokens[:16], names)
+    damage = sensitivity.measure(model, tokens[16:], names, moments)
+    given = sensitivity.examples(model, names, moments)
+    return [replace(one, damage=damage[one.name], model=f"tiny {number}") for one in given]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("work", type=Path)
     parser.add_argument("--matrices", type=int, default=120)
     parser.add_argument("--folds", type=int, default=3)
+    parser.add_argument("--tiny", type=int, default=0, metavar="N")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
@@ -63,15 +101,21 @@ def main() -> None:
     if not folder.is_dir():
         import_gguf(bundled_path(), folder)
     given, plain = measured(args, folder)
-    print(f"{len(given)} matrices; every {args.folds}th block is left out of the training")
+    others = [one for number in range(args.tiny) for one in tiny(number)]
+    print(
+        f"{len(given)} matrices, {len(others)} of tiny models; every {args.folds}th block is left out of the training"
+    )
     for fold in range(args.folds):
         seen, unseen = ([one for one in given if (one.layer % args.folds == fold) == out] for out in (False, True))
-        found = sensitivity.train(seen, args.steps).predict(unseen)
+        ways = {"spectral energy": plain, "this model": sensitivity.train(seen, args.steps).predict(unseen)}
+        if others:
+            ways["with tiny models"] = sensitivity.train([*seen, *others], args.steps).predict(unseen)
+            ways["tiny models alone"] = sensitivity.train(others, args.steps).predict(unseen)
         damage = [one.damage for one in unseen]
-        ours, theirs = (spearman([values[one.name] for one in unseen], damage) for values in (found, plain))
-        print(f"fold {fold}: Spearman {ours:.3f}, spectral energy {theirs:.3f} ({len(unseen)} matrices)", flush=True)
+        found = {way: spearman([values[one.name] for one in unseen], damage) for way, values in ways.items()}
+        print(f"fold {fold}, {len(unseen)} matrices:", ", ".join(f"{k} {v:.3f}" for k, v in found.items()), flush=True)
     if args.write:
-        sensitivity.train(given, args.steps).save(sensitivity.WEIGHTS)
+        sensitivity.train([*given, *others], args.steps).save(sensitivity.WEIGHTS)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ from safetensors.torch import load_file, save_file
 
 import squeeze
 from squeeze.cli import main
-from squeeze.errors import FormatError, ModelError, SqueezeError
-from squeeze.factor import api
+from squeeze.errors import FormatError, SqueezeError
+from squeeze.factor import api, commands
 from squeeze.factor.linear import FactorLinear
+from squeeze.factor.plan import fill
+from squeeze.model.curvature import Curvature
 from squeeze.model.evaluate import evaluate, load_model
 from squeeze.model.heal import heal
 from squeeze.prune.lowrank import WhitenedSVD
@@ -54,7 +56,7 @@ def test_every_architecture_loads_and_densifies(tmp_path, folders, kind):
 def test_every_method_is_stored_and_read_again(tmp_path, folders, method):
     report = squeeze.factorize(folders("llama"), method, keep=0.7, calibration=TOKENS, samples=6, out=tmp_path / "out")
     assert len(report.layers) == 14 and not report.fallbacks
-    assert max(layer.bits for layer in report.layers) <= 16 * 0.7 + 0.5
+    assert report.bits_per_weight <= 16 * 0.7 + 0.5
     model = load_model(tmp_path / "out")
     layers = [module for module in model.modules() if isinstance(module, FactorLinear)]
     assert len(layers) == 14
@@ -82,6 +84,41 @@ def test_a_plan_for_transposed_weights(tmp_path, folders):
     assert report.bits_per_weight <= 16 * 0.8 and not report.fallbacks
     assert {layer.name.rpartition(".")[2] for layer in report.layers} == {"c_attn", "c_proj", "c_fc"}
     assert logits(tmp_path / "out").isfinite().all()
+
+
+def test_a_plan_for_experts(tmp_path, folders):
+    tokens = torch.randint(0, 300, (30, 48), generator=torch.Generator().manual_seed(2))
+    options = {"keep": 0.8, "calibration": tokens}
+    one = squeeze.factorize(folders("mixtral"), "whitened", out=tmp_path / "one", **options)
+    plan = squeeze.factorize(folders("mixtral"), out=tmp_path / "plan", **options)
+    assert plan.bits_per_weight <= 16 * 0.8 and not plan.fallbacks
+    assert sum(".experts." in layer.name for layer in plan.layers) == 2 * 4 * 3 == len(one.layers) - 8
+    wanted = logits(folders("mixtral"))
+    assert distance(logits(tmp_path / "plan"), wanted) < distance(logits(tmp_path / "one"), wanted)
+    squeeze.densify(tmp_path / "plan", tmp_path / "dense")
+    assert distance(logits(tmp_path / "dense"), logits(tmp_path / "plan")) < 0.02
+
+
+def test_experts_that_too_few_tokens_reach_are_noted(tmp_path, folders):
+    few = squeeze.factorize(folders("mixtral"), keep=0.8, calibration=TOKENS[:2], out=tmp_path / "out")
+    assert few.bits_per_weight <= 16 * 0.8
+    assert any("tokens of the plan's reached its 64 inputs: priced as the mean expert" in x for x in few.fallbacks)
+    assert all(".experts." in line for line in few.fallbacks if "priced" in line)
+    assert logits(tmp_path / "out").isfinite().all()
+
+
+def test_alike_experts_price_those_without_tokens():
+    names = [f"b.0.experts.{i}.up_proj" for i in range(3)] + ["b.0.q_proj"]
+    found = {
+        names[0]: Curvature(2 * torch.eye(4), 3 * torch.eye(5), 9),
+        names[1]: Curvature(9 * torch.eye(4), 5 * torch.eye(5), 2),  # of its 4 inputs
+        names[3]: Curvature(torch.eye(4), torch.eye(5), 1),
+    }
+    notes = fill(found, dict.fromkeys(names, (5, 4)))
+    assert set(notes) == {names[1], names[2]}
+    assert torch.equal(found[names[2]].inputs, 5.5 * torch.eye(4))
+    assert torch.equal(found[names[2]].outputs, 4 * torch.eye(5)) and found[names[2]].tokens == 0
+    assert found[names[3]].tokens == 1
 
 
 def test_a_target_size_is_met(tmp_path, folders):
@@ -150,14 +187,46 @@ def test_healing_lowers_the_divergence_and_can_go_on(tmp_path, folders, monkeypa
     assert {path.name: path.stat().st_size for path in (tmp_path / "out").glob("*.safetensors")} == sizes
 
 
+def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
+    from squeeze.model import distil
+
+    options = {"calibration": TOKENS, "samples": 6, "out": tmp_path / "out", "heal": 0.05}
+    calls, train = [], distil.Distillation._train
+
+    def stopping(run, loss_of):
+        calls.append(run.step)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return train(run, loss_of)
+
+    monkeypatch.setattr(distil, "_SAVE_EVERY", 1)
+    monkeypatch.setattr(distil.Distillation, "_train", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        squeeze.factorize(folders("llama"), "svd", keep=0.5, **options)
+    made = (tmp_path / "out" / "model.safetensors").read_bytes()
+    with pytest.raises(SqueezeError, match="already exists; use -f"):
+        squeeze.factorize(folders("llama"), "svd", keep=0.5, **options)
+    with pytest.raises(SqueezeError, match="was made with other settings"):
+        squeeze.factorize(folders("llama"), "svd", keep=0.6, resume=True, **options)
+    seen = []
+    report = squeeze.factorize(
+        folders("llama"), "svd", keep=0.5, resume=True, progress=lambda *step: seen.append(step), **options
+    )
+    assert calls[3] == 2 and seen and {what for what, _, _ in seen} == {"healing"}
+    assert report.settings["healing"] == f"{calls[-1] + 1} steps" and len(report.layers) == 14
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() != made
+    with pytest.raises(SqueezeError, match="is finished and healed"):
+        squeeze.factorize(folders("llama"), "svd", keep=0.5, resume=True, **options)
+
+
 def test_what_cannot_be_done_is_said(tmp_path, folders):
-    with pytest.raises(ModelError, match="experts cannot be planned"):
-        squeeze.factorize(folders("mixtral"), calibration=TOKENS, samples=6, out=tmp_path / "no")
+    with pytest.raises(SqueezeError, match="a plan for experts has neither --bits nor --outliers"):
+        squeeze.factorize(folders("mixtral"), bits=4, calibration=TOKENS, samples=6, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="to keep: it lies above 0"):
         squeeze.factorize(folders("llama"), "svd", keep=1.5, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="a size to reach needs the method plan"):
         squeeze.factorize(folders("llama"), "svd", target_bytes=10**9, out=tmp_path / "no")
-    with pytest.raises(SqueezeError, match="method 'cp' is unknown: choose from plan, svd"):
+    with pytest.raises(SqueezeError, match="method 'cp' is unknown: choose from plan, modegpt, slicegpt, svd"):
         squeeze.factorize(folders("llama"), "cp", out=tmp_path / "no")
     with pytest.raises(FormatError, match="its weights are dense"):
         squeeze.densify(folders("llama"), tmp_path / "no")
@@ -181,6 +250,10 @@ def test_damaged_folders_are_refused(tmp_path, folders):
     with pytest.raises(FormatError, match=f"{name}: the tensors base, coefficients make no matrix"):
         squeeze.densify(tmp_path / "out", tmp_path / "no")
     assert not (tmp_path / "no").exists()
+
+
+def test_the_command_knows_every_method():
+    assert set(commands._METHODS) == {*api.MODELS, *api.METHODS}
 
 
 def test_the_commands(tmp_path, folders):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from squeeze.errors import SqueezeError
-from squeeze.factor.options import Scene, edited, tails, unit
+from squeeze.factor.options import Scene, edited, planned, tails, unit
 from squeeze.factor.plan import make_plan
 from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.curvature import Curvature, curvature, damage
@@ -63,8 +63,14 @@ def test_bits_are_those_that_are_stored(scene):
             if option.method is not None:
                 weight = scene.weight(name).bfloat16()
                 stored = option.method.compress(weight, scene.seen[name].inputs).tensor.stored_bits
+            elif methods := planned(scene, block, option.edit):
+                weights = {module: scene.weight(module).bfloat16() for module in methods}
+                joint = methods[f"{block}.self_attn.q_proj"].compress_together(
+                    weights, scene.seen[next(iter(weights))].inputs
+                )
+                stored = sum(one.tensor.stored_bits for one in joint.values())
             else:
-                parts = edited(scene, block, option.edit).values()
+                parts = (part for part in edited(scene, block, option.edit).values() if part.ndim == 2)
                 stored = sum(Slice().compress(part.bfloat16()).tensor.stored_bits for part in parts)
             assert option.bits == stored, (name, option.family, option.edit)
             assert option.cost >= 0 and (option.cost == 0) == (option.family == "dense")

@@ -56,6 +56,17 @@ def test_training_orders_what_it_has_not_seen(tmp_path):
     assert again.predict(unseen) == found
 
 
+def test_other_models_teach_their_order_on_whatever_scale():
+    from dataclasses import replace
+
+    others = [replace(one, damage=1e5 * one.damage, model="another") for one in made_up(60, 1)]
+    trained = sensitivity.train([*made_up(4, 5), *others], steps=60, rate=1e-2)
+    unseen = made_up(30, 2)
+    found = list(trained.predict(unseen).values())
+    assert spearman(found, [one.damage for one in unseen]) > 0.8
+    assert 0.1 < sum(found) / sum(one.damage for one in unseen) < 10
+
+
 def test_the_weights_that_ship_order_matrices():
     found = Predictor.load().predict(made_up(5, 3))
     assert len(found) == 5 and all(value > 0 for value in found.values())

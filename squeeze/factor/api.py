@@ -1,6 +1,8 @@
 """`squeeze.factorize`: a checkpoint, a method or a plan, and a folder of factors."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -10,29 +12,35 @@ from torch import nn
 
 from squeeze.errors import SqueezeError
 from squeeze.factor import METHOD, VERSION
+from squeeze.factor.edits import Edits, is_expert
 from squeeze.factor.form import Form
-from squeeze.factor.plan import make_plan
+from squeeze.factor.modegpt import modegpt
+from squeeze.factor.plan import Plan, make_plan
+from squeeze.factor.slicegpt import slicegpt
 from squeeze.model.calibration import calibration_name, calibration_tokens
 from squeeze.model.checkpoint import Checkpoint, saved
 from squeeze.model.heal import heal as healed
 from squeeze.model.method import Method
 from squeeze.model.pipeline import Progress, Writer, compress
+from squeeze.model.report import NAME as REPORT
 from squeeze.model.report import Report
 from squeeze.packing import folder
 from squeeze.prune.block_lowrank import BLAST, Monarch
 from squeeze.prune.lowrank import ASVD, SVD, Keep, Truncation, WhitenedSVD
-from squeeze.prune.modular import EditedCheckpoint
 from squeeze.prune.outliers import Quantised, WithOutliers
+from squeeze.prune.shared import SharedSVD
 from squeeze.prune.tensor_network import Network, TensorRing, TensorTrain, Tucker
 from squeeze.quant.gptq import GPTQ
 
-__all__ = ["METHODS", "PLAN", "factorize", "make_method", "writer"]
+__all__ = ["METHODS", "MODELS", "PLAN", "factorize", "make_method", "writer"]
 
-PLAN = "plan"
+PLAN, PAIRED, SLICED = "plan", "modegpt", "slicegpt"
+MODELS = (PLAN, PAIRED, SLICED)  # look at the model as a whole
 METHODS: dict[str, Callable[..., Method]] = {
     "svd": SVD,
     "asvd": ASVD,
     "whitened": WhitenedSVD,
+    "shared": SharedSVD,
     "tt": TensorTrain,
     "tucker": Tucker,
     "ring": TensorRing,
@@ -87,76 +95,194 @@ def factorize(
 
     source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
     method: "plan" chooses family and rank by matrix (factor/plan.py), within `keep` of the matrices' stored values or
-    `target_bytes` for the whole checkpoint; a name in METHODS, or a method, is for all of them alike. families: others
-    of METHODS that the plan may use. pairs: whether the plan may also leave channels out between matrices. outliers:
-    entries of each matrix kept exactly. bits, group_size: quantise the factors, too. calibration, samples,
-    sequence_length, seed: as model/calibration.py has them; only where needed. correction, ignore, resume: as
-    model/pipeline.py has them. heal: minutes of fine-tuning afterwards (model/heal.py).
+    `target_bytes` for the whole checkpoint; "modegpt" and "slicegpt" make every block, or the whole model, smaller at
+    one ratio (factor/modegpt.py, slicegpt.py); a name in METHODS, or a method, is for all matrices alike. families:
+    others of METHODS that the plan may use. pairs: whether the plan may also leave channels out between matrices.
+    outliers: entries of each matrix kept exactly. bits, group_size: quantise the factors, too. calibration, samples,
+    sequence_length, seed: as model/calibration.py has them; only where needed. correction, ignore: as model/pipeline.py
+    has them. heal: minutes of fine-tuning afterwards (model/heal.py). resume: go on with a run of the same settings
+    that was stopped, also while it healed.
     Raises SqueezeError for all that a user can mend; then nothing is written.
     """
     if isinstance(source, nn.Module):
         given = {name: value for name, value in locals().items() if name not in ("source", "method")}
         with saved(source, Path(out)) as made:
             return factorize(made, method, **given)
-    source, out, families = Path(source), Path(out), tuple(families)
+    source, out = Path(source), Path(out)
     checkpoint = Checkpoint.open(source)
-    folder.check_target(source, out, overwrite)
-    described: dict[str, Any] = {"method": method if isinstance(method, str) else method.name}
-    methods: dict[str, Method] = {}
+    asked = Asked(method, keep, target_bytes, tuple(families), pairs, outliers, bits, group_size, tuple(ignore))
+    asked.check(heal)
+    settings = asked.settings()
+    seen = {"samples": samples, "sequence_length": sequence_length, "seed": seed, "correction": correction}
+    if asked.needs_tokens or heal:
+        settings |= {**seen, "calibration": calibration_name(calibration)}
+    report = _finished(source, out, settings, overwrite) if resume and heal else None
+    if report is None:
+        folder.check_target(source, out, overwrite)
     tokens = None
-    planned = method == PLAN
-    one: Method = Keep() if planned else make_method(method, keep)
-    if target_bytes is not None and not planned:
-        raise SqueezeError("a size to reach needs the method plan")
-    for name in families:
-        make_method(name, keep)
-    if planned or one.needs_hessian or bits or heal:
+    if asked.needs_tokens or heal:
         tokens = calibration_tokens(source, calibration, samples, sequence_length, seed, device)
-        described |= {"samples": samples, "sequence_length": sequence_length, "seed": seed, "correction": correction}
-        described["calibration"] = calibration_name(calibration)
-    described |= {"target_bytes": target_bytes} if target_bytes is not None else {"keep": keep}
-    if planned and tokens is not None:
-        few = tokens[: max(1, min(_CURVATURE_TOKENS // tokens.shape[1], len(tokens)))]
-        plan = make_plan(
-            *(checkpoint, few),
-            keep=keep if target_bytes is None else None,
-            target_bytes=target_bytes,
-            pairs=pairs,
-            families={name: partial(make_method, name) for name in families},
-            dtype=checkpoint.float_type(),
-            ignore=ignore,
-            seed=seed,
-            device=device,
-            progress=progress,
+    if report is None:
+        run = Run(source, out, settings, tokens, seed, resume, overwrite, device, progress)
+        report = run.sliced(keep) if method == SLICED else run.factorised(asked, checkpoint, correction)
+    return report if tokens is None or not heal else _healed(report, source, out, tokens, heal, device, progress)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to become of the matrices: the options of `factorize` of these names."""
+
+    method: str | Method
+    keep: float
+    target_bytes: int | None
+    families: tuple[str, ...]
+    pairs: bool
+    outliers: int
+    bits: int | None
+    group_size: int
+    ignore: tuple[str, ...]
+
+    def check(self, heal: float) -> None:
+        """Raises SqueezeError for what is unknown, or does not go together."""
+        self.one()
+        for name in self.families:
+            make_method(name, self.keep)
+        if self.target_bytes is not None and self.method != PLAN:
+            raise SqueezeError("a size to reach needs the method plan")
+        if self.method == SLICED and (self.outliers or self.bits or self.ignore or heal):
+            raise SqueezeError(
+                "slicegpt writes a smaller dense model, in which every matrix takes part: quantise that folder by "
+                "itself; it has no outliers, nothing to ignore and no factors to heal"
+            )
+
+    def one(self) -> Method:
+        """What is done where nothing else is planned."""
+        return Keep() if self.method in MODELS else make_method(self.method, self.keep)
+
+    @property
+    def needs_tokens(self) -> bool:
+        return self.method in MODELS or self.one().needs_hessian or bool(self.bits)
+
+    def settings(self) -> dict[str, Any]:
+        """As a report has them."""
+        found: dict[str, Any] = {"method": self.method if isinstance(self.method, str) else self.method.name}
+        found |= {"target_bytes": self.target_bytes} if self.target_bytes is not None else {"keep": self.keep}
+        if self.method == PLAN:
+            found |= {"families": list(self.families), "pairs": self.pairs}
+        if self.outliers:
+            found["outliers"] = self.outliers
+        if self.bits:
+            found |= {"bits": self.bits, "group_size": self.group_size}
+        return found | ({"ignore": list(self.ignore)} if self.ignore else {})
+
+    def wrapped(self, method: Method) -> Method:
+        """With entries kept exactly, where there are any to keep, and quantised factors."""
+        if self.outliers and isinstance(method, (Truncation, Network)):
+            method = cast(Method, WithOutliers(method, self.outliers))
+        if not self.bits:
+            return method
+        return cast(Method, Quantised(method, GPTQ(bits=self.bits, group_size=self.group_size)))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run over a checkpoint: the options of `factorize` of these names."""
+
+    source: Path
+    out: Path
+    settings: dict[str, Any]
+    tokens: torch.Tensor | None
+    seed: int
+    resume: bool
+    overwrite: bool
+    device: str
+    progress: Progress | None
+
+    def sliced(self, keep: float) -> Report:
+        assert self.tokens is not None
+        return slicegpt(self.source, self.out, self.tokens, keep, **self._shared())
+
+    def factorised(self, asked: Asked, checkpoint: Checkpoint, correction: float) -> Report:
+        """Block by block."""
+        described, methods = dict(self.settings), {}
+        edits = self._edits(asked, checkpoint)
+        if edits is not None:
+            methods, checkpoint = edits.methods, edits.applied(checkpoint)
+            described |= {"plan": edits.as_json()} if isinstance(edits, Plan) else {}
+        one = asked.wrapped(asked.one())
+        calibrated = asked.method != PAIRED or bool(asked.bits)  # pairs at one ratio are as they were made
+        tokens = self.tokens if calibrated else None
+        return compress(
+            *(self.source, self.out, one, writer(described, checkpoint.float_type())),
+            tokens=tokens,
+            methods={name: asked.wrapped(method) for name, method in methods.items()},
+            correction=correction if tokens is not None and asked.method != PAIRED else 0.0,
+            ignore=asked.ignore,
+            checkpoint=checkpoint,
+            **self._shared(),
         )
-        methods, described["plan"] = plan.methods, plan.as_json()
-        checkpoint = EditedCheckpoint(checkpoint.folder, checkpoint.files, plan.replaced)
-    if outliers:
-        one, methods = _exact(one, outliers), {name: _exact(other, outliers) for name, other in methods.items()}
-        described["outliers"] = outliers
-    if bits:
-        grid = GPTQ(bits=bits, group_size=group_size)
-        one = cast(Method, Quantised(one, grid))
-        methods = {name: cast(Method, Quantised(other, grid)) for name, other in methods.items()}
-        described |= {"bits": bits, "group_size": group_size}
-    report = compress(
-        source,
-        out,
-        one,
-        writer(described, checkpoint.float_type()),
-        tokens=tokens,
-        methods=methods,
-        correction=correction if tokens is not None else 0.0,
-        ignore=ignore,
-        settings={name: value for name, value in described.items() if name != "plan"},
-        resume=resume,
-        overwrite=overwrite,
-        device=device,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
-    if heal and tokens is not None:
-        healed(source, out, tokens, minutes=heal, device=device)
+
+    def _edits(self, asked: Asked, checkpoint: Checkpoint) -> Edits | None:
+        """What is decided on before the pass over the blocks."""
+        if asked.method not in MODELS:
+            return None
+        assert self.tokens is not None
+        if asked.method == PAIRED:
+            return modegpt(checkpoint, self.tokens, asked.keep, ignore=asked.ignore, device=self.device)
+        if (asked.bits or asked.outliers) and any(map(is_expert, checkpoint.files)):
+            raise SqueezeError(
+                "a plan for experts has neither --bits nor --outliers, with which their forms would differ"
+            )
+        few = max(1, min(_CURVATURE_TOKENS // self.tokens.shape[1], len(self.tokens)))
+        return make_plan(
+            *(checkpoint, self.tokens[:few]),
+            keep=asked.keep if asked.target_bytes is None else None,
+            target_bytes=asked.target_bytes,
+            pairs=asked.pairs,
+            shared=not asked.bits,
+            families={name: partial(make_method, name) for name in asked.families},
+            dtype=checkpoint.float_type(),
+            ignore=asked.ignore,
+            seed=self.seed,
+            device=self.device,
+            progress=self.progress,
+        )
+
+    def _shared(self) -> dict[str, Any]:
+        names = ("settings", "resume", "overwrite", "device", "progress")
+        return {name: getattr(self, name) for name in names}
+
+
+def _finished(source: Path, out: Path, settings: Mapping[str, Any], overwrite: bool) -> Report | None:
+    """The report of a folder that is factorised already, and waits to be healed; None where there is no such folder, or
+    another that may be overwritten. Raises SqueezeError where it may not."""
+    if not (out / REPORT).is_file():
+        return None
+    report = Report.from_json(json.loads((out / REPORT).read_text()))
+    config = Checkpoint.open(out).config.get("quantization_config") or {}
+    healed_already = bool(config.get("healed"))
+    same = json.loads(json.dumps(settings)) == report.settings
+    if not healed_already and same and Path(report.source).resolve() == source.resolve():
+        return report
+    if overwrite:
+        return None
+    state = "is finished and healed" if healed_already else "was made with other settings"
+    raise SqueezeError(f"{out}: {state}; use -f to start anew")
+
+
+def _healed(
+    report: Report,
+    source: Path,
+    out: Path,
+    tokens: torch.Tensor,
+    minutes: float,
+    device: str,
+    progress: Progress | None,
+) -> Report:
+    done = healed(source, out, tokens, minutes=minutes, device=device, progress=progress)
+    report.settings = {**report.settings, "healing": f"{done.steps} steps"}
+    report.seconds = round(report.seconds + done.seconds, 3)
+    report.write(out)
     return report
 
 
@@ -165,10 +291,5 @@ def make_method(name: str | Method, keep: float) -> Method:
     if not isinstance(name, str):
         return name
     if name not in METHODS:
-        raise SqueezeError(f"method {name!r} is unknown: choose from {', '.join((PLAN, *METHODS))}")
+        raise SqueezeError(f"method {name!r} is unknown: choose from {', '.join((*MODELS, *METHODS))}")
     return METHODS[name](keep=keep)
-
-
-def _exact(method: Method, count: int) -> Method:
-    """Whole and sliced matrices have no entries to keep."""
-    return cast(Method, WithOutliers(method, count)) if isinstance(method, (Truncation, Network)) else method

@@ -8,7 +8,20 @@ import click
 from squeeze.model.options import Verdict, compressing, steps, use
 from squeeze.options import Size
 
-_METHODS = ("plan", "svd", "asvd", "whitened", "tt", "tucker", "ring", "monarch", "blast")
+_METHODS = (
+    "plan",
+    "modegpt",
+    "slicegpt",
+    "svd",
+    "asvd",
+    "whitened",
+    "shared",
+    "tt",
+    "tucker",
+    "ring",
+    "monarch",
+    "blast",
+)
 
 
 @click.command()

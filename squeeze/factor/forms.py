@@ -7,15 +7,15 @@ import torch
 from squeeze.errors import FormatError
 from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form
-from squeeze.factor.matrices import Exact, LowRank, Pivoted, Sliced
+from squeeze.factor.matrices import Exact, LowRank, Pivoted, Shared, Sliced
 from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix, TuckerMatrix
 from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.densify import Stored
 from squeeze.quant.formats.own import SqueezeFormat
 
-__all__ = ["FORMS", "LEAVES", "modules_of", "read_form", "stored"]
+__all__ = ["FORMS", "LEAVES", "basis_of", "modules_of", "read_form", "stored"]
 
-_EACH = (LowRank, Pivoted, Sliced, TTMatrix, TuckerMatrix, MonarchMatrix, Blast)
+_EACH = (LowRank, Pivoted, Shared, Sliced, TTMatrix, TuckerMatrix, MonarchMatrix, Blast)
 FORMS: dict[str, type[Form]] = {form.kind: form for form in _EACH}
 _PARTS = 4  # at most, of a tuple of tensors
 
@@ -54,6 +54,15 @@ def read_form(module: str, tensors: Mapping[str, torch.Tensor], as_layers: bool 
     raise FormatError(f"{module}: the tensors {', '.join(sorted(given))} make no matrix")
 
 
+def basis_of(module: str, tensors: Mapping[str, torch.Tensor]) -> str | None:
+    """The name of the module that stores the basis of this one, if it is another."""
+    leaf = tensors.get("base_of")
+    if leaf is None:
+        return None
+    name = bytes(leaf.tolist()).decode("utf-8", "replace")
+    return f"{parent}.{name}" if (parent := module.rpartition(".")[0]) else name
+
+
 def _complete(form: type[Form], given: set[str]) -> bool:
     return all({leaf, f"{leaf}0", f"{leaf}_codes"} & given for leaf in form.leaves if leaf not in form.optional)
 
@@ -79,6 +88,10 @@ def stored(checkpoint: Checkpoint) -> Stored | None:
 
     def weight(module: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
         leaves = {name.removeprefix(f"{module}."): tensor for name, tensor in tensors.items()}
+        if owner := basis_of(module, leaves):
+            if f"{owner}.base" not in checkpoint.files:
+                raise FormatError(f"{module}: there is no module {owner} that has its basis")
+            leaves["base"] = checkpoint.load([f"{owner}.base"])[f"{owner}.base"]
         return read_form(module, leaves).dequantize(dtype)
 
     return Stored(modules_of(checkpoint.files), dtype, weight)

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from squeeze.errors import FormatError
-from squeeze.factor.form import Form
-from squeeze.factor.forms import read_form
+from squeeze.factor.form import Form, product
+from squeeze.factor.forms import basis_of, read_form
+from squeeze.factor.matrices import Shared
 
-__all__ = ["FactorLinear"]
+__all__ = ["FactorLinear", "join"]
 
 
 class FactorLinear(nn.Module):
@@ -29,6 +30,9 @@ class FactorLinear(nn.Module):
             else:
                 self.register_buffer(leaf, tensor)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.__dict__["owner"] = None  # the layer that stores the basis of this one, which is no part of this one
+        self._followers = 0
+        self._basis: tuple[torch.Tensor, torch.Tensor, int] | None = None  # x, its product, followers to come
         self._form: Form | None = None
         self._made_of: tuple[tuple[str, torch.Tensor], ...] = ()  # what the form was made of
 
@@ -39,12 +43,15 @@ class FactorLinear(nn.Module):
 
     def form(self) -> Form:
         """The matrix, from the tensors that the layer has now."""
-        parameters, buffers = self._parameters, self._buffers
+        parameters, buffers, owner = self._parameters, self._buffers, self.__dict__["owner"]
         for leaf, tensor in self._made_of:
-            if parameters.get(leaf) is not tensor and buffers.get(leaf) is not tensor:
+            mine = parameters.get(leaf) is tensor or buffers.get(leaf) is tensor
+            if not mine and (owner is None or owner._parameters.get(leaf) is not tensor):
                 self._form = None
         if self._form is None:
             tensors = {leaf: getattr(self, leaf) for leaf in self.leaves}
+            if owner is not None:
+                tensors["base"] = owner.base
             form = read_form(type(self).__name__, tensors, as_layers=True)
             if form.shape != (self.out_features, self.in_features):
                 raise FormatError(f"a matrix {list(form.shape)} is stored for {self.out_features} x {self.in_features}")
@@ -58,8 +65,39 @@ class FactorLinear(nn.Module):
         return self.form().dequantize(dtypes[0] if dtypes else torch.float32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.form().multiply(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
+        form, rows = self.form(), x.reshape(-1, self.in_features)
+        y = form.finish(self._product(form, x, rows)) if isinstance(form, Shared) else form.multiply(rows)
+        y = y.view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def follow(self, owner: "FactorLinear") -> None:
+        """Take the basis from another layer. Raises FormatError where it has none for this one."""
+        if "base" not in owner._parameters or owner.in_features != self.in_features:
+            raise FormatError("a layer has no basis that another is stored with")
+        self.__dict__["owner"] = owner
+        owner._followers += 1
+
+    def _product(self, form: Shared, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """rows [T, I], which are x, times the basis: once for all layers that are called with the same x in turn."""
+        owner: FactorLinear = self.__dict__["owner"] or self
+        known, left = owner._basis, owner._followers
+        if owner is not self and known is not None and known[0] is x:
+            y, left = known[1], known[2] - 1
+        else:
+            y = product(rows, form.base)
+        owner._basis = (x, y, left) if left and (owner is self or known is not None) else None
+        return y
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, leaves={self.leaves}"
+
+
+def join(model: nn.Module) -> None:
+    """Give every layer of a model that is stored without its basis the layer that has it. Raises FormatError where
+    there is none."""
+    for name, module in model.named_modules():
+        if isinstance(module, FactorLinear) and (owner := basis_of(name, dict(module.named_buffers()))):
+            found = dict(model.named_modules()).get(owner)
+            if not isinstance(found, FactorLinear):
+                raise FormatError(f"{name}: there is no module {owner} that has its basis")
+            module.follow(found)

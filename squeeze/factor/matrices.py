@@ -9,7 +9,7 @@ import torch
 from squeeze.factor.form import Form, Matrix, as_dense, mask_of, product
 from squeeze.kernels import lowrank
 
-__all__ = ["Exact", "LowRank", "Pivoted", "Sliced", "Whole"]
+__all__ = ["Exact", "LowRank", "Pivoted", "Shared", "Sliced", "Whole"]
 
 
 def _rows(matrix: Matrix) -> int:
@@ -110,6 +110,67 @@ class Pivoted(Form):
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         base = as_dense(self.base)
         return torch.cat([base, as_dense(self.coefficients) @ base])[self.places].to(dtype)
+
+
+@dataclass(frozen=True)
+class Shared(Form):
+    """As Pivoted, of a basis [R, I] that several matrices with the same inputs have in common: this one's pivots are
+    its rows from `start` (int32 [1]) on. base_of: uint8, the last part of the name of the module that stores the basis;
+    None where it is this one."""
+
+    kind: ClassVar[str] = "shared"
+    leaves: ClassVar[tuple[str, ...]] = ("pivots", "coefficients", "start", "base", "base_of")
+    optional: ClassVar[tuple[str, ...]] = ("base_of",)
+
+    pivots: torch.Tensor
+    coefficients: torch.Tensor
+    start: torch.Tensor
+    base: torch.Tensor
+    base_of: torch.Tensor | None = None
+
+    @cached_property
+    def rows(self) -> tuple[int, int]:
+        """Of the basis, this matrix's own: the first, and the one behind the last."""
+        count = 0
+        for byte in self.pivots.tolist():
+            count += int(byte).bit_count()
+        first = int(self.start)
+        return first, first + count
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows[1] - self.rows[0] + len(self.coefficients), self.base.shape[1]
+
+    def check(self) -> None:
+        if self.coefficients.shape[1] != len(self.base) or not 0 <= self.rows[0] <= self.rows[1] <= len(self.base):
+            raise ValueError("base, coefficients and pivots are of different ranks")
+        if len(self.pivots) != -(-self.shape[0] // 8):
+            raise ValueError("there are more or fewer pivots than rows")
+
+    @cached_property
+    def places(self) -> torch.Tensor:
+        """int64 [O]: where each row is when the others follow this matrix's rows of the basis."""
+        mask = mask_of(self.pivots, self.shape[0])
+        return torch.where(mask, mask.cumsum(0) - 1, int(mask.sum()) + (~mask).cumsum(0) - 1)
+
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        return self.finish(product(x, self.base))
+
+    def finish(self, z: torch.Tensor) -> torch.Tensor:
+        """The product with x, of the basis's [T, R]."""
+        first, last = self.rows
+        return torch.cat((z[:, first:last], product(z, self.coefficients)), 1).index_select(1, self.places)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        base = self.base.float()
+        own = base[slice(*self.rows)]
+        return torch.cat([own, self.coefficients.float() @ base])[self.places].to(dtype)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        found = super().tensors()
+        if self.base_of is not None:
+            del found["base"]
+        return found
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ does.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import ceil, exp, log
+from typing import cast
 
 import numpy as np
 import torch
 from torch import nn
 
 from squeeze.errors import ModelError
+from squeeze.factor.edits import Noted, is_expert
 from squeeze.model.curvature import Curvature, damage
 from squeeze.model.method import Method
 from squeeze.model.network import Network, weight_of
@@ -23,8 +25,9 @@ from squeeze.model.planner import Option, Unit
 from squeeze.model.sensitivity import KEEP, KINDS, Predictor, examples, kind_of
 from squeeze.prune import modular
 from squeeze.prune.lowrank import Keep, WhitenedSVD, rank_for
+from squeeze.prune.shared import SharedSVD
 
-__all__ = ["Maker", "Scene", "edited", "tails", "unit"]
+__all__ = ["Maker", "Scene", "edited", "planned", "tails", "unit"]
 
 _SHARES = tuple(i / 100 for i in range(4, 100, 2))  # of a matrix's ranks that are tried
 _FAMILY_SHARES = (0.95, 0.9, 0.8, 0.7, 0.6)  # of a matrix's values that are tried of other families
@@ -42,8 +45,10 @@ Maker = Callable[[float], Method]
 @dataclass
 class Scene:
     """What options are made for (`seen`) and priced by (`held`). dtype: of a stored value. families: other makers of
-    methods by share of stored values. whitened, weighted: by name, what low rank costs (see `tails`) without and with
-    regard to gradients. paths: by block, the order in which channels of its MLP go."""
+    methods by share of stored values. notes: what a report is to say of a matrix's statistics. shared: whether matrices
+    may be on one basis. whitened, weighted: by name, what low rank costs (see `tails`) without and with regard to
+    gradients. factors: by kind, what prices are multiplied by. paths: by block, the order in which channels of its MLP
+    go."""
 
     network: Network
     model: nn.Module
@@ -51,6 +56,8 @@ class Scene:
     held: dict[str, Curvature]
     dtype: torch.dtype
     families: Mapping[str, Maker]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    shared: bool = True
     whitened: dict[str, torch.Tensor] = field(default_factory=dict)
     weighted: dict[str, torch.Tensor] = field(default_factory=dict)
     factors: dict[str, float] = field(default_factory=dict)
@@ -67,13 +74,21 @@ class Scene:
         """By kind, what prices are multiplied by; nothing where there are kinds that the predictor does not know."""
         if any(kind_of(name) not in KINDS for name in self.seen):
             return {}
-        given = examples(self.model, list(self.seen), {name: seen.inputs for name, seen in self.seen.items()})
+        sure = [name for name in self.seen if name not in self.notes]
+        given = examples(self.model, sure, {name: self.seen[name].inputs for name in sure})
+        tokens = max(one.tokens for one in self.seen.values())
         ratios: dict[str, list[float]] = {}
-        for name, predicted in Predictor.load().predict(given).items():
+        for name, found in Predictor.load().predict(given).items():
+            predicted = found * self.seen[name].tokens / tokens  # of which an expert gets a share
             lost, (outputs, inputs) = self.whitened[name], self.weight(name).shape
             price = float(lost[min(rank_for(outputs, inputs, KEEP), len(lost) - 1)])
             ratios.setdefault(kind_of(name), []).append(log(max(predicted, 1e-12) / max(price, 1e-12)))
-        return {kind: exp(sum(found) / len(found)) for kind, found in ratios.items()}
+        return {kind: exp(sum(logs) / len(logs)) for kind, logs in ratios.items()}
+
+    def option(self, name: str, family: str, cost: float, bits: int, method: Method) -> Option:
+        """One for a matrix, with what there is to be said of its statistics."""
+        noted = cast(Method, Noted(method, self.notes[name])) if name in self.notes else method
+        return Option(family, cost, bits, noted)
 
     def weight(self, name: str) -> torch.Tensor:
         return weight_of(self.model.get_submodule(name)).detach()
@@ -87,7 +102,9 @@ class Scene:
     def whole(self, name: str) -> Curvature:
         """Over all tokens: what is chosen is made with it."""
         one, other = self.seen[name], self.held[name]
-        return Curvature((one.inputs + other.inputs) / 2, (one.outputs + other.outputs) / 2, one.tokens + other.tokens)
+        tokens = one.tokens + other.tokens
+        inputs = (one.inputs * one.tokens + other.inputs * other.tokens) / max(tokens, 1)
+        return Curvature(inputs, (one.outputs + other.outputs) / 2, tokens)
 
     @property
     def bits(self) -> int:
@@ -102,14 +119,18 @@ def tails(method: WhitenedSVD, weight: torch.Tensor, seen: Curvature, held: Curv
     """float64 [min(O, I)]: by rank R, what leaving out all directions from R on costs by `held` when they were found by
     `seen`: 1/2 sum of (l_j^T G l_k) (r_j^T H r_k) over j, k >= R, where l_k r_k^T is the part of direction k."""
     left, right = method.factors(weight, seen.inputs, min(weight.shape))
-    crossed = (left.T @ held.outputs.double() @ left) * (right @ held.inputs.double() @ right.T)
-    return 0.5 * crossed.flip(0, 1).cumsum(0).cumsum(1).diagonal().flip(0).clamp(min=0)
+    return 0.5 * _behind((left.T @ held.outputs.double() @ left) * (right @ held.inputs.double() @ right.T))
+
+
+def _behind(crossed: torch.Tensor) -> torch.Tensor:
+    """[R] of a matrix [R, R]: the sum of what lies in rows and columns from each on."""
+    return crossed.flip(0, 1).cumsum(0).cumsum(1).diagonal().flip(0).clamp(min=0)
 
 
 def unit(scene: Scene, block: str, leaves: list[str], pairs: bool) -> Unit:
     """Everything in a block. Pairs, where the architecture is known, stand against the matrices they are made of."""
     free, parts = list(leaves), []
-    for make, wanted in ((_mlp, _MLP), (_head_values, _VALUES), (_rotary, _SCORES)):
+    for make, wanted in ((_mlp, _MLP), (_head_values, _VALUES), (_scores, _SCORES)):
         if pairs and _has_pairs(scene) and set(wanted) <= set(leaves):
             parts.append(make(scene, block, tuple(_matrix(scene, f"{block}.{leaf}") for leaf in wanted)))
             free = [leaf for leaf in free if leaf not in wanted]
@@ -124,17 +145,17 @@ def _has_pairs(scene: Scene) -> bool:
 
 
 def _matrix(scene: Scene, name: str) -> Unit:
-    """One matrix: whole, of low rank, or of another family."""
-    weight, inputs = scene.weight(name), scene.seen[name].inputs
-    total, least = sum(weight.shape), min(weight.shape)
-    options = [Option("dense", 0.0, scene.bits * weight.numel(), Keep())]
-    gradients = scene.whole(name).outputs
+    """One matrix: whole, of low rank, or of another family; an expert's has one form, whatever its rank."""
+    weight, inputs, expert = scene.weight(name), scene.seen[name].inputs, is_expert(name)
+    total, least, mask = sum(weight.shape), min(weight.shape), 8 * ceil(len(weight) / 8)
+    options = [scene.option(name, "dense", 0.0, scene.bits * weight.numel() + mask * expert, Keep(pivoted=expert))]
+    gradients = None if name in scene.notes else scene.whole(name).outputs
     for rank in sorted({max(1, round(share * least)) for share in _SHARES}):
-        stored = scene.bits * rank * (total - rank) + 8 * ceil(len(weight) / 8)
+        stored = scene.bits * rank * (total - rank) + mask
         costs = [float(lost[name][rank]) for lost in (scene.whitened, scene.weighted)]
         method = WhitenedSVD(rank=rank, outputs=gradients if costs[1] < costs[0] else None)
-        options.append(Option("low-rank", scene.factor(name) * min(costs), stored, method))
-    for family, make in scene.families.items():
+        options.append(scene.option(name, "low-rank", scene.factor(name) * min(costs), stored, method))
+    for family, make in () if expert else scene.families.items():
         for one in map(make, _FAMILY_SHARES):
             tensor = one.compress(weight.to(scene.dtype), inputs).tensor
             options.append(Option(family, scene.price(name, tensor.dequantize()), tensor.stored_bits, one))
@@ -180,7 +201,12 @@ def _head_values(scene: Scene, block: str, parts: tuple[Unit, ...]) -> Unit:
     return Unit(f"{block}.values", options, parts)
 
 
-def _rotary(scene: Scene, block: str, parts: tuple[Unit, ...]) -> Unit:
+def _scores(scene: Scene, block: str, parts: tuple[Unit, ...]) -> Unit:
+    """Queries and keys with fewer rotary pairs, or in low rank on one basis."""
+    return Unit(f"{block}.scores", [*_rotary(scene, block), *_shared(scene, block)], parts)
+
+
+def _rotary(scene: Scene, block: str) -> list[Option]:
     """Fewer rotary pairs of queries and keys."""
     a, b = (f"{block}.{leaf}" for leaf in _SCORES)
     q, k, size = scene.weight(a), scene.weight(b), scene.head_size
@@ -189,19 +215,62 @@ def _rotary(scene: Scene, block: str, parts: tuple[Unit, ...]) -> Unit:
     costs = (scene.factor(a) * scene.factor(b)) ** 0.5 * alone.cumsum(0)
     each = scene.bits * q.shape[1] * 2 * (1 + len(q) // len(k))
     masks = 8 * (ceil(len(q) / 8) + ceil(len(k) / 8) + 2 * ceil(q.shape[1] / 8)) + 2 * 64
-    total, counts = (
-        len(costs),
-        sorted({round(len(costs) * _MOST_OF_HEADS * (i + 1) / _STEPS) for i in range(_STEPS)} - {0}),
-    )
-    options = [
+    total = len(costs)
+    counts = sorted({round(total * _MOST_OF_HEADS * (i + 1) / _STEPS) for i in range(_STEPS)} - {0})
+    return [
         Option("fewer rotary pairs", float(costs[n - 1]), each * (total - n) + masks, None, ("rotary", n))
         for n in counts
     ]
-    return Unit(f"{block}.scores", options, parts)
+
+
+def _shared(scene: Scene, block: str) -> list[Option]:
+    """Queries and keys on one basis, with or without regard to gradients."""
+    if not scene.shared:
+        return []
+    names = [f"{block}.{leaf}" for leaf in _SCORES]
+    rows, inputs = sum(len(scene.weight(name)) for name in names), scene.weight(names[0]).shape[1]
+    costs = [_shared_tails(scene, names, shared_method(scene, names, None, weighted)) for weighted in (False, True)]
+    masks, places, owner = sum(ceil(len(scene.weight(name)) / 8) for name in names), 4 * len(names), len("q_proj")
+    options = []
+    for rank in sorted({max(1, round(share * min(rows, inputs))) for share in _SHARES}):
+        plain, weighted = (float(lost[rank]) for lost in costs)
+        bits = scene.bits * rank * (rows + inputs - rank) + 8 * (masks + places + owner)
+        edit = ("shared, weighted" if weighted < plain else "shared", rank)
+        options.append(Option("shared low rank", min(plain, weighted), bits, None, edit))
+    return options
+
+
+def _shared_tails(scene: Scene, names: list[str], method: SharedSVD) -> torch.Tensor:
+    """As `tails`, summed over matrices on one basis."""
+    weights = {name: scene.weight(name) for name in names}
+    stack, seen = torch.cat(list(weights.values())), scene.seen[names[0]].inputs
+    left, right = method.method(weights, seen).factors(stack, seen, min(stack.shape))
+    reach = right @ scene.held[names[0]].inputs.double() @ right.T
+    lost = torch.zeros(len(right), dtype=torch.float64)
+    for name, part in zip(names, torch.split(left, [len(weight) for weight in weights.values()]), strict=True):
+        lost += 0.5 * scene.factor(name) * _behind((part.T @ scene.held[name].outputs.double() @ part) * reach)
+    return lost
+
+
+def shared_method(scene: Scene, names: list[str], rank: int | None, weighted: bool) -> SharedSVD:
+    """For matrices on one basis, made with what both halves of the tokens say where the rank is given."""
+    outputs = [(scene.seen[name] if rank is None else scene.whole(name)).outputs for name in names]
+    blocks = torch.block_diag(*outputs) if weighted else None  # type: ignore[no-untyped-call]
+    return SharedSVD(rank=rank, outputs=blocks)
+
+
+def planned(scene: Scene, block: str, edit: tuple[str, int]) -> dict[str, Method]:
+    """By module, the methods of an option of several matrices that are made in the pass over the blocks; none where
+    the option edits weights."""
+    what, count = edit
+    if not what.startswith("shared"):
+        return {}
+    names = [f"{block}.{leaf}" for leaf in _SCORES]
+    return dict.fromkeys(names, shared_method(scene, names, count, what == "shared, weighted"))
 
 
 def edited(scene: Scene, block: str, edit: tuple[str, int]) -> dict[str, torch.Tensor]:
-    """The weights of a pair, by their modules' names in the block."""
+    """The tensors of a pair, by their names in the block."""
     what, count = edit
     return _EDITS[what](scene, block, count)
 
@@ -210,7 +279,7 @@ def _edited_mlp(scene: Scene, block: str, count: int) -> dict[str, torch.Tensor]
     matrices = {leaf: scene.weight(f"{block}.mlp.{leaf}_proj") for leaf in ("gate", "up", "down")}
     seen = scene.whole(f"{block}.mlp.down_proj")
     out = modular.without_channels(matrices, seen, scene.paths[block].order[:count])
-    return {f"mlp.{leaf}_proj": tensor for leaf, tensor in out.items()}
+    return {f"mlp.{leaf}_proj.weight": tensor for leaf, tensor in out.items()}
 
 
 def _edited_values(scene: Scene, block: str, count: int) -> dict[str, torch.Tensor]:
@@ -219,14 +288,18 @@ def _edited_values(scene: Scene, block: str, count: int) -> dict[str, torch.Tens
     heads = modular.values(v, o, scene.whole(f"{block}.self_attn.v_proj"), size)
     bar = torch.cat([head.losses for head in heads]).sort().values[count - 1]
     ranks = [int((head.losses > bar).sum()) for head in heads]
-    return dict(zip(_VALUES, modular.with_values(v, o, heads, ranks), strict=True))
+    bias = dict(scene.model.get_submodule(f"{block}.{_VALUES[0]}").named_parameters()).get("bias")
+    new_v, new_o, new_bias = modular.with_values(v, o, heads, ranks, bias if bias is None else bias.detach())
+    found = {f"{_VALUES[0]}.weight": new_v, f"{_VALUES[1]}.weight": new_o}
+    return found if new_bias is None else found | {f"{_VALUES[0]}.bias": new_bias}
 
 
 def _edited_scores(scene: Scene, block: str, count: int) -> dict[str, torch.Tensor]:
     a, b = (f"{block}.{leaf}" for leaf in _SCORES)
     q, k, size = scene.weight(a), scene.weight(b), scene.head_size
     units, _ = modular.rotary_pairs(q, k, scene.seen[a], scene.seen[b], size)
-    return dict(zip(_SCORES, modular.without_pairs(q, k, units[:count], size), strict=True))
+    pair = modular.without_pairs(q, k, units[:count], size)
+    return {f"{leaf}.weight": matrix for leaf, matrix in zip(_SCORES, pair, strict=True)}
 
 
 _EDITS = {"channels": _edited_mlp, "values": _edited_values, "rotary": _edited_scores}

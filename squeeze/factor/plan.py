@@ -3,6 +3,7 @@
 options.py says what there is to choose from and what it costs, model/planner.py chooses.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -10,28 +11,23 @@ from typing import Any
 
 import torch
 
-from squeeze.errors import ModelError, SqueezeError
-from squeeze.factor.options import Maker, Scene, edited, unit
+from squeeze.errors import SqueezeError
+from squeeze.factor.edits import Edits, is_expert
+from squeeze.factor.options import Maker, Scene, edited, planned, unit
+from squeeze.factor.whole import linear_names, weight, whole
 from squeeze.model.checkpoint import Checkpoint
-from squeeze.model.curvature import curvature
-from squeeze.model.evaluate import load_model
-from squeeze.model.method import Method
-from squeeze.model.network import Network, is_linear
+from squeeze.model.curvature import Curvature, curvature
+from squeeze.model.network import Network
 from squeeze.model.pipeline import Progress
-from squeeze.model.pipeline import plan as linear_modules
 from squeeze.model.planner import Option, choose
-from squeeze.prune.modular import Slice
 
 __all__ = ["Plan", "make_plan"]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """methods: by the checkpoint's name of a module; replaced: tensors that pairs have become; rows: what was chosen,
-    (name, family, stored bits, predicted nats)."""
+@dataclass
+class Plan(Edits):
+    """rows: what was chosen, (name, family, stored bits, predicted nats)."""
 
-    methods: dict[str, Method]
-    replaced: dict[str, torch.Tensor]
     rows: list[tuple[str, str, int, float]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -45,6 +41,7 @@ def make_plan(
     keep: float | None = None,
     target_bytes: int | None = None,
     pairs: bool = True,
+    shared: bool = True,
     families: Mapping[str, Maker] | None = None,
     dtype: torch.dtype = torch.bfloat16,
     ignore: Iterable[str] = (),
@@ -55,21 +52,20 @@ def make_plan(
     """Plan for `keep` of the blocks' matrices, or for a whole checkpoint of `target_bytes`.
 
     tokens: calibration sequences [N, L], two at least. pairs: also leave channels out between matrices, where the
-    architecture is known. families: other makers of methods by share of stored values, whose damage is measured.
-    dtype: of stored values. The whole model and its curvature are in memory. Raises SqueezeError where the budget
-    cannot be met, ModelError for experts.
+    architecture is known. shared: also put queries and keys on one basis there. families: other makers of methods by
+    share of stored values, whose damage is measured. dtype: of stored values. The whole model and its curvature are in
+    memory. Experts that too few tokens reach are priced like the others of their block, and noted. Raises SqueezeError
+    where the budget cannot be met.
     """
     if keep is None and target_bytes is None:
         raise SqueezeError("say how much to keep, or how many bytes the result may take")
     if len(tokens) < 2:
         raise SqueezeError("a plan needs at least two calibration sequences: it prices on one half what the other gave")
     network = Network(checkpoint)
-    blocks = {block: linear_modules(network, block, ignore)[0] for block in network.blocks}
-    names = [f"{block}.{leaf}" for block, leaves in blocks.items() for leaf in leaves]
-    model = load_model(checkpoint.folder, torch.float32, device)
-    if not set(names) <= {name for name, module in model.named_modules() if is_linear(module)}:
-        raise ModelError(f"{checkpoint.folder}: experts cannot be planned yet; choose one --method for all")
     network.check(tokens)
+    model = whole(network, device)
+    blocks = linear_names(network, model, tuple(ignore))
+    names = [f"{block}.{leaf}" for block, leaves in blocks.items() for leaf in leaves]
     done = count(1)
 
     def tick(more: int) -> None:
@@ -77,9 +73,43 @@ def make_plan(
             progress("curvature", next(done), len(tokens))
 
     seen, held = (curvature(model, half, names, seed, tick) for half in (tokens[::2], tokens[1::2]))
-    scene = Scene(network, model, seen, held, dtype, families or {})
+    shapes = {name: (weight(model, name).shape[0], weight(model, name).shape[1]) for name in names}
+    notes = {**fill(seen, shapes), **fill(held, shapes)}
+    scene = Scene(network, model, seen, held, dtype, families or {}, notes, shared)
     units = [unit(scene, block, leaves, pairs) for block, leaves in blocks.items()]
     return _assembled(scene, choose(units, _budget(scene, keep, target_bytes)))
+
+
+def fill(found: dict[str, Curvature], shapes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
+    """Where fewer tokens than it has inputs reached a matrix of an expert: multiples of the identity, of the mean size
+    of what the same matrix of the block's other experts has. By name, what there is to say of it. shapes: (O, I)."""
+    none = Curvature(torch.zeros(0), torch.zeros(0))
+    short = {
+        name: found.get(name, none).tokens
+        for name, (_, inputs) in shapes.items()
+        if name not in found or (is_expert(name) and found[name].tokens < inputs)
+    }
+    known = {name: one for name, one in found.items() if one.tokens}
+    for name, tokens in short.items():
+        alike = [one for other, one in known.items() if _starred(other) == _starred(name)]
+        sizes = [_mean(getattr(one, part).diagonal().mean() for one in alike) for part in ("outputs", "inputs")]
+        outputs, inputs = (size * torch.eye(n) for size, n in zip(sizes, shapes[name], strict=True))
+        found[name] = Curvature(inputs, outputs, tokens)
+    return {
+        name: f"only {tokens} tokens of the plan's reached its {shapes[name][1]} inputs: priced as the mean expert"
+        for name, tokens in short.items()
+    }
+
+
+def _starred(name: str) -> str:
+    """The same for the same matrix of all experts of a block."""
+    return re.sub(r"\.experts\.\d+\.", ".experts.*.", name)
+
+
+def _mean(sizes: Iterable[torch.Tensor]) -> float:
+    """1 where there are none: a matrix of which nothing is known stays whole."""
+    found = [float(size) for size in sizes]
+    return sum(found) / len(found) if found else 1.0
 
 
 def _budget(scene: Scene, keep: float | None, target_bytes: int | None) -> int:
@@ -93,19 +123,16 @@ def _budget(scene: Scene, keep: float | None, target_bytes: int | None) -> int:
 
 
 def _assembled(scene: Scene, chosen: Mapping[str, Option]) -> Plan:
-    stored = scene.network.stored_name
-    methods: dict[str, Method] = {}
-    replaced: dict[str, torch.Tensor] = {}
-    rows = []
+    plan = Plan(scene.network)
     for name, option in chosen.items():
-        rows.append((name, option.family, option.bits, option.cost))
+        plan.rows.append((name, option.family, option.bits, option.cost))
         if option.method is not None:
-            methods[stored(name)] = option.method
-            continue
-        assert option.edit is not None
-        block = name.rpartition(".")[0]
-        for leaf, tensor in edited(scene, block, option.edit).items():
-            source = scene.network.sources[f"{block}.{leaf}.weight"]
-            replaced[source] = tensor.to(scene.network.checkpoint.load([source])[source].dtype).contiguous()
-            methods[stored(f"{block}.{leaf}")] = Slice()
-    return Plan(methods, replaced, rows)
+            plan.methods[scene.network.stored_name(name)] = option.method
+        else:
+            assert option.edit is not None
+            block = name.rpartition(".")[0]
+            made = planned(scene, block, option.edit)
+            plan.methods |= {scene.network.stored_name(module): method for module, method in made.items()}
+            if not made:
+                plan.put(block, edited(scene, block, option.edit))
+    return plan

@@ -19,7 +19,7 @@ from squeeze.errors import FormatError
 from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form
 from squeeze.factor.forms import LEAVES, modules_of, read_form
-from squeeze.factor.linear import FactorLinear
+from squeeze.factor.linear import FactorLinear, join
 from squeeze.integrations.loading import Description, Expand, Leaves, Loader
 
 __all__ = ["FactorisedConfig", "FactorisedLoader", "forms_of"]
@@ -54,6 +54,10 @@ class FactorisedLoader(Loader):
 
     def float_type(self, stored: Leaves, weight: torch.Tensor) -> torch.dtype | None:
         return None if any(leaf.endswith("_codes") for leaf in stored) else weight.dtype
+
+    def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
+        join(model)
+        return super()._process_model_after_weight_loading(model, **kwargs)
 
     def layer(self, name: str, inputs: int, outputs: int, stored: Leaves, bias: torch.Tensor | None) -> nn.Module:
         return FactorLinear(inputs, outputs, stored, bias)

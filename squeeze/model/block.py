@@ -16,7 +16,7 @@ from torch import nn
 from squeeze.errors import SqueezeError
 from squeeze.model import calibration
 from squeeze.model.calibration import Activations, Recorder, Stage, Statistics
-from squeeze.model.method import HessianError, Method, Result, layer_error
+from squeeze.model.method import HessianError, JointMethod, Method, Result, layer_error
 from squeeze.model.network import Call, Network, run_block, weight_of
 from squeeze.model.report import Layer
 
@@ -65,10 +65,7 @@ def calibrated_block(
         for stage in planned:
             found = _statistics(block, stage, inputs[0], theirs, call, device)
             for group in stage.groups:
-                for leaf in group:
-                    module = block.get_submodule(leaf)
-                    done[leaf] = _compressed(job, f"{name}.{leaf}", module, found[group[0]])
-                found.pop(group[0])
+                done |= _compressed_group(job, name, block, group, found.pop(group[0]))
         for leaf in chosen:
             if leaf not in done:
                 done[leaf] = _compressed(job, f"{name}.{leaf}", block.get_submodule(leaf), Statistics())
@@ -129,11 +126,58 @@ def _statistics(
     return found
 
 
+def _compressed_group(
+    job: Job, name: str, block: nn.Module, group: tuple[str, ...], statistics: Statistics
+) -> dict[str, Done]:
+    """Compress the matrices that share an input: those that one method is for together, where it is of that kind."""
+    modules = {leaf: block.get_submodule(leaf) for leaf in group}
+    joint: dict[int, list[str]] = {}
+    for leaf in group:
+        if isinstance(method := job.method_of(f"{name}.{leaf}"), JointMethod) and ".experts." not in leaf:
+            joint.setdefault(id(method), []).append(leaf)
+    together: dict[str, Result[Any]] = {}
+    for leaves in joint.values():
+        if len(leaves) > 1:
+            together |= _joint(job, name, {leaf: modules[leaf] for leaf in leaves}, statistics)
+    done = {}
+    for leaf, module in modules.items():
+        full = f"{name}.{leaf}"
+        if leaf in together:
+            done[leaf] = _placed(job, full, module, statistics, together[leaf], job.method_of(full).name)
+        else:
+            done[leaf] = _compressed(job, full, module, statistics)
+    return done
+
+
+def _joint(job: Job, name: str, modules: Mapping[str, nn.Module], statistics: Statistics) -> dict[str, Result[Any]]:
+    """Several matrices at once; nothing where the statistics do not serve."""
+    weights = {leaf: _wanted(job, f"{name}.{leaf}", module, statistics) for leaf, module in modules.items()}
+    method = job.method_of(f"{name}.{next(iter(modules))}")
+    assert isinstance(method, JointMethod)
+    if statistics.hessian is None or statistics.count < len(statistics.hessian):
+        return {}
+    try:
+        return method.compress_together(weights, statistics.hessian)
+    except HessianError:
+        return {}
+
+
+def _wanted(job: Job, name: str, module: nn.Module, statistics: Statistics) -> torch.Tensor:
+    """The matrix [O, I] that is to be compressed, in its stored type."""
+    weight = weight_of(module)
+    moved = weight if statistics.cross is None else calibration.corrected(weight, statistics, job.correction)
+    return moved.to(_dtype(job, name))
+
+
 def _compressed(job: Job, name: str, module: nn.Module, statistics: Statistics) -> Done:
     """Compress one matrix and put what became of it in its place."""
+    result, method = _result(job.method_of(name), _wanted(job, name, module, statistics), statistics)
+    return _placed(job, name, module, statistics, result, method)
+
+
+def _placed(job: Job, name: str, module: nn.Module, statistics: Statistics, result: Result[Any], method: str) -> Done:
+    """Put what became of a matrix in its place."""
     weight, dtype = weight_of(module), _dtype(job, name)
-    wanted = weight if statistics.cross is None else calibration.corrected(weight, statistics, job.correction)
-    result, method = _result(job.method_of(name), wanted.to(dtype), statistics)
     values = result.tensor.dequantize(torch.float32)
     if not torch.isfinite(values).all():
         raise SqueezeError(f"{name}: became infinite; its weights are too large for the type of its scales")

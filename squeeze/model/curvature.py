@@ -17,7 +17,8 @@ __all__ = ["Curvature", "curvature", "damage"]
 
 @dataclass
 class Curvature:
-    """inputs: float32 [I, I], H; shared by matrices with the same inputs. outputs: float32 [O, O], G. tokens: seen."""
+    """inputs: float32 [I, I], H, over the inputs seen; shared by matrices with the same. outputs: float32 [O, O], G,
+    over all tokens, so that an expert's is small where few are sent to it. tokens: inputs seen."""
 
     inputs: torch.Tensor
     outputs: torch.Tensor
@@ -37,7 +38,7 @@ def curvature(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Curvature]:
-    """By name of each linear module, over sequences of tokens [N, L].
+    """By name of each linear module that is reached, over sequences of tokens [N, L].
 
     The whole model is in memory, and 4 (I^2 + O^2) bytes for each matrix. progress(n): n more sequences are done.
     """
@@ -66,6 +67,7 @@ class _Collector:
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         self.inputs: dict[str, torch.Tensor] = {}
         self.outputs: dict[str, torch.Tensor] = {}
+        self.counts: dict[str, int] = {}  # of inputs
         self.owner: dict[str, str] = {}  # whose inputs a module shares
         self._last: tuple[str, Any] = "", None
         self._hooks = [model.get_submodule(name).register_forward_hook(self._hook(name)) for name in names]
@@ -76,6 +78,7 @@ class _Collector:
                 self._last = name, args[0]
                 x = args[0].detach().reshape(-1, args[0].shape[-1]).float()
                 _add(self.inputs, name, x)
+                self.counts[name] = self.counts.get(name, 0) + len(x)
             self.owner[name] = self._last[0]
             if out.requires_grad:
                 out.register_hook(  # type: ignore[no-untyped-call]
@@ -88,11 +91,13 @@ class _Collector:
         for hook in self._hooks:
             hook.remove()
 
-    def found(self, count: int) -> dict[str, Curvature]:
-        for moments in (*self.inputs.values(), *self.outputs.values()):
-            moments.div_(count)
+    def found(self, tokens: int) -> dict[str, Curvature]:
+        for name, moments in self.inputs.items():
+            moments.div_(self.counts[name])
+        for moments in self.outputs.values():
+            moments.div_(tokens)
         return {
-            name: Curvature(self.inputs[owner], self.outputs[name], count)
+            name: Curvature(self.inputs[owner], self.outputs[name], self.counts[owner])
             for name, owner in self.owner.items()
             if name in self.outputs
         }

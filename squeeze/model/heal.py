@@ -1,7 +1,6 @@
 """Healing a factorised model: its factors and norms are trained to give the original's outputs (distil.py)."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -11,6 +10,7 @@ from squeeze.errors import SqueezeError
 from squeeze.factor.linear import FactorLinear
 from squeeze.model.distil import Distillation, Healing, replace_tensors
 from squeeze.model.evaluate import load_model
+from squeeze.model.pipeline import Progress
 from squeeze.model.work import digest, stamps
 from squeeze.work import work_folder
 
@@ -31,15 +31,15 @@ def heal(
     blocks: float = 0.0,
     seed: int = 0,
     device: str = "cpu",
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Healing:
     """Fine-tune a factorised folder in place, which is replaced when all is done.
 
     tokens: [N, L] sequences, in random order, as often as there is time. minutes: at most so long, the
     saving aside; steps: or so many steps. rate: the largest step size of Adam; it rises for a tenth of the time and
     falls to 0 with a cosine. batch: sequences a step. blocks: share of the time, or steps, in which the loss is that of
-    each block by itself. Raises SqueezeError where the folder has no factors that floats
-    can heal.
+    each block by itself. A run that was stopped goes on. Raises SqueezeError where the folder has no factors that
+    floats can heal.
     """
     original, target = Path(original), Path(target)
     started = time.perf_counter()
@@ -52,7 +52,8 @@ def heal(
     task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "blocks": blocks}
     with work_folder(target, "healing", task) as work:
         run = Distillation(student, teacher, trained, tokens, rate, batch, blocks, seed, work / _STATE)
-        run.go(60 * minutes, steps, progress)
+        total = steps or 0
+        run.go(60 * minutes, steps, (lambda count: progress("healing", run.step, total)) if progress else None)
         replace_tensors(target, work, student, trained)
     return Healing(run.step, tuple(run.losses), time.perf_counter() - started)
 

@@ -1,13 +1,14 @@
 """What the pipeline asks of a method that compresses matrices, and of what it makes: quant/ and prune/ have them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 
 from squeeze.errors import SqueezeError
 
-__all__ = ["Compressed", "HessianError", "Method", "Result", "layer_error"]
+__all__ = ["Compressed", "HessianError", "JointMethod", "Method", "Result", "layer_error"]
 
 
 class HessianError(SqueezeError):
@@ -53,6 +54,15 @@ class Method(Protocol):
 
     def fallback(self) -> "Method":
         """What to do where there are no statistics, or none that can be used."""
+        ...
+
+
+@runtime_checkable
+class JointMethod(Method, Protocol):
+    """A method that compresses matrices that share their inputs together, where several have the same method."""
+
+    def compress_together(self, weights: Mapping[str, torch.Tensor], hessian: torch.Tensor) -> dict[str, Result[Any]]:
+        """weights: [O, I] each, by their modules' names in the block. Raises HessianError as `compress` does."""
         ...
 
 

@@ -10,7 +10,6 @@ needs no gradients and one forward pass, where curvature.py needs gradients and 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -18,10 +17,22 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from squeeze.errors import ModelError, SqueezeError
+from squeeze.model.calibration import Statistics
 from squeeze.model.network import find_blocks, weight_of
 from squeeze.prune.lowrank import WhitenedSVD
 
-__all__ = ["Example", "Predictor", "examples", "input_moments", "kind_of", "measure", "spearman", "spectral", "train"]
+__all__ = [
+    "Example",
+    "Predictor",
+    "examples",
+    "input_moments",
+    "input_statistics",
+    "kind_of",
+    "measure",
+    "spearman",
+    "spectral",
+    "train",
+]
 
 GRID = 8  # patches along each side
 KINDS = ("q", "k", "v", "o", "gate", "up", "down")
@@ -33,12 +44,14 @@ _EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class Example:
-    """One matrix. features: float32 [FEATURES, GRID, GRID]; layer: of which block; damage: measured nats a token."""
+    """One matrix. features: float32 [FEATURES, GRID, GRID]; layer: of which block; damage: measured nats a token;
+    model: in which model, the empty word for the one whose damage is to be predicted."""
 
     name: str
     layer: int
     features: torch.Tensor
     damage: float = 0.0
+    model: str = ""
 
 
 class Predictor(nn.Module):
@@ -131,17 +144,19 @@ def _statistics(patch: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     ])  # fmt: skip
 
 
-def input_moments(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """float32 [I, I]: the mean of x x^T for each linear module over tokens [N, L]."""
-    found: dict[str, torch.Tensor] = {}
-    last: list[Any] = [None, None]
+def input_statistics(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, Statistics]:
+    """The mean of x x^T, float32 [I, I], for each linear module over the inputs x that reach it when tokens [N, L] run,
+    and their number; none for a module that none reaches. Modules called with the same tensor share theirs."""
+    found: dict[str, Statistics] = {}
+    last: tuple[torch.Tensor | None, Statistics] = None, Statistics()
 
     def hook(name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
         def observe(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+            nonlocal last
             if args[0] is not last[0]:
-                x = args[0].reshape(-1, args[0].shape[-1]).float()
-                last[:] = args[0], x.T @ x / tokens.numel()
-            found[name] = found.get(name, 0) + last[1]
+                last = args[0], found.setdefault(name, Statistics())
+                last[1].add(args[0])
+            found[name] = last[1]
 
         return observe
 
@@ -153,7 +168,15 @@ def input_moments(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) 
     finally:
         for one in hooks:
             one.remove()
+    for statistics in {id(one): one for one in found.values()}.values():
+        statistics.finish()
     return found
+
+
+def input_moments(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Those means alone."""
+    seen = input_statistics(model, tokens, names)
+    return {name: one.hessian for name, one in seen.items() if one.hessian is not None}
 
 
 def examples(model: nn.Module, names: Sequence[str], moments: Mapping[str, torch.Tensor]) -> list[Example]:
@@ -220,23 +243,29 @@ def _from_block(
 
 
 def train(given: Sequence[Example], steps: int = 600, rate: float = 3e-3, seed: int = 0) -> Predictor:
-    """A predictor of the examples' damages, by the squared error of their logarithms. Raises SqueezeError where there
-    are fewer than two."""
+    """A predictor of the examples' damages, by the squared error of their logarithms; of those of other models, whose
+    losses lie on other scales, by that of their differences from the model's mean. Raises SqueezeError where there are
+    fewer than two."""
     if len(given) < 2:
         raise SqueezeError("a sensitivity predictor needs at least two measured matrices")
     features = torch.stack([one.features for one in given])
     targets = torch.tensor([max(one.damage, _EPSILON) for one in given]).log()
+    others = [[i for i, one in enumerate(given) if one.model == name] for name in {one.model for one in given} - {""}]
+    own = [i for i, one in enumerate(given) if not one.model] or list(range(len(given)))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         made = Predictor()
         made.mean.copy_(features.mean((0, 2, 3))[:, None, None])
         made.scale.copy_(features.std((0, 2, 3)).clamp(min=1e-3)[:, None, None])
-        made.layers[-1].bias.data.fill_(float(targets.mean()) - torch.tensor(float(GRID**2)).log())  # type: ignore[union-attr, operator]
+        made.layers[-1].bias.data.fill_(float(targets[own].mean()) - torch.tensor(float(GRID**2)).log())  # type: ignore[union-attr, operator]
         optimiser = torch.optim.AdamW(made.parameters(), lr=rate, weight_decay=0.1)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         for _ in range(steps):
             noisy = features + 0.1 * made.scale * torch.randn_like(features)
-            loss = (made.log_damage(noisy) - targets).square().mean()
+            error = made.log_damage(noisy) - targets
+            for alike in others:
+                error = error.index_add(0, torch.tensor(alike), -error[alike].mean().expand(len(alike)))
+            loss = error.square().mean()
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()

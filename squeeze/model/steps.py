@@ -179,19 +179,24 @@ class Factorize(Step):
     heal: float = 0.0
 
     def __post_init__(self) -> None:
-        from squeeze.factor.api import PLAN, make_method
+        from squeeze.factor.api import MODELS, make_method
 
-        if self.method != PLAN:
+        if self.method not in MODELS:
             make_method(self.method, self.keep)
 
+    @property
+    def dense(self) -> bool:
+        """Whether what it writes is read by every later step as it is."""
+        return self.method == "slicegpt"
+
     def joined(self, other: Step) -> Step | None:
-        return replace(self, **_grid_of(other, self)) if isinstance(other, Quantize) else None
+        return replace(self, **_grid_of(other, self)) if isinstance(other, Quantize) and not self.dense else None
 
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.factor.api import factorize
 
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        with _readable(out, at.then, "factors") as made:
+        with _readable(out, None if self.dense else at.then, "factors") as made:
             return factorize(source, out=made, **own, **at.options())
 
 

@@ -15,8 +15,8 @@ from typing import ClassVar, Self
 import torch
 
 from squeeze.errors import SqueezeError
-from squeeze.factor.form import Form
-from squeeze.factor.matrices import LowRank, Whole
+from squeeze.factor.form import Form, packed_mask
+from squeeze.factor.matrices import LowRank, Pivoted, Whole
 from squeeze.model.method import HessianError, Result
 from squeeze.prune.pivots import pivoted
 
@@ -170,14 +170,20 @@ class WhitenedSVD(Truncation):
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """Leaves a matrix whole; in a calibrated run it still makes up for errors before it."""
+    """Leaves a matrix whole; in a calibrated run it still makes up for errors before it. pivoted: stored in the form of
+    low rank with every row as a pivot, for experts, which must all be in one form."""
 
     name: ClassVar[str] = "dense"
     needs_hessian: ClassVar[bool] = False
 
+    pivoted: bool = False
+
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
         """As Method.compress."""
-        return Result(Whole(weight.contiguous()))
+        if not self.pivoted:
+            return Result(Whole(weight.contiguous()))
+        every = torch.ones(len(weight), dtype=torch.bool, device=weight.device)
+        return Result(Pivoted(packed_mask(every), weight.new_zeros(0, len(weight)), weight.contiguous()))
 
     def fallback(self) -> "Keep":
         return self

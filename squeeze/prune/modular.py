@@ -3,7 +3,8 @@
 MoDeGPT (Lin et al. 2024, arXiv 2408.09632) takes apart what lies between two matrices of a block: channels of the MLP
 (Nystrom), rotary pairs of queries and keys (CR), and the values of each head (SVD). Each function here ranks what there
 is to leave out, with the rise of the loss that a Curvature predicts for every number left out, and makes the pair for
-one of them. Matrices keep their shapes, and what is left out of them is 0: `Slice` stores the rest.
+one of them. Matrices keep their shapes, and what is left out of them is 0: `Slice` stores the rest. Published are
+`leverage` for channels and G = I elsewhere: factor/modegpt.py.
 
 Instead of ridge leverage scores channels go by backward elimination, each by what it costs once the remaining ones have
 made up for it (the optimal brain surgeon of Hassibi and Stork 1992 for columns, as ZipLM, Kurtic et al. 2023, arXiv
@@ -27,19 +28,22 @@ from squeeze.prune.lowrank import root
 __all__ = ["EditedCheckpoint", "Path", "Slice", "channels", "heads_of", "leverage", "rotary_pairs", "values"]
 
 _DAMPING = 1e-4
+_ARCHITECTURES = ("llama", "mistral", "qwen2", "mixtral", "qwen2_moe")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """Leaves out rows and columns that are all 0."""
+    """Leaves out rows and columns that are all 0. always: store a matrix without any in the same form."""
 
     name: ClassVar[str] = "sliced"
     needs_hessian: ClassVar[bool] = False
 
+    always: bool = False
+
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
         """As Method.compress."""
         rows, columns = (weight != 0).any(1), (weight != 0).any(0)
-        if rows.all() and columns.all():
+        if rows.all() and columns.all() and not self.always:
             return Result(Whole(weight.contiguous()))
         size = torch.tensor(weight.shape, dtype=torch.int32)
         return Result(Sliced(weight[rows][:, columns].contiguous(), packed_mask(rows), packed_mask(columns), size))
@@ -163,26 +167,28 @@ def without_pairs(
 @dataclass
 class HeadValues:
     """The values of one key head, rotated so that the first of them matter most. v: [size, H]; o: [O, heads, size] of
-    the query heads that read them; losses: float64 [size], what leaving out each costs, largest first; basis:
-    [size, size], whose product with v is the head's part of the matrix."""
+    the query heads that read them; losses: float64 [size], what leaving out each costs, largest first; basis, turn:
+    [size, size], inverses of each other: turn times the head's part of the matrix is v."""
 
     v: torch.Tensor
     o: torch.Tensor
     losses: torch.Tensor
     basis: torch.Tensor
+    turn: torch.Tensor
 
 
-def values(v: torch.Tensor, o: torch.Tensor, seen: Curvature, size: int) -> list[HeadValues]:
-    """Of each key head. v: [key heads * size, H] with its Curvature; o: [O, heads * size]."""
+def values(v: torch.Tensor, o: torch.Tensor, seen: Curvature, size: int, damping: float = 0.01) -> list[HeadValues]:
+    """Of each key head. v: [key heads * size, H] with its Curvature, whose outputs are damped; o: [O, heads * size]."""
     inner, _ = root(seen.inputs, _DAMPING)
     found = []
     for i, rows in enumerate(torch.split(v.double(), size)):
         span = slice(i * size, (i + 1) * size)
-        outer, inverse = root(seen.outputs[span, span], 0.01)
+        outer, inverse = root(seen.outputs[span, span], damping)
         left, singular, _ = torch.linalg.svd(outer.T @ rows @ inner, full_matrices=False)
         readers = o.double().view(len(o), len(v) // size, -1, size)[:, i]
         basis = inverse.T @ left  # rows = basis @ (left^T outer^T rows)
-        found.append(HeadValues(left.T @ outer.T @ rows, readers @ basis, 0.5 * singular.square(), basis))
+        turn = left.T @ outer.T
+        found.append(HeadValues(turn @ rows, readers @ basis, 0.5 * singular.square(), basis, turn))
     return found
 
 
@@ -194,26 +200,30 @@ def prices(head: HeadValues, held: Curvature, number: int) -> torch.Tensor:
 
 
 def with_values(
-    v: torch.Tensor, o: torch.Tensor, heads: list[HeadValues], ranks: list[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """v and o with only the first `ranks` values of each key head. Rows and columns are scaled alike."""
+    v: torch.Tensor, o: torch.Tensor, heads: list[HeadValues], ranks: list[int], bias: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """v, o and the bias of v with only the first `ranks` values of each key head. Rows and columns are scaled alike."""
     size = len(v) // len(heads)
     new_v, new_o = torch.zeros_like(v), torch.zeros_like(o)
+    new_bias = None if bias is None else torch.zeros_like(bias)
     columns = new_o.view(len(o), len(heads), -1, size)
     for i, (head, rank) in enumerate(zip(heads, ranks, strict=True)):
         scale = (head.v[:rank].norm(dim=1) / head.o[..., :rank].norm(dim=(0, 1)).clamp(min=1e-30)).sqrt()
         scale = scale.clamp(min=1e-30)
-        new_v[i * size : i * size + rank] = (head.v[:rank] / scale[:, None]).to(v.dtype)
+        kept = slice(i * size, i * size + rank)
+        new_v[kept] = (head.v[:rank] / scale[:, None]).to(v.dtype)
         columns[:, i, :, :rank] = (head.o[..., :rank] * scale).to(o.dtype)
-    return new_v, new_o
+        if bias is not None and new_bias is not None:
+            turned = head.turn[:rank] @ bias[i * size : (i + 1) * size].double()
+            new_bias[kept] = (turned / scale).to(bias.dtype)
+    return new_v, new_o, new_bias
 
 
 def heads_of(config: Mapping[str, Any]) -> int:
     """The size of a head. Raises ModelError where the architecture's pairs are not of Llama's kind."""
-    if config.get("model_type") not in ("llama", "mistral", "qwen2"):
-        raise ModelError(
-            f"pairs of matrices are taken apart in llama, mistral and qwen2, not {config.get('model_type')!r}"
-        )
+    if config.get("model_type") not in _ARCHITECTURES:
+        known = f"{', '.join(_ARCHITECTURES[:-1])} and {_ARCHITECTURES[-1]}"
+        raise ModelError(f"pairs of matrices are taken apart in {known}, not {config.get('model_type')!r}")
     return int(config.get("head_dim") or int(config["hidden_size"]) // int(config["num_attention_heads"]))
 
 
