@@ -11,7 +11,7 @@ from typing import Any
 from squeeze.errors import SqueezeError
 from squeeze.files import sync_folder
 
-__all__ = ["task_of", "work_folder"]
+__all__ = ["other_settings", "work_folder"]
 
 _TASK = "task.json"
 
@@ -35,7 +35,7 @@ def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | No
         described, text = folder / _TASK, json.dumps(task, default=str)
         same = described.is_file() and described.read_text() == text
         if resume and described.is_file() and not same:
-            raise SqueezeError(f"{target}: the run that was stopped had other settings; start anew without --resume")
+            raise SqueezeError(other_settings(target))
         if resume is False or not same:
             for path in folder.iterdir():
                 if path.name != "lock":
@@ -50,13 +50,10 @@ def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | No
     sync_folder(folder.parent)
 
 
-def task_of(target: Path, work: str) -> dict[str, Any] | None:
-    """The task of a run that was stopped, or is at work; None where there is none."""
-    try:
-        found: dict[str, Any] = json.loads((_place(target, work) / _TASK).read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    return found
+def other_settings(target: Path) -> str:
+    """What is said where a run cannot be gone on with."""
+    anew = "with -f and without --resume" if target.exists() else "without --resume"
+    return f"{target}: the run that was stopped had other settings; start anew {anew}"
 
 
 def _place(target: Path, work: str) -> Path:

@@ -23,7 +23,7 @@ from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.model.network import find_blocks
 from squeeze.packing import folder
 
-__all__ = ["Distillation", "Healing", "replace_tensors"]
+__all__ = ["Distillation", "Healing", "is_trained", "replace_tensors"]
 
 _SAVE_EVERY = 20  # steps
 
@@ -163,6 +163,11 @@ def replace_tensors(target: Path, work: Path, student: nn.Module, trained: dict[
     copy_other_files(target, made)
     _note(made)
     folder.move_into_place(made, target, overwrite=True)
+
+
+def is_trained(target: Path) -> bool:
+    """Whether replace_tensors has been at a folder."""
+    return bool((Checkpoint.open(target).config.get("quantization_config") or {}).get("healed"))
 
 
 def _note(made: Path) -> None:

@@ -30,16 +30,17 @@ def heal(
     batch: int = 4,
     blocks: float = 0.0,
     seed: int = 0,
+    resume: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Healing:
     """Fine-tune a factorised folder in place, which is replaced when all is done.
 
-    tokens: [N, L] sequences, in random order, as often as there is time. minutes: at most so long, the
-    saving aside; steps: or so many steps. rate: the largest step size of Adam; it rises for a tenth of the time and
-    falls to 0 with a cosine. batch: sequences a step. blocks: share of the time, or steps, in which the loss is that of
-    each block by itself. A run that was stopped goes on. Raises SqueezeError where the folder has no factors that
-    floats can heal.
+    tokens: [N, L] sequences, in random order, as often as there is time. minutes: at most so long, the saving aside;
+    steps: or so many steps. rate: the largest step size of Adam; it rises for a tenth of the time and falls to 0 with a
+    cosine. batch: sequences a step. blocks: share of the time, or steps, in which the loss is that of each block by
+    itself. A run that was stopped goes on; resume: it has to. Raises SqueezeError where that was of other settings, and
+    where the folder has no factors in floating point.
     """
     original, target = Path(original), Path(target)
     started = time.perf_counter()
@@ -50,7 +51,7 @@ def heal(
     teacher = load_model(original, torch.float32, device).requires_grad_(False)
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
     task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "blocks": blocks}
-    with work_folder(target, "healing", task) as work:
+    with work_folder(target, "healing", task, resume or None) as work:
         run = Distillation(student, teacher, trained, tokens, rate, batch, blocks, seed, work / _STATE)
         total = steps or 0
         run.go(60 * minutes, steps, (lambda count: progress("healing", run.step, total)) if progress else None)

@@ -13,13 +13,13 @@ from torch import nn
 from squeeze.errors import SqueezeError
 from squeeze.model.calibration import calibration_name, calibration_tokens
 from squeeze.model.checkpoint import Checkpoint, saved
+from squeeze.model.distil import is_trained
 from squeeze.model.method import Method
 from squeeze.model.pipeline import Progress, Writer, compress
 from squeeze.model.report import NAME as REPORT
 from squeeze.model.report import Report
-from squeeze.model.work import stamps
 from squeeze.packing import folder
-from squeeze.work import task_of
+from squeeze.work import other_settings
 
 __all__ = ["Run", "Source", "takes_models"]
 
@@ -66,11 +66,11 @@ class Run:
         paths = {name: Path(found[name]) for name in ("source", "out")}
         return cls(**{**found, **paths, "ignore": tuple(found["ignore"])})
 
-    def open(self, training: str | None = None) -> Checkpoint:
-        """The checkpoint. training: as `stopped_in` has it. Raises SqueezeError where it is none, or `out` may not be
+    def open(self, waits: Report | None = None) -> Checkpoint:
+        """The checkpoint. waits: what `waiting` found. Raises SqueezeError where it is none, or `out` may not be
         written."""
         checkpoint = Checkpoint.open(self.source)
-        if training is None or not self.stopped_in(training):
+        if waits is None:
             folder.check_target(self.source, self.out, self.overwrite)
         return checkpoint
 
@@ -114,22 +114,17 @@ class Run:
             progress=self.progress,
         )
 
-    def stopped_in(self, training: str) -> bool:
-        """Whether to go on with a training of `out`, which is written already. training: the name of its work folder,
-        such as "recovering"."""
-        return self.resume and (self.out / REPORT).is_file() and task_of(self.out, training) is not None
-
-    def check_stopped(self, training: str, method: Method, settings: Mapping[str, Any], **task: Any) -> None:
-        """Raises SqueezeError where `out`, or the training of it that was stopped, is another run's. method, settings:
-        as `compress` has them; task: what the training's own task says, as far as this run knows it."""
+    def waiting(self, method: str, settings: Mapping[str, Any]) -> Report | None:
+        """With `resume`, the report of an `out` that is written and was to be trained when the run was stopped, as
+        these settings have it; None where there is no such folder. Raises SqueezeError where its settings are
+        others."""
+        if not self.resume or not (self.out / REPORT).is_file() or is_trained(self.out):
+            return None
         report = Report.from_json(json.loads((self.out / REPORT).read_text()))
-        found = task_of(self.out, training) or {}
-        task |= {"original": stamps(self.source), "target": stamps(self.out)}
-        same = report.method == method.name and report.settings == _as_json(settings)
-        if not same or {name: found.get(name) for name in task} != _as_json(task):
-            raise SqueezeError(
-                f"{self.out}: the run that was stopped had other settings; start anew with -f and without --resume"
-            )
+        same = report.method == method and report.settings == _as_json(settings)
+        if not same or Path(report.source).resolve() != self.source.resolve():
+            raise SqueezeError(other_settings(self.out))
+        return report
 
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from squeeze.model.pipeline import Progress, Writer
 from squeeze.model.report import NAME as REPORT
 from squeeze.model.report import Report
 from squeeze.model.run import Run, Source, takes_models
-from squeeze.model.work import digest
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod
 from squeeze.prune.pattern import Pattern
@@ -30,7 +29,6 @@ from squeeze.quant.gptq import GPTQ
 __all__ = ["METHODS", "make_method", "prune", "recovered"]
 
 METHODS: dict[str, type[PruningMethod]] = {"magnitude": Magnitude, "wanda": Wanda, "sparsegpt": SparseGPT, "slim": SLiM}
-RECOVERING = "recovering"  # the work folder of retrain.py
 
 
 @takes_models
@@ -65,23 +63,22 @@ def prune(
             "recovery takes neither quantised weights nor a dense folder: let a recipe prune, recover and then quantize"
         )
     run, calibrated = Run.of(locals()), method.needs_hessian
-    checkpoint = run.open(RECOVERING if recover else None)
-    tokens = run.tokens() if calibrated or permute or recover else None
     settings = _settings(method)
-    if tokens is not None:
+    if calibrated or permute or recover:
         settings |= {"permute": True} if permute else {}
         settings |= run.described()
-    if recover and run.stopped_in(RECOVERING):
-        run.check_stopped(RECOVERING, method, settings, tokens=digest(tokens), minutes=recover, seed=seed)
-    else:
+    report = run.waiting(method.name, settings) if recover else None
+    checkpoint = run.open(report)
+    tokens = run.tokens() if calibrated or permute or recover else None
+    if report is None:
         if permute and tokens is not None:
             checkpoint = PermutedCheckpoint.of(checkpoint, input_squares(checkpoint, tokens, device), method.pattern)
         writer, seen = _writer(dense, method, checkpoint), tokens if calibrated else None
         report = run.compress(checkpoint, method, writer, settings, seen, corrects=method.corrects)
-        if not recover:
-            return report
+    if not recover:
+        return report
     more: dict[str, Any] = {"calibration": tokens, "seed": seed, "device": device, "progress": progress}
-    return recovered(run.source, run.out, minutes=recover, **more)
+    return recovered(run.source, run.out, minutes=recover, resume=resume, **more)
 
 
 def recovered(

@@ -102,6 +102,7 @@ def recover(
     rate: float | None = None,
     batch: int = 1,
     seed: int = 0,
+    resume: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Healing:
@@ -109,8 +110,9 @@ def recover(
 
     tokens: [N, L] sequences, in random order. minutes: of training, at most; steps: or so many steps. rank: of what is
     added to each matrix; None trains all weights kept, which learns faster and takes three times their memory besides.
-    rate: the largest step size of Adam, None for the one that goes with it; batch: sequences a step. Raises
-    SqueezeError where the folder has no sparse weights in floating point.
+    rate: the largest step size of Adam, None for the one that goes with it; batch: sequences a step. A run that was
+    stopped goes on; resume: it has to. Raises SqueezeError where that was of other settings, and where the folder has
+    no sparse weights in floating point.
     """
     original, target = Path(original), Path(target)
     started = time.perf_counter()
@@ -124,7 +126,7 @@ def recover(
     teacher = load_model(original, torch.float32, device).requires_grad_(False)
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
     task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "rank": rank}
-    with work_folder(target, "recovering", task) as work:
+    with work_folder(target, "recovering", task, resume or None) as work:
         run = Distillation(student, teacher, {**trained, **norms}, tokens, rate, batch, 0.0, seed, work / "state.pt")
         total = steps or 0
         run.go(60 * minutes, steps, (lambda count: progress("recovery", run.step, total)) if progress else None)
