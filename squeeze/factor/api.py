@@ -106,7 +106,7 @@ def factorize(
     asked.check(heal)
     calibrated = asked.needs_tokens or heal > 0
     settings = asked.settings() | (run.described() if calibrated else {})
-    report = run.waiting(asked.one().name, settings) if heal else None
+    report = run.waiting(asked.wrapped(asked.one()).name, settings) if heal else None
     checkpoint = run.open(report)
     tokens = run.tokens() if calibrated else None
     if report is None and method == SLICED:
@@ -189,7 +189,7 @@ def _factorised(
         edits = _edits(run, asked, checkpoint, tokens)
         methods, checkpoint = edits.methods, edits.applied(checkpoint)
         described |= {"plan": edits.as_json()} if isinstance(edits, Plan) else {}
-    paired = asked.method == PAIRED  # which are as they were made
+    paired = asked.method == PAIRED  # whose pairs stay as they were made
     return run.compress(
         checkpoint,
         asked.wrapped(asked.one()),
@@ -206,9 +206,8 @@ def _edits(run: Run, asked: Asked, checkpoint: Checkpoint, tokens: torch.Tensor)
         return modegpt(checkpoint, tokens, asked.keep, ignore=asked.ignore, device=run.device)
     if (asked.bits or asked.outliers) and any(map(is_expert, checkpoint.files)):
         raise SqueezeError("a plan for experts has neither --bits nor --outliers, with which their forms would differ")
-    few = max(1, min(_CURVATURE_TOKENS // tokens.shape[1], len(tokens)))
     return make_plan(
-        *(checkpoint, tokens[:few]),
+        *(checkpoint, tokens[: max(1, _CURVATURE_TOKENS // tokens.shape[1])]),
         keep=asked.keep if asked.target_bytes is None else None,
         target_bytes=asked.target_bytes,
         pairs=asked.pairs,
