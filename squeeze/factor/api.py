@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
 
 from squeeze.errors import SqueezeError
 from squeeze.factor import METHOD, VERSION
@@ -17,14 +16,15 @@ from squeeze.factor.form import Form
 from squeeze.factor.modegpt import modegpt
 from squeeze.factor.plan import Plan, make_plan
 from squeeze.factor.slicegpt import slicegpt
-from squeeze.model.calibration import calibration_name, calibration_tokens
-from squeeze.model.checkpoint import Checkpoint, saved
+from squeeze.model.checkpoint import Checkpoint
+from squeeze.model.heal import HEALING
 from squeeze.model.heal import heal as healed
 from squeeze.model.method import Method
-from squeeze.model.pipeline import Progress, Writer, compress
+from squeeze.model.pipeline import Progress, Writer
 from squeeze.model.report import NAME as REPORT
 from squeeze.model.report import Report
-from squeeze.packing import folder
+from squeeze.model.run import Run, Source, takes_models
+from squeeze.model.work import digest
 from squeeze.prune.block_lowrank import BLAST, Monarch
 from squeeze.prune.lowrank import ASVD, SVD, Keep, Truncation, WhitenedSVD
 from squeeze.prune.outliers import Quantised, WithOutliers
@@ -67,8 +67,9 @@ def writer(settings: Mapping[str, Any], dtype: torch.dtype) -> Writer:
     return Writer("factorised", tensors, config)
 
 
+@takes_models
 def factorize(
-    source: Path | str | nn.Module,
+    source: Source,
     method: str | Method = PLAN,
     *,
     out: Path | str,
@@ -104,28 +105,25 @@ def factorize(
     that was stopped, also while it healed.
     Raises SqueezeError for all that a user can mend; then nothing is written.
     """
-    if isinstance(source, nn.Module):
-        given = {name: value for name, value in locals().items() if name not in ("source", "method")}
-        with saved(source, Path(out)) as made:
-            return factorize(made, method, **given)
-    source, out = Path(source), Path(out)
-    checkpoint = Checkpoint.open(source)
     asked = Asked(method, keep, target_bytes, tuple(families), pairs, outliers, bits, group_size, tuple(ignore))
     asked.check(heal)
-    settings = asked.settings()
-    seen = {"samples": samples, "sequence_length": sequence_length, "seed": seed, "correction": correction}
+    run, settings, tokens = Run.of(locals()), asked.settings(), None
+    checkpoint = run.open(HEALING if heal else None)
     if asked.needs_tokens or heal:
-        settings |= {**seen, "calibration": calibration_name(calibration)}
-    report = _finished(source, out, settings, overwrite) if resume and heal else None
-    if report is None:
-        folder.check_target(source, out, overwrite)
-    tokens = None
-    if asked.needs_tokens or heal:
-        tokens = calibration_tokens(source, calibration, samples, sequence_length, seed, device)
-    if report is None:
-        run = Run(source, out, settings, tokens, seed, resume, overwrite, device, progress)
-        report = run.sliced(keep) if method == SLICED else run.factorised(asked, checkpoint, correction)
-    return report if tokens is None or not heal else _healed(report, source, out, tokens, heal, device, progress)
+        tokens = run.tokens()
+        settings |= run.described()
+    if heal and run.stopped_in(HEALING):
+        run.check_stopped(HEALING, asked.wrapped(asked.one()), settings, tokens=digest(tokens), minutes=heal)
+    elif method == SLICED:
+        assert tokens is not None
+        more: dict[str, Any] = {"settings": settings, "resume": resume, "overwrite": overwrite}
+        return slicegpt(run.source, run.out, tokens, keep, **more, device=device, progress=progress)
+    else:
+        report = _factorised(run, asked, checkpoint, settings, tokens)
+        if not heal:
+            return report
+    assert tokens is not None
+    return _healed(run, tokens, heal)
 
 
 @dataclass(frozen=True)
@@ -184,105 +182,56 @@ class Asked:
         return cast(Method, Quantised(method, GPTQ(bits=self.bits, group_size=self.group_size)))
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run over a checkpoint: the options of `factorize` of these names."""
-
-    source: Path
-    out: Path
-    settings: dict[str, Any]
-    tokens: torch.Tensor | None
-    seed: int
-    resume: bool
-    overwrite: bool
-    device: str
-    progress: Progress | None
-
-    def sliced(self, keep: float) -> Report:
-        assert self.tokens is not None
-        return slicegpt(self.source, self.out, self.tokens, keep, **self._shared())
-
-    def factorised(self, asked: Asked, checkpoint: Checkpoint, correction: float) -> Report:
-        """Block by block."""
-        described, methods = dict(self.settings), {}
-        edits = self._edits(asked, checkpoint)
-        if edits is not None:
-            methods, checkpoint = edits.methods, edits.applied(checkpoint)
-            described |= {"plan": edits.as_json()} if isinstance(edits, Plan) else {}
-        one = asked.wrapped(asked.one())
-        calibrated = asked.method != PAIRED or bool(asked.bits)  # pairs at one ratio are as they were made
-        tokens = self.tokens if calibrated else None
-        return compress(
-            *(self.source, self.out, one, writer(described, checkpoint.float_type())),
-            tokens=tokens,
-            methods={name: asked.wrapped(method) for name, method in methods.items()},
-            correction=correction if tokens is not None and asked.method != PAIRED else 0.0,
-            ignore=asked.ignore,
-            checkpoint=checkpoint,
-            **self._shared(),
-        )
-
-    def _edits(self, asked: Asked, checkpoint: Checkpoint) -> Edits | None:
-        """What is decided on before the pass over the blocks."""
-        if asked.method not in MODELS:
-            return None
-        assert self.tokens is not None
-        if asked.method == PAIRED:
-            return modegpt(checkpoint, self.tokens, asked.keep, ignore=asked.ignore, device=self.device)
-        if (asked.bits or asked.outliers) and any(map(is_expert, checkpoint.files)):
-            raise SqueezeError(
-                "a plan for experts has neither --bits nor --outliers, with which their forms would differ"
-            )
-        few = max(1, min(_CURVATURE_TOKENS // self.tokens.shape[1], len(self.tokens)))
-        return make_plan(
-            *(checkpoint, self.tokens[:few]),
-            keep=asked.keep if asked.target_bytes is None else None,
-            target_bytes=asked.target_bytes,
-            pairs=asked.pairs,
-            shared=not asked.bits,
-            families={name: partial(make_method, name) for name in asked.families},
-            dtype=checkpoint.float_type(),
-            ignore=asked.ignore,
-            seed=self.seed,
-            device=self.device,
-            progress=self.progress,
-        )
-
-    def _shared(self) -> dict[str, Any]:
-        names = ("settings", "resume", "overwrite", "device", "progress")
-        return {name: getattr(self, name) for name in names}
-
-
-def _finished(source: Path, out: Path, settings: Mapping[str, Any], overwrite: bool) -> Report | None:
-    """The report of a folder that is factorised already, and waits to be healed; None where there is no such folder, or
-    another that may be overwritten. Raises SqueezeError where it may not."""
-    if not (out / REPORT).is_file():
-        return None
-    report = Report.from_json(json.loads((out / REPORT).read_text()))
-    config = Checkpoint.open(out).config.get("quantization_config") or {}
-    healed_already = bool(config.get("healed"))
-    same = json.loads(json.dumps(settings)) == report.settings
-    if not healed_already and same and Path(report.source).resolve() == source.resolve():
-        return report
-    if overwrite:
-        return None
-    state = "is finished and healed" if healed_already else "was made with other settings"
-    raise SqueezeError(f"{out}: {state}; use -f to start anew")
-
-
-def _healed(
-    report: Report,
-    source: Path,
-    out: Path,
-    tokens: torch.Tensor,
-    minutes: float,
-    device: str,
-    progress: Progress | None,
+def _factorised(
+    run: Run, asked: Asked, checkpoint: Checkpoint, settings: Mapping[str, Any], tokens: torch.Tensor | None
 ) -> Report:
-    done = healed(source, out, tokens, minutes=minutes, device=device, progress=progress)
-    report.settings = {**report.settings, "healing": f"{done.steps} steps"}
+    """Block by block."""
+    described, methods = dict(settings), {}
+    if asked.method in MODELS:
+        assert tokens is not None
+        edits = _edits(run, asked, checkpoint, tokens)
+        methods, checkpoint = edits.methods, edits.applied(checkpoint)
+        described |= {"plan": edits.as_json()} if isinstance(edits, Plan) else {}
+    published = asked.method == PAIRED  # its pairs stay as they were made
+    return run.compress(
+        checkpoint,
+        asked.wrapped(asked.one()),
+        writer(described, checkpoint.float_type()),
+        settings,
+        None if published and not asked.bits else tokens,
+        methods={name: asked.wrapped(method) for name, method in methods.items()},
+        corrects=not published,
+    )
+
+
+def _edits(run: Run, asked: Asked, checkpoint: Checkpoint, tokens: torch.Tensor) -> Edits:
+    """What is decided on before the pass over the blocks."""
+    if asked.method == PAIRED:
+        return modegpt(checkpoint, tokens, asked.keep, ignore=asked.ignore, device=run.device)
+    if (asked.bits or asked.outliers) and any(map(is_expert, checkpoint.files)):
+        raise SqueezeError("a plan for experts has neither --bits nor --outliers, with which their forms would differ")
+    return make_plan(
+        *(checkpoint, tokens[: max(1, _CURVATURE_TOKENS // tokens.shape[1])]),
+        keep=asked.keep if asked.target_bytes is None else None,
+        target_bytes=asked.target_bytes,
+        pairs=asked.pairs,
+        shared=not asked.bits,
+        families={name: partial(make_method, name) for name in asked.families},
+        dtype=checkpoint.float_type(),
+        ignore=asked.ignore,
+        seed=run.seed,
+        device=run.device,
+        progress=run.progress,
+    )
+
+
+def _healed(run: Run, tokens: torch.Tensor, minutes: float) -> Report:
+    """Heal what has been written, and report what it has become."""
+    report = Report.from_json(json.loads((run.out / REPORT).read_text()))
+    done = healed(run.source, run.out, tokens, minutes=minutes, device=run.device, progress=run.progress)
+    report.settings |= {"healing": f"{done.steps} steps"}
     report.seconds = round(report.seconds + done.seconds, 3)
-    report.write(out)
+    report.write(run.out)
     return report
 
 

@@ -14,7 +14,9 @@ from squeeze.model.pipeline import Progress
 from squeeze.model.work import digest, stamps
 from squeeze.work import work_folder
 
-__all__ = ["Healing", "heal"]
+__all__ = ["HEALING", "Healing", "heal"]
+
+HEALING = "healing"  # of its work folder
 
 _STATE = "state.pt"
 
@@ -50,7 +52,7 @@ def heal(
     teacher = load_model(original, torch.float32, device).requires_grad_(False)
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
     task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "blocks": blocks}
-    with work_folder(target, "healing", task) as work:
+    with work_folder(target, HEALING, task) as work:
         run = Distillation(student, teacher, trained, tokens, rate, batch, blocks, seed, work / _STATE)
         total = steps or 0
         run.go(60 * minutes, steps, (lambda count: progress("healing", run.step, total)) if progress else None)
