@@ -14,7 +14,9 @@ from squeeze.model.pipeline import Progress
 from squeeze.model.work import digest, stamps
 from squeeze.work import work_folder
 
-__all__ = ["Healing", "heal"]
+__all__ = ["HEALING", "Healing", "heal"]
+
+HEALING = "healing"  # of its work folder
 
 _STATE = "state.pt"
 
