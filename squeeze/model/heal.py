@@ -14,9 +14,7 @@ from squeeze.model.pipeline import Progress
 from squeeze.model.work import digest, stamps
 from squeeze.work import work_folder
 
-__all__ = ["HEALING", "Healing", "heal"]
-
-HEALING = "healing"  # of its work folder
+__all__ = ["Healing", "heal"]
 
 _STATE = "state.pt"
 
