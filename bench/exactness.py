@@ -37,6 +37,7 @@ import hashlib, json, sys, time
 from pathlib import Path
 import squeeze
 from squeeze.codecs import container, lanes
+from squeeze.codecs.index import read_index
 job = json.loads(sys.argv[1])
 lanes._ROWS = job["rows"] or lanes._ROWS
 source, target, other = (Path(job[name]) for name in ("source", "target", "other"))
@@ -48,7 +49,7 @@ middle = time.perf_counter()
 decodes = squeeze.decompress(other.read_bytes(), **options) == data
 end = time.perf_counter()
 with target.open("rb") as file:
-    codecs = sorted({block.codec for stream in container.read_index(file) for block in stream.blocks})
+    codecs = sorted({block.codec for stream in read_index(file) for block in stream.blocks})
 coded = target.read_bytes()
 print(json.dumps({"sha256": hashlib.sha256(coded).hexdigest(), "coded_size": len(coded), "codecs": codecs,
     "decodes": decodes, "compress_seconds": round(middle - begin, 2), "decompress_seconds": round(end - middle, 2)}))

@@ -23,7 +23,7 @@ from squeeze.prune import commands as pruning
 
 if TYPE_CHECKING:
     from squeeze.codecs.compressor import Totals
-    from squeeze.codecs.container import Stream
+    from squeeze.codecs.index import Stream
 
 _SLOW = 60  # seconds of estimated work above which a run begins with a word about it
 _PIECE = 1 << 20
@@ -272,7 +272,7 @@ def list_command(**common: Any) -> None:
 
     Example: squeeze list -v report.txt.sqz
     """
-    from squeeze.codecs.container import read_index
+    from squeeze.codecs.index import read_index
 
     if "-" in (common["files"] or ("-",)):
         raise click.UsageError("list takes files: it reads their ends first")

@@ -192,7 +192,7 @@ def size_of(source: BinaryIO) -> int | None:
 
 
 def raw_size_of(source: BinaryIO) -> int | None:
-    from squeeze.codecs.container import read_index
+    from squeeze.codecs.index import read_index
 
     if not source.seekable():
         return None

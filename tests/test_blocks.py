@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import squeeze
-from squeeze.codecs import blocks, container
+from squeeze.codecs import blocks
 from squeeze.codecs.blocks import WINDOW
+from squeeze.codecs.index import read_index
 from tests import inputs
 
 
@@ -78,5 +79,5 @@ def test_the_call_filter_makes_calls_of_one_function_alike():
 def test_machine_code_goes_through_the_filter():
     data = inputs.machine_code(3_000)
     coded = squeeze.compress(data, 2)
-    assert container.read_index(io.BytesIO(coded))[0].blocks[0].content == "executable"
+    assert read_index(io.BytesIO(coded))[0].blocks[0].content == "executable"
     assert squeeze.decompress(coded) == data

@@ -9,6 +9,7 @@ import xxhash
 import squeeze
 from squeeze.codecs import container
 from squeeze.codecs.compressor import compress_stream, decompress_stream
+from squeeze.codecs.index import index_bytes, read_index, read_index_before
 from squeeze.errors import DamagedError, FormatError, TruncatedError
 from tests import inputs
 
@@ -31,7 +32,7 @@ def block_of(kind, raw, payload):
 
 
 def test_the_index_tells_everything_without_decoding(coded):
-    (stream,) = container.read_index(io.BytesIO(coded))
+    (stream,) = read_index(io.BytesIO(coded))
     assert stream.header == {"level": 1, "numerics": 1}
     assert (stream.raw_size, stream.coded_size) == (len(DATA), len(coded))
     assert stream.checksum == xxhash.xxh3_64_intdigest(DATA)
@@ -43,7 +44,7 @@ def test_the_index_tells_everything_without_decoding(coded):
 
 
 def test_offsets_of_concatenated_streams_count_on(coded):
-    streams = container.read_index(io.BytesIO(coded + coded))
+    streams = read_index(io.BytesIO(coded + coded))
     assert [stream.offset for stream in streams] == [0, len(coded)]
     assert streams[1].blocks[0].raw_offset == len(DATA)
 
@@ -54,7 +55,7 @@ def test_every_truncation_is_named(coded):
         with pytest.raises(error):
             squeeze.decompress(coded[:length])
         with pytest.raises(FormatError):
-            container.read_index(io.BytesIO(coded[:length]))
+            read_index(io.BytesIO(coded[:length]))
 
 
 def test_no_flipped_bit_gives_wrong_data(coded):
@@ -173,12 +174,12 @@ def test_claimed_lengths_take_no_memory():
 
 
 def test_an_index_that_lies_is_noticed(coded):
-    index, start = container.read_index_before(io.BytesIO(coded), len(coded))
-    size = len(container.index_bytes(index))
+    index, start = read_index_before(io.BytesIO(coded), len(coded))
+    size = len(index_bytes(index))
     index.entries[0] = (index.entries[0][0] + 1, index.entries[0][1])
-    lying = coded[:-size] + container.index_bytes(index)
+    lying = coded[:-size] + index_bytes(index)
     assert start == 0
-    for read in (squeeze.decompress, lambda data: container.read_index(io.BytesIO(data))):
+    for read in (squeeze.decompress, lambda data: read_index(io.BytesIO(data))):
         with pytest.raises(DamagedError, match="the index does not agree with"):
             read(lying)
 

@@ -15,6 +15,7 @@ import squeeze
 from squeeze import cli
 from squeeze.codecs import coding, container, lanes, levels
 from squeeze.codecs.compressor import compress_stream, decompress_stream
+from squeeze.codecs.index import read_index
 from squeeze.lm import models
 from tests import inputs, tiny_models
 from tests.test_fuzz import mutate
@@ -82,7 +83,7 @@ def preset(size: int, count: int | None = None, window: int | None = None) -> le
 
 
 def codecs_of(coded: bytes) -> list[str]:
-    return [block.codec for stream in container.read_index(io.BytesIO(coded)) for block in stream.blocks]
+    return [block.codec for stream in read_index(io.BytesIO(coded)) for block in stream.blocks]
 
 
 @pytest.mark.parametrize("case", BYTES)
@@ -158,7 +159,7 @@ def test_text_goes_through_the_model(folder, only_tokenwise, level):
     assert codecs_of(coded) == ["tokenwise"]
     assert squeeze.compress(TEXT, level, model=folder, threads=2) == coded
     identity = models.find(folder).identity
-    header = container.read_index(io.BytesIO(coded))[0].header
+    header = read_index(io.BytesIO(coded))[0].header
     assert header == {"level": level, "model": "tiny", "numerics": 1, "weights": identity[:32]}
     assert squeeze.decompress(coded, threads=2, model=folder) == squeeze.decompress(coded) == TEXT
 
@@ -225,7 +226,7 @@ def test_cut_files_raise_and_give_nothing(coded):
 
 def test_damaged_layouts(coded):
     """What a payload begins with: content, entries, lanes, window, lengths. Only the block's checksum covers it."""
-    block = container.read_index(io.BytesIO(coded))[0].blocks[0]
+    block = read_index(io.BytesIO(coded))[0].blocks[0]
     source = io.BytesIO(coded)
     source.seek(block.coded_offset)
     header = container.read_block_header(source)
@@ -270,7 +271,7 @@ def forged(coded: bytes, **changes: object) -> bytes:
 
 
 def test_headers_that_name_another_model_or_too_little(coded):
-    weights = container.read_index(io.BytesIO(coded))[0].header["weights"]
+    weights = read_index(io.BytesIO(coded))[0].header["weights"]
     with pytest.raises(squeeze.ModelError):
         squeeze.decompress(forged(coded, weights="0" * 32))
     for changes in ({"weights": None}, {"model": None}, {"weights": 5}, {"model": 5}, {"more": 1}, {"level": 3}):
@@ -294,7 +295,7 @@ def elsewhere(tmp_path, monkeypatch) -> None:
 
 
 def test_a_missing_model_is_named(coded, folder, elsewhere):
-    weights = container.read_index(io.BytesIO(coded))[0].header["weights"]
+    weights = read_index(io.BytesIO(coded))[0].header["weights"]
     expected = (
         f"the file needs the language model 'tiny' ({weights[:12]}), which is not here: name it with --model PATH"
     )
@@ -387,7 +388,7 @@ def test_an_interruption_ends_the_work_and_its_threads(folder, only_tokenwise, t
 
 def test_damage_ends_the_threads(coded):
     running = threading.active_count()
-    block = container.read_index(io.BytesIO(coded))[0].blocks[0]
+    block = read_index(io.BytesIO(coded))[0].blocks[0]
     for at in range(40, block.coded_length, 50):
         damaged = bytearray(coded)
         damaged[block.coded_offset + at] ^= 0x55
@@ -403,7 +404,7 @@ def test_random_access(coded):
 
 
 def test_salvage(coded):
-    blocks = container.read_index(io.BytesIO(coded))[0].blocks
+    blocks = read_index(io.BytesIO(coded))[0].blocks
     damaged = bytearray(coded)
     damaged[blocks[0].coded_offset + blocks[0].coded_length // 2] ^= 1
     sink = io.BytesIO()

@@ -14,6 +14,7 @@ from squeeze.codecs import container, levels, prior, training
 from squeeze.codecs.bitmodels import integers
 from squeeze.codecs.coding import Coding
 from squeeze.codecs.compressor import compress_stream, decompress_stream
+from squeeze.codecs.index import read_index
 from squeeze.errors import DamagedError, FormatError, LevelError, PriorError, TruncatedError
 from tests import inputs
 
@@ -56,7 +57,7 @@ def test_a_record_costs_less_than_half_and_next_to_no_header(known):
         coded = squeeze.compress(record, prior=known)
         assert squeeze.decompress(coded, prior=known) == record
         assert len(coded) < len(squeeze.compress(record, 4)) / 2
-        payload = container.read_index(io.BytesIO(coded))[0].blocks[0].payload_length
+        payload = read_index(io.BytesIO(coded))[0].blocks[0].payload_length
         assert len(coded) == payload + SHORT_BYTES
 
 
@@ -96,7 +97,7 @@ def test_long_files_have_blocks_and_an_index(known):
     data = b"\n".join(records(700, 3))
     assert len(data) > container.MAX_SHORT
     coded = squeeze.compress(data, prior=known)
-    (stream,) = container.read_index(io.BytesIO(coded))
+    (stream,) = read_index(io.BytesIO(coded))
     assert (stream.short, stream.header["prior"]) == (False, known.identity[:32])
     assert squeeze.decompress(coded, prior=known) == data
     with pytest.raises(PriorError, match=f"the file needs the prior {known.identity[:8]}: name it with --prior"):
@@ -153,7 +154,7 @@ def test_streams_of_both_forms_may_follow_each_other(known, short):
     for parts in ([short, long], [long, short], [short, short], [long, short, long]):
         data, raw = b"".join(parts), b"".join(RECORDS[0] if part is short else inputs.words(400) for part in parts)
         assert squeeze.decompress(data, prior=known) == raw
-        streams = container.read_index(io.BytesIO(data))
+        streams = read_index(io.BytesIO(data))
         assert [stream.short for stream in streams] == [part is short for part in parts]
         with squeeze.open(io.BytesIO(data), prior=known) as file:
             file.seek(100)
@@ -184,7 +185,7 @@ def test_every_truncation_of_a_short_stream_is_named(known, short):
         with pytest.raises(TruncatedError):
             squeeze.decompress(short[:length], prior=known)
         with pytest.raises(TruncatedError):
-            container.read_index(io.BytesIO(short[:length]))
+            read_index(io.BytesIO(short[:length]))
 
 
 def test_lengths_that_are_impossible_take_no_memory(known):

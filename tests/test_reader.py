@@ -9,6 +9,7 @@ import pytest
 import squeeze
 from squeeze.codecs import compressor, container
 from squeeze.codecs.compressor import compress_stream, decompress_stream
+from squeeze.codecs.index import Index, index_bytes, read_index
 from tests import inputs
 
 DATA = inputs.words(2_000) + inputs.random_bytes(3_000) + inputs.words(4_000, seed=3)
@@ -71,7 +72,7 @@ def test_opening_what_is_no_sqz_file_closes_it(tmp_path):
 
 
 def test_damage_is_noticed_where_it_is_read_and_only_there(coded):
-    blocks = container.read_index(io.BytesIO(coded))[0].blocks
+    blocks = read_index(io.BytesIO(coded))[0].blocks
     for hurt in blocks:
         damaged = bytearray(coded)
         damaged[hurt.coded_offset + hurt.coded_length // 2] ^= 16
@@ -97,7 +98,7 @@ def test_salvage_of_an_undamaged_file_is_the_file(coded):
 
 def test_damage_stays_in_its_block(coded):
     """Payload, block header and stream header: whatever is hit, the other blocks come back in their places."""
-    stream = container.read_index(io.BytesIO(coded))[0]
+    stream = read_index(io.BytesIO(coded))[0]
     for hurt in stream.blocks:
         for at in (hurt.coded_offset, hurt.coded_offset + hurt.coded_length // 2):
             damaged = bytearray(coded)
@@ -112,7 +113,7 @@ def test_damage_stays_in_its_block(coded):
 
 
 def test_a_cut_file_gives_all_whole_blocks(coded):
-    blocks = container.read_index(io.BytesIO(coded))[0].blocks
+    blocks = read_index(io.BytesIO(coded))[0].blocks
     hurt = blocks[-1]
     restored, damage = salvage(coded[: hurt.coded_offset + 20])
     assert restored == DATA[: hurt.raw_offset]
@@ -128,7 +129,7 @@ def test_salvage_restores_what_stands_before_foreign_bytes(coded, junk):
 
 def test_salvage_writes_no_more_than_blocks_can_hold():
     header = container.header_bytes({})
-    lying = header + container.index_bytes(container.Index(len(header), [(1 << 62, 0)], 0))
+    lying = header + index_bytes(Index(len(header), [(1 << 62, 0)], 0))
     assert salvage(lying)[0] == b""
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import squeeze
 from squeeze.codecs import container, levels
 from squeeze.codecs.compressor import compress_stream, decompress_stream
+from squeeze.codecs.index import read_index
 from tests import inputs
 
 BYTEWISE = [level for level in levels.AVAILABLE if level not in levels.TOKENWISE]  # the others: test_lanes.py
@@ -88,7 +89,7 @@ def test_incompressible_input_grows_by_at_most_64_bytes_however_many_blocks_it_i
     data = inputs.random_bytes(300_000)
     coded = compress_in_blocks(data, level=1, block_size=10_000)
     assert len(coded) <= len(data) + 64
-    assert [block.codec for block in container.read_index(io.BytesIO(coded))[0].blocks] == ["stored"]
+    assert [block.codec for block in read_index(io.BytesIO(coded))[0].blocks] == ["stored"]
 
 
 def test_many_small_blocks_that_hardly_shrink_do_not_add_up():

@@ -20,6 +20,7 @@ import xxhash
 from squeeze.codecs import blocks, container, levels
 from squeeze.codecs.coding import Coded, Coding, PriorSource, Progress, as_prior, decode_block, encode_block, report
 from squeeze.codecs.container import Content
+from squeeze.codecs.index import Index, index_bytes, read_following_index
 from squeeze.errors import DamagedError, FormatError, LevelError, VerifyError
 
 T = TypeVar("T")
@@ -163,7 +164,7 @@ class _Writer:
         self._sink = sink
         self._header = header
         self._base = source.tell() if self._source else 0
-        self._index = container.Index(0)
+        self._index = Index(0)
         self._hash = xxhash.xxh3_64()
         self._raw = self._coded = 0
         self._stored_length = 0
@@ -186,7 +187,7 @@ class _Writer:
         self._begin({})
         self._flush_stored()
         self._index.checksum = self._hash.intdigest()
-        self._put(container.index_bytes(self._index))
+        self._put(index_bytes(self._index))
         return Totals(self._raw, self._coded)
 
     def _begin(self, header: dict) -> None:
@@ -306,7 +307,7 @@ def _decode_stream(
     source: BinaryIO, sink: BinaryIO | None, coding: Coding, header_size: int, progress: Progress
 ) -> int:
     """Decode one stream after its header; returns its raw size."""
-    index, whole = container.Index(header_size), xxhash.xxh3_64()
+    index, whole = Index(header_size), xxhash.xxh3_64()
 
     def decode(part):
         if isinstance(part, bytes):
@@ -321,11 +322,11 @@ def _decode_stream(
         if sink is not None:
             sink.write(data)
     index.checksum = whole.intdigest()
-    container.read_following_index(source, index)
+    read_following_index(source, index)
     return sum(raw for raw, _ in index.entries)
 
 
-def _read_parts(source, index: container.Index, progress: Progress):
+def _read_parts(source, index: Index, progress: Progress):
     """Payloads of coded blocks with their headers, and the bytes of stored blocks, checked, in pieces."""
     while (block := container.read_block_header(source)) is not None:
         index.entries.append((block.raw_length, block.size + block.payload_length))

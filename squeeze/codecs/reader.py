@@ -13,6 +13,7 @@ import xxhash
 from squeeze.codecs import container
 from squeeze.codecs.coding import Coded, Coding, decode_block
 from squeeze.codecs.compressor import check_raw
+from squeeze.codecs.index import Block, read_index
 from squeeze.errors import DamagedError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def open(
         return reader
 
 
-def _payload_offset(block: container.Block) -> int:
+def _payload_offset(block: Block) -> int:
     return block.coded_offset + block.coded_length - block.payload_length
 
 
@@ -57,8 +58,8 @@ class SqueezeFile(io.RawIOBase):
         prior: "Prior | str | os.PathLike | None" = None,
     ):
         self._source = source
-        self._blocks: list[tuple[container.Block, Coding]] = []
-        for stream in container.read_index(source):
+        self._blocks: list[tuple[Block, Coding]] = []
+        for stream in read_index(source):
             coding = Coding.named(stream.header, threads, model, prior, stream.short)
             self._blocks += [(block, coding) for block in stream.blocks if block.raw_length]
         self._starts = [block.raw_offset for block, _ in self._blocks]
@@ -99,7 +100,7 @@ class SqueezeFile(io.RawIOBase):
         self._position += count
         return count
 
-    def _read_stored(self, number: int, block: container.Block, short: bool, start: int, count: int) -> bytes:
+    def _read_stored(self, number: int, block: Block, short: bool, start: int, count: int) -> bytes:
         if number not in self._checked:
             state = xxhash.xxh3_64()
             self._source.seek(_payload_offset(block))
@@ -111,7 +112,7 @@ class SqueezeFile(io.RawIOBase):
         self._source.seek(_payload_offset(block) + start)
         return container.read_exactly(self._source, count)
 
-    def _decode(self, number: int, block: container.Block, coding: Coding) -> None:
+    def _decode(self, number: int, block: Block, coding: Coding) -> None:
         if number == self._number:
             return
         self._source.seek(_payload_offset(block))

@@ -15,6 +15,7 @@ import xxhash
 from squeeze.codecs import container
 from squeeze.codecs.coding import Coded, Coding, PriorSource, Progress, decode_block
 from squeeze.codecs.compressor import Totals
+from squeeze.codecs.index import Index, index_bytes, read_index_before
 from squeeze.errors import DamagedError, FormatError, ModelError, PriorError, SqueezeError
 
 _Place = tuple[int, int]  # where a block's header lies, and the raw length of the block
@@ -60,7 +61,7 @@ def _by_index(file: BinaryIO, end: int) -> list[tuple[int, list[_Place]]] | None
     streams = []
     while end:
         try:
-            index, start = container.read_index_before(file, end)
+            index, start = read_index_before(file, end)
         except SqueezeError:
             return None
         places, offset = [], start + index.header_size
@@ -75,7 +76,7 @@ def _by_index(file: BinaryIO, end: int) -> list[tuple[int, list[_Place]]] | None
 def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], str | None]:
     """(start, blocks) of every stream, from the front, and why the walk ended early, if it did."""
     streams: list[tuple[int, list[_Place]]] = []
-    written, short = container.Index(0), False
+    written, short = Index(0), False
     file.seek(0)
     try:
         while (start := file.tell()) < end:
@@ -91,7 +92,7 @@ def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], 
                 if file.tell() > end:
                     return streams, "the file was cut off"
                 continue
-            written = container.Index(found.size)
+            written = Index(found.size)
             while (header := container.read_block_header(file)) is not None:
                 offset = file.tell() - header.size
                 if file.tell() + header.payload_length > end:
@@ -99,7 +100,7 @@ def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], 
                 streams[-1][1].append((offset, header.raw_length))
                 written.entries.append((header.raw_length, header.size + header.payload_length))
                 file.seek(header.payload_length, io.SEEK_CUR)
-            container.read_exactly(file, len(container.index_bytes(written)) - 1)
+            container.read_exactly(file, len(index_bytes(written)) - 1)
     except DamagedError as error:
         return streams, str(error)
     except FormatError as error:

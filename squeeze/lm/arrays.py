@@ -1,0 +1,77 @@
+"""What the network's kernels read and write: weights, cached keys and values, and everything in between."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+BLOCK = 16  # positions; the first block of a lane is always seen
+DOUBLINGS = 24  # positions below 2^24
+
+
+class Network(NamedTuple):
+    """Weights as the kernels read them; the first axis is the layer. Absent biases and norms have no rows."""
+
+    sizes: np.ndarray  # int64: see the constants below
+    epsilon: np.ndarray  # float32 [1]
+    factor: np.ndarray  # float64 [1]: multiplies cosines and sines
+    turns: np.ndarray  # float64 [2, DOUBLINGS, head_size / 2]: cosine and sine of 2^i times each frequency
+    embedding: np.ndarray
+    embedding_scales: np.ndarray
+    attention_norm: np.ndarray
+    qkv: np.ndarray
+    qkv_scales: np.ndarray
+    qkv_bias: np.ndarray
+    query_norm: np.ndarray
+    key_norm: np.ndarray
+    output: np.ndarray
+    output_scales: np.ndarray
+    output_bias: np.ndarray
+    feed_forward_norm: np.ndarray
+    gate_up: np.ndarray
+    gate_up_scales: np.ndarray
+    down: np.ndarray
+    down_scales: np.ndarray
+    final_norm: np.ndarray
+    head: np.ndarray
+    head_scales: np.ndarray
+
+
+LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_SIZE, FEED_FORWARD = range(6)
+
+
+class Cache(NamedTuple):
+    """Keys and values of every lane, quantised when they are written and never touched again."""
+
+    window: np.ndarray  # int64 [2]: blocks that a query sees, blocks that the ring holds
+    keys: np.ndarray  # int8 [layers, lanes, kv heads, blocks, head_size / 2, 16, 2]: packed, a position is a column
+    key_scales: np.ndarray  # float32 [layers, lanes, kv heads, positions]
+    values: np.ndarray  # int8 [layers, lanes, kv heads, head_size / 16, positions / 2, 16, 2]: packed, a dimension is
+    value_scales: np.ndarray
+
+
+class Work(NamedTuple):
+    """Everything between cache and result; the first axis is the row, in `thread_` arrays the thread."""
+
+    x: np.ndarray
+    normed: np.ndarray
+    cosine: np.ndarray  # float32 [R, 2, head_size / 2]: for the window, and for the first block
+    sine: np.ndarray
+    narrow: np.ndarray  # int16 [R, width]
+    attended: np.ndarray  # float32 [R, heads * head_size]
+    attended_quantised: np.ndarray
+    wide: np.ndarray  # int16 [R, feed_forward]
+    scales: np.ndarray  # float32 [R]
+    qkv: np.ndarray  # float32 [R, (heads + 2 kv_heads) * head_size]
+    gate_up: np.ndarray  # float32 [R, 2 feed_forward]
+    queries: np.ndarray  # int16 [R, 2, heads, head_size]
+    query_scales: np.ndarray  # float32 [R, 2, heads]
+    thread_widened: np.ndarray
+    thread_sums: np.ndarray
+    thread_totals: np.ndarray
+    thread_queries: np.ndarray  # int16 [threads, 2, rows * head_size]
+    thread_scores: np.ndarray  # int32 [threads, rows * columns]
+    thread_weights: np.ndarray  # int16 [threads, rows * columns]
+    thread_column: np.ndarray  # float32 [threads, 3, columns]: scores, key scales, value scales
+    thread_products: np.ndarray  # int32 [threads, rows * head_size]
+    thread_exact: np.ndarray  # int64 [threads, rows * head_size]
+    thread_factors: np.ndarray  # float32 [threads, rows]
