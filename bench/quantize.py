@@ -52,7 +52,7 @@ def rows() -> dict[str, tuple]:
     for bits in (4, 3):
         for kind in ("sym", "asym"):
             found[f"llm-compressor-{kind}-{bits}"] = None, f"rtn-{kind}-{bits}", {"bits": bits, "asym": kind == "asym"}
-    found["gptq-sym-4-corrected-0.3"] = GPTQ(bits=4, group_size=GROUP), "rtn-sym-4", {"correction": 0.3}
+    found["gptq-sym-4-corrected-0.5"] = GPTQ(bits=4, group_size=GROUP), "rtn-sym-4", {"correction": 0.5}
     found["gptq-out-of-domain-sym-4"] = GPTQ(bits=4, group_size=GROUP), "rtn-sym-4", {"calibration": "enwik8.1m"}
     return found
 

@@ -119,7 +119,7 @@ def evaluate(
 @click.option("--rotation-block", metavar="N", type=click.IntRange(2), help="Rotate in blocks of N.")
 @click.option("--target-bits", metavar="X", type=float, help="Choose bits by matrix: X stored bits a weight in all.")
 @click.option("--target-size", "target_bytes", metavar="SIZE", type=Size(), help="Or a whole checkpoint of SIZE.")
-@click.option("--correction", default=0.5, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (0.5).")
+@click.option("--correction", default=0.3, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (0.3).")
 @click.option("--format", "format_", default="compressed-tensors", metavar="NAME", help="How it is stored, see below.")
 @click.option("--pack", "packed", is_flag=True, help="Code OUT without loss too: `squeeze unpack` restores it.")
 @compressing

@@ -136,7 +136,7 @@ class Quantize(Step):
     refine: int = 1
     rotate: bool = False
     target_bits: float | None = None
-    correction: float = 0.5
+    correction: float = 0.3
     format: str = "compressed-tensors"
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ def quantize(
     target_bytes: int | None = None,
     rotate: bool = False,
     rotation_block: int | None = None,
-    correction: float = 0.5,
+    correction: float = 0.3,
     ignore: Iterable[str] = (),
     seed: int = 0,
     resume: bool = False,
