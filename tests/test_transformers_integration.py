@@ -73,7 +73,7 @@ def test_weights_stay_coded(tmp_path):
 
 @pytest.mark.parametrize("share", [0, 1, 64])
 def test_large_heads_are_applied_in_pieces(tmp_path, monkeypatch, share):
-    monkeypatch.setattr(integration, "_LEAST_PIECE", 1 << 12)
+    monkeypatch.setattr("squeeze.integrations.packed._LEAST_PIECE", 1 << 12)
     squeeze.pack(tiny_model(tmp_path / "model"), tmp_path / "packed")
     path = tmp_path / "packed" / "config.json"
     config = json.loads(path.read_text())

@@ -1,9 +1,11 @@
 """What folders of squeeze's own forms share in transformers: linear layers (and GPT-2's Conv1D) become layers that hold
 what is stored. What transformers holds otherwise, as experts merged into one tensor, is made dense while it is loaded.
+Folders that are packed besides load, too, all but merged ones.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,8 +18,11 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.errors import FormatError
+from squeeze.integrations.packed import Payloads, is_packed
 from squeeze.packing import tensorfile
+from squeeze.packing.container import Record
 from squeeze.packing.load import torch_dtype
+from squeeze.packing.tensorfile import Tensor
 
 __all__ = ["Description", "Expand", "Leaves", "Loader", "by_module", "named"]
 
@@ -65,9 +70,9 @@ class Expand(ConversionOps):
         each = ({leaf: tensors[i] for leaf, tensors in leaves.items()} for i in range(lengths.pop()))
         return [self.weight(module, tensors, dtype) for tensors in each]
 
+    @abstractmethod
     def weight(self, module: str, leaves: Leaves, dtype: torch.dtype) -> torch.Tensor:
         """The dense weight that one module's tensors stand for."""
-        raise NotImplementedError
 
 
 class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
@@ -78,6 +83,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
 
     requires_calibration = True
     expand: type[Expand]
+    payloads: Payloads | None = None
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
         if dtype is None or not dtype.is_floating_point:
@@ -89,12 +95,22 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
         self.check(self.quantization_config.to_dict())
-        stored = self._stored(checkpoint_files or [])
-        prefix = getattr(model, "base_model_prefix", "")
+        files = checkpoint_files or []
+        self.payloads = Payloads(files) if is_packed(files) else None
+        stored = self._stored(files)
+        self._replace(model, stored)
+        if self.payloads:
+            self.payloads.place(model)
+
+    def _replace(self, model: nn.Module, stored: dict[str, Leaves]) -> None:
+        """Put layers of the form into the places of linear ones. stored: tensors without values, by module."""
+        prefix, taken = getattr(model, "base_model_prefix", ""), set()
         for name, module in list(model.named_modules()):
             spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
-            found = next((stored[spelling] for spelling in spellings if spelling in stored), None)
-            if found is not None and isinstance(module, (nn.Linear, Conv1D)):
+            source = next((spelling for spelling in spellings if spelling in stored), None)
+            if source is not None and isinstance(module, (nn.Linear, Conv1D)):
+                taken.add(source)
+                found = stored[source]
                 weight, bias = module._parameters["weight"], module._parameters["bias"]
                 assert weight is not None
                 outputs, inputs = reversed(weight.shape) if isinstance(module, Conv1D) else weight.shape
@@ -103,35 +119,45 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
                 parent, _, leaf = name.rpartition(".")
                 made = self.layer(name, inputs, outputs, found, None if bias is None else bias.data)
                 setattr(model.get_submodule(parent), leaf, made)
+        if self.payloads and (merged := stored.keys() - taken):
+            raise FormatError(
+                f"{min(merged)}: is packed, and merged with others in the model: use `squeeze unpack` first"
+            )
 
+    @abstractmethod
     def check(self, described: dict[str, Any]) -> None:
         """Raises FormatError for a description that this version cannot read."""
-        raise NotImplementedError
 
+    @abstractmethod
     def modules_of(self, names: Iterable[str]) -> Mapping[str, Iterable[str]]:
         """By module: the leaves, among the tensors named, of each module that is stored in this form."""
-        raise NotImplementedError
 
     def float_type(self, stored: Leaves, weight: torch.Tensor) -> torch.dtype | None:
         """The type that stored floats are to have in the layer, None for their own."""
         return None
 
+    @abstractmethod
     def layer(self, name: str, inputs: int, outputs: int, stored: Leaves, bias: torch.Tensor | None) -> nn.Module:
         """What takes a module's place. stored: tensors without values. Raises FormatError where what is stored is not
         for it."""
-        raise NotImplementedError
 
     def _stored(self, files: list[str]) -> dict[str, Leaves]:
         modules: dict[str, Leaves] = {}
-        infos = {tensor.name: tensor for name in files for tensor in tensorfile.read(Path(name)).tensors}
+        infos: Mapping[str, Tensor | Record]
+        if self.payloads:
+            infos = {name: record for name, (record, _) in self.payloads.records.items()}
+        else:
+            infos = {tensor.name: tensor for name in files for tensor in tensorfile.read(Path(name)).tensors}
         for module, leaves in self.modules_of(infos).items():
             for leaf in leaves:
                 info = infos[f"{module}.{leaf}"]
-                dtype = torch_dtype(info.dtype, info.name)
+                dtype = torch_dtype(info.dtype, f"{module}.{leaf}")
                 modules.setdefault(module, {})[leaf] = torch.empty(info.shape, dtype=dtype, device="meta")
         return modules
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
+        if self.payloads:
+            self.payloads.settle(model)
         model.requires_grad_(False)
         return model
 

@@ -13,31 +13,28 @@ inference: gradients with respect to inputs work, but decode into fresh memory.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from squeeze.codecs.float_payload import parse
-from squeeze.errors import FormatError
 from squeeze.integrations import factorised, quantised, sparse
-from squeeze.kernels import df_decode
-from squeeze.packing import container
-from squeeze.packing.container import Record
+from squeeze.integrations.packed import LARGE_SHARE, CodedEmbedding, CodedLinear, Payloads, memory_of
 from squeeze.packing.folder import METHOD
-from squeeze.packing.load import torch_dtype
 
-__all__ = ["SqueezeConfig", "SqueezeQuantizer", "factorised", "memory_of", "quantised", "sparse"]
-
-_CODINGS = (container.RANS, container.STORED, container.ZEROS + container.RANS)  # the last is decoded at once
-_LEAST_CODED = 1 << 16  # bytes: smaller tensors are decoded once
-_LARGE_SHARE = 16  # a linear weight of more than this part of the model is decoded some rows at a time
-_LEAST_PIECE = 1 << 20  # bytes
+__all__ = [
+    "CodedEmbedding",
+    "CodedLinear",
+    "SqueezeConfig",
+    "SqueezeQuantizer",
+    "factorised",
+    "memory_of",
+    "quantised",
+    "sparse",
+]
 
 
 @register_quantization_config(METHOD)
@@ -48,122 +45,10 @@ class SqueezeConfig(QuantizationConfigMixin):
     than 1 / large_share of the model's bytes is decoded some rows at a time; 0 decodes every one whole.
     """
 
-    def __init__(self, dtype: str | None = None, large_share: int = _LARGE_SHARE, **ignored: Any):
+    def __init__(self, dtype: str | None = None, large_share: int = LARGE_SHARE, **ignored: Any):
         self.quant_method = METHOD  # type: ignore[assignment]
         self.dtype = dtype
         self.large_share = large_share
-
-
-class Buffers:
-    """Memory that the coded modules of a model share, a buffer for each device, and how they decode."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[tuple[torch.device, int], torch.Tensor] = {}
-
-    def take(self, device: torch.device, slot: int, size: int) -> torch.Tensor:
-        """`size` bytes; what was decoded there before is gone. Slots are for weights used at the same time."""
-        buffer = self._buffers.get((device, slot))
-        if buffer is None or buffer.numel() < size:
-            self._buffers.pop((device, slot), None)
-            buffer = torch.empty(size, dtype=torch.uint8, device=device)
-            self._buffers[device, slot] = buffer
-        return buffer[:size]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(buffer.numel() for buffer in self._buffers.values())
-
-
-class CodedWeight:
-    """How the payload in a module's `_parameters` becomes a weight."""
-
-    def __init__(self, record: Record, dtype: torch.dtype, buffers: Buffers, slot: int, piece: int):
-        self.record = record
-        self.dtype = dtype  # that the model computes in
-        self.buffers = buffers
-        self.slot = slot
-        self.piece = piece  # bytes decoded at a time, where rows can be taken apart
-        self._prepared: tuple[torch.Tensor, df_decode.Prepared] | None = None
-
-    def prepare(self, payload: torch.Tensor) -> df_decode.Prepared:
-        if self._prepared is None or self._prepared[0] is not payload:
-            self._prepared = payload, df_decode.prepare(payload.data, self.record.dtype, self.record.size)
-        return self._prepared[1]
-
-    def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
-        """The whole weight, in shared memory unless `fresh`."""
-        out = None if fresh else self.buffers.take(payload.device, self.slot, self.record.size)
-        values = df_decode.decode(self.prepare(payload), out, torch.get_num_threads())
-        return values.view(self.record.shape).to(self.dtype)
-
-    def rows(self, payload: torch.Tensor, first: int, last: int) -> torch.Tensor:
-        """Rows first to last of a matrix, in shared memory."""
-        prepared, columns = self.prepare(payload), self.record.shape[1]
-        begin, end = first * columns, last * columns
-        segments = range(begin // prepared.per_segment, -(-end // prepared.per_segment))
-        size = len(segments) * prepared.per_segment * prepared.bits // 8
-        out = self.buffers.take(payload.device, self.slot, size)
-        values = df_decode.decode_segments(prepared, list(segments), out=out, threads=torch.get_num_threads())
-        skip = begin - segments.start * prepared.per_segment
-        return values.view(-1)[skip : skip + end - begin].view(last - first, columns).to(self.dtype)
-
-    def gather(self, payload: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        """Some rows of a matrix, [*indices.shape, columns]; each segment that holds one is decoded once."""
-        prepared, columns = self.prepare(payload), self.record.shape[1]
-        size, device = prepared.per_segment, payload.device
-        wanted, place = torch.unique(indices.reshape(-1), return_inverse=True)
-        positions = wanted[:, None] * columns + torch.arange(columns, device=wanted.device)  # [rows, columns]
-        segments, part = torch.unique(positions // size, return_inverse=True)
-        coded = parse(payload.numpy(), self.record.dtype, self.record.size) if device.type == "cpu" else None
-        rows = torch.empty((len(wanted), columns), dtype=df_decode.TORCH_DTYPES[self.record.dtype], device=device)
-        at_a_time = max(1, self.piece // (size * prepared.bits // 8))
-        for start in range(0, len(segments), at_a_time):
-            chosen = segments[start : start + at_a_time].tolist()
-            decoded = df_decode.decode_segments(prepared, chosen, coded, threads=torch.get_num_threads())
-            here = (part >= start) & (part < start + len(chosen))
-            rows[here] = decoded.view(-1)[(part[here] - start) * size + positions[here] % size]
-        return rows.to(self.dtype)[place].view(*indices.shape, columns)
-
-
-def _weight(module: nn.Module) -> torch.Tensor:
-    """The decoded weight of a coded module, for whoever asks for `module.weight`."""
-    coded = cast(CodedWeight, module.__dict__["coded_weight"])
-    return coded.decode(cast(torch.Tensor, module._parameters["weight"]), fresh=torch.is_grad_enabled())
-
-
-class CodedLinear(nn.Linear):
-    """A linear layer whose weight is a payload."""
-
-    weight = property(_weight)  # type: ignore[assignment]
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        coded = cast(CodedWeight, self.__dict__["coded_weight"])
-        payload = cast(torch.Tensor, self._parameters["weight"])
-        fresh = torch.is_grad_enabled() and input.requires_grad
-        if fresh or coded.record.size <= coded.piece:
-            return functional.linear(input, coded.decode(payload, fresh), self.bias)
-        step = max(coded.piece // (coded.record.size // self.out_features) // 64 * 64, 64)
-        out = input.new_empty((*input.shape[:-1], self.out_features))
-        for first in range(0, self.out_features, step):
-            last = min(first + step, self.out_features)
-            bias = None if self.bias is None else self.bias[first:last]
-            out[..., first:last] = functional.linear(input, coded.rows(payload, first, last), bias)
-        return out
-
-
-class CodedEmbedding(nn.Embedding):
-    """An embedding whose weight is a payload."""
-
-    weight = property(_weight)  # type: ignore[assignment]
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        coded = cast(CodedWeight, self.__dict__["coded_weight"])
-        if input.numel() == 0:
-            return torch.empty((*input.shape, self.embedding_dim), dtype=coded.dtype, device=input.device)
-        return coded.gather(cast(torch.Tensor, self._parameters["weight"]), input)
-
-
-_CODED_CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: CodedLinear, nn.Embedding: CodedEmbedding}
 
 
 @register_quantizer(METHOD)
@@ -181,52 +66,12 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
     def _process_model_before_weight_loading(
         self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
-        """Give every parameter and buffer that is in the checkpoint the shape of its payload."""
-        self.records = _records(checkpoint_files or [])
-        self.places: dict[str, tuple[Record, torch.dtype]] = {}
-        prefix = getattr(model, "base_model_prefix", "")
-        tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
-        for name, tensor in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
-            found = next((n for n in _spellings(tied.get(name, name), prefix) if n in self.records), None)
-            found = found or next((n for n in _spellings(name, prefix) if n in self.records), None)
-            if found is None:
-                continue
-            record, size = self.records[found]
-            if tuple(tensor.shape) != record.shape:
-                raise FormatError(f"tensor {found!r} has shape {record.shape}, but the model needs {tensor.shape}")
-            self.places[name] = record, tensor.dtype
-            module, leaf = _owner(model, name)
-            payload = torch.empty(size, dtype=torch.uint8, device="meta")
-            if leaf in module._parameters:
-                module._parameters[leaf] = nn.Parameter(payload, requires_grad=False)
-            else:
-                module._buffers[leaf] = payload
+        share = getattr(self.quantization_config, "large_share", LARGE_SHARE)
+        self.payloads = Payloads(checkpoint_files or [], share)
+        self.payloads.place(model)
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
-        buffers, decoded = Buffers(), {}
-        whole = sum(record.size for record, _ in self.records.values())
-        share = getattr(self.quantization_config, "large_share", _LARGE_SHARE)
-        piece = max(whole // share, _LEAST_PIECE) if share else whole + 1
-        for name, (record, dtype) in self.places.items():
-            module, leaf = _owner(model, name)
-            payload: torch.Tensor | None = module._parameters.get(leaf)
-            if payload is None:
-                payload = module._buffers[leaf]
-            assert payload is not None
-            coded_class = _CODED_CLASSES.get(type(module)) if leaf == "weight" else None
-            plain = not isinstance(module, nn.Embedding) or _is_plain(module)
-            if coded_class and plain and record.coding == container.RANS and record.size >= _LEAST_CODED:
-                module.__dict__["coded_weight"] = CodedWeight(record, dtype, buffers, 0, piece)
-                module.__class__ = coded_class
-                continue
-            if id(payload) not in decoded:
-                decoded[id(payload)] = payload, _decoded(name, payload.data, record).to(dtype)
-            values = decoded[id(payload)][1]
-            if leaf in module._parameters:
-                module._parameters[leaf] = nn.Parameter(values, requires_grad=False)
-            else:
-                module._buffers[leaf] = values
-        model.squeeze_buffers = buffers  # type: ignore[assignment]
+        self.payloads.settle(model)
         return model
 
     def is_serializable(self) -> bool:
@@ -235,59 +80,3 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
     @property
     def is_trainable(self) -> bool:
         return False
-
-
-def memory_of(model: nn.Module) -> dict[str, int]:
-    """Bytes of a loaded model: its tensors as they are held, the shared buffers, and what the weights are decoded."""
-    tensors = {id(tensor): tensor.nbytes for tensor in [*model.parameters(), *model.buffers()]}
-    records = {
-        id(module._parameters["weight"]): cast(CodedWeight, module.__dict__["coded_weight"]).record.size
-        for module in model.modules()
-        if "coded_weight" in module.__dict__
-    }
-    buffers = cast(Buffers, model.squeeze_buffers)
-    decoded = sum(records.get(key, size) for key, size in tensors.items())
-    return {"tensors": sum(tensors.values()), "buffers": buffers.nbytes, "decoded": decoded}
-
-
-def _is_plain(module: nn.Embedding) -> bool:
-    return module.max_norm is None and not module.sparse
-
-
-def _records(files: list[str]) -> dict[str, tuple[Record, int]]:
-    """Record and payload size of every tensor in the packed files. Raises FormatError where they are not for this."""
-    found = {}
-    for name in files:
-        try:
-            packed = container.read(Path(name))
-        except FormatError as error:
-            raise type(error)(f"{name}: {error}") from None
-        for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
-            if record.coding not in _CODINGS:
-                raise FormatError(
-                    f"{name}: tensor {tensor.name!r} is coded as {record.coding}, which is for storage: "
-                    "unpack the checkpoint, and pack it again at the level runtime without a base"
-                )
-            found[tensor.name] = record, tensor.size
-    return found
-
-
-def _spellings(name: str, prefix: str) -> tuple[str, ...]:
-    """Names that a tensor of the model may have in a checkpoint saved with or without its head."""
-    return (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}.")) if prefix else (name,)
-
-
-def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, leaf = name.rpartition(".")
-    return model.get_submodule(path), leaf
-
-
-def _decoded(name: str, payload: torch.Tensor, record: Record) -> torch.Tensor:
-    dtype = torch_dtype(record.dtype, name)
-    if record.coding == container.STORED:
-        return payload.view(dtype).view(record.shape) if record.size else torch.empty(record.shape, dtype=dtype)
-    if record.coding.startswith(container.ZEROS):
-        values = container.decode_tensor(payload.cpu().numpy(), record, None, torch.get_num_threads())
-        return torch.from_numpy(values).to(payload.device).view(dtype).view(record.shape)
-    prepared = df_decode.prepare(payload, record.dtype, record.size)
-    return df_decode.decode(prepared, threads=torch.get_num_threads()).view(record.shape)

@@ -3,6 +3,7 @@
 One window is in memory at a time; log-probabilities are taken in float32, a few positions at a time.
 """
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from squeeze.errors import ModelError, SqueezeError
+from squeeze.packing.folder import MANIFEST
 
 if TYPE_CHECKING:
     from squeeze.model.report import Report
@@ -123,6 +125,7 @@ def load_model(folder: Path | str, dtype: torch.dtype | None = None, device: str
 
     Raises ModelError where transformers cannot run it.
     """
+    _check_packed(Path(folder))
     quiet()
     from transformers import AutoModelForCausalLM
 
@@ -134,6 +137,18 @@ def load_model(folder: Path | str, dtype: torch.dtype | None = None, device: str
     except (ValueError, KeyError, OSError, RuntimeError, ImportError) as error:
         raise ModelError(f"{folder}: {_first_line(error)}") from error
     return model.to(device).eval()
+
+
+def _check_packed(folder: Path) -> None:
+    """Raises ModelError for a packed folder in a form that others read."""
+    if not (folder / MANIFEST).is_file():
+        return
+    try:
+        method = json.loads((folder / "config.json").read_text("utf-8"))["quantization_config"]["quant_method"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return  # transformers says what is wrong with it
+    if not str(method).startswith("squeeze"):
+        raise ModelError(f"{folder}: is packed, and quantised as {method}: use `squeeze unpack` first")
 
 
 def load_tokenizer(folder: Path | str) -> Any:
