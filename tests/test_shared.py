@@ -6,6 +6,7 @@ from safetensors.torch import load_file
 
 import squeeze
 from squeeze.errors import FormatError
+from squeeze.factor.forms import read_form
 from squeeze.factor.linear import FactorLinear, join
 from squeeze.model.evaluate import load_model
 from squeeze.model.heal import heal
@@ -108,6 +109,23 @@ def test_a_plan_may_put_queries_and_keys_on_one_basis(tmp_path, folders):
     assert report.bits_per_weight <= 16 * 0.4
     with torch.no_grad():
         assert load_model(tmp_path / "out")(TOKENS).logits.isfinite().all()
+
+
+def test_forms_that_do_not_fit_together():
+    found = SharedSVD(rank=7).compress_together(weights(), moments())
+    whole = found["a.q"].tensor.tensors()
+    wrong = {
+        "start": (torch.zeros(0, dtype=torch.int32), "base, coefficients and start are of different ranks"),
+        "coefficients": (whole["coefficients"][:, 1:], "base, coefficients and start are of different ranks"),
+        "pivots": (torch.full_like(whole["pivots"], 255), "its rows lie outside the base"),
+    }
+    for leaf, (tensor, message) in wrong.items():
+        with pytest.raises(FormatError, match=message):
+            read_form("m", {**whole, leaf: tensor})
+    with pytest.raises(FormatError, match="m: the tensors coefficients, pivots, start make no matrix"):
+        read_form("m", {name: whole[name] for name in ("pivots", "coefficients", "start")})
+    with pytest.raises(FormatError, match="there are more or fewer pivots than rows"):
+        read_form("m", {**whole, "pivots": whole["pivots"].new_zeros(9)})
 
 
 def test_a_basis_that_is_missing():

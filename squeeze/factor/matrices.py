@@ -142,9 +142,12 @@ class Shared(Form):
         return self.rows[1] - self.rows[0] + len(self.coefficients), self.base.shape[1]
 
     def check(self) -> None:
-        if self.coefficients.shape[1] != len(self.base) or not 0 <= self.rows[0] <= self.rows[1] <= len(self.base):
-            raise ValueError("base, coefficients and pivots are of different ranks")
-        if len(self.pivots) != -(-self.shape[0] // 8):
+        if self.start.shape != (1,) or self.coefficients.shape[1] != len(self.base):
+            raise ValueError("base, coefficients and start are of different ranks")
+        first, last = self.rows
+        if not 0 <= first <= last <= len(self.base):
+            raise ValueError("its rows lie outside the base")
+        if len(self.pivots) != -(-self.shape[0] // 8) or int(mask_of(self.pivots, self.shape[0]).sum()) != last - first:
             raise ValueError("there are more or fewer pivots than rows")
 
     @cached_property
