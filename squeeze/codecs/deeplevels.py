@@ -137,8 +137,9 @@ _FAST = {
 _FAST["executable"] = _FAST["other"]
 
 _RATES = (0.002, 0.015, 0.01, 0.002)
+_SELECTORS = {5: 10, 6: 14}
 _SSM = {
-    5: Sizes(width=64, inner=128, chunk=16, last_rate=0.001, span=16),
+    5: Sizes(width=32, inner=64, chunk=16, last_rate=0.001, replays=0),
     6: Sizes(width=64, inner=128, chunk=16, last_rate=0.001, span=32),
 }
 
@@ -152,4 +153,4 @@ def preset(level: int, kind: str) -> DeepPreset:
     buckets = 1 << 22
     if level == 6 and kind == "text":
         table, buckets = table | MORE_TEXT, 13 << 18  # 624 MiB: with all else less than 1 GiB
-    return DeepPreset(tuple(table.values()), (4, 6, 9, 14, 24), 14, buckets, _RATES, _SSM[level])
+    return DeepPreset(tuple(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, _SSM[level])
