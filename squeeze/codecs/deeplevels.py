@@ -139,7 +139,7 @@ _FAST["executable"] = _FAST["other"]
 _RATES = (0.002, 0.015, 0.01, 0.002)
 _SELECTORS = {5: 10, 6: 14}
 _SSM = {
-    5: Sizes(width=32, inner=64, chunk=16, last_rate=0.001, replays=0),
+    5: Sizes(width=16, inner=32, chunk=16, last_rate=0.001, replays=0),
     6: Sizes(width=64, inner=128, chunk=16, last_rate=0.001, span=32),
 }
 
