@@ -118,6 +118,7 @@ MORE_TEXT = {  # at level 6: each brings little (0.01 to 0.07 % where measured),
     "match and word": _pair(around.MATCH, around.WORD, mask=0x1FFF),
     "head of the line and two bytes": _pair(around.LINE_HEAD, history=0xFFFF),
 }
+_NOT_AT_5 = {*_FOLLOWED, "state-space model and byte", "state-space model's two"}  # in text, where they bring little
 CONTEXTS = {"text": TEXT, "executable": OTHER, "table": TABLE, "other": OTHER}
 
 _FAST = {
@@ -151,6 +152,8 @@ def preset(level: int, kind: str) -> DeepPreset:
         contexts = tuple(table[name] for name in _FAST[kind])
         return DeepPreset(contexts, (5, 7, 16), 7, 1 << 21, _RATES, None)
     buckets = 1 << 22
+    if level == 5 and kind == "text":
+        table = {name: context for name, context in table.items() if name not in _NOT_AT_5}
     if level == 6 and kind == "text":
         table, buckets = table | MORE_TEXT, 13 << 18  # 624 MiB: with all else less than 1 GiB
     return DeepPreset(tuple(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, _SSM[level])
