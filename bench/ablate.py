@@ -56,7 +56,7 @@ def variants(level: int, kind: str, each: bool) -> Iterator[tuple[str, DeepPrese
     yield "nothing", preset
     if preset.ssm:
         told = tuple(c for c in preset.contexts if c[0] != around.OUTSIDE)
-        yield "state-space model", replace(preset, ssm=None, contexts=told, selectors=13)
+        yield "state-space model", replace(preset, ssm=None, contexts=told)
         yield "contexts of the state-space model", replace(preset, contexts=told)
         yield "replays", replace(preset, ssm=replace(preset.ssm, replays=0))
     yield "matches but two", replace(preset, matches=preset.matches[1::2])

@@ -118,6 +118,7 @@ MORE_TEXT = {  # at level 6: each brings little (0.01 to 0.07 % where measured),
     "match and word": _pair(around.MATCH, around.WORD, mask=0x1FFF),
     "head of the line and two bytes": _pair(around.LINE_HEAD, history=0xFFFF),
 }
+_NOT_AT_5 = {*_FOLLOWED, "state-space model and byte", "state-space model's two"}  # in text, where they bring little
 CONTEXTS = {"text": TEXT, "executable": OTHER, "table": TABLE, "other": OTHER}
 
 _FAST = {
@@ -137,8 +138,9 @@ _FAST = {
 _FAST["executable"] = _FAST["other"]
 
 _RATES = (0.002, 0.015, 0.01, 0.002)
+_SELECTORS = {5: 10, 6: 14}
 _SSM = {
-    5: Sizes(width=64, inner=128, chunk=16, last_rate=0.001, span=16),
+    5: Sizes(width=16, inner=32, chunk=16, last_rate=0.001, replays=0),
     6: Sizes(width=64, inner=128, chunk=16, last_rate=0.001, span=32),
 }
 
@@ -150,6 +152,8 @@ def preset(level: int, kind: str) -> DeepPreset:
         contexts = tuple(table[name] for name in _FAST[kind])
         return DeepPreset(contexts, (5, 7, 16), 7, 1 << 21, _RATES, None)
     buckets = 1 << 22
+    if level == 5 and kind == "text":
+        table = {name: context for name, context in table.items() if name not in _NOT_AT_5}
     if level == 6 and kind == "text":
         table, buckets = table | MORE_TEXT, 13 << 18  # 624 MiB: with all else less than 1 GiB
-    return DeepPreset(tuple(table.values()), (4, 6, 9, 14, 24), 14, buckets, _RATES, _SSM[level])
+    return DeepPreset(tuple(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, _SSM[level])

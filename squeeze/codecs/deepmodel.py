@@ -4,7 +4,8 @@ As bytewise.py in its steps (begin_byte; eight times gather, select, mix,
 learn, advance; end_byte), with more contexts, more evidence from each, weight
 sets chosen in more ways, and a predictor beside them: the state-space model.
 A context gives four inputs: the adaptive map of its bit history as a logit and
-as a distance from one half, its counter, and the byte that last followed it.
+as a distance from one half, its counter, and the byte that last followed it. The
+mixers see how far each of them is from the mean of its kind, and the means.
 """
 
 from typing import NamedTuple
@@ -26,7 +27,7 @@ RECORD, BUCKETS, RUN_MASK, SETS, SSM, LEARNED = range(6)
 # Rates of a model: of a weight set used for long, what is added at first, how fast that fades, of the last layer.
 RATE, FIRST_RATE, FADING, FINAL_RATE = range(4)
 
-_PER_CONTEXT = 4  # inputs
+_PER_CONTEXT = 4  # inputs, one of each kind
 _SET_ROWS = (1, 768, *[2048] * 12)
 _OUTLOOKS = 8 * 3  # how sure the state-space model is, and what its likeliest byte says of the next bit
 _FINAL_ROWS = (256, 2048, 256, _OUTLOOKS * 8)  # the last with a state-space model only
@@ -34,6 +35,9 @@ _FINALS = len(_FINAL_ROWS)
 _APMS = 4
 _APM_ROWS = 1 << 16
 _START_WEIGHT = 0.03
+_MEAN_WEIGHTS = (0.84, 0, 0, 0)  # at first, of the means of inputs
+_MEAN_SCALE = np.float32(2)
+_LEAST_ERROR = np.float32(0.002)  # from which a weight set learns
 _START_COUNT = 6  # observations that a fresh adaptive map's first guess is worth
 _MAP_LIMIT, _MATCH_LIMIT = 511, 255  # observations that an adaptive map remembers
 
@@ -86,7 +90,7 @@ class Model(NamedTuple):
 def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0, known: int = 0) -> Model:
     """Fresh models for one block, the first `known` bytes of `data` left out; table sizes follow from its length."""
     n, matches, sets = len(preset.contexts), len(preset.matches), preset.selectors
-    width = -(-(_PER_CONTEXT * n + 2 * matches + 5) // 16) * 16
+    width = -(-(_PER_CONTEXT * (n + 1) + 2 * matches + 4) // 16) * 16
     deep = -(-(sets + 1) // 16) * 16  # logits of the sets and of the state-space model
     buckets = min(
         max((data.size - known) * n // 6, 1 << 8), preset.buckets
@@ -140,6 +144,7 @@ def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0, known: in
         learned_counters=slots.view(np.uint16)[:0],
     )
     model.weights[:width] = _START_WEIGHT
+    model.weights[_PER_CONTEXT * n : _PER_CONTEXT * (n + 1)] = _MEAN_WEIGHTS
     model.scalars[PARTIAL] = 1
     return model
 
@@ -194,6 +199,41 @@ def _note_outlook(m):
 
 
 @inline
+def _centre(m):
+    """Take from every input of a context that is not 0 the mean of those of its kind; the means become inputs too.
+
+    What contexts agree on is most of what they say. Apart from it, a step of learning can tell them from each other.
+    """
+    n = m.hashes.size
+    zero, one = np.float32(0), np.float32(1)
+    total0, total1, total2, total3 = zero, zero, zero, zero
+    count0, count1, count2, count3 = zero, zero, zero, zero
+    for i in range(0, _PER_CONTEXT * n, _PER_CONTEXT):
+        x0, x1, x2, x3 = m.inputs[i], m.inputs[i + 1], m.inputs[i + 2], m.inputs[i + 3]
+        total0 += x0
+        total1 += x1
+        total2 += x2
+        total3 += x3
+        count0 += one if x0 != zero else zero
+        count1 += one if x1 != zero else zero
+        count2 += one if x2 != zero else zero
+        count3 += one if x3 != zero else zero
+    mean0, mean1 = total0 / max(count0, one), total1 / max(count1, one)
+    mean2, mean3 = total2 / max(count2, one), total3 / max(count3, one)
+    for i in range(0, _PER_CONTEXT * n, _PER_CONTEXT):
+        x0, x1, x2, x3 = m.inputs[i], m.inputs[i + 1], m.inputs[i + 2], m.inputs[i + 3]
+        m.inputs[i] = x0 - mean0 if x0 != zero else zero
+        m.inputs[i + 1] = x1 - mean1 if x1 != zero else zero
+        m.inputs[i + 2] = x2 - mean2 if x2 != zero else zero
+        m.inputs[i + 3] = x3 - mean3 if x3 != zero else zero
+    at = _PER_CONTEXT * n
+    m.inputs[at] = mean0 * _MEAN_SCALE
+    m.inputs[at + 1] = mean1 * _MEAN_SCALE
+    m.inputs[at + 2] = mean2 * _MEAN_SCALE
+    m.inputs[at + 3] = mean3 * _MEAN_SCALE
+
+
+@inline
 def gather(m, s):
     """Fill the inputs with what everything says of the next bit."""
     node, known, n = m.scalars[NODE], 0, m.hashes.size
@@ -219,7 +259,8 @@ def gather(m, s):
         m.run_entry[i] = at
         m.inputs[4 * i + 3] = value
     found = match.gather(m.matches, m.match_maps, partial, shift, m.match_inputs, 0)
-    at = 4 * n
+    _centre(m)
+    at = _PER_CONTEXT * (n + 1)
     for k in range(m.match_inputs.size):
         m.inputs[at + k] = np.float32(m.match_inputs[k]) * np.float32(1 / 4096)
     at += m.match_inputs.size
@@ -253,11 +294,11 @@ def select(m):
     rows[6] = np.int64(r[around.MATCH] & np.uint64(0xFF)) * 8 + shift
     rows[7] = np.int64((r[around.LINE] >> np.uint64(16)) & np.uint64(0xFF)) * 8 + shift
     rows[8] = np.int64((history >> np.uint64(16)) & np.uint64(0xFF)) * 8 + shift
-    rows[9] = np.int64(r[around.WORD_LENGTH] & np.uint64(15)) * 128 + (classes & 15) * 8 + shift
-    rows[10] = np.int64(r[around.BRACKET] & np.uint64(0xFF)) * 8 + shift
-    rows[11] = (m.entry[2] & 255) * 8 + shift
-    rows[12] = (m.entry[3] & 255) * 8 + shift
-    rows[13] = m.scalars[OUTLOOK] * 8 + shift
+    rows[9] = m.scalars[OUTLOOK] * 8 + shift
+    rows[10] = np.int64(r[around.WORD_LENGTH] & np.uint64(15)) * 128 + (classes & 15) * 8 + shift
+    rows[11] = np.int64(r[around.BRACKET] & np.uint64(0xFF)) * 8 + shift
+    rows[12] = (m.entry[2] & 255) * 8 + shift
+    rows[13] = (m.entry[3] & 255) * 8 + shift
     width = m.inputs.size
     for k in range(m.settings[SETS]):
         row = rows[k] + m.first_row[k]
@@ -280,7 +321,7 @@ def mix(m):
         m.logits[k] = min(max(logit, np.float32(-15.9)), np.float32(15.9))
     total, finals, share = np.float32(0), _FINALS - 1, np.float32(1 / (_FINALS - 1))
     if m.settings[SSM]:
-        m.logits[m.settings[SETS]] = m.inputs[_PER_CONTEXT * m.hashes.size + m.match_inputs.size + 1]
+        m.logits[m.settings[SETS]] = m.inputs[_PER_CONTEXT * (m.hashes.size + 1) + m.match_inputs.size + 1]
         finals, share = _FINALS, np.float32(1 / _FINALS)
     for k in range(finals):
         logit = vectors.dot(m.finals, m.final_rows[k] * deep, m.logits, 0, deep)
@@ -316,10 +357,13 @@ def learn(m, bit):
     width, deep = m.inputs.size, m.logits.size
     for k in range(m.settings[SETS]):
         visits = m.visits[m.rows[k]]
-        m.visits[m.rows[k]] = visits + 1
-        rate = m.rates[RATE] + m.rates[FIRST_RATE] / (np.float32(1) + np.float32(visits) * m.rates[FADING])
         error = network.error_of(bit, squash(network.to_q12(m.logits[k])))
-        vectors.add_scaled(m.weights, m.rows[k] * width, error * rate, m.inputs, 0, width)
+        if abs(error) >= _LEAST_ERROR:
+            m.visits[m.rows[k]] = visits + 1
+            rate = m.rates[RATE] + m.rates[FIRST_RATE] / (np.float32(1) + np.float32(visits) * m.rates[FADING])
+            vectors.add_scaled(m.weights, m.rows[k] * width, error * rate, m.inputs, 0, width)
+        elif visits == 0:
+            m.visits[m.rows[k]] = 1
     for k in range(_FINALS if m.settings[SSM] else _FINALS - 1):
         error = network.error_of(bit, squash(network.to_q12(m.final_logits[k])))
         vectors.add_scaled(m.finals, m.final_rows[k] * deep, error * m.rates[FINAL_RATE], m.logits, 0, deep)
