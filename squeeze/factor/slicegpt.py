@@ -4,8 +4,7 @@ RMSNorm gives the same whatever rotation its input is in, once its factors are i
 is turned to its principal directions, the least of them are left out, and every matrix that reads or writes it gets
 smaller; what is written is a plain checkpoint of a smaller hidden size. The paper has a rotation for each block, and a
 matrix [H', H'] on every shortcut to get from one to the next: more values in a small model than slicing saves, and no
-architecture that transformers knows. Here one rotation, of the stream before all norms together, serves all; in return
-every reading matrix is fitted to what is left of its own inputs by least squares.
+architecture that transformers knows. Here one rotation, of the stream before all norms together, serves all.
 """
 
 import json
@@ -36,7 +35,6 @@ _EMBEDDING, _HEAD, _LAST = "model.embed_tokens", "lm_head", "model.norm"
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
 _READING = (*_ATTENTION, "gate_proj", "up_proj", "gate", "shared_expert_gate")
 _WRITING = ("o_proj", "down_proj")
-_DAMPING = 1e-6
 
 
 @dataclass
@@ -54,20 +52,11 @@ class Stream:
         vectors: torch.Tensor = torch.linalg.eigh(pooled).eigenvectors
         return vectors.flip(1)[:, :width]
 
-    def fitted(self, norm: str, kept: torch.Tensor) -> torch.Tensor:
-        """float64 [H, H']: C K (K^T C K)^-1, which makes the stream before a norm again of the directions K that are
-        kept [H, H'] as well as a linear map can."""
-        moments = self.moments[norm]
-        gram = kept.T @ moments @ kept
-        gram.diagonal().add_(_DAMPING * gram.diagonal().mean())
-        found: torch.Tensor = torch.linalg.solve(gram, kept.T @ moments)
-        return found.T
-
     def reader(self, norm: str, kept: torch.Tensor) -> torch.Tensor:
         """float64 [H, H']: what a matrix [O, H] behind a norm is multiplied by to read what RMSNorm without factors
-        makes of the directions kept: it divides by their own root mean square, which is larger by (H / H')^1/2."""
+        makes of the directions kept [H, H']: it divides by their own root mean square, larger by (H / H')^1/2."""
         larger: float = (kept.shape[0] / kept.shape[1]) ** 0.5
-        return self.factors[norm][:, None] * self.fitted(norm, kept) * larger
+        return self.factors[norm][:, None] * kept * larger
 
 
 @torch.no_grad()
@@ -217,7 +206,7 @@ def _lost(name: str, tensor: torch.Tensor, stream: Stream, kept: torch.Tensor) -
     if norm is None:
         return 1 - float((kept.T @ wide).square().sum() / wide.square().sum())
     moments, behind = stream.moments[norm], wide * stream.factors[norm]
-    change = behind - behind @ stream.fitted(norm, kept) @ kept.T
+    change = behind - behind @ kept @ kept.T
     return float(((change @ moments) * change).sum() / ((behind @ moments) * behind).sum())
 
 
