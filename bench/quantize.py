@@ -42,7 +42,9 @@ def rows() -> dict[str, tuple]:
             )  # fmt: skip
             found[f"gptq-refined-{kind}-{bits}"] = GPTQ(**grid, **more), base, {"correction": 0.0}
             found[f"gptq-{kind}-{bits}"] = GPTQ(**grid, **more), base, {}
+            found[f"gptq-smoothed-{kind}-{bits}"] = GPTQ(**grid, **more), base, {"smooth": 0.2}
             found[f"gptq-rotated-{kind}-{bits}"] = GPTQ(**grid, **more), base, {"rotate": True}
+    found["rtn-smoothed-sym-4"] = RTN(bits=4, group_size=GROUP), "rtn-sym-4", {"smooth": 0.5}
     for grid in ("nf4", "mxfp4", "nvfp4", "ternary", "ternary-planes"):
         found[f"rtn-{grid}"] = RTN(grid=grid, group_size=GROUP), f"rtn-{grid}", {}
         found[f"gptq-{grid}"] = GPTQ(grid=grid, group_size=GROUP), f"rtn-{grid}", {}

@@ -13,10 +13,11 @@ from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError
 from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.densify import densify
 from squeeze.model.evaluate import load_model
+from squeeze.model.inputs import input_squares
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.pattern import Pattern
-from squeeze.prune.permute import PermutedCheckpoint, input_squares, order_of
+from squeeze.prune.permute import PermutedCheckpoint, order_of
 from squeeze.prune.slim import SLiM
 from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.sparsegpt import SparseGPT

@@ -117,6 +117,7 @@ def evaluate(
 @click.option("--outliers", default=0, metavar="N", type=click.IntRange(0), help="GPTQ: inputs kept as they are.")
 @click.option("--rotate", is_flag=True, help="Rotate a Llama-type network first (QuaRot's R1 and R2).")
 @click.option("--rotation-block", metavar="N", type=click.IntRange(2), help="Rotate in blocks of N.")
+@click.option("--smooth", default=0.0, metavar="X", type=click.FloatRange(0, 1), help="Scale inputs; 0.2 is good (0).")
 @click.option("--target-bits", metavar="X", type=float, help="Choose bits by matrix: X stored bits a weight in all.")
 @click.option("--target-size", "target_bytes", metavar="SIZE", type=Size(), help="Or a whole checkpoint of SIZE.")
 @click.option("--correction", default=0.3, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (0.3).")

@@ -135,6 +135,7 @@ class Quantize(Step):
     act_order: bool = True
     refine: int = 1
     rotate: bool = False
+    smooth: float = 0.0
     target_bits: float | None = None
     correction: float = 0.3
     format: str = "compressed-tensors"
@@ -157,7 +158,7 @@ class Quantize(Step):
     def run(self, source: Path, out: Path, at: Pass) -> Report:
         from squeeze.quant.api import quantize
 
-        own = {name: getattr(self, name) for name in ("rotate", "target_bits", "correction", "format")}
+        own = {name: getattr(self, name) for name in ("rotate", "smooth", "target_bits", "correction", "format")}
         return quantize(source, self.made(), out=out, **own, **at.options())
 
 

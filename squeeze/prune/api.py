@@ -11,6 +11,7 @@ import torch
 from squeeze.errors import SqueezeError
 from squeeze.model.calibration import calibration_tokens
 from squeeze.model.checkpoint import Checkpoint
+from squeeze.model.inputs import input_squares
 from squeeze.model.pipeline import Progress, Writer
 from squeeze.model.report import NAME as REPORT
 from squeeze.model.report import Report
@@ -18,7 +19,7 @@ from squeeze.model.run import Run, Source, takes_models
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod
 from squeeze.prune.pattern import Pattern
-from squeeze.prune.permute import PermutedCheckpoint, input_squares
+from squeeze.prune.permute import PermutedCheckpoint
 from squeeze.prune.slim import SLiM
 from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.sparsegpt import SparseGPT

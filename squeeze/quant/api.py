@@ -11,6 +11,7 @@ import torch
 from squeeze.errors import SqueezeError
 from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.evaluate import load_model
+from squeeze.model.inputs import input_squares
 from squeeze.model.network import Network, is_linear
 from squeeze.model.pipeline import Progress, plan
 from squeeze.model.report import Report
@@ -21,12 +22,14 @@ from squeeze.quant.gptq import GPTQ
 from squeeze.quant.method import GridMethod
 from squeeze.quant.rotate import RotatedCheckpoint
 from squeeze.quant.rtn import RTN
+from squeeze.quant.smooth import SmoothedCheckpoint
 from squeeze.quant.writing import DENSE, make_writer
 
 __all__ = ["METHODS", "quantize"]
 
 METHODS: dict[str, type[GridMethod]] = {"rtn": RTN, "gptq": GPTQ}
 _FISHER_TOKENS = 4096  # of the calibration that the choice of bits looks at
+_SQUARES_TOKENS = 8192  # and smoothing
 
 
 @takes_models
@@ -44,6 +47,7 @@ def quantize(
     target_bytes: int | None = None,
     rotate: bool = False,
     rotation_block: int | None = None,
+    smooth: float = 0.0,
     correction: float = 0.3,
     ignore: Iterable[str] = (),
     seed: int = 0,
@@ -59,25 +63,33 @@ def quantize(
     or "dense", which stores the values that the quantised weights stand for in the original's type and shape. methods:
     others than `method` for the modules named.
     target_bits: choose the bits of each matrix, so that all of them take so many a weight as stored; target_bytes: or
-    the whole checkpoint so many bytes (bits.py). rotate, rotation_block: as rotate.py has it. correction, ignore,
-    resume: as model/pipeline.py has them. Raises SqueezeError for all that a user can mend.
+    the whole checkpoint so many bytes (bits.py). rotate, rotation_block: as rotate.py has it; smooth: the strength that
+    smooth.py has. correction, ignore, resume: as model/pipeline.py has them. Raises SqueezeError for all that a user
+    can mend.
     """
     run, methods = Run.of(locals()), dict(methods or {})
     checkpoint = run.open()
     writer = make_writer(format, method, methods, checkpoint)
     calibrated = any(one.needs_hessian for one in (method, *methods.values()))
     chooses = target_bits is not None or target_bytes is not None
-    tokens = run.tokens() if calibrated or chooses else None
+    tokens = run.tokens() if calibrated or chooses or smooth else None
     settings = _settings(method)
+    if rotate and smooth:
+        raise SqueezeError("a rotation leaves nothing to smooth: choose one of the two")
     if rotate:
         checkpoint = RotatedCheckpoint.of(checkpoint, seed, rotation_block)
+    if smooth and tokens is not None:
+        seen = tokens[: max(_SQUARES_TOKENS // tokens.shape[1], 1)]
+        checkpoint = SmoothedCheckpoint.of(checkpoint, input_squares(checkpoint, seen, device), smooth)
     if chooses and tokens is not None:
         methods |= _mixed(run, checkpoint, method, format, tokens, target_bits, target_bytes)
         writer = make_writer(format, method, methods, checkpoint)
         settings |= {"target_bits": target_bits, "target_bytes": target_bytes}
     if rotate:
         settings |= {"rotate": rotation_block or True, "seed": seed}
-    if calibrated:
+    if smooth:
+        settings |= {"smooth": smooth}
+    if calibrated or smooth:
         settings |= run.described()
     return run.compress(checkpoint, method, writer, settings, tokens if calibrated else None, methods=methods)
 
