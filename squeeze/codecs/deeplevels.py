@@ -5,6 +5,8 @@ two registers (bitmodels/surroundings.py), a mask on the first, and a mask on
 the last eight bytes.
 """
 
+from collections.abc import Iterable
+
 from squeeze.codecs.bitmodels import surroundings as around
 from squeeze.codecs.bitmodels.ssm import Sizes
 from squeeze.codecs.levels import DeepPreset
@@ -105,15 +107,10 @@ MORE_TEXT = {  # at level 6: each brings little (0.01 to 0.07 % where measured),
     "line above and word": _pair(around.LINE, around.WORD, mask=0xFFFF),
     "column and byte": _pair(around.LINE, history=0xFF, mask=0xFF0000),
     "bracket and word": _pair(around.BRACKET, around.WORD, mask=0xFF),
-    "bytes 2 to 4": (around.NONE, 0, around.NONE, 0xFFFFFF00),
-    "bytes 1 and 3": (around.NONE, 0, around.NONE, 0xFF00FF),
-    "bytes 1, 3 and 4": (around.NONE, 0, around.NONE, 0xFFFF00FF),
-    "bytes 3 and 4": (around.NONE, 0, around.NONE, 0xFFFF0000),
     "classes of eight bytes and byte": _pair(around.CLASSES, history=0xFF, mask=0xFFFFFFFF),
     "classes of six bytes and word": _pair(around.CLASSES, around.WORD, mask=0xFFFFFF),
-    "what followed the byte and two": _pair(around.FOLLOWED, mask=0xFFFFFFFF),
-    "what followed the byte, and word": _pair(around.FOLLOWED, around.WORD, mask=0xFFFF),
-    "what followed three bytes, and two bytes": _pair(around.FOLLOWED, history=0xFFFF, mask=0xFFFF00000000),
+    "classes of eight bytes and two": _pair(around.CLASSES, history=0xFFFF, mask=0xFFFFFFFF),
+    "three letters and the word before": _pair(around.LETTERS, around.WORD_1, mask=0xFFFFFF),
     "outline of the line and word": _pair(around.OUTLINE, around.WORD),
     "match and word": _pair(around.MATCH, around.WORD, mask=0x1FFF),
     "head of the line and two bytes": _pair(around.LINE_HEAD, history=0xFFFF),
@@ -145,15 +142,31 @@ _SSM = {
 }
 
 
+GROUPS = 3  # of contexts: histories, words, all else
+_OF_WORDS = {around.WORD, around.WORD_1, around.WORD_2, around.WORD_3, around.PAIR, around.LETTERS, around.WORD_LENGTH}
+
+
+def group_of(context: Context) -> int:
+    """The group whose means a context counts for; those of a group are neighbours in a preset."""
+    registers = {context[0], context[2]} - {around.NONE, around.OLDER}
+    if not registers:
+        return 0
+    return 1 if registers <= _OF_WORDS else 2
+
+
 def preset(level: int, kind: str) -> DeepPreset:
     """The models of a level from 4 to 6 for a kind of content."""
     table = CONTEXTS[kind]
     if level == 4:
-        contexts = tuple(table[name] for name in _FAST[kind])
-        return DeepPreset(contexts, (5, 7, 16), 7, 1 << 21, _RATES, None)
+        contexts = (table[name] for name in _FAST[kind])
+        return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES, None)
     buckets = 1 << 22
     if level == 5 and kind == "text":
         table = {name: context for name, context in table.items() if name not in _NOT_AT_5}
     if level == 6 and kind == "text":
         table, buckets = table | MORE_TEXT, 13 << 18  # 624 MiB: with all else less than 1 GiB
-    return DeepPreset(tuple(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, _SSM[level])
+    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, _SSM[level])
+
+
+def _grouped(contexts: Iterable[Context]) -> tuple[Context, ...]:
+    return tuple(sorted(contexts, key=group_of))

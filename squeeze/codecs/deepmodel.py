@@ -5,7 +5,8 @@ learn, advance; end_byte), with more contexts, more evidence from each, weight
 sets chosen in more ways, and a predictor beside them: the state-space model.
 A context gives four inputs: the adaptive map of its bit history as a logit and
 as a distance from one half, its counter, and the byte that last followed it. The
-mixers see how far each of them is from the mean of its kind, and the means.
+mixers see how far each of them is from the mean of its kind, that mean, and
+how far from it the means of three groups of contexts are.
 """
 
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from squeeze.codecs.bitmodels.contexts import mix_hash
 from squeeze.codecs.bitmodels.jit import inline
 from squeeze.codecs.bitmodels.logistic import squash
 from squeeze.codecs.bytewise import aligned_zeros
+from squeeze.codecs.deeplevels import GROUPS, group_of
 from squeeze.codecs.levels import DeepPreset
 
 # Scalars of a model.
@@ -55,6 +57,7 @@ class Model(NamedTuple):
     followed3: np.ndarray
     stack: np.ndarray
     specs: np.ndarray  # uint64 [n, 4]
+    groups: np.ndarray  # int64 [GROUPS + 1]: where each group of contexts begins
     hashes: np.ndarray  # uint64 [n]
     slots: np.ndarray  # uint8, aligned to cache lines
     counters: np.ndarray  # the same memory as uint16
@@ -90,11 +93,11 @@ class Model(NamedTuple):
 def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0, known: int = 0) -> Model:
     """Fresh models for one block, the first `known` bytes of `data` left out; table sizes follow from its length."""
     n, matches, sets = len(preset.contexts), len(preset.matches), preset.selectors
-    width = -(-(_PER_CONTEXT * (n + 1) + 2 * matches + 4) // 16) * 16
+    width = -(-(_PER_CONTEXT * (n + 1 + GROUPS) + 2 * matches + 4) // 16) * 16
     deep = -(-(sets + 1) // 16) * 16  # logits of the sets and of the state-space model
     buckets = min(
-        max((data.size - known) * n // 6, 1 << 8), preset.buckets
-    )  # two slots for a byte and context, a third of them
+        max((data.size - known) * n // 3, 1 << 8), preset.buckets
+    )  # two slots for a byte and context, two thirds of them
     match_bits = min(max(data.size.bit_length(), 8), 22)
     slots = aligned_zeros(buckets * evidence.BUCKET)
     run_bits = min(max(data.size.bit_length(), 8), 20)
@@ -110,6 +113,7 @@ def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0, known: in
         followed3=np.zeros(1 << 18, np.uint16),
         stack=np.zeros(around.STACK, np.uint8),
         specs=np.array(preset.contexts, np.uint64),
+        groups=np.searchsorted([group_of(context) for context in preset.contexts], np.arange(GROUPS + 1)),
         hashes=np.zeros(n, np.uint64),
         slots=slots,
         counters=slots.view(np.uint16),
@@ -145,6 +149,7 @@ def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0, known: in
     )
     model.weights[:width] = _START_WEIGHT
     model.weights[_PER_CONTEXT * n : _PER_CONTEXT * (n + 1)] = _MEAN_WEIGHTS
+    model.weights[_PER_CONTEXT * (n + 1) : _PER_CONTEXT * (n + 1 + GROUPS)] = 0
     model.scalars[PARTIAL] = 1
     return model
 
@@ -200,7 +205,8 @@ def _note_outlook(m):
 
 @inline
 def _centre(m):
-    """Take from every input of a context that is not 0 the mean of those of its kind; the means become inputs too.
+    """Take from every input of a context that is not 0 the mean of those of its kind; the means become inputs too, and
+    those of each group of contexts less the whole mean.
 
     What contexts agree on is most of what they say. Apart from it, a step of learning can tell them from each other.
     """
@@ -208,16 +214,27 @@ def _centre(m):
     zero, one = np.float32(0), np.float32(1)
     total0, total1, total2, total3 = zero, zero, zero, zero
     count0, count1, count2, count3 = zero, zero, zero, zero
-    for i in range(0, _PER_CONTEXT * n, _PER_CONTEXT):
-        x0, x1, x2, x3 = m.inputs[i], m.inputs[i + 1], m.inputs[i + 2], m.inputs[i + 3]
-        total0 += x0
-        total1 += x1
-        total2 += x2
-        total3 += x3
-        count0 += one if x0 != zero else zero
-        count1 += one if x1 != zero else zero
-        count2 += one if x2 != zero else zero
-        count3 += one if x3 != zero else zero
+    at = _PER_CONTEXT * (n + 1)
+    for g in range(GROUPS):
+        sum0, sum1, sum2, sum3 = zero, zero, zero, zero
+        some0, some1, some2, some3 = zero, zero, zero, zero
+        for i in range(_PER_CONTEXT * m.groups[g], _PER_CONTEXT * m.groups[g + 1], _PER_CONTEXT):
+            x0, x1, x2, x3 = m.inputs[i], m.inputs[i + 1], m.inputs[i + 2], m.inputs[i + 3]
+            sum0 += x0
+            sum1 += x1
+            sum2 += x2
+            sum3 += x3
+            some0 += one if x0 != zero else zero
+            some1 += one if x1 != zero else zero
+            some2 += one if x2 != zero else zero
+            some3 += one if x3 != zero else zero
+        m.inputs[at] = sum0 / max(some0, one)
+        m.inputs[at + 1] = sum1 / max(some1, one)
+        m.inputs[at + 2] = sum2 / max(some2, one)
+        m.inputs[at + 3] = sum3 / max(some3, one)
+        total0, total1, total2, total3 = total0 + sum0, total1 + sum1, total2 + sum2, total3 + sum3
+        count0, count1, count2, count3 = count0 + some0, count1 + some1, count2 + some2, count3 + some3
+        at += _PER_CONTEXT
     mean0, mean1 = total0 / max(count0, one), total1 / max(count1, one)
     mean2, mean3 = total2 / max(count2, one), total3 / max(count3, one)
     for i in range(0, _PER_CONTEXT * n, _PER_CONTEXT):
@@ -231,6 +248,11 @@ def _centre(m):
     m.inputs[at + 1] = mean1 * _MEAN_SCALE
     m.inputs[at + 2] = mean2 * _MEAN_SCALE
     m.inputs[at + 3] = mean3 * _MEAN_SCALE
+    for i in range(at + _PER_CONTEXT, at + _PER_CONTEXT * (1 + GROUPS), _PER_CONTEXT):
+        m.inputs[i] = (m.inputs[i] - mean0) * _MEAN_SCALE
+        m.inputs[i + 1] = (m.inputs[i + 1] - mean1) * _MEAN_SCALE
+        m.inputs[i + 2] = (m.inputs[i + 2] - mean2) * _MEAN_SCALE
+        m.inputs[i + 3] = (m.inputs[i + 3] - mean3) * _MEAN_SCALE
 
 
 @inline
@@ -260,7 +282,7 @@ def gather(m, s):
         m.inputs[4 * i + 3] = value
     found = match.gather(m.matches, m.match_maps, partial, shift, m.match_inputs, 0)
     _centre(m)
-    at = _PER_CONTEXT * (n + 1)
+    at = _PER_CONTEXT * (n + 1 + GROUPS)
     for k in range(m.match_inputs.size):
         m.inputs[at + k] = np.float32(m.match_inputs[k]) * np.float32(1 / 4096)
     at += m.match_inputs.size
@@ -321,7 +343,7 @@ def mix(m):
         m.logits[k] = min(max(logit, np.float32(-15.9)), np.float32(15.9))
     total, finals, share = np.float32(0), _FINALS - 1, np.float32(1 / (_FINALS - 1))
     if m.settings[SSM]:
-        m.logits[m.settings[SETS]] = m.inputs[_PER_CONTEXT * (m.hashes.size + 1) + m.match_inputs.size + 1]
+        m.logits[m.settings[SETS]] = m.inputs[_PER_CONTEXT * (m.hashes.size + 1 + GROUPS) + m.match_inputs.size + 1]
         finals, share = _FINALS, np.float32(1 / _FINALS)
     for k in range(finals):
         logit = vectors.dot(m.finals, m.final_rows[k] * deep, m.logits, 0, deep)
