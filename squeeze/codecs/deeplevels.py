@@ -160,7 +160,7 @@ def preset(level: int, kind: str) -> DeepPreset:
     if level == 4:
         contexts = (table[name] for name in _FAST[kind])
         return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES, None)
-    buckets = 1 << 22
+    buckets = 14 << 18  # 672 MiB: with all else less than 1 GiB
     if level == 5 and kind == "text":
         table = {name: context for name, context in table.items() if name not in _NOT_AT_5}
     if level == 6 and kind == "text":
