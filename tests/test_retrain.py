@@ -10,6 +10,7 @@ from squeeze.model.evaluate import load_model
 from squeeze.prune.api import recovered
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.magnitude import Magnitude
+from squeeze.prune.pattern import Pattern
 from squeeze.prune.retrain import MaskedLinear, MaskLoRA, recover
 from squeeze.prune.slim import SLiM
 from squeeze.prune.sparsegpt import SparseGPT
@@ -112,3 +113,15 @@ def test_the_report_and_what_is_refused(tmp_path):
         recover(source, source, TOKENS, minutes=1)
     with pytest.raises(SqueezeError, match=r"has no compression_report\.json"):
         recovered(source, source, minutes=1, calibration=TOKENS)
+
+
+def test_the_rate_suits_the_damage(tmp_path):
+    source, folders = model(tmp_path / "model"), [tmp_path / "6-8", tmp_path / "1-4"]
+    for folder in folders:
+        squeeze.prune(source, Magnitude(pattern=Pattern.parse(folder.name.replace("-", ":"))), out=folder)
+    teacher, *students = (load_model(folder) for folder in (source, *folders))
+    little, much = (distil.rate_for(student, teacher, TOKENS, 1e-3) for student in students)
+    lost = sum(float(distil.divergence(students[0], teacher, ids[None])) for ids in TOKENS) / len(TOKENS)
+    assert 0 < little < much <= 1e-3
+    assert little == pytest.approx(1e-3 * lost, rel=1e-4)
+    assert distil.rate_for(teacher, teacher, TOKENS, 1e-3) == pytest.approx(0, abs=1e-8)

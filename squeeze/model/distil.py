@@ -23,9 +23,10 @@ from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.model.network import find_blocks
 from squeeze.packing import folder
 
-__all__ = ["Distillation", "Healing", "is_trained", "replace_tensors"]
+__all__ = ["Distillation", "Healing", "divergence", "is_trained", "rate_for", "replace_tensors"]
 
 _SAVE_EVERY = 20  # steps
+_RATE_SEQUENCES = 4
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,7 @@ class Distillation:
         return total
 
     def _divergence(self, ids: torch.Tensor) -> torch.Tensor:
-        """KL(original || student), nats a token."""
-        with torch.no_grad():
-            wanted = torch.log_softmax(self.teacher(ids, use_cache=False).logits[0].float(), -1)
-        found = torch.log_softmax(self.student(ids, use_cache=False).logits[0].float(), -1)
-        return functional.kl_div(found, wanted, reduction="batchmean", log_target=True)
+        return divergence(self.student, self.teacher, ids)
 
     def _by_block(self, ids: torch.Tensor) -> torch.Tensor:
         """The mean over blocks of |y' - y|^2 / |y - x|^2: y is what the original's block makes of its input x, y' what
@@ -145,6 +142,23 @@ class Distillation:
             order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + at // count))
             rows.append(self.tokens[order[at % count]])
         return torch.stack(rows).to(next(self.student.parameters()).device)
+
+
+def divergence(student: nn.Module, teacher: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """KL(teacher || student) on a sequence [1, L], nats a token."""
+    with torch.no_grad():
+        wanted = torch.log_softmax(teacher(ids, use_cache=False).logits[0].float(), -1)
+    found = torch.log_softmax(student(ids, use_cache=False).logits[0].float(), -1)
+    return functional.kl_div(found, wanted, reduction="batchmean", log_target=True)
+
+
+@torch.no_grad()
+def rate_for(student: nn.Module, teacher: nn.Module, tokens: torch.Tensor, factor: float) -> float:
+    """A rate of Adam that suits the damage: so much a nat of divergence on the first sequences. Every step moves every
+    parameter by about the rate, which costs a model that has lost little more than it can learn."""
+    few = tokens[:_RATE_SEQUENCES].to(next(student.parameters()).device)
+    lost = [float(divergence(student, teacher, ids)) for ids in torch.split(few, 1)]
+    return factor * min(sum(lost) / len(lost), 1.0)
 
 
 def replace_tensors(target: Path, work: Path, student: nn.Module, trained: dict[str, nn.Parameter]) -> None:

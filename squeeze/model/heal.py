@@ -8,7 +8,7 @@ from torch import nn
 
 from squeeze.errors import SqueezeError
 from squeeze.factor.linear import FactorLinear
-from squeeze.model.distil import Distillation, Healing, replace_tensors
+from squeeze.model.distil import Distillation, Healing, rate_for, replace_tensors
 from squeeze.model.evaluate import load_model
 from squeeze.model.pipeline import Progress
 from squeeze.model.work import digest, stamps
@@ -17,6 +17,7 @@ from squeeze.work import work_folder
 __all__ = ["Healing", "heal"]
 
 _STATE = "state.pt"
+_RATE = 3e-4  # for each nat lost
 
 
 def heal(
@@ -26,8 +27,8 @@ def heal(
     *,
     minutes: float,
     steps: int | None = None,
-    rate: float = 3e-4,
-    batch: int = 4,
+    rate: float | None = None,
+    batch: int = 1,
     blocks: float = 0.0,
     seed: int = 0,
     resume: bool = False,
@@ -37,10 +38,10 @@ def heal(
     """Fine-tune a factorised folder in place, which is replaced when all is done.
 
     tokens: [N, L] sequences, in random order, as often as there is time. minutes: at most so long, the saving aside;
-    steps: or so many steps. rate: the largest step size of Adam; it rises for a tenth of the time and falls to 0 with a
-    cosine. batch: sequences a step. blocks: share of the time, or steps, in which the loss is that of each block by
-    itself. A run that was stopped goes on; resume: it has to. Raises SqueezeError where that was of other settings, and
-    where the folder has no factors in floating point.
+    steps: or so many steps. rate: the largest step size of Adam, None for one that suits the damage (distil.rate_for);
+    it rises for a tenth of the time and falls to 0 with a cosine. batch: sequences a step. blocks: share of the time,
+    or steps, in which the loss is that of each block by itself. A run that was stopped goes on; resume: it has to.
+    Raises SqueezeError where that was of other settings, and where the folder has no factors in floating point.
     """
     original, target = Path(original), Path(target)
     started = time.perf_counter()
@@ -52,6 +53,7 @@ def heal(
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
     task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "blocks": blocks}
     with work_folder(target, "healing", task, resume or None) as work:
+        rate = rate or rate_for(student, teacher, tokens, _RATE)
         run = Distillation(student, teacher, trained, tokens, rate, batch, blocks, seed, work / _STATE)
         total = steps or 0
         run.go(60 * minutes, steps, (lambda count: progress("healing", run.step, total)) if progress else None)

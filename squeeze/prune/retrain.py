@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from squeeze.errors import SqueezeError
-from squeeze.model.distil import Distillation, Healing, replace_tensors
+from squeeze.model.distil import Distillation, Healing, rate_for, replace_tensors
 from squeeze.model.evaluate import load_model
 from squeeze.model.pipeline import Progress
 from squeeze.model.work import digest, stamps
@@ -24,7 +24,7 @@ from squeeze.work import work_folder
 
 __all__ = ["MaskLoRA", "MaskedLinear", "recover"]
 
-_RATE, _LOW_RANK_RATE = 2e-4, 1e-3
+_RATE, _LOW_RANK_RATE = 3e-4, 1.5e-3  # for each nat lost
 
 
 class MaskedLinear(nn.Module):
@@ -110,9 +110,9 @@ def recover(
 
     tokens: [N, L] sequences, in random order. minutes: of training, at most; steps: or so many steps. rank: of what is
     added to each matrix; None trains all weights kept, which learns faster and takes three times their memory besides.
-    rate: the largest step size of Adam, None for the one that goes with it; batch: sequences a step. A run that was
-    stopped goes on; resume: it has to. Raises SqueezeError where that was of other settings, and where the folder has
-    no sparse weights in floating point.
+    rate: the largest step size of Adam, None for one that suits the damage (distil.rate_for); batch: sequences a step.
+    A run that was stopped goes on; resume: it has to. Raises SqueezeError where that was of other settings, and where
+    the folder has no sparse weights in floating point.
     """
     original, target = Path(original), Path(target)
     started = time.perf_counter()
@@ -120,13 +120,13 @@ def recover(
     changed = _opened(student, rank, seed, device)
     if not changed:
         raise SqueezeError(f"{target}: has no sparse weights in floating point to retrain")
-    rate = rate or (_RATE if rank is None else _LOW_RANK_RATE)
     trained = {f"{name}.{leaf}": value for name, layer in changed.items() for leaf, value in layer.named_parameters()}
     norms = {name: value for name, value in student.named_parameters() if "norm" in name and value.ndim == 1}
     teacher = load_model(original, torch.float32, device).requires_grad_(False)
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
     task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "rank": rank}
     with work_folder(target, "recovering", task, resume or None) as work:
+        rate = rate or rate_for(student, teacher, tokens, _RATE if rank is None else _LOW_RANK_RATE)
         run = Distillation(student, teacher, {**trained, **norms}, tokens, rate, batch, 0.0, seed, work / "state.pt")
         total = steps or 0
         run.go(60 * minutes, steps, (lambda count: progress("recovery", run.step, total)) if progress else None)
