@@ -273,13 +273,16 @@ def test_values_of_a_head_are_taken_apart():
     v, o = matrix(16, 24), matrix(24, 32)  # two key heads, two queries each
     seen = Curvature(moments(24), moments(16), 100)
     heads = modular.values(v, o, seen, 8)
-    same_v, same_o = modular.with_values(v, o, heads, [8, 8])
+    bias = matrix(16, 1)[:, 0]
+    same_v, same_o, same_bias = modular.with_values(v, o, heads, [8, 8], bias)
 
     def products(v, o):
         return torch.einsum("ohqs,hsi->hqoi", o.view(24, 2, 2, 8), v.view(2, 8, 24))
 
     assert torch.allclose(products(same_v, same_o), products(v, o), atol=1e-3)
-    less_v, less_o = modular.with_values(v, o, heads, [5, 8])
+    repeated = [one.view(2, 1, 8).expand(2, 2, 8).reshape(32) for one in (same_bias, bias)]
+    assert torch.allclose(same_o @ repeated[0], o @ repeated[1], atol=1e-3)
+    less_v, less_o, _ = modular.with_values(v, o, heads, [5, 8])
     assert (less_v == 0).all(1).sum() == 3 and (less_o == 0).all(0).sum() == 6
     assert torch.allclose(products(less_v, less_o)[1], products(v, o)[1], atol=1e-3)
 
