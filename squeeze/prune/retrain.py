@@ -28,28 +28,28 @@ _RATE, _LOW_RANK_RATE = 3e-4, 1.5e-3  # for each nat lost
 
 
 class MaskedLinear(nn.Module):
-    """y = x W^T + b. weight: W, float32 [O, I], which is trained where the mask is, and stays as it is elsewhere."""
+    """y = x (W + L)^T + b. weight: W, float32 [O, I], which is trained where the mask is, and 0 elsewhere; added: L, of
+    adapters, None where there are none."""
 
     bias: torch.Tensor | None
+    added: torch.Tensor | None
 
     def __init__(self, sparse: SparseTensor, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.stored = sparse
         self.register_buffer("mask", sparse.mask, persistent=False)
         self.register_buffer("bias", None if bias is None else bias.float(), persistent=False)
-        self.weight = nn.Parameter(sparse.dequantize())
-        self.weight.register_hook(self._masked)  # type: ignore[no-untyped-call]
-
-    def _masked(self, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient.mul_(self.get_buffer("mask"))
+        added = None if sparse.adapters is None else sparse.adapters.dense()
+        self.register_buffer("added", added, persistent=False)
+        self.weight = nn.Parameter(sparse.sparse())
+        self.weight.register_hook(lambda gradient: gradient * self.mask)  # type: ignore[no-untyped-call]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight if self.added is None else self.weight + self.added, self.bias)
 
     def merged(self) -> SparseTensor:
         """The weight as it was stored, with what was learned, of the same mask."""
-        found, adapters = self.weight.detach().cpu(), self.stored.adapters
-        return _with_values(self.stored, found if adapters is None else found - adapters.dense())
+        return _with_values(self.stored, self.weight.detach().cpu())
 
 
 class MaskLoRA(nn.Module):
