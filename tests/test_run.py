@@ -10,6 +10,7 @@ import squeeze
 from squeeze.cli import main
 from squeeze.errors import SqueezeError
 from squeeze.model import distil, pipeline
+from squeeze.prune import retrain
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.wanda import Wanda
 from tests import tiny_models
@@ -50,6 +51,22 @@ def test_a_training_that_was_stopped_goes_on(tmp_path, stopped, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     with pytest.raises(SqueezeError, match="already exists; use -f to overwrite"):
         stopped(resume=True)
+
+
+def test_a_run_that_was_stopped_before_its_training_goes_on(tmp_path, folders, monkeypatch):
+    given = {"out": tmp_path / "out", "calibration": TOKENS, "recover": MINUTES}
+    load = retrain.load_model
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(retrain, "load_model", stop)
+    with pytest.raises(KeyboardInterrupt):
+        squeeze.prune(folders("llama"), Magnitude(), **given)
+    monkeypatch.setattr(retrain, "load_model", load)
+    monkeypatch.setattr(pipeline, "_blocks", lambda *ignored: pytest.fail("pruned again"))
+    report = squeeze.prune(folders("llama"), Magnitude(), resume=True, **given)
+    assert report.settings["recovery"].endswith(" steps")
 
 
 @pytest.mark.parametrize(
