@@ -40,8 +40,7 @@ class SmoothedCheckpoint(Checkpoint):
                 continue
             before = checkpoint.load([name])[name]
             root = square.clamp(min=1e-12).pow(strength / 2)
-            wanted = before.float() / (root / root.log().mean().exp())
-            norms[name] = torch.where(torch.isfinite(wanted) & (wanted != 0), wanted, before.float()).to(before.dtype)
+            norms[name] = (before.float() * root.log().mean().exp() / root).to(before.dtype)
             factors[name] = torch.where(norms[name] == 0, 1.0, before.float() / norms[name].float())
         return cls(checkpoint.folder, checkpoint.files, norms, factors)
 
