@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from squeeze.codecs import bytewise, deepmodel, levels
+from squeeze.codecs import bytewise, deeparrays, levels
 from squeeze.codecs.bitmodels import histories, jit, logistic, mixer
 from tests import inputs
 
@@ -90,14 +90,14 @@ def test_presets_name_registers_that_exist_and_fit_the_tables():
     for level in levels.AVAILABLE:
         for kind in ("text", "executable", "table", "other"):
             preset = levels.preset(level, kind)
-            build = deepmodel.build_model if level in levels.DEEP else bytewise.build_model
+            build = deeparrays.build_model if level in levels.DEEP else bytewise.build_model
             model = build(np.zeros(100, np.uint8), preset, 10)
             assert all(context[0] < model.registers.size for context in preset.contexts)
             assert len(set(preset.contexts)) == len(preset.contexts)
 
 
 def test_models_of_ten_mebibytes_fit_the_memory_promise():
-    for build, level in ((bytewise.build_model, 3), (deepmodel.build_model, 6)):
+    for build, level in ((bytewise.build_model, 3), (deeparrays.build_model, 6)):
         model = build(np.zeros(10 << 20, np.uint8), levels.preset(level, "text"))
         arrays = [array for name, array in zip(model._fields, model, strict=True) if name != "counters"]
         assert sum(array.nbytes for array in arrays) < 1 << 30

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from squeeze.codecs import deep, levels
-from squeeze.codecs.bitmodels import ssm, ssm_reference, ssm_training
+from squeeze.codecs.bitmodels import ssm, ssm_arrays, ssm_reference, ssm_training
 from squeeze.codecs.bitmodels.jit import kernel
 from squeeze.errors import DamagedError
 from tests import inputs
 
-SIZES = ssm.Sizes(width=16, inner=32, states=8, layers=2, chunk=6)
+SIZES = ssm_arrays.Sizes(width=16, inner=32, states=8, layers=2, chunk=6)
 PRESET = levels.DeepPreset(
     contexts=levels.preset(4, "text").contexts[:5], matches=(5,), selectors=14, buckets=1 << 12,
     rates=levels.preset(4, "text").rates, ssm=SIZES,
@@ -45,14 +45,14 @@ def replay(s, data, start):
 
 def fed(tokens, sizes=SIZES, seed=3):
     """A model that was fed all but the last of `tokens`, one chunk, and float64 copies of its parameters."""
-    model = ssm.build(sizes, ssm.initial_weights(sizes, seed))
+    model = ssm_arrays.build(sizes, ssm_arrays.initial_weights(sizes, seed))
     found = []
     note(model, int(tokens[0]))
     for token, following in itertools.pairwise(tokens):
         feed(model, int(token))
         found.append(model.probabilities.copy())
         note(model, int(following))
-    return model, ssm.views(model.weights.astype(np.float64), sizes), np.array(found)
+    return model, ssm_arrays.views(model.weights.astype(np.float64), sizes), np.array(found)
 
 
 TOKENS = np.array([65, 66, 200, 65, 66, 67, 65])
@@ -76,7 +76,7 @@ def test_a_chunk_goes_on_from_the_one_before():
     assert np.abs(model.probabilities - expected).max() < 1e-5
 
 
-@pytest.mark.parametrize("name", ssm.shapes(SIZES))
+@pytest.mark.parametrize("name", ssm_arrays.shapes(SIZES))
 def test_gradients_are_those_of_finite_differences(name):
     model, parameters, _ = fed(TOKENS)
     gradients(model, 0)
@@ -96,8 +96,8 @@ def test_gradients_are_those_of_finite_differences(name):
 @pytest.mark.parametrize("name", ["embed", "grams", "guesses", "select", "head"])
 def test_a_replay_is_a_chunk_whose_first_bytes_are_not_learned_from(name):
     tokens = np.arange(SIZES.span + 1) * 37 % 11 + 60
-    model, first = ssm.build(SIZES, ssm.initial_weights(SIZES, 3)), ssm_training.UNSURE
-    parameters = ssm.views(model.weights.astype(np.float64), SIZES)
+    model, first = ssm_arrays.build(SIZES, ssm_arrays.initial_weights(SIZES, 3)), ssm_training.UNSURE
+    parameters = ssm_arrays.views(model.weights.astype(np.float64), SIZES)
     replay(model, np.concatenate([[0, 0], tokens]).astype(np.uint8), 2)
     slopes, array = getattr(model.trainer.slopes, name), getattr(parameters, name)
     place = np.unravel_index(np.abs(slopes).argmax(), array.shape)
@@ -110,7 +110,7 @@ def test_a_replay_is_a_chunk_whose_first_bytes_are_not_learned_from(name):
 
 
 def test_it_learns_what_it_sees():
-    model, costs = ssm.build(SIZES), []
+    model, costs = ssm_arrays.build(SIZES), []
     pattern = np.frombuffer(b"abcdabce" * 60, np.uint8)
     for i, byte in enumerate(pattern.tolist()):
         if i:
@@ -147,7 +147,7 @@ def test_two_threads_write_what_one_writes_and_read_it(size):
 
 
 def test_weights_begin_the_same_everywhere():
-    weights = ssm.initial_weights(ssm.Sizes())
+    weights = ssm_arrays.initial_weights(ssm_arrays.Sizes())
     assert weights.dtype == np.float32
     assert float(weights[:1000].astype(np.float64).sum()) == 15.789200723171234
 

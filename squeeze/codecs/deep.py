@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.bitmodels import ssm, ssm_training
+from squeeze.codecs.bitmodels import ssm, ssm_arrays, ssm_training
 from squeeze.codecs.bitmodels import surroundings as around
 from squeeze.codecs.bitmodels.jit import inline, kernel
+from squeeze.codecs.deeparrays import SSM, build_model
 from squeeze.codecs.deepmodel import (
-    SSM,
     advance,
     begin_byte,
-    build_model,
     end_byte,
     gather,
     learn,
@@ -101,7 +100,7 @@ def _run(
     if start:
         model, network = build_models(data, preset, record, start)
     else:
-        model, network = build_model(data, preset, record), ssm.build(preset.ssm or NO_SSM)
+        model, network = build_model(data, preset, record), ssm_arrays.build(preset.ssm or NO_SSM)
     span = (start.memory.text.size if start else 0, data.size)
     coder = np.zeros(3, np.uint64)
     if decoding:

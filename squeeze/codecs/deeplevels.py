@@ -8,7 +8,7 @@ the last eight bytes.
 from collections.abc import Iterable
 
 from squeeze.codecs.bitmodels import surroundings as around
-from squeeze.codecs.bitmodels.ssm import Sizes
+from squeeze.codecs.bitmodels.ssm_arrays import Sizes
 from squeeze.codecs.levels import DeepPreset
 
 Context = tuple[int, int, int, int]

@@ -9,8 +9,6 @@ mixers see how far each of them is from the mean of its kind, that mean, and
 how far from it the means of three groups of contexts are.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from squeeze.codecs.bitmodels import evidence, histories, match, mixer, network, ssm, vectors
@@ -18,140 +16,38 @@ from squeeze.codecs.bitmodels import surroundings as around
 from squeeze.codecs.bitmodels.contexts import mix_hash
 from squeeze.codecs.bitmodels.jit import inline
 from squeeze.codecs.bitmodels.logistic import squash
-from squeeze.codecs.bytewise import aligned_zeros
-from squeeze.codecs.deeplevels import GROUPS, group_of
-from squeeze.codecs.levels import DeepPreset
+from squeeze.codecs.deeparrays import (
+    APM_ROWS,
+    APMS,
+    BUCKETS,
+    FADING,
+    FINAL_RATE,
+    FINAL_ROWS,
+    FINALS,
+    FIRST_RATE,
+    KNOWN,
+    LEARNED,
+    LOGIT,
+    MATCHED,
+    MIXED,
+    NODE,
+    OUTLOOK,
+    OUTLOOKS,
+    PARTIAL,
+    PER_CONTEXT,
+    RATE,
+    RECORD,
+    RUN_MASK,
+    SETS,
+    SHIFT,
+    SSM,
+    SSM_ENTRY,
+)
+from squeeze.codecs.deeplevels import GROUPS
 
-# Scalars of a model.
-PARTIAL, SHIFT, NODE, KNOWN, MATCHED, LOGIT, MIXED, OUTLOOK, SSM_ENTRY = range(9)
-# Settings of a model.
-RECORD, BUCKETS, RUN_MASK, SETS, SSM, LEARNED = range(6)
-# Rates of a model: of a weight set used for long, what is added at first, how fast that fades, of the last layer.
-RATE, FIRST_RATE, FADING, FINAL_RATE = range(4)
-
-_PER_CONTEXT = 4  # inputs, one of each kind
-_SET_ROWS = (1, 768, *[2048] * 12)
-_OUTLOOKS = 8 * 3  # how sure the state-space model is, and what its likeliest byte says of the next bit
-_FINAL_ROWS = (256, 2048, 256, _OUTLOOKS * 8)  # the last with a state-space model only
-_FINALS = len(_FINAL_ROWS)
-_APMS = 4
-_APM_ROWS = 1 << 16
-_START_WEIGHT = 0.03
-_MEAN_WEIGHTS = (0.84, 0, 0, 0)  # at first, of the means of inputs
 _MEAN_SCALE = np.float32(2)
 _LEAST_ERROR = np.float32(0.002)  # from which a weight set learns
-_START_COUNT = 6  # observations that a fresh adaptive map's first guess is worth
 _MAP_LIMIT, _MATCH_LIMIT = 511, 255  # observations that an adaptive map remembers
-
-
-class Model(NamedTuple):
-    """Everything that predicts but the state-space model, in arrays: the shared state of encoder and decoder."""
-
-    data: np.ndarray  # uint8: the block, as far as it is known
-    settings: np.ndarray  # int64
-    rates: np.ndarray  # float32
-    scalars: np.ndarray  # int64
-    registers: np.ndarray  # uint64
-    followed1: np.ndarray
-    followed2: np.ndarray
-    followed3: np.ndarray
-    stack: np.ndarray
-    specs: np.ndarray  # uint64 [n, 4]
-    groups: np.ndarray  # int64 [GROUPS + 1]: where each group of contexts begins
-    hashes: np.ndarray  # uint64 [n]
-    slots: np.ndarray  # uint8, aligned to cache lines
-    counters: np.ndarray  # the same memory as uint16
-    history_at: np.ndarray  # int64 [n]
-    counter_at: np.ndarray  # int64 [n]
-    entry: np.ndarray  # int64 [n]
-    maps: np.ndarray  # uint32 [n * 256]
-    runs: np.ndarray  # uint16 [n, 2^bits]
-    run_at: np.ndarray  # int64 [n]
-    run_entry: np.ndarray  # int64 [n]
-    run_maps: np.ndarray  # uint32 [n * RUN_MAP]
-    matches: np.ndarray  # int64 [matches, 5]
-    least_lengths: np.ndarray
-    match_table: np.ndarray
-    match_maps: np.ndarray
-    match_inputs: np.ndarray  # int32
-    inputs: np.ndarray  # float32
-    weights: np.ndarray  # float32 [rows, inputs] flat
-    first_row: np.ndarray  # int64 [selectors]
-    rows: np.ndarray  # int64 [selectors]
-    visits: np.ndarray  # int32 [rows]: how often a row was used
-    logits: np.ndarray  # float32 [selectors padded]
-    finals: np.ndarray  # float32 [rows * selectors padded]
-    final_rows: np.ndarray  # int64 [_FINALS]
-    final_logits: np.ndarray  # float32
-    apms: np.ndarray  # uint32 [_APMS * _APM_ROWS, STEPS]
-    apm_rows: np.ndarray
-    ssm_map: np.ndarray  # uint32 [32 * 192]
-    learned: np.ndarray  # uint8: slots of a prior, settings[LEARNED] buckets of them; only read
-    learned_counters: np.ndarray  # the same memory as uint16
-
-
-def build_model(data: np.ndarray, preset: DeepPreset, record: int = 0, known: int = 0) -> Model:
-    """Fresh models for one block, the first `known` bytes of `data` left out; table sizes follow from its length."""
-    n, matches, sets = len(preset.contexts), len(preset.matches), preset.selectors
-    width = -(-(_PER_CONTEXT * (n + 1 + GROUPS) + 2 * matches + 4) // 16) * 16
-    deep = -(-(sets + 1) // 16) * 16  # logits of the sets and of the state-space model
-    buckets = min(
-        max((data.size - known) * n // 3, 1 << 8), preset.buckets
-    )  # two slots for a byte and context, two thirds of them
-    match_bits = min(max(data.size.bit_length(), 8), 22)
-    slots = aligned_zeros(buckets * evidence.BUCKET)
-    run_bits = min(max(data.size.bit_length(), 8), 20)
-    rows = np.array(_SET_ROWS[:sets])
-    model = Model(
-        data=data,
-        settings=np.array([record, buckets, (1 << run_bits) - 1, sets, preset.ssm is not None, 0], np.int64),
-        rates=np.array(preset.rates, np.float32),
-        scalars=np.zeros(16, np.int64),
-        registers=np.zeros(around.REGISTERS, np.uint64),
-        followed1=np.zeros(256, np.uint16),
-        followed2=np.zeros(65536, np.uint16),
-        followed3=np.zeros(1 << 18, np.uint16),
-        stack=np.zeros(around.STACK, np.uint8),
-        specs=np.array(preset.contexts, np.uint64),
-        groups=np.searchsorted([group_of(context) for context in preset.contexts], np.arange(GROUPS + 1)),
-        hashes=np.zeros(n, np.uint64),
-        slots=slots,
-        counters=slots.view(np.uint16),
-        history_at=np.zeros(n, np.int64),
-        counter_at=np.zeros(n, np.int64),
-        entry=np.zeros(n, np.int64),
-        maps=np.tile(histories.START | np.uint32(_START_COUNT), n),
-        runs=np.zeros((n, 1 << run_bits), np.uint16),
-        run_at=np.zeros(n, np.int64),
-        run_entry=np.zeros(n, np.int64),
-        run_maps=np.full(n * evidence.RUN_MAP, match.START_ENTRY, np.uint32),
-        matches=np.zeros((matches, 5), np.int64),
-        least_lengths=np.array(preset.matches, np.int64),
-        match_table=np.zeros((matches, 1 << match_bits), np.int32),
-        match_maps=np.full(matches * match.ENTRIES, match.START_ENTRY, np.uint32),
-        match_inputs=np.zeros(2 * matches, np.int32),
-        inputs=np.zeros(width, np.float32),
-        weights=np.zeros(int(rows.sum()) * width, np.float32),  # but the first row, which the others begin as
-        first_row=np.array([sum(_SET_ROWS[:k]) for k in range(len(_SET_ROWS))], np.int64),
-        rows=np.zeros(len(_SET_ROWS), np.int64),
-        visits=np.zeros(int(rows.sum()), np.int32),
-        logits=np.zeros(deep, np.float32),
-        finals=np.full(sum(_FINAL_ROWS) * deep, 1 / sets, np.float32),
-        final_rows=np.zeros(_FINALS, np.int64),
-        final_logits=np.zeros(_FINALS, np.float32),
-        apms=mixer.fresh_apm(_APMS * _APM_ROWS),
-        apm_rows=np.zeros(_APMS, np.int64),
-        ssm_map=np.repeat(((np.arange(32, dtype=np.uint32) * 2 + 1) << 26) | _START_COUNT, _OUTLOOKS * 8).astype(
-            np.uint32
-        ),
-        learned=slots[:0],
-        learned_counters=slots.view(np.uint16)[:0],
-    )
-    model.weights[:width] = _START_WEIGHT
-    model.weights[_PER_CONTEXT * n : _PER_CONTEXT * (n + 1)] = _MEAN_WEIGHTS
-    model.weights[_PER_CONTEXT * (n + 1) : _PER_CONTEXT * (n + 1 + GROUPS)] = 0
-    model.scalars[PARTIAL] = 1
-    return model
 
 
 @inline
@@ -214,11 +110,11 @@ def _centre(m):
     zero, one = np.float32(0), np.float32(1)
     total0, total1, total2, total3 = zero, zero, zero, zero
     count0, count1, count2, count3 = zero, zero, zero, zero
-    at = _PER_CONTEXT * (n + 1)
+    at = PER_CONTEXT * (n + 1)
     for g in range(GROUPS):
         sum0, sum1, sum2, sum3 = zero, zero, zero, zero
         some0, some1, some2, some3 = zero, zero, zero, zero
-        for i in range(_PER_CONTEXT * m.groups[g], _PER_CONTEXT * m.groups[g + 1], _PER_CONTEXT):
+        for i in range(PER_CONTEXT * m.groups[g], PER_CONTEXT * m.groups[g + 1], PER_CONTEXT):
             x0, x1, x2, x3 = m.inputs[i], m.inputs[i + 1], m.inputs[i + 2], m.inputs[i + 3]
             sum0 += x0
             sum1 += x1
@@ -234,21 +130,21 @@ def _centre(m):
         m.inputs[at + 3] = sum3 / max(some3, one)
         total0, total1, total2, total3 = total0 + sum0, total1 + sum1, total2 + sum2, total3 + sum3
         count0, count1, count2, count3 = count0 + some0, count1 + some1, count2 + some2, count3 + some3
-        at += _PER_CONTEXT
+        at += PER_CONTEXT
     mean0, mean1 = total0 / max(count0, one), total1 / max(count1, one)
     mean2, mean3 = total2 / max(count2, one), total3 / max(count3, one)
-    for i in range(0, _PER_CONTEXT * n, _PER_CONTEXT):
+    for i in range(0, PER_CONTEXT * n, PER_CONTEXT):
         x0, x1, x2, x3 = m.inputs[i], m.inputs[i + 1], m.inputs[i + 2], m.inputs[i + 3]
         m.inputs[i] = x0 - mean0 if x0 != zero else zero
         m.inputs[i + 1] = x1 - mean1 if x1 != zero else zero
         m.inputs[i + 2] = x2 - mean2 if x2 != zero else zero
         m.inputs[i + 3] = x3 - mean3 if x3 != zero else zero
-    at = _PER_CONTEXT * n
+    at = PER_CONTEXT * n
     m.inputs[at] = mean0 * _MEAN_SCALE
     m.inputs[at + 1] = mean1 * _MEAN_SCALE
     m.inputs[at + 2] = mean2 * _MEAN_SCALE
     m.inputs[at + 3] = mean3 * _MEAN_SCALE
-    for i in range(at + _PER_CONTEXT, at + _PER_CONTEXT * (1 + GROUPS), _PER_CONTEXT):
+    for i in range(at + PER_CONTEXT, at + PER_CONTEXT * (1 + GROUPS), PER_CONTEXT):
         m.inputs[i] = (m.inputs[i] - mean0) * _MEAN_SCALE
         m.inputs[i + 1] = (m.inputs[i + 1] - mean1) * _MEAN_SCALE
         m.inputs[i + 2] = (m.inputs[i + 2] - mean2) * _MEAN_SCALE
@@ -282,7 +178,7 @@ def gather(m, s):
         m.inputs[4 * i + 3] = value
     found = match.gather(m.matches, m.match_maps, partial, shift, m.match_inputs, 0)
     _centre(m)
-    at = _PER_CONTEXT * (n + 1 + GROUPS)
+    at = PER_CONTEXT * (n + 1 + GROUPS)
     for k in range(m.match_inputs.size):
         m.inputs[at + k] = np.float32(m.match_inputs[k]) * np.float32(1 / 4096)
     at += m.match_inputs.size
@@ -292,7 +188,7 @@ def gather(m, s):
         p = ssm.probability(s, partial)
         m.inputs[at + 1] = evidence.STRETCH_FLOAT[p >> 4]
         m.inputs[at + 2] = np.float32(p - 32768) * np.float32(1 / 16384)
-        entry = np.int64(p >> 11) * (_OUTLOOKS * 8) + m.scalars[OUTLOOK] * 8 + shift
+        entry = np.int64(p >> 11) * (OUTLOOKS * 8) + m.scalars[OUTLOOK] * 8 + shift
         m.scalars[SSM_ENTRY] = entry
         m.inputs[at + 3] = evidence.STRETCH_FLOAT[m.ssm_map[entry] >> np.uint32(20)]
     m.scalars[KNOWN] = known * 15 // n
@@ -329,9 +225,9 @@ def select(m):
             for i in range(width):
                 m.weights[row * width + i] = m.weights[i]
     m.final_rows[0] = partial
-    m.final_rows[1] = _FINAL_ROWS[0] + latest * 8 + shift
-    m.final_rows[2] = _FINAL_ROWS[0] + _FINAL_ROWS[1] + known * 16 + found
-    m.final_rows[3] = _FINAL_ROWS[0] + _FINAL_ROWS[1] + _FINAL_ROWS[2] + m.scalars[OUTLOOK] * 8 + shift
+    m.final_rows[1] = FINAL_ROWS[0] + latest * 8 + shift
+    m.final_rows[2] = FINAL_ROWS[0] + FINAL_ROWS[1] + known * 16 + found
+    m.final_rows[3] = FINAL_ROWS[0] + FINAL_ROWS[1] + FINAL_ROWS[2] + m.scalars[OUTLOOK] * 8 + shift
 
 
 @inline
@@ -341,10 +237,10 @@ def mix(m):
     for k in range(m.settings[SETS]):
         logit = vectors.dot(m.weights, m.rows[k] * width, m.inputs, 0, width)
         m.logits[k] = min(max(logit, np.float32(-15.9)), np.float32(15.9))
-    total, finals, share = np.float32(0), _FINALS - 1, np.float32(1 / (_FINALS - 1))
+    total, finals, share = np.float32(0), FINALS - 1, np.float32(1 / (FINALS - 1))
     if m.settings[SSM]:
-        m.logits[m.settings[SETS]] = m.inputs[_PER_CONTEXT * (m.hashes.size + 1 + GROUPS) + m.match_inputs.size + 1]
-        finals, share = _FINALS, np.float32(1 / _FINALS)
+        m.logits[m.settings[SETS]] = m.inputs[PER_CONTEXT * (m.hashes.size + 1 + GROUPS) + m.match_inputs.size + 1]
+        finals, share = FINALS, np.float32(1 / FINALS)
     for k in range(finals):
         logit = vectors.dot(m.finals, m.final_rows[k] * deep, m.logits, 0, deep)
         logit = min(max(logit, np.float32(-15.9)), np.float32(15.9))
@@ -357,13 +253,13 @@ def mix(m):
     r, partial = m.registers, np.uint64(m.scalars[PARTIAL])
     history = r[around.HISTORY]
     m.apm_rows[0] = np.int64(partial)
-    m.apm_rows[1] = _APM_ROWS + np.int64((history & np.uint64(0xFF)) * np.uint64(256) + partial)
-    m.apm_rows[2] = 2 * _APM_ROWS + np.int64(mix_hash(history & np.uint64(0xFFFF), partial) >> np.uint64(48))
-    m.apm_rows[3] = 3 * _APM_ROWS + np.int64(
+    m.apm_rows[1] = APM_ROWS + np.int64((history & np.uint64(0xFF)) * np.uint64(256) + partial)
+    m.apm_rows[2] = 2 * APM_ROWS + np.int64(mix_hash(history & np.uint64(0xFFFF), partial) >> np.uint64(48))
+    m.apm_rows[3] = 3 * APM_ROWS + np.int64(
         mix_hash(r[around.WORD] + (history & np.uint64(0xFFFFFF)), partial) >> np.uint64(48)
     )
     refined = 2 * mixed
-    for k in range(_APMS):
+    for k in range(APMS):
         refined += mixer.refine(m.apms, m.apm_rows[k], logit)
     refined += mixer.refine(m.apms, m.apm_rows[1], logit)
     refined += mixer.refine(m.apms, m.apm_rows[2], logit)
@@ -374,7 +270,7 @@ def mix(m):
 def learn(m, bit):
     """Tell everything that predicted what the bit was."""
     logit = m.scalars[LOGIT]
-    for k in range(_APMS):
+    for k in range(APMS):
         mixer.learn_apm(m.apms, m.apm_rows[k], logit, bit, 6 if k == 0 else 5)
     width, deep = m.inputs.size, m.logits.size
     for k in range(m.settings[SETS]):
@@ -386,7 +282,7 @@ def learn(m, bit):
             vectors.add_scaled(m.weights, m.rows[k] * width, error * rate, m.inputs, 0, width)
         elif visits == 0:
             m.visits[m.rows[k]] = 1
-    for k in range(_FINALS if m.settings[SSM] else _FINALS - 1):
+    for k in range(FINALS if m.settings[SSM] else FINALS - 1):
         error = network.error_of(bit, squash(network.to_q12(m.final_logits[k])))
         vectors.add_scaled(m.finals, m.final_rows[k] * deep, error * m.rates[FINAL_RATE], m.logits, 0, deep)
     if m.settings[SSM]:

@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs import deepmodel
-from squeeze.codecs.bitmodels import ssm
+from squeeze.codecs import deeparrays
+from squeeze.codecs.bitmodels import ssm, ssm_arrays
 from squeeze.codecs.bitmodels.jit import kernel
-from squeeze.codecs.deepmodel import Model, advance, begin_byte, build_model, end_byte, gather, note
+from squeeze.codecs.deeparrays import Model, build_model
+from squeeze.codecs.deepmodel import advance, begin_byte, end_byte, gather, note
 from squeeze.codecs.levels import DeepPreset
 
-NO_SSM = ssm.Sizes(16, 16, 8, 1, 4)  # stands in where a preset has none, and is never asked
+NO_SSM = ssm_arrays.Sizes(16, 16, 8, 1, 4)  # stands in where a preset has none, and is never asked
 MAPS = ("maps", "run_maps", "match_maps", "ssm_map")  # adaptive maps, whose sizes are multiples of 256
 WHOLE = (*MAPS, "finals")  # what is learned besides rows of weights and of adaptive probability maps
 _COPIED = ("registers", "followed1", "followed2", "followed3", "stack", "matches")  # of a memory
@@ -65,11 +66,11 @@ def _read(m, s, count):
 def read(text: np.ndarray, preset: DeepPreset, record: int) -> Memory:
     """The memory of uint8 `text`. No state-space model reads it, so contexts of what one expects stay empty."""
     model = build_model(text.copy(), replace(preset, ssm=None), record)
-    _read(model, ssm.build(NO_SSM), text.size)
+    _read(model, ssm_arrays.build(NO_SSM), text.size)
     return Memory(text, model)
 
 
-def build_models(data: np.ndarray, preset: DeepPreset, record: int, start: Start) -> tuple[Model, ssm.Model]:
+def build_models(data: np.ndarray, preset: DeepPreset, record: int, start: Start) -> tuple[Model, ssm_arrays.Model]:
     """Models for one block that begin with `start`; `data` is its text and then the block."""
     model = remember(data, preset, record, start.memory)
     recall(model, start.learned)
@@ -87,8 +88,8 @@ def remember(data: np.ndarray, preset: DeepPreset, record: int, memory: Memory) 
     )
     for name in _COPIED:
         getattr(model, name)[...] = getattr(before, name)
-    model.settings[deepmodel.LEARNED] = before.settings[deepmodel.BUCKETS]
-    model.settings[deepmodel.RUN_MASK] = model.runs.shape[1] - 1
+    model.settings[deeparrays.LEARNED] = before.settings[deeparrays.BUCKETS]
+    model.settings[deeparrays.RUN_MASK] = model.runs.shape[1] - 1
     return model
 
 
@@ -106,10 +107,10 @@ def recall(model: Model, learned: Learned) -> None:
         getattr(model, name)[...] = learned.whole[name]
 
 
-def build_ssm(preset: DeepPreset, learned: Learned) -> ssm.Model:
+def build_ssm(preset: DeepPreset, learned: Learned) -> ssm_arrays.Model:
     if preset.ssm is None:
-        return ssm.build(NO_SSM)
-    network = ssm.build(preset.ssm, learned.ssm)
+        return ssm_arrays.build(NO_SSM)
+    network = ssm_arrays.build(preset.ssm, learned.ssm)
     network.trainer.second[: network.trainer.first.size] = learned.ssm_second
     network.place[ssm.STEPS] = learned.ssm_steps
     return network

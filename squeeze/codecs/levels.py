@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from squeeze.errors import LevelError
 
 if TYPE_CHECKING:
-    from squeeze.codecs.bitmodels.ssm import Sizes
+    from squeeze.codecs.bitmodels.ssm_arrays import Sizes
 
 AVAILABLE = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 DEEP = (4, 5, 6)  # many contexts, and a state-space model trained on the way

@@ -19,9 +19,9 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs import bytewise, container, learned, levels
-from squeeze.codecs.bitmodels import integers, mixer, ssm
+from squeeze.codecs.bitmodels import integers, mixer, ssm_arrays
 from squeeze.codecs.container import Content
-from squeeze.codecs.deepmodel import build_model
+from squeeze.codecs.deeparrays import build_model
 from squeeze.codecs.learned import Learned, Start
 from squeeze.codecs.levels import DeepPreset
 from squeeze.errors import PriorError, SqueezeError
@@ -180,7 +180,7 @@ def _matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
         yield (after & _COUNT).astype(np.int64) - (before & _COUNT)
     yield np.rint((known.whole["finals"] - fresh.finals) / _FINAL_STEP).reshape(-1, fresh.logits.size)
     if preset.ssm:
-        yield np.rint((known.ssm - ssm.initial_weights(preset.ssm)) / _STEP).reshape(-1, preset.ssm.width)
+        yield np.rint((known.ssm - ssm_arrays.initial_weights(preset.ssm)) / _STEP).reshape(-1, preset.ssm.width)
 
 
 def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> tuple[np.ndarray, Learned]:
@@ -222,7 +222,7 @@ def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> t
         ssm_steps=header["ssm_steps"],
     )
     if preset.ssm:
-        width, begun = preset.ssm.width, ssm.initial_weights(preset.ssm)
+        width, begun = preset.ssm.width, ssm_arrays.initial_weights(preset.ssm)
         weights = take(begun.size // width, width).ravel().astype(np.float32)
         known = known._replace(ssm=begun + weights * _STEP)
     if next(left, None) is not None:

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from squeeze import files
-from squeeze.codecs import blocks, deep, deepmodel, learned, levels
+from squeeze.codecs import blocks, deep, deeparrays, learned, levels
 from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.bitmodels import mixer, ssm
+from squeeze.codecs.bitmodels import mixer, ssm, ssm_arrays
 from squeeze.codecs.container import Content
 from squeeze.codecs.learned import NO_SSM, Learned, Memory, remember
 from squeeze.codecs.levels import DeepPreset
@@ -136,7 +136,7 @@ def _learn(
     passes = min(max(_REPEATED // total, 1), 3)
     model = remember(memory.text, preset, content.record, memory)
     kept = {name: getattr(model, name) for name in ("weights", "visits", "apms", *learned.WHOLE)}
-    network = ssm.build(preset.ssm or NO_SSM)
+    network = ssm_arrays.build(preset.ssm or NO_SSM)
     for piece in chosen * passes:
         model = remember(np.concatenate([memory.text, piece]), preset, content.record, memory)._replace(**kept)
         network = _following(network, preset)
@@ -148,17 +148,17 @@ def _learn(
     return _gathered(model, network, preset)
 
 
-def _following(network: ssm.Model, preset: DeepPreset) -> ssm.Model:
+def _following(network: ssm_arrays.Model, preset: DeepPreset) -> ssm_arrays.Model:
     """A state-space model that has seen nothing, with what another has learned."""
     if preset.ssm is None:
         return network
-    after = ssm.build(preset.ssm, network.trainer.weights)
+    after = ssm_arrays.build(preset.ssm, network.trainer.weights)
     after.trainer.second[...] = network.trainer.second
     after.place[ssm.STEPS] = network.place[ssm.STEPS]
     return after
 
 
-def _gathered(model: deepmodel.Model, network: ssm.Model, preset: DeepPreset) -> Learned:
+def _gathered(model: deeparrays.Model, network: ssm_arrays.Model, preset: DeepPreset) -> Learned:
     width = model.inputs.size
     rows = _first(model.visits, _ROWS)
     moved = np.abs(model.apms.astype(np.int64) - mixer.fresh_apm(1)).sum(1)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.ssm import BYTES, EPSILON, GRAM_ROWS, GRAMS, GUESS_ROWS, RANK, TAPS, Parameters
+from squeeze.codecs.bitmodels.ssm import EPSILON
+from squeeze.codecs.bitmodels.ssm_arrays import BYTES, GRAM_ROWS, GRAMS, GUESS_ROWS, RANK, TAPS, Parameters
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

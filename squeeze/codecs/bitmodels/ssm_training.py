@@ -9,7 +9,8 @@ import numpy as np
 from squeeze.codecs.bitmodels import vectors
 from squeeze.codecs.bitmodels.contexts import mix_hash
 from squeeze.codecs.bitmodels.jit import inline, kernel, part
-from squeeze.codecs.bitmodels.ssm import BYTES, CHANGED, GRAMS, GUESSES, ONE, RANK, STEPS, TAPS, forward, sigmoid
+from squeeze.codecs.bitmodels.ssm import CHANGED, ONE, STEPS, forward, sigmoid
+from squeeze.codecs.bitmodels.ssm_arrays import BYTES, GRAMS, GUESSES, RANK, TAPS
 from squeeze.lm.exact import exp_negative
 
 UNSURE = 8  # first bytes of a replay that are not learned from: the state knows too little
