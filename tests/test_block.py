@@ -8,6 +8,7 @@ from torch import nn
 from squeeze.model import block as blocks
 from squeeze.model.calibration import Activations, Stage
 from squeeze.model.network import Call
+from squeeze.model.shortcuts import Shortcuts
 
 SEQUENCES = torch.randn((5, 3, 4), generator=torch.Generator().manual_seed(0))  # [N, L, I]
 SEQUENCES[1] = -SEQUENCES[1].abs()
@@ -32,12 +33,13 @@ def test_inputs_are_paired_with_the_original_ones_of_the_same_sequence(tmp_path)
     planned = [Stage((("first",),)), Stage((("second",),))]
     block = Skipping().requires_grad_(False)
     with torch.inference_mode():
+        shortcuts = Shortcuts(block, [], lambda: None, before, tmp_path)
         theirs = blocks._original(SimpleNamespace(work=tmp_path, network=network), block, planned, before, after, call)
         assert list(theirs) == ["first"] and not (tmp_path / "second.inputs").exists()
         wanted = torch.stack([block(hidden[None])[0] for hidden in SEQUENCES])
         torch.testing.assert_close(torch.stack(list(after.read(network.device))), wanted)
         both = Stage((("first",), ("second",)))
-        found = blocks._statistics(block, both, before, theirs, call, network.device)
+        found = blocks._statistics(block, both, shortcuts, theirs, call, network.device)
     x = SEQUENCES.reshape(-1, 4)
     torch.testing.assert_close(found["first"].cross, x.T @ x / len(x))
     assert found["second"].cross is None and 0 < found["second"].count < found["first"].count
@@ -45,6 +47,62 @@ def test_inputs_are_paired_with_the_original_ones_of_the_same_sequence(tmp_path)
     pairs = {"second": Activations(tmp_path / "pairs", *SEQUENCES.shape)}
     pairs["second"].write(3 * SEQUENCES)
     with torch.inference_mode():
-        found = blocks._statistics(block, planned[1], before, pairs, call, network.device)
+        found = blocks._statistics(block, planned[1], shortcuts, pairs, call, network.device)
     ran = torch.cat([hidden for hidden in SEQUENCES if hidden[0, 0] > 0])
     torch.testing.assert_close(found["second"].cross, 6 * ran.T @ ran / len(ran))
+
+
+class Inner(nn.Module):
+    """A tuple of what its last module says and nothing; counts its runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow, self.runs = nn.Linear(4, 8), nn.Linear(8, 4), 0
+
+    def forward(self, hidden):
+        self.runs += 1
+        return self.narrow(torch.relu(self.wide(hidden))), None
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = Inner(), nn.Linear(4, 4)
+
+    def forward(self, hidden):
+        return hidden + self.last(hidden + self.inner(hidden)[0])
+
+
+@torch.inference_mode()
+def test_what_is_compressed_does_not_run_again(tmp_path):
+    torch.manual_seed(0)
+    inputs, block = Activations(tmp_path / "inputs", *SEQUENCES.shape), Outer()
+    inputs.write(SEQUENCES)
+    names, device = ["inner.wide", "inner.narrow", "last"], torch.device("cpu")
+    shortcuts = Shortcuts(block, names, lambda: block(SEQUENCES[:1]), inputs, tmp_path)
+    assert shortcuts.ends == {"inner.narrow": ("inner", 2)}
+    shortcuts.take(["inner.wide"])
+    for hidden in shortcuts.read(device):
+        shortcuts.keep(["inner.narrow"], torch.relu(block.inner.wide(hidden)))
+    block.inner.narrow.weight.mul_(0.5)
+    wanted = [block(hidden[None]) for hidden in SEQUENCES]
+    shortcuts.take(["inner.narrow"])
+    block.inner.runs = 0
+    for _ in range(2):
+        assert all(map(torch.equal, (block(hidden[None]) for hidden in shortcuts.read(device)), wanted))
+    assert block.inner.runs == 0
+    shortcuts.close()
+    assert torch.equal(block(SEQUENCES[:1]), wanted[0]) and block.inner.runs == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["inputs"]
+
+
+@torch.inference_mode()
+def test_a_part_runs_again_while_a_matrix_in_it_waits(tmp_path):
+    inputs, block = Activations(tmp_path / "inputs", *SEQUENCES.shape), Outer()
+    inputs.write(SEQUENCES)
+    shortcuts = Shortcuts(block, ["inner.wide", "inner.narrow"], lambda: block(SEQUENCES[:1]), inputs, tmp_path)
+    for hidden in shortcuts.read(torch.device("cpu")):
+        shortcuts.keep(["inner.narrow"], torch.relu(block.inner.wide(hidden)))
+    shortcuts.take(["inner.narrow"])
+    assert len(list(shortcuts.read(torch.device("cpu")))) == len(SEQUENCES) and "forward" not in vars(block.inner)
+    assert [path.name for path in tmp_path.iterdir()] == ["inputs"]

@@ -1,7 +1,7 @@
 """Tensors of a checkpoint that others take the place of before it is compressed, and how their modules are stored."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ class Noted:
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Any]:
         """As Method.compress."""
         found = self.method.compress(weight, hessian)
-        return Result(found.tensor, (self.note, *found.notes))
+        return replace(found, notes=(self.note, *found.notes))
 
     def fallback(self) -> "Noted":
         return Noted(self.method.fallback(), self.note)

@@ -19,6 +19,7 @@ from squeeze.model.calibration import Activations, Recorder, Stage, Statistics
 from squeeze.model.method import HessianError, JointMethod, Method, Result, layer_error
 from squeeze.model.network import Call, Network, run_block, weight_of
 from squeeze.model.report import Layer
+from squeeze.model.shortcuts import Shortcuts
 
 __all__ = ["Done", "Job", "calibrated_block", "plain_block"]
 
@@ -62,16 +63,18 @@ def calibrated_block(
         trials = (lambda hidden=hidden: run_block(block, hidden, call) for hidden in inputs[0].read(device))
         planned = calibration.stages(block, chosen, trials)
         theirs = _original(job, block, planned, inputs[1], outputs[1], call) if job.correction else {}
+        first = next(inputs[0].read(device))
+        shortcuts = Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)
         for stage in planned:
-            found = _statistics(block, stage, inputs[0], theirs, call, device)
+            found = _statistics(block, stage, shortcuts, theirs, call, device)
             for group in stage.groups:
                 done |= _compressed_group(job, name, block, group, found.pop(group[0]))
+                shortcuts.take(group)
         for leaf in chosen:
             if leaf not in done:
                 done[leaf] = _compressed(job, f"{name}.{leaf}", block.get_submodule(leaf), Statistics())
-        outputs[0].write(run_block(block, hidden, call) for hidden in inputs[0].read(device))
-    for recorded in theirs.values():
-        recorded.path.unlink()
+        outputs[0].write(run_block(block, hidden, call) for hidden in shortcuts.read(device))
+        shortcuts.close()
     return done
 
 
@@ -107,22 +110,26 @@ def _original(
 def _statistics(
     block: nn.Module,
     stage: Stage,
-    inputs: Activations,
-    originals: Mapping[str, Activations],
+    shortcuts: Shortcuts,
+    originals: dict[str, Activations],
     call: Call,
     device: torch.device,
 ) -> dict[str, Statistics]:
-    """Of each group's inputs, by the name of its first module."""
+    """Of each group's inputs, by the name of its first module; what the original has of them is used up."""
     found = {group[0]: Statistics() for group in stage.groups}
-    theirs = [name for name in found if name in originals]
-    sequences = zip(inputs.read(device), *(originals[name].read(device) for name in theirs), strict=True)
+    theirs = {name: originals.pop(name) for name in found if name in originals}
+    sequences = zip(shortcuts.read(device), *(file.read(device) for file in theirs.values()), strict=True)
     for hidden, *values in sequences:
         seen = calibration.record(block, stage.groups, lambda: run_block(block, hidden, call))  # noqa: B023
         known = dict(zip(theirs, values, strict=True))
-        for name, x in seen.items():
-            found[name].add(x, known.get(name))
+        for group in stage.groups:
+            if group[0] in seen:
+                found[group[0]].add(seen[group[0]], known.get(group[0]))
+                shortcuts.keep(group, seen[group[0]])
     for statistics in found.values():
         statistics.finish()
+    for file in theirs.values():
+        file.path.unlink()
     return found
 
 
@@ -186,7 +193,7 @@ def _placed(job: Job, name: str, module: nn.Module, statistics: Statistics, resu
         shape=(weight.shape[0], weight.shape[1]),
         method=method,
         bits=result.tensor.stored_bits / weight.numel(),
-        error=layer_error(weight, values, statistics.hessian),
+        error=layer_error(weight, values, statistics.hessian) if result.comparable else None,
         tokens=statistics.count,
         notes=result.notes,
         **_sparsity(name, result.tensor, values.to(dtype)),

@@ -116,18 +116,16 @@ class Activations:
         unfinished.replace(self.path)
 
     @staticmethod
-    def as_bytes(hidden: torch.Tensor) -> bytes:
+    def as_bytes(hidden: torch.Tensor) -> memoryview:
         """One sequence as it lies in the file."""
-        return hidden.float().cpu().contiguous().numpy().tobytes()
+        return hidden.float().cpu().contiguous().numpy().data
 
     def read(self, device: torch.device) -> Iterator[torch.Tensor]:
         """[L, H] each."""
         with self.path.open("rb") as source:
             for _ in range(self.count):
-                data = bytearray(4 * self.length * self.width)
-                source.readinto(data)  # type: ignore[attr-defined]
-                values = torch.from_numpy(np.frombuffer(data, np.float32).reshape(self.length, self.width))
-                yield values.to(device)
+                values = np.fromfile(source, np.float32, self.length * self.width)
+                yield torch.from_numpy(values.reshape(self.length, self.width)).to(device)
 
     def whole(self) -> bool:
         return self.path.is_file() and self.path.stat().st_size == 4 * self.count * self.length * self.width

@@ -54,10 +54,10 @@ def estimate(source: Path | str, tokens: int, correction: bool, device: str = "c
     memory = max(4 * max(blocks.values(), default=0) + largest, 2 * outer) + _BASE
     if not tokens:
         return Estimate(memory, 0, 2 * sum(blocks.values()) * 100 / _speed(device))
-    runs, products, streams = (3.2, 1.6, 2) if correction else (2.2, 0.6, 1)  # runs of a block; its stages' are partial
+    runs, products, streams = (2.4, 1.6, 2) if correction else (1.4, 0.6, 1)  # runs of a block; its stages' are partial
     forward = 2 * sum(blocks.values()) * tokens * runs
     gram = 2 * squares * tokens * products * _SHARED
-    recorded = max(seen.values(), default=0) * _SHARED if correction else 0
+    recorded = max(seen.values(), default=0) * _SHARED  # inputs of matrices, of the original and to go on from
     disk = 4 * tokens * (2 * streams * width + recorded)
     return Estimate(memory, int(disk), (forward + gram + _SWEEP * multiplications) / _speed(device))
 

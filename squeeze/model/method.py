@@ -33,10 +33,12 @@ T_co = TypeVar("T_co", bound=Compressed, covariant=True)
 
 @dataclass(frozen=True)
 class Result(Generic[T_co]):
-    """A compressed matrix, and what a report should say of it."""
+    """A compressed matrix, and what a report should say of it. comparable: with the matrix that was given, which is the
+    original's; not where that one had been changed together with others."""
 
     tensor: T_co
     notes: tuple[str, ...] = ()
+    comparable: bool = True
 
 
 class Method(Protocol):

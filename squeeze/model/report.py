@@ -17,15 +17,16 @@ _DENSE_4_BITS = 4.125  # a weight
 @dataclass(frozen=True)
 class Layer:
     """One matrix. method: by which it was compressed at last; bits: per weight with all side information, as the
-    format's tensors are before files are joined; error: ||(W - Q) X|| / ||W X|| squared on calibration inputs X, or
-    of the weights themselves without them; tokens: calibration inputs seen. sparsity: share of the weights that are 0;
+    format's tensors are before files are joined; error: ||(W - Q) X|| / ||W X|| squared on calibration inputs X, of the
+    weights themselves without them, and None where matrices were changed together before; tokens: calibration inputs
+    seen. sparsity: share of the weights that are 0;
     pattern: the pattern of sparsity that every group was found to hold to."""
 
     name: str
     shape: tuple[int, int]
     method: str
     bits: float
-    error: float
+    error: float | None
     tokens: int
     notes: tuple[str, ...] = ()
     sparsity: float = 0.0
@@ -117,7 +118,8 @@ class Report:
         lines = [f"{'layer':<44} {'shape':>13} {'method':<9} {'bits':>6} {'error':>9}{' zeros' if pruned else ''}"]
         for layer in self.layers:
             shape, zeros = "x".join(map(str, layer.shape)), f" {layer.sparsity:5.3f}" if pruned else ""
-            lines.append(f"{layer.name:<44} {shape:>13} {layer.method:<9} {layer.bits:6.3f} {layer.error:9.2e}{zeros}")
+            error = "-" if layer.error is None else f"{layer.error:.2e}"
+            lines.append(f"{layer.name:<44} {shape:>13} {layer.method:<9} {layer.bits:6.3f} {error:>9}{zeros}")
         lines += [f"Note: {line}" for line in self.fallbacks]
         lines += [f"Left as it was: {name}: {reason}" for name, reason in self.left.items()]
         return "\n".join([*lines, *(f"{name}: {value}" for name, value in self._totals())])
