@@ -14,7 +14,7 @@ import numpy as np
 from squeeze.codecs.bitmodels import evidence, histories, match, mixer, network, ssm, vectors
 from squeeze.codecs.bitmodels import surroundings as around
 from squeeze.codecs.bitmodels.contexts import mix_hash
-from squeeze.codecs.bitmodels.jit import inline
+from squeeze.codecs.bitmodels.jit import inline, prefetch
 from squeeze.codecs.bitmodels.logistic import squash
 from squeeze.codecs.deeparrays import (
     APM_ROWS,
@@ -85,6 +85,7 @@ def begin_byte(m):
         h = mix_hash(r[m.specs[i, 0]] & m.specs[i, 1], h)
         m.hashes[i] = mix_hash(r[m.specs[i, 2]], h)
         m.run_at[i] = np.int64(m.hashes[i] >> np.uint64(40)) & m.settings[RUN_MASK]
+        prefetch(m.runs, i * m.runs.shape[1] + m.run_at[i])
     m.scalars[PARTIAL] = 1
     m.scalars[SHIFT] = 7
     _find_slots(m, np.uint64(0))
@@ -196,8 +197,25 @@ def gather(m, s):
 
 
 @inline
+def _select_apms(m):
+    """Choose the rows of the adaptive probability maps, and ask for them: they are used after the mixers."""
+    r, partial = m.registers, np.uint64(m.scalars[PARTIAL])
+    history = r[around.HISTORY]
+    m.apm_rows[0] = np.int64(partial)
+    m.apm_rows[1] = APM_ROWS + np.int64((history & np.uint64(0xFF)) * np.uint64(256) + partial)
+    m.apm_rows[2] = 2 * APM_ROWS + np.int64(mix_hash(history & np.uint64(0xFFFF), partial) >> np.uint64(48))
+    m.apm_rows[3] = 3 * APM_ROWS + np.int64(
+        mix_hash(r[around.WORD] + (history & np.uint64(0xFFFFFF)), partial) >> np.uint64(48)
+    )
+    for k in range(1, APMS):
+        for step in range(0, mixer.APM_STEPS, 16):
+            prefetch(m.apms, m.apm_rows[k] * mixer.APM_STEPS + step)
+
+
+@inline
 def select(m):
     """Choose the weight sets; a row that is new begins as the one that is always used."""
+    _select_apms(m)
     r, rows = m.registers, m.rows
     partial, found, shift, known = m.scalars[PARTIAL], m.scalars[MATCHED], m.scalars[SHIFT], m.scalars[KNOWN]
     history = r[around.HISTORY]
@@ -250,14 +268,6 @@ def mix(m):
     m.scalars[LOGIT] = logit
     mixed = squash(logit)
     m.scalars[MIXED] = mixed
-    r, partial = m.registers, np.uint64(m.scalars[PARTIAL])
-    history = r[around.HISTORY]
-    m.apm_rows[0] = np.int64(partial)
-    m.apm_rows[1] = APM_ROWS + np.int64((history & np.uint64(0xFF)) * np.uint64(256) + partial)
-    m.apm_rows[2] = 2 * APM_ROWS + np.int64(mix_hash(history & np.uint64(0xFFFF), partial) >> np.uint64(48))
-    m.apm_rows[3] = 3 * APM_ROWS + np.int64(
-        mix_hash(r[around.WORD] + (history & np.uint64(0xFFFFFF)), partial) >> np.uint64(48)
-    )
     refined = 2 * mixed
     for k in range(APMS):
         refined += mixer.refine(m.apms, m.apm_rows[k], logit)
@@ -321,6 +331,7 @@ def advance(m, bit):
 def end_byte(m, position):
     byte = m.scalars[PARTIAL] & 255
     m.data[position] = np.uint8(byte)
+    match.fetch(m.least_lengths, m.match_table, m.data, position)
     for i in range(m.hashes.size):
         at = m.run_at[i]
         m.runs[i, at] = np.uint16(evidence.note_run(np.int64(m.runs[i, at]), byte))

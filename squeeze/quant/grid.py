@@ -4,6 +4,7 @@ A grid works on groups: weights [..., n] whose last dimension shares a scale. It
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Protocol
 
 import torch
@@ -15,6 +16,7 @@ __all__ = ["CODEBOOKS", "Codebook", "Grid", "Integer", "Params", "Whole", "make"
 _SHRINKS = 40  # clipping ranges tried, from the whole one down
 _LEAST_SHRINK = 0.4
 _REFITS = 3
+_TINY = 2.0**-126
 _BINS = 2048
 _SAMPLES, _ZOOMS = 16, 3
 
@@ -239,15 +241,21 @@ class Codebook:
         return params
 
     def encode(self, weight: torch.Tensor, params: Params) -> torch.Tensor:
+        if len(self.planes) == 1:
+            sorted_levels = sorted({level + 0.0 for level in self.planes[0]})
+            codes = torch.tensor(list(map(self.planes[0].index, sorted_levels)), dtype=torch.uint8)
+            borders = torch.tensor([(a + b) / 2 for a, b in pairwise(sorted_levels)]).to(weight.device)
+            scaled = weight / params.scale[0, ..., None].clamp(min=_TINY)
+            return codes.to(weight.device)[torch.bucketize(scaled, borders)]
         levels = (params.scale[..., None] * self._table(params)).sum(0)  # [..., levels]
         best = torch.full_like(weight, torch.inf)
-        codes = torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device)
+        found = torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device)
         for code in range(levels.shape[-1]):
             distance = (weight - levels[..., code, None]).abs()
             better = distance < best
-            codes.masked_fill_(better, code)
+            found.masked_fill_(better, code)
             best = torch.minimum(best, distance)
-        return codes
+        return found
 
     def decode(self, codes: torch.Tensor, params: Params) -> torch.Tensor:
         levels = (params.scale[..., None] * self._table(params)).sum(0)

@@ -9,7 +9,7 @@ lpaq9 and paq8px), until a longer verified candidate appears.
 import numpy as np
 
 from squeeze.codecs.bitmodels.histories import learn
-from squeeze.codecs.bitmodels.jit import inline
+from squeeze.codecs.bitmodels.jit import inline, prefetch
 from squeeze.codecs.bitmodels.logistic import STRETCH
 
 POINTER, LENGTH, MISSES, EXPECTED, ENTRY = range(5)  # columns of the int64 state [matches, 5]
@@ -75,6 +75,23 @@ def note_bit(state, maps, bit, shift, limit):
 
 
 @inline
+def _row(table, data, position, least):
+    """Where the table of a match of at least so many bytes has what last followed the latest ones."""
+    h = np.uint64(0)
+    for i in range(least):
+        h = (h + np.uint64(data[position - i]) + np.uint64(1)) * _MULTIPLY
+    return np.int64(h >> np.uint64(40)) & (table.shape[1] - 1)
+
+
+@inline
+def fetch(least_lengths, table, data, position):
+    """Ask for what `note_byte` will look up."""
+    for k in range(least_lengths.size):
+        if position + 1 >= least_lengths[k]:
+            prefetch(table, k * table.shape[1] + _row(table, data, position, least_lengths[k]))
+
+
+@inline
 def note_byte(state, least_lengths, table, data, position):
     """Advance every match past `data[position]` and look for better ones."""
     for k in range(state.shape[0]):
@@ -90,10 +107,7 @@ def note_byte(state, least_lengths, table, data, position):
                 state[k, MISSES] = 0
         least = least_lengths[k]
         if position + 1 >= least:
-            h = np.uint64(0)
-            for i in range(least):
-                h = (h + np.uint64(data[position - i]) + np.uint64(1)) * _MULTIPLY
-            row = np.int64(h >> np.uint64(40)) & (table.shape[1] - 1)
+            row = _row(table, data, position, least)
             candidate = np.int64(table[k, row])
             if state[k, LENGTH] < least and candidate > 0:
                 length = 0
