@@ -125,8 +125,9 @@ def forward(p, a, bank, t, past):
         _block_forward(p, a, bank, layer, t)
     normed, logits = a.normed[bank, layers, t], a.logits[bank, t]
     a.inverse[bank, layers, t] = _normalise(a.residual[bank, layers, t], p.last_norm, normed)
+    guesses1, guesses2 = p.guesses[rows[GRAMS]], p.guesses[rows[GRAMS + 1]]
     for i in range(BYTES):
-        logits[i] = p.head_bias[i] + p.guesses[rows[GRAMS], i] + p.guesses[rows[GRAMS + 1], i]
+        logits[i] = p.head_bias[i] + guesses1[i] + guesses2[i]
     vectors.accumulate(logits, 0, p.head, 0, BYTES, normed, 0, 1, d, BYTES)
     top = maximum(logits)
     for i in range(BYTES):

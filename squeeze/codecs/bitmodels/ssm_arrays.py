@@ -98,7 +98,7 @@ class Model(NamedTuple):
     trainer: Trainer
     place: np.ndarray  # int64 [6]: bank, byte of the chunk, training steps so far, whether anything was fed, the
     #   latest three bytes, rows of `changed`
-    rates: np.ndarray  # float32 [3]
+    rates: np.ndarray  # float32 [4]: of Adam at first and in the end, halving, replays
     counts: np.ndarray  # int64 [512]: a tree, whose node n has the sum of 2n and 2n + 1
     probabilities: np.ndarray  # float32 [256]
 

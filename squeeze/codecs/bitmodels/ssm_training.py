@@ -61,14 +61,19 @@ def _block_backward(p, g, a, w, bank, layer):
         d_projected = w.block[t + TAPS - 1]
         for i in range(e):
             d_gated[i] = vectors.dot(p.out[layer, i], 0, stream, 0, d)
+        opened = product  # one array a loop is written to: with more the compiler does not see that they are apart
         for i in range(e):
-            gate = projected[e + i]
-            s = sigmoid(gate)
-            d_scanned[i] = d_gated[i] * gate * s
-            d_projected[e + i] = d_gated[i] * scanned[i] * (s + gate * s * (ONE - s))
+            opened[i] = sigmoid(projected[e + i])
+        for i in range(e):
+            d_scanned[i] = d_gated[i] * projected[e + i] * opened[i]
+        for i in range(e):
+            s = opened[i]
+            d_projected[e + i] = d_gated[i] * scanned[i] * (s + projected[e + i] * s * (ONE - s))
+        for i in range(e):
             g.skip[layer, i] += d_scanned[i] * active[i]
+        for i in range(e):
             d_active[i] = d_scanned[i] * p.skip[layer, i]
-            d_delta[i] = np.float32(0)
+        _clear(d_delta)
         for k in range(states):
             before, after = a.states[bank, layer, t, k], a.states[bank, layer, t + 1, k]
             decay, carried, d_decay = p.decay[layer, k], w.carried[k], g.decay[layer, k]
@@ -87,6 +92,7 @@ def _block_backward(p, g, a, w, bank, layer):
         raw = a.raw_step[bank, layer, t]
         for i in range(e):
             d_delta[i] *= sigmoid(raw[i])
+        for i in range(e):
             g.step_bias[layer, i] += d_delta[i]
         for i in range(RANK):
             w.narrow[i] = vectors.dot(p.step[layer, i], 0, d_delta, 0, e)
@@ -98,6 +104,7 @@ def _block_backward(p, g, a, w, bank, layer):
         for i in range(e):
             s = sigmoid(mixed[i])
             d_mixed[i] = d_active[i] * (s + mixed[i] * s * (ONE - s))
+        for i in range(e):
             g.taps_bias[layer, i] += d_mixed[i]
         for k in range(TAPS):
             before, d_before = a.projected[bank, layer, t + TAPS - 1 - k], w.block[t + TAPS - 1 - k]
@@ -192,8 +199,6 @@ def adam(w, rate, steps):
     for _ in range(min(steps + 1, 2000)):
         power1 *= _KEEP_FIRST
         power2 *= _KEEP_SECOND
-        if power2 < np.float32(1e-9):
-            break
     c1, c2 = ONE / (ONE - power1), ONE / (ONE - power2)
     for i in range(w.first.size):
         slope = w.gradient[i]
