@@ -2,7 +2,7 @@
 
 python bench/ablate.py [FILE] [--level N] [--bytes N] [--each] [--only TEXT] [--json]
 
-Left out in turn are the state-space model, its contexts, its replays, long matches, weight sets, and groups of
+Left out in turn are the state-space model, its replays, long matches, weight sets, and groups of
 contexts, or with --each every context alone. The models are those of the file's kind of content. A part that saves
 less than 0.1 % does not pay. The whole level's round trip is checked first. Times are processor time of one run each,
 so only large differences mean anything.
@@ -55,9 +55,7 @@ def variants(level: int, kind: str, each: bool) -> Iterator[tuple[str, DeepPrese
     preset = deeplevels.preset(level, kind)
     yield "nothing", preset
     if preset.ssm:
-        told = tuple(c for c in preset.contexts if c[0] != around.OUTSIDE)
-        yield "state-space model", replace(preset, ssm=None, contexts=told)
-        yield "contexts of the state-space model", replace(preset, contexts=told)
+        yield "state-space model", replace(preset, ssm=None)
         yield "replays", replace(preset, ssm=replace(preset.ssm, replays=0))
     yield "matches but two", replace(preset, matches=preset.matches[1::2])
     yield "weight sets but the first five", replace(preset, selectors=5)

@@ -207,7 +207,7 @@ class Network:
         best = sorted(range(256), key=lambda b: (-count[256 + b], b))
         p = (count[256 + best[0]] << 8) // count[1]
         sure = sum(bound < p for bound in (32, 64, 104, 152, 200, 232, 250))
-        self.count, self.outside = count, best[0] | sure << 8 | best[1] << 11
+        self.count, self.outside = count, best[0] | sure << 8
 
     def train(self, data):
         """7.15."""

@@ -40,11 +40,7 @@ _FOLLOWED = {
     "what followed two bytes": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF0000),
     "what followed three bytes": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF00000000),
 }
-_EXPECTED = {
-    "match and byte": _pair(around.MATCH, history=0xFF, mask=0xFFFF),
-    "state-space model and byte": _pair(around.OUTSIDE, history=0xFF, mask=0x7FF),
-    "state-space model's two": _pair(around.OUTSIDE, mask=0x7F8FF),
-}
+_EXPECTED = {"match and byte": _pair(around.MATCH, history=0xFF, mask=0xFFFF)}
 TEXT = {
     **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8, 12)},
     **_WORDS,
@@ -102,8 +98,6 @@ MORE_TEXT = {  # at level 6: each brings little (0.01 to 0.07 % where measured),
     "length of the word and the one before": _pair(around.WORD_LENGTH, around.WORD_1),
     "four letters": _pair(around.LETTERS, mask=0xFFFFFFFF),
     "seven letters": _pair(around.LETTERS, mask=0xFFFFFFFFFFFFFF),
-    "order 7": _order(7),
-    "order 16": _order(16),
     "line above and word": _pair(around.LINE, around.WORD, mask=0xFFFF),
     "column and byte": _pair(around.LINE, history=0xFF, mask=0xFF0000),
     "bracket and word": _pair(around.BRACKET, around.WORD, mask=0xFF),
@@ -115,7 +109,6 @@ MORE_TEXT = {  # at level 6: each brings little (0.01 to 0.07 % where measured),
     "match and word": _pair(around.MATCH, around.WORD, mask=0x1FFF),
     "head of the line and two bytes": _pair(around.LINE_HEAD, history=0xFFFF),
 }
-_NOT_AT_5 = {*_FOLLOWED, "state-space model and byte", "state-space model's two"}  # in text, where they bring little
 CONTEXTS = {"text": TEXT, "executable": OTHER, "table": TABLE, "other": OTHER}
 
 _FAST = {
@@ -162,7 +155,7 @@ def preset(level: int, kind: str) -> DeepPreset:
         return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES, None)
     buckets = 14 << 18  # 672 MiB: with all else less than 1 GiB
     if level == 5 and kind == "text":
-        table = {name: context for name, context in table.items() if name not in _NOT_AT_5}
+        table = {name: context for name, context in table.items() if name not in _FOLLOWED}  # little
     if level == 6 and kind == "text":
         table, buckets = table | MORE_TEXT, 13 << 18  # 624 MiB: with all else less than 1 GiB
     return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, _SSM[level])

@@ -64,7 +64,7 @@ def _read(m, s, count):
 
 
 def read(text: np.ndarray, preset: DeepPreset, record: int) -> Memory:
-    """The memory of uint8 `text`. No state-space model reads it, so contexts of what one expects stay empty."""
+    """The memory of uint8 `text`. No state-space model reads it."""
     model = build_model(text.copy(), replace(preset, ssm=None), record)
     _read(model, ssm_arrays.build(NO_SSM), text.size)
     return Memory(text, model)

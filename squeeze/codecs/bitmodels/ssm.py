@@ -161,19 +161,14 @@ def probability(m, partial):
 
 @inline
 def outlook(m):
-    """The likeliest byte (8 bits), how likely it is (3 bits), and the second likeliest (8 bits)."""
-    first, second = BYTES, BYTES + 1
-    if m.counts[second] > m.counts[first]:
-        first, second = second, first
-    for i in range(BYTES + 2, 2 * BYTES):
+    """The likeliest byte (8 bits), and how likely it is (3 bits)."""
+    first = BYTES
+    for i in range(BYTES + 1, 2 * BYTES):
         if m.counts[i] > m.counts[first]:
-            second = first
             first = i
-        elif m.counts[i] > m.counts[second]:
-            second = i
     p = (m.counts[first] << 8) // m.counts[1]
     sure = (p > 32) + (p > 64) + (p > 104) + (p > 152) + (p > 200) + (p > 232) + (p > 250)
-    return np.uint64((first - BYTES) | (sure << 8) | ((second - BYTES) << 11))
+    return np.uint64((first - BYTES) | (sure << 8))
 
 
 @inline
