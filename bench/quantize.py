@@ -12,6 +12,7 @@ import json
 import shutil
 import subprocess
 import time
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -82,10 +83,10 @@ def rival(bench: Bench, out: Path, bits: int, asym: bool) -> tuple[float, int]:
     shutil.copyfile(bench.original / "tokenizer.json", out / "tokenizer.json")
     made, weights = Checkpoint.open(out), 0
     packed = [name for name in made.files if name.rpartition(".")[2].startswith("weight_")]
+    original = Checkpoint.open(bench.original)
     for name in packed:
         if name.endswith("weight_shape"):
-            rows_and_columns = made.load([name])[name].tolist()
-            weights += rows_and_columns[0] * rows_and_columns[1]
+            weights += prod(original.info(name.removesuffix("_shape")).shape)
     stored = made.bytes_of(name for name in packed if not name.endswith("weight_shape"))
     return 8 * stored / weights, stored
 
