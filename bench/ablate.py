@@ -2,10 +2,10 @@
 
 python bench/ablate.py [FILE] [--level N] [--bytes N] [--each] [--only TEXT] [--json]
 
-Left out in turn are the state-space model, its replays, long matches, weight sets, and groups of
-contexts, or with --each every context alone. The models are those of the file's kind of content. A part that saves
-less than 0.1 % does not pay. The whole level's round trip is checked first. Times are processor time of one run each,
-so only large differences mean anything.
+Left out in turn are the state-space model, its replays, long matches, weight sets, and groups of contexts, or with
+--each every context alone. The models are those of the file's kind of content. A part that saves less than 0.1 % does
+not pay. The whole level's round trip is checked first. Times are processor time of one run each, so only large
+differences mean anything.
 """
 
 import argparse

@@ -36,6 +36,8 @@ def test_pairs_at_one_ratio(tmp_path, folders, kind):
     report = made(folders, kind, "modegpt", tmp_path / "out", keep=0.9)
     assert 16 * 0.88 < report.bits_per_weight <= 16 * 0.9
     assert {layer.method for layer in report.layers} == {"sliced"} and not report.fallbacks
+    assert {layer.error for layer in report.layers} == {None}
+    assert all(line.split()[4] == "-" for line in report.table().splitlines()[1 : 1 + len(report.layers)])
     wanted, found = logits(folders(kind)), logits(tmp_path / "out")
     assert distance(found, wanted) < 0.6
     kept = {name: tuple(tensor.shape) for name, tensor in load_file(tmp_path / "out" / "model.safetensors").items()}

@@ -19,8 +19,7 @@ class Layer:
     """One matrix. method: by which it was compressed at last; bits: per weight with all side information, as the
     format's tensors are before files are joined; error: ||(W - Q) X|| / ||W X|| squared on calibration inputs X, of the
     weights themselves without them, and None where matrices were changed together before; tokens: calibration inputs
-    seen. sparsity: share of the weights that are 0;
-    pattern: the pattern of sparsity that every group was found to hold to."""
+    seen. sparsity: share of the weights that are 0; pattern: of sparsity, to which every group was found to hold."""
 
     name: str
     shape: tuple[int, int]
