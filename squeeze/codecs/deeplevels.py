@@ -154,8 +154,8 @@ def preset(level: int, kind: str) -> DeepPreset:
         contexts = (table[name] for name in _FAST[kind])
         return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES, None)
     buckets = 14 << 18  # 672 MiB: with all else less than 1 GiB
-    if level == 5 and kind == "text":
-        table = {name: context for name, context in table.items() if name not in _FOLLOWED}  # little
+    if level == 5 and kind == "text":  # where what followed brings least
+        table = {name: context for name, context in table.items() if name not in _FOLLOWED}
     if level == 6 and kind == "text":
         table, buckets = table | MORE_TEXT, 13 << 18  # 624 MiB: with all else less than 1 GiB
     return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, _SSM[level])
