@@ -16,6 +16,7 @@ from torch import nn
 from squeeze.errors import SqueezeError
 from squeeze.model import calibration
 from squeeze.model.calibration import Activations, Recorder, Stage, Statistics
+from squeeze.model.memory import trim
 from squeeze.model.method import HessianError, JointMethod, Method, Result, layer_error
 from squeeze.model.network import Call, Network, run_block, weight_of
 from squeeze.model.report import Layer
@@ -27,13 +28,15 @@ __all__ = ["Done", "Job", "calibrated_block", "plain_block"]
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What to do to which module. methods: others than `method`, by the checkpoint's name of a module; work: a folder
-    for files meanwhile; correction: as pipeline.compress has it."""
+    for files meanwhile; correction: as pipeline.compress has it; every: the original runs on every so many-th sequence
+    only."""
 
     network: Network
     method: Method
     methods: Mapping[str, Method]
     work: Path
     correction: float
+    every: int = 1
 
     def method_of(self, name: str) -> Method:
         return self.methods.get(self.network.stored_name(name), self.method)
@@ -50,7 +53,7 @@ class Done:
 def plain_block(job: Job, name: str, chosen: list[str]) -> dict[str, Done]:
     """Without statistics."""
     block = job.network.load(name)
-    return {leaf: _compressed(job, f"{name}.{leaf}", block.get_submodule(leaf), Statistics()) for leaf in chosen}
+    return _uncalibrated(job, name, {leaf: block.get_submodule(leaf) for leaf in chosen})
 
 
 def calibrated_block(
@@ -66,13 +69,12 @@ def calibrated_block(
         first = next(inputs[0].read(device))
         shortcuts = Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)
         for stage in planned:
-            found = _statistics(block, stage, shortcuts, theirs, call, device)
+            found = _statistics(block, stage, shortcuts, theirs, job.every, call, device)
             for group in stage.groups:
+                trim()
                 done |= _compressed_group(job, name, block, group, found.pop(group[0]))
                 shortcuts.take(group)
-        for leaf in chosen:
-            if leaf not in done:
-                done[leaf] = _compressed(job, f"{name}.{leaf}", block.get_submodule(leaf), Statistics())
+        done |= _uncalibrated(job, name, {leaf: block.get_submodule(leaf) for leaf in chosen if leaf not in done})
         outputs[0].write(run_block(block, hidden, call) for hidden in shortcuts.read(device))
         shortcuts.close()
     return done
@@ -112,16 +114,18 @@ def _statistics(
     stage: Stage,
     shortcuts: Shortcuts,
     originals: dict[str, Activations],
+    every: int,
     call: Call,
     device: torch.device,
 ) -> dict[str, Statistics]:
-    """Of each group's inputs, by the name of its first module; what the original has of them is used up."""
+    """Of each group's inputs, by the name of its first module; what the original has of them, for every so many-th
+    sequence, is used up."""
     found = {group[0]: Statistics() for group in stage.groups}
     theirs = {name: originals.pop(name) for name in found if name in originals}
-    sequences = zip(shortcuts.read(device), *(file.read(device) for file in theirs.values()), strict=True)
-    for hidden, *values in sequences:
+    values = {name: file.read(device) for name, file in theirs.items()}
+    for number, hidden in enumerate(shortcuts.read(device)):
         seen = calibration.record(block, stage.groups, lambda: run_block(block, hidden, call))  # noqa: B023
-        known = dict(zip(theirs, values, strict=True))
+        known = {name: next(file) for name, file in values.items()} if number % every == 0 else {}
         for group in stage.groups:
             if group[0] in seen:
                 found[group[0]].add(seen[group[0]], known.get(group[0]))
@@ -138,6 +142,7 @@ def _compressed_group(
 ) -> dict[str, Done]:
     """Compress the matrices that share an input: those that one method is for together, where it is of that kind."""
     modules = {leaf: block.get_submodule(leaf) for leaf in group}
+    weights = _wanted(job, name, modules, statistics)
     joint: dict[int, list[str]] = {}
     for leaf in group:
         if isinstance(method := job.method_of(f"{name}.{leaf}"), JointMethod) and ".experts." not in leaf:
@@ -145,22 +150,40 @@ def _compressed_group(
     together: dict[str, Result[Any]] = {}
     for leaves in joint.values():
         if len(leaves) > 1:
-            together |= _joint(job, name, {leaf: modules[leaf] for leaf in leaves}, statistics)
+            method = job.method_of(f"{name}.{leaves[0]}")
+            assert isinstance(method, JointMethod)
+            together |= _joint(method, {leaf: weights[leaf] for leaf in leaves}, statistics)
     done = {}
     for leaf, module in modules.items():
         full = f"{name}.{leaf}"
         if leaf in together:
             done[leaf] = _placed(job, full, module, statistics, together[leaf], job.method_of(full).name)
         else:
-            done[leaf] = _compressed(job, full, module, statistics)
+            done[leaf] = _compressed(job, full, module, weights[leaf], statistics)
     return done
 
 
-def _joint(job: Job, name: str, modules: Mapping[str, nn.Module], statistics: Statistics) -> dict[str, Result[Any]]:
+def _uncalibrated(job: Job, name: str, modules: Mapping[str, nn.Module]) -> dict[str, Done]:
+    """Compress matrices of which nothing is known."""
+    return {
+        leaf: _compressed(job, full, module, weight_of(module).to(_dtype(job, full)), Statistics())
+        for leaf, module in modules.items()
+        for full in (f"{name}.{leaf}",)
+    }
+
+
+def _wanted(job: Job, name: str, modules: Mapping[str, nn.Module], statistics: Statistics) -> dict[str, torch.Tensor]:
+    """The matrices [O, I] that are to be compressed, in their stored types. The drift is used up: it is as large as
+    the Hessian."""
+    weights = [weight_of(module) for module in modules.values()]
+    if statistics.drift is not None:
+        weights = calibration.corrected(weights, statistics, job.correction)
+        statistics.drift = None
+    return {leaf: weight.to(_dtype(job, f"{name}.{leaf}")) for leaf, weight in zip(modules, weights, strict=True)}
+
+
+def _joint(method: JointMethod, weights: Mapping[str, torch.Tensor], statistics: Statistics) -> dict[str, Result[Any]]:
     """Several matrices at once; nothing where the statistics do not serve."""
-    weights = {leaf: _wanted(job, f"{name}.{leaf}", module, statistics) for leaf, module in modules.items()}
-    method = job.method_of(f"{name}.{next(iter(modules))}")
-    assert isinstance(method, JointMethod)
     if statistics.hessian is None or statistics.count < len(statistics.hessian):
         return {}
     try:
@@ -169,16 +192,9 @@ def _joint(job: Job, name: str, modules: Mapping[str, nn.Module], statistics: St
         return {}
 
 
-def _wanted(job: Job, name: str, module: nn.Module, statistics: Statistics) -> torch.Tensor:
-    """The matrix [O, I] that is to be compressed, in its stored type."""
-    weight = weight_of(module)
-    moved = weight if statistics.cross is None else calibration.corrected(weight, statistics, job.correction)
-    return moved.to(_dtype(job, name))
-
-
-def _compressed(job: Job, name: str, module: nn.Module, statistics: Statistics) -> Done:
+def _compressed(job: Job, name: str, module: nn.Module, weight: torch.Tensor, statistics: Statistics) -> Done:
     """Compress one matrix and put what became of it in its place."""
-    result, method = _result(job.method_of(name), _wanted(job, name, module, statistics), statistics)
+    result, method = _result(job.method_of(name), weight, statistics)
     return _placed(job, name, module, statistics, result, method)
 
 

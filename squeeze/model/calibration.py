@@ -4,7 +4,7 @@ Nothing here knows what the statistics are for.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,9 +18,19 @@ from squeeze.errors import SqueezeError
 from squeeze.model.evaluate import load_model, load_tokenizer, tokenize
 from squeeze.quant.gptq import LARGE
 
-__all__ = ["Activations", "Statistics", "calibration_name", "calibration_tokens", "corrected", "record", "stages"]
+__all__ = [
+    "Activations",
+    "Statistics",
+    "calibration_name",
+    "calibration_tokens",
+    "corrected",
+    "record",
+    "spacing",
+    "stages",
+]
 
 SELF = "self"
+_PAIRED = 20  # tokens for each input
 
 
 def calibration_tokens(
@@ -134,11 +144,13 @@ class Activations:
 @dataclass
 class Statistics:
     """Of the inputs x of one or more matrices. hessian: float32 [I, I], the sum of x x^T, and once `finish` was called
-    their mean; cross: likewise of y x^T, where y is the same input in the original network; count: inputs seen."""
+    their mean; drift: likewise of (y - x) x^T, where y is the same input in the original network, over the `paired`
+    inputs of which it is known; count: inputs seen."""
 
     count: int = 0
     hessian: torch.Tensor | None = None
-    cross: torch.Tensor | None = None
+    drift: torch.Tensor | None = None
+    paired: int = 0
 
     def add(self, x: torch.Tensor, original: torch.Tensor | None = None) -> None:
         """x, original: [T, I]."""
@@ -149,18 +161,19 @@ class Statistics:
             self.hessian[first:last, first:].addmm_(x[:, first:last].T, x[:, first:])
         self.count += len(x)
         if original is not None:
-            if self.cross is None:
-                self.cross = torch.zeros_like(self.hessian)
-            self.cross.addmm_(original.reshape(x.shape).float().T, x)
+            if self.drift is None:
+                self.drift = torch.zeros_like(self.hessian)
+            self.drift.addmm_((original.reshape(x.shape).float() - x).T, x)
+            self.paired += len(x)
 
     def finish(self) -> None:
         """Turn sums into means."""
         if self.hessian is not None:
             for first, last in _strips(len(self.hessian)):
                 self.hessian[last:, first:last] = self.hessian[first:last, last:].T
-        for sums in (self.hessian, self.cross):
-            if sums is not None:
-                sums.div_(self.count)
+            self.hessian.div_(self.count)
+        if self.drift is not None:
+            self.drift.div_(self.paired)
 
 
 def _strips(size: int) -> Iterator[tuple[int, int]]:
@@ -169,19 +182,31 @@ def _strips(size: int) -> Iterator[tuple[int, int]]:
     return ((first, min(first + step, size)) for first in range(0, size, step))
 
 
-def corrected(weight: torch.Tensor, statistics: Statistics, share: float, damping: float = 0.01) -> torch.Tensor:
-    """W + share W (C - H) (H + damping)^-1: towards the least squares fit of the original's outputs, where C is the
-    mean of y x^T, H that of x x^T, y the original's inputs and x the compressed network's."""
-    hessian, cross = statistics.hessian, statistics.cross
-    assert hessian is not None and cross is not None
+def spacing(tokens: int, widest: int) -> int:
+    """On every how many-th sequence the original has to run, too, to tell how inputs have drifted: as few tokens in all
+    as serve to fit the correction of a matrix with so many inputs."""
+    return max(1, tokens // (_PAIRED * widest))
+
+
+def corrected(
+    weights: Sequence[torch.Tensor], statistics: Statistics, share: float, damping: float = 0.01
+) -> list[torch.Tensor]:
+    """W + share W D (H + damping)^-1 of each W [O, I]: towards the least squares fit of the original's outputs, where D
+    is the mean of (y - x) x^T, H that of x x^T, y the original's inputs and x the compressed network's. As they are
+    where H has no factor."""
+    hessian, drift = statistics.hessian, statistics.drift
+    assert hessian is not None and drift is not None
     damped = hessian.clone() if len(hessian) > LARGE else hessian.double()
     damped.diagonal().add_(damping * damped.diagonal().mean() + 1e-12)
     lower, failed = torch.linalg.cholesky_ex(damped)
     del damped
     if failed:
-        return weight
-    pull = weight @ cross - weight @ hessian
-    return weight + share * torch.cholesky_solve(pull.T.to(lower.dtype), lower).T.float()
+        return list(weights)
+    found = []
+    for weight in weights:
+        pull = (weight @ drift).T.to(lower.dtype)
+        found.append(weight + share * torch.cholesky_solve(pull, lower).T.float())
+    return found
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import torch
 
+from squeeze.model.calibration import spacing
 from squeeze.model.checkpoint import Checkpoint
+from squeeze.quant.gptq import LARGE
 
 __all__ = ["Estimate", "estimate"]
 
@@ -36,7 +38,7 @@ def estimate(source: Path | str, tokens: int, correction: bool, device: str = "c
     checkpoint = Checkpoint.open(source)
     blocks: dict[str, int] = {}
     seen: dict[str, int] = {}  # inputs of a block's matrices, those that share inputs counted again
-    outer, largest, squares, multiplications, width = 0, 0, 0, 0, 0
+    outer, largest, squares, multiplications, width, widest = 0, 0, 0, 0, 0, 1
     for name in checkpoint.files:
         shape = checkpoint.info(name).shape
         match = _BLOCK.match(name)
@@ -49,16 +51,17 @@ def estimate(source: Path | str, tokens: int, correction: bool, device: str = "c
             seen[match[1]] = seen.get(match[1], 0) + inputs
             squares += inputs * inputs
             multiplications += rows * inputs * inputs
-            largest = max(largest, 20 * rows * inputs + 40 * inputs * inputs)
-            width = max(width, min(rows, inputs))
+            factors = 16 if inputs > LARGE else 24  # two moments, and what is factorised, before and after
+            largest = max(largest, 12 * rows * inputs + factors * inputs * inputs, 28 * rows * inputs)
+            width, widest = max(width, min(rows, inputs)), max(widest, inputs)
     memory = max(4 * max(blocks.values(), default=0) + largest, 2 * outer) + _BASE
     if not tokens:
         return Estimate(memory, 0, 2 * sum(blocks.values()) * 100 / _speed(device))
-    runs, products, streams = (2.4, 1.6, 2) if correction else (1.4, 0.6, 1)  # runs of a block; its stages' are partial
-    forward = 2 * sum(blocks.values()) * tokens * runs
-    gram = 2 * squares * tokens * products * _SHARED
-    recorded = max(seen.values(), default=0) * _SHARED  # inputs of matrices, of the original and to go on from
-    disk = 4 * tokens * (2 * streams * width + recorded)
+    paired = 1 / spacing(tokens, widest) if correction else 0.0  # of the tokens: those on which the original runs, too
+    forward = 2 * sum(blocks.values()) * tokens * (1.4 + paired)  # runs of a block; its stages' are partial
+    gram = 2 * squares * tokens * (0.6 + paired) * _SHARED
+    recorded = max(seen.values(), default=0) * _SHARED * paired  # inputs of matrices in the original
+    disk = 4 * tokens * (2 * (1 + paired) * width + recorded)
     return Estimate(memory, int(disk), (forward + gram + _SWEEP * multiplications) / _speed(device))
 
 

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch import nn
 
 from squeeze import __version__
 from squeeze.model.block import Done, Job, calibrated_block, plain_block
-from squeeze.model.calibration import Activations
+from squeeze.model.calibration import Activations, spacing
 from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.model.method import Method
 from squeeze.model.network import Call, Network, is_linear, weight_of
@@ -125,6 +126,7 @@ def compress(
             writer=writer,
             work=work,
             correction=correction,
+            every=1 if tokens is None else spacing(tokens.numel(), _widest(network, ignore)),
             ignore=ignore,
         )
         report = Report(str(source), str(target), method.name, writer.name, asked)
@@ -145,7 +147,9 @@ def _blocks(job: _Whole, tokens: torch.Tensor | None, progress: Progress) -> Ite
         calls = network.calls(tokens)
         streams = [_activations(job, stream, 0, tokens, network) for stream in _streams(job)]
         if not any(parts.done(name) for name in network.blocks):
-            _write_all(streams, network.first_inputs(tokens))
+            streams[0].write(network.first_inputs(tokens))
+            for other in streams[1:]:
+                other.write(islice(streams[0].read(torch.device("cpu")), 0, None, job.every))
     for number, name in enumerate(network.blocks):
         chosen, left = plan(network, name, job.ignore)
         job.left.update(left)
@@ -166,19 +170,20 @@ def _blocks(job: _Whole, tokens: torch.Tensor | None, progress: Progress) -> Ite
     progress("", total, total)
 
 
+def _widest(network: Network, ignore: Iterable[str]) -> int:
+    """Inputs of the matrix, of those that are compressed, that has the most."""
+    names = [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]
+    return max((weight_of(network.module(name)).shape[1] for name in names), default=1)
+
+
 def _streams(job: _Whole) -> tuple[str, ...]:
     return ("compressed", "original") if job.correction else ("compressed",)
 
 
 def _activations(job: _Whole, stream: str, number: int, tokens: torch.Tensor, network: Network) -> Activations:
     width = network.model.config.get_text_config().hidden_size
-    return Activations(job.work / f"{stream}.{number}.hidden", len(tokens), tokens.shape[1], width)
-
-
-def _write_all(streams: list[Activations], sequences: Iterator[torch.Tensor]) -> None:
-    streams[0].write(sequences)
-    for other in streams[1:]:
-        shutil.copyfile(streams[0].path, other.path)
+    count = len(range(0, len(tokens), job.every if stream == "original" else 1))
+    return Activations(job.work / f"{stream}.{number}.hidden", count, tokens.shape[1], width)
 
 
 def _store(job: _Whole, parts: Parts, name: str, done: Mapping[str, Done]) -> list[Layer]:

@@ -128,7 +128,7 @@ class SparseGPT(PruningMethod):
                 error = (work[:, j] - values[:, j]) / upper[j, j]
                 work[:, j + 1 : last].addr_(error, upper[j, j + 1 : last], alpha=-1)
                 errors[:, j - first] = error
-            work[:, last:] -= errors @ upper[first:last, last:]
+            work[:, last:].addmm_(errors, upper[first:last, last:], alpha=-1)
         return values, chosen, codes
 
     def _quantised(

@@ -19,6 +19,7 @@ from squeeze.quant.tensor import QuantizedTensor
 __all__ = ["GPTQ"]
 
 LARGE = 4096  # inputs above which float32 is tried first
+_SMALL = 128  # a triangular matrix that is inverted in one step
 _ESCALATIONS = 6  # times that the damping is multiplied by 10
 
 
@@ -70,12 +71,13 @@ class GPTQ(GridMethod):
         values = values.masked_fill(dead, 0)
         kept = hessian.diagonal().argsort(descending=True)[: self.outliers]
         order = self._order(hessian.diagonal(), kept)
-        upper, damping = inverse_factor(hessian[order[:, None], order], self.damping)
+        upper, damping = inverse_factor(hessian, self.damping, order)
         if damping > self.damping:
             notes += (f"damping raised to {damping:g}",)
         importance = hessian.diagonal() if self.weighted else None
         params = self.fit(values.index_fill(1, kept, 0), importance, dtype)
         codes, compensated = self._sweep(values, order, upper, params, dtype, len(kept))
+        del upper
         for _ in range(self.refine if not len(kept) else 0):
             codes, params = refine.refine(self, values, hessian, codes, params, dtype)
         tensor = self.assemble(codes, params, dtype)
@@ -126,7 +128,7 @@ class GPTQ(GridMethod):
                 error = (work[:, j] - levels.decode(code, mine)[:, 0]) / upper[j, j]
                 work[:, j + 1 : last].addr_(error, upper[j, j + 1 : last], alpha=-1)
                 errors[:, j - first], codes[:, j] = error, code[:, 0]
-            work[:, last:] -= errors @ upper[first:last, last:]
+            work[:, last:].addmm_(errors, upper[first:last, last:], alpha=-1)
         inverse = order.argsort()
         return codes[:, inverse], work[:, inverse]
 
@@ -155,39 +157,56 @@ class GPTQ(GridMethod):
             params.zero[:, group] = fitted.zero
 
 
-def inverse_factor(hessian: torch.Tensor, damping: float) -> tuple[torch.Tensor, float]:
-    """Upper triangular U with U^T U the inverse of the damped Hessian, and the damping that it took.
+def inverse_factor(
+    hessian: torch.Tensor, damping: float, order: torch.Tensor | None = None
+) -> tuple[torch.Tensor, float]:
+    """Upper triangular U with U^T U the inverse of the damped Hessian, its inputs in this order, and the damping that
+    it took.
 
     Computed in float64, since below 1 % of damping float32 is unstable; a large Hessian with as much is tried in
     float32 first, to save memory. Raises HessianError where ten times the damping, six times over, is not enough.
     """
     if not torch.isfinite(hessian.diagonal()).all():
         raise HessianError("the Hessian is not finite")
+    types = [torch.float64] * (_ESCALATIONS + 1)
+    if len(hessian) > LARGE and damping >= 0.01:
+        types.insert(0, torch.float32)
+    order = torch.arange(len(hessian), device=hessian.device) if order is None else order
     share = damping
-    if (
-        len(hessian) > LARGE
-        and damping >= 0.01
-        and (upper := _factor(hessian.to(torch.float32, copy=True), share)) is not None
-    ):
-        return upper.to(hessian.dtype), share
-    for _ in range(_ESCALATIONS + 1):
-        if (upper := _factor(hessian.to(torch.float64, copy=True), share)) is not None:
+    for dtype in types:
+        if (upper := _factor(hessian, order.flip(0), dtype, share)) is not None:
             return upper.to(hessian.dtype), share
-        share = 10 * max(share, 1e-5)
+        share = share if dtype == torch.float32 else 10 * max(share, 1e-5)
     raise HessianError(f"the Hessian is not positive definite, even with a damping of {share / 10:g}")
 
 
-def _factor(work: torch.Tensor, damping: float) -> torch.Tensor | None:
-    """U in the type of a Hessian, which is overwritten; None where it fails."""
+def _factor(hessian: torch.Tensor, backwards: torch.Tensor, dtype: torch.dtype, damping: float) -> torch.Tensor | None:
+    """U in this type, or None where it fails. With its inputs backwards the damped Hessian is L L^T; L^-1, both its
+    rows and its columns backwards, is upper triangular, and a factor of the inverse."""
+    work = hessian[backwards[:, None], backwards].to(dtype)
     diagonal = work.diagonal()
     diagonal[diagonal == 0] = 1
     diagonal.add_(damping * diagonal.mean())
     work, failed = torch.linalg.cholesky_ex(work)
     if failed:
         return None
-    work = torch.cholesky_inverse(work)
-    work, failed = torch.linalg.cholesky_ex(work, upper=True)
-    return None if failed or not torch.isfinite(work).all() else work
+    del diagonal  # a view, which keeps the matrix before
+    _invert_lower(work)
+    work = work.flip(0, 1)
+    return work.contiguous() if torch.isfinite(work.sum()) else None
+
+
+def _invert_lower(matrix: torch.Tensor) -> None:
+    """Put the inverse of a lower triangular matrix in its place."""
+    size, half = len(matrix), len(matrix) // 2
+    if size <= _SMALL:
+        eye = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
+        matrix.copy_(torch.linalg.solve_triangular(matrix, eye, upper=False))
+        return
+    first, below, last = matrix[:half, :half], matrix[half:, :half], matrix[half:, half:]
+    _invert_lower(first)
+    _invert_lower(last)
+    below.copy_(last @ (below @ first).neg_())
 
 
 def with_outliers(tensor: QuantizedTensor, columns: torch.Tensor, values: torch.Tensor) -> QuantizedTensor:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["refine"]
 
 _BLOCK = 128
+_ROWS = 256  # whose scales are found at once
 _RIDGE = 1e-4  # of a row's mean curvature
 
 
@@ -44,14 +45,30 @@ def _scales(
     dtype: torch.dtype,
 ) -> Params:
     """Scales that minimise each row's error with its codes, where they are better than the ones it has."""
-    size, (rows, inputs) = method.groups_of(weight.shape[1]), weight.shape
-    planes = _unscaled(method, codes, params)  # [P, O, I]
-    target = weight @ hessian
+    planes, target = _unscaled(method, codes, params), weight @ hessian
+    before = params.scale.movedim(0, 1).reshape(len(weight), -1)  # [O, P G]
+    size = method.groups_of(weight.shape[1])
+    parts = zip(*(torch.split(t, _ROWS, dim) for t, dim in ((planes, 1), (target, 0), (before, 0))), strict=True)
+    best = torch.cat([_best_scales(p, t, b, hessian, size, dtype) for p, t, b in parts])
+    best = best.reshape(len(weight), len(planes), -1).movedim(1, 0).contiguous()
+    return Params(best, params.zero, params.factor)
+
+
+def _best_scales(
+    planes: torch.Tensor,
+    target: torch.Tensor,
+    before: torch.Tensor,
+    hessian: torch.Tensor,
+    size: int,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """For some rows: float32 [O, P G], from their planes [P, O, I], targets W H [O, I] and scales before [O, P G]."""
+    rows, inputs = target.shape
     starts = range(0, inputs, size)
     groups = len(starts)
     pad = groups * size - inputs
-    gram = torch.empty((rows, len(planes) * groups, len(planes) * groups), dtype=torch.float64, device=weight.device)
-    right = torch.empty((rows, len(planes) * groups), dtype=torch.float64, device=weight.device)
+    gram = torch.empty((rows, len(planes) * groups, len(planes) * groups), dtype=torch.float64, device=target.device)
+    right = torch.empty((rows, len(planes) * groups), dtype=torch.float64, device=target.device)
 
     def by_group(values: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.pad(values, (0, pad)).reshape(rows, groups, size).sum(-1).double()
@@ -62,7 +79,7 @@ def _scales(
             product = plane[:, start : start + size] @ hessian[start : start + size]
             for q, other in enumerate(planes):
                 gram[:, p * groups + g, q * groups : (q + 1) * groups] = by_group(product * other)
-    before = params.scale.movedim(0, 1).reshape(rows, -1).double()  # [O, P G]
+    before = before.double()
     ridge = _RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1)[:, None, None] + 1e-30
     damped = gram + ridge * torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
     after = torch.linalg.solve(damped, right + ridge[:, :, 0] * before)
@@ -72,8 +89,7 @@ def _scales(
     def error(scale: torch.Tensor) -> torch.Tensor:
         return torch.einsum("oi,oij,oj->o", scale, gram, scale) - 2 * (right * scale).sum(1)
 
-    best = torch.where((error(after) < error(before))[:, None], after, before).float()
-    return Params(best.reshape(rows, len(planes), groups).movedim(1, 0).contiguous(), params.zero, params.factor)
+    return torch.where((error(after) < error(before))[:, None], after, before).float()
 
 
 def _unscaled(method: "GridMethod", codes: torch.Tensor, params: Params) -> torch.Tensor:
@@ -112,5 +128,5 @@ def _descend(
             fresh = levels.decode(code, mine)[:, 0]
             local.addr_(fresh - values[:, j], hessian[j, first:last], alpha=-1)
             values[:, j], codes[:, j] = fresh, code[:, 0]
-        pull -= (values[:, first:last] - before) @ hessian[first:last]
+        pull.addmm_(values[:, first:last] - before, hessian[first:last], alpha=-1)
     return codes
