@@ -94,6 +94,9 @@ def test_what_is_not_a_model(tmp_path, folder):
         load_model(tmp_path)
     with pytest.raises(ModelError, match="has no tokenizer"):
         load_tokenizer(tmp_path)
+    for load in (load_model, load_tokenizer):
+        with pytest.raises(ModelError, match="missing: no such folder"):
+            load(tmp_path / "missing")
 
 
 def test_command(tmp_path, folder, other):

@@ -125,7 +125,7 @@ def load_model(folder: Path | str, dtype: torch.dtype | None = None, device: str
 
     Raises ModelError where transformers cannot run it.
     """
-    _check_packed(Path(folder))
+    _check_folder(Path(folder))
     quiet()
     from transformers import AutoModelForCausalLM
 
@@ -139,8 +139,10 @@ def load_model(folder: Path | str, dtype: torch.dtype | None = None, device: str
     return model.to(device).eval()
 
 
-def _check_packed(folder: Path) -> None:
-    """Raises ModelError for a packed folder in a form that others read."""
+def _check_folder(folder: Path) -> None:
+    """Raises ModelError where there is none, and for a packed one in a form that others read."""
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: no such folder")
     if not (folder / MANIFEST).is_file():
         return
     try:
@@ -157,6 +159,8 @@ def load_tokenizer(folder: Path | str) -> Any:
     from transformers import AutoTokenizer
 
     missing = f"{folder}: has no tokenizer that transformers can load"
+    if not Path(folder).is_dir():
+        raise ModelError(f"{folder}: no such folder")
     if not any((Path(folder) / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ModelError(missing)
     try:
