@@ -84,6 +84,21 @@ def test_the_order_of_contraction_is_the_cheaper_one():
     assert tt.cost(shapes, False) < tt.cost(shapes, True)
 
 
+def test_many_rows_go_by_the_dense_matrix_where_that_is_cheaper(monkeypatch):
+    parts = cores((1, 6, 5, 9), (9, 7, 4, 1))
+    form, shapes = TTMatrix(tuple(parts)), [part.shape for part in parts]
+    assert tt.cost_of_expanding(shapes) == 42 * 20 * 9
+    each = min(tt.cost(shapes, True), tt.cost(shapes, False))
+    least = 42 * 20 * 9 // (each - 42 * 20) + 1  # rows from which it pays
+    few, many = cores((least - 1, 20), (least, 20))
+    wanted = [x @ form.dequantize().T for x in (few, many)]
+    monkeypatch.setattr(TTMatrix, "dequantize", lambda self, dtype=None: pytest.fail("expanded"))
+    near(form.multiply(few), wanted[0])
+    monkeypatch.undo()
+    monkeypatch.setattr(tt, "multiply", lambda x, cores: pytest.fail("not expanded"))
+    near(form.multiply(many), wanted[1])
+
+
 SCRIPT = """
 import triton
 from triton.backends.compiler import GPUTarget

@@ -5,7 +5,7 @@ from math import prod
 
 import torch
 
-__all__ = ["cost", "multiply"]
+__all__ = ["cost", "cost_of_expanding", "multiply"]
 
 
 def cost(shapes: Sequence[Sequence[int]], from_left: bool) -> int:
@@ -16,6 +16,15 @@ def cost(shapes: Sequence[Sequence[int]], from_left: bool) -> int:
         left = prod(core[2] for core in cores[number + 1 :])
         total += (ring if number else 1) * done * left * rank * inputs * outputs * after
         done *= outputs
+    return total
+
+
+def cost_of_expanding(shapes: Sequence[Sequence[int]]) -> int:
+    """Multiplications that it takes to form the dense matrix of cores [R, o, i, S]."""
+    total, done = 0, prod(shapes[0])
+    for rank, outputs, inputs, after in shapes[1:]:
+        done = done * outputs * inputs * after
+        total, done = total + done, done // rank
     return total
 
 
