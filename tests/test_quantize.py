@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import squeeze
 from squeeze.cli import main
 from squeeze.errors import FormatError, ModelError, QualityError, SqueezeError
-from squeeze.model import pipeline
+from squeeze.model import evaluate, pipeline
 from squeeze.model.evaluate import load_model
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
@@ -42,6 +42,16 @@ def test_every_architecture(tmp_path, folders, kind):
     assert not torch.equal(wanted, found)
     assert ((wanted - found).norm(dim=-1) / wanted.norm(dim=-1)).median() < 0.02  # where routing is the same
     assert sorted(load_model(tmp_path / "out").state_dict()) == sorted(load_model(folders(kind)).state_dict())
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2_moe"])
+@pytest.mark.parametrize("format", ["gptq", "gptq_v2", "compressed-tensors"])
+def test_others_formats_are_measured_without_their_packages(tmp_path, folders, monkeypatch, kind, format):
+    monkeypatch.setattr(evaluate, "find_spec", lambda name: None)
+    squeeze.quantize(folders(kind), RTN(bits=8, group_size=-1), out=tmp_path / "out", format=format)
+    squeeze.densify(tmp_path / "out", tmp_path / "dense")
+    wanted, found = logits(tmp_path / "dense"), logits(tmp_path / "out")
+    assert ((wanted - found).norm(dim=-1) / wanted.norm(dim=-1)).median() < 0.02  # dense weights are in bf16
 
 
 def test_what_is_not_compressed_is_untouched_and_reported(tmp_path, folders):
@@ -259,7 +269,7 @@ def test_command(tmp_path, with_tokenizer, text):
     assert json.loads((out / "compression_report.json").read_text())["after"] == found["after"]
     done = CliRunner().invoke(main, [*command, "--windows", "1", "-q"])
     assert (done.exit_code, done.output) == (1, f"Error: {out} already exists; use -f to overwrite\n")
-    done = CliRunner().invoke(main, [*command, "--windows", "1", "-q", "-f", "--bits", "2", "--max-kl", "1e-9"])
+    done = CliRunner().invoke(main, [*command, "--windows", "1", "-f", "--bits", "2", "--max-kl", "1e-9"])
     assert done.exit_code == 3
     assert "the mean KL divergence is" in done.stderr
     assert "bits per weight" in done.stdout

@@ -60,4 +60,4 @@ def factorize(source: Path, target: Path, threads: int, quiet: bool, as_json: bo
     with steps(target.name, quiet) as progress:
         report = api.factorize(source, out=target, overwrite=options.pop("force"), progress=progress, **options)
     verdict.measure(report, options["device"])
-    verdict.conclude(report, as_json)
+    verdict.conclude(report, as_json, quiet)

@@ -155,7 +155,7 @@ def quantize(source: Path, target: Path, threads: int, quiet: bool, as_json: boo
     verdict.measure(report, options["device"])
     if packed:
         api.pack_result(report, target, force, threads or cores.available())
-    verdict.conclude(report, as_json)
+    verdict.conclude(report, as_json, quiet)
 
 
 @click.command()

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,34 +124,41 @@ def _logits(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
 def load_model(folder: Path | str, dtype: torch.dtype | None = None, device: str = "cpu") -> nn.Module:
     """A causal language model by transformers, ready to run. dtype: None for float32 on a CPU, else the folder's own.
 
-    Raises ModelError where transformers cannot run it.
+    Folders of GPTQ, and of compressed-tensors where that is not installed, are read by our own code. Raises ModelError
+    where transformers cannot run the model.
     """
-    _check_folder(Path(folder))
+    method = _method_of(Path(folder))
     quiet()
     from transformers import AutoModelForCausalLM
 
     import squeeze.integrations.transformers  # noqa: F401  registers our formats
 
-    kind = dtype or (torch.float32 if device == "cpu" else "auto")
+    kind = dtype or (torch.float32 if device == "cpu" else None)
     try:
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, local_files_only=True)
+        if method == "gptq" or (method == "compressed-tensors" and find_spec("compressed_tensors") is None):
+            from squeeze.integrations import quantised
+
+            return quantised.load(folder, kind).to(device)
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(folder, dtype=kind or "auto", local_files_only=True)
     except (ValueError, KeyError, OSError, RuntimeError, ImportError) as error:
         raise ModelError(f"{folder}: {_first_line(error)}") from error
     return model.to(device).eval()
 
 
-def _check_folder(folder: Path) -> None:
-    """Raises ModelError where there is none, and for a packed one in a form that others read."""
+def _method_of(folder: Path) -> str | None:
+    """How a folder's weights are stored, where its configuration says so.
+
+    Raises ModelError where there is no folder, and for a packed one in a form that others read.
+    """
     if not folder.is_dir():
         raise ModelError(f"{folder}: no such folder")
-    if not (folder / MANIFEST).is_file():
-        return
     try:
         method = json.loads((folder / "config.json").read_text("utf-8"))["quantization_config"]["quant_method"]
     except (OSError, ValueError, LookupError, TypeError):
-        return  # transformers says what is wrong with it
-    if not str(method).startswith("squeeze"):
+        return None  # transformers says what is wrong with it
+    if (folder / MANIFEST).is_file() and not str(method).startswith("squeeze"):
         raise ModelError(f"{folder}: is packed, and quantised as {method}: use `squeeze unpack` first")
+    return str(method)
 
 
 def load_tokenizer(folder: Path | str) -> Any:

@@ -92,9 +92,12 @@ class Verdict:
         if self.text is not None:
             measure(report, self.text, self.windows, device)
 
-    def conclude(self, report: "Report", as_json: bool) -> None:
+    def conclude(self, report: "Report", as_json: bool, quiet: bool) -> None:
         """Print the report. Raises Worse where a limit is exceeded."""
-        click.echo(json.dumps(report.as_json()) if as_json else report.table())
+        if as_json:
+            click.echo(json.dumps(report.as_json()))
+        elif not quiet:
+            click.echo(report.table())
         try:
             report.check(**self.limits)
         except QualityError as error:

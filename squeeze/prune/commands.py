@@ -60,7 +60,7 @@ def prune(source: Path, target: Path, threads: int, quiet: bool, as_json: bool, 
     with steps(target.name, quiet) as progress:
         report = api.prune(source, method, out=target, overwrite=options.pop("force"), progress=progress, **options)
     verdict.measure(report, options["device"])
-    verdict.conclude(report, as_json)
+    verdict.conclude(report, as_json, quiet)
 
 
 @click.command()
