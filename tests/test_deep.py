@@ -7,8 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import squeeze
+from squeeze.cli import main
 from squeeze.codecs import bytewise, deep, deeplevels, levels
 from squeeze.codecs.bitmodels import evidence, vectors
 from squeeze.codecs.bitmodels.jit import kernel
@@ -34,6 +36,16 @@ def matrix(y, w, x):
 @kernel
 def slot_of(slots, counters, h, buckets):
     return evidence.find_slot(slots, counters, h, buckets)
+
+
+@pytest.mark.parametrize("level", levels.DEEP)
+def test_command(tmp_path, level):
+    note, text = tmp_path / "note.txt", inputs.words(1500)
+    note.write_bytes(text)
+    for command in (["compress", f"-{level}", "--rm", str(note)], ["decompress", f"{note}.sqz"]):
+        done = CliRunner().invoke(main, command)
+        assert (done.exit_code, done.stderr) == (0, "")
+    assert note.read_bytes() == text
 
 
 @pytest.mark.parametrize("size", [16, 48, 160])
