@@ -87,9 +87,10 @@ def test_the_order_of_contraction_is_the_cheaper_one():
 def test_many_rows_go_by_the_dense_matrix_where_that_is_cheaper(monkeypatch):
     parts = cores((1, 6, 5, 9), (9, 7, 4, 1))
     form, shapes = TTMatrix(tuple(parts)), [part.shape for part in parts]
-    assert tt.cost_of_expanding(shapes) == 42 * 20 * 9
     each = min(tt.cost(shapes, True), tt.cost(shapes, False))
     least = 42 * 20 * 9 // (each - 42 * 20) + 1  # rows from which it pays
+    assert tt.rows_to_expand(tuple(shapes)) == least > 1
+    assert tt.rows_to_expand(tuple(TRAINS["rank 1"])) == float("inf")
     few, many = cores((least - 1, 20), (least, 20))
     wanted = [x @ form.dequantize().T for x in (few, many)]
     monkeypatch.setattr(TTMatrix, "dequantize", lambda self, dtype=None: pytest.fail("expanded"))

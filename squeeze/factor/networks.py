@@ -38,17 +38,9 @@ class TTMatrix(Form):
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         from squeeze.kernels import tt
 
-        if self._expands(len(x)):
+        if len(x) >= tt.rows_to_expand(tuple(core.shape for core in self.cores)):
             return x @ self.dequantize(x.dtype).T
         return tt.multiply(x, [core.to(x.dtype) for core in self.cores])
-
-    def _expands(self, rows: int) -> bool:
-        """Whether so many rows take fewer multiplications by the dense matrix, with those that make it."""
-        from squeeze.kernels.tt import reference
-
-        shapes = [core.shape for core in self.cores]
-        each = min(reference.cost(shapes, from_left) for from_left in (True, False))
-        return rows * (each - prod(self.shape)) > reference.cost_of_expanding(shapes)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         first = self.cores[0].float()

@@ -164,12 +164,12 @@ def _compressed_group(
 
 
 def _uncalibrated(job: Job, name: str, modules: Mapping[str, nn.Module]) -> dict[str, Done]:
-    """Compress matrices of which nothing is known."""
-    return {
-        leaf: _compressed(job, full, module, weight_of(module).to(_dtype(job, full)), Statistics())
-        for leaf, module in modules.items()
-        for full in (f"{name}.{leaf}",)
-    }
+    """Compress matrices of whose inputs nothing is known."""
+    done = {}
+    for leaf, module in modules.items():
+        full = f"{name}.{leaf}"
+        done[leaf] = _compressed(job, full, module, weight_of(module).to(_dtype(job, full)), Statistics())
+    return done
 
 
 def _wanted(job: Job, name: str, modules: Mapping[str, nn.Module], statistics: Statistics) -> dict[str, torch.Tensor]:

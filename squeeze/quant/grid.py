@@ -13,7 +13,7 @@ from squeeze.errors import SqueezeError
 
 __all__ = ["CODEBOOKS", "Codebook", "Grid", "Integer", "Params", "Whole", "make"]
 
-_ROWS = 256  # fitted at once: what they take stays near the processor
+ROWS = 256  # whose scales are found at once: what they take stays near the processor
 _SHRINKS = 40  # clipping ranges tried, from the whole one down
 _LEAST_SHRINK = 0.4
 _REFITS = 3
@@ -94,10 +94,10 @@ class Integer:
         low, high = weight.amin(-1).clamp(max=0), weight.amax(-1).clamp(min=0)
         if not self.clip:
             return self._params(low, high, dtype)
-        if weight.ndim < 3 or len(weight) <= _ROWS:
+        if weight.ndim < 3 or len(weight) <= ROWS:
             return _least_error(self, weight, importance, [self._params(s * low, s * high, dtype) for s in _shrinks()])
-        shared = None if importance is None else torch.split(importance.expand_as(weight), _ROWS)
-        rows = torch.split(weight, _ROWS)
+        shared = None if importance is None else torch.split(importance.expand_as(weight), ROWS)
+        rows = torch.split(weight, ROWS)
         parts = [self.fit(part, shared[i] if shared else None, dtype) for i, part in enumerate(rows)]
         zeros = [part.zero for part in parts if part.zero is not None]
         return Params(torch.cat([part.scale for part in parts], 1), torch.cat(zeros) if zeros else None)

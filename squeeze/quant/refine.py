@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from squeeze.quant.grid import Params, stored
+from squeeze.quant.grid import ROWS, Params, stored
 
 if TYPE_CHECKING:
     from squeeze.quant.method import GridMethod
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["refine"]
 
 _BLOCK = 128
-_ROWS = 256  # whose scales are found at once
 _RIDGE = 1e-4  # of a row's mean curvature
 
 
@@ -48,7 +47,7 @@ def _scales(
     planes, target = _unscaled(method, codes, params), weight @ hessian
     before = params.scale.movedim(0, 1).reshape(len(weight), -1)  # [O, P G]
     size = method.groups_of(weight.shape[1])
-    parts = zip(*(torch.split(t, _ROWS, dim) for t, dim in ((planes, 1), (target, 0), (before, 0))), strict=True)
+    parts = zip(*(torch.split(t, ROWS, dim) for t, dim in ((planes, 1), (target, 0), (before, 0))), strict=True)
     best = torch.cat([_best_scales(p, t, b, hessian, size, dtype) for p, t, b in parts])
     best = best.reshape(len(weight), len(planes), -1).movedim(1, 0).contiguous()
     return Params(best, params.zero, params.factor)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from squeeze.kernels.tt import reference
+from squeeze.kernels.tt.reference import rows_to_expand
 
-__all__ = ["multiply"]
+__all__ = ["multiply", "rows_to_expand"]
 
 
 def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:

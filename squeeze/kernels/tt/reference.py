@@ -1,11 +1,12 @@
 """Products with TT-matrices of any number of cores, in plain torch: the definition, and the order of contraction."""
 
 from collections.abc import Sequence
-from math import prod
+from functools import cache
+from math import inf, prod
 
 import torch
 
-__all__ = ["cost", "cost_of_expanding", "multiply"]
+__all__ = ["cost", "multiply", "rows_to_expand"]
 
 
 def cost(shapes: Sequence[Sequence[int]], from_left: bool) -> int:
@@ -19,13 +20,17 @@ def cost(shapes: Sequence[Sequence[int]], from_left: bool) -> int:
     return total
 
 
-def cost_of_expanding(shapes: Sequence[Sequence[int]]) -> int:
-    """Multiplications that it takes to form the dense matrix of cores [R, o, i, S]."""
+@cache
+def rows_to_expand(shapes: tuple[tuple[int, ...], ...]) -> float:
+    """Of x: from how many on the dense matrix of cores [R, o, i, S], with what it takes to form it, needs fewer
+    multiplications than the cores do."""
     total, done = 0, prod(shapes[0])
     for rank, outputs, inputs, after in shapes[1:]:
         done = done * outputs * inputs * after
         total, done = total + done, done // rank
-    return total
+    dense = prod(core[1] * core[2] for core in shapes)
+    saved = min(cost(shapes, True), cost(shapes, False)) - dense  # a row
+    return total // saved + 1 if saved > 0 else inf
 
 
 def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
