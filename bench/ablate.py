@@ -2,7 +2,7 @@
 
 python bench/ablate.py [FILE] [--level N] [--bytes N] [--each] [--only TEXT] [--json]
 
-Left out in turn are the state-space model, its replays, long matches, weight sets, and groups of contexts, or with
+Left out in turn are the state-space model, long matches, weight sets, and groups of contexts, or with
 --each every context alone. The models are those of the file's kind of content. A part that saves less than 0.1 % does
 not pay. The whole level's round trip is checked first. Times are processor time of one run each, so only large
 differences mean anything.
@@ -56,10 +56,9 @@ def variants(level: int, kind: str, each: bool) -> Iterator[tuple[str, DeepPrese
     yield "nothing", preset
     if preset.ssm:
         yield "state-space model", replace(preset, ssm=None)
-        yield "replays", replace(preset, ssm=replace(preset.ssm, replays=0))
     yield "matches but two", replace(preset, matches=preset.matches[1::2])
     yield "weight sets but the first five", replace(preset, selectors=5)
-    names = {context: name for name, context in (deeplevels.CONTEXTS[kind] | deeplevels.MORE_TEXT).items()}
+    names = {context: name for name, context in (deeplevels.CONTEXTS[kind] | deeplevels.MORE[kind]).items()}
     parts = [(names.get(c, str(c)), [c]) for c in preset.contexts] if each else groups(preset)
     for name, contexts in parts:
         if contexts:

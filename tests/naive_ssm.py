@@ -123,13 +123,13 @@ def normalise_back(x, inverse, gain, slope, gain_slope):
     return inverse * (slope - inner * x)
 
 
-def backward(p, g, fed, first):
+def backward(p, g, fed):
     """7.14."""
     d, r, dz = [], [], [None] * len(fed)
     for t, f in enumerate(fed):
         slope = f.probability.copy()
         slope[f.target] -= F(1)
-        d.append(slope * (F(1) / F(len(fed))) if t >= first else np.zeros(256, F))
+        d.append(slope * (F(1) / F(len(fed))))
         g["head_bias"] += d[t]
         g["head"] += f.on[:, None] * d[t]
         r.append(normalise_back(f.o, f.inverse_o, p["last_norm"], dots(p["head"], d[t]), g["last_norm"]))
@@ -180,8 +180,8 @@ def backward(p, g, fed, first):
 
 
 class Network:
-    def __init__(self, d, e, replays):
-        self.replays, self.steps, self.past = replays, 0, 0
+    def __init__(self, d, e):
+        self.steps, self.past = 0, 0
         self.w, self.v = first_weights(d, e), first_weights(d, e)
         self.m1, self.m2, self.g = ({n: np.zeros_like(x) for n, x in self.w.items()} for _ in range(3))
         self.nothing = [np.zeros(e, F)] * N, (np.zeros(e, F),) * 3
@@ -194,7 +194,7 @@ class Network:
             self.chunk[-1].target = data[-1]
         if len(self.chunk) == CHUNK:
             self.w = {name: x.copy() for name, x in self.v.items()}
-            self.train(data)
+            self.train()
             self.chunk = []
         self.past = (self.past << 8 | data[-1]) & 0xFFFFFF
         f = Feed(self.w, self.past, *self.state)
@@ -209,25 +209,11 @@ class Network:
         sure = sum(bound < p for bound in (32, 64, 104, 152, 200, 232, 250))
         self.count, self.outside = count, best[0] | sure << 8
 
-    def train(self, data):
+    def train(self):
         """7.15."""
         for g in self.g.values():
             g[...] = 0
-        used = list(self.chunk)
-        backward(self.v, self.g, self.chunk, 0)
-        if self.replays and len(data) > 35:
-            start = 2 + (mix(self.steps, 0) >> 32) % (len(data) - 35)
-            fed, state = [], self.nothing
-            for at in range(start, start + 32):
-                past = data[at - 2] << 16 | data[at - 1] << 8 | data[at]
-                f = Feed(self.v, past, *state)
-                state, total = (f.h, f.u[:3]), F(0)
-                for value in f.e:
-                    total = total + value
-                f.probability, f.target = f.e / total, data[at + 1]
-                fed.append(f)
-            backward(self.v, self.g, fed, 8)
-            used += fed
+        backward(self.v, self.g, self.chunk)
         rate = F(0.001) + (F(0.004) - F(0.001)) / (F(1) + F(self.steps) / F(500))
         self.steps += 1
         p1, p2 = F(1), F(1)
@@ -240,7 +226,7 @@ class Network:
             m2[...] = m2 * F(0.999) + g * g * (F(1) - F(0.999))
             self.v[name] -= rate * (m1 * c1) / (np.sqrt(m2 * c2) + F(1e-6))
         for name, step, least in (("grams", rate * F(15), F(1e-12)), ("guesses", F(0.1), F(4e-5))):
-            rows = sorted({row for f in used for row in getattr(f, name)})
+            rows = sorted({row for f in self.chunk for row in getattr(f, name)})
             g = self.g[name][rows]
             self.m2[name][rows] += g * g
             self.v[name][rows] -= step * g / np.sqrt(self.m2[name][rows] + least)

@@ -52,7 +52,7 @@ def preset_of(level, kind):
     contexts = [[(a, mask(b), c, mask(d)) for a, b, c, d in group] for group in groups]
     assert sum(map(len, contexts)) == int(table[2])
     most = int(sizes[4 if kind == "text" else 3].split(" * ")[0]) << 18
-    network = {4: None, 5: (16, 32, 0), 6: (64, 128, 1)}[level]
+    network = {4: None, 5: (16, 32), 6: (64, 128)}[level]
     return contexts, [int(x) for x in sizes[1].split(", ")], int(sizes[2]), most, network
 
 

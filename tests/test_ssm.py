@@ -38,11 +38,6 @@ def gradients(s, bank):
     ssm_training.gradients(s, bank)
 
 
-@kernel
-def replay(s, data, start):
-    ssm_training.replay(s, data, start)
-
-
 def fed(tokens, sizes=SIZES, seed=3):
     """A model that was fed all but the last of `tokens`, one chunk, and float64 copies of its parameters."""
     model = ssm_arrays.build(sizes, ssm_arrays.initial_weights(sizes, seed))
@@ -93,22 +88,6 @@ def test_gradients_are_those_of_finite_differences(name):
         assert slopes[place] == pytest.approx((costs[0] - costs[1]) / 2e-5, abs=2e-5, rel=2e-3)
 
 
-@pytest.mark.parametrize("name", ["embed", "grams", "guesses", "select", "head"])
-def test_a_replay_is_a_chunk_whose_first_bytes_are_not_learned_from(name):
-    tokens = np.arange(SIZES.span + 1) * 37 % 11 + 60
-    model, first = ssm_arrays.build(SIZES, ssm_arrays.initial_weights(SIZES, 3)), ssm_training.UNSURE
-    parameters = ssm_arrays.views(model.weights.astype(np.float64), SIZES)
-    replay(model, np.concatenate([[0, 0], tokens]).astype(np.uint8), 2)
-    slopes, array = getattr(model.trainer.slopes, name), getattr(parameters, name)
-    place = np.unravel_index(np.abs(slopes).argmax(), array.shape)
-    kept, costs = array[place], []
-    for step in (1e-5, -1e-5):
-        array[place] = kept + step
-        found = ssm_reference.log_probabilities(parameters, tokens[:-1])
-        costs.append(-found[np.arange(first, SIZES.span), tokens[first + 1 :]].sum() / SIZES.span)
-    assert slopes[place] == pytest.approx((costs[0] - costs[1]) / 2e-5, abs=2e-5, rel=2e-3)
-
-
 def test_it_learns_what_it_sees():
     model, costs = ssm_arrays.build(SIZES), []
     pattern = np.frombuffer(b"abcdabce" * 60, np.uint8)
@@ -117,7 +96,7 @@ def test_it_learns_what_it_sees():
             costs.append(-np.log2(model.probabilities[byte]))
         if note(model, byte):
             bank = int(model.place[ssm.BANK])
-            ssm_training.train(model, bank, pattern, i + 1)
+            ssm_training.train(model, bank)
             model.weights[:] = model.trainer.weights
             turn(model)
         feed(model, byte)

@@ -73,7 +73,7 @@ def code(m, s, coder, coded, begin, end, decoding, alone):
                 bank = s.place[ssm.BANK]
                 ssm.refresh(s)
                 ssm.turn(s)
-                ssm_training.train(s, bank, m.data, position + 1)
+                ssm_training.train(s, bank)
             _tell(m, s)
     return end
 
@@ -148,7 +148,7 @@ def _beside(
             if end == complete:
                 bank = int(network.place[ssm.BANK])
                 resume(model, network)
-                training = pool.submit(ssm_training.train, network, bank, model.data, end)
+                training = pool.submit(ssm_training.train, network, bank)
             yield end - begin
             begin = end
 

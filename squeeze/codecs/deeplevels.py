@@ -41,6 +41,8 @@ _FOLLOWED = {
     "what followed three bytes": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF00000000),
 }
 _EXPECTED = {"match and byte": _pair(around.MATCH, history=0xFF, mask=0xFFFF)}
+_TWO_MATCHES = {"two matches": _pair(around.MATCH, mask=0x3FFFFF)}
+_OPEN = 0xFF00FF  # of BRACKET: the innermost bracket that is open, and the one outside it
 TEXT = {
     **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8, 12)},
     **_WORDS,
@@ -52,6 +54,12 @@ TEXT = {
     "outline of the line": _pair(around.OUTLINE, history=0xFF),
     "head of the line and word": _pair(around.LINE_HEAD, around.WORD),
     "bracket": _pair(around.BRACKET, history=0xFFFF, mask=0xFFFF),
+    "brackets and byte": _pair(around.BRACKET, history=0xFF, mask=_OPEN),
+    "brackets and tag": _pair(around.BRACKET, around.TAG, mask=_OPEN),
+    "brackets and head of the line": _pair(around.BRACKET, around.LINE_HEAD, mask=_OPEN),
+    "brackets and outline of the line": _pair(around.BRACKET, around.OUTLINE, mask=_OPEN),
+    "column and classes of two bytes": _pair(around.LINE, history=0xE0E0, mask=0xFF0000),
+    "classes of four bytes and the word before": _pair(around.CLASSES, around.WORD_1, mask=0xFFFF),
     "bytes 2 and 3": (around.NONE, 0, around.NONE, 0xFFFF00),
     **_EXPECTED,
 }
@@ -72,10 +80,15 @@ OTHER = {
     "instructions": _pair(around.OPCODES, mask=0xFFFFFF),
     "instructions and byte": _pair(around.OPCODES, history=0xFF, mask=0xFFFF),
     "bytes 5 to 8": (around.NONE, 0, around.NONE, 0xFFFFFFFF00000000),
+    "byte 3": (around.NONE, 0, around.NONE, 0xFF0000),
+    "two bytes in eights": _pair(around.POSITION, history=0xFFFF, mask=7),
+    "two bytes in sixteens": _pair(around.POSITION, history=0xFFFF, mask=15),
+    "operand, instruction and byte": _pair(around.OPCODES, around.SKIP, history=0xFF, mask=0xFF),
     **_EXPECTED,
+    **_TWO_MATCHES,
 }
 TABLE = {
-    **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 6)},
+    **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 6, 8)},
     **_FOLLOWED,
     **{name: _SPARSE[name] for name in ("bytes 2 and 3", "bytes 1 and 3", "high halves")},
     "two above and column": _pair(around.RECORD, mask=0xFFFFFFFF),
@@ -89,8 +102,9 @@ TABLE = {
     "three above": _pair(around.RECORD, mask=0xFF0000FFFF),
     "above, column and byte": _pair(around.RECORD, history=0xFF, mask=0xFFFF00FF),
     **_EXPECTED,
+    **_TWO_MATCHES,
 }
-MORE_TEXT = {  # at level 6: each brings little (0.01 to 0.07 % where measured), all together 0.8 %
+MORE_TEXT = {  # at level 6: each brings little, all together 1.4 %
     "two words before and byte": _pair(around.PAIR, history=0xFF),
     "word before and byte": _pair(around.WORD_1, history=0xFF),
     "word before, word and two bytes": _pair(around.WORD, around.WORD_1, history=0xFFFF),
@@ -108,21 +122,41 @@ MORE_TEXT = {  # at level 6: each brings little (0.01 to 0.07 % where measured),
     "outline of the line and word": _pair(around.OUTLINE, around.WORD),
     "match and word": _pair(around.MATCH, around.WORD, mask=0x1FFF),
     "head of the line and two bytes": _pair(around.LINE_HEAD, history=0xFFFF),
+    "three words before": _pair(around.WORD_3, around.PAIR),
+    "second and third word before and two bytes": _pair(around.WORD_2, around.WORD_3, history=0xFFFF),
+    "classes of four bytes and the second word before": _pair(around.CLASSES, around.WORD_2, mask=0xFFFF),
+    "classes of sixteen bytes": _pair(around.CLASSES),
+    "column and length of the word": _pair(around.LINE, around.WORD_LENGTH, mask=0xFF0000),
+    "lengths of the word and the line above, column": _pair(around.LINE, around.WORD_LENGTH, mask=0xFF00FF0000),
+    "brackets and two bytes": _pair(around.BRACKET, history=0xFFFF, mask=_OPEN),
+    "bracket and the word before": _pair(around.BRACKET, around.WORD_1, mask=0xFF),
+    "bytes in the bracket and length of the word": _pair(around.BRACKET, around.WORD_LENGTH, mask=0xFFFF),
+}
+MORE_OTHER = {
+    "high halves of six bytes": (around.NONE, 0, around.NONE, 0xF0F0F0F0F0F0),
+    "bytes 3 to 6": (around.NONE, 0, around.NONE, 0xFFFFFFFF0000),
+    "place in eights": _pair(around.POSITION, mask=7),
+    "byte 8 in eights": _pair(around.POSITION, history=0xFF << 56, mask=7),
+    "byte 8 in sixteens": _pair(around.POSITION, history=0xFF << 56, mask=15),
+    "classes of twelve bytes": TEXT["classes of twelve bytes"],
 }
 CONTEXTS = {"text": TEXT, "executable": OTHER, "table": TABLE, "other": OTHER}
+MORE = {"text": MORE_TEXT, "executable": MORE_OTHER, "table": {}, "other": MORE_OTHER}  # at level 6
 
 _FAST = {
     "text": (
         *("order 1", "order 2", "order 3", "order 4", "order 6", "word", "word and the one before"),
         *("word and the second before", "classes of twelve bytes", "outline of the line", "match and byte"),
+        *("brackets and byte", "brackets and tag", "column and classes of two bytes"),
     ),
     "other": (
         *("order 1", "order 2", "order 3", "order 4", "order 6", "what followed two bytes", "bytes 2 and 3"),
         *("bytes 1 and 3", "byte 4 in fours", "bytes 2 to 4", "match and byte"),
+        *("byte 3", "two bytes in sixteens", "two matches"),
     ),
     "table": (
         *("order 1", "order 2", "order 3", "order 4", "bytes 1 and 3", "two above and column", "above and column"),
-        *("two above", "above and byte", "column and byte", "match and byte"),
+        *("two above", "above and byte", "column and byte", "match and byte", "order 8", "two matches"),
     ),
 }
 _FAST["executable"] = _FAST["other"]
@@ -130,8 +164,8 @@ _FAST["executable"] = _FAST["other"]
 _RATES = (0.002, 0.015, 0.01, 0.002)
 _SELECTORS = {5: 10, 6: 14}
 _SSM = {
-    5: Sizes(width=16, inner=32, chunk=16, last_rate=0.001, replays=0),
-    6: Sizes(width=64, inner=128, chunk=16, last_rate=0.001, span=32),
+    5: Sizes(width=16, inner=32, chunk=16, last_rate=0.001),
+    6: Sizes(width=64, inner=128, chunk=16, last_rate=0.001),
 }
 
 
@@ -156,8 +190,10 @@ def preset(level: int, kind: str) -> DeepPreset:
     buckets = 14 << 18  # 672 MiB: with all else less than 1 GiB
     if level == 5 and kind == "text":  # where what followed brings least
         table = {name: context for name, context in table.items() if name not in _FOLLOWED}
-    if level == 6 and kind == "text":
-        table, buckets = table | MORE_TEXT, 13 << 18  # 624 MiB: with all else less than 1 GiB
+    if level == 6:
+        table = table | MORE[kind]
+        if kind == "text":
+            buckets = 13 << 18  # 624 MiB: with all else less than 1 GiB
     return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, _SSM[level])
 
 

@@ -23,7 +23,7 @@ from squeeze.codecs.bitmodels.ssm_arrays import BYTES, GRAM_ROWS, GRAMS, GUESS_R
 from squeeze.lm.exact import exp_negative, maximum
 
 EPSILON = np.float32(1e-5)
-BANK, BYTE, STEPS, FED, PAST, CHANGED = range(6)  # columns of `place`
+BANK, BYTE, STEPS, FED, PAST = range(5)  # columns of `place`
 COUNT_BITS = 24  # fractional bits of a byte's frequency
 ONE = np.float32(1.0)
 
@@ -207,7 +207,7 @@ def refresh(m):
     """Predict with the newest weights from here."""
     for i in range(m.trainer.first.size):
         m.weights[i] = m.trainer.weights[i]
-    for k in range(m.place[CHANGED]):
+    for k in range(m.trainer.changed.shape[0]):
         rows = m.trainer.changed[k]
         for j in range(GRAMS):
             _copy(m.trainer.newest.grams[rows[j]], m.parameters.grams[rows[j]])

@@ -26,8 +26,6 @@ class Sizes:
     rate: float = 0.004  # of Adam, at first
     last_rate: float = 0.0005  # in the end
     halving: int = 500  # training steps in which the excess over the last rate halves
-    replays: int = 1  # pieces of the past that are trained on beside each chunk
-    span: int = 32  # bytes of such a piece
 
 
 class Parameters(NamedTuple):
@@ -52,7 +50,7 @@ class Parameters(NamedTuple):
 
 
 class Activations(NamedTuple):
-    """What training needs of a chunk: T bytes, and 2 banks, one to predict in, one to train on; of a replay, 1 bank."""
+    """What training needs of a chunk: T bytes, and 2 banks, one to predict in, one to train on."""
 
     tokens: np.ndarray  # int64 [2, T]: the byte fed
     rows: np.ndarray  # int64 [2, T, GRAMS + GUESSES]: of its n-grams in `grams`, and in `guesses`
@@ -79,8 +77,7 @@ class Trainer(NamedTuple):
     gradient: np.ndarray
     first: np.ndarray  # Adam's running mean of gradients, of all weights but those of n-grams
     second: np.ndarray  # and of their squares; of n-grams the sum of squares
-    changed: np.ndarray  # int64 [place[CHANGED] and more, GRAMS + GUESSES]: rows of n-grams with gradients
-    again: Activations  # of replays
+    changed: np.ndarray  # int64 [T, GRAMS + GUESSES]: rows of n-grams that the latest step changed
     newest: Parameters
     slopes: Parameters  # views of the gradient
     stream: np.ndarray  # [T, D]: gradient of the residual stream
@@ -96,9 +93,9 @@ class Model(NamedTuple):
     parameters: Parameters  # views of it
     acts: Activations
     trainer: Trainer
-    place: np.ndarray  # int64 [6]: bank, byte of the chunk, training steps so far, whether anything was fed, the
-    #   latest three bytes, rows of `changed`
-    rates: np.ndarray  # float32 [4]: of Adam at first and in the end, halving, replays
+    place: np.ndarray  # int64 [5]: bank, byte of the chunk, training steps so far, whether anything was fed, the
+    #   latest three bytes
+    rates: np.ndarray  # float32 [3]: of Adam at first and in the end, halving
     counts: np.ndarray  # int64 [512]: a tree, whose node n has the sum of 2n and 2n + 1
     probabilities: np.ndarray  # float32 [256]
 
@@ -173,13 +170,13 @@ def initial_weights(sizes: Sizes, seed: int = 1) -> np.ndarray:
     return flat
 
 
-def _activations(sizes: Sizes, banks: int, t: int) -> Activations:
-    d, e, n, layers = sizes.width, sizes.inner, sizes.states, sizes.layers
-    zeros = lambda *shape: np.zeros((banks, *shape), np.float32)  # noqa: E731
+def _activations(sizes: Sizes) -> Activations:
+    d, e, n, layers, t = sizes.width, sizes.inner, sizes.states, sizes.layers, sizes.chunk
+    zeros = lambda *shape: np.zeros((2, *shape), np.float32)  # noqa: E731
     return Activations(
-        tokens=np.zeros((banks, t), np.int64),
-        rows=np.zeros((banks, t, GRAMS + GUESSES), np.int64),
-        targets=np.zeros((banks, t), np.int64),
+        tokens=np.zeros((2, t), np.int64),
+        rows=np.zeros((2, t, GRAMS + GUESSES), np.int64),
+        targets=np.zeros((2, t), np.int64),
         residual=zeros(layers + 1, t, d),
         inverse=zeros(layers + 1, t),
         normed=zeros(layers + 1, t, d),
@@ -198,7 +195,7 @@ def _activations(sizes: Sizes, banks: int, t: int) -> Activations:
 
 def build(sizes: Sizes, weights: np.ndarray | None = None) -> Model:
     """A fresh model, or one that begins with these weights."""
-    d, e, n, t = sizes.width, sizes.inner, sizes.states, max(sizes.chunk, sizes.span)
+    d, e, n, t = sizes.width, sizes.inner, sizes.states, sizes.chunk
     flat = initial_weights(sizes) if weights is None else weights.astype(np.float32)
     newest, gradient, dense = flat.copy(), np.zeros_like(flat), dense_count(sizes)
     zeros = lambda *shape: np.zeros(shape, np.float32)  # noqa: E731
@@ -207,8 +204,7 @@ def build(sizes: Sizes, weights: np.ndarray | None = None) -> Model:
         gradient=gradient,
         first=zeros(dense),
         second=np.zeros_like(flat),
-        changed=np.zeros((sizes.chunk + sizes.replays * sizes.span, GRAMS + GUESSES), np.int64),
-        again=_activations(sizes, 1, sizes.span),
+        changed=np.zeros((t, GRAMS + GUESSES), np.int64),
         newest=views(newest, sizes),
         slopes=views(gradient, sizes),
         stream=zeros(t, d),
@@ -221,10 +217,10 @@ def build(sizes: Sizes, weights: np.ndarray | None = None) -> Model:
     return Model(
         weights=flat,
         parameters=views(flat, sizes),
-        acts=_activations(sizes, 2, sizes.chunk),
+        acts=_activations(sizes),
         trainer=trainer,
-        place=np.zeros(6, np.int64),
-        rates=np.array([sizes.rate, sizes.last_rate, sizes.halving, sizes.replays], np.float32),
+        place=np.zeros(5, np.int64),
+        rates=np.array([sizes.rate, sizes.last_rate, sizes.halving], np.float32),
         counts=np.array([BYTES >> (max(i, 1).bit_length() - 1) for i in range(2 * BYTES)], np.int64),
         probabilities=zeros(BYTES),
     )

@@ -7,13 +7,10 @@ vectors.py, and every loop runs over what is not summed.
 import numpy as np
 
 from squeeze.codecs.bitmodels import vectors
-from squeeze.codecs.bitmodels.contexts import mix_hash
 from squeeze.codecs.bitmodels.jit import inline, kernel, part
-from squeeze.codecs.bitmodels.ssm import CHANGED, ONE, STEPS, forward, sigmoid
+from squeeze.codecs.bitmodels.ssm import ONE, STEPS, sigmoid
 from squeeze.codecs.bitmodels.ssm_arrays import BYTES, GRAMS, GUESSES, RANK, TAPS
 from squeeze.lm.exact import exp_negative
-
-UNSURE = 8  # first bytes of a replay that are not learned from: the state knows too little
 
 
 @inline
@@ -126,17 +123,19 @@ def _block_backward(p, g, a, w, bank, layer):
 
 
 @part
-def _backward(m, a, bank, first):
-    """Add the gradient of a bank's cost in nats, a mean of its bytes but for those before `first`."""
-    w = m.trainer
+def gradients(m, bank):
+    """Fill the trainer's gradient with that of the mean cost of a bank's chunk, in nats."""
+    a, w = m.acts, m.trainer
     p, g = w.newest, w.slopes
+    for i in range(w.first.size):
+        w.gradient[i] = np.float32(0)
     layers, d, chunk = p.norm.shape[0], p.norm.shape[1], a.tokens.shape[1]
     scale = ONE / np.float32(chunk)
     for t in range(chunk):
         slope = a.logits[bank, t]
         slope[a.targets[bank, t]] -= ONE
         for i in range(BYTES):
-            slope[i] = slope[i] * scale if t >= first else np.float32(0)
+            slope[i] *= scale
             g.head_bias[i] += slope[i]
         for i in range(d):
             w.thin[i] = vectors.dot(p.head[i], 0, slope, 0, BYTES)
@@ -151,40 +150,13 @@ def _backward(m, a, bank, first):
         _block_backward(p, g, a, w, bank, layer)
     for t in range(chunk):
         vectors.add_scaled(g.embed[a.tokens[bank, t]], 0, ONE, w.stream[t], 0, d)
-        rows, changed = a.rows[bank, t], w.changed[m.place[CHANGED]]
-        m.place[CHANGED] += 1
+        rows, changed = a.rows[bank, t], w.changed[t]
         for k in range(GRAMS + GUESSES):
             changed[k] = rows[k]
             if k < GRAMS:
                 vectors.add_scaled(g.grams[rows[k]], 0, ONE, w.stream[t], 0, d)
             else:
                 vectors.add_scaled(g.guesses[rows[k]], 0, ONE, a.logits[bank, t], 0, BYTES)
-
-
-@part
-def gradients(m, bank):
-    """Fill the trainer's gradient with that of the mean cost of a bank's chunk, in nats."""
-    for i in range(m.trainer.first.size):
-        m.trainer.gradient[i] = np.float32(0)
-    m.place[CHANGED] = 0
-    _backward(m, m.acts, bank, 0)
-
-
-@part
-def replay(m, data, start):
-    """Add the gradient of the bytes of `data` from `start`, from a state that has seen nothing."""
-    w, a = m.trainer, m.trainer.again
-    past = (np.int64(data[start - 2]) << 8) | np.int64(data[start - 1])
-    for t in range(a.tokens.shape[1]):
-        past = ((past << 8) | np.int64(data[start + t])) & 0xFFFFFF
-        forward(w.newest, a, 0, t, past)
-        logits, total = a.logits[0, t], np.float32(0)
-        for i in range(BYTES):
-            total += logits[i]
-        for i in range(BYTES):
-            logits[i] /= total
-        a.targets[0, t] = data[start + t + 1]
-    _backward(m, a, 0, UNSURE)
 
 
 _KEEP_FIRST, _KEEP_SECOND = np.float32(0.8), np.float32(0.999)
@@ -218,12 +190,12 @@ def _adagrad(weights, slopes, squares, rate, least):
 
 
 @part
-def adagrad(w, rate, count):
-    """One step of AdaGrad (Duchi et al., 2011) for the rows of n-grams that the chunk and its replays have changed."""
+def adagrad(w, rate):
+    """One step of AdaGrad (Duchi et al., 2011) for the rows of n-grams that the chunk has changed."""
     d = w.newest.grams.shape[1]
     grams = w.first.size
     guesses = grams + w.newest.grams.size
-    for k in range(count):
+    for k in range(w.changed.shape[0]):
         for j in range(GRAMS + GUESSES):
             if j < GRAMS:
                 at, size, step, least = grams + w.changed[k, j] * d, d, rate * _GRAM_RATE, _GRAM_LEAST
@@ -234,16 +206,11 @@ def adagrad(w, rate, count):
 
 
 @kernel
-def train(m, bank, data, known):
-    """Learn from a complete chunk, and from pieces of the `known` bytes of `data`: one step of the newest weights."""
+def train(m, bank):
+    """Learn from a complete chunk: one step of the newest weights."""
     gradients(m, bank)
-    steps, span = m.place[STEPS], m.trainer.again.tokens.shape[1]
-    room = known - span - 3
-    for k in range(np.int64(m.rates[3])):
-        if room > 0:
-            chance = np.int64(mix_hash(steps, np.uint64(k)) >> np.uint64(32))
-            replay(m, data, 2 + chance % room)
+    steps = m.place[STEPS]
     rate = m.rates[1] + (m.rates[0] - m.rates[1]) / (ONE + np.float32(steps) / m.rates[2])
     adam(m.trainer, rate, steps)
-    adagrad(m.trainer, rate, m.place[CHANGED])
+    adagrad(m.trainer, rate)
     m.place[STEPS] = steps + 1

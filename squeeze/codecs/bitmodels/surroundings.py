@@ -36,7 +36,7 @@ _LINE_START = 22
 _LINE_ABOVE = 23
 _STACK_SIZE = 24
 _IN_TAG = 25
-_SKIP_BYTES = 26  # of an instruction's operand that are still to come
+SKIP = 26  # bytes of an instruction's operand that are still to come
 REGISTERS = 27
 
 STACK = 16  # open brackets that are remembered
@@ -173,12 +173,12 @@ def _note_record(r, data, position, record):
 @inline
 def _note_instruction(r, byte, history):
     """A guess at where x86 instructions begin: after calls and jumps with operands of four bytes, and else anywhere."""
-    if r[_SKIP_BYTES] > np.uint64(0):
-        r[_SKIP_BYTES] -= np.uint64(1)
+    if r[SKIP] > np.uint64(0):
+        r[SKIP] -= np.uint64(1)
         return
     before = (history >> np.uint64(8)) & np.uint64(0xFF)
     if (byte & np.uint64(0xFE)) == np.uint64(0xE8) or (
         before == np.uint64(0x0F) and (byte & np.uint64(0xF0)) == np.uint64(0x80)
     ):
-        r[_SKIP_BYTES] = np.uint64(4)
+        r[SKIP] = np.uint64(4)
     r[OPCODES] = (r[OPCODES] << np.uint64(8)) | byte
