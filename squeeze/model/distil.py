@@ -3,7 +3,8 @@
 All parameters at once learn the original's distribution of the next token (distillation, Hinton et al. 2015, arXiv
 1503.02531); for a share of the time each block first learns by itself what the original's block makes of the same
 inputs (as OmniQuant, Shao et al. 2023, arXiv 2308.13137, trains). Adam's moments, what is trained and the place in the
-data are saved every few steps.
+data are saved every few steps. Parameters and moments are float32; products are bfloat16 where the device has units for
+that (`in_halves`), which makes a step three times as fast on processors with AMX.
 """
 
 import json
@@ -17,16 +18,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from squeeze.model.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.model.network import find_blocks
 from squeeze.packing import folder
 
-__all__ = ["Distillation", "Healing", "divergence", "is_trained", "rate_for", "replace_tensors"]
+__all__ = ["Distillation", "Healing", "divergence", "in_halves", "is_trained", "rate_for", "replace_tensors"]
 
 _SAVE_EVERY = 20  # steps
 _RATE_SEQUENCES = 4
+_ROWS = 16  # of logits
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ class Distillation:
         self.losses: list[float] = []
         for parameter in trained.values():
             parameter.requires_grad_(True)
-        self.optimiser = torch.optim.AdamW(trained.values(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
+        device = next(student.parameters()).device
+        self.cast = torch.autocast(device.type, torch.bfloat16, enabled=in_halves(device))
+        self.optimiser = torch.optim.AdamW(trained.values(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
         if state.is_file():
             self._load()
 
@@ -100,7 +103,8 @@ class Distillation:
         total = 0.0
         for ids in torch.split(self._batch(), 1):
             with torch.enable_grad():
-                loss = loss_of(ids) / self.batch
+                with self.cast:
+                    loss = loss_of(ids) / self.batch
                 loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(self.trained.values(), 1.0)
@@ -131,7 +135,8 @@ class Distillation:
         for name, (x, wanted, args, kwargs) in zip(names, calls, strict=True):
             out = self.student.get_submodule(name)(x, *args, **kwargs)
             found = out[0] if isinstance(out, tuple) else out
-            losses.append((found - wanted).square().sum() / (wanted - x).square().sum().clamp(min=1e-12))
+            error, size = (found.float() - wanted).square().sum(), (wanted.float() - x).square().sum()
+            losses.append(error / size.clamp(min=1e-12))
         return torch.stack(losses).mean()
 
     def _batch(self) -> torch.Tensor:
@@ -144,12 +149,44 @@ class Distillation:
         return torch.stack(rows).to(next(self.student.parameters()).device)
 
 
+def in_halves(device: torch.device) -> bool:
+    """Whether a device multiplies matrices of bfloat16 faster than those of float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))
+
+
 def divergence(student: nn.Module, teacher: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     """KL(teacher || student) on a sequence [1, L], nats a token."""
     with torch.no_grad():
-        wanted = torch.log_softmax(teacher(ids, use_cache=False).logits[0].float(), -1)
-    found = torch.log_softmax(student(ids, use_cache=False).logits[0].float(), -1)
-    return functional.kl_div(found, wanted, reduction="batchmean", log_target=True)
+        wanted = teacher(ids, use_cache=False).logits[0]
+    return _Divergence.apply(student(ids, use_cache=False).logits[0], wanted)  # type: ignore[no-any-return]
+
+
+class _Divergence(torch.autograd.Function):
+    """The mean over rows of KL(softmax(wanted) || softmax(found)), logits [L, V], a few rows at a time: what they take
+    stays near the processor, and the gradient, softmax(found) - softmax(wanted), is all that is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        gradient, total = torch.empty_like(found), torch.zeros((), device=found.device)
+        for f, w, g in zip(*(torch.split(t, _ROWS) for t in (found, wanted, gradient)), strict=True):
+            f, w = f.float(), w.float()
+            q, p = torch.softmax(f, -1), torch.softmax(w, -1)
+            total += (p * (w - f)).sum() + _log_partition(f, q) - _log_partition(w, p)
+            g.copy_(q.sub_(p))
+        ctx.save_for_backward(gradient.div_(len(found)))
+        return total / len(found)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * slopes[0].to(gradient.dtype), None
+
+
+def _log_partition(logits: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
+    """The sum over rows of log sum exp(logits), from their softmax."""
+    return (logits.amax(-1) - probabilities.amax(-1).log()).sum()
 
 
 @torch.no_grad()
