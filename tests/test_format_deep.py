@@ -52,7 +52,7 @@ def preset_of(level, kind):
     contexts = [[(a, mask(b), c, mask(d)) for a, b, c, d in group] for group in groups]
     assert sum(map(len, contexts)) == int(table[2])
     most = int(sizes[4 if kind == "text" else 3].split(" * ")[0]) << 18
-    network = {4: None, 5: (16, 32), 6: (64, 128)}[level]
+    network = {4: None, 5: (16, 32), 6: (16, 32) if kind == "table" else (64, 128)}[level]
     return contexts, [int(x) for x in sizes[1].split(", ")], int(sizes[2]), most, network
 
 
@@ -96,7 +96,8 @@ class Registers(dict):
             self["OPCODES"] = (self["OPCODES"] << 8 | c) & U64
         if record:
             above1, above2, above3 = (data[q - k * record] if q >= k * record else 0 for k in (1, 2, 3))
-            self["RECORD"] = above1 | above2 << 8 | q % record << 16 | above3 << 32
+            left, right = (data[q - record + k] if q >= record + (k < 0) else 0 for k in (-1, 1))
+            self["RECORD"] = above1 | above2 << 8 | q % record << 16 | above3 << 32 | left << 40 | right << 48
 
     def note_letter(self, c):
         d = c + 32 if 65 <= c <= 90 else c

@@ -49,9 +49,11 @@ def sparse(folder):
     }
 
 
+@pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize("rank", [None, 4])
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_pruned_model_recovers_and_keeps_its_zeros(tmp_path, kind, rank):
+def test_a_pruned_model_recovers_and_keeps_its_zeros(tmp_path, monkeypatch, kind, rank, halves):
+    monkeypatch.setattr(distil, "in_halves", lambda device: halves)
     source, out = model(tmp_path / "model", kind), tmp_path / "out"
     squeeze.prune(source, Magnitude(), out=out)
     before = sparse(out)

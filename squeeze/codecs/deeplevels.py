@@ -140,8 +140,15 @@ MORE_OTHER = {
     "byte 8 in sixteens": _pair(around.POSITION, history=0xFF << 56, mask=15),
     "classes of twelve bytes": TEXT["classes of twelve bytes"],
 }
+MORE_TABLE = {
+    "order 5": _order(5),
+    "above and its neighbours": _pair(around.RECORD, mask=0xFFFF00000000FF),
+    "above and the bits around": _pair(around.RECORD, history=0x0F, mask=0xF00F00000000FF),
+    "above and match": _pair(around.RECORD, around.MATCH, mask=0xFF),
+    "classes of twelve bytes": TEXT["classes of twelve bytes"],
+}
 CONTEXTS = {"text": TEXT, "executable": OTHER, "table": TABLE, "other": OTHER}
-MORE = {"text": MORE_TEXT, "executable": MORE_OTHER, "table": {}, "other": MORE_OTHER}  # at level 6
+MORE = {"text": MORE_TEXT, "executable": MORE_OTHER, "table": MORE_TABLE, "other": MORE_OTHER}  # at level 6
 
 _FAST = {
     "text": (
@@ -165,7 +172,7 @@ _RATES = (0.002, 0.015, 0.01, 0.002)
 _SELECTORS = {5: 10, 6: 14}
 _SSM = {
     5: Sizes(width=16, inner=32, chunk=16, last_rate=0.001),
-    6: Sizes(width=64, inner=128, chunk=16, last_rate=0.001),
+    6: Sizes(width=64, inner=128, chunk=16, last_rate=0.001),  # but in tables, where the smaller one learns more
 }
 
 
@@ -194,7 +201,8 @@ def preset(level: int, kind: str) -> DeepPreset:
         table = table | MORE[kind]
         if kind == "text":
             buckets = 13 << 18  # 624 MiB: with all else less than 1 GiB
-    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, _SSM[level])
+    sizes = _SSM[5 if kind == "table" else level]
+    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, sizes)
 
 
 def _grouped(contexts: Iterable[Context]) -> tuple[Context, ...]:

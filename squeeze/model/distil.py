@@ -152,7 +152,7 @@ class Distillation:
 def in_halves(device: torch.device) -> bool:
     """Whether a device multiplies matrices of bfloat16 faster than those of float32."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
@@ -160,7 +160,7 @@ def divergence(student: nn.Module, teacher: nn.Module, ids: torch.Tensor) -> tor
     """KL(teacher || student) on a sequence [1, L], nats a token."""
     with torch.no_grad():
         wanted = teacher(ids, use_cache=False).logits[0]
-    return _Divergence.apply(student(ids, use_cache=False).logits[0], wanted)  # type: ignore[no-any-return]
+    return _Divergence.apply(student(ids, use_cache=False).logits[0], wanted)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Divergence(torch.autograd.Function):
@@ -170,11 +170,12 @@ class _Divergence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         gradient, total = torch.empty_like(found), torch.zeros((), device=found.device)
-        for f, w, g in zip(*(torch.split(t, _ROWS) for t in (found, wanted, gradient)), strict=True):
-            f, w = f.float(), w.float()
+        for first in range(0, len(found), _ROWS):
+            part = slice(first, first + _ROWS)
+            f, w = found[part].float(), wanted[part].float()
             q, p = torch.softmax(f, -1), torch.softmax(w, -1)
             total += (p * (w - f)).sum() + _log_partition(f, q) - _log_partition(w, p)
-            g.copy_(q.sub_(p))
+            gradient[part] = q.sub_(p)
         ctx.save_for_backward(gradient.div_(len(found)))
         return total / len(found)
 

@@ -25,7 +25,8 @@ LINE = 11  # bytes above (16 bits: above and to its right), column (8), first by
 LINE_HEAD = 12  # hash of the first word of the line
 BRACKET = 13  # innermost open bracket (8 bits), bytes since it (8 bits), the bracket outside it (8 bits)
 TAG = 14  # hash of the latest markup tag's name
-RECORD = 15  # bytes in this column one and two records above (8 bits each), the column (16), three above (8)
+RECORD = 15  # bytes in this column one and two records above (8 bits each), the column (16), three above (8), left and
+#   right of the one above (8 each)
 POSITION = 16  # bytes since the start of the block
 MATCH = 17  # byte that the longest match expects (9 bits), class of its length (4 bits), that of the second (9 bits)
 OUTLINE = 18  # characters that are no letters, and one mark for each run of letters
@@ -167,7 +168,16 @@ def _note_record(r, data, position, record):
     above2 = np.uint64(data[position - 2 * record]) if position >= 2 * record else np.uint64(0)
     above3 = np.uint64(data[position - 3 * record]) if position >= 3 * record else np.uint64(0)
     column = np.uint64(position % record)
-    r[RECORD] = above | (above2 << np.uint64(8)) | (column << np.uint64(16)) | (above3 << np.uint64(32))
+    left = np.uint64(data[position - record - 1]) if position > record else np.uint64(0)
+    right = np.uint64(data[position - record + 1]) if position >= record else np.uint64(0)
+    r[RECORD] = (
+        above
+        | (above2 << np.uint64(8))
+        | (column << np.uint64(16))
+        | (above3 << np.uint64(32))
+        | (left << np.uint64(40))
+        | (right << np.uint64(48))
+    )
 
 
 @inline
