@@ -102,6 +102,15 @@ def test_each_preset_restores_what_it_codes(kind):
     assert np.array_equal(bytewise.decode(coded, data.size, preset, 24), data)
 
 
+@pytest.mark.parametrize("record", [1, 2, 65_535])
+def test_tables_of_any_record_length(record):
+    data = np.frombuffer(inputs.records(60), np.uint8)
+    preset = deeplevels.preset(6, "table")
+    coded = deep.encode(data, preset, record)
+    assert coded is not None
+    assert np.array_equal(deep.decode(coded, data.size, preset, record), data)
+
+
 def test_what_cannot_be_shortened_is_given_up():
     data = np.frombuffer(inputs.random_bytes(2_000), np.uint8)
     assert deep.encode(data, deeplevels.preset(4, "other")) is None

@@ -96,7 +96,8 @@ class Registers(dict):
             self["OPCODES"] = (self["OPCODES"] << 8 | c) & U64
         if record:
             above1, above2, above3 = (data[q - k * record] if q >= k * record else 0 for k in (1, 2, 3))
-            left, right = (data[q - record + k] if q >= record + (k < 0) else 0 for k in (-1, 1))
+            left = data[q - record - 1] if q > record else 0
+            right = data[q - record + 1] if 1 < record <= q else 0
             self["RECORD"] = above1 | above2 << 8 | q % record << 16 | above3 << 32 | left << 40 | right << 48
 
     def note_letter(self, c):

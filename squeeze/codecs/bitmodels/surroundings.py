@@ -169,7 +169,7 @@ def _note_record(r, data, position, record):
     above3 = np.uint64(data[position - 3 * record]) if position >= 3 * record else np.uint64(0)
     column = np.uint64(position % record)
     left = np.uint64(data[position - record - 1]) if position > record else np.uint64(0)
-    right = np.uint64(data[position - record + 1]) if position >= record else np.uint64(0)
+    right = np.uint64(data[position - record + 1]) if 1 < record <= position else np.uint64(0)
     r[RECORD] = (
         above
         | (above2 << np.uint64(8))
