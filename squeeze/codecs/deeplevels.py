@@ -170,10 +170,8 @@ _FAST["executable"] = _FAST["other"]
 
 _RATES = (0.002, 0.015, 0.01, 0.002)
 _SELECTORS = {5: 10, 6: 14}
-_SSM = {
-    5: Sizes(width=16, inner=32, chunk=16, last_rate=0.001),
-    6: Sizes(width=64, inner=128, chunk=16, last_rate=0.001),  # but in tables, where the smaller one learns more
-}
+_SMALL = Sizes(width=16, inner=32, chunk=16, last_rate=0.001)
+_LARGE = Sizes(width=64, inner=128, chunk=16, last_rate=0.001)
 
 
 GROUPS = 3  # of contexts: histories, words, all else
@@ -201,7 +199,7 @@ def preset(level: int, kind: str) -> DeepPreset:
         table = table | MORE[kind]
         if kind == "text":
             buckets = 13 << 18  # 624 MiB: with all else less than 1 GiB
-    sizes = _SSM[5 if kind == "table" else level]
+    sizes = _LARGE if level == 6 and kind != "table" else _SMALL  # in tables the smaller one learns more
     return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, sizes)
 
 

@@ -4,7 +4,7 @@ All parameters at once learn the original's distribution of the next token (dist
 1503.02531); for a share of the time each block first learns by itself what the original's block makes of the same
 inputs (as OmniQuant, Shao et al. 2023, arXiv 2308.13137, trains). Adam's moments, what is trained and the place in the
 data are saved every few steps. Parameters and moments are float32; products are bfloat16 where the device has units for
-that (`in_halves`), which makes a step three times as fast on processors with AMX.
+that (`in_halves`), which makes a step twice as fast on processors with AMX.
 """
 
 import json

@@ -11,7 +11,7 @@ import torch
 
 from squeeze.errors import SqueezeError
 
-__all__ = ["CODEBOOKS", "Codebook", "Grid", "Integer", "Params", "Whole", "make"]
+__all__ = ["CODEBOOKS", "ROWS", "Codebook", "Grid", "Integer", "Params", "Whole", "make"]
 
 ROWS = 256  # whose scales are found at once: what they take stays near the processor
 _SHRINKS = 40  # clipping ranges tried, from the whole one down

@@ -204,11 +204,11 @@ def turn(m):
 
 @part
 def refresh(m):
-    """Predict with the newest weights from here."""
+    """Predict with the newest weights from here, before `turn`: the other bank's chunk is what they were trained on."""
     for i in range(m.trainer.first.size):
         m.weights[i] = m.trainer.weights[i]
-    for k in range(m.trainer.changed.shape[0]):
-        rows = m.trainer.changed[k]
+    for k in range(m.acts.rows.shape[1]):
+        rows = m.acts.rows[1 - m.place[BANK], k]
         for j in range(GRAMS):
             _copy(m.trainer.newest.grams[rows[j]], m.parameters.grams[rows[j]])
         for j in range(GRAMS, GRAMS + GUESSES):

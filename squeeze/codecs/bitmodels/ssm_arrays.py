@@ -77,7 +77,6 @@ class Trainer(NamedTuple):
     gradient: np.ndarray
     first: np.ndarray  # Adam's running mean of gradients, of all weights but those of n-grams
     second: np.ndarray  # and of their squares; of n-grams the sum of squares
-    changed: np.ndarray  # int64 [T, GRAMS + GUESSES]: rows of n-grams that the latest step changed
     newest: Parameters
     slopes: Parameters  # views of the gradient
     stream: np.ndarray  # [T, D]: gradient of the residual stream
@@ -204,7 +203,6 @@ def build(sizes: Sizes, weights: np.ndarray | None = None) -> Model:
         gradient=gradient,
         first=zeros(dense),
         second=np.zeros_like(flat),
-        changed=np.zeros((t, GRAMS + GUESSES), np.int64),
         newest=views(newest, sizes),
         slopes=views(gradient, sizes),
         stream=zeros(t, d),

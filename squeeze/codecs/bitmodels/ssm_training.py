@@ -150,9 +150,8 @@ def gradients(m, bank):
         _block_backward(p, g, a, w, bank, layer)
     for t in range(chunk):
         vectors.add_scaled(g.embed[a.tokens[bank, t]], 0, ONE, w.stream[t], 0, d)
-        rows, changed = a.rows[bank, t], w.changed[t]
+        rows = a.rows[bank, t]
         for k in range(GRAMS + GUESSES):
-            changed[k] = rows[k]
             if k < GRAMS:
                 vectors.add_scaled(g.grams[rows[k]], 0, ONE, w.stream[t], 0, d)
             else:
@@ -190,17 +189,17 @@ def _adagrad(weights, slopes, squares, rate, least):
 
 
 @part
-def adagrad(w, rate):
-    """One step of AdaGrad (Duchi et al., 2011) for the rows of n-grams that the chunk has changed."""
+def adagrad(w, rate, rows):
+    """One step of AdaGrad (Duchi et al., 2011) for the rows of a chunk's n-grams, int64 [T, GRAMS + GUESSES]."""
     d = w.newest.grams.shape[1]
     grams = w.first.size
     guesses = grams + w.newest.grams.size
-    for k in range(w.changed.shape[0]):
+    for k in range(rows.shape[0]):
         for j in range(GRAMS + GUESSES):
             if j < GRAMS:
-                at, size, step, least = grams + w.changed[k, j] * d, d, rate * _GRAM_RATE, _GRAM_LEAST
+                at, size, step, least = grams + rows[k, j] * d, d, rate * _GRAM_RATE, _GRAM_LEAST
             else:
-                at, size, step, least = guesses + w.changed[k, j] * BYTES, BYTES, _GUESS_RATE, _GUESS_LEAST
+                at, size, step, least = guesses + rows[k, j] * BYTES, BYTES, _GUESS_RATE, _GUESS_LEAST
             end = at + size
             _adagrad(w.weights[at:end], w.gradient[at:end], w.second[at:end], step, least)
 
@@ -212,5 +211,5 @@ def train(m, bank):
     steps = m.place[STEPS]
     rate = m.rates[1] + (m.rates[0] - m.rates[1]) / (ONE + np.float32(steps) / m.rates[2])
     adam(m.trainer, rate, steps)
-    adagrad(m.trainer, rate)
+    adagrad(m.trainer, rate, m.acts.rows[bank])
     m.place[STEPS] = steps + 1
