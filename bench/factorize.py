@@ -70,7 +70,7 @@ def made(bench: Bench, name: str, out: Path) -> Row:
 
 def healed(bench: Bench, source: Path, out: Path) -> Row:
     shutil.copytree(source, out, dirs_exist_ok=True)
-    tokens = calibration_tokens(bench.original, bench.calibration, 256, 512, 0)
+    tokens = calibration_tokens(bench.original, bench.calibration, 400, 512, 0)
     done = heal(bench.original, out, tokens, minutes=bench.args.heal)
     before = Report.from_json(json.loads((out / NAME).read_text()))
     losses = done.losses[:: done.steps // 9 or 1]

@@ -59,10 +59,15 @@ class Distillation:
         self.tokens, self.rate, self.batch, self.seed, self.state = tokens, rate, batch, seed, state
         self.blocks, self.step, self.seconds = blocks, 0, 0.0
         self.losses: list[float] = []
+        for model in (student, teacher):
+            model.requires_grad_(False)
         for parameter in trained.values():
             parameter.requires_grad_(True)
         device = next(student.parameters()).device
         self.cast = torch.autocast(device.type, torch.bfloat16, enabled=in_halves(device))
+        if in_halves(device):
+            for model in (student, teacher):
+                _halve_fixed(model)
         self.optimiser = torch.optim.AdamW(trained.values(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
         if state.is_file():
             self._load()
@@ -147,6 +152,13 @@ class Distillation:
             order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + at // count))
             rows.append(self.tokens[order[at % count]])
         return torch.stack(rows).to(next(self.student.parameters()).device)
+
+
+def _halve_fixed(model: nn.Module) -> None:
+    """Make the matrices that are not trained bfloat16 once, in place of for every product."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and not module.weight.requires_grad:
+            module.weight = nn.Parameter(module.weight.to(torch.bfloat16), requires_grad=False)
 
 
 def in_halves(device: torch.device) -> bool:

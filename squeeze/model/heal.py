@@ -49,7 +49,7 @@ def heal(
     trained = _trainable(student)
     if not trained:
         raise SqueezeError(f"{target}: has no factors in floating point to heal")
-    teacher = load_model(original, torch.float32, device).requires_grad_(False)
+    teacher = load_model(original, torch.float32, device)
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
     task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "blocks": blocks}
     with work_folder(target, "healing", task, resume or None) as work:

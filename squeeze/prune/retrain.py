@@ -116,13 +116,13 @@ def recover(
     """
     original, target = Path(original), Path(target)
     started = time.perf_counter()
-    student = load_model(target, torch.float32, device).requires_grad_(False)
+    student = load_model(target, torch.float32, device)
     changed = _opened(student, rank, seed, device)
     if not changed:
         raise SqueezeError(f"{target}: has no sparse weights in floating point to retrain")
     trained = {f"{name}.{leaf}": value for name, layer in changed.items() for leaf, value in layer.named_parameters()}
     norms = {name: value for name, value in student.named_parameters() if "norm" in name and value.ndim == 1}
-    teacher = load_model(original, torch.float32, device).requires_grad_(False)
+    teacher = load_model(original, torch.float32, device)
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
     task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "rank": rank}
     with work_folder(target, "recovering", task, resume or None) as work:
