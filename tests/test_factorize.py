@@ -111,6 +111,23 @@ def test_experts_that_too_few_tokens_reach_are_noted(tmp_path, folders):
     assert logits(tmp_path / "out").isfinite().all()
 
 
+@pytest.mark.parametrize("tokens", [TOKENS[:2], TOKENS])
+def test_experts_are_stored_in_one_form_with_bits_and_outliers(tmp_path, folders, tokens):
+    """Whatever was planned for them, and however few tokens reach one."""
+    options = {"keep": 0.8, "calibration": tokens, "correction": 0.0}
+    plain = squeeze.factorize(folders("mixtral"), out=tmp_path / "plain", **options)
+    found = squeeze.factorize(folders("mixtral"), bits=8, outliers=3, group_size=32, out=tmp_path / "out", **options)
+    assert found.bits_per_weight < 0.75 * plain.bits_per_weight
+    wanted = logits(tmp_path / "plain")
+    assert distance(logits(tmp_path / "out"), wanted) < 0.5 * distance(logits(folders("mixtral")), wanted)
+    squeeze.densify(tmp_path / "out", tmp_path / "dense")
+    assert distance(logits(tmp_path / "dense"), logits(tmp_path / "out")) < 0.02
+    squeeze.pack(tmp_path / "out", tmp_path / "packed")
+    squeeze.unpack(tmp_path / "packed", tmp_path / "back")
+    stored = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "back")]
+    assert stored[0] == stored[1]
+
+
 def test_alike_experts_price_those_without_tokens():
     names = [f"b.0.experts.{i}.up_proj" for i in range(3)] + ["b.0.q_proj"]
     found = {
@@ -226,8 +243,6 @@ def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
 
 
 def test_what_cannot_be_done_is_said(tmp_path, folders):
-    with pytest.raises(SqueezeError, match="a plan for experts has neither --bits nor --outliers"):
-        squeeze.factorize(folders("mixtral"), bits=4, calibration=TOKENS, samples=6, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="to keep: it lies above 0"):
         squeeze.factorize(folders("llama"), "svd", keep=1.5, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="a size to reach needs the method plan"):

@@ -17,7 +17,7 @@ from squeeze.model.method import HessianError, layer_error
 from squeeze.model.planner import Option, Unit, choose
 from squeeze.prune import modular
 from squeeze.prune.block_lowrank import BLAST, Monarch
-from squeeze.prune.lowrank import ASVD, SVD, WhitenedSVD, rank_for, root
+from squeeze.prune.lowrank import ASVD, SVD, Keep, WhitenedSVD, rank_for, root
 from squeeze.prune.outliers import Quantised, WithOutliers
 from squeeze.prune.pivots import maxvol
 from squeeze.prune.tensor_network import TensorRing, TensorTrain, Tucker, factors_of, ring_svd, tt_svd, tucker_svd
@@ -222,6 +222,28 @@ def test_quantised_factors_fit_their_second_to_their_first():
     assert layer_error(weight, form.dequantize(), hessian) < 1.05 * layer_error(weight, plain.dequantize(), hessian)
 
 
+@pytest.mark.parametrize("method", [WhitenedSVD(rank=32), Keep(), Keep(pivoted=True)])
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_quantised_factors_with_entries_kept(method, calibrated):
+    """Without statistics, too, there is a form of as few bits."""
+    weight, hessian = matrix(64, 96).bfloat16(), moments(96)
+    weight[3, 4] = 100
+    quantised = Quantised(WithOutliers(method, 3), GPTQ(bits=8, group_size=32))
+    if calibrated:
+        form = quantised.compress(weight, hessian).tensor
+    else:
+        form = quantised.fallback().compress(weight).tensor
+    assert form.stored_bits < 9.5 * weight.numel() and form.dequantize()[3, 4] == 100
+    read = read_form("m", form.tensors())
+    assert torch.equal(read.dequantize(), form.dequantize())
+    reached = hessian if calibrated else torch.eye(96)
+    plain = method.compress(weight, hessian) if calibrated else method.fallback().compress(weight)
+    assert (
+        layer_error(weight, form.dequantize(), reached)
+        < 1.1 * layer_error(weight, plain.tensor.dequantize(), reached) + 1e-3
+    )
+
+
 @given(st.lists(st.booleans(), max_size=40))
 def test_masks(bits):
     mask = torch.tensor(bits, dtype=torch.bool)
@@ -264,7 +286,7 @@ def test_channels_make_up_for_those_that_go():
     assert float(error) == pytest.approx(float(path.costs[-1]), rel=0.02)
     scores = modular.leverage(seen.inputs).argsort()
     other = modular.channels(matrices["down"], seen, 6, scores, group=1)
-    assert path.costs[-1] <= other.costs[-1]
+    assert path.costs[-1] <= other.costs[-1] * (1 + 1e-9)
     sliced = modular.Slice().compress(out["down"]).tensor
     assert sliced.core.shape == (16, 18) and torch.equal(sliced.dequantize(), out["down"])
 

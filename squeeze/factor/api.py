@@ -10,7 +10,7 @@ import torch
 
 from squeeze.errors import SqueezeError
 from squeeze.factor import METHOD, VERSION
-from squeeze.factor.edits import Edits, is_expert
+from squeeze.factor.edits import Edits, Noted
 from squeeze.factor.form import Form
 from squeeze.factor.modegpt import modegpt
 from squeeze.factor.plan import Plan, make_plan
@@ -173,7 +173,9 @@ class Asked:
 
     def wrapped(self, method: Method) -> Method:
         """With entries kept exactly, where there are any to keep, and quantised factors."""
-        if self.outliers and isinstance(method, (Truncation, Network)):
+        inner = method.method if isinstance(method, Noted) else method
+        merged = isinstance(inner, Keep) and inner.pivoted  # one of experts, which all have one form
+        if self.outliers and (merged or isinstance(inner, (Truncation, Network))):
             method = cast(Method, WithOutliers(method, self.outliers))
         if not self.bits:
             return method
@@ -204,8 +206,6 @@ def _factorised(
 def _edits(run: Run, asked: Asked, checkpoint: Checkpoint, tokens: torch.Tensor) -> Edits:
     if asked.method == PAIRED:
         return modegpt(checkpoint, tokens, asked.keep, ignore=asked.ignore, device=run.device)
-    if (asked.bits or asked.outliers) and any(map(is_expert, checkpoint.files)):
-        raise SqueezeError("a plan for experts has neither --bits nor --outliers, with which their forms would differ")
     return make_plan(
         *(checkpoint, tokens[: max(1, _CURVATURE_TOKENS // tokens.shape[1])]),
         keep=asked.keep if asked.target_bytes is None else None,

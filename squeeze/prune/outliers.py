@@ -6,9 +6,10 @@ from typing import Any, ClassVar, cast
 import torch
 
 from squeeze.factor.form import Form, Matrix
-from squeeze.factor.matrices import Exact, LowRank, Pivoted, Sliced
+from squeeze.factor.matrices import Exact, LowRank, Pivoted, Sliced, Whole
 from squeeze.model.method import Method, Result
 from squeeze.quant.gptq import GPTQ
+from squeeze.quant.rtn import RTN
 from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["Quantised", "WithOutliers"]
@@ -44,56 +45,68 @@ class WithOutliers:
 
 @dataclass(frozen=True)
 class Quantised:
-    """Quantises what a method made with GPTQ: each factor for the inputs that it gets, and of two the second is fitted
-    anew to what the first has become. Forms of more than two factors stay as they are, and the report says so."""
+    """Quantises what a method made: each factor for the inputs that it gets, and of two the second is fitted anew to
+    what the first has become. Forms of more than two factors stay as they are, and the report says so."""
 
     method: Method
-    grid: GPTQ
-
-    needs_hessian: ClassVar[bool] = True
+    grid: GPTQ | RTN
 
     @property
     def name(self) -> str:  # type: ignore[override]
         return f"{self.method.name}+{self.grid.bits} bits"
 
+    @property
+    def needs_hessian(self) -> bool:  # type: ignore[override]
+        return self.grid.needs_hessian
+
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Any]:
         """As Method.compress."""
-        assert hessian is not None
         found = self.method.compress(weight, hessian)
-        form: Any = found.tensor
+        form: Form = found.tensor
+        if not isinstance(form, Exact):
+            return self._of(form, weight, hessian, found.notes)
+        rest = weight.clone()
+        rest.view(-1)[form.entries_at.long()] = 0
+        inner = self._of(form.other, rest, hessian, found.notes)
+        return Result(Exact(inner.tensor, form.entries_at, form.entries), inner.notes)
+
+    def _of(
+        self, form: Form, weight: torch.Tensor, hessian: torch.Tensor | None, notes: tuple[str, ...]
+    ) -> Result[Any]:
+        """A form of a weight [O, I] with quantised factors."""
         if isinstance(form, Pivoted):
             base = self._rounded(form.base, hessian)
-            others = weight.double()[~form.mask]
-            coefficients = self._second(others, base, hessian, weight.dtype)
-            form = Pivoted(form.pivots, coefficients, base)
+            others = weight[~form.mask]
+            form = Pivoted(form.pivots, self._second(others, base, hessian), base)
         elif isinstance(form, LowRank):
             right = self._rounded(form.right, hessian)
-            form = LowRank(self._second(weight.double(), right, hessian, weight.dtype), right)
+            form = LowRank(self._second(weight, right, hessian), right)
         elif isinstance(form, Sliced):
             inputs = form.at[1]
-            form = Sliced(self._rounded(form.core, hessian[inputs][:, inputs]), form.rows, form.columns, form.size)
-        elif form.kind == "dense":
+            core = self._rounded(form.core, None if hessian is None else hessian[inputs][:, inputs])
+            form = Sliced(core, form.rows, form.columns, form.size)
+        elif isinstance(form, Whole):
             size = torch.tensor(weight.shape, dtype=torch.int32)
             rows, columns = (torch.full((-(-n // 8),), 255, dtype=torch.uint8) for n in weight.shape)
             form = Sliced(self._rounded(form.weight, hessian), rows, columns, size)
         else:
-            return Result(form, (*found.notes, f"a {form.kind} matrix is not quantised"))
-        return Result(form, found.notes)
+            notes = (*notes, f"a {form.kind} matrix is not quantised")
+        return Result(form, notes)
 
-    def _rounded(self, matrix: Matrix, hessian: torch.Tensor) -> QuantizedTensor:
+    def _rounded(self, matrix: Matrix, hessian: torch.Tensor | None) -> QuantizedTensor:
         assert isinstance(matrix, torch.Tensor)
-        return self.grid.compress(matrix, hessian).tensor
+        grid = self.grid if len(matrix) else self.grid.fallback()
+        return grid.compress(matrix, hessian).tensor
 
-    def _second(
-        self, wanted: torch.Tensor, first: QuantizedTensor, hessian: torch.Tensor, dtype: torch.dtype
-    ) -> QuantizedTensor:
-        """The factor [N, R] behind a first one [R, I] for the rows wanted [N, I]."""
+    def _second(self, wanted: torch.Tensor, first: QuantizedTensor, hessian: torch.Tensor | None) -> QuantizedTensor:
+        """The factor [N, R] behind a first one [R, I] for the rows wanted [N, I]; all inputs count alike where there is
+        no Hessian."""
         base = first.dequantize().double()
-        reach = base @ hessian.double()
+        reach = base if hessian is None else base @ hessian.double()
         gram = reach @ base.T
-        damped = gram + 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
-        fitted = torch.linalg.solve(damped, reach @ wanted.T).T
-        return self.grid.compress(fitted.to(dtype), gram.float()).tensor
+        damped = gram + 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        fitted = torch.linalg.solve(damped, reach @ wanted.double().T).T
+        return self._rounded(fitted.to(wanted.dtype), gram.float())
 
     def fallback(self) -> Method:
-        return self.method.fallback()
+        return cast(Method, Quantised(self.method.fallback(), self.grid.fallback()))

@@ -78,7 +78,7 @@ class GridMethod(ABC):
         parts = []
         for start, stop, n in ((0, whole, size), (whole, weight.shape[1], weight.shape[1] - whole)):
             if start < stop:
-                groups = weight[:, start:stop].reshape(len(weight), -1, n)
+                groups = weight[:, start:stop].reshape(len(weight), (stop - start) // n, n)
                 shared = None if importance is None else importance[start:stop].reshape(1, -1, n)
                 parts.append(levels.fit(groups, shared, dtype))
         zeros = [part.zero for part in parts if part.zero is not None]

@@ -26,7 +26,7 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
         words[:, :, word] |= field << shift  # what does not fit falls off
         if shift + bits > 32:
             words[:, :, word + 1] |= field >> (32 - shift)
-    return words.view(rows, -1)[:, : words_for(count, bits)].contiguous()
+    return words.view(rows, blocks * bits)[:, : words_for(count, bits)].contiguous()
 
 
 def unpack(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
@@ -40,4 +40,4 @@ def unpack(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
         if shift + bits > 32:  # the sign of `field` fills the bits from 32 - shift on
             field = field & ((1 << (32 - shift)) - 1) | padded[:, :, word + 1] << (32 - shift)
         codes[:, :, i] = field & ((1 << bits) - 1)
-    return codes.view(rows, -1)[:, :count].contiguous()
+    return codes.view(rows, blocks * 32)[:, :count].contiguous()
