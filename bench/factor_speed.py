@@ -1,8 +1,10 @@
 """Times of factorised layers beside dense ones, taking turns, at batch 1 or a few rows.
 
-python bench/factor_speed.py [--keep 0.8] [--rows 1] [--shapes 576x576,1536x576] [--rounds 200] [--device cuda]
+python bench/factor_speed.py [--keep 0.8] [--rows 1] [--shapes 576x576,1536x576] [--rounds 200] [--dtype float32]
+    [--device cuda]
 
-Products are compared with those of the dense matrix that a form stands for before anything is timed. Weights are
+Products are compared with those of the dense matrix that a form stands for before anything is timed. A turn goes
+through several layers of the same form, as a model does: weights come from memory, and the code is warm. Weights are
 random: their values have no influence on times. Ratios are of medians and of the shortest times, below 1 where the
 factorised layer is faster.
 """
@@ -11,21 +13,23 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
 
-from squeeze.factor.form import packed_mask
+from squeeze.factor.form import Form, packed_mask
 from squeeze.factor.linear import FactorLinear
 from squeeze.factor.matrices import LowRank, Pivoted, Sliced
 from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix
 from squeeze.prune.lowrank import rank_for
 from squeeze.prune.tensor_network import factors_of
 
+LAYERS = 8  # in a turn
 SHAPES = "576x576,1536x576,576x1536,4096x4096,11008x4096"
 
 
-def forms(outputs: int, inputs: int, keep: float, dtype: torch.dtype) -> dict[str, object]:
+def forms(outputs: int, inputs: int, keep: float, dtype: torch.dtype) -> dict[str, Form]:
     """Random matrices of each form with about `keep` of the values."""
 
     def random(*shape: int) -> torch.Tensor:
@@ -52,8 +56,13 @@ def forms(outputs: int, inputs: int, keep: float, dtype: torch.dtype) -> dict[st
     return found
 
 
+def each(layers: list[nn.Module], x: torch.Tensor) -> None:
+    for layer in layers:
+        layer(x)
+
+
 def measured(runs: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, tuple[float, float]]:
-    """Seconds a call, median and shortest, the runs taking turns."""
+    """Seconds a turn, median and shortest, the runs taking turns."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
@@ -73,23 +82,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of factors and inputs")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    dtype = torch.float32 if args.device == "cpu" else torch.bfloat16
+    dtype = getattr(torch, args.dtype)
     with torch.inference_mode():
         for shape in args.shapes.split(","):
             outputs, inputs = map(int, shape.split("x"))
             x = torch.randn(args.rows, inputs).to(args.device, dtype)
-            dense = nn.Linear(inputs, outputs, bias=False, device=args.device, dtype=dtype)
-            runs: dict[str, Callable[[], object]] = {"dense": lambda dense=dense, x=x: dense(x)}
-            for name, form in forms(outputs, inputs, args.keep, dtype).items():
-                layer = FactorLinear.of(form).to(args.device)
-                wanted, found = x.float() @ layer.weight.float().T, layer(x).float()
-                assert (wanted - found).norm() <= 0.02 * wanted.norm(), (name, shape)
-                runs[name] = lambda layer=layer, x=x: layer(x)
+            dense = [nn.Linear(inputs, outputs, bias=False, device=args.device, dtype=dtype) for _ in range(LAYERS)]
+            runs: dict[str, Callable[[], object]] = {"dense": partial(each, dense, x)}
+            made = [forms(outputs, inputs, args.keep, dtype) for _ in range(LAYERS)]
+            for name in made[0]:
+                layers = [FactorLinear.of(one[name]).to(args.device) for one in made]
+                for layer in layers:
+                    wanted, found = x.float() @ layer.weight.float().T, layer(x).float()
+                    assert (wanted - found).norm() <= 0.02 * wanted.norm(), (name, shape)
+                runs[name] = partial(each, layers, x)
             times = measured(runs, args.rounds, args.device)
-            print(f"{shape}, {args.rows} rows: dense {1e6 * times['dense'][0]:.0f} us", flush=True)
+            print(f"{shape}, {args.rows} rows: dense {1e6 * times['dense'][0] / LAYERS:.0f} us", flush=True)
             for name in list(runs)[1:]:
                 median, least = (ours / theirs for ours, theirs in zip(times[name], times["dense"], strict=True))
                 print(f"  {name}: {median:.2f} of that, shortest {least:.2f}", flush=True)

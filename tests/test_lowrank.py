@@ -12,6 +12,7 @@ from squeeze.factor.forms import read_form
 from squeeze.factor.linear import FactorLinear
 from squeeze.factor.matrices import LowRank, Pivoted, Whole
 from squeeze.factor.networks import TTMatrix
+from squeeze.kernels.lowrank import cpu
 from squeeze.model.curvature import Curvature, curvature, damage
 from squeeze.model.method import HessianError, layer_error
 from squeeze.model.planner import Option, Unit, choose
@@ -242,6 +243,45 @@ def test_quantised_factors_with_entries_kept(method, calibrated):
         layer_error(weight, form.dequantize(), reached)
         < 1.1 * layer_error(weight, plain.tensor.dequantize(), reached) + 1e-3
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("outputs, inputs, rank", [(33, 47, 21), (64, 5, 3), (7, 90, 1), (12, 12, 12)])
+def test_one_row_times_a_pivoted_matrix(dtype, outputs, inputs, rank, monkeypatch):
+    """In one call where it is small: what the definition gives."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    mask = torch.zeros(outputs, dtype=torch.bool)
+    mask[torch.randperm(outputs, generator=SEED)[:rank]] = True
+    form = Pivoted(packed_mask(mask), matrix(outputs - rank, rank).to(dtype), matrix(rank, inputs).to(dtype))
+    x = matrix(1, inputs).to(dtype)
+    assert cpu.fits(x, form.base, form.coefficients) == (dtype != torch.float16)
+    layer = FactorLinear.of(form)
+    for parameter in layer.parameters():
+        parameter.requires_grad_(True)
+    with torch.no_grad():
+        found = layer(x)
+    assert not found.requires_grad and layer(x).requires_grad
+    wanted = x.double() @ form.dequantize(torch.float64).T
+    error = 1e-5 if dtype == torch.float32 else 1e-2
+    assert (found.double() - wanted).norm() <= error * wanted.norm()
+    monkeypatch.setattr(cpu, "fits", lambda *_: False)
+    with torch.no_grad():
+        torch.testing.assert_close(found, layer(x), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-4)
+    torch.set_num_threads(threads)
+
+
+def test_a_row_follows_weights_that_move():
+    form = Pivoted(packed_mask(torch.tensor([True, False, True])), matrix(1, 2), matrix(2, 4))
+    layer, x = FactorLinear.of(form), matrix(1, 4).bfloat16()
+    with torch.inference_mode():
+        layer(x.float())
+        layer.to(torch.bfloat16)
+        assert layer(x).dtype == torch.bfloat16
+        layer.base.data = -layer.base.data
+        assert torch.equal(layer(x), -FactorLinear.of(form).to(torch.bfloat16)(x))
+    whole = matrix(1200, 1800)
+    assert not cpu.fits(x, whole, whole) and not cpu.fits(x.expand(2, 4), form.base, form.coefficients)
 
 
 @given(st.lists(st.booleans(), max_size=40))

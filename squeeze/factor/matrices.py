@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 from squeeze.factor.form import Form, Matrix, as_dense, mask_of, product
 from squeeze.kernels import lowrank
+from squeeze.kernels.lowrank import cpu
 
 __all__ = ["Exact", "LowRank", "Pivoted", "Shared", "Sliced", "Whole"]
 
@@ -60,7 +62,7 @@ class LowRank(Form):
             raise ValueError(f"ranks {_columns(self.left)} and {_rows(self.right)} differ")
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        if isinstance(self.left, torch.Tensor) and isinstance(self.right, torch.Tensor):
+        if x.is_cuda and isinstance(self.left, torch.Tensor) and isinstance(self.right, torch.Tensor):
             return lowrank.multiply(x, self.left.to(x.dtype), self.right.to(x.dtype))
         return product(product(x, self.right), self.left)
 
@@ -103,9 +105,21 @@ class Pivoted(Form):
         mask = self.mask
         return torch.where(mask, mask.cumsum(0) - 1, int(mask.sum()) + (~mask).cumsum(0) - 1)
 
+    @cached_property
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """int64 [R] and [O - R]: which rows those of the base are, and which the others."""
+        return self.mask.nonzero()[:, 0].numpy(), (~self.mask).nonzero()[:, 0].numpy()
+
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        y = product(x, self.base)
-        return torch.cat((y, product(y, self.coefficients)), 1).index_select(1, self.places)
+        base, coefficients = self.base, self.coefficients
+        if (
+            isinstance(base, torch.Tensor)
+            and isinstance(coefficients, torch.Tensor)
+            and cpu.fits(x, base, coefficients)
+        ):
+            return cpu.pivoted(x, base, coefficients, *self.rows)
+        y = product(x, base)
+        return torch.cat((y, product(y, coefficients)), 1).index_select(1, self.places)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         base = as_dense(self.base)
