@@ -22,6 +22,13 @@ def _columns(matrix: Matrix) -> int:
     return matrix.in_features if hasattr(matrix, "in_features") else matrix.shape[1]  # type: ignore[union-attr]
 
 
+def _columns_at(y: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """The columns of y [T, N] at int64 [N] places."""
+    if y.is_cuda or y.requires_grad or y.dtype == torch.float32:
+        return y.index_select(1, places)
+    return y.gather(1, places.expand(len(y), -1))  # in 16 bits on processors up to three times as fast
+
+
 @dataclass(frozen=True)
 class Whole(Form):
     """weight [O, I] itself, which may have moved to make up for errors of the layers before it."""
@@ -119,7 +126,7 @@ class Pivoted(Form):
         ):
             return cpu.pivoted(x, base, coefficients, *self.rows)
         y = product(x, base)
-        return torch.cat((y, product(y, coefficients)), 1).index_select(1, self.places)
+        return _columns_at(torch.cat((y, product(y, coefficients)), 1), self.places)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         base = as_dense(self.base)
@@ -176,7 +183,7 @@ class Shared(Form):
     def finish(self, z: torch.Tensor) -> torch.Tensor:
         """The product with x, of the basis's [T, R]."""
         first, last = self.rows
-        return torch.cat((z[:, first:last], product(z, self.coefficients)), 1).index_select(1, self.places)
+        return _columns_at(torch.cat((z[:, first:last], product(z, self.coefficients)), 1), self.places)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         base = self.base.float()
