@@ -1,7 +1,8 @@
-"""Times of factorised layers beside dense ones, taking turns, at batch 1 or a few rows.
+"""Times of factorised layers beside dense ones, or of models, taking turns, at batch 1 or a few rows.
 
 python bench/factor_speed.py [--keep 0.8] [--rows 1] [--shapes 576x576,1536x576] [--rounds 200] [--dtype float32]
     [--device cuda]
+python bench/factor_speed.py --models ORIGINAL FACTORISED [--prompt 16] [--rounds 20] [--dtype float32]
 
 Products are compared with those of the dense matrix that a form stands for before anything is timed. A turn goes
 through several layers of the same form, as a model does: weights come from memory, and the code is warm. Weights are
@@ -14,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -22,6 +24,7 @@ from squeeze.factor.form import Form, packed_mask
 from squeeze.factor.linear import FactorLinear
 from squeeze.factor.matrices import LowRank, Pivoted, Sliced
 from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix
+from squeeze.model.evaluate import load_model
 from squeeze.prune.lowrank import rank_for
 from squeeze.prune.tensor_network import factors_of
 
@@ -74,6 +77,21 @@ def measured(runs: dict[str, Callable[[], object]], rounds: int, device: str) ->
     return {name: (statistics.median(found[rounds // 5 :]), min(found)) for name, found in times.items()}
 
 
+def models(args: argparse.Namespace, dtype: torch.dtype) -> None:
+    """A prompt, and steps of generation after it."""
+    loaded = [load_model(folder, dtype, args.device) for folder in args.models]
+    prompt = torch.randint(0, 1000, (1, args.prompt), device=args.device)
+    for name, part in (("prompt", slice(0, args.prompt)), ("step", slice(0, 1))):
+        runs = {}
+        for number, model in enumerate(loaded):
+            cache = None if name == "prompt" else model(prompt, use_cache=True).past_key_values
+            runs[str(number)] = partial(model, prompt[:, part], past_key_values=cache, use_cache=True)
+        (median, least), (median_2, least_2) = measured(runs, args.rounds, args.device).values()
+        print(
+            f"{name}: {1e3 * median:.1f} ms, factorised {median_2 / median:.2f} of that, shortest {least_2 / least:.2f}"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--keep", type=float, default=0.8)
@@ -83,11 +101,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of factors and inputs")
+    parser.add_argument("--models", type=Path, nargs=2, metavar=("ORIGINAL", "FACTORISED"))
+    parser.add_argument("--prompt", type=int, default=16, help="tokens")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     dtype = getattr(torch, args.dtype)
     with torch.inference_mode():
+        if args.models:
+            models(args, dtype)
+            return
         for shape in args.shapes.split(","):
             outputs, inputs = map(int, shape.split("x"))
             x = torch.randn(args.rows, inputs).to(args.device, dtype)
