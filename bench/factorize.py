@@ -107,12 +107,13 @@ def plot(found: dict[str, Row], target: Path) -> None:
         if name in found:
             family = name.replace("-0.9", "").replace("-0.8", "").removesuffix("5+gptq4")
             family = "gptq" if name.startswith("gptq") else family
-            lines.setdefault(family, []).append((found[name]["bytes"], found[name]["gap"]))
-    figure, axes = plt.subplots(figsize=(8, 5))
+            lines.setdefault(family, []).append((found[name]["bytes"] / 1e6, found[name]["gap"]))
+    figure, axes = plt.subplots(figsize=(9, 5))
+    axes.set_prop_cycle(color=plt.get_cmap("tab20").colors)
     for family, points in lines.items():
         axes.plot(*zip(*sorted(points), strict=True), marker="o", label=family)
-    axes.set(xlabel="stored bytes of the blocks' matrices", ylabel="gap, nats a token", yscale="log")
-    axes.legend(fontsize=8)
+    axes.set(xlabel="blocks' matrices as stored, MB", ylabel="gap, nats a token", yscale="log")
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(target, dpi=150, bbox_inches="tight")
 
 
