@@ -19,6 +19,7 @@ from squeeze.factor.plan import fill
 from squeeze.model.curvature import Curvature
 from squeeze.model.evaluate import evaluate, load_model
 from squeeze.model.heal import heal
+from squeeze.model.report import NAME
 from squeeze.prune.lowrank import WhitenedSVD
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -77,6 +78,11 @@ def test_a_plan_spends_its_budget_and_is_better_than_one_method_for_all(tmp_path
     assert plan.bits_per_weight <= 16 * 0.8
     wanted = logits(folders("llama"))
     assert distance(logits(tmp_path / "plan"), wanted) < distance(logits(tmp_path / "one"), wanted)
+    assert 0 < plan.predicted["plan"] < plan.predicted["low-rank"]
+    assert (
+        "predicted rise of the loss" in plan.table()
+        and plan.predicted == json.loads((tmp_path / "plan" / NAME).read_text())["predicted"]
+    )
     stored = json.loads((tmp_path / "plan" / "config.json").read_text())["quantization_config"]["plan"]
     assert sum(row["bits"] for row in stored.values()) / 8 <= 0.8 * sum(
         2 * a * b for a, b in (layer.shape for layer in one.layers)
@@ -126,6 +132,44 @@ def test_experts_are_stored_in_one_form_with_bits_and_outliers(tmp_path, folders
     squeeze.unpack(tmp_path / "packed", tmp_path / "back")
     stored = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "back")]
     assert stored[0] == stored[1]
+
+
+@pytest.mark.parametrize("method", ["tt", "monarch"])
+def test_experts_without_tokens_are_in_the_form_of_the_others(tmp_path, folders, method):
+    options = {"keep": 0.9, "calibration": TOKENS[:1, :9].repeat(2, 1)}
+    report = squeeze.factorize(folders("mixtral"), method, out=tmp_path / "out", **options)
+    assert any("calibration tokens reached" in line for line in report.fallbacks)
+    assert logits(tmp_path / "out").isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("method", ["svd", "monarch", "plan"])
+def test_entries_are_kept_and_healed(tmp_path, folders, kind, method):
+    """In every form; also of weights that are stored turned."""
+    options = {"calibration": TOKENS, "samples": 6, "keep": 0.6, "outliers": 5}
+    if (kind, method) == ("gpt2", "monarch"):
+        options["heal"] = 0.01
+    squeeze.factorize(folders(kind), method, out=tmp_path / "out", **options)
+    entries = [name for name in load_file(tmp_path / "out" / "model.safetensors") if name.endswith(".entries")]
+    assert len(entries) >= (8 if method != "plan" else 1)
+    if kind == "llama":
+        before = load_model(tmp_path / "out")
+        done = heal(folders(kind), tmp_path / "out", TOKENS, minutes=1, steps=8, rate=1e-3)
+        assert done.losses[-1] < done.losses[0]
+        after = load_model(tmp_path / "out").state_dict()
+        moved = [
+            not torch.equal(value, after[name]) for name, value in before.state_dict().items() if "entries" in name
+        ]
+        assert any(moved)
+
+
+def test_a_size_to_reach_counts_bits_and_entries(tmp_path, folders):
+    size = sum(path.stat().st_size for path in folders("llama").glob("*.safetensors"))
+    plan = squeeze.factorize(
+        *(folders("llama"),), target_bytes=int(0.55 * size), bits=8, outliers=4, calibration=TOKENS, samples=6,
+        group_size=32, out=tmp_path / "out",
+    )  # fmt: skip
+    assert 0.45 * size < plan.stored_bytes <= 0.56 * size
 
 
 def test_alike_experts_price_those_without_tokens():
@@ -245,6 +289,12 @@ def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
 def test_what_cannot_be_done_is_said(tmp_path, folders):
     with pytest.raises(SqueezeError, match="to keep: it lies above 0"):
         squeeze.factorize(folders("llama"), "svd", keep=1.5, out=tmp_path / "no")
+    with pytest.raises(SqueezeError, match="factors that are quantised cannot be healed: leave out --bits or --heal"):
+        squeeze.factorize(folders("llama"), "svd", bits=4, heal=1, out=tmp_path / "no")
+    with pytest.raises(SqueezeError, match="matrices on one basis have neither --bits nor --outliers"):
+        squeeze.factorize(folders("llama"), "shared", bits=4, calibration=TOKENS, out=tmp_path / "no")
+    with pytest.raises(SqueezeError, match="method 'plan' is unknown: choose from svd, asvd, whitened"):
+        squeeze.factorize(folders("llama"), families=["plan"], calibration=TOKENS, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="a size to reach needs the method plan"):
         squeeze.factorize(folders("llama"), "svd", target_bytes=10**9, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="method 'cp' is unknown: choose from plan, modegpt, slicegpt, svd"):

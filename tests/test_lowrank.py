@@ -249,8 +249,7 @@ def test_quantised_factors_with_entries_kept(method, calibrated):
 @pytest.mark.parametrize("outputs, inputs, rank", [(33, 47, 21), (64, 5, 3), (7, 90, 1), (12, 12, 12)])
 def test_one_row_times_a_pivoted_matrix(dtype, outputs, inputs, rank, monkeypatch):
     """In one call where it is small: what the definition gives."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     mask = torch.zeros(outputs, dtype=torch.bool)
     mask[torch.randperm(outputs, generator=SEED)[:rank]] = True
     form = Pivoted(packed_mask(mask), matrix(outputs - rank, rank).to(dtype), matrix(rank, inputs).to(dtype))
@@ -268,7 +267,6 @@ def test_one_row_times_a_pivoted_matrix(dtype, outputs, inputs, rank, monkeypatc
     monkeypatch.setattr(cpu, "fits", lambda *_: False)
     with torch.no_grad():
         torch.testing.assert_close(found, layer(x), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-4)
-    torch.set_num_threads(threads)
 
 
 def test_a_row_follows_weights_that_move():
@@ -282,6 +280,24 @@ def test_a_row_follows_weights_that_move():
         assert torch.equal(layer(x), -FactorLinear.of(form).to(torch.bfloat16)(x))
     whole = matrix(1200, 1800)
     assert not cpu.fits(x, whole, whole) and not cpu.fits(x.expand(2, 4), form.base, form.coefficients)
+
+
+@pytest.mark.parametrize("shape", [(30, 12), (12, 30)])
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(SVD(keep=0.5), WhitenedSVD(keep=0.5), TensorTrain(keep=0.9), Tucker(keep=0.9), TensorRing(keep=0.95)),
+        *(Monarch(keep=0.5), BLAST(keep=0.5), WithOutliers(SVD(keep=0.5), 3)),
+        Quantised(WhitenedSVD(keep=0.5), GPTQ(bits=8, group_size=32)),
+    ],
+    ids=lambda method: method.name,
+)
+def test_matrices_of_hardly_any_rank(shape, rank, method):
+    weight = (matrix(shape[0], rank) @ matrix(rank, shape[1])).bfloat16()
+    for found in (method.compress(weight, torch.eye(shape[1])), method.fallback().compress(weight)):
+        dense = found.tensor.dequantize()
+        assert dense.isfinite().all() and (dense - weight).norm() <= 0.8 * weight.norm() + 1e-6
 
 
 @given(st.lists(st.booleans(), max_size=40))

@@ -22,10 +22,11 @@ from squeeze.model.pipeline import Progress, Writer
 from squeeze.model.report import Report
 from squeeze.model.run import Run, Source, takes_models
 from squeeze.prune.block_lowrank import BLAST, Monarch
-from squeeze.prune.lowrank import ASVD, SVD, Keep, Truncation, WhitenedSVD
+from squeeze.prune.lowrank import ASVD, SVD, Keep, WhitenedSVD
+from squeeze.prune.modular import Slice
 from squeeze.prune.outliers import Quantised, WithOutliers
 from squeeze.prune.shared import SharedSVD
-from squeeze.prune.tensor_network import Network, TensorRing, TensorTrain, Tucker
+from squeeze.prune.tensor_network import TensorRing, TensorTrain, Tucker
 from squeeze.quant.gptq import GPTQ
 
 __all__ = ["METHODS", "MODELS", "PLAN", "factorize", "make_method", "writer"]
@@ -43,6 +44,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "monarch": Monarch,
     "blast": BLAST,
 }
+_SCALES = 19  # bits for a group of a quantised matrix: a scale, and the groups that are not full
 _CURVATURE_TOKENS = 8192  # of the calibration that a plan looks at
 
 
@@ -142,7 +144,7 @@ class Asked:
         """Raises SqueezeError for what is unknown, or does not go together."""
         self.one()
         for name in self.families:
-            make_method(name, self.keep)
+            make_method(name, self.keep, METHODS)
         if self.target_bytes is not None and self.method != PLAN:
             raise SqueezeError("a size to reach needs the method plan")
         if self.method == SLICED and (self.outliers or self.bits or self.ignore or heal):
@@ -150,6 +152,10 @@ class Asked:
                 "slicegpt writes a smaller dense model, in which every matrix takes part: quantise that folder by "
                 "itself; it has no outliers, nothing to ignore and no factors to heal"
             )
+        if self.bits and heal:
+            raise SqueezeError("factors that are quantised cannot be healed: leave out --bits or --heal")
+        if self.method == SharedSVD.name and (self.bits or self.outliers):
+            raise SqueezeError("matrices on one basis have neither --bits nor --outliers: use --method whitened")
 
     def one(self) -> Method:
         """What is done where nothing else is planned."""
@@ -172,10 +178,10 @@ class Asked:
         return found | ({"ignore": list(self.ignore)} if self.ignore else {})
 
     def wrapped(self, method: Method) -> Method:
-        """With entries kept exactly, where there are any to keep, and quantised factors."""
+        """With entries kept exactly, where they would not be without, and quantised factors."""
         inner = method.method if isinstance(method, Noted) else method
-        merged = isinstance(inner, Keep) and inner.pivoted  # one of experts, which all have one form
-        if self.outliers and (merged or isinstance(inner, (Truncation, Network))):
+        whole = isinstance(inner, (Keep, Slice)) and not (inner.pivoted if isinstance(inner, Keep) else inner.always)
+        if self.outliers and not isinstance(inner, SharedSVD) and (self.bits or not whole):
             method = cast(Method, WithOutliers(method, self.outliers))
         if not self.bits:
             return method
@@ -186,13 +192,14 @@ def _factorised(
     run: Run, asked: Asked, checkpoint: Checkpoint, tokens: torch.Tensor | None, settings: dict[str, Any]
 ) -> Report:
     """Block by block, after what is decided on for the model as a whole."""
-    described, methods = dict(settings), {}
+    described, methods, predicted = dict(settings), {}, {}
     if asked.method in MODELS and tokens is not None:
         edits = _edits(run, asked, checkpoint, tokens)
         methods, checkpoint = edits.methods, edits.applied(checkpoint)
-        described |= {"plan": edits.as_json()} if isinstance(edits, Plan) else {}
+        if isinstance(edits, Plan):
+            described["plan"], predicted = edits.as_json(), edits.predicted
     paired = asked.method == PAIRED  # whose pairs stay as they were made
-    return run.compress(
+    report = run.compress(
         checkpoint,
         asked.wrapped(asked.one()),
         writer(described, checkpoint.float_type()),
@@ -201,6 +208,10 @@ def _factorised(
         methods={name: asked.wrapped(method) for name, method in methods.items()},
         corrects=not paired,
     )
+    if predicted:
+        report.predicted = predicted
+        report.write(run.out)
+    return report
 
 
 def _edits(run: Run, asked: Asked, checkpoint: Checkpoint, tokens: torch.Tensor) -> Edits:
@@ -214,6 +225,8 @@ def _edits(run: Run, asked: Asked, checkpoint: Checkpoint, tokens: torch.Tensor)
         shared=not asked.bits,
         families={name: partial(make_method, name) for name in asked.families},
         dtype=checkpoint.float_type(),
+        value_bits=asked.bits + _SCALES / asked.group_size if asked.bits else None,
+        entries=asked.outliers,
         ignore=asked.ignore,
         seed=run.seed,
         device=run.device,
@@ -221,10 +234,11 @@ def _edits(run: Run, asked: Asked, checkpoint: Checkpoint, tokens: torch.Tensor)
     )
 
 
-def make_method(name: str | Method, keep: float) -> Method:
-    """A method of METHODS for a share of stored values. Raises SqueezeError where there is none such."""
+def make_method(name: str | Method, keep: float, known: Iterable[str] = (*MODELS, *METHODS)) -> Method:
+    """A method of METHODS for a share of stored values. Raises SqueezeError where there is none such; known: what there
+    is to choose from."""
     if not isinstance(name, str):
         return name
     if name not in METHODS:
-        raise SqueezeError(f"method {name!r} is unknown: choose from {', '.join((*MODELS, *METHODS))}")
+        raise SqueezeError(f"method {name!r} is unknown: choose from {', '.join(known)}")
     return METHODS[name](keep=keep)

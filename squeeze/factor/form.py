@@ -30,8 +30,8 @@ def product(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
     """x [T, I] by a matrix [O, I] -> [T, O]."""
     if isinstance(matrix, torch.Tensor):
         matrix = matrix if matrix.dtype == x.dtype else matrix.to(x.dtype)
-        if len(x) == 1 and x.device.type == "cpu" and x.dtype != torch.float32:
-            return torch.mv(matrix, x[0])[None]  # in 16 bits up to twice as fast as linear
+        if len(x) == 1 and x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16):
+            return torch.mv(matrix, x[0])[None]  # up to twice as fast as linear
         return functional.linear(x, matrix)
     layer = matrix if isinstance(matrix, QuantLinear) else QuantLinear.of(matrix)
     found: torch.Tensor = layer(x)

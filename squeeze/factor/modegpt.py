@@ -55,6 +55,9 @@ def modegpt(
     names = [f"{block}.{leaf}" for block in leaves for leaf in leaves[block]]
     values = {name: weight(model, name).numel() for name in names}
     seen = input_statistics(model, tokens.to(device), [name for name in names if name.endswith((_QUERY, _DOWN))])
+    model.to("cpu")
+    for one in seen.values():
+        one.hessian = None if one.hessian is None else one.hessian.cpu()
     edits = Edits(network)
     for block in leaves:
         if {_QUERY, _KEY, _VALUE, _OUTPUT} <= set(leaves[block]):

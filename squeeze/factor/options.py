@@ -27,8 +27,9 @@ from squeeze.prune import modular
 from squeeze.prune.lowrank import Keep, WhitenedSVD, rank_for
 from squeeze.prune.shared import SharedSVD
 
-__all__ = ["Maker", "Scene", "edited", "planned", "tails", "unit"]
+__all__ = ["DENSE", "Maker", "Scene", "edited", "planned", "tails", "unit"]
 
+DENSE = "dense"  # the family of what stays whole
 _SHARES = tuple(i / 100 for i in range(4, 100, 2))  # of a matrix's ranks that are tried
 _FAMILY_SHARES = (0.95, 0.9, 0.8, 0.7, 0.6)  # of a matrix's values that are tried of other families
 _STEPS = 24  # numbers of channels that are tried
@@ -45,10 +46,10 @@ Maker = Callable[[float], Method]
 @dataclass
 class Scene:
     """What options are made for (`seen`) and priced by (`held`). dtype: of a stored value. families: other makers of
-    methods by share of stored values. notes: what a report is to say of a matrix's statistics. shared: whether matrices
-    may be on one basis. whitened, weighted: by name, what low rank costs (see `tails`) without and with regard to
-    gradients. factors: by kind, what prices are multiplied by. paths: by block, the order in which channels of its MLP
-    go."""
+    methods by share of stored values. notes: what a report is to say of a matrix's statistics. shared: whether
+    matrices may be on one basis. bits: of a stored value. whitened, weighted: by name, what low rank costs (see
+    `tails`) without and with regard to gradients. factors: by kind, what prices are multiplied by. paths: by block,
+    the order in which channels of its MLP go."""
 
     network: Network
     model: nn.Module
@@ -58,6 +59,7 @@ class Scene:
     families: Mapping[str, Maker]
     notes: Mapping[str, str] = field(default_factory=dict)
     shared: bool = True
+    bits: float = 16
     whitened: dict[str, torch.Tensor] = field(default_factory=dict)
     weighted: dict[str, torch.Tensor] = field(default_factory=dict)
     factors: dict[str, float] = field(default_factory=dict)
@@ -85,7 +87,7 @@ class Scene:
             ratios.setdefault(kind_of(name), []).append(log(max(predicted, 1e-12) / max(price, 1e-12)))
         return {kind: exp(sum(logs) / len(logs)) for kind, logs in ratios.items()}
 
-    def option(self, name: str, family: str, cost: float, bits: int, method: Method) -> Option:
+    def option(self, name: str, family: str, cost: float, bits: float, method: Method) -> Option:
         """One for a matrix, with what there is to be said of its statistics."""
         noted = cast(Method, Noted(method, self.notes[name])) if name in self.notes else method
         return Option(family, cost, bits, noted)
@@ -105,10 +107,6 @@ class Scene:
         tokens = one.tokens + other.tokens
         inputs = (one.inputs * one.tokens + other.inputs * other.tokens) / max(tokens, 1)
         return Curvature(inputs, (one.outputs + other.outputs) / 2, tokens)
-
-    @property
-    def bits(self) -> int:
-        return 8 * self.dtype.itemsize
 
     @property
     def head_size(self) -> int:
@@ -148,7 +146,7 @@ def _matrix(scene: Scene, name: str) -> Unit:
     """One matrix: whole, of low rank, or of another family; an expert's has one form, whatever its rank."""
     weight, inputs, expert = scene.weight(name), scene.seen[name].inputs, is_expert(name)
     total, least, mask = sum(weight.shape), min(weight.shape), 8 * ceil(len(weight) / 8)
-    options = [scene.option(name, "dense", 0.0, scene.bits * weight.numel() + mask * expert, Keep(pivoted=expert))]
+    options = [scene.option(name, DENSE, 0.0, scene.bits * weight.numel() + mask * expert, Keep(pivoted=expert))]
     gradients = None if name in scene.notes else scene.whole(name).outputs
     for rank in sorted({max(1, round(share * least)) for share in _SHARES}):
         stored = scene.bits * rank * (total - rank) + mask

@@ -4,7 +4,7 @@ options.py says what there is to choose from and what it costs, model/planner.py
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -13,22 +13,31 @@ import torch
 
 from squeeze.errors import SqueezeError
 from squeeze.factor.edits import Edits, is_expert
-from squeeze.factor.options import Maker, Scene, edited, planned, unit
+from squeeze.factor.options import DENSE, Maker, Scene, edited, planned, unit
 from squeeze.factor.whole import linear_names, weight, whole
 from squeeze.model.checkpoint import Checkpoint
 from squeeze.model.curvature import Curvature, curvature
 from squeeze.model.network import Network
 from squeeze.model.pipeline import Progress
-from squeeze.model.planner import Option, choose
+from squeeze.model.planner import Option, Unit, choose
 
 __all__ = ["Plan", "make_plan"]
+
+_ENTRY_BITS = 48  # a place and a value
 
 
 @dataclass
 class Plan(Edits):
-    """rows: what was chosen, (name, family, stored bits, predicted nats)."""
+    """rows: what was chosen, (name, family, stored bits, predicted nats). alone: by family, the predicted nats of that
+    family for every matrix at one ratio, in as many bits."""
 
     rows: list[tuple[str, str, int, float]] = field(default_factory=list)
+    alone: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def predicted(self) -> dict[str, float]:
+        """Rises of the loss, nats a token: the plan's, and of what it was compared with."""
+        return {"plan": sum(cost for *_, cost in self.rows), **self.alone}
 
     def as_json(self) -> dict[str, Any]:
         return {name: {"family": family, "bits": bits, "cost": cost} for name, family, bits, cost in self.rows}
@@ -44,6 +53,8 @@ def make_plan(
     shared: bool = True,
     families: Mapping[str, Maker] | None = None,
     dtype: torch.dtype = torch.bfloat16,
+    value_bits: float | None = None,
+    entries: int = 0,
     ignore: Iterable[str] = (),
     seed: int = 0,
     device: str = "cpu",
@@ -53,9 +64,10 @@ def make_plan(
 
     tokens: calibration sequences [N, L], two at least. pairs: also leave channels out between matrices, where the
     architecture is known. shared: also put queries and keys on one basis there. families: other makers of methods by
-    share of stored values, whose damage is measured. dtype: of stored values. The whole model and its curvature are in
-    memory. Experts that too few tokens reach are priced like the others of their block, and noted. Raises SqueezeError
-    where the budget cannot be met.
+    share of stored values, whose damage is measured. dtype: of stored values. value_bits: what each takes in the end,
+    where factors are quantised; entries: of each matrix that are kept besides. The whole model and its curvature are
+    in memory. Experts that too few tokens reach are priced like the others of their block, and noted. Raises
+    SqueezeError where the budget cannot be met.
     """
     if keep is None and target_bytes is None:
         raise SqueezeError("say how much to keep, or how many bytes the result may take")
@@ -73,11 +85,33 @@ def make_plan(
             progress("curvature", next(done), len(tokens))
 
     seen, held = (curvature(model, half, names, seed, tick) for half in (tokens[::2], tokens[1::2]))
+    model.to("cpu")
     shapes = {name: (weight(model, name).shape[0], weight(model, name).shape[1]) for name in names}
     notes = {**fill(seen, shapes), **fill(held, shapes)}
-    scene = Scene(network, model, seen, held, dtype, families or {}, notes, shared)
+    scene = Scene(network, model, seen, held, dtype, families or {}, notes, shared, value_bits or 8 * dtype.itemsize)
     units = [unit(scene, block, leaves, pairs) for block, leaves in blocks.items()]
-    return _assembled(scene, choose(units, _budget(scene, keep, target_bytes)))
+    budget = _budget(scene, keep, target_bytes) - _ENTRY_BITS * entries * len(names)
+    plan = _assembled(scene, choose(units, budget))
+    plan.alone = _alone(units, budget)
+    return plan
+
+
+def _alone(units: Sequence[Unit], budget: int) -> dict[str, float]:
+    """What each family costs by itself, with the same share of every matrix's bits; none that cannot be that small."""
+    known: dict[str, Unit] = {}
+    for one in units:
+        known |= one.all()
+    matrices = [one.options for one in known.values() if one.options[0].family == DENSE]
+    share = budget / sum(options[0].bits for options in matrices)
+    found = {}
+    for family in sorted({option.family for options in matrices for option in options} - {DENSE}):
+        small = [
+            [one.cost for one in options if one.family == family and one.bits <= share * options[0].bits]
+            for options in matrices
+        ]
+        if all(small):
+            found[family] = sum(map(min, small))
+    return found
 
 
 def fill(found: dict[str, Curvature], shapes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
@@ -125,7 +159,7 @@ def _budget(scene: Scene, keep: float | None, target_bytes: int | None) -> int:
 def _assembled(scene: Scene, chosen: Mapping[str, Option]) -> Plan:
     plan = Plan(scene.network)
     for name, option in chosen.items():
-        plan.rows.append((name, option.family, option.bits, option.cost))
+        plan.rows.append((name, option.family, round(option.bits), option.cost))
         if option.method is not None:
             plan.methods[scene.network.stored_name(name)] = option.method
         else:

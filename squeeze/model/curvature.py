@@ -40,7 +40,8 @@ def curvature(
 ) -> dict[str, Curvature]:
     """By name of each linear module that is reached, over sequences of tokens [N, L].
 
-    The whole model is in memory, and 4 (I^2 + O^2) bytes for each matrix. progress(n): n more sequences are done.
+    The whole model is in memory, and 4 (I^2 + O^2) bytes for each matrix, which end up in the processor's.
+    progress(n): n more sequences are done.
     """
     collector = _Collector(model, names)
     generator = torch.Generator().manual_seed(seed)
@@ -96,8 +97,9 @@ class _Collector:
             moments.div_(self.counts[name])
         for moments in self.outputs.values():
             moments.div_(tokens)
+        inputs = {name: moments.cpu() for name, moments in self.inputs.items()}
         return {
-            name: Curvature(self.inputs[owner], self.outputs[name], self.counts[owner])
+            name: Curvature(inputs[owner], self.outputs[name].cpu(), self.counts[owner])
             for name, owner in self.owner.items()
             if name in self.outputs
         }

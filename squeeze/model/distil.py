@@ -155,7 +155,7 @@ class Distillation:
 
 
 def _halve_fixed(model: nn.Module) -> None:
-    """Make the matrices that are not trained bfloat16 once, in place of for every product."""
+    """Make the matrices that are not trained bfloat16 once, instead of for every product."""
     for module in model.modules():
         if isinstance(module, nn.Linear) and not module.weight.requires_grad:
             module.weight = nn.Parameter(module.weight.to(torch.bfloat16), requires_grad=False)

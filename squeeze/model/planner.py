@@ -23,7 +23,7 @@ class Option:
 
     family: str
     cost: float
-    bits: int
+    bits: float
     method: Method | None = None
     edit: tuple[str, int] | None = None
 
@@ -67,7 +67,7 @@ def choose(units: Sequence[Unit], budget: int) -> dict[str, Option]:
             found |= unit.best(price)
         return found
 
-    def size(chosen: Mapping[str, Option]) -> int:
+    def size(chosen: Mapping[str, Option]) -> float:
         return sum(one.bits for one in chosen.values())
 
     low, high = 0.0, 1e-12
@@ -77,7 +77,7 @@ def choose(units: Sequence[Unit], budget: int) -> dict[str, Option]:
         high *= 4
         if high > 1e12:
             raise SqueezeError(
-                f"the matrices take at least {size(at(high)) // 8} bytes, and {budget // 8} are left for them"
+                f"the matrices take at least {int(size(at(high))) // 8} bytes, and {budget // 8} are left for them"
             )
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -85,7 +85,7 @@ def choose(units: Sequence[Unit], budget: int) -> dict[str, Option]:
     return _spend(units, at(high), budget - size(at(high)))
 
 
-def _spend(units: Sequence[Unit], chosen: dict[str, Option], spare: int) -> dict[str, Option]:
+def _spend(units: Sequence[Unit], chosen: dict[str, Option], spare: float) -> dict[str, Option]:
     """Exchange options, one by one, for those that lower the cost most for each bit of what is left."""
     known: dict[str, Unit] = {}
     for unit in units:

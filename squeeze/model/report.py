@@ -40,7 +40,8 @@ class Layer:
 class Report:
     """method, settings: what was asked for. layers: what was compressed; left: what was not, and why.
     parameters: values in the checkpoint; raw_bytes, stored_bytes: of its tensors before and after. packed: bytes of
-    all files before and after packing, where they were packed."""
+    all files before and after packing, where they were packed. predicted: rises of the loss, nats a token, of a plan
+    and of what it was compared with."""
 
     source: str
     target: str
@@ -56,6 +57,7 @@ class Report:
     seconds: float = 0.0
     before: Quality | None = None
     after: Quality | None = None
+    predicted: dict[str, float] = field(default_factory=dict)
 
     @property
     def bits_per_weight(self) -> float:
@@ -99,7 +101,7 @@ class Report:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Self:
         """The inverse of as_json."""
-        given = {entry.name: found[entry.name] for entry in fields(cls)}
+        given = {entry.name: found[entry.name] for entry in fields(cls) if entry.name in found}
         given["layers"] = [Layer.from_json(layer) for layer in found["layers"]]
         for name in ("before", "after"):
             given[name] = Quality(**found[name]) if found[name] else None
@@ -132,6 +134,9 @@ class Report:
             ("bytes", f"{self.stored_bytes} of {self.raw_bytes} ({_percent(self.stored_bytes, self.raw_bytes)})"),
             ("time", f"{self.seconds:.0f} s"),
         ]
+        if self.predicted:
+            parts = [f"{name} {value:.4f}" for name, value in self.predicted.items()]
+            found.append(("predicted rise of the loss", f"{', '.join(parts)} nats a token, in as many bytes"))
         if self.packed:
             raw, coded = self.packed
             found.append(("packed", f"{coded} of {raw} bytes of all files ({_percent(coded, raw)})"))

@@ -171,6 +171,7 @@ class Factorize(Step):
 
     method: str = "plan"
     keep: float = 0.9
+    target_bytes: int | None = None
     families: tuple[str, ...] = ()
     pairs: bool = True
     outliers: int = 0

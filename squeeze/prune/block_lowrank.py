@@ -8,7 +8,7 @@ which can raise the error (Lee et al. 2024, arXiv 2410.21262, use preconditioned
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import gcd
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 
@@ -16,7 +16,7 @@ from squeeze.errors import SqueezeError
 from squeeze.factor.form import Form
 from squeeze.factor.networks import Blast, MonarchMatrix
 from squeeze.model.method import Result
-from squeeze.prune.lowrank import SVD, WhitenedSVD, root
+from squeeze.prune.lowrank import WhitenedSVD, root
 
 __all__ = ["BLAST", "Monarch"]
 
@@ -45,7 +45,8 @@ class _Blocks(ABC):
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
         """As Method.compress."""
-        assert hessian is not None
+        if hessian is None:
+            hessian = torch.eye(weight.shape[1], device=weight.device)
         both = gcd(*weight.shape)
         blocks = max(n for n in range(1, self.blocks + 1) if both % n == 0)
         moments = hessian.double().clone()
@@ -54,8 +55,9 @@ class _Blocks(ABC):
         tensors = {name: tensor.to(weight.dtype).contiguous() for name, tensor in found.tensors().items()}
         return Result(type(found).of(tensors))
 
-    def fallback(self) -> SVD:
-        return SVD(keep=self.keep)
+    def fallback(self) -> Self:
+        """The same form, so that experts without statistics are stored as the others are."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +87,8 @@ class Monarch(_Blocks):
 
 def _solve(right: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
     """X with X gram = right, gram symmetric and perhaps singular."""
-    scale = 1e-10 * gram.diagonal().mean().clamp(min=1e-300)
-    found: torch.Tensor = torch.linalg.solve(gram + scale * torch.eye(len(gram), dtype=gram.dtype), right.T).T
+    scale = 1e-10 * gram.diagonal().mean() + 1e-30
+    found: torch.Tensor = torch.linalg.solve(gram + scale * torch.eye(len(gram)).to(gram), right.T).T
     return found
 
 

@@ -1,11 +1,11 @@
 """Truncated singular value decompositions of a matrix: of itself, scaled by its inputs, or whitened.
 
 The loss is E ||S_o^T (W - W') x||^2 over inputs x with mean H = E[x x^T]. With S_i S_i^T = H the best W' of rank R is
-S_o^-T P S_o^T W, P the projection on the first R left singular vectors of S_o^T W S_i (Eckart and Young). S_i = S_o = I
-is the plain SVD, S_i the diagonal mean magnitudes ASVD's (Yuan et al. 2023, arXiv 2312.05821), S_i a Cholesky factor of
-H SVD-LLM's whitening (Wang et al. 2024, arXiv 2403.07378); S_o S_o^T = E[g g^T] with gradients g of the loss with
-respect to outputs makes it the second-order rise of the model's loss under K-FAC's approximation (Martens and Grosse
-2015, arXiv 1503.05671).
+S_o^-T P S_o^T W, P the projection on the first R left singular vectors of S_o^T W S_i (Eckart and Young). S_i = S_o =
+I is the plain SVD, S_i the diagonal of a power of root mean squares ASVD's (Yuan et al. 2023, arXiv 2312.05821), S_i
+a Cholesky factor of H SVD-LLM's whitening (Wang et al. 2024, arXiv 2403.07378); S_o S_o^T = E[g g^T] with gradients g
+of the loss with respect to outputs makes it the second-order rise of the model's loss under K-FAC's approximation
+(Martens and Grosse 2015, arXiv 1503.05671).
 """
 
 import math
@@ -113,7 +113,7 @@ class Truncation:
         return root(hessian, self.damping)
 
     def _outputs(self, weight: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        return (None, None) if self.outputs is None else root(self.outputs, self.output_damping)
+        return (None, None) if self.outputs is None else root(self.outputs.to(weight.device), self.output_damping)
 
     def fallback(self) -> "SVD":
         return SVD(keep=self.keep, rank=self.rank, pivoted=self.pivoted)

@@ -1,7 +1,7 @@
 """What goes around any factorising method: entries kept exactly, and factors that are quantised."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 
@@ -23,7 +23,9 @@ class WithOutliers:
     method: Method
     count: int
 
-    name: ClassVar[str] = "outliers"
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.method.name} and entries"
 
     @property
     def needs_hessian(self) -> bool:
@@ -33,7 +35,7 @@ class WithOutliers:
         """As Method.compress."""
         scale = 1.0 if hessian is None else hessian.diagonal().clamp(min=0).sqrt()
         places = (weight.float().abs() * scale).flatten().topk(min(self.count, weight.numel())).indices.sort().values
-        rest = weight.clone()
+        rest = weight.clone(memory_format=torch.contiguous_format)
         rest.view(-1)[places] = 0
         found = self.method.compress(rest, hessian)
         values = weight.flatten()[places]
@@ -65,7 +67,7 @@ class Quantised:
         form: Form = found.tensor
         if not isinstance(form, Exact):
             return self._of(form, weight, hessian, found.notes)
-        rest = weight.clone()
+        rest = weight.clone(memory_format=torch.contiguous_format)
         rest.view(-1)[form.entries_at.long()] = 0
         inner = self._of(form.other, rest, hessian, found.notes)
         return Result(Exact(inner.tensor, form.entries_at, form.entries), inner.notes)
@@ -104,7 +106,7 @@ class Quantised:
         base = first.dequantize().double()
         reach = base if hessian is None else base @ hessian.double()
         gram = reach @ base.T
-        damped = gram + 1e-6 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        damped = gram + (1e-6 * gram.diagonal().mean() + 1e-30) * torch.eye(len(gram)).to(gram)
         fitted = torch.linalg.solve(damped, reach @ wanted.double().T).T
         return self._rounded(fitted.to(wanted.dtype), gram.float())
 

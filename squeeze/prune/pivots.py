@@ -15,12 +15,15 @@ def maxvol(left: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of a matrix [O, R] whose determinant is nearly the largest: (their numbers int64 [R], the matrix [O, R] in
     terms of them). Pivots of an LU decomposition, then swaps of the worst row (Goreinov et al. 2010)."""
     outputs, rank = left.shape
-    _, swaps = torch.linalg.lu_factor(left)
+    _, swaps, _ = torch.linalg.lu_factor_ex(left)
     order = torch.arange(outputs)
     for i, j in enumerate((swaps - 1).tolist()):
         order[[i, j]] = order[[j, i]]
     rows = order[:rank].to(left.device)
-    terms = torch.linalg.solve(left[rows].T, left.T).T
+    terms, failed = torch.linalg.solve_ex(left[rows].T, left.T)
+    if failed:  # of a lower rank: any rows that span it will do
+        return rows, (torch.linalg.pinv(left[rows].T) @ left.T).T
+    terms = terms.T
     for _ in range(_SWAPS):
         place = int(terms.abs().argmax())
         i, j = divmod(place, rank)

@@ -52,7 +52,7 @@ class SharedSVD:
         rank = min(self.rank or rank_for(stack.shape[0], stack.shape[1], self.keep), *stack.shape)
         left, right = self.method(weights, hessian).factors(stack, hessian, rank)
         rows, _ = maxvol(left)
-        mask = torch.zeros(len(stack), dtype=torch.bool)
+        mask = torch.zeros(len(stack), dtype=torch.bool, device=stack.device)
         mask[rows] = True
         dtype = next(iter(weights.values())).dtype
         base = (left[mask] @ right).to(dtype)
@@ -75,5 +75,5 @@ class SharedSVD:
         for weight in weights.values():
             wide = weight.double()
             energy = ((wide @ hessian.double()) * wide).sum().clamp(min=1e-30)
-            scales.append(torch.full((len(weight),), 1 / float(energy)))
+            scales.append(torch.full((len(weight),), 1 / float(energy), device=weight.device))
         return WhitenedSVD(outputs=torch.diag(torch.cat(scales)), output_damping=1e-9)

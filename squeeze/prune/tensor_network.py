@@ -9,9 +9,9 @@ et al. 2016 (arXiv 1606.05535).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 
@@ -19,7 +19,7 @@ from squeeze.errors import SqueezeError
 from squeeze.factor.form import Form
 from squeeze.factor.networks import TTMatrix, TuckerMatrix
 from squeeze.model.method import Result
-from squeeze.prune.lowrank import SVD, root
+from squeeze.prune.lowrank import root
 
 __all__ = ["Network", "TensorRing", "TensorTrain", "Tucker", "factors_of", "ring_svd", "tt_svd", "tucker_svd"]
 
@@ -138,8 +138,9 @@ class Network(ABC):
         rounded = {name: tensor.to(weight.dtype).contiguous() for name, tensor in wide.tensors().items()}
         return Result(type(wide).of(rounded))
 
-    def fallback(self) -> SVD:
-        return SVD(keep=self.keep)
+    def fallback(self) -> Self:
+        """The same form, so that experts without statistics are stored as the others are."""
+        return replace(self, whiten=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +220,7 @@ def _as_tensor(
     tensor = weight.view(*outputs, *inputs)
     inverses = []
     for k, size in enumerate(inputs):
-        inner, inverse = torch.eye(size, dtype=weight.dtype), torch.eye(size, dtype=weight.dtype)
+        inner = inverse = torch.eye(size).to(weight)
         if hessian is not None:
             inner, inverse = root(_partial_trace(hessian, inputs, k), _DAMPING)
         tensor = torch.tensordot(tensor, inner, ([modes + k], [0])).movedim(-1, modes + k)

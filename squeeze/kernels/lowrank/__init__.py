@@ -1,4 +1,5 @@
-"""Products with a pair of factors: Triton for few rows on a GPU, torch for all else. reference.py defines them."""
+"""Products with a pair of factors: Triton for few rows on a GPU, torch for all else. reference.py defines them; cpu.py
+multiplies one row by a pivoted matrix."""
 
 import torch
 

@@ -18,7 +18,7 @@ _MOST = 1 << 21  # values, times threads: from there on torch is as fast
 def fits(x: torch.Tensor, base: torch.Tensor, coefficients: torch.Tensor) -> bool:
     """Whether `pivoted` takes this: one row, without a gradient, in bfloat16, or in float32 on one thread."""
     dtype, threads = x.dtype, torch.get_num_threads()
-    if len(x) != 1 or x.is_cuda or dtype is not base.dtype or dtype is not coefficients.dtype:
+    if len(x) != 1 or x.device.type != "cpu" or dtype is not base.dtype or dtype is not coefficients.dtype:
         return False
     if dtype is not torch.bfloat16 and (dtype is not torch.float32 or threads > 1):
         return False
