@@ -28,7 +28,7 @@ from squeeze.model.evaluate import load_model
 from squeeze.prune.lowrank import rank_for
 from squeeze.prune.tensor_network import factors_of
 
-LAYERS = 8  # in a turn
+BYTES = 1 << 28  # of dense layers in a turn, so that no cache holds them, but 4 to 64 layers
 SHAPES = "576x576,1536x576,576x1536,4096x4096,11008x4096"
 
 
@@ -113,10 +113,11 @@ def main() -> None:
             return
         for shape in args.shapes.split(","):
             outputs, inputs = map(int, shape.split("x"))
+            count = min(max(BYTES // (outputs * inputs * dtype.itemsize), 4), 64)
             x = torch.randn(args.rows, inputs).to(args.device, dtype)
-            dense = [nn.Linear(inputs, outputs, bias=False, device=args.device, dtype=dtype) for _ in range(LAYERS)]
+            dense = [nn.Linear(inputs, outputs, bias=False, device=args.device, dtype=dtype) for _ in range(count)]
             runs: dict[str, Callable[[], object]] = {"dense": partial(each, dense, x)}
-            made = [forms(outputs, inputs, args.keep, dtype) for _ in range(LAYERS)]
+            made = [forms(outputs, inputs, args.keep, dtype) for _ in range(count)]
             for name in made[0]:
                 layers = [FactorLinear.of(one[name]).to(args.device) for one in made]
                 for layer in layers:
@@ -124,7 +125,7 @@ def main() -> None:
                     assert (wanted - found).norm() <= 0.02 * wanted.norm(), (name, shape)
                 runs[name] = partial(each, layers, x)
             times = measured(runs, args.rounds, args.device)
-            print(f"{shape}, {args.rows} rows: dense {1e6 * times['dense'][0] / LAYERS:.0f} us", flush=True)
+            print(f"{shape}, {args.rows} rows: dense {1e6 * times['dense'][0] / count:.0f} us", flush=True)
             for name in list(runs)[1:]:
                 median, least = (ours / theirs for ours, theirs in zip(times[name], times["dense"], strict=True))
                 print(f"  {name}: {median:.2f} of that, shortest {least:.2f}", flush=True)
