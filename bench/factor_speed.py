@@ -28,7 +28,7 @@ from squeeze.model.evaluate import load_model
 from squeeze.prune.lowrank import rank_for
 from squeeze.prune.tensor_network import factors_of
 
-BYTES = 1 << 28  # of dense layers in a turn, so that no cache holds them, but 4 to 64 layers
+BYTES = 1 << 28  # of dense layers in a turn, as no cache should hold them; but 4 to 64 layers
 SHAPES = "576x576,1536x576,576x1536,4096x4096,11008x4096"
 
 

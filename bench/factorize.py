@@ -5,7 +5,7 @@ SQUEEZE_CORPUS=CORPUS python bench/factorize.py WORK [--rows plan-0.9,tt-0.9] [-
 
 Calibrates on text/wiki.calibration.raw and measures on text/wiki.eval.raw. The model and the log are rows.py's.
 `gap` is the logarithm of perplexity above the original's. textbook is SVD-LLM as published: two factors, one ratio for
-all, no correction; bytes are of the blocks' matrices as they are stored, `packed` of the whole folder after
+all, no correction; bytes are of the blocks' matrices as they are stored, `packed` of all tensors after
 `squeeze pack`. A healed row goes on from the row it names.
 """
 
@@ -88,7 +88,7 @@ def measure(bench: Bench, name: str) -> Row:
 
 
 def table(found: dict[str, Row]) -> None:
-    print("| recipe | bytes of matrices | packed folder | perplexity | gap | KL | families in the plan |")
+    print("| recipe | bytes of matrices | packed tensors | perplexity | gap | KL | families in the plan |")
     print("|---|--:|--:|--:|--:|--:|---|")
     for name in rows():
         if name in found:

@@ -163,11 +163,12 @@ def test_entries_are_kept_and_healed(tmp_path, folders, kind, method):
         assert any(moved)
 
 
-def test_a_size_to_reach_counts_bits_and_entries(tmp_path, folders):
+@pytest.mark.parametrize("group_size", [32, -1])
+def test_a_size_to_reach_counts_bits_and_entries(tmp_path, folders, group_size):
     size = sum(path.stat().st_size for path in folders("llama").glob("*.safetensors"))
     plan = squeeze.factorize(
         *(folders("llama"),), target_bytes=int(0.55 * size), bits=8, outliers=4, calibration=TOKENS, samples=6,
-        group_size=32, out=tmp_path / "out",
+        group_size=group_size, out=tmp_path / "out",
     )  # fmt: skip
     assert 0.45 * size < plan.stored_bytes <= 0.56 * size
 
@@ -293,6 +294,10 @@ def test_what_cannot_be_done_is_said(tmp_path, folders):
         squeeze.factorize(folders("llama"), "svd", bits=4, heal=1, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="matrices on one basis have neither --bits nor --outliers"):
         squeeze.factorize(folders("llama"), "shared", bits=4, calibration=TOKENS, out=tmp_path / "no")
+    with pytest.raises(SqueezeError, match="there are no outliers to keep"):
+        squeeze.factorize(folders("llama"), "modegpt", outliers=4, calibration=TOKENS, out=tmp_path / "no")
+    with pytest.raises(SqueezeError, match="a group of 0 inputs"):
+        squeeze.factorize(folders("llama"), bits=4, group_size=0, calibration=TOKENS, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="method 'plan' is unknown: choose from svd, asvd, whitened"):
         squeeze.factorize(folders("llama"), families=["plan"], calibration=TOKENS, out=tmp_path / "no")
     with pytest.raises(SqueezeError, match="a size to reach needs the method plan"):

@@ -10,7 +10,7 @@ from squeeze.factor import forms
 from squeeze.factor.form import mask_of, packed_mask
 from squeeze.factor.forms import read_form
 from squeeze.factor.linear import FactorLinear
-from squeeze.factor.matrices import LowRank, Pivoted, Whole
+from squeeze.factor.matrices import Exact, LowRank, Pivoted, Whole
 from squeeze.factor.networks import TTMatrix
 from squeeze.kernels.lowrank import cpu
 from squeeze.model.curvature import Curvature, curvature, damage
@@ -213,6 +213,25 @@ def test_outliers_are_kept_exactly():
     assert form.dequantize()[3, 4] == 100
     x = matrix(5, 30)
     assert torch.allclose(FactorLinear.of(form)(x), x @ form.dequantize().T, rtol=1e-3, atol=1e-3)
+
+
+def test_entries_of_a_form_that_is_whole_or_moves():
+    weight = matrix(6, 8)
+    whole = WithOutliers(SVD(keep=1.0), 3).compress(weight).tensor
+    assert torch.equal(whole.tensors()["weight"], weight) and len(whole.tensors()) == 1
+    stored = weight.clone()
+    exact = Exact(Whole(stored), torch.tensor([5], dtype=torch.int32), torch.tensor([9.0]))
+    assert exact.dequantize()[0, 5] == 9 and torch.equal(stored, weight)
+    layer = FactorLinear.of(WithOutliers(SVD(rank=2), 3).compress(weight).tensor)
+    x = matrix(2, 8)
+    layer(x)
+    layer.base.requires_grad_(True)
+    for _ in range(2):  # a graph of its own each time
+        layer(x).square().sum().backward()
+        with torch.no_grad():
+            layer.base.add_(layer.base.grad, alpha=-0.1)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), x @ layer.weight.T)
 
 
 def test_quantised_factors_fit_their_second_to_their_first():

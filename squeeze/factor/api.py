@@ -44,7 +44,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "monarch": Monarch,
     "blast": BLAST,
 }
-_SCALES = 19  # bits for a group of a quantised matrix: a scale, and the groups that are not full
+_SCALES = 19  # bits for a group of a quantised matrix: its scale, and what groups that are not full cost
+_WIDTH = 512  # of a model that does not say
 _CURVATURE_TOKENS = 8192  # of the calibration that a plan looks at
 
 
@@ -97,10 +98,10 @@ def factorize(
     `target_bytes` for the whole checkpoint; "modegpt" and "slicegpt" make every block, or the whole model, smaller at
     one ratio (factor/modegpt.py, slicegpt.py); a name in METHODS, or a method, is for all matrices alike. families:
     others of METHODS that the plan may use. pairs: whether the plan may also leave channels out between matrices.
-    outliers: entries of each matrix kept exactly. bits, group_size: quantise the factors, too. calibration, samples,
-    sequence_length, seed: as model/calibration.py has them; only where needed. correction, ignore: as model/pipeline.py
-    has them. heal: minutes of fine-tuning afterwards (model/heal.py). resume: go on with a run of the same settings
-    that was stopped, also while it healed.
+    outliers: entries of each matrix in another form that are kept as they are. bits, group_size: quantise the
+    factors, too. calibration, samples, sequence_length, seed: as model/calibration.py has them; only where needed.
+    correction, ignore: as model/pipeline.py has them. heal: minutes of fine-tuning afterwards (model/heal.py).
+    resume: go on with a run of the same settings that was stopped, also while it healed.
     Raises SqueezeError for all that a user can mend; then nothing is written.
     """
     run = Run.of(locals())
@@ -152,10 +153,16 @@ class Asked:
                 "slicegpt writes a smaller dense model, in which every matrix takes part: quantise that folder by "
                 "itself; it has no outliers, nothing to ignore and no factors to heal"
             )
+        if self.bits:
+            GPTQ(bits=self.bits, group_size=self.group_size)
         if self.bits and heal:
             raise SqueezeError("factors that are quantised cannot be healed: leave out --bits or --heal")
         if self.method == SharedSVD.name and (self.bits or self.outliers):
             raise SqueezeError("matrices on one basis have neither --bits nor --outliers: use --method whitened")
+        if self.method == PAIRED and self.outliers and not self.bits:
+            raise SqueezeError(
+                "modegpt leaves out channels, and keeps what is left exactly: there are no outliers to keep"
+            )
 
     def one(self) -> Method:
         """What is done where nothing else is planned."""
@@ -164,6 +171,11 @@ class Asked:
     @property
     def needs_tokens(self) -> bool:
         return self.method in MODELS or self.one().needs_hessian or bool(self.bits)
+
+    def value_bits(self, width: int) -> float | None:
+        """What a value takes where factors are quantised, scales included. width: of the model."""
+        group = self.group_size if self.group_size > 0 else width / 2  # a rank
+        return self.bits + _SCALES / group if self.bits else None
 
     def settings(self) -> dict[str, Any]:
         """As a report has them."""
@@ -222,10 +234,10 @@ def _edits(run: Run, asked: Asked, checkpoint: Checkpoint, tokens: torch.Tensor)
         keep=asked.keep if asked.target_bytes is None else None,
         target_bytes=asked.target_bytes,
         pairs=asked.pairs,
-        shared=not asked.bits,
+        shared=not (asked.bits or asked.outliers),
         families={name: partial(make_method, name) for name in asked.families},
         dtype=checkpoint.float_type(),
-        value_bits=asked.bits + _SCALES / asked.group_size if asked.bits else None,
+        value_bits=asked.value_bits(checkpoint.config.get("hidden_size", _WIDTH)),
         entries=asked.outliers,
         ignore=asked.ignore,
         seed=run.seed,

@@ -40,7 +40,9 @@ _METHODS = (
 )
 @click.option("--families", default="", metavar="LIST", help="Others that plan tries, such as tt,monarch; slow.")
 @click.option("--pairs/--no-pairs", default=True, help="plan: also fewer channels between matrices (yes).")
-@click.option("--outliers", default=0, metavar="N", type=click.IntRange(0), help="Entries of each matrix kept exactly.")
+@click.option(
+    "--outliers", default=0, metavar="N", type=click.IntRange(0), help="Entries of each matrix kept as they are."
+)
 @click.option("--bits", type=click.Choice(["2", "3", "4", "8"]), help="Quantise the factors, too, with GPTQ.")
 @click.option("--group-size", default=64, metavar="N", help="--bits: inputs that share a scale (64).")
 @click.option("--correction", default=0.5, metavar="X", type=click.FloatRange(0, 1), help="For earlier errors (0.5).")

@@ -69,7 +69,7 @@ class LowRank(Form):
             raise ValueError(f"ranks {_columns(self.left)} and {_rows(self.right)} differ")
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        if x.device.type != "cpu" and isinstance(self.left, torch.Tensor) and isinstance(self.right, torch.Tensor):
+        if x.is_cuda and isinstance(self.left, torch.Tensor) and isinstance(self.right, torch.Tensor):
             return lowrank.multiply(x, self.left.to(x.dtype), self.right.to(x.dtype))
         return product(product(x, self.right), self.left)
 
@@ -259,6 +259,8 @@ class Exact(Form):
         return self.other.shape
 
     def tensors(self) -> dict[str, torch.Tensor]:
+        if isinstance(self.other, Whole):  # a plain weight
+            return Whole(self.dequantize(self.entries.dtype)).tensors()
         return {**self.other.tensors(), "entries_at": self.entries_at, "entries": self.entries}
 
     def check(self) -> None:
@@ -284,11 +286,12 @@ class Exact(Form):
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         rows, columns = self.at
-        change = self._change() if self.entries.requires_grad else self._fixed  # which moves as long as entries learn
+        learns = any(isinstance(one, torch.Tensor) and one.requires_grad for one in self.tensors().values())
+        change = self._change() if learns else self._fixed
         y = self.other.multiply(x)
         return y.index_add(1, rows, (x[:, columns].float() * change).to(y.dtype))
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        dense = self.other.dequantize()
+        dense = self.other.dequantize().clone()  # which may be what is stored
         dense.view(-1)[self.entries_at.long()] = self.entries.float()
         return dense.to(dtype)

@@ -156,7 +156,8 @@ def _matrix(scene: Scene, name: str) -> Unit:
     for family, make in () if expert else scene.families.items():
         for one in map(make, _FAMILY_SHARES):
             tensor = one.compress(weight.to(scene.dtype), inputs).tensor
-            options.append(Option(family, scene.price(name, tensor.dequantize()), tensor.stored_bits, one))
+            rounded = scene.bits / (8 * scene.dtype.itemsize) if tensor.quantisable else 1.0
+            options.append(Option(family, scene.price(name, tensor.dequantize()), rounded * tensor.stored_bits, one))
     return Unit(name, options)
 
 

@@ -23,13 +23,13 @@ from squeeze.model.planner import Option, Unit, choose
 
 __all__ = ["Plan", "make_plan"]
 
-_ENTRY_BITS = 48  # a place and a value
+_PLACE = 32  # bits of an entry, besides its value
 
 
 @dataclass
 class Plan(Edits):
     """rows: what was chosen, (name, family, stored bits, predicted nats). alone: by family, the predicted nats of that
-    family for every matrix at one ratio, in as many bits."""
+    family for every matrix at one ratio, in at most as many bits."""
 
     rows: list[tuple[str, str, int, float]] = field(default_factory=list)
     alone: dict[str, float] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def make_plan(
     notes = {**fill(seen, shapes), **fill(held, shapes)}
     scene = Scene(network, model, seen, held, dtype, families or {}, notes, shared, value_bits or 8 * dtype.itemsize)
     units = [unit(scene, block, leaves, pairs) for block, leaves in blocks.items()]
-    budget = _budget(scene, keep, target_bytes) - _ENTRY_BITS * entries * len(names)
+    budget = _budget(scene, keep, target_bytes) - (_PLACE + 8 * dtype.itemsize) * entries * len(names)
     plan = _assembled(scene, choose(units, budget))
     plan.alone = _alone(units, budget)
     return plan

@@ -245,7 +245,8 @@ def _result(method: Method, weight: torch.Tensor, statistics: Statistics) -> tup
             reason = str(error)
     other = method.fallback()
     result = other.compress(weight)
-    return replace(result, notes=(*result.notes, f"{reason}: {other.name} instead")), other.name
+    way = f"{other.name} instead" if other.name != method.name else "made without statistics"
+    return replace(result, notes=(*result.notes, f"{reason}: {way}")), other.name
 
 
 def _dtype(job: Job, name: str) -> torch.dtype:

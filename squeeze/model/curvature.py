@@ -40,7 +40,7 @@ def curvature(
 ) -> dict[str, Curvature]:
     """By name of each linear module that is reached, over sequences of tokens [N, L].
 
-    The whole model is in memory, and 4 (I^2 + O^2) bytes for each matrix, which end up in the processor's.
+    The whole model is in memory, and 4 (I^2 + O^2) bytes for each matrix, which end up in the CPU's.
     progress(n): n more sequences are done.
     """
     collector = _Collector(model, names)

@@ -136,7 +136,7 @@ class Report:
         ]
         if self.predicted:
             parts = [f"{name} {value:.4f}" for name, value in self.predicted.items()]
-            found.append(("predicted rise of the loss", f"{', '.join(parts)} nats a token, in as many bytes"))
+            found.append(("predicted rise of the loss", f"{', '.join(parts)} nats a token, in at most as many bytes"))
         if self.packed:
             raw, coded = self.packed
             found.append(("packed", f"{coded} of {raw} bytes of all files ({_percent(coded, raw)})"))

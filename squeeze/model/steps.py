@@ -181,10 +181,10 @@ class Factorize(Step):
     heal: float = 0.0
 
     def __post_init__(self) -> None:
-        from squeeze.factor.api import MODELS, make_method
+        from squeeze.factor.api import Asked
 
-        if self.method not in MODELS:
-            make_method(self.method, self.keep)
+        named = (self.method, self.keep, self.target_bytes, tuple(self.families), self.pairs)
+        Asked(*named, self.outliers, self.bits, self.group_size, ()).check(self.heal)
 
     @property
     def dense(self) -> bool:

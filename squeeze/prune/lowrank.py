@@ -2,7 +2,7 @@
 
 The loss is E ||S_o^T (W - W') x||^2 over inputs x with mean H = E[x x^T]. With S_i S_i^T = H the best W' of rank R is
 S_o^-T P S_o^T W, P the projection on the first R left singular vectors of S_o^T W S_i (Eckart and Young). S_i = S_o =
-I is the plain SVD, S_i the diagonal of a power of root mean squares ASVD's (Yuan et al. 2023, arXiv 2312.05821), S_i
+I is the plain SVD, S_i a diagonal of powers of root mean squares ASVD's (Yuan et al. 2023, arXiv 2312.05821), S_i
 a Cholesky factor of H SVD-LLM's whitening (Wang et al. 2024, arXiv 2403.07378); S_o S_o^T = E[g g^T] with gradients g
 of the loss with respect to outputs makes it the second-order rise of the model's loss under K-FAC's approximation
 (Martens and Grosse 2015, arXiv 1503.05671).

@@ -45,7 +45,7 @@ class Slice:
         rows, columns = (weight != 0).any(1), (weight != 0).any(0)
         if rows.all() and columns.all() and not self.always:
             return Result(Whole(weight.contiguous()), comparable=False)
-        size = torch.tensor(weight.shape, dtype=torch.int32)
+        size = torch.tensor(weight.shape, dtype=torch.int32, device=weight.device)
         kept = Sliced(weight[rows][:, columns].contiguous(), packed_mask(rows), packed_mask(columns), size)
         return Result(kept, comparable=False)
 

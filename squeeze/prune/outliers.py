@@ -1,6 +1,6 @@
 """What goes around any factorising method: entries kept exactly, and factors that are quantised."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -39,7 +39,7 @@ class WithOutliers:
         rest.view(-1)[places] = 0
         found = self.method.compress(rest, hessian)
         values = weight.flatten()[places]
-        return Result(Exact(found.tensor, places.to(torch.int32), values), found.notes)
+        return replace(found, tensor=Exact(found.tensor, places.to(torch.int32), values))
 
     def fallback(self) -> Method:
         return cast(Method, WithOutliers(self.method.fallback(), self.count))
@@ -66,16 +66,15 @@ class Quantised:
         found = self.method.compress(weight, hessian)
         form: Form = found.tensor
         if not isinstance(form, Exact):
-            return self._of(form, weight, hessian, found.notes)
+            return self._of(found, weight, hessian)
         rest = weight.clone(memory_format=torch.contiguous_format)
         rest.view(-1)[form.entries_at.long()] = 0
-        inner = self._of(form.other, rest, hessian, found.notes)
-        return Result(Exact(inner.tensor, form.entries_at, form.entries), inner.notes)
+        inner = self._of(replace(found, tensor=form.other), rest, hessian)
+        return replace(inner, tensor=Exact(inner.tensor, form.entries_at, form.entries))
 
-    def _of(
-        self, form: Form, weight: torch.Tensor, hessian: torch.Tensor | None, notes: tuple[str, ...]
-    ) -> Result[Any]:
-        """A form of a weight [O, I] with quantised factors."""
+    def _of(self, found: Result[Any], weight: torch.Tensor, hessian: torch.Tensor | None) -> Result[Any]:
+        """What was made of a weight [O, I], with quantised factors."""
+        form, notes = found.tensor, found.notes
         if isinstance(form, Pivoted):
             base = self._rounded(form.base, hessian)
             others = weight[~form.mask]
@@ -88,12 +87,13 @@ class Quantised:
             core = self._rounded(form.core, None if hessian is None else hessian[inputs][:, inputs])
             form = Sliced(core, form.rows, form.columns, form.size)
         elif isinstance(form, Whole):
-            size = torch.tensor(weight.shape, dtype=torch.int32)
-            rows, columns = (torch.full((-(-n // 8),), 255, dtype=torch.uint8) for n in weight.shape)
+            device = weight.device
+            size = torch.tensor(weight.shape, dtype=torch.int32, device=device)
+            rows, columns = (torch.full((-(-n // 8),), 255, dtype=torch.uint8, device=device) for n in weight.shape)
             form = Sliced(self._rounded(form.weight, hessian), rows, columns, size)
         else:
             notes = (*notes, f"a {form.kind} matrix is not quantised")
-        return Result(form, notes)
+        return replace(found, tensor=form, notes=notes)
 
     def _rounded(self, matrix: Matrix, hessian: torch.Tensor | None) -> QuantizedTensor:
         assert isinstance(matrix, torch.Tensor)
