@@ -173,9 +173,11 @@ class Asked:
         return self.method in MODELS or self.one().needs_hessian or bool(self.bits)
 
     def value_bits(self, width: int) -> float | None:
-        """What a value takes where factors are quantised, scales included. width: of the model."""
-        group = self.group_size if self.group_size > 0 else width / 2  # a rank
-        return self.bits + _SCALES / group if self.bits else None
+        """What a value takes, scales included, where factors are quantised and there is a size to reach; None where a
+        share of the values is, whatever they take. width: of the model."""
+        if not self.bits or self.target_bytes is None:
+            return None
+        return self.bits + _SCALES / (self.group_size if self.group_size > 0 else width / 2)  # a rank
 
     def settings(self) -> dict[str, Any]:
         """As a report has them."""
