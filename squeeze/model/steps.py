@@ -183,8 +183,8 @@ class Factorize(Step):
     def __post_init__(self) -> None:
         from squeeze.factor.api import Asked
 
-        named = (self.method, self.keep, self.target_bytes, tuple(self.families), self.pairs)
-        Asked(*named, self.outliers, self.bits, self.group_size, ()).check(self.heal)
+        own = {f.name: getattr(self, f.name) for f in fields(Asked) if f.name != "ignore"}
+        Asked(**own, ignore=()).check(self.heal)
 
     @property
     def dense(self) -> bool:
