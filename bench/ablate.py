@@ -18,10 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from squeeze.codecs import blocks, deep, deeplevels
 from squeeze.codecs.bitmodels import surroundings as around
-from squeeze.codecs.container import Content
-from squeeze.codecs.levels import DeepPreset
+from squeeze.codecs.deep import coder as deep
+from squeeze.codecs.deep import presets as deeplevels
+from squeeze.codecs.stream import blocks
+from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.levels import DeepPreset
 
 _WORDS = (around.WORD, around.WORD_1, around.WORD_2, around.WORD_3, around.PAIR, around.LETTERS)
 _FAMILIES = {  # registers of contexts

@@ -13,8 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from unittest.mock import patch
 
-from squeeze.codecs import bias, lanes, levels, tokenwise
-from squeeze.codecs.bitmodels import contexts, jit
+from squeeze.codecs.bitmodels import contexts
+from squeeze.codecs.stream import levels
+from squeeze.codecs.tokenwise import bias, lanes
+from squeeze.codecs.tokenwise import model as tokenwise
+from squeeze.numerics import jit
 
 _ALL_SETS = "for k in range(x.rows.size):\n"
 _SET_NAMES = (

@@ -19,12 +19,12 @@ from typing import Any
 from rows import Bench, Row, bytes_of, column, parser
 
 import squeeze
-from squeeze.factor.api import METHODS
-from squeeze.model.calibration import calibration_tokens
-from squeeze.model.heal import heal
-from squeeze.model.report import NAME, Report
-from squeeze.prune.lowrank import WhitenedSVD
+from squeeze.engine.calibration import calibration_tokens
+from squeeze.engine.report import NAME, Report
+from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.quant.gptq import GPTQ
+from squeeze.recipes.factorize import METHODS
+from squeeze.recipes.train.heal import heal
 
 KEEPS = (0.9, 0.8)
 HEALED = 20  # minutes

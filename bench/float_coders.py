@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from squeeze.codecs import rans
-from squeeze.codecs.bitmodels.jit import kernel
-from squeeze.packing import tensorfile
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.codecs.tensors import rans
+from squeeze.numerics.jit import kernel
 
 _LIMIT = 12  # bits of the longest codeword
 _STREAMS = 4

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from squeeze.codecs import floats
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.codecs.tensors import floats
 from squeeze.kernels import df_decode
-from squeeze.packing import tensorfile
 
 _LAYER = "4096x4096,1024x4096,1024x4096,4096x4096,14336x4096,14336x4096,4096x14336"
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", type=Path)
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("Error: no GPU is at hand; tests/test_df_decode.py runs the kernel in Triton's interpreter")
+        raise SystemExit("Error: no GPU is at hand; tests/kernels/test_df_decode.py runs the kernel interpreted")
     sources = [("one tensor", draw(options.values, 4096))]
     for shape in options.shapes.split(","):
         rows, columns = map(int, shape.split("x"))

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from squeeze.model import evaluate
-from squeeze.model.kv_commands import _HEAD, _ROW
-from squeeze.quant.kv import FullPrecision, QuantizedKVCache
-from squeeze.quant.kv.report import Row, rows
+from squeeze.commands.kv import _HEAD, _ROW
+from squeeze.kv import FullPrecision, QuantizedKVCache
+from squeeze.recipes import evaluate
+from squeeze.recipes.kv_eval import Row, rows
 
 POLICIES = (
     "kivi:8",

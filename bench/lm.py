@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from squeeze.codecs import lanes, levels
+from squeeze.codecs.stream import levels
+from squeeze.codecs.tokenwise import lanes
 from squeeze.lm import models
-from squeeze.lm.team import Team
+from squeeze.numerics.team import Team
 
 DECODED_LANES = (32, 16, 1)
 

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 
 from squeeze import pack, unpack
-from squeeze.codecs import floats
-from squeeze.packing import tensorfile
-from squeeze.packing.in_order import in_order
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.codecs.tensors import floats
 from squeeze.packing.inspect import field_entropies
+from squeeze.system.in_order import in_order
 
 _ZIPNN_TYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 

@@ -15,7 +15,7 @@ from squeeze.packing import container
 from squeeze.quant.formats import QuantizationSpec, read
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.quantised import write
+from tests.makers.quantised import write
 
 
 def main() -> None:

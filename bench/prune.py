@@ -19,19 +19,19 @@ import torch
 from rows import Bench, Row, column, parser
 
 import squeeze
-from squeeze.model.calibration import Statistics, calibration_tokens, record
-from squeeze.model.checkpoint import Checkpoint
-from squeeze.model.method import layer_error
-from squeeze.model.network import Network, run_block, weight_of
-from squeeze.model.report import Report
-from squeeze.prune.api import prune, recovered
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.pattern import Pattern
+from squeeze.engine.calibration import Statistics, calibration_tokens, record
+from squeeze.engine.method import layer_error
+from squeeze.engine.network import Network, run_block, weight_of
+from squeeze.engine.report import Report
 from squeeze.prune.magnitude import Magnitude
-from squeeze.prune.pattern import Pattern
 from squeeze.prune.slim import SLiM
 from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.prune.wanda import Wanda
 from squeeze.quant.gptq import GPTQ
+from squeeze.recipes.prune import prune, recovered
 
 PLAIN = {"correction": 0.0}
 INT4 = GPTQ(bits=4, group_size=128)

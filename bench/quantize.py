@@ -19,8 +19,8 @@ import numpy as np
 from rows import Bench, Row, bytes_of, column, parser
 
 import squeeze
-from squeeze.model.calibration import calibration_tokens
-from squeeze.model.checkpoint import Checkpoint
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.calibration import calibration_tokens
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
 

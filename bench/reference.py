@@ -6,9 +6,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from squeeze.lm.exact import unpack
 from squeeze.lm.llama import BLOCK
 from squeeze.lm.weights import Matrix, Weights
+from squeeze.numerics.exact import unpack
 
 CHUNK = 256  # positions at a time
 

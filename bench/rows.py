@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from squeeze.lm.models import bundled_path
-from squeeze.model.evaluate import Quality, evaluate, load_model, read_tokens
-from squeeze.model.gguf import import_gguf
+from squeeze.recipes.evaluate import Quality, evaluate, load_model, read_tokens
+from squeeze.recipes.import_gguf import import_gguf
 
 Row = dict[str, Any]
 

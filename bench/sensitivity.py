@@ -7,7 +7,7 @@ from the model on 128 tokens), adds each to WORK/damage.json, and trains on the 
 rank correlation with what was measured on the blocks left out, beside that of the plain heuristic, the share of energy
 beyond the rank. --tiny: the same once more with so many tiny byte-level models in the training set, which are trained
 on the calibration text here, and what they alone predict. --write trains on all (with --tiny, the tiny ones too) and
-replaces squeeze/model/sensitivity.safetensors.
+replaces squeeze/factor/sensitivity.safetensors.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from squeeze.engine.calibration import calibration_tokens
+from squeeze.engine.network import weight_of
+from squeeze.factor import sensitivity
+from squeeze.factor.sensitivity import Example, spearman
 from squeeze.lm.models import bundled_path
-from squeeze.model import sensitivity
-from squeeze.model.calibration import calibration_tokens
-from squeeze.model.evaluate import load_model
-from squeeze.model.gguf import import_gguf
-from squeeze.model.network import weight_of
-from squeeze.model.sensitivity import Example, spearman
+from squeeze.recipes.evaluate import load_model
+from squeeze.recipes.import_gguf import import_gguf
 
 TINY_STEPS = 400
 STRIDE = 37  # without a divisor in common with the number of matrices, so that any first N lie all over the model

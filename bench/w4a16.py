@@ -19,12 +19,12 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
+from squeeze.checkpoint.bits import unpack, words_for
+from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.kernels.dequant import Packed
 from squeeze.kernels.dequant import reference as expansion
 from squeeze.kernels.w4a16 import reference
-from squeeze.quant.formats.bits import unpack, words_for
 from squeeze.quant.linear import QuantLinear
-from squeeze.quant.tensor import QuantizedTensor
 
 _GPU_SHAPES = "4096x4096,1024x4096,14336x4096,4096x14336"  # of Llama-3.1-8B
 _CPU_SHAPES = "576x576,1536x576,576x1536,4096x4096"  # of SmolLM2-135M, and a large one

@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from squeeze.codecs.compressor import compress, compress_stream, decompress, decompress_stream
-    from squeeze.codecs.prior import Prior
-    from squeeze.codecs.reader import open
-    from squeeze.codecs.training import train
+    from squeeze.codecs.stream.compressor import compress, compress_stream, decompress, decompress_stream
+    from squeeze.codecs.stream.prior import Prior
+    from squeeze.codecs.stream.reader import open
+    from squeeze.codecs.stream.training import train
     from squeeze.errors import (
         DamagedError,
         FormatError,
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
         TruncatedError,
         VerifyError,
     )
-    from squeeze.factor.api import factorize
-    from squeeze.model.densify import densify
+    from squeeze.kv import QuantizedKVCache
     from squeeze.packing.load import load
     from squeeze.packing.pack import pack
     from squeeze.packing.unpack import unpack, verify
-    from squeeze.prune.api import prune
     from squeeze.prune.sparsegpt import SparseGPT
-    from squeeze.quant.api import quantize
     from squeeze.quant.gptq import GPTQ
-    from squeeze.quant.kv import QuantizedKVCache
     from squeeze.quant.rtn import RTN
+    from squeeze.recipes.densify import densify
+    from squeeze.recipes.factorize import factorize
+    from squeeze.recipes.prune import prune
+    from squeeze.recipes.quantize import quantize
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "compress": "squeeze.codecs.compressor",
-    "decompress": "squeeze.codecs.compressor",
-    "compress_stream": "squeeze.codecs.compressor",
-    "decompress_stream": "squeeze.codecs.compressor",
-    "open": "squeeze.codecs.reader",
+    "compress": "squeeze.codecs.stream.compressor",
+    "decompress": "squeeze.codecs.stream.compressor",
+    "compress_stream": "squeeze.codecs.stream.compressor",
+    "decompress_stream": "squeeze.codecs.stream.compressor",
+    "open": "squeeze.codecs.stream.reader",
     "load": "squeeze.packing.load",
     "pack": "squeeze.packing.pack",
     "unpack": "squeeze.packing.unpack",
     "verify": "squeeze.packing.unpack",
-    "quantize": "squeeze.quant.api",
-    "prune": "squeeze.prune.api",
+    "quantize": "squeeze.recipes.quantize",
+    "prune": "squeeze.recipes.prune",
     "SparseGPT": "squeeze.prune.sparsegpt",
-    "factorize": "squeeze.factor.api",
-    "densify": "squeeze.model.densify",
+    "factorize": "squeeze.recipes.factorize",
+    "densify": "squeeze.recipes.densify",
     "GPTQ": "squeeze.quant.gptq",
     "RTN": "squeeze.quant.rtn",
     "SqueezeError": "squeeze.errors",
@@ -62,9 +62,9 @@ _HOMES = {
     "ModelError": "squeeze.errors",
     "PolicyError": "squeeze.errors",
     "PriorError": "squeeze.errors",
-    "Prior": "squeeze.codecs.prior",
-    "train": "squeeze.codecs.training",
-    "QuantizedKVCache": "squeeze.quant.kv",
+    "Prior": "squeeze.codecs.stream.prior",
+    "train": "squeeze.codecs.stream.training",
+    "QuantizedKVCache": "squeeze.kv",
     "VerifyError": "squeeze.errors",
     "QualityError": "squeeze.errors",
 }

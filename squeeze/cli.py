@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from squeeze import __version__, files, options
+from squeeze import __version__
+from squeeze.commands import factorize as factors
+from squeeze.commands import kv as caches
+from squeeze.commands import models, options, packing
+from squeeze.commands import prune as pruning
+from squeeze.commands.job import MISHAPS, Job, Tick, explain, progress, raw_size_of, size_of, transform
 from squeeze.errors import SqueezeError
-from squeeze.factor import commands as factors
-from squeeze.job import MISHAPS, Job, Tick, explain, progress, raw_size_of, size_of, transform
-from squeeze.model import commands as models
-from squeeze.model import kv_commands as caches
-from squeeze.packing import commands as packing
-from squeeze.prune import commands as pruning
+from squeeze.system import files
 
 if TYPE_CHECKING:
-    from squeeze.codecs.compressor import Totals
-    from squeeze.codecs.index import Stream
+    from squeeze.codecs.stream.compressor import Totals
+    from squeeze.codecs.stream.index import Stream
 
 _SLOW = 60  # seconds of estimated work above which a run begins with a word about it
 _PIECE = 1 << 20
@@ -84,10 +84,10 @@ def compress(
 
     Example: squeeze compress -8 report.txt
     """
-    from squeeze.codecs import levels as known
-    from squeeze.codecs.bitmodels.jit import is_compiled
-    from squeeze.codecs.coding import Coding, as_prior
-    from squeeze.codecs.compressor import compress_stream
+    from squeeze.codecs.stream import levels as known
+    from squeeze.codecs.stream.coding import Coding, as_prior
+    from squeeze.codecs.stream.compressor import compress_stream
+    from squeeze.numerics.jit import is_compiled
 
     job = Job(**common)
     verify = not no_verify or backend == "llamacpp"
@@ -134,7 +134,7 @@ def compress(
 
 
 def _warn_if_slow(job: Job, level: int, paths: list[Path], verify: bool) -> None:
-    from squeeze.codecs.levels import AVAILABLE, estimate_seconds
+    from squeeze.codecs.stream.levels import AVAILABLE, estimate_seconds
 
     size = sum(path.stat().st_size for path in paths if path.exists())
     seconds = estimate_seconds(level, size, job.threads, verify)
@@ -157,7 +157,7 @@ def decompress(
 
     Example: squeeze decompress --range 0:100 report.txt.sqz
     """
-    from squeeze.codecs.compressor import decompress_stream
+    from squeeze.codecs.stream.compressor import decompress_stream
 
     if span:
         common["stdout"] = common["stdout"] or common["output"] is None
@@ -189,8 +189,8 @@ def _refuse_terminal(job: Job) -> None:
 
 
 def _copy_range(source: BinaryIO, sink: BinaryIO, start: int, end: int | None, **options: Any) -> "Totals":
-    from squeeze.codecs.compressor import Totals
-    from squeeze.codecs.reader import open as open_sqz
+    from squeeze.codecs.stream.compressor import Totals
+    from squeeze.codecs.stream.reader import open as open_sqz
 
     file = open_sqz(source, **options)
     file.seek(start)
@@ -209,7 +209,7 @@ def test(model: Path | None, prior: Path | None, **common: Any) -> None:
 
     Example: squeeze test *.sqz
     """
-    from squeeze.codecs.compressor import decompress_stream
+    from squeeze.codecs.stream.compressor import decompress_stream
 
     job = Job(**common, reads_only=True)
     _refuse_terminal(job)
@@ -242,7 +242,7 @@ def train(
 
     Example: squeeze train -5 samples/*.json -o events.sqzp
     """
-    from squeeze.codecs import training
+    from squeeze.codecs.stream import training
 
     job = Job(**common, reads_only=True)
     paths = [path for path in job.sources(lambda path: True) if path]
@@ -272,7 +272,7 @@ def list_command(**common: Any) -> None:
 
     Example: squeeze list -v report.txt.sqz
     """
-    from squeeze.codecs.index import read_index
+    from squeeze.codecs.stream.index import read_index
 
     if "-" in (common["files"] or ("-",)):
         raise click.UsageError("list takes files: it reads their ends first")
@@ -323,7 +323,7 @@ def info(as_json: bool) -> None:
 
     Example: squeeze info --json
     """
-    from squeeze.about import gather
+    from squeeze.recipes.about import gather
 
     facts = gather()
     if as_json:
@@ -356,7 +356,7 @@ def bench(
 
     Example: squeeze bench -1 -3 --against xz,zpaq report.txt
     """
-    from squeeze import benchmark
+    from squeeze.recipes import benchmark
 
     tools, notes = benchmark.choose(levels, [name for name in against.split(",") if name], processes, threads)
     for note in notes:

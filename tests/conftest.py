@@ -26,6 +26,6 @@ def find_squeeze(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of an untrained network of one of networks.KINDS."""
-    from tests import networks
+    from tests.makers import networks
 
     return cache(lambda kind: networks.save(kind, tmp_path_factory.mktemp("models") / kind))

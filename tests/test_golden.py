@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import squeeze
-from squeeze.codecs import levels
+from squeeze.codecs.stream import levels
 from squeeze.packing import container
 from tests.golden.checkpoint import golden_checkpoint
 from tests.golden.samples import SAMPLES

@@ -21,13 +21,13 @@ import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic
 from squeeze.codecs.bitmodels import contexts, histories, match, mixer
-from squeeze.codecs.bitmodels.jit import inline, kernel, prefetch
-from squeeze.codecs.bitmodels.logistic import STRETCH, clamp_logit, squash
-from squeeze.codecs.levels import DeepPreset, Preset
+from squeeze.codecs.stream.levels import DeepPreset, Preset
 from squeeze.errors import DamagedError
+from squeeze.numerics.jit import inline, kernel, prefetch
+from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
 
 if TYPE_CHECKING:
-    from squeeze.codecs.learned import Start
+    from squeeze.codecs.deep.learned import Start
 
 # Scalars of a model.
 PARTIAL, SHIFT, NODE, KNOWN, MATCHED, LOGIT, MIXED, APM_ROW = range(8)
@@ -283,7 +283,7 @@ def encode(
     What the presets of levels 4 to 6 alone use: `threads`, which change no byte, and `start`, what a prior knows.
     """
     if isinstance(preset, DeepPreset):
-        from squeeze.codecs import deep
+        from squeeze.codecs.deep import coder as deep
 
         return deep.encode(data, preset, record, progress, threads, start)
     model = build_model(data.copy(), preset, record)
@@ -310,7 +310,7 @@ def decode(
 ) -> np.ndarray:
     """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so."""
     if isinstance(preset, DeepPreset):
-        from squeeze.codecs import deep
+        from squeeze.codecs.deep import coder as deep
 
         return deep.decode(payload, length, preset, record, progress, threads, start)
     data = np.zeros(length, np.uint8)

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch.nn import functional
 
+from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.formats.own import SqueezeFormat
 from squeeze.quant.linear import QuantLinear
-from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["Form", "Matrix", "as_dense", "mask_of", "packed_mask", "product"]
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import FormatError
 from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form
 from squeeze.factor.matrices import Exact, LowRank, Pivoted, Shared, Sliced
 from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix, TuckerMatrix
-from squeeze.model.checkpoint import Checkpoint
-from squeeze.model.densify import Stored
 from squeeze.quant.formats.own import SqueezeFormat
+from squeeze.recipes.densify import Stored
 
 __all__ = ["FORMS", "LEAVES", "basis_of", "modules_of", "read_form", "stored"]
 

@@ -17,12 +17,12 @@ from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import FormatError
 from squeeze.integrations.packed import Payloads, is_packed
-from squeeze.packing import tensorfile
 from squeeze.packing.container import Record
 from squeeze.packing.load import torch_dtype
-from squeeze.packing.tensorfile import Tensor
 
 __all__ = ["Description", "Expand", "Leaves", "Loader", "by_module", "named"]
 

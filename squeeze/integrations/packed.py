@@ -13,10 +13,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from squeeze.codecs.float_payload import parse
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.codecs.tensors.float_payload import parse
 from squeeze.errors import FormatError
 from squeeze.kernels import df_decode
-from squeeze.packing import container, tensorfile
+from squeeze.packing import container
 from squeeze.packing.container import Record
 from squeeze.packing.load import torch_dtype
 

@@ -5,10 +5,10 @@ Where a query's window begins, and what it sees besides, is llama.py's; docs/exa
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.jit import inline
-from squeeze.lm import exact
 from squeeze.lm.arrays import BLOCK, HEAD_SIZE, HEADS, KV_HEADS
-from squeeze.lm.exact import CHUNK, PANEL, TOP
+from squeeze.numerics import exact
+from squeeze.numerics.exact import CHUNK, PANEL, TOP
+from squeeze.numerics.jit import inline
 
 _MASKED = np.float32(-1e30)
 _UNIT = np.float32(1 << 20)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from squeeze.lm import tensorfile
-from squeeze.lm.tensorfile import TensorFile
+from squeeze.lm import mapped as tensorfile
+from squeeze.lm.mapped import TensorFile
 
 _IDENTITY = re.compile(r"[0-9a-f]{32,64}")
 _LAYOUT = "1"  # of the cached file: packing, names of tensors

@@ -12,9 +12,9 @@ import numpy as np
 
 from squeeze.errors import ModelError
 from squeeze.lm import sources, vocabulary
-from squeeze.lm.exact import pack
 from squeeze.lm.sources import Source, Tensor
 from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
+from squeeze.numerics.exact import pack
 
 _CHUNK = 1 << 22  # elements held as float32 at a time
 _SMALLEST = np.float32(2.0**-100)  # a row whose elements all lie below it counts as zeros

@@ -5,12 +5,12 @@ Every thread of a team calls a kernel with its rank, and does its share between 
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.jit import inline, kernel
-from squeeze.lm import exact
 from squeeze.lm.arrays import BLOCK, FEED_FORWARD, KV_HEADS, LAYERS
 from squeeze.lm.attention import attend, prepare_row, rms_norm
-from squeeze.lm.exact import TOP
-from squeeze.lm.team import wait
+from squeeze.numerics import exact
+from squeeze.numerics.exact import TOP
+from squeeze.numerics.jit import inline, kernel
+from squeeze.numerics.team import wait
 
 
 @inline

@@ -13,13 +13,13 @@ from functools import cached_property
 
 import numpy as np
 
-from squeeze.codecs.trie import Trie, build
 from squeeze.lm.arrays import BLOCK, DOUBLINGS, Cache, Network, Work
-from squeeze.lm.exact import CHUNK, PANEL
 from squeeze.lm.forward import count, forward
-from squeeze.lm.team import Team
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
+from squeeze.numerics.exact import CHUNK, PANEL
+from squeeze.numerics.team import Team
+from squeeze.numerics.trie import Trie, build
 
 _QUERIES = 6  # rows of one product in attention
 
@@ -84,7 +84,7 @@ def _network(weights: Weights) -> Network:
 
 
 class Llama:
-    """A network ready to run, with its vocabulary as a trie: a `LanguageModel` of codecs/lanes.py."""
+    """A network ready to run, with its vocabulary as a trie: a `LanguageModel` of codecs/tokenwise/lanes.py."""
 
     longest_prefill = 1 << 16
     lockstep = 0

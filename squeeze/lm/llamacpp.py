@@ -25,13 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.codecs.levels import SINK
-from squeeze.codecs.trie import Trie, build
+from squeeze.codecs.stream.levels import SINK
 from squeeze.errors import DamagedError, FormatError, ModelError
-from squeeze.lm import exact, models, vocabulary
+from squeeze.lm import models, vocabulary
 from squeeze.lm.gguffile import GgufFile
-from squeeze.lm.team import Team
 from squeeze.lm.tokenizer import Tokenizer
+from squeeze.numerics import exact
+from squeeze.numerics.team import Team
+from squeeze.numerics.trie import Trie, build
 
 IDENTITY_TAG = b"squeeze llama.cpp gguf 1\n"
 BATCHES = {7: 16, 8: 4, 9: 1}  # lanes of a level: each costs time, also in a text that needs fewer
@@ -128,7 +129,7 @@ def for_identity(name: str, identity: str, path: Path | None, setup: Setup) -> "
 
 
 class LlamaCpp:
-    """A model in one setup: a `LanguageModel` of codecs/lanes.py."""
+    """A model in one setup: a `LanguageModel` of codecs/tokenwise/lanes.py."""
 
     longest_prefill = 1
 

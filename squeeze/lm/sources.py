@@ -17,7 +17,7 @@ from squeeze.errors import ModelError
 from squeeze.lm import config, vocabulary
 from squeeze.lm.config import Config
 from squeeze.lm.gguffile import GgufFile
-from squeeze.lm.tensorfile import TensorFile
+from squeeze.lm.mapped import TensorFile
 
 # Our name: (safetensors, GGUF).
 OUTER = {

@@ -14,7 +14,7 @@ import numpy as np
 from squeeze.errors import ModelError
 from squeeze.lm import cache
 from squeeze.lm.config import Config
-from squeeze.lm.tensorfile import TensorFile
+from squeeze.lm.mapped import TensorFile
 
 __all__ = ["Config", "Layer", "Matrix", "Weights", "cached", "load"]
 

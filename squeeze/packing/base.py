@@ -4,10 +4,11 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile
 from squeeze.errors import FormatError, SqueezeError
-from squeeze.packing import container, folder, tensorfile
+from squeeze.packing import container, folder
 from squeeze.packing.container import Record
-from squeeze.packing.tensorfile import Bytes, Tensor, TensorFile
 
 
 @dataclass(frozen=True)

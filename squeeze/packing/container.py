@@ -1,7 +1,7 @@
 """The packed file: a safetensors file of uint8 payloads whose metadata says how to restore the original.
 
 `Description` is that metadata; docs/format.md specifies it. Payload bytes are
-codecs/floats.py's and codecs/floats_archive.py's, files and folders pack.py's.
+codecs/tensors/floats.py's and codecs/tensors/floats_archive.py's, files and folders pack.py's.
 """
 
 import base64
@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from squeeze.codecs import floats, zeros
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile
+from squeeze.codecs.tensors import floats, zeros
 from squeeze.errors import DamagedError, FormatError, SqueezeError, VerifyError
-from squeeze.packing import fields, tensorfile
-from squeeze.packing.tensorfile import Bytes, Tensor, TensorFile
+from squeeze.packing import fields
 
 KEY = "squeeze"  # in __metadata__
 FORMAT_VERSION = 1
@@ -241,7 +242,7 @@ def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: i
 def coder(level: str) -> Any:
     """The module that codes at a level."""
     if level == "archive":
-        from squeeze.codecs import floats_archive
+        from squeeze.codecs.tensors import floats_archive
 
         return floats_archive
     return floats

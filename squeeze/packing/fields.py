@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
-from squeeze.codecs import floats
-from squeeze.packing.tensorfile import Bytes
+from squeeze.checkpoint.safetensors import Bytes
+from squeeze.codecs.tensors import floats
 
 BYTES, THREES, THREES_DOWN = "bytes", "threes", "threes-down"
 KINDS = (BYTES, THREES, THREES_DOWN)

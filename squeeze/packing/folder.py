@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import DamagedError, FormatError, SqueezeError
-from squeeze.packing import container, tensorfile
+from squeeze.packing import container
 
 SUFFIX = ".safetensors"
 MANIFEST = "squeeze.json"

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.codecs.float_payload import DTYPES
-from squeeze.packing import container, folder, tensorfile
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.safetensors import Bytes
+from squeeze.codecs.tensors.float_payload import DTYPES
+from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.pack import Progress
-from squeeze.packing.tensorfile import Bytes
 
 _PIECE = 1 << 22  # values counted at a time
 

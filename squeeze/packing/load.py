@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import FormatError, SqueezeError
-from squeeze.packing import container, folder, tensorfile
+from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile, Record
-from squeeze.packing.tensorfile import Tensor
 
 if TYPE_CHECKING:
     import torch

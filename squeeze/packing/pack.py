@@ -22,13 +22,14 @@ from typing import BinaryIO
 import xxhash
 
 from squeeze import __version__
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile
 from squeeze.errors import FormatError, SqueezeError, VerifyError
-from squeeze.packing import container, folder, tensorfile
+from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import Description, Record
-from squeeze.packing.in_order import in_order
-from squeeze.packing.tensorfile import Bytes, Tensor, TensorFile
-from squeeze.work import work_folder
+from squeeze.system.in_order import in_order
+from squeeze.system.work import work_folder
 
 Progress = Callable[[int], None]
 _PIECE = 1 << 22

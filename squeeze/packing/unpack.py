@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.safetensors import Bytes, Tensor
 from squeeze.errors import DamagedError, FormatError, SqueezeError
-from squeeze.packing import container, folder, tensorfile
+from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import Record
-from squeeze.packing.in_order import in_order
 from squeeze.packing.pack import Progress, RunningHash, Totals
-from squeeze.packing.tensorfile import Bytes, Tensor
+from squeeze.system.in_order import in_order
 
 _PIECE = 1 << 22
 

@@ -1,6 +1,6 @@
 """Sparse weights: which of a matrix's weights stay, what they become, and how little they can be stored in.
 
-The package has the name of its one function, so it can be called: `squeeze.prune(...)` is `squeeze.prune.api.prune`.
+The package has the name of a function, so it can be called: `squeeze.prune(...)` is recipes/prune.py's.
 """
 
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 
 class _Package(ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from squeeze.prune.api import prune
+        from squeeze.recipes.prune import prune
 
         return prune(*args, **kwargs)
 

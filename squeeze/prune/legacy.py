@@ -10,11 +10,11 @@ from functools import cache
 
 import torch
 
+from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.errors import FormatError
-from squeeze.prune.pattern import Pattern
-from squeeze.prune.tensor import SparseTensor
 from squeeze.quant.formats.common import expect, take
-from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["bitmask", "marlin"]
 

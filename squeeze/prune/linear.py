@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.kernels import sparse24
 from squeeze.prune.sparse24 import LEAVES, SparseFormat
-from squeeze.prune.tensor import SparseTensor
 
 __all__ = ["Sparse24Linear"]
 

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import torch
 
-from squeeze.model.method import Result
+from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.engine.method import Result
 from squeeze.prune.method import PruningMethod
-from squeeze.prune.tensor import SparseTensor
 
 __all__ = ["Magnitude"]
 

@@ -6,9 +6,9 @@ from typing import ClassVar, Self
 
 import torch
 
-from squeeze.model.method import HessianError, Method, Result
-from squeeze.prune.pattern import Pattern
-from squeeze.prune.tensor import SparseTensor
+from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.engine.method import HessianError, Method, Result
 
 __all__ = ["PruningMethod", "checked_hessian"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.pattern import Pattern
 from squeeze.errors import ModelError
-from squeeze.model.checkpoint import Checkpoint
-from squeeze.prune.pattern import Pattern
 from squeeze.quant.rotate import ARCHITECTURES
 
 __all__ = ["PermutedCheckpoint", "order_of"]

@@ -9,7 +9,7 @@ from math import comb
 
 import torch
 
-from squeeze.prune.pattern import Pattern, combinations_of
+from squeeze.checkpoint.pattern import Pattern, combinations_of
 
 __all__ = ["MAX_MASKS", "refine"]
 

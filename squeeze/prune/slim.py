@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import torch
 
+from squeeze.checkpoint.sparse import Adapters, SparseTensor
+from squeeze.engine.method import Method, Result
 from squeeze.errors import SqueezeError
-from squeeze.model.method import Method, Result
 from squeeze.prune.method import PruningMethod, checked_hessian
 from squeeze.prune.sparsegpt import SparseGPT
-from squeeze.prune.tensor import Adapters, SparseTensor
 from squeeze.quant.gptq import inverse_factor
 from squeeze.quant.rtn import RTN
 

@@ -1,7 +1,7 @@
 """How sparse weights are stored: the values kept and their mask, each entropy-coded, in safetensors.
 
-docs/format.md specifies it. A module has sparse_mask and sparse_values, uint8 payloads of codecs/zeros.py and
-codecs/floats.py (or the bare bytes where these are no longer), and sparse_grid int64 [9]: O, I, N, M, parts per million
+docs/format.md specifies it. A module has sparse_mask and sparse_values, uint8 payloads of codecs/tensors/zeros.py and
+floats.py (or the bare bytes where these are no longer), and sparse_grid int64 [9]: O, I, N, M, parts per million
 removed without N:M, the unit, the number of the values' dtype in DTYPES, and bits and group size of codes, or 0. Where
 values are codes, those of the weights kept lie 8 / bits to a byte (3 bits: two), and scales, zeros, codebook and
 global_scale are as QuantizedTensor has them. Adapters are left_* and right_*: weight, or what the format squeeze has.
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from squeeze.codecs import floats, zeros
+from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.checkpoint.sparse import Adapters, SparseTensor, Values
+from squeeze.codecs.tensors import floats, zeros
 from squeeze.errors import FormatError
-from squeeze.prune.pattern import Pattern
-from squeeze.prune.tensor import Adapters, SparseTensor, Values
 from squeeze.quant.formats.common import take
 from squeeze.quant.formats.own import SqueezeFormat
-from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["LEAVES", "METHOD", "SparseFormat"]
 

@@ -11,13 +11,13 @@ from typing import ClassVar
 
 import torch
 
+from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.engine.method import Result
 from squeeze.errors import SqueezeError
-from squeeze.model.method import Result
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod, checked_hessian
 from squeeze.prune.recover import reconstruct
 from squeeze.prune.refine import can_refine, refine
-from squeeze.prune.tensor import SparseTensor
 from squeeze.quant import refine as codes_refinement
 from squeeze.quant.gptq import GPTQ, inverse_factor
 from squeeze.quant.grid import Params

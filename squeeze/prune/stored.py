@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from squeeze.model.checkpoint import Checkpoint
-from squeeze.model.densify import Stored
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.prune import legacy
 from squeeze.prune.sparse24 import LEAVES, METHOD, SparseFormat
-from squeeze.prune.tensor import SparseTensor
+from squeeze.recipes.densify import Stored
 
 __all__ = ["stored"]
 

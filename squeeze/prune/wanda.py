@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import torch
 
-from squeeze.model.method import Result
+from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.engine.method import Result
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod, checked_hessian
-from squeeze.prune.tensor import SparseTensor
 
 __all__ = ["Wanda"]
 

@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import torch
 
-from squeeze.model.method import HessianError, Result
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.engine.method import HessianError, Result
 from squeeze.quant import refine
 from squeeze.quant.grid import Params
 from squeeze.quant.method import GridMethod
 from squeeze.quant.rtn import RTN
-from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["GPTQ"]
 

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from squeeze.checkpoint import bits as packing
+from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.kernels import dequant, w4a16
 from squeeze.kernels.dequant import Packed
 from squeeze.kernels.w4a16 import cpu
 from squeeze.quant.formats import FORMATS
-from squeeze.quant.formats import bits as packing
-from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["QuantLinear"]
 

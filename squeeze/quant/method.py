@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.engine.method import Method, Result
 from squeeze.errors import SqueezeError
-from squeeze.model.method import Method, Result
 from squeeze.quant import grid as grids
 from squeeze.quant.grid import Grid, Params
-from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["GridMethod"]
 

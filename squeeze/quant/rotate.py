@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import ModelError
-from squeeze.model.checkpoint import Checkpoint
-from squeeze.packing.tensorfile import Tensor
 
 __all__ = ["NORM_BEFORE", "RotatedCheckpoint", "hadamard", "rotation"]
 

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import torch
 
-from squeeze.model.method import Result
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.engine.method import Result
 from squeeze.quant.grid import Params
 from squeeze.quant.method import GridMethod
-from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["RTN"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import ModelError
-from squeeze.model.checkpoint import Checkpoint
 from squeeze.quant.rotate import ARCHITECTURES, NORM_BEFORE
 
 __all__ = ["SmoothedCheckpoint"]

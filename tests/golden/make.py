@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import squeeze
-from squeeze.codecs import levels
+from squeeze.codecs.stream import levels
 from squeeze.packing.container import LEVELS
 from tests.golden.checkpoint import golden_checkpoint
 from tests.golden.samples import SAMPLES

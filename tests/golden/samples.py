@@ -1,6 +1,6 @@
 """What the golden files hold. Nothing here may change: it is compared with what files coded long ago decode to."""
 
-from tests import inputs
+from tests.makers import inputs
 
 SAMPLES = {
     "empty": b"",

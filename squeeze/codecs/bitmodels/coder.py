@@ -8,7 +8,7 @@ knows nothing of models; see Martin, "Range encoding", 1979.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.jit import inline, kernel
+from squeeze.numerics.jit import inline, kernel
 
 _LOW, _WIDTH, POSITION = 0, 1, 2
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)

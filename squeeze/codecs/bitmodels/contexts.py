@@ -9,7 +9,7 @@ sparse, word and column contexts are rows of the same table.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.jit import inline
+from squeeze.numerics.jit import inline
 
 # Registers.
 HISTORY = 0  # bytes 1 to 8 back, the latest in the low byte

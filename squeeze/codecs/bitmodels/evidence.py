@@ -11,8 +11,8 @@ ones).
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.jit import inline, prefetch
-from squeeze.codecs.bitmodels.logistic import STRETCH
+from squeeze.numerics.jit import inline, prefetch
+from squeeze.numerics.logistic import STRETCH
 
 BUCKET = 192  # bytes
 _SLOT = 16

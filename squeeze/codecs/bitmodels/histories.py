@@ -12,7 +12,7 @@ lossless data compression", 2005).
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.jit import inline
+from squeeze.numerics.jit import inline
 
 LINE = 64  # bytes: four slots
 SLOT = 16

@@ -9,8 +9,8 @@ lpaq9 and paq8px), until a longer verified candidate appears.
 import numpy as np
 
 from squeeze.codecs.bitmodels.histories import learn
-from squeeze.codecs.bitmodels.jit import inline, prefetch
-from squeeze.codecs.bitmodels.logistic import STRETCH
+from squeeze.numerics.jit import inline, prefetch
+from squeeze.numerics.logistic import STRETCH
 
 POINTER, LENGTH, MISSES, EXPECTED, ENTRY = range(5)  # columns of the int64 state [matches, 5]
 ENTRIES = 512  # adaptive map entries of one match: 32 lengths x 16 histories of misses

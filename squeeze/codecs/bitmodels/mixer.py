@@ -9,8 +9,8 @@ stage (`refine`) is PAQ's adaptive probability map (APM).
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.jit import inline
-from squeeze.codecs.bitmodels.logistic import SQUASH, clamp_logit
+from squeeze.numerics.jit import inline
+from squeeze.numerics.logistic import SQUASH, clamp_logit
 
 WEIGHT_ONE = 1 << 16
 APM_STEPS = 33

@@ -6,8 +6,8 @@ one order of vectors.py. Probabilities stay integers.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.jit import inline
-from squeeze.codecs.bitmodels.logistic import clamp_logit
+from squeeze.numerics.jit import inline
+from squeeze.numerics.logistic import clamp_logit
 
 
 @inline

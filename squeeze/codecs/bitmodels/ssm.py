@@ -16,11 +16,11 @@ result does not depend on threads. Sums have the fixed orders of vectors.py.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import vectors
 from squeeze.codecs.bitmodels.contexts import mix_hash
-from squeeze.codecs.bitmodels.jit import inline, part
 from squeeze.codecs.bitmodels.ssm_arrays import BYTES, GRAM_ROWS, GRAMS, GUESS_ROWS, GUESSES, RANK, TAPS
-from squeeze.lm.exact import exp_negative, maximum
+from squeeze.numerics import vectors
+from squeeze.numerics.exact import exp_negative, maximum
+from squeeze.numerics.jit import inline, part
 
 EPSILON = np.float32(1e-5)
 BANK, BYTE, STEPS, FED, PAST = range(5)  # columns of `place`

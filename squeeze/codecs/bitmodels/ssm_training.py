@@ -6,11 +6,11 @@ vectors.py, and every loop runs over what is not summed.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import vectors
-from squeeze.codecs.bitmodels.jit import inline, kernel, part
 from squeeze.codecs.bitmodels.ssm import ONE, STEPS, sigmoid
 from squeeze.codecs.bitmodels.ssm_arrays import BYTES, GRAMS, GUESSES, RANK, TAPS
-from squeeze.lm.exact import exp_negative
+from squeeze.numerics import vectors
+from squeeze.numerics.exact import exp_negative
+from squeeze.numerics.jit import inline, kernel, part
 
 
 @inline

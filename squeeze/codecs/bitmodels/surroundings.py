@@ -9,7 +9,7 @@ mask for the last eight bytes. Knows nothing of what the contexts predict.
 import numpy as np
 
 from squeeze.codecs.bitmodels.contexts import CLASS, mix_hash
-from squeeze.codecs.bitmodels.jit import inline
+from squeeze.numerics.jit import inline
 
 # Registers that contexts name.
 NONE = 0  # always zero

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from squeeze.checkpoint import bits as packing
+from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.kernels.dequant import reference
-from squeeze.quant.formats import bits as packing
-from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["Packed", "dequantize"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from squeeze.quant.formats import bits as packing
+from squeeze.checkpoint import bits as packing
 
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed

@@ -1,4 +1,4 @@
-"""Decoding coded tensors (codecs/floats.py) where they lie: numba on the CPU, Triton on a GPU.
+"""Decoding coded tensors (codecs/tensors/floats.py) where they lie: numba on the CPU, Triton on a GPU.
 
 `prepare` parses a payload once and keeps its parts on their device; `decode`
 turns it, or some of its segments, into values. reference.py defines the
@@ -12,8 +12,8 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from squeeze.codecs import floats
-from squeeze.codecs.float_payload import Coded, Plane, parse
+from squeeze.codecs.tensors import floats
+from squeeze.codecs.tensors.float_payload import Coded, Plane, parse
 from squeeze.kernels.df_decode import reference
 
 # torch's dtype of each safetensors dtype that it has.

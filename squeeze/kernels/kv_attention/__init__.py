@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from squeeze.kernels.kv_attention import cpu, reference, tiles
-from squeeze.quant.kv.cache import ATTENTION
+from squeeze.kv.cache import ATTENTION
 
 if TYPE_CHECKING:
-    from squeeze.quant.kv.view import View
+    from squeeze.kv.view import View
 
 __all__ = ["attend", "install"]
 
@@ -54,7 +54,7 @@ def _forward(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """What transformers calls; `key` is a View where a QuantizedKVCache gave it."""
-    from squeeze.quant.kv.view import View
+    from squeeze.kv.view import View
 
     if not isinstance(key, View) or not key.stores or not key.blocks:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from squeeze.kernels.kv_attention import transformed
-from squeeze.quant.kv.grid import Grid, hadamard, lloyd_max
-from squeeze.quant.kv.transform import TransformCoder
+from squeeze.kv.grid import Grid, hadamard, lloyd_max
+from squeeze.kv.transform import TransformCoder
 
 if TYPE_CHECKING:
-    from squeeze.quant.kv.view import View
+    from squeeze.kv.view import View
 
 __all__ = ["attend", "fits"]
 
@@ -135,7 +135,7 @@ def _look_up(codes, block, width, points, out):
 
 @numba.njit(**_FAST)
 def _unpack(codes, block, width, points, out):
-    """A block of packed codes (quant/kv/packing.py) to what they stand for before their scale, float32 [R, C]."""
+    """A block of packed codes (kv/packing.py) to what they stand for before their scale, float32 [R, C]."""
     rows, count = out.shape
     if points.shape[0] and width & (width - 1) == 0:
         _look_up(codes, block, width, points, out)

@@ -13,10 +13,10 @@ import torch
 import triton
 import triton.language as tl
 
-from squeeze.quant.kv.grid import Grid, hadamard, lloyd_max
+from squeeze.kv.grid import Grid, hadamard, lloyd_max
 
 if TYPE_CHECKING:
-    from squeeze.quant.kv.view import View
+    from squeeze.kv.view import View
 
 __all__ = ["attend", "fits"]
 
@@ -29,7 +29,7 @@ def _load(  # type: ignore[no-untyped-def]
     T: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr,
     ALONG_TOKENS: tl.constexpr, POINTS: tl.constexpr,
 ):  # fmt: skip
-    """A block as float32 [T, D], for place_t [T, 1] and place_d [1, D]; its layout is that of quant/kv/packing.py."""
+    """A block as float32 [T, D], for place_t [T, 1] and place_d [1, D]; its layout is that of kv/packing.py."""
     rows: tl.constexpr = D if ALONG_TOKENS else T
     columns: tl.constexpr = T if ALONG_TOKENS else D
     size: tl.constexpr = columns * WIDTH // 8  # bytes of a row

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from squeeze.quant.kv.view import View
+    from squeeze.kv.view import View
 
 __all__ = ["attend"]
 

@@ -14,8 +14,8 @@ import numba
 import numpy as np
 import torch
 
-from squeeze.quant.kv.transform import GROUP, TransformCoder
-from squeeze.quant.kv.unpacking import channels_of
+from squeeze.kv.transform import GROUP, TransformCoder
+from squeeze.kv.unpacking import channels_of
 
 __all__ = ["outputs", "scores"]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from squeeze.checkpoint import bits as packing
+from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.kernels.sparse24 import reference
 from squeeze.kernels.split_k import GEMV_ROWS
-from squeeze.prune.pattern import Pattern
-from squeeze.prune.tensor import SparseTensor
-from squeeze.quant.formats import bits as packing
-from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["Packed24", "Runtime", "can_pack", "choose", "matmul", "prepare"]
 
@@ -151,7 +151,7 @@ def prepare(weight: SparseTensor, dtype: torch.dtype, device: torch.device) -> R
         return Runtime(weight, dtype, device)
     adapters = None
     if weight.adapters is not None:
-        from squeeze.prune.tensor import dense_of
+        from squeeze.checkpoint.sparse import dense_of
 
         sides = dense_of(weight.adapters.left), dense_of(weight.adapters.right)
         adapters = sides[0].to(device, dtype), sides[1].to(device, dtype)
@@ -159,10 +159,10 @@ def prepare(weight: SparseTensor, dtype: torch.dtype, device: torch.device) -> R
 
 
 def choose(runtime: Runtime, rows: int) -> str:
-    """ "dense", "kernel" or "structured": the one that model/advise.py's constants of the device say is fastest."""
+    """ "dense", "kernel" or "structured": the one that recipes/advise.py's constants of the device say is fastest."""
     if runtime.packed is None:
         return "dense"
-    from squeeze.model.advise import constants_of, fastest
+    from squeeze.recipes.advise import constants_of, fastest
 
     bits = 4 if runtime.packed.scales is not None else 16
     constants = constants_of(torch.cuda.get_device_name(runtime.device))

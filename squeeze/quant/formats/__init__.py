@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.formats.compressed_tensors import CompressedTensorsFormat
 from squeeze.quant.formats.gptq import GPTQFormat
 from squeeze.quant.formats.own import METHOD, SqueezeFormat
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
-from squeeze.quant.tensor import QuantizedTensor
 
 if TYPE_CHECKING:
     from squeeze.quant.formats.reading import Checkpoint

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import torch
 
+from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.formats.spec import QuantizationSpec
-from squeeze.quant.tensor import QuantizedTensor
 
 
 def only_integers(format: str, spec: QuantizationSpec) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from squeeze.checkpoint import bits as packing
+from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
-from squeeze.quant.formats import bits as packing
 from squeeze.quant.formats.common import expect, group_size_of, scales_as, take, torch_dtype
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
-from squeeze.quant.tensor import QuantizedTensor
 
 METHOD = "squeeze-quantized"  # of the quantization_config
 _VERSION = 1

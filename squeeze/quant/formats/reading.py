@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import safe_open
 
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.packing import folder as packed_folder
-from squeeze.packing import tensorfile
 from squeeze.packing.load import load
 from squeeze.quant.formats import Format, format_of
 from squeeze.quant.formats.common import torch_dtype
 from squeeze.quant.formats.spec import QuantizationSpec
-from squeeze.quant.tensor import QuantizedTensor
 
 if TYPE_CHECKING:
-    from squeeze.model import checkpoint as model
-    from squeeze.model.densify import Stored
+    from squeeze.checkpoint import checkpoint as model
+    from squeeze.recipes.densify import Stored
 
 __all__ = ["Checkpoint", "open_checkpoint", "stored"]
 
@@ -106,7 +106,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 def stored(checkpoint: "model.Checkpoint") -> "Stored | None":
     """The quantised weights of a folder; None where it is not quantised. Raises FormatError for an unknown format."""
-    from squeeze.model.densify import Stored
+    from squeeze.recipes.densify import Stored
 
     if not isinstance(checkpoint.config.get("quantization_config"), dict):
         return None

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
-from squeeze.quant.tensor import QuantizedTensor
 
 __all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec"]
 

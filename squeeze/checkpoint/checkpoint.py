@@ -1,0 +1,203 @@
+"""Checkpoints as folders of safetensors: tensors by name in, shards and an index out, few in memory at a time.
+
+What the tensors mean to a network is network.py's.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.errors import FormatError, SqueezeError
+
+__all__ = ["Checkpoint", "Parts", "copy_other_files", "saved"]
+
+MAX_SHARD = 4 << 30  # bytes
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+_PIECE = 1 << 24
+_WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf", ".h5")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model's folder, every header of which has been checked."""
+
+    folder: Path
+    files: dict[str, tensorfile.TensorFile]  # by the name of each tensor
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Checkpoint":
+        """Raises FormatError where the folder is not a whole checkpoint in safetensors."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise FormatError(f"{folder}: not a folder of a model; `squeeze import` makes one of a GGUF file")
+        if not (folder / "config.json").is_file():
+            raise FormatError(f"{folder}: not a model's folder: it has no config.json")
+        index = folder / INDEX
+        if (folder / WEIGHTS).is_file():
+            names = [WEIGHTS]
+        elif index.is_file():
+            names = sorted(set(_json(index).get("weight_map", {}).values()))
+        else:
+            raise FormatError(f"{folder}: has neither {WEIGHTS} nor {INDEX}")
+        files: dict[str, tensorfile.TensorFile] = {}
+        for name in names:
+            if not (folder / name).is_file():
+                raise FormatError(f"{folder}: the shard {name} is missing")
+            try:
+                file = tensorfile.read(folder / name)
+            except FormatError as error:
+                raise type(error)(f"{folder / name}: {error}") from None
+            files |= dict.fromkeys(file.by_name, file)
+        if index.is_file() and (missing := set(_json(index).get("weight_map", {})) - set(files)):
+            raise FormatError(f"{index}: tensor {min(missing)!r} is in no shard")
+        return cls(folder, files)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return _json(self.folder / "config.json")
+
+    def info(self, name: str) -> tensorfile.Tensor:
+        return self.files[name].by_name[name]
+
+    def bytes_of(self, names: Iterable[str]) -> int:
+        return sum(self.info(name).size for name in names)
+
+    def float_type(self) -> torch.dtype:
+        """The type of most of the weights. Raises SqueezeError where they are not of floats."""
+        sizes: dict[str, int] = {}
+        for name in self.files:
+            info = self.info(name)
+            sizes[info.dtype] = sizes.get(info.dtype, 0) + info.size
+        found = _FLOATS.get(max(sizes, key=lambda dtype: sizes[dtype]))
+        if found is None:
+            raise SqueezeError(f"{self.folder}: most of its tensors are not of floats")
+        return found
+
+    def load(
+        self, names: Iterable[str], device: torch.device | str = "cpu", strict: bool = True
+    ) -> dict[str, torch.Tensor]:
+        """Tensors in their own types. strict: raises FormatError where one is not of floats, or not all finite."""
+        loaded: dict[str, torch.Tensor] = {}
+        by_file: dict[Path, list[str]] = {}
+        for name in names:
+            if strict and (dtype := self.info(name).dtype) not in _FLOATS:
+                raise FormatError(f"{self.folder}: tensor {name!r} is of type {dtype}; bf16, fp16 and fp32 are taken")
+            by_file.setdefault(self.files[name].path, []).append(name)
+        for path, wanted in by_file.items():
+            with safe_open(path, framework="pt", device=str(device)) as file:  # type: ignore[no-untyped-call]
+                for name in wanted:
+                    tensor: torch.Tensor = file.get_tensor(name)
+                    if strict and not torch.isfinite(tensor).all():
+                        raise FormatError(f"{self.folder}: tensor {name!r} has values that are not finite")
+                    loaded[name] = tensor
+        return loaded
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError):
+        raise FormatError(f"{path}: is not JSON") from None
+    if not isinstance(found, dict):
+        raise FormatError(f"{path}: is not a JSON object")
+    return found
+
+
+@contextmanager
+def saved(model: nn.Module, beside: Path) -> Iterator[Path]:
+    """A model of transformers as a folder, for as long as it takes, on the disk of `beside`."""
+    with tempfile.TemporaryDirectory(dir=beside.absolute().parent) as made:
+        model.save_pretrained(made)  # type: ignore[operator]
+        yield Path(made)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Output in the making: one file for each part that is done, which a stopped run finds again."""
+
+    folder: Path
+
+    def path(self, part: str) -> Path:
+        return self.folder / f"{part}.part"
+
+    def done(self, part: str) -> bool:
+        return self.path(part).is_file()
+
+    def put(self, part: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write a part in one step."""
+        unfinished = self.path(part).with_suffix(".unfinished")
+        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, unfinished)
+        unfinished.replace(self.path(part))
+
+    def join(self, parts: Iterable[str], folder: Path, max_shard: int = MAX_SHARD) -> int:
+        """Join parts to shards of at most `max_shard` bytes (or one part) and an index; the bytes of all tensors."""
+        shards: list[list[tensorfile.TensorFile]] = []
+        room = -1
+        for part in parts:
+            file = tensorfile.read(self.path(part))
+            size = file.size - len(file.header)
+            if size > room or not shards:
+                shards.append([])
+                room = max_shard
+            shards[-1].append(file)
+            room -= size
+        if len(shards) == 1:
+            return _concatenate(shards[0], folder / WEIGHTS)
+        places: dict[str, str] = {}
+        total = 0
+        for number, files in enumerate(shards, 1):
+            name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+            total += _concatenate(files, folder / name)
+            places |= {tensor: name for file in files for tensor in file.by_name}
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+        return total
+
+
+def _concatenate(files: list[tensorfile.TensorFile], target: Path) -> int:
+    """One safetensors file of the tensors of several, without decoding them."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for file in files:
+        for tensor in file.tensors:
+            offsets = [at, at + tensor.size]
+            entries[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": offsets}
+            at += tensor.size
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    with target.open("wb") as sink:
+        sink.write(len(header).to_bytes(8, "little") + header)
+        for file in files:
+            for piece in _payload(file):
+                sink.write(piece)
+        sink.flush()
+        os.fsync(sink.fileno())
+    return at
+
+
+def _payload(file: tensorfile.TensorFile) -> Iterator[bytes]:
+    with file.path.open("rb") as source:
+        source.seek(len(file.header))
+        while piece := source.read(_PIECE):
+            yield piece
+
+
+def copy_other_files(source: Path, target: Path) -> None:
+    """Copy what a model's folder holds besides weights (tokenizer, generation settings, licence)."""
+    for path in sorted(source.iterdir()):
+        if path.is_file() and not path.name.endswith(_WEIGHT_FILES) and not path.name.startswith("."):
+            shutil.copyfile(path, target / path.name)

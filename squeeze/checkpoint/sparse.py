@@ -1,0 +1,83 @@
+"""A pruned weight matrix: what every method returns and every format stores."""
+
+from dataclasses import dataclass
+from math import comb, log2
+
+import torch
+
+from squeeze.checkpoint.pattern import Pattern
+from squeeze.checkpoint.quantized import QuantizedTensor
+
+__all__ = ["Adapters", "SparseTensor", "dense_of"]
+
+Values = torch.Tensor | QuantizedTensor
+
+
+def dense_of(values: Values) -> torch.Tensor:
+    """float32, what floats or codes stand for."""
+    return values.dequantize() if isinstance(values, QuantizedTensor) else values.to(torch.float32)
+
+
+def _bits(values: Values) -> int:
+    return values.stored_bits if isinstance(values, QuantizedTensor) else 8 * values.nbytes
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """A low-rank addition left^T @ right: [R, O] and [R, I], both as floats or quantised along their rows."""
+
+    left: Values
+    right: Values
+
+    def dense(self) -> torch.Tensor:
+        """float32 [O, I]."""
+        return dense_of(self.left).T @ dense_of(self.right)
+
+    @property
+    def stored_bits(self) -> int:
+        return _bits(self.left) + _bits(self.right)
+
+
+@dataclass(frozen=True)
+class SparseTensor:
+    """A weight [O, I]. values: floats in the dtype in which they are stored, or codes on a grid; those outside the mask
+    count for nothing. mask: bool [O, I], which hold to the pattern. adapters: what is added to it (SLiM)."""
+
+    values: Values
+    mask: torch.Tensor
+    pattern: Pattern
+    adapters: Adapters | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(O, I)."""
+        return self.mask.shape[0], self.mask.shape[1]
+
+    def sparse(self) -> torch.Tensor:
+        """float32 [O, I] without the adapters: 0 outside the mask."""
+        return dense_of(self.values).masked_fill(~self.mask, 0.0)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """[O, I], with the adapters, rounded once to `dtype`."""
+        weight = self.sparse()
+        return (weight if self.adapters is None else weight + self.adapters.dense()).to(dtype)
+
+    @property
+    def stored_bits(self) -> int:
+        """Of the values kept, their grid, the mask and the adapters, before any of it is entropy-coded."""
+        count = self.mask.numel()
+        kept = int(self.mask.sum())
+        if isinstance(self.values, QuantizedTensor):
+            values = self.values.stored_bits - self.values.bits * (count - kept)
+        else:
+            values = 8 * self.values.element_size() * kept
+        return values + round(self._mask_bits()) + (self.adapters.stored_bits if self.adapters else 0)
+
+    def _mask_bits(self) -> float:
+        """log2 of the number of masks."""
+        pattern, count = self.pattern, self.mask.numel()
+        if pattern.of:
+            return count / pattern.of * log2(comb(pattern.of, pattern.kept))
+        units = count / pattern.unit
+        p = pattern.removed
+        return units * -(p * log2(p) + (1 - p) * log2(1 - p)) if 0 < p < 1 else 0.0

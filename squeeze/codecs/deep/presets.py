@@ -1,0 +1,207 @@
+"""What levels 4 to 6 mean: the contexts of each kind of content, and the sizes of mixers and state-space model.
+
+The tables here are part of the format, as those of levels.py are. A context is
+two registers (bitmodels/surroundings.py), a mask on the first, and a mask on
+the last eight bytes.
+"""
+
+from collections.abc import Iterable
+
+from squeeze.codecs.bitmodels import surroundings as around
+from squeeze.codecs.bitmodels.ssm_arrays import Sizes
+from squeeze.codecs.stream.levels import DeepPreset
+
+Context = tuple[int, int, int, int]
+_ALL = (1 << 64) - 1
+
+
+def _order(n: int) -> Context:
+    if n <= 8:
+        return (around.NONE, 0, around.NONE, (1 << 8 * n) - 1)
+    return (around.OLDER, (1 << 8 * (n - 8)) - 1, around.NONE, _ALL)
+
+
+def _pair(first: int, second: int = around.NONE, history: int = 0, mask: int = _ALL) -> Context:
+    return (first, mask, second, history)
+
+
+# The third and fourth context of every table also choose weight sets, so they are orders 2 and 3.
+_ORDERS = tuple(map(_order, range(5)))
+_WORDS = {
+    "word": _pair(around.WORD),
+    "word and the one before": _pair(around.WORD, around.WORD_1),
+    "word and the second before": _pair(around.WORD, around.WORD_2),
+    "word and two before": _pair(around.WORD, around.PAIR),
+    "word and byte": _pair(around.WORD, history=0xFF),
+    "word and the third before": _pair(around.WORD, around.WORD_3),
+}
+_FOLLOWED = {
+    "what followed the byte": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF),
+    "what followed two bytes": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF0000),
+    "what followed three bytes": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF00000000),
+}
+_EXPECTED = {"match and byte": _pair(around.MATCH, history=0xFF, mask=0xFFFF)}
+_TWO_MATCHES = {"two matches": _pair(around.MATCH, mask=0x3FFFFF)}
+_OPEN = 0xFF00FF  # of BRACKET: the innermost bracket that is open, and the one outside it
+TEXT = {
+    **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8, 12)},
+    **_WORDS,
+    **_FOLLOWED,
+    "classes of twelve bytes": _pair(around.CLASSES, mask=0xFFFFFFFFFFFF),
+    "line above": _pair(around.LINE, mask=0xFF0000FF),
+    "letters only": _pair(around.LETTERS, mask=0xFFFFFFFFFF),
+    "tag and word": _pair(around.TAG, around.WORD),
+    "outline of the line": _pair(around.OUTLINE, history=0xFF),
+    "head of the line and word": _pair(around.LINE_HEAD, around.WORD),
+    "bracket": _pair(around.BRACKET, history=0xFFFF, mask=0xFFFF),
+    "brackets and byte": _pair(around.BRACKET, history=0xFF, mask=_OPEN),
+    "brackets and tag": _pair(around.BRACKET, around.TAG, mask=_OPEN),
+    "brackets and head of the line": _pair(around.BRACKET, around.LINE_HEAD, mask=_OPEN),
+    "brackets and outline of the line": _pair(around.BRACKET, around.OUTLINE, mask=_OPEN),
+    "column and classes of two bytes": _pair(around.LINE, history=0xE0E0, mask=0xFF0000),
+    "classes of four bytes and the word before": _pair(around.CLASSES, around.WORD_1, mask=0xFFFF),
+    "bytes 2 and 3": (around.NONE, 0, around.NONE, 0xFFFF00),
+    **_EXPECTED,
+}
+_SPARSE = {
+    "bytes 2 and 3": (around.NONE, 0, around.NONE, 0xFFFF00),
+    "bytes 1 and 3": (around.NONE, 0, around.NONE, 0xFF00FF),
+    "bytes 2 to 4": (around.NONE, 0, around.NONE, 0xFFFFFF00),
+    "bytes 3 and 4": (around.NONE, 0, around.NONE, 0xFFFF0000),
+    "high halves": (around.NONE, 0, around.NONE, 0xF0F0F0FF),
+    "byte 4 in fours": (around.POSITION, 3, around.NONE, 0xFF000000),
+    "byte 1 in fours": (around.POSITION, 3, around.NONE, 0xFF),
+}
+OTHER = {
+    **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8)},
+    "word": _pair(around.WORD),
+    **_FOLLOWED,
+    **_SPARSE,
+    "instructions": _pair(around.OPCODES, mask=0xFFFFFF),
+    "instructions and byte": _pair(around.OPCODES, history=0xFF, mask=0xFFFF),
+    "bytes 5 to 8": (around.NONE, 0, around.NONE, 0xFFFFFFFF00000000),
+    "byte 3": (around.NONE, 0, around.NONE, 0xFF0000),
+    "two bytes in eights": _pair(around.POSITION, history=0xFFFF, mask=7),
+    "two bytes in sixteens": _pair(around.POSITION, history=0xFFFF, mask=15),
+    "operand, instruction and byte": _pair(around.OPCODES, around.SKIP, history=0xFF, mask=0xFF),
+    **_EXPECTED,
+    **_TWO_MATCHES,
+}
+TABLE = {
+    **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 6, 8)},
+    **_FOLLOWED,
+    **{name: _SPARSE[name] for name in ("bytes 2 and 3", "bytes 1 and 3", "high halves")},
+    "two above and column": _pair(around.RECORD, mask=0xFFFFFFFF),
+    "above and column": _pair(around.RECORD, mask=0xFFFF00FF),
+    "column": _pair(around.RECORD, mask=0xFFFF0000),
+    "two above": _pair(around.RECORD, mask=0xFFFF),
+    "above and byte": _pair(around.RECORD, history=0xFF, mask=0xFF),
+    "above and two bytes": _pair(around.RECORD, history=0xFFFF, mask=0xFF),
+    "column and byte": _pair(around.RECORD, history=0xFF, mask=0xFFFF0000),
+    "column and two bytes": _pair(around.RECORD, history=0xFFFF, mask=0xFFFF0000),
+    "three above": _pair(around.RECORD, mask=0xFF0000FFFF),
+    "above, column and byte": _pair(around.RECORD, history=0xFF, mask=0xFFFF00FF),
+    **_EXPECTED,
+    **_TWO_MATCHES,
+}
+MORE_TEXT = {  # at level 6: each brings little
+    "two words before and byte": _pair(around.PAIR, history=0xFF),
+    "word before and byte": _pair(around.WORD_1, history=0xFF),
+    "word before, word and two bytes": _pair(around.WORD, around.WORD_1, history=0xFFFF),
+    "two words before, word and byte": _pair(around.WORD, around.PAIR, history=0xFF),
+    "length of the word and the one before": _pair(around.WORD_LENGTH, around.WORD_1),
+    "four letters": _pair(around.LETTERS, mask=0xFFFFFFFF),
+    "seven letters": _pair(around.LETTERS, mask=0xFFFFFFFFFFFFFF),
+    "line above and word": _pair(around.LINE, around.WORD, mask=0xFFFF),
+    "column and byte": _pair(around.LINE, history=0xFF, mask=0xFF0000),
+    "bracket and word": _pair(around.BRACKET, around.WORD, mask=0xFF),
+    "classes of eight bytes and byte": _pair(around.CLASSES, history=0xFF, mask=0xFFFFFFFF),
+    "classes of six bytes and word": _pair(around.CLASSES, around.WORD, mask=0xFFFFFF),
+    "classes of eight bytes and two": _pair(around.CLASSES, history=0xFFFF, mask=0xFFFFFFFF),
+    "three letters and the word before": _pair(around.LETTERS, around.WORD_1, mask=0xFFFFFF),
+    "outline of the line and word": _pair(around.OUTLINE, around.WORD),
+    "match and word": _pair(around.MATCH, around.WORD, mask=0x1FFF),
+    "head of the line and two bytes": _pair(around.LINE_HEAD, history=0xFFFF),
+    "three words before": _pair(around.WORD_3, around.PAIR),
+    "second and third word before and two bytes": _pair(around.WORD_2, around.WORD_3, history=0xFFFF),
+    "classes of four bytes and the second word before": _pair(around.CLASSES, around.WORD_2, mask=0xFFFF),
+    "classes of sixteen bytes": _pair(around.CLASSES),
+    "column and length of the word": _pair(around.LINE, around.WORD_LENGTH, mask=0xFF0000),
+    "lengths of the word and the line above, column": _pair(around.LINE, around.WORD_LENGTH, mask=0xFF00FF0000),
+    "brackets and two bytes": _pair(around.BRACKET, history=0xFFFF, mask=_OPEN),
+    "bracket and the word before": _pair(around.BRACKET, around.WORD_1, mask=0xFF),
+    "bytes in the bracket and length of the word": _pair(around.BRACKET, around.WORD_LENGTH, mask=0xFFFF),
+}
+MORE_OTHER = {
+    "high halves of six bytes": (around.NONE, 0, around.NONE, 0xF0F0F0F0F0F0),
+    "bytes 3 to 6": (around.NONE, 0, around.NONE, 0xFFFFFFFF0000),
+    "place in eights": _pair(around.POSITION, mask=7),
+    "byte 8 in eights": _pair(around.POSITION, history=0xFF << 56, mask=7),
+    "byte 8 in sixteens": _pair(around.POSITION, history=0xFF << 56, mask=15),
+    "classes of twelve bytes": TEXT["classes of twelve bytes"],
+}
+MORE_TABLE = {
+    "order 5": _order(5),
+    "above and its neighbours": _pair(around.RECORD, mask=0xFFFF00000000FF),
+    "above and the bits around": _pair(around.RECORD, history=0x0F, mask=0xF00F00000000FF),
+    "above and match": _pair(around.RECORD, around.MATCH, mask=0xFF),
+    "classes of twelve bytes": TEXT["classes of twelve bytes"],
+}
+CONTEXTS = {"text": TEXT, "executable": OTHER, "table": TABLE, "other": OTHER}
+MORE = {"text": MORE_TEXT, "executable": MORE_OTHER, "table": MORE_TABLE, "other": MORE_OTHER}  # at level 6
+
+_FAST = {
+    "text": (
+        *("order 1", "order 2", "order 3", "order 4", "order 6", "word", "word and the one before"),
+        *("word and the second before", "classes of twelve bytes", "outline of the line", "match and byte"),
+        *("brackets and byte", "brackets and tag", "column and classes of two bytes"),
+    ),
+    "other": (
+        *("order 1", "order 2", "order 3", "order 4", "order 6", "what followed two bytes", "bytes 2 and 3"),
+        *("bytes 1 and 3", "byte 4 in fours", "bytes 2 to 4", "match and byte"),
+        *("byte 3", "two bytes in sixteens", "two matches"),
+    ),
+    "table": (
+        *("order 1", "order 2", "order 3", "order 4", "bytes 1 and 3", "two above and column", "above and column"),
+        *("two above", "above and byte", "column and byte", "match and byte", "order 8", "two matches"),
+    ),
+}
+_FAST["executable"] = _FAST["other"]
+
+_RATES = (0.002, 0.015, 0.01, 0.002)
+_SELECTORS = {5: 10, 6: 14}
+_SMALL = Sizes(width=16, inner=32, chunk=16, last_rate=0.001)
+_LARGE = Sizes(width=64, inner=128, chunk=16, last_rate=0.001)
+
+
+GROUPS = 3  # of contexts: histories, words, all else
+_OF_WORDS = {around.WORD, around.WORD_1, around.WORD_2, around.WORD_3, around.PAIR, around.LETTERS, around.WORD_LENGTH}
+
+
+def group_of(context: Context) -> int:
+    """The group whose means a context counts for; those of a group are neighbours in a preset."""
+    registers = {context[0], context[2]} - {around.NONE, around.OLDER}
+    if not registers:
+        return 0
+    return 1 if registers <= _OF_WORDS else 2
+
+
+def preset(level: int, kind: str) -> DeepPreset:
+    """The models of a level from 4 to 6 for a kind of content."""
+    table = CONTEXTS[kind]
+    if level == 4:
+        contexts = (table[name] for name in _FAST[kind])
+        return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES, None)
+    buckets = 14 << 18  # 672 MiB: with all else less than 1 GiB
+    if level == 5 and kind == "text":  # where what followed brings least
+        table = {name: context for name, context in table.items() if name not in _FOLLOWED}
+    if level == 6:
+        table = table | MORE[kind]
+        if kind == "text":
+            buckets = 13 << 18  # 624 MiB: with all else less than 1 GiB
+    sizes = _LARGE if level == 6 and kind != "table" else _SMALL  # in tables the smaller one learns more
+    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, sizes)
+
+
+def _grouped(contexts: Iterable[Context]) -> tuple[Context, ...]:
+    return tuple(sorted(contexts, key=group_of))

@@ -1,0 +1,225 @@
+"""The index at the end of a stream, and what is known of a whole .sqz file without decoding it.
+
+docs/format.md specifies it; headers and blocks are container.py's.
+"""
+
+import io
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
+
+from squeeze.codecs.stream.container import (
+    CODECS,
+    CUT,
+    END,
+    END_MARK,
+    MAX_BLOCK,
+    STORED,
+    BlockHeader,
+    check16,
+    read_block_header,
+    read_content,
+    read_exactly,
+    read_header,
+    read_short_block_header,
+    read_varint,
+    varint,
+)
+from squeeze.errors import DamagedError, FormatError, TruncatedError
+
+MAX_INDEX = 1 << 28
+_FOOTER = 8
+_LEAST_BLOCK = 12  # bytes of the smallest block header
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where one block lies, and what is in it."""
+
+    kind: int
+    content: str  # "text", "executable", "table 16", "other", "stored"
+    raw_offset: int
+    raw_length: int
+    coded_offset: int  # of the block's header
+    coded_length: int  # with the header
+    payload_length: int
+    checksum: int  # XXH3-64 of the raw bytes; in a short stream its lower half
+
+    @property
+    def codec(self) -> str:
+        return CODECS[self.kind]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One complete .sqz stream: a file is one or several of them."""
+
+    header: dict
+    short: bool
+    blocks: list[Block]
+    offset: int
+    coded_size: int
+    raw_size: int
+    checksum: int  # XXH3-64 of the raw bytes
+
+
+@dataclass
+class Index:
+    """What stands at the end of a stream: sizes of the header and of each block, and the checksum of it all."""
+
+    header_size: int
+    entries: list[tuple[int, int]] = field(default_factory=list)  # (raw length, coded length with header)
+    checksum: int = 0
+
+
+def index_bytes(index: Index) -> bytes:
+    body = bytes([END]) + varint(index.header_size)
+    body += b"".join(varint(raw) + varint(coded) for raw, coded in index.entries)
+    body += index.checksum.to_bytes(8, "little")
+    tail = len(body).to_bytes(4, "little")
+    return body + check16(body + tail) + tail + END_MARK
+
+
+def _parse_index(body: bytes) -> Index:
+    file = io.BytesIO(body[1:-8])
+    index = Index(read_varint(file)[0], checksum=int.from_bytes(body[-8:], "little"))
+    while file.tell() < len(body) - 9:
+        raw, _ = read_varint(file)
+        coded, _ = read_varint(file)
+        if coded < _LEAST_BLOCK or raw > max(MAX_BLOCK, coded):
+            raise DamagedError("the index is damaged: a block's lengths are impossible")
+        index.entries.append((raw, coded))
+    return index
+
+
+def read_following_index(file: BinaryIO, written: Index) -> None:
+    """Read the index after its tag, in a stream read from the front; it must agree with what was read."""
+    expected = index_bytes(written)
+    found = read_exactly(file, len(expected) - 1)
+    if found[-2:] != END_MARK or found[:-2] != expected[1:-2]:
+        raise DamagedError("the index does not agree with the blocks: the file is damaged")
+
+
+def read_index_before(file: BinaryIO, end: int) -> tuple[Index, int]:
+    """The index of the stream that ends at offset `end`, and where that stream starts."""
+    if end < _FOOTER:
+        raise TruncatedError(CUT)
+    file.seek(end - _FOOTER)
+    footer = read_exactly(file, _FOOTER)
+    if footer[-2:] != END_MARK:
+        raise TruncatedError("the end mark is missing: the file was cut off, or something was added to it")
+    length = int.from_bytes(footer[2:6], "little")
+    if not 10 <= length <= min(end - _FOOTER, MAX_INDEX):
+        raise DamagedError("the index's length is impossible: the file is damaged")
+    file.seek(end - _FOOTER - length)
+    body = read_exactly(file, length)
+    if check16(body + footer[2:6]) != footer[:2] or body[0] != END:
+        raise DamagedError("the index is damaged: its checksum differs")
+    index = _parse_index(body)
+    start = end - _FOOTER - length - index.header_size - sum(coded for _, coded in index.entries)
+    if start < 0:
+        raise DamagedError("the index does not agree with the file's length: the file is damaged")
+    return index, start
+
+
+def read_index(file: BinaryIO) -> list[Stream]:
+    """Every stream of a seekable .sqz file, without decoding: from the indexes, or from the front where there are
+    short streams, which have none."""
+    end = file.seek(0, io.SEEK_END)
+    if end == 0:
+        raise FormatError("not a .sqz file: it is empty")
+    file.seek(0)
+    first = read_header(file)  # a file that is not .sqz is named as such, whatever its end
+    if first is not None and first.short:
+        return _with_raw_offsets(_streams_from_front(file, end))
+    try:
+        return _with_raw_offsets(_streams_from_end(file, end))
+    except FormatError as error:
+        try:
+            streams = _streams_from_front(file, end)
+        except FormatError:
+            streams = []
+        if not any(stream.short for stream in streams):
+            raise error from None
+        return _with_raw_offsets(streams)
+
+
+def _streams_from_end(file: BinaryIO, end: int) -> list[Stream]:
+    streams: list[Stream] = []
+    while end:
+        index, start = read_index_before(file, end)
+        streams.append(_stream(file, index, start, end))
+        end = start
+    return streams[::-1]
+
+
+def _streams_from_front(file: BinaryIO, end: int) -> list[Stream]:
+    streams, start = [], 0
+    while start < end:
+        file.seek(start)
+        found = read_header(file)
+        assert found is not None
+        if found.short:
+            header = read_short_block_header(file)
+            block = _block(header, "stored" if header.kind == STORED else "prior", 0, start + found.size)
+            finish = block.coded_offset + block.coded_length
+            stream = Stream(found.fields, True, [block], start, finish - start, header.raw_length, header.checksum)
+        else:
+            index = _walk_blocks(file, found.size, end)
+            stream = _stream(file, index, start, file.tell())
+            finish = start + stream.coded_size
+        if finish > end:
+            raise TruncatedError(CUT)
+        streams.append(stream)
+        start = finish
+    return streams
+
+
+def _walk_blocks(file: BinaryIO, header_size: int, end: int) -> Index:
+    """The index of the stream whose header was just read, from its block headers; leaves the file at its end."""
+    index = Index(header_size)
+    while (header := read_block_header(file)) is not None:
+        if header.payload_length > end - file.tell():
+            raise TruncatedError(CUT)
+        index.entries.append((header.raw_length, header.size + header.payload_length))
+        file.seek(header.payload_length, io.SEEK_CUR)
+    length = len(index_bytes(index))
+    body = bytes([END]) + read_exactly(file, length - 1)
+    index.checksum = int.from_bytes(body[-_FOOTER - 8 : -_FOOTER], "little")
+    if index_bytes(index) != body:
+        raise DamagedError("the index does not agree with the blocks: the file is damaged")
+    return index
+
+
+def _block(header: BlockHeader, content: str, raw_offset: int, offset: int) -> Block:
+    length = header.size + header.payload_length
+    return Block(
+        header.kind, content, raw_offset, header.raw_length, offset, length, header.payload_length, header.checksum
+    )
+
+
+def _stream(file: BinaryIO, index: Index, start: int, end: int) -> Stream:
+    file.seek(start)
+    found = read_header(file)
+    if found is None or found.short or found.size != index.header_size:
+        raise DamagedError("the index does not agree with the header: the file is damaged")
+    blocks, offset, raw_offset = [], start + index.header_size, 0
+    for raw, coded in index.entries:
+        file.seek(offset)
+        header = read_block_header(file)
+        if header is None or header.raw_length != raw or header.size + header.payload_length != coded:
+            raise DamagedError("the index does not agree with the blocks: the file is damaged")
+        content = "stored" if header.kind == STORED else str(read_content(file)[0])
+        blocks.append(_block(header, content, raw_offset, offset))
+        offset += coded
+        raw_offset += raw
+    return Stream(found.fields, False, blocks, start, end - start, raw_offset, index.checksum)
+
+
+def _with_raw_offsets(streams: list[Stream]) -> list[Stream]:
+    """Raw offsets counted from the start of the file rather than of each stream."""
+    placed, before = [], 0
+    for stream in streams:
+        blocks = [replace(block, raw_offset=block.raw_offset + before) for block in stream.blocks]
+        placed.append(replace(stream, blocks=blocks))
+        before += stream.raw_size
+    return placed

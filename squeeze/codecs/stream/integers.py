@@ -1,0 +1,101 @@
+"""Coding a matrix of small integers: what a prior has learned, as differences from where models begin without one.
+
+A value is its number of binary digits, in unary, then its sign and the digits
+below the highest. The probabilities of the first adapt to the values to the
+left and above, those of the sign and of the two digits after the highest to
+the number of digits; all further digits are even.
+"""
+
+import numpy as np
+
+from squeeze.codecs.bitmodels import coder as arithmetic
+from squeeze.codecs.bitmodels.histories import learn
+from squeeze.numerics.jit import inline, kernel
+
+MAX_DIGITS = 40
+_CLASSES = 8  # of the neighbours' numbers of digits
+_NUMBERS = MAX_DIGITS + 1  # of digits, 0 among them
+_SIGNS = _CLASSES * _CLASSES * _NUMBERS  # where the probabilities of signs begin, after those of numbers of digits
+_LEADING = _SIGNS + _NUMBERS  # and those of the digits after the highest
+_ENTRIES = _LEADING + 4 * _NUMBERS
+_LIMIT = 250  # observations that a probability remembers
+_EVEN = 1 << 31
+
+
+@inline
+def _digits(value):
+    count, rest = 0, abs(value)
+    while rest:
+        count += 1
+        rest >>= 1
+    return count
+
+
+@inline
+def _code_bit(bit, entries, at, coder, coded, decoding):
+    """Code a bit with the adaptive probability `at`; returns it."""
+    probability = np.int64(max(entries[at] >> np.uint32(10), np.uint32(1))) << 10
+    if decoding:
+        bit = arithmetic.decode(probability, coder, coded)
+    else:
+        arithmetic.encode(bit, probability, coder, coded)
+    learn(entries, at, bit, _LIMIT)
+    return bit
+
+
+@inline
+def _code_value(value, context, entries, coder, coded, decoding):
+    digits, count = _digits(value), 0
+    while count < MAX_DIGITS:
+        at = context * _NUMBERS + count
+        if _code_bit(np.int64(digits > count), entries, at, coder, coded, decoding) == 0:
+            break
+        count += 1
+    if count == 0:
+        return np.int64(0)
+    negative = _code_bit(np.int64(value < 0), entries, _SIGNS + count, coder, coded, decoding)
+    magnitude, path = np.int64(1), 1
+    for shift in range(count - 2, -1, -1):
+        bit = (abs(value) >> shift) & 1
+        if path < 4:
+            bit = _code_bit(bit, entries, _LEADING + count * 4 + path, coder, coded, decoding)
+            path = 2 * path + bit
+        elif decoding:
+            bit = arithmetic.decode(_EVEN, coder, coded)
+        else:
+            arithmetic.encode(bit, _EVEN, coder, coded)
+        magnitude = 2 * magnitude + bit
+    return -magnitude if negative else magnitude
+
+
+@kernel
+def _code(values, entries, coder, coded, decoding):
+    """Code int64 `values` [R, C] row by row, in either direction."""
+    for r in range(values.shape[0]):
+        left = 0
+        for c in range(values.shape[1]):
+            above = _digits(values[r - 1, c]) if r else 0
+            context = min(left, _CLASSES - 1) * _CLASSES + min(above, _CLASSES - 1)
+            values[r, c] = _code_value(values[r, c], context, entries, coder, coded, decoding)
+            left = _digits(values[r, c])
+
+
+def encode(values: np.ndarray) -> bytes:
+    """The coded form of an integer matrix, whose magnitudes are below 2^40."""
+    values = np.array(values, np.int64)
+    coded, coder = np.zeros(values.size * 12 + 64, np.uint8), np.zeros(3, np.uint64)
+    arithmetic.start_encoder(coder)
+    _code(values, np.full(_ENTRIES, _EVEN, np.uint32), coder, coded, False)
+    return coded[: arithmetic.finish_encoder(coder, coded)].tobytes()
+
+
+def decode(payload: bytes, shape: tuple[int, int]) -> np.ndarray:
+    """The int64 matrix that `payload` was coded from; any payload gives some matrix."""
+    values, coded, coder = (
+        np.zeros(shape, np.int64),
+        np.frombuffer(bytearray(payload), np.uint8),
+        np.zeros(3, np.uint64),
+    )
+    arithmetic.start_decoder(coder, coded)
+    _code(values, np.full(_ENTRIES, _EVEN, np.uint32), coder, coded, True)
+    return values

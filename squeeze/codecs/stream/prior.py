@@ -1,0 +1,232 @@
+"""A prior: what sample files taught the models of levels 4 to 6, and its file. docs/format.md specifies the file.
+
+Learned numbers are kept as the difference, in steps of a fixed size, from
+where models begin without a prior, and coded by bitmodels/integers.py. So what
+was not learned costs next to nothing. training.py makes priors.
+"""
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from squeeze.codecs import bytewise
+from squeeze.codecs.bitmodels import mixer, ssm_arrays
+from squeeze.codecs.deep import learned
+from squeeze.codecs.deep.arrays import build_model
+from squeeze.codecs.deep.learned import Learned, Start
+from squeeze.codecs.stream import container, integers, levels
+from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.levels import DeepPreset
+from squeeze.errors import PriorError, SqueezeError
+
+MAGIC = b"\xf5SP"
+VERSION = 1
+SUFFIX = ".sqzp"
+MAX_FILE = 1 << 24
+MAX_TEXT = 1 << 20
+_TEXT_LEVEL = 1  # its models code the text
+_FIELDS = {"level", "numerics", "content", "record", "text", "rows", "apm_rows", "ssm_steps", "ssm_second", "parts"}
+_COUNT = 1023  # mask of an adaptive map's count; the 22 bits above are its probability, of which 12 are kept
+_STEP = np.float32(1 / 64)  # of weights
+_FINAL_STEP = np.float32(1 / 1024)  # of the last mixers' weights
+_MOST_VISITS = 255
+_LEAST_SECOND = 100  # binary places of Adam's mean of squared gradients
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """What the models of one level know of one kind of content before they see a file. It never changes."""
+
+    level: int
+    content: Content
+    text: np.ndarray  # uint8: is read before each block, as if it stood before it
+    learned: Learned
+    identity: str  # SHA-256 of the file, in hexadecimal digits
+
+    @classmethod
+    def read(cls, path: str | os.PathLike) -> "Prior":
+        """The prior in a file. Raises PriorError where it is none, or is damaged; OSError where it cannot be read."""
+        status = Path(path).stat()
+        return _read(Path(path).absolute(), status.st_mtime_ns, status.st_size)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Prior":
+        """The prior in a file's bytes. Raises PriorError."""
+        header, parts = _parse(data)
+        content = Content(header["content"], header["record"])
+        preset = _preset(header["level"], content)
+        try:
+            text, known = _unpack(header, parts, preset)
+        except (SqueezeError, ValueError, StopIteration) as error:
+            raise PriorError("not a prior that this version can use: train it anew") from error
+        return cls(header["level"], content, text, known, hashlib.sha256(data).hexdigest())
+
+    @cached_property
+    def start(self) -> Start:
+        """What a block's models begin with; the first use reads the text."""
+        return Start(learned.read(self.text, _preset(self.level, self.content), self.content.record), self.learned)
+
+
+def _preset(level: int, content: Content) -> DeepPreset:
+    preset = levels.preset(level, content.kind)
+    assert isinstance(preset, DeepPreset)
+    return preset
+
+
+@lru_cache(2)
+def _read(path: Path, modified: int, size: int) -> Prior:
+    if size > MAX_FILE:
+        raise PriorError("not a prior: the file is too large to be one")
+    return Prior.from_bytes(path.read_bytes())
+
+
+def _parse(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """The header and the coded parts of a prior's file, checked."""
+    if data[: len(MAGIC)] != MAGIC:
+        raise PriorError(f"not a prior: it does not begin with the mark of {SUFFIX} files")
+    if len(data) < len(MAGIC) + 10 or len(data) > MAX_FILE:
+        raise PriorError("the prior is damaged: its length is impossible")
+    if data[len(MAGIC)] != VERSION:
+        raise PriorError(f"the prior's version {data[len(MAGIC)]} is unknown: use a newer squeeze, or train it anew")
+    if xxhash.xxh3_64_intdigest(data[:-8]) != int.from_bytes(data[-8:], "little"):
+        raise PriorError("the prior is damaged: its checksum differs")
+    file = io.BytesIO(data[:-8])
+    file.seek(len(MAGIC) + 1)
+    try:
+        length, _ = container.read_varint(file)
+        header = json.loads(container.read_exactly(file, min(length, container.MAX_HEADER)))
+        _check(header)
+        parts = [container.read_exactly(file, size) for size in header["parts"]]
+        if file.read(1):
+            raise ValueError("more than the parts")
+    except (SqueezeError, ValueError, TypeError, RecursionError) as error:
+        raise PriorError("not a prior that this version can use: train it anew") from error
+    return header, parts
+
+
+def _check(header: Any) -> None:
+    """Raise ValueError where a header asks for what no prior may."""
+    numbers = ("level", "numerics", "record", "text", "rows", "apm_rows", "ssm_steps", "ssm_second")
+    right = (
+        isinstance(header, dict)
+        and set(header) == _FIELDS
+        and all(type(header[name]) is int and 0 <= header[name] < 1 << 40 for name in numbers)
+        and header["numerics"] == container.NUMERICS_VERSION
+        and header["level"] in levels.DEEP
+        and header["content"] in container.KINDS_OF_CONTENT
+        and (header["content"] == "table") == (1 <= header["record"] < container.MAX_RECORD)
+        and header["text"] <= MAX_TEXT
+        and header["ssm_second"] <= _LEAST_SECOND
+        and all(type(size) is int and 0 <= size <= MAX_FILE for size in header["parts"])
+    )
+    if not right:
+        raise ValueError("impossible header")
+
+
+def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned) -> bytes:
+    """A prior's file. What it holds is rounded: use what `Prior.from_bytes` makes of it."""
+    preset = _preset(level, content)
+    coded = bytewise.encode(text, levels.preset(_TEXT_LEVEL, content.kind), content.record)
+    parts = [coded or text.tobytes()]
+    parts += [integers.encode(matrix) for matrix in _matrices(known, preset)]
+    header = {
+        "level": level,
+        "numerics": container.NUMERICS_VERSION,
+        "content": content.kind,
+        "record": content.record,
+        "text": text.size,
+        "rows": known.rows.size,
+        "apm_rows": known.apm_rows.size,
+        "ssm_steps": known.ssm_steps,
+        "ssm_second": min(max(1 - int(np.frexp(known.ssm_second)[1]), 0), _LEAST_SECOND),
+        "parts": [len(part) for part in parts],
+    }
+    described = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
+    body = MAGIC + bytes([VERSION]) + container.varint(len(described)) + described + b"".join(parts)
+    return body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
+
+
+def _gaps(rows: np.ndarray) -> np.ndarray:
+    return np.diff(rows, prepend=-1)[None]
+
+
+def _rows(gaps: np.ndarray, count: int) -> np.ndarray:
+    rows = np.cumsum(gaps[0]) - 1
+    if rows.size and (gaps.min() < 1 or rows[-1] >= count):
+        raise ValueError("impossible row")
+    return rows
+
+
+def _matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
+    """What was learned as integer matrices, in the order of the file."""
+    fresh = build_model(np.zeros(1, np.uint8), preset)
+    yield _gaps(known.rows)
+    yield known.visits.clip(0, _MOST_VISITS)[None]
+    weights = np.rint((known.weights - fresh.weights[0]) / _STEP).astype(np.int64)
+    weights[1:] -= weights[0]
+    yield weights
+    yield _gaps(known.apm_rows)
+    yield (known.apms >> 20).astype(np.int64) - (mixer.fresh_apm(1) >> 20)
+    for name in learned.MAPS:
+        before, after = getattr(fresh, name).reshape(-1, 256), known.whole[name].reshape(-1, 256)
+        yield (after >> 20).astype(np.int64) - (before >> 20)
+        yield (after & _COUNT).astype(np.int64) - (before & _COUNT)
+    yield np.rint((known.whole["finals"] - fresh.finals) / _FINAL_STEP).reshape(-1, fresh.logits.size)
+    if preset.ssm:
+        yield np.rint((known.ssm - ssm_arrays.initial_weights(preset.ssm)) / _STEP).reshape(-1, preset.ssm.width)
+
+
+def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> tuple[np.ndarray, Learned]:
+    """The text and what was learned; ValueError, or a child of SqueezeError, where the parts make no sense."""
+    coded, *matrices = parts
+    text = np.frombuffer(bytearray(coded), np.uint8)
+    if text.size != header["text"]:
+        text = bytewise.decode(coded, header["text"], levels.preset(_TEXT_LEVEL, header["content"]), header["record"])
+    fresh, left = build_model(np.zeros(1, np.uint8), preset), iter(matrices)
+    if not 1 <= header["rows"] <= fresh.visits.size or header["apm_rows"] > fresh.apms.shape[0]:
+        raise ValueError("impossible number of rows")
+
+    def take(rows: int, columns: int) -> np.ndarray:
+        return integers.decode(next(left), (rows, columns))
+
+    rows = _rows(take(1, header["rows"]), fresh.visits.size)
+    visits = take(1, rows.size)[0].clip(0, _MOST_VISITS).astype(np.int32)
+    weights = take(rows.size, fresh.inputs.size)
+    weights[1:] += weights[0]
+    apm_rows = _rows(take(1, header["apm_rows"]), fresh.apms.shape[0])
+    apms = (take(apm_rows.size, mixer.APM_STEPS) << 20) + mixer.fresh_apm(1)
+    whole = {}
+    for name in learned.MAPS:
+        before = getattr(fresh, name).astype(np.int64)
+        probability = (take(before.size // 256, 256).ravel() << 20) + (before & ~_COUNT)
+        count = take(before.size // 256, 256).ravel() + (before & _COUNT)
+        whole[name] = (probability.clip(0, (1 << 32) - 1) & ~_COUNT | count.clip(0, _COUNT)).astype(np.uint32)
+    finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel()
+    whole["finals"] = fresh.finals + finals.astype(np.float32) * _FINAL_STEP
+    known = Learned(
+        rows=rows,
+        visits=visits,
+        weights=fresh.weights[0] + weights.astype(np.float32) * _STEP,
+        apm_rows=apm_rows,
+        apms=apms.clip(0, (1 << 32) - 1).astype(np.uint32),
+        whole=whole,
+        ssm=np.zeros(0, np.float32),
+        ssm_second=np.ldexp(np.float32(1), -header["ssm_second"]),
+        ssm_steps=header["ssm_steps"],
+    )
+    if preset.ssm:
+        width, begun = preset.ssm.width, ssm_arrays.initial_weights(preset.ssm)
+        weights = take(begun.size // width, width).ravel().astype(np.float32)
+        known = known._replace(ssm=begun + weights * _STEP)
+    if next(left, None) is not None:
+        raise ValueError("more parts than there are")
+    return text, known

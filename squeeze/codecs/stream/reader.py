@@ -1,0 +1,127 @@
+"""Random access: a .sqz file as a seekable, read-only file object."""
+
+import io
+import os
+from bisect import bisect_right
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+import xxhash
+
+from squeeze.codecs.stream import container
+from squeeze.codecs.stream.coding import Coded, Coding, decode_block
+from squeeze.codecs.stream.compressor import check_raw
+from squeeze.codecs.stream.index import Block, read_index
+from squeeze.errors import DamagedError
+
+if TYPE_CHECKING:
+    from squeeze.codecs.stream.prior import Prior
+
+
+def open(
+    file: str | os.PathLike | BinaryIO,
+    *,
+    threads: int | None = None,
+    model: Path | None = None,
+    prior: "Prior | str | os.PathLike | None" = None,
+) -> io.BufferedReader:
+    """Open a .sqz file for reading its raw content anywhere.
+
+    `file` is a path or a seekable binary file, which stays open until the
+    result is closed. Only the blocks that are read are decoded, each is checked, and
+    the latest is kept. `prior` is the one that the file was compressed with, if it was. Raises FormatError or its
+    children, and PriorError.
+    """
+    if not isinstance(file, str | os.PathLike):
+        return io.BufferedReader(SqueezeFile(file, threads, model, prior))
+    with ExitStack() as opened:  # closes the file again if it cannot be read
+        source = opened.enter_context(Path(file).open("rb"))
+        reader: io.BufferedReader = io.BufferedReader(SqueezeFile(source, threads, model, prior))
+        opened.pop_all()
+        return reader
+
+
+def _payload_offset(block: Block) -> int:
+    return block.coded_offset + block.coded_length - block.payload_length
+
+
+class SqueezeFile(io.RawIOBase):
+    """The raw reader behind `open`."""
+
+    def __init__(
+        self,
+        source: BinaryIO,
+        threads: int | None = None,
+        model: Path | None = None,
+        prior: "Prior | str | os.PathLike | None" = None,
+    ):
+        self._source = source
+        self._blocks: list[tuple[Block, Coding]] = []
+        for stream in read_index(source):
+            coding = Coding.named(stream.header, threads, model, prior, stream.short)
+            self._blocks += [(block, coding) for block in stream.blocks if block.raw_length]
+        self._starts = [block.raw_offset for block, _ in self._blocks]
+        self._size = sum(block.raw_length for block, _ in self._blocks)
+        self._position = 0
+        self._number = -1  # of the block that is kept
+        self._data = np.zeros(0, np.uint8)
+        self._checked: set[int] = set()  # stored blocks whose checksum was right
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        position = offset + (0, self._position, self._size)[whence]
+        if position < 0:
+            raise ValueError("cannot seek to before the start")
+        self._position = position
+        return position
+
+    def readinto(self, buffer) -> int:
+        if self._position >= self._size:
+            return 0
+        number = bisect_right(self._starts, self._position) - 1
+        block, coding = self._blocks[number]
+        start = self._position - block.raw_offset
+        count = min(len(buffer), block.raw_length - start)
+        if block.kind == container.STORED:
+            buffer[:count] = self._read_stored(number, block, coding.short, start, count)
+        else:
+            self._decode(number, block, coding)
+            buffer[:count] = self._data[start : start + count].tobytes()
+        self._position += count
+        return count
+
+    def _read_stored(self, number: int, block: Block, short: bool, start: int, count: int) -> bytes:
+        if number not in self._checked:
+            state = xxhash.xxh3_64()
+            self._source.seek(_payload_offset(block))
+            for piece in container.copy_pieces(self._source, block.payload_length):
+                state.update(piece)
+            if not container.is_checksum(state.intdigest(), block.checksum, short):
+                raise DamagedError("a stored block's checksum differs: the file is damaged")
+            self._checked.add(number)
+        self._source.seek(_payload_offset(block) + start)
+        return container.read_exactly(self._source, count)
+
+    def _decode(self, number: int, block: Block, coding: Coding) -> None:
+        if number == self._number:
+            return
+        self._source.seek(_payload_offset(block))
+        payload = container.read_exactly(self._source, block.payload_length)
+        data = decode_block(Coded(block.kind, payload), block.raw_length, coding)
+        check_raw(data, block.checksum, coding.short)
+        self._number, self._data = number, data
+
+    def close(self) -> None:
+        if not self.closed:
+            self._source.close()
+        super().close()

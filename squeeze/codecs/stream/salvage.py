@@ -1,0 +1,149 @@
+"""Restoring what is left of a damaged .sqz file: every block whose checksum is right, in its place.
+
+Where the indexes at the end are whole, they say where each block lies, and
+damage anywhere else costs only the block it is in. Where they are not, the
+blocks are walked from the front, up to the first whose header is damaged.
+"""
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import xxhash
+
+from squeeze.codecs.stream import container
+from squeeze.codecs.stream.coding import Coded, Coding, PriorSource, Progress, decode_block
+from squeeze.codecs.stream.compressor import Totals
+from squeeze.codecs.stream.index import Index, index_bytes, read_index_before
+from squeeze.errors import DamagedError, FormatError, ModelError, PriorError, SqueezeError
+
+_Place = tuple[int, int]  # where a block's header lies, and the raw length of the block
+
+
+def salvage_stream(
+    source: BinaryIO,
+    sink: BinaryIO | None,
+    threads: int | None = None,
+    model: Path | None = None,
+    prior: PriorSource = None,
+    progress: Progress = None,
+) -> Totals:
+    """Write what can be restored, with zeros for what cannot; the totals name every missing range.
+
+    Raises FormatError only where `source` is not a .sqz file at all.
+    """
+    file = source if source.seekable() else io.BytesIO(source.read())
+    end = file.seek(0, io.SEEK_END)
+    if end == 0:
+        raise FormatError("not a .sqz file: it is empty")
+    streams, reason = _by_index(file, end), None
+    if streams is None:
+        streams, reason = _by_walk(file, end)
+    raw, damage = 0, []
+    for start, places in streams:
+        coding = _coding(file, start, threads, model, prior)
+        for offset, length in places:
+            pieces = _restore(file, offset, length, coding, progress)
+            if pieces is None:
+                damage.append(f"bytes {raw} to {raw + length} are lost: their block is damaged")
+                pieces = _zeros(length)
+            raw += length
+            if sink is not None:
+                sink.writelines(pieces)
+    if reason:
+        damage.append(f"what follows byte {raw} is lost: {reason}")
+    return Totals(raw, end, tuple(damage))
+
+
+def _by_index(file: BinaryIO, end: int) -> list[tuple[int, list[_Place]]] | None:
+    """(start, blocks) of every stream, from the indexes alone; None where one of them is damaged."""
+    streams = []
+    while end:
+        try:
+            index, start = read_index_before(file, end)
+        except SqueezeError:
+            return None
+        places, offset = [], start + index.header_size
+        for raw, coded in index.entries:
+            places.append((offset, raw))
+            offset += coded
+        streams.append((start, places))
+        end = start
+    return streams[::-1]
+
+
+def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], str | None]:
+    """(start, blocks) of every stream, from the front, and why the walk ended early, if it did."""
+    streams: list[tuple[int, list[_Place]]] = []
+    written, short = Index(0), False
+    file.seek(0)
+    try:
+        while (start := file.tell()) < end:
+            found = container.read_header(file)
+            if found is None:
+                break
+            streams.append((start, []))
+            if found.short:
+                short = True
+                block = container.read_short_block_header(file)
+                streams[-1][1].append((file.tell() - block.size, block.raw_length))
+                file.seek(block.payload_length, io.SEEK_CUR)
+                if file.tell() > end:
+                    return streams, "the file was cut off"
+                continue
+            written = Index(found.size)
+            while (header := container.read_block_header(file)) is not None:
+                offset = file.tell() - header.size
+                if file.tell() + header.payload_length > end:
+                    return streams, "the file was cut off"
+                streams[-1][1].append((offset, header.raw_length))
+                written.entries.append((header.raw_length, header.size + header.payload_length))
+                file.seek(header.payload_length, io.SEEK_CUR)
+            container.read_exactly(file, len(index_bytes(written)) - 1)
+    except DamagedError as error:
+        return streams, str(error)
+    except FormatError as error:
+        if not streams:
+            raise
+        return streams, str(error)
+    return streams, None if short else "the index is damaged"
+
+
+def _coding(file: BinaryIO, start: int, threads: int | None, model: Path | None, prior: PriorSource) -> Coding:
+    """What the header of the stream at `start` names; no level where it is damaged."""
+    try:
+        file.seek(start)
+        found = container.read_header(file)
+        return Coding.named(found.fields, threads, model, prior, found.short) if found else Coding(None)
+    except FormatError:
+        return Coding(None)
+
+
+def _restore(file: BinaryIO, offset: int, length: int, coding: Coding, progress: Progress) -> Iterable[bytes] | None:
+    """The raw bytes of the block at `offset` in pieces, or None where it is damaged."""
+    try:
+        file.seek(offset)
+        header = container.read_short_block_header(file) if coding.short else container.read_block_header(file)
+        if header is None or header.raw_length != length:
+            return None
+        if header.kind == container.STORED:
+            state = xxhash.xxh3_64()
+            for piece in container.copy_pieces(file, length):
+                state.update(piece)
+            file.seek(offset + header.size)
+            right = container.is_checksum(state.intdigest(), header.checksum, coding.short)
+            return container.copy_pieces(file, length) if right else None
+        coded = Coded(header.kind, container.read_exactly(file, header.payload_length))
+        data = decode_block(coded, length, coding, progress)
+    except (ModelError, PriorError):
+        raise
+    except SqueezeError:
+        return None
+    right = container.is_checksum(xxhash.xxh3_64_intdigest(data.data), header.checksum, coding.short)
+    return [data.tobytes()] if right else None
+
+
+def _zeros(length: int) -> Iterable[bytes]:
+    for start in range(0, length, 1 << 20):
+        yield bytes(min(1 << 20, length - start))

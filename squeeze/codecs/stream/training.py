@@ -1,0 +1,186 @@
+"""Making a prior of sample files.
+
+Some of the samples become the prior's text, which is read before every block.
+The others are coded one by one, each as if it were a file that is compressed
+with that text, and mixers, adaptive maps and the state-space model keep what
+they learn from it. What is learned so is how far to trust a memory that has
+not seen the file: coding the text itself would teach to trust it always.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from squeeze.codecs.bitmodels import coder as arithmetic
+from squeeze.codecs.bitmodels import mixer, ssm, ssm_arrays
+from squeeze.codecs.deep import arrays as deeparrays
+from squeeze.codecs.deep import coder as deep
+from squeeze.codecs.deep import learned
+from squeeze.codecs.deep.learned import NO_SSM, Learned, Memory, remember
+from squeeze.codecs.stream import blocks, levels
+from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.levels import DeepPreset
+from squeeze.codecs.stream.prior import MAX_TEXT, Prior, to_bytes
+from squeeze.errors import LevelError, PriorError
+from squeeze.system import files
+
+LEVEL = 5
+TEXT_SIZE = 112 << 10
+LEARN_SIZE = 512 << 10
+_PIECE = 1 << 14  # bytes: a longer sample is cut
+_PIECES = 16  # that even a small set of samples is cut into
+_LEAST = 1 << 10  # bytes of samples
+_ROWS, _APM_ROWS = 4096, 4096  # the most that a prior keeps
+_REPEATED = 1 << 17  # bytes to learn from, below which they are gone through more than once
+
+Progress = Callable[[int], None] | None
+
+
+def train(
+    samples: Iterable[bytes | str | os.PathLike],
+    out: str | os.PathLike | None = None,
+    *,
+    level: int = LEVEL,
+    text_size: int = TEXT_SIZE,
+    learn_size: int = LEARN_SIZE,
+    overwrite: bool = False,
+    progress: Progress = None,
+) -> Prior:
+    """Learn from samples (bytes, or paths of files) what files like them begin with, for `compress(..., prior=...)`.
+
+    `text_size` is the most bytes of samples that the prior holds, `learn_size` the most that are coded to learn
+    from; both are taken evenly from all samples. `out` is where to write the prior, if anywhere. `progress(n)` is told
+    of n more bytes learned from. The same samples give the same prior on every machine. Raises LevelError for a level
+    but 4 to 6, and PriorError for samples that are too few, or compressed already.
+    """
+    if level not in levels.DEEP:
+        raise LevelError("a prior is for one of the levels 4 to 6")
+    if not 1 <= text_size <= MAX_TEXT:
+        raise PriorError(f"a prior's text has 1 to {MAX_TEXT} bytes")
+    if learn_size < 1:
+        raise PriorError("there must be something to learn from: at least 1 byte")
+    if out is not None:
+        files.check_target(Path(out), [], overwrite)
+    data = [sample if isinstance(sample, bytes) else Path(sample).read_bytes() for sample in samples]
+    content = _content(data)
+    preset = levels.preset(level, content.kind)
+    assert isinstance(preset, DeepPreset)
+    everything = _pieces(data, content)
+    text, rest = _divide(everything, text_size)
+    known = _learn(rest, learn_size, preset, content, learned.read(_joined(text), preset, content.record), progress)
+    if sum(piece.size for piece in everything) <= text_size:
+        text = everything
+    coded = to_bytes(level, content, _joined(text), known)
+    if out is not None:
+        with files.replacing(Path(out), None) as file:
+            file.write(coded)
+    return Prior.from_bytes(coded)
+
+
+def _content(data: list[bytes]) -> Content:
+    joined = np.frombuffer(b"".join(data), np.uint8)
+    if joined.size < _LEAST:
+        raise PriorError(f"a prior needs at least {_LEAST} bytes of samples")
+    sizes: dict[Content, int] = {}
+    for start, end, content in blocks.regions(joined):
+        sizes[content] = sizes.get(content, 0) + end - start
+    content = max(sizes, key=lambda content: sizes[content])
+    if blocks.is_packed(content):
+        raise PriorError("the samples are compressed or encrypted already: there is nothing to learn from them")
+    return content
+
+
+def _pieces(data: list[bytes], content: Content) -> list[np.ndarray]:
+    """Samples, cut where they are long, as the models see them."""
+    size = min(max(sum(map(len, data)) // _PIECES, 64), _PIECE)
+    size = -(-size // max(content.record, 1)) * max(content.record, 1)
+    pieces = []
+    for sample in data:
+        for start in range(0, len(sample), size):
+            piece = np.frombuffer(bytearray(sample[start : start + size]), np.uint8)
+            if content.kind == "executable":
+                blocks.calls_to_absolute(piece)
+            if content.record:
+                piece = piece[: piece.size // content.record * content.record]
+            if piece.size:
+                pieces.append(piece)
+    return pieces
+
+
+def _divide(pieces: list[np.ndarray], text_size: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The pieces of the text and all others: each text piece follows as many others as `text_size` asks for."""
+    total = sum(piece.size for piece in pieces)
+    share = min(text_size / total, 0.5)
+    text, rest, seen, taken = [], [], 0, 0
+    for piece in pieces:
+        seen += piece.size
+        if taken + piece.size <= share * seen:
+            text.append(piece)
+            taken += piece.size
+        else:
+            rest.append(piece)
+    return text, rest
+
+
+def _joined(pieces: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.uint8), *pieces])
+
+
+def _learn(
+    pieces: list[np.ndarray], size: int, preset: DeepPreset, content: Content, memory: Memory, progress: Progress
+) -> Learned:
+    """Code about `size` bytes of pieces, taken evenly; what is left in what has no memory."""
+    every = max(round(sum(piece.size for piece in pieces) / size), 1)
+    chosen = pieces[every // 2 :: every]
+    total = max(sum(piece.size for piece in chosen), 1)
+    passes = min(max(_REPEATED // total, 1), 3)
+    model = remember(memory.text, preset, content.record, memory)
+    kept = {name: getattr(model, name) for name in ("weights", "visits", "apms", *learned.WHOLE)}
+    network = ssm_arrays.build(preset.ssm or NO_SSM)
+    for piece in chosen * passes:
+        model = remember(np.concatenate([memory.text, piece]), preset, content.record, memory)._replace(**kept)
+        network = _following(network, preset)
+        coder, coded = np.zeros(3, np.uint64), np.zeros(2 * piece.size + 256, np.uint8)
+        arithmetic.start_encoder(coder)
+        deep.code(model, network, coder, coded, memory.text.size, model.data.size, False, True)
+        if progress:
+            progress(piece.size)
+    return _gathered(model, network, preset)
+
+
+def _following(network: ssm_arrays.Model, preset: DeepPreset) -> ssm_arrays.Model:
+    """A state-space model that has seen nothing, with what another has learned."""
+    if preset.ssm is None:
+        return network
+    after = ssm_arrays.build(preset.ssm, network.trainer.weights)
+    after.trainer.second[...] = network.trainer.second
+    after.place[ssm.STEPS] = network.place[ssm.STEPS]
+    return after
+
+
+def _gathered(model: deeparrays.Model, network: ssm_arrays.Model, preset: DeepPreset) -> Learned:
+    width = model.inputs.size
+    rows = _first(model.visits, _ROWS)
+    moved = np.abs(model.apms.astype(np.int64) - mixer.fresh_apm(1)).sum(1)
+    apm_rows = _first(moved, _APM_ROWS)
+    second = network.trainer.second[: network.trainer.first.size].astype(np.float64)
+    return Learned(
+        rows=rows,
+        visits=model.visits[rows],
+        weights=model.weights.reshape(-1, width)[rows],
+        apm_rows=apm_rows,
+        apms=model.apms[apm_rows],
+        whole={name: getattr(model, name) for name in learned.WHOLE},
+        ssm=network.trainer.weights,
+        ssm_second=np.float32(math.fsum(second) / second.size),  # a sum of any order, exactly rounded
+        ssm_steps=int(network.place[ssm.STEPS]),
+    )
+
+
+def _first(sizes: np.ndarray, count: int) -> np.ndarray:
+    """Where the `count` largest are that are not 0, ascending; the earlier of equals."""
+    found = np.argsort(-sizes.astype(np.int64), kind="stable")[:count]
+    return np.sort(found[sizes[found] > 0])

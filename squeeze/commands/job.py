@@ -1,0 +1,205 @@
+"""One run of a command over several files: which come in, where they go, what is said of them.
+
+A file that fails is reported and the next one follows. What is done to a file
+is the command's; how a file is replaced is files.py's.
+"""
+
+import errno
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from squeeze.errors import SqueezeError
+from squeeze.system import cores, files
+
+if TYPE_CHECKING:
+    from squeeze.codecs.stream.compressor import Totals
+
+Tick = Callable[[int], None]
+MISHAPS = (SqueezeError, OSError, MemoryError)
+
+
+def explain(error: BaseException, name: str = "") -> str:
+    """One sentence for what went wrong with the file `name`."""
+    prefix = f"{name}: " if name else ""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; nothing was replaced"
+    if isinstance(error, MemoryError):
+        return f"{prefix}not enough memory; use fewer threads (-T) or a smaller --block-size"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"{prefix}no space is left on the disk; nothing was replaced"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{prefix or f'{error.filename}: ' * bool(error.filename)}{error.strerror}"
+    return f"{prefix}{error}"
+
+
+@dataclass
+class Job:
+    """The options that the commands on files share, and whether a file has failed."""
+
+    files: tuple[str, ...]
+    threads: int | None  # None: what suits the level
+    quiet: bool
+    verbose: bool
+    as_json: bool
+    recursive: bool = False
+    output: Path | None = None
+    stdout: bool = False
+    rm: bool = False
+    force: bool = False
+    reads_only: bool = False
+    failed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threads == 0:
+            self.threads = cores.available()
+        self.files = self.files or ("-",)
+        if self.output and (self.recursive or len(self.files) > 1):
+            raise click.UsageError("-o takes one file")
+        if self.output and self.stdout:
+            raise click.UsageError("-c and -o exclude each other")
+        if self.reads_only:
+            return
+        self.stdout = self.stdout or (self.output is None and "-" in self.files)
+        if self.stdout and self.as_json:
+            raise click.UsageError("--json and -c both write to standard output")
+        if self.stdout and self.rm:
+            raise click.UsageError("--rm and -c exclude each other")
+
+    def target(self, path: Path | None, name: Callable[[Path], Path]) -> Path | None:
+        """Where the result of `path` goes; None is standard output."""
+        return self.output if self.stdout or self.output or path is None else name(path)
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            click.echo(line, err=True)
+
+    @contextmanager
+    def attempt(self, name: str) -> Iterator[None]:
+        """Report what goes wrong with one file, so that the next can follow."""
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except MISHAPS as error:
+            self.failed = True
+            said = explain(error, name)
+            click.echo(f"Error: {said}", err=True)
+            if self.as_json:
+                click.echo(json.dumps({"file": name, "error": said}))
+
+    def sources(self, wanted: Callable[[Path], bool]) -> list[Path | None]:
+        """The files to work on; None is standard input."""
+        found: list[Path | None] = []
+        for name in self.files:
+            if name == "-":
+                found.append(None)
+                continue
+            with self.attempt(name):
+                for path in files.expand(Path(name), self.recursive, wanted):
+                    reason = files.reason_to_skip(path)
+                    if reason and not (self.force or self.stdout or self.output or self.reads_only):
+                        self.say(f"Warning: {path}: {reason}; skipped (use -f to take it)")
+                    else:
+                        found.append(path)
+        return found
+
+    def finish(self) -> None:
+        if self.failed:
+            raise click.exceptions.Exit(1)
+
+
+def transform(
+    job: Job,
+    path: Path | None,
+    target: Path | None,
+    action: Callable[[BinaryIO, BinaryIO, Tick], "Totals"],
+    total: Callable[[BinaryIO], int | None],
+    passes: int = 1,
+    **details: object,
+) -> None:
+    """Run `action` from `path` (None: standard input) into `target` (None: standard output), and say how it went.
+
+    `total` gives the bytes that the action ticks, once in each of its `passes`.
+    """
+    started = time.perf_counter()
+    if target:
+        files.check_target(target, [path] if path else [], job.force)
+    reading: AbstractContextManager[BinaryIO] = nullcontext(sys.stdin.buffer)
+    writing: AbstractContextManager[BinaryIO] = nullcontext(sys.stdout.buffer)
+    if path:
+        reading = path.open("rb")
+    if target:
+        writing = files.replacing(target, path)
+    with (
+        reading as source,
+        writing as sink,
+        progress(job, str(path or "-"), None if _hidden(job) else total(source), passes) as tick,
+    ):
+        totals = action(source, sink, tick)
+        sink.flush()
+    for line in totals.damage:
+        job.failed = True
+        click.echo(f"Error: {path or '-'}: {line}", err=True)
+    if job.rm and path and not totals.damage:
+        path.unlink()
+    record = {"file": str(path or "-"), **details}
+    if not job.reads_only:
+        record["output"] = str(target or "-")
+    _summarize(job, record, totals, time.perf_counter() - started)
+
+
+def _summarize(job: Job, record: dict[str, object], totals: "Totals", seconds: float) -> None:
+    if job.as_json:
+        sizes = {"raw_size": totals.raw, "coded_size": totals.coded, "seconds": round(seconds, 3)}
+        damage = {"damage": totals.damage} if totals.damage else {}
+        click.echo(json.dumps({**record, **sizes, **damage}))
+    if job.verbose or sys.stderr.isatty():
+        before, after = (totals.raw, totals.coded) if "level" in record else (totals.coded, totals.raw)
+        percent = f" ({100 * totals.coded / totals.raw:.1f} %)" if totals.raw else ""
+        job.say(f"{record['file']}: {before} -> {after} bytes{percent}, {seconds:.1f} s")
+
+
+def _hidden(job: Job) -> bool:
+    return job.quiet or not sys.stderr.isatty()
+
+
+@contextmanager
+def progress(job: Job, name: str, total: int | None, passes: int = 1) -> Iterator[Tick]:
+    """A bar on the terminal, if there is one. The function it gives also stops threads after Ctrl-C."""
+
+    def tick(count: int) -> None:
+        if files.interrupted.is_set():
+            raise KeyboardInterrupt
+        bar.update(count / passes)
+
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=name, unit="B", unit_scale=True, leave=False, disable=_hidden(job)) as bar:
+        yield tick
+
+
+def size_of(source: BinaryIO) -> int | None:
+    return os.fstat(source.fileno()).st_size if source.seekable() else None
+
+
+def raw_size_of(source: BinaryIO) -> int | None:
+    from squeeze.codecs.stream.index import read_index
+
+    if not source.seekable():
+        return None
+    start = source.tell()
+    try:
+        return sum(stream.raw_size for stream in read_index(source))
+    except SqueezeError:
+        return None
+    finally:
+        source.seek(start)

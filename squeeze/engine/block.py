@@ -1,0 +1,255 @@
+"""One block of a checkpoint: its matrices compressed, each on what it sees.
+
+The linear modules are taken in the order in which they run, those that share an input together, and each sees what the
+ones before it have become. Blocks and their order are pipeline.py's.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from squeeze.engine import calibration
+from squeeze.engine.calibration import Activations, Recorder, Stage, Statistics
+from squeeze.engine.method import HessianError, JointMethod, Method, Result, layer_error
+from squeeze.engine.network import Call, Network, run_block, weight_of
+from squeeze.engine.report import Layer
+from squeeze.engine.shortcuts import Shortcuts
+from squeeze.errors import SqueezeError
+from squeeze.system.memory import trim
+
+__all__ = ["Done", "Job", "calibrated_block", "plain_block"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to do to which module. methods: others than `method`, by the checkpoint's name of a module; work: a folder
+    for files meanwhile; correction: as pipeline.compress has it; every: the original runs on every so many-th sequence
+    only."""
+
+    network: Network
+    method: Method
+    methods: Mapping[str, Method]
+    work: Path
+    correction: float
+    every: int = 1
+
+    def method_of(self, name: str) -> Method:
+        return self.methods.get(self.network.stored_name(name), self.method)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A compressed matrix and what the report says of it."""
+
+    result: Result[Any]
+    layer: Layer
+
+
+def plain_block(job: Job, name: str, chosen: list[str]) -> dict[str, Done]:
+    """Without statistics."""
+    block = job.network.load(name)
+    return _uncalibrated(job, name, {leaf: block.get_submodule(leaf) for leaf in chosen})
+
+
+def calibrated_block(
+    job: Job, name: str, chosen: list[str], inputs: list[Activations], outputs: list[Activations], call: Call
+) -> dict[str, Done]:
+    """Compress the modules of a block stage by stage, then write what comes out of it."""
+    block, device = job.network.load(name), job.network.device
+    done: dict[str, Done] = {}
+    with torch.inference_mode():
+        trials = (lambda hidden=hidden: run_block(block, hidden, call) for hidden in inputs[0].read(device))
+        planned = calibration.stages(block, chosen, trials)
+        theirs = _original(job, block, planned, inputs[1], outputs[1], call) if job.correction else {}
+        first = next(inputs[0].read(device))
+        shortcuts = Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)
+        for stage in planned:
+            found = _statistics(block, stage, shortcuts, theirs, job.every, call, device)
+            for group in stage.groups:
+                trim()
+                done |= _compressed_group(job, name, block, group, found.pop(group[0]))
+                shortcuts.take(group)
+        done |= _uncalibrated(job, name, {leaf: block.get_submodule(leaf) for leaf in chosen if leaf not in done})
+        outputs[0].write(run_block(block, hidden, call) for hidden in shortcuts.read(device))
+        shortcuts.close()
+    return done
+
+
+def _original(
+    job: Job, block: nn.Module, planned: list[Stage], before: Activations, after: Activations, call: Call
+) -> dict[str, Activations]:
+    """Run a block that is not compressed yet: what comes out of it goes to a file, and so do the inputs of each group,
+    by the name of its first module; not those of experts, where the compressed block may send other tokens, nor those
+    that a sequence does not reach."""
+    firsts = [group[0] for stage in planned for group in stage.groups if ".experts." not in f".{group[0]}"]
+    widths = {name: weight_of(block.get_submodule(name)).shape[1] for name in firsts}
+    files = {
+        name: Activations(job.work / f"{name}.inputs", before.count, before.length, width)
+        for name, width in widths.items()
+    }
+    with ExitStack() as stack:
+        sinks = {name: stack.enter_context(file.path.open("wb")) for name, file in files.items()}
+
+        def outputs() -> Iterator[torch.Tensor]:
+            for hidden in before.read(job.network.device):
+                seen: dict[str, torch.Tensor] = {}
+                with Recorder(block, firsts, seen.__setitem__):
+                    yield run_block(block, hidden, call)
+                for name, x in seen.items():
+                    sinks[name].write(Activations.as_bytes(x))
+
+        after.write(outputs())
+    for name in [name for name, file in files.items() if not file.whole()]:
+        files.pop(name).path.unlink()
+    return files
+
+
+def _statistics(
+    block: nn.Module,
+    stage: Stage,
+    shortcuts: Shortcuts,
+    originals: dict[str, Activations],
+    every: int,
+    call: Call,
+    device: torch.device,
+) -> dict[str, Statistics]:
+    """Of each group's inputs, by the name of its first module; what the original has of them, for every so many-th
+    sequence, is used up."""
+    found = {group[0]: Statistics() for group in stage.groups}
+    theirs = {name: originals.pop(name) for name in found if name in originals}
+    values = {name: file.read(device) for name, file in theirs.items()}
+    for number, hidden in enumerate(shortcuts.read(device)):
+        seen = calibration.record(block, stage.groups, lambda: run_block(block, hidden, call))  # noqa: B023
+        known = {name: next(file) for name, file in values.items()} if number % every == 0 else {}
+        for group in stage.groups:
+            if group[0] in seen:
+                found[group[0]].add(seen[group[0]], known.get(group[0]))
+                shortcuts.keep(group, seen[group[0]])
+    for statistics in found.values():
+        statistics.finish()
+    for file in theirs.values():
+        file.path.unlink()
+    return found
+
+
+def _compressed_group(
+    job: Job, name: str, block: nn.Module, group: tuple[str, ...], statistics: Statistics
+) -> dict[str, Done]:
+    """Compress the matrices that share an input: those that one method is for together, where it is of that kind."""
+    modules = {leaf: block.get_submodule(leaf) for leaf in group}
+    weights = _wanted(job, name, modules, statistics)
+    joint: dict[int, list[str]] = {}
+    for leaf in group:
+        if isinstance(method := job.method_of(f"{name}.{leaf}"), JointMethod) and ".experts." not in leaf:
+            joint.setdefault(id(method), []).append(leaf)
+    together: dict[str, Result[Any]] = {}
+    for leaves in joint.values():
+        if len(leaves) > 1:
+            method = job.method_of(f"{name}.{leaves[0]}")
+            assert isinstance(method, JointMethod)
+            together |= _joint(method, {leaf: weights[leaf] for leaf in leaves}, statistics)
+    done = {}
+    for leaf, module in modules.items():
+        full = f"{name}.{leaf}"
+        if leaf in together:
+            done[leaf] = _placed(job, full, module, statistics, together[leaf], job.method_of(full).name)
+        else:
+            done[leaf] = _compressed(job, full, module, weights[leaf], statistics)
+    return done
+
+
+def _uncalibrated(job: Job, name: str, modules: Mapping[str, nn.Module]) -> dict[str, Done]:
+    """Compress matrices of whose inputs nothing is known."""
+    done = {}
+    for leaf, module in modules.items():
+        full = f"{name}.{leaf}"
+        done[leaf] = _compressed(job, full, module, weight_of(module).to(_dtype(job, full)), Statistics())
+    return done
+
+
+def _wanted(job: Job, name: str, modules: Mapping[str, nn.Module], statistics: Statistics) -> dict[str, torch.Tensor]:
+    """The matrices [O, I] that are to be compressed, in their stored types. The drift is used up: it is as large as
+    the Hessian."""
+    weights = [weight_of(module) for module in modules.values()]
+    if statistics.drift is not None:
+        weights = calibration.corrected(weights, statistics, job.correction)
+        statistics.drift = None
+    return {leaf: weight.to(_dtype(job, f"{name}.{leaf}")) for leaf, weight in zip(modules, weights, strict=True)}
+
+
+def _joint(method: JointMethod, weights: Mapping[str, torch.Tensor], statistics: Statistics) -> dict[str, Result[Any]]:
+    """Several matrices at once; nothing where the statistics do not serve."""
+    if statistics.hessian is None or statistics.count < len(statistics.hessian):
+        return {}
+    try:
+        return method.compress_together(weights, statistics.hessian)
+    except HessianError:
+        return {}
+
+
+def _compressed(job: Job, name: str, module: nn.Module, weight: torch.Tensor, statistics: Statistics) -> Done:
+    """Compress one matrix and put what became of it in its place."""
+    result, method = _result(job.method_of(name), weight, statistics)
+    return _placed(job, name, module, statistics, result, method)
+
+
+def _placed(job: Job, name: str, module: nn.Module, statistics: Statistics, result: Result[Any], method: str) -> Done:
+    """Put what became of a matrix in its place."""
+    weight, dtype = weight_of(module), _dtype(job, name)
+    values = result.tensor.dequantize(torch.float32)
+    if not torch.isfinite(values).all():
+        raise SqueezeError(f"{name}: became infinite; its weights are too large for the type of its scales")
+    layer = Layer(
+        name=job.network.stored_name(name),
+        shape=(weight.shape[0], weight.shape[1]),
+        method=method,
+        bits=result.tensor.stored_bits / weight.numel(),
+        error=layer_error(weight, values, statistics.hessian) if result.comparable else None,
+        tokens=statistics.count,
+        notes=result.notes,
+        **_sparsity(name, result.tensor, values.to(dtype)),
+    )
+    weight.copy_(values.to(dtype))
+    return Done(result, layer)
+
+
+def _sparsity(name: str, tensor: Any, values: torch.Tensor) -> dict[str, Any]:
+    """What the report says of zeros: of the matrix itself, without what is added to it in another form."""
+    pattern = getattr(tensor, "pattern", None)
+    if pattern is None:
+        return {"sparsity": float((values == 0).float().mean())}
+    sparse = tensor.sparse().to(values.dtype)
+    wrong = pattern.violations(sparse)
+    assert not wrong, f"{name}: {wrong} groups do not hold to {pattern}"
+    return {"sparsity": float((sparse == 0).float().mean()), "pattern": str(pattern)}
+
+
+def _result(method: Method, weight: torch.Tensor, statistics: Statistics) -> tuple[Result[Any], str]:
+    """What a method makes of a matrix, or its fallback where the statistics do not serve; and the name of which."""
+    if not method.needs_hessian:
+        return method.compress(weight), method.name
+    inputs = weight.shape[1]
+    if statistics.hessian is None:
+        reason = "no calibration token reached it"
+    elif statistics.count < inputs:
+        reason = f"only {statistics.count} calibration tokens reached its {inputs} inputs"
+    else:
+        try:
+            return method.compress(weight, statistics.hessian), method.name
+        except HessianError as error:
+            reason = str(error)
+    other = method.fallback()
+    result = other.compress(weight)
+    way = f"{other.name} instead" if other.name != method.name else "made without statistics"
+    return replace(result, notes=(*result.notes, f"{reason}: {way}")), other.name
+
+
+def _dtype(job: Job, name: str) -> torch.dtype:
+    """The type of a module's stored weight."""
+    stored = job.network.checkpoint.info(job.network.sources[f"{name}.weight"]).dtype
+    return {"BF16": torch.bfloat16, "F16": torch.float16}.get(stored, torch.float32)

@@ -1,0 +1,301 @@
+"""What a model's layers see: texts as sequences of tokens, hidden states kept in files, statistics of inputs.
+
+Nothing here knows what the statistics are for.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from squeeze.errors import SqueezeError
+from squeeze.quant.gptq import LARGE
+from squeeze.recipes.evaluate import load_model, load_tokenizer, tokenize
+
+__all__ = [
+    "Activations",
+    "Statistics",
+    "calibration_name",
+    "calibration_tokens",
+    "corrected",
+    "record",
+    "spacing",
+    "stages",
+]
+
+SELF = "self"
+_PAIRED = 20  # tokens for each input
+
+
+def calibration_tokens(
+    folder: Path, source: str | Path | torch.Tensor | None, samples: int, length: int, seed: int, device: str = "cpu"
+) -> torch.Tensor:
+    """int64 [samples, length] by the tokenizer of a model's folder.
+
+    source: a text file; a .jsonl file, whose objects' "text" are joined; "self" or None: text sampled from the model;
+    the name of a data set that the package `datasets` has on this machine; or tokens [N, L] as they are. Of a text
+    longer than needed, stretches are chosen at random by `seed`. Raises SqueezeError where it is too short.
+    """
+    if isinstance(source, torch.Tensor):
+        return source.to(torch.int64)
+    if source is None or str(source) == SELF:
+        return _sampled(folder, samples, length, seed, device)
+    tokens = tokenize(load_tokenizer(folder), read_text(source))
+    whole = len(tokens) // length
+    if whole < samples:
+        raise SqueezeError(
+            f"{source}: has {len(tokens)} tokens, and {samples} samples of {length} need {samples * length}: "
+            "name a longer text, or choose fewer or shorter samples"
+        )
+    chosen = torch.randperm(whole, generator=torch.Generator().manual_seed(seed))[:samples].sort().values
+    return tokens[: whole * length].reshape(whole, length)[chosen]
+
+
+def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
+    """What a report calls it."""
+    if isinstance(calibration, torch.Tensor):
+        return f"{len(calibration)} sequences given"
+    return Path(calibration).name if calibration is not None else "self"
+
+
+def read_text(source: str | Path) -> str:
+    """The text of a file or data set."""
+    path = Path(source)
+    if not path.is_file():
+        return _dataset(str(source))
+    try:
+        text = path.read_text("utf-8")
+        if path.suffix == ".jsonl":
+            return "\n\n".join(str(json.loads(line)["text"]) for line in text.splitlines() if line.strip())
+    except UnicodeDecodeError:
+        raise SqueezeError(f"{source}: is not text in UTF-8") from None
+    except (ValueError, KeyError, TypeError):
+        raise SqueezeError(f'{source}: a line is not a JSON object with a "text"') from None
+    return text
+
+
+def _dataset(name: str) -> str:
+    try:
+        import datasets  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise SqueezeError(f"{name}: no such file (and the package datasets is not installed)") from None
+    try:
+        rows = datasets.load_dataset(name, split="train", download_mode="reuse_cache_if_exists")
+        return "\n\n".join(str(text) for text in rows["text"])
+    except Exception as error:  # whatever the package raises
+        raise SqueezeError(f"{name}: neither a file nor a data set on this machine: {error}") from error
+
+
+@torch.inference_mode()
+def _sampled(folder: Path, samples: int, length: int, seed: int, device: str) -> torch.Tensor:
+    """Text that the model writes: the whole model is in memory for as long as it takes."""
+    model, config = load_model(folder, device=device), json.loads((folder / "config.json").read_text())
+    start = next((config[key] for key in ("bos_token_id", "eos_token_id") if isinstance(config.get(key), int)), 0)
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.full((samples, 1), start, device=device)
+    cache: Any = None
+    for _ in range(length - 1):
+        out = model(ids[:, -1:], past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        chances = torch.softmax(out.logits[:, -1].float().cpu(), -1)
+        ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator).to(device)], 1)
+    return ids.cpu()
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Hidden states of N sequences, float32 [N, L, H], in a file: what is in memory is the system's to decide."""
+
+    path: Path
+    count: int
+    length: int
+    width: int
+
+    def write(self, sequences: Iterable[torch.Tensor]) -> None:
+        """Write all of them, in one step."""
+        unfinished = self.path.with_suffix(".unfinished")
+        with unfinished.open("wb") as sink:
+            for hidden in sequences:
+                sink.write(self.as_bytes(hidden))
+        unfinished.replace(self.path)
+
+    @staticmethod
+    def as_bytes(hidden: torch.Tensor) -> memoryview:
+        """One sequence as it lies in the file."""
+        return hidden.float().cpu().contiguous().numpy().data
+
+    def read(self, device: torch.device) -> Iterator[torch.Tensor]:
+        """[L, H] each."""
+        with self.path.open("rb") as source:
+            for _ in range(self.count):
+                values = np.fromfile(source, np.float32, self.length * self.width)
+                yield torch.from_numpy(values.reshape(self.length, self.width)).to(device)
+
+    def whole(self) -> bool:
+        return self.path.is_file() and self.path.stat().st_size == 4 * self.count * self.length * self.width
+
+
+@dataclass
+class Statistics:
+    """Of the inputs x of one or more matrices. hessian: float32 [I, I], the sum of x x^T, and once `finish` was called
+    their mean; drift: likewise of (y - x) x^T, where y is the same input in the original network, over the `paired`
+    inputs of which it is known; count: inputs seen."""
+
+    count: int = 0
+    hessian: torch.Tensor | None = None
+    drift: torch.Tensor | None = None
+    paired: int = 0
+
+    def add(self, x: torch.Tensor, original: torch.Tensor | None = None) -> None:
+        """x, original: [T, I]."""
+        x = x.reshape(-1, x.shape[-1]).float()
+        if self.hessian is None:
+            self.hessian = torch.zeros((x.shape[1], x.shape[1]), device=x.device)
+        for first, last in _strips(x.shape[1]):  # what is below the diagonal is the same, and copied in the end
+            self.hessian[first:last, first:].addmm_(x[:, first:last].T, x[:, first:])
+        self.count += len(x)
+        if original is not None:
+            if self.drift is None:
+                self.drift = torch.zeros_like(self.hessian)
+            self.drift.addmm_((original.reshape(x.shape).float() - x).T, x)
+            self.paired += len(x)
+
+    def finish(self) -> None:
+        """Turn sums into means."""
+        if self.hessian is not None:
+            for first, last in _strips(len(self.hessian)):
+                self.hessian[last:, first:last] = self.hessian[first:last, last:].T
+            self.hessian.div_(self.count)
+        if self.drift is not None:
+            self.drift.div_(self.paired)
+
+
+def _strips(size: int) -> Iterator[tuple[int, int]]:
+    """Eight or fewer ranges that a side of a square matrix is cut into."""
+    step = max(128, -(-size // 8))
+    return ((first, min(first + step, size)) for first in range(0, size, step))
+
+
+def spacing(tokens: int, widest: int) -> int:
+    """On every how many-th sequence the original has to run, too, to tell how inputs have drifted: as few tokens in all
+    as serve to fit the correction of a matrix with so many inputs."""
+    return max(1, tokens // (_PAIRED * widest))
+
+
+def corrected(
+    weights: Sequence[torch.Tensor], statistics: Statistics, share: float, damping: float = 0.01
+) -> list[torch.Tensor]:
+    """W + share W D (H + damping)^-1 of each W [O, I]: towards the least squares fit of the original's outputs, where D
+    is the mean of (y - x) x^T, H that of x x^T, y the original's inputs and x the compressed network's. As they are
+    where H has no factor."""
+    hessian, drift = statistics.hessian, statistics.drift
+    assert hessian is not None and drift is not None
+    damped = hessian.clone() if len(hessian) > LARGE else hessian.double()
+    damped.diagonal().add_(damping * damped.diagonal().mean() + 1e-12)
+    lower, failed = torch.linalg.cholesky_ex(damped)
+    del damped
+    if failed:
+        return list(weights)
+    found = []
+    for weight in weights:
+        pull = (weight @ drift).T.to(lower.dtype)
+        found.append(weight + share * torch.cholesky_solve(pull, lower).T.float())
+    return found
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Linear modules of a block that are quantised together: each group shares its inputs."""
+
+    groups: tuple[tuple[str, ...], ...]
+
+
+def stages(block: nn.Module, names: Iterable[str], runs: Iterator[Callable[[], object]]) -> list[Stage]:
+    """The order in which linear modules run, those with the same input grouped, alike ones of experts in one stage.
+
+    runs: functions that run the block on some input, tried until each module has been called. Modules that never are
+    come in no stage.
+    """
+    waiting, found = set(names), []
+    for run in runs:
+        seen = _calls(block, waiting, run)
+        group: list[str] = []
+        for i, (name, x) in enumerate(seen):
+            if i and x is not seen[i - 1][1]:
+                found.append(tuple(group))
+                group = []
+            group.append(name)
+        if group:
+            found.append(tuple(group))
+        waiting -= {name for name, _ in seen}
+        if not waiting:
+            break
+    merged: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for names_of_group in found:
+        merged.setdefault(tuple(_starred(name) for name in names_of_group), []).append(names_of_group)
+    return [Stage(tuple(groups)) for groups in merged.values()]
+
+
+def _calls(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> list[tuple[str, torch.Tensor]]:
+    """Each call of one of the modules in a run, with its input."""
+    seen: list[tuple[str, torch.Tensor]] = []
+    with Recorder(block, names, lambda name, x: seen.append((name, x))):
+        run()
+    return seen
+
+
+def _starred(name: str) -> str:
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+
+class Stop(Exception):
+    """Ends a run of a block once all that is wanted has been seen."""
+
+
+@dataclass
+class Recorder:
+    """Calls note(name, x) with the input of each of the modules when it runs; after `last` calls it raises Stop."""
+
+    block: nn.Module
+    names: Iterable[str]
+    note: Callable[[str, torch.Tensor], object]
+    last: int | None = None
+    _hooks: list[Any] = field(default_factory=list)
+    _calls: int = 0
+
+    def __enter__(self) -> Self:
+        for name in self.names:
+            self._hooks.append(self.block.get_submodule(name).register_forward_pre_hook(self._hook(name)))
+        return self
+
+    def _hook(self, name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
+        def hook(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+            self.note(name, args[0])
+            self._calls += 1
+            if self._calls == self.last:
+                raise Stop
+
+        return hook
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        for hook in self._hooks:
+            hook.remove()
+        self._calls = 0
+        return kind is Stop
+
+
+def record(block: nn.Module, groups: Iterable[tuple[str, ...]], run: Callable[[], object]) -> dict[str, torch.Tensor]:
+    """The inputs [T, I] of the first module of each group in one run, which ends there where there is one group."""
+    firsts = [group[0] for group in groups]
+    seen: dict[str, torch.Tensor] = {}
+    with Recorder(block, firsts, seen.__setitem__, 1 if len(firsts) == 1 else None):
+        run()
+    return {name: x.reshape(-1, x.shape[-1]) for name, x in seen.items()}

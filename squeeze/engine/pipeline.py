@@ -1,0 +1,245 @@
+"""The main path of compressing a checkpoint: block by block, calibrate, compress, write. Read this first.
+
+A block's inputs come from the blocks before it as they were compressed; what happens inside a block is block.py's. One
+block is in memory; hidden states are in files, and every finished block is, so a stopped run goes on from there. What
+is done to a matrix is a method's, how it is stored a format's.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from squeeze import __version__
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.engine.block import Done, Job, calibrated_block, plain_block
+from squeeze.engine.calibration import Activations, spacing
+from squeeze.engine.method import Method
+from squeeze.engine.network import Call, Network, is_linear, weight_of
+from squeeze.engine.report import Layer, Report
+from squeeze.packing import folder
+from squeeze.system.stamps import digest, stamps
+from squeeze.system.work import work_folder
+
+__all__ = ["Writer", "compress", "plan"]
+
+Progress = Callable[[str, int, int], None]  # what is at work, blocks done, blocks
+_LEAST_ROWS = 32  # matrices with fewer, such as gates, are left
+
+
+@dataclass(frozen=True)
+class Writer:
+    """How results are stored. tensors(name, tensor, transposed) gives what stands for a module's weight in the
+    checkpoint; config() what config.json gets besides what it had. measured: whether the report's bits are those of
+    what was written, and not what a matrix says of itself."""
+
+    name: str
+    tensors: Callable[[str, Any, bool], dict[str, torch.Tensor]]
+    config: Callable[[list[str]], dict[str, Any]]
+    measured: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Whole(Job):
+    """A job over a whole checkpoint. left: modules that are left, and why."""
+
+    writer: Writer
+    ignore: tuple[str, ...]
+    left: dict[str, str] = field(default_factory=dict)
+
+
+def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list[str], dict[str, str]]:
+    """The linear modules below a block that are compressed, by their names in it; and why others are left, by the
+    checkpoint's names."""
+    chosen, left = [], {}
+    for name, module in network.module(block).named_modules():
+        full = f"{block}.{name}"
+        if is_linear(module):
+            reason = _reason(full, weight_of(module).shape[0], ignore)
+            if reason:
+                left[network.stored_name(full)] = reason
+            else:
+                chosen.append(name)
+        elif fused := [key for key, value in module.named_parameters(recurse=False) if value.ndim > 2]:
+            left |= dict.fromkeys((f"{full}.{key}" for key in fused), "a tensor of three dimensions")
+    return chosen, left
+
+
+def _reason(name: str, rows: int, ignore: Iterable[str]) -> str | None:
+    """Why a linear module is left as it is, if it is."""
+    if any(part in name for part in ignore):
+        return "as asked for"
+    if name.rpartition(".")[2] in ("router", "gate", "shared_expert_gate"):
+        return "decides which experts run"
+    return f"has only {rows} rows" if rows < _LEAST_ROWS else None
+
+
+def compress(
+    source: Path | str,
+    target: Path | str,
+    method: Method,
+    writer: Writer,
+    *,
+    tokens: torch.Tensor | None,
+    methods: Mapping[str, Method] | None = None,
+    correction: float = 0.0,
+    ignore: Iterable[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "cpu",
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Compress every matrix in a checkpoint's blocks and write the folder `target`.
+
+    tokens: calibration sequences [N, L], None where no method needs any. methods: others than `method`, by the
+    checkpoint's name of a module. correction: 0 to 1, how far a matrix is moved towards what gives the original's
+    outputs from the compressed network's inputs (QEP, Arai and Ichikawa 2025, arXiv 2504.09629). ignore: modules whose
+    names contain one of these are left. checkpoint: what to read in place of `source`, such as one that is rotated.
+    Raises SqueezeError for all that a user can mend; then nothing is written.
+    """
+    started = time.perf_counter()
+    source, target, ignore = Path(source), Path(target), tuple(ignore)
+    checkpoint = checkpoint or Checkpoint.open(source)
+    folder.check_target(source, target, overwrite)
+    network = Network(checkpoint, device)
+    if tokens is not None:
+        network.check(tokens)
+    asked = dict(settings or {})
+    task: dict[str, Any] = {"version": __version__, "source": stamps(source), "settings": asked, "method": repr(method)}
+    task |= {"methods": {name: repr(value) for name, value in sorted((methods or {}).items())}, "writer": writer.name}
+    task |= {"correction": correction, "ignore": list(ignore), "tokens": digest(tokens)}
+    with work_folder(target, "compressing", task, resume) as work:
+        job = _Whole(
+            network=network,
+            method=method,
+            methods=methods or {},
+            writer=writer,
+            work=work,
+            correction=correction,
+            every=1 if tokens is None else spacing(tokens.numel(), _widest(network, ignore)),
+            ignore=ignore,
+        )
+        report = Report(str(source), str(target), method.name, writer.name, asked)
+        for layers in _blocks(job, tokens, progress or (lambda what, done, total: None)):
+            report.layers += layers
+        report.left = job.left
+        _finish(job, report, source, started)
+        folder.move_into_place(work / folder.CONTENT, target, overwrite)
+    return report
+
+
+def _blocks(job: _Whole, tokens: torch.Tensor | None, progress: Progress) -> Iterator[list[Layer]]:
+    """Compress each block that is not done yet."""
+    network, parts = job.network, Parts(job.work)
+    calls: list[Call] = []
+    total = len(network.blocks)
+    if tokens is not None:
+        calls = network.calls(tokens)
+        streams = [_activations(job, stream, 0, tokens, network) for stream in _streams(job)]
+        if not any(parts.done(name) for name in network.blocks):
+            streams[0].write(network.first_inputs(tokens))
+            for other in streams[1:]:
+                other.write(islice(streams[0].read(torch.device("cpu")), 0, None, job.every))
+    for number, name in enumerate(network.blocks):
+        chosen, left = plan(network, name, job.ignore)
+        job.left.update(left)
+        if parts.done(name):
+            yield _read_layers(job.work, name)
+            continue
+        progress(name, number, total)
+        if tokens is not None:
+            inputs = [_activations(job, stream, number, tokens, network) for stream in _streams(job)]
+            outputs = [_activations(job, stream, number + 1, tokens, network) for stream in _streams(job)]
+            done = calibrated_block(job, name, chosen, inputs, outputs, calls[number])
+        else:
+            inputs, done = [], plain_block(job, name, chosen)
+        layers = _store(job, parts, name, done)
+        for old in inputs:
+            old.path.unlink(missing_ok=True)
+        yield layers
+    progress("", total, total)
+
+
+def _widest(network: Network, ignore: Iterable[str]) -> int:
+    """Inputs of the matrix, of those that are compressed, that has the most."""
+    names = [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]
+    return max((weight_of(network.module(name)).shape[1] for name in names), default=1)
+
+
+def _streams(job: _Whole) -> tuple[str, ...]:
+    return ("compressed", "original") if job.correction else ("compressed",)
+
+
+def _activations(job: _Whole, stream: str, number: int, tokens: torch.Tensor, network: Network) -> Activations:
+    width = network.model.config.get_text_config().hidden_size
+    count = len(range(0, len(tokens), job.every if stream == "original" else 1))
+    return Activations(job.work / f"{stream}.{number}.hidden", count, tokens.shape[1], width)
+
+
+def _store(job: _Whole, parts: Parts, name: str, done: Mapping[str, Done]) -> list[Layer]:
+    """Write a block's tensors and what the report says of it."""
+    network = job.network
+    tensors: dict[str, torch.Tensor] = {}
+    layers, taken = [], set()
+    for leaf, one in done.items():
+        full = f"{name}.{leaf}"
+        transposed = not isinstance(network.module(full), nn.Linear)
+        written = job.writer.tensors(network.stored_name(full), one.result.tensor, transposed)
+        bits = 8 * sum(tensor.nbytes for tensor in written.values()) / prod(one.layer.shape)
+        layers.append(replace(one.layer, bits=bits) if job.writer.measured else one.layer)
+        tensors |= written
+        taken.add(network.sources[f"{full}.weight"])
+    tensors |= network.checkpoint.load(s for s in network.tensors_of(name).values() if s not in taken)
+    tensors |= network.checkpoint.load(_unnamed(network, name), strict=False)
+    network.release(name)
+    (job.work / f"{name}.json").write_text(json.dumps([asdict(layer) for layer in layers]))
+    parts.put(name, tensors)
+    return layers
+
+
+def _unnamed(network: Network, name: str) -> list[str]:
+    """Tensors of a block that stand for none of its parameters one by one: old buffers, fused experts left fused."""
+    known = set(network.sources.values())
+    return [source for source in network.checkpoint.files if source.startswith(f"{name}.") and source not in known]
+
+
+def _read_layers(work: Path, name: str) -> list[Layer]:
+    return [Layer.from_json(one) for one in json.loads((work / f"{name}.json").read_text())]
+
+
+def _finish(job: _Whole, report: Report, source: Path, started: float) -> None:
+    """Join the blocks with what surrounds them, and write the files beside them."""
+    network, parts = job.network, Parts(job.work)
+    done = {
+        name for block in network.blocks for name in [*network.tensors_of(block).values(), *_unnamed(network, block)]
+    }
+    known = set(network.sources.values())
+    rest = [name for name in network.checkpoint.files if name not in done]
+    for number, name in enumerate(rest):
+        if not parts.done(f"rest.{number}"):
+            parts.put(f"rest.{number}", network.checkpoint.load([name], strict=name in known))
+    for name, module in network.model.named_modules():
+        if is_linear(module) and not any(name.startswith(f"{block}.") for block in network.blocks):
+            job.left[name] = "outside the blocks"
+    made = job.work / folder.CONTENT
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    report.stored_bytes = parts.join([*(f"rest.{i}" for i in range(len(rest))), *network.blocks], made)
+    original = Checkpoint.open(source)
+    report.raw_bytes = original.bytes_of(original.files)
+    report.parameters = sum(prod(original.info(name).shape) for name in original.files)
+    copy_other_files(source, made)
+    config = {**network.checkpoint.config, **job.writer.config(sorted(job.left))}
+    (made / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    report.seconds = round(time.perf_counter() - started, 3)
+    report.write(made)

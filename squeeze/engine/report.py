@@ -1,0 +1,181 @@
+"""What became of a model: sizes, errors and fallbacks, layer by layer, as JSON, a table or a model card's section."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from squeeze.errors import QualityError
+from squeeze.recipes.evaluate import Quality
+
+__all__ = ["Layer", "Report"]
+
+NAME = "compression_report.json"
+_DENSE_4_BITS = 4.125  # a weight
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One matrix. method: by which it was compressed at last; bits: per weight with all side information, as the
+    format's tensors are before files are joined; error: ||(W - Q) X|| / ||W X|| squared on calibration inputs X, of the
+    weights themselves without them, and None where matrices were changed together before; tokens: calibration inputs
+    seen. sparsity: share of the weights that are 0; pattern: of sparsity, to which every group was found to hold."""
+
+    name: str
+    shape: tuple[int, int]
+    method: str
+    bits: float
+    error: float | None
+    tokens: int
+    notes: tuple[str, ...] = ()
+    sparsity: float = 0.0
+    pattern: str | None = None
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Self:
+        return cls(**{**found, "shape": tuple(found["shape"]), "notes": tuple(found["notes"])})
+
+
+@dataclass
+class Report:
+    """method, settings: what was asked for. layers: what was compressed; left: what was not, and why.
+    parameters: values in the checkpoint; raw_bytes, stored_bytes: of its tensors before and after. packed: bytes of
+    all files before and after packing, where they were packed. predicted: rises of the loss, nats a token, of a plan
+    and of what it was compared with."""
+
+    source: str
+    target: str
+    method: str
+    format: str
+    settings: dict[str, Any]
+    layers: list[Layer] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+    parameters: int = 0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+    packed: tuple[int, int] | None = None
+    seconds: float = 0.0
+    before: Quality | None = None
+    after: Quality | None = None
+    predicted: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of the compressed matrices, with all side information."""
+        weights = sum(layer.shape[0] * layer.shape[1] for layer in self.layers)
+        return sum(layer.bits * layer.shape[0] * layer.shape[1] for layer in self.layers) / max(weights, 1)
+
+    @property
+    def sparsity(self) -> float:
+        """Share of the compressed matrices' weights that are 0."""
+        weights = sum(layer.shape[0] * layer.shape[1] for layer in self.layers)
+        return sum(layer.sparsity * layer.shape[0] * layer.shape[1] for layer in self.layers) / max(weights, 1)
+
+    @property
+    def bytes_in_4_bits(self) -> int:
+        """Of the compressed matrices as dense integers of 4 bits, with a scale of 16 bits for every 128 of them."""
+        return round(sum(layer.shape[0] * layer.shape[1] for layer in self.layers) * _DENSE_4_BITS / 8)
+
+    @property
+    def bits_per_parameter(self) -> float:
+        """Of the whole checkpoint as it is stored."""
+        return 8 * self.stored_bytes / max(self.parameters, 1)
+
+    @property
+    def fallbacks(self) -> list[str]:
+        """What went otherwise than asked for."""
+        return [f"{layer.name}: {note}" for layer in self.layers for note in layer.notes]
+
+    def check(self, max_ppl_increase: float | None = None, max_kl: float | None = None) -> None:
+        """Raises QualityError where perplexity rose by more than so many per cent, or mean KL is above so many nats."""
+        if self.before and self.after and max_ppl_increase is not None:
+            rise = 100 * (self.after.perplexity / self.before.perplexity - 1)
+            if not rise <= max_ppl_increase:
+                raise QualityError(
+                    f"{self.target}: perplexity rose by {rise:.1f} %, from {self.before.perplexity:.2f} to "
+                    f"{self.after.perplexity:.2f}, and {max_ppl_increase:g} % were allowed"
+                )
+        if self.after and self.after.kl_mean is not None and max_kl is not None and not self.after.kl_mean <= max_kl:
+            raise QualityError(f"{self.target}: the mean KL divergence is {self.after.kl_mean:.4f}, above {max_kl:g}")
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Self:
+        """The inverse of as_json."""
+        given = {entry.name: found[entry.name] for entry in fields(cls) if entry.name in found}
+        given["layers"] = [Layer.from_json(layer) for layer in found["layers"]]
+        for name in ("before", "after"):
+            given[name] = Quality(**found[name]) if found[name] else None
+        given["packed"] = tuple(found["packed"]) if found["packed"] else None
+        return cls(**given)
+
+    def as_json(self) -> dict[str, Any]:
+        derived = {"bits_per_weight": self.bits_per_weight, "bits_per_parameter": self.bits_per_parameter}
+        derived |= {"sparsity": self.sparsity, "bytes_in_4_bits": self.bytes_in_4_bits}
+        return {**asdict(self), **derived, "fallbacks": self.fallbacks}
+
+    def table(self) -> str:
+        """The layers, what was left, and the totals, for a terminal."""
+        pruned = any(layer.pattern for layer in self.layers)
+        lines = [f"{'layer':<44} {'shape':>13} {'method':<9} {'bits':>6} {'error':>9}{' zeros' if pruned else ''}"]
+        for layer in self.layers:
+            shape, zeros = "x".join(map(str, layer.shape)), f" {layer.sparsity:5.3f}" if pruned else ""
+            error = "-" if layer.error is None else f"{layer.error:.2e}"
+            lines.append(f"{layer.name:<44} {shape:>13} {layer.method:<9} {layer.bits:6.3f} {error:>9}{zeros}")
+        lines += [f"Note: {line}" for line in self.fallbacks]
+        lines += [f"Left as it was: {name}: {reason}" for name, reason in self.left.items()]
+        return "\n".join([*lines, *(f"{name}: {value}" for name, value in self._totals())])
+
+    def _totals(self) -> list[tuple[str, str]]:
+        found = [
+            ("method", f"{self.method}, format {self.format}"),
+            ("bits per weight", f"{self.bits_per_weight:.3f} of the {len(self.layers)} compressed matrices"),
+            *self._sparsity(),
+            ("bits per parameter", f"{self.bits_per_parameter:.3f} of the whole checkpoint"),
+            ("bytes", f"{self.stored_bytes} of {self.raw_bytes} ({_percent(self.stored_bytes, self.raw_bytes)})"),
+            ("time", f"{self.seconds:.0f} s"),
+        ]
+        if self.predicted:
+            parts = [f"{name} {value:.4f}" for name, value in self.predicted.items()]
+            found.append(("predicted rise of the loss", f"{', '.join(parts)} nats a token, in at most as many bytes"))
+        if self.packed:
+            raw, coded = self.packed
+            found.append(("packed", f"{coded} of {raw} bytes of all files ({_percent(coded, raw)})"))
+        if self.after:
+            before = f", before {self.before.perplexity:.3f}" if self.before else ""
+            found.append(("perplexity", f"{self.after.perplexity:.3f}{before} ({self.after.tokens} tokens)"))
+            if self.after.kl_mean is not None and self.after.kl_p99 is not None:
+                kl = f"mean {self.after.kl_mean:.4f}, 99th percentile {self.after.kl_p99:.4f} nats"
+                found.append(("KL from the original", kl))
+                found.append(("same most probable token", f"{100 * (self.after.top1_agreement or 0):.1f} %"))
+        return found
+
+    def _sparsity(self) -> list[tuple[str, str]]:
+        patterns = sorted({layer.pattern for layer in self.layers if layer.pattern})
+        if not patterns:
+            return []
+        stored = round(self.bytes_in_4_bits * self.bits_per_weight / _DENSE_4_BITS)
+        share = f"{stored} bytes, {_percent(stored, self.bytes_in_4_bits)} of {self.bytes_in_4_bits}"
+        return [
+            ("sparsity", f"{100 * self.sparsity:.2f} %, every group checked to hold to {', '.join(patterns)}"),
+            ("against 4 bits dense", f"{share} (groups of 128)"),
+        ]
+
+    def card(self) -> str:
+        """A section for the model card."""
+        rows = "\n".join(f"| {name} | {value} |" for name, value in self._totals())
+        notes = "".join(f"- {line}\n" for line in self.fallbacks)
+        left = "".join(f"- {name}: left as it was, {reason}\n" for name, reason in self.left.items())
+        settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
+        return f"## Compression\n\nBy squeeze: {settings}.\n\n| | |\n|---|---|\n{rows}\n\n{notes}{left}"
+
+    def write(self, folder: Path) -> None:
+        """Put the report and the model card into a model's folder."""
+        (folder / NAME).write_text(json.dumps(self.as_json(), indent=1) + "\n")
+        card = folder / "README.md"
+        text = card.read_text("utf-8") if card.is_file() else f"# {Path(self.target).name}\n"
+        kept = text.partition("\n## Compression\n")[0].rstrip()
+        card.write_text(f"{kept}\n\n{self.card()}", "utf-8")
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / max(whole, 1):.1f} %"

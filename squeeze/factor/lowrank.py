@@ -1,0 +1,189 @@
+"""Truncated singular value decompositions of a matrix: of itself, scaled by its inputs, or whitened.
+
+The loss is E ||S_o^T (W - W') x||^2 over inputs x with mean H = E[x x^T]. With S_i S_i^T = H the best W' of rank R is
+S_o^-T P S_o^T W, P the projection on the first R left singular vectors of S_o^T W S_i (Eckart and Young). S_i = S_o =
+I is the plain SVD, S_i a diagonal of powers of root mean squares ASVD's (Yuan et al. 2023, arXiv 2312.05821), S_i
+a Cholesky factor of H SVD-LLM's whitening (Wang et al. 2024, arXiv 2403.07378); S_o S_o^T = E[g g^T] with gradients g
+of the loss with respect to outputs makes it the second-order rise of the model's loss under K-FAC's approximation
+(Martens and Grosse 2015, arXiv 1503.05671).
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+import torch
+
+from squeeze.engine.method import HessianError, Result
+from squeeze.errors import SqueezeError
+from squeeze.factor.form import Form, packed_mask
+from squeeze.factor.matrices import LowRank, Pivoted, Whole
+from squeeze.factor.pivots import pivoted
+
+__all__ = ["ASVD", "SVD", "Keep", "Truncation", "WhitenedSVD", "rank_for", "root"]
+
+_ESCALATIONS = 6  # times that the damping is multiplied by 10
+
+
+def root(moments: torch.Tensor, damping: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """float64 S and S^-1 [N, N] with S S^T = moments + damping * their mean diagonal: Cholesky's factor, or where that
+    fails however much is added the symmetric square root with its pseudo-inverse. Raises HessianError where entries
+    are not finite."""
+    matrix = moments.double()
+    if not torch.isfinite(matrix).all():
+        raise HessianError("the statistics are not finite")
+    mean = matrix.diagonal().mean().clamp(min=1e-30)
+    for escalation in range(_ESCALATIONS):
+        damped = matrix.clone()
+        damped.diagonal().add_(damping * 10**escalation * mean)
+        lower, failed = torch.linalg.cholesky_ex(damped)
+        if not failed:
+            eye = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
+            return lower, torch.linalg.solve_triangular(lower, eye, upper=False)
+    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+    values = values.clamp(min=0).sqrt()
+    inverse = torch.where(values > 1e-6 * values[-1], 1 / values, 0)
+    return (vectors * values) @ vectors.T, (vectors * inverse) @ vectors.T
+
+
+def rank_for(outputs: int, inputs: int, keep: float, pivoted: bool = True) -> int:
+    """The largest rank, at least 1, whose values are at most `keep` O I."""
+    total = outputs + inputs
+    if not pivoted:
+        return max(1, min(int(keep * outputs * inputs / total), outputs, inputs))
+    if keep >= 1:
+        return min(outputs, inputs)
+    found = (total - math.sqrt(total * total - 4 * keep * outputs * inputs)) / 2
+    return max(1, min(int(found + 1e-9), outputs, inputs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truncation:
+    """keep: stored values as a share of the matrix's; rank: or the rank itself. pivoted: store the factors without
+    their gauge freedom (factor/matrices.py); else as two factors. damping: share of the mean diagonal that is added to
+    moments. outputs: float32 [O, O], moments of gradients with respect to outputs, None to weigh all outputs alike."""
+
+    name: ClassVar[str]
+    needs_hessian: ClassVar[bool] = True
+
+    keep: float = 0.9
+    rank: int | None = None
+    pivoted: bool = True
+    damping: float = 1e-4
+    output_damping: float = 0.1
+    outputs: torch.Tensor | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.keep <= 1:
+            raise SqueezeError(f"a share of {self.keep:g} to keep: it lies above 0 and is at most 1")
+        if self.rank is not None and self.rank < 1:
+            raise SqueezeError(f"a rank of {self.rank}: it is at least 1")
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
+        """As Method.compress."""
+        rank = self.rank or rank_for(weight.shape[0], weight.shape[1], self.keep, self.pivoted)
+        rank = min(rank, *weight.shape)
+        left, right = self.factors(weight, hessian, rank)
+        if not self.pivoted:
+            return Result(LowRank(left.to(weight.dtype), right.to(weight.dtype)))
+        if rank == weight.shape[0]:
+            return Result(Whole(weight.contiguous()))
+        return Result(pivoted(left, right, weight.dtype))
+
+    def factors(
+        self, weight: torch.Tensor, hessian: torch.Tensor | None, rank: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """float64 [O, R] and [R, I] whose product is the best matrix of that rank."""
+        wide = weight.double()
+        inner, inner_inverse = self._inputs(weight, hessian)
+        outer, outer_inverse = self._outputs(weight)
+        scaled = _left(outer.T, _right(wide, inner)) if outer is not None else _right(wide, inner)
+        if weight.shape[0] <= weight.shape[1]:
+            vectors = torch.linalg.eigh(scaled @ scaled.T).eigenvectors.flip(1)[:, :rank]
+            left = vectors if outer_inverse is None else outer_inverse.T @ vectors
+            return left, vectors.T @ (wide if outer is None else outer.T @ wide)
+        vectors = torch.linalg.eigh(scaled.T @ scaled).eigenvectors.flip(1)[:, :rank]
+        return _right(wide, inner) @ vectors, _right(vectors.T, inner_inverse)
+
+    def _inputs(
+        self, weight: torch.Tensor, hessian: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """S_i and its inverse, as matrices, diagonals or None."""
+        assert hessian is not None
+        return root(hessian, self.damping)
+
+    def _outputs(self, weight: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        return (None, None) if self.outputs is None else root(self.outputs.to(weight.device), self.output_damping)
+
+    def fallback(self) -> "SVD":
+        return SVD(keep=self.keep, rank=self.rank, pivoted=self.pivoted)
+
+
+def _right(matrix: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    return matrix if scale is None else matrix * scale if scale.ndim == 1 else matrix @ scale
+
+
+def _left(scale: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    return scale @ matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class SVD(Truncation):
+    """The plain SVD: the best approximation of the weights themselves, and the fallback of the others."""
+
+    name: ClassVar[str] = "svd"
+    needs_hessian: ClassVar[bool] = False
+
+    def _inputs(
+        self, weight: torch.Tensor, hessian: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        return None, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ASVD(Truncation):
+    """Columns scaled by a power of their inputs' root mean square. alpha: the power."""
+
+    name: ClassVar[str] = "asvd"
+
+    alpha: float = 0.5
+
+    def _inputs(
+        self, weight: torch.Tensor, hessian: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        assert hessian is not None
+        scale = hessian.diagonal().double().clamp(min=1e-12).sqrt() ** self.alpha
+        return scale, 1 / scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhitenedSVD(Truncation):
+    """The SVD of the matrix behind whitened inputs; with `outputs`, of what the model's loss makes of them."""
+
+    name: ClassVar[str] = "whitened"
+
+    @classmethod
+    def textbook(cls, keep: float) -> Self:
+        """SVD-LLM as published: two factors, output error alone."""
+        return cls(keep=keep, pivoted=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """Leaves a matrix whole; in a calibrated run it still makes up for errors before it. pivoted: stored in the form of
+    low rank with every row as a pivot, for experts, which must all be in one form."""
+
+    name: ClassVar[str] = "dense"
+    needs_hessian: ClassVar[bool] = False
+
+    pivoted: bool = False
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
+        """As Method.compress."""
+        if not self.pivoted:
+            return Result(Whole(weight.contiguous()))
+        every = torch.ones(len(weight), dtype=torch.bool, device=weight.device)
+        return Result(Pivoted(packed_mask(every), weight.new_zeros(0, len(weight)), weight.contiguous()))
+
+    def fallback(self) -> "Keep":
+        return self

@@ -1,0 +1,114 @@
+"""What goes around any factorising method: entries kept exactly, and factors that are quantised."""
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.engine.method import Method, Result
+from squeeze.factor.form import Form, Matrix
+from squeeze.factor.matrices import Exact, LowRank, Pivoted, Sliced, Whole
+from squeeze.quant.gptq import GPTQ
+from squeeze.quant.rtn import RTN
+
+__all__ = ["Quantised", "WithOutliers"]
+
+
+@dataclass(frozen=True)
+class WithOutliers:
+    """Keeps the `count` entries of a matrix that matter most, |w| times the root mean square of their inputs, as they
+    are, and factorises the rest ("super weights", Yu et al. 2024, arXiv 2411.07191)."""
+
+    method: Method
+    count: int
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.method.name} and entries"
+
+    @property
+    def needs_hessian(self) -> bool:
+        return self.method.needs_hessian
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
+        """As Method.compress."""
+        scale = 1.0 if hessian is None else hessian.diagonal().clamp(min=0).sqrt()
+        places = (weight.float().abs() * scale).flatten().topk(min(self.count, weight.numel())).indices.sort().values
+        rest = weight.clone(memory_format=torch.contiguous_format)
+        rest.view(-1)[places] = 0
+        found = self.method.compress(rest, hessian)
+        values = weight.flatten()[places]
+        return replace(found, tensor=Exact(found.tensor, places.to(torch.int32), values))
+
+    def fallback(self) -> Method:
+        return cast(Method, WithOutliers(self.method.fallback(), self.count))
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """Quantises what a method made: each factor for the inputs that it gets, and of two the second is fitted anew to
+    what the first has become. Forms of more than two factors stay as they are, and the report says so."""
+
+    method: Method
+    grid: GPTQ | RTN
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.method.name}+{self.grid.bits} bits"
+
+    @property
+    def needs_hessian(self) -> bool:  # type: ignore[override]
+        return self.grid.needs_hessian
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Any]:
+        """As Method.compress."""
+        found = self.method.compress(weight, hessian)
+        form: Form = found.tensor
+        if not isinstance(form, Exact):
+            return self._of(found, weight, hessian)
+        rest = weight.clone(memory_format=torch.contiguous_format)
+        rest.view(-1)[form.entries_at.long()] = 0
+        inner = self._of(replace(found, tensor=form.other), rest, hessian)
+        return replace(inner, tensor=Exact(inner.tensor, form.entries_at, form.entries))
+
+    def _of(self, found: Result[Any], weight: torch.Tensor, hessian: torch.Tensor | None) -> Result[Any]:
+        """What was made of a weight [O, I], with quantised factors."""
+        form, notes = found.tensor, found.notes
+        if isinstance(form, Pivoted):
+            base = self._rounded(form.base, hessian)
+            others = weight[~form.mask]
+            form = Pivoted(form.pivots, self._second(others, base, hessian), base)
+        elif isinstance(form, LowRank):
+            right = self._rounded(form.right, hessian)
+            form = LowRank(self._second(weight, right, hessian), right)
+        elif isinstance(form, Sliced):
+            inputs = form.at[1]
+            core = self._rounded(form.core, None if hessian is None else hessian[inputs][:, inputs])
+            form = Sliced(core, form.rows, form.columns, form.size)
+        elif isinstance(form, Whole):
+            device = weight.device
+            size = torch.tensor(weight.shape, dtype=torch.int32, device=device)
+            rows, columns = (torch.full((-(-n // 8),), 255, dtype=torch.uint8, device=device) for n in weight.shape)
+            form = Sliced(self._rounded(form.weight, hessian), rows, columns, size)
+        else:
+            notes = (*notes, f"a {form.kind} matrix is not quantised")
+        return replace(found, tensor=form, notes=notes)
+
+    def _rounded(self, matrix: Matrix, hessian: torch.Tensor | None) -> QuantizedTensor:
+        assert isinstance(matrix, torch.Tensor)
+        grid = self.grid if len(matrix) else self.grid.fallback()
+        return grid.compress(matrix, hessian).tensor
+
+    def _second(self, wanted: torch.Tensor, first: QuantizedTensor, hessian: torch.Tensor | None) -> QuantizedTensor:
+        """The factor [N, R] behind a first one [R, I] for the rows wanted [N, I]; all inputs count alike where there is
+        no Hessian."""
+        base = first.dequantize().double()
+        reach = base if hessian is None else base @ hessian.double()
+        gram = reach @ base.T
+        damped = gram + (1e-6 * gram.diagonal().mean() + 1e-30) * torch.eye(len(gram)).to(gram)
+        fitted = torch.linalg.solve(damped, reach @ wanted.double().T).T
+        return self._rounded(fitted.to(wanted.dtype), gram.float())
+
+    def fallback(self) -> Method:
+        return cast(Method, Quantised(self.method.fallback(), self.grid.fallback()))

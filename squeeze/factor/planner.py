@@ -1,0 +1,105 @@
+"""Chooses the family and rank of each matrix so that the model's loss rises least in so many stored bytes.
+
+Every option of a matrix, or of a pair, has its stored bits and its predicted rise of the loss (curvature.py). Options
+are taken at one price of a bit for the whole model (Lagrange's), found by bisection; what is left of the budget goes to
+the best single exchanges. A matrix that nothing pays for stays whole. Nothing here knows how options are made.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from squeeze.engine.method import Method
+from squeeze.errors import SqueezeError
+
+__all__ = ["Option", "Unit", "choose"]
+
+_BISECTIONS = 100
+
+
+@dataclass(frozen=True)
+class Option:
+    """family: its name in reports. cost: nats a token. bits: stored. method: what makes it; None where the option is
+    one of several matrices, and `edit` says what becomes of them: (what, how much)."""
+
+    family: str
+    cost: float
+    bits: float
+    method: Method | None = None
+    edit: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is chosen as a whole: the options of one matrix, or of several at once (`pair`) in place of the options
+    that `parts`, a unit each, have."""
+
+    name: str
+    options: Sequence[Option] = ()
+    parts: tuple["Unit", ...] = ()
+
+    def best(self, price: float) -> dict[str, Option]:
+        """By name of a unit: the options with the least cost + price * bits."""
+        whole = min(self.options, key=lambda one: one.cost + price * one.bits, default=None)
+        apart: dict[str, Option] = {}
+        for part in self.parts:
+            apart |= part.best(price)
+        if whole is None or (apart and _total(apart, price) <= whole.cost + price * whole.bits):
+            return apart
+        return {self.name: whole}
+
+    def all(self) -> dict[str, "Unit"]:
+        found = {self.name: self} if self.options else {}
+        for part in self.parts:
+            found |= part.all()
+        return found
+
+
+def _total(chosen: Mapping[str, Option], price: float) -> float:
+    return sum(one.cost + price * one.bits for one in chosen.values())
+
+
+def choose(units: Sequence[Unit], budget: int) -> dict[str, Option]:
+    """By unit, options of at most `budget` bits in all. Raises SqueezeError where the smallest are too large."""
+
+    def at(price: float) -> dict[str, Option]:
+        found: dict[str, Option] = {}
+        for unit in units:
+            found |= unit.best(price)
+        return found
+
+    def size(chosen: Mapping[str, Option]) -> float:
+        return sum(one.bits for one in chosen.values())
+
+    low, high = 0.0, 1e-12
+    if size(at(0.0)) <= budget:
+        return at(0.0)
+    while size(at(high)) > budget:
+        high *= 4
+        if high > 1e12:
+            raise SqueezeError(
+                f"the matrices take at least {int(size(at(high))) // 8} bytes, and {budget // 8} are left for them"
+            )
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if size(at(middle)) > budget else (low, middle)
+    return _spend(units, at(high), budget - size(at(high)))
+
+
+def _spend(units: Sequence[Unit], chosen: dict[str, Option], spare: float) -> dict[str, Option]:
+    """Exchange options, one by one, for those that lower the cost most for each bit of what is left."""
+    known: dict[str, Unit] = {}
+    for unit in units:
+        known |= unit.all()
+    chosen = dict(chosen)
+    while True:
+        exchanges = [
+            ((before.cost - after.cost) / max(after.bits - before.bits, 1), name, after)
+            for name, before in chosen.items()
+            for after in known[name].options
+            if after.cost < before.cost and after.bits - before.bits <= spare
+        ]
+        if not exchanges:
+            return chosen
+        _, name, after = max(exchanges, key=lambda one: one[0])
+        spare -= after.bits - chosen[name].bits
+        chosen[name] = after

@@ -1,0 +1,288 @@
+"""Predicts how much a model's loss rises when a matrix is put into low rank, from statistics of its patches alone.
+
+A matrix is cut into 8 x 8 patches; each has local spectra, magnitudes, the size of its inputs, the depth of its block
+and the kind of the layer. A small convolutional network gives every patch a score, and the damage of a matrix is the
+sum of exp(score) over its patches: so it ranks matrices and patches (after Minima's sensitivity predictor). Its
+weights, in sensitivity.safetensors, were trained on damage that `measure` found; `train` does so for another model. It
+needs no gradients and one forward pass, where curvature.py needs gradients and more memory, and is more exact.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from squeeze.engine.calibration import Statistics
+from squeeze.engine.network import find_blocks, weight_of
+from squeeze.errors import ModelError, SqueezeError
+from squeeze.factor.lowrank import WhitenedSVD
+
+__all__ = [
+    "Example",
+    "Predictor",
+    "examples",
+    "input_moments",
+    "input_statistics",
+    "kind_of",
+    "measure",
+    "spearman",
+    "spectral",
+    "train",
+]
+
+GRID = 8  # patches along each side
+KINDS = ("q", "k", "v", "o", "gate", "up", "down")
+FEATURES = 8 + len(KINDS) + 1  # of a patch
+KEEP = 0.7  # share of a matrix's values at which damage is measured
+WEIGHTS = Path(__file__).with_name("sensitivity.safetensors")
+_EPSILON = 1e-8
+
+
+@dataclass(frozen=True)
+class Example:
+    """One matrix. features: float32 [FEATURES, GRID, GRID]; layer: of which block; damage: measured nats a token;
+    model: in which model, the empty word for the one whose damage is to be predicted."""
+
+    name: str
+    layer: int
+    features: torch.Tensor
+    damage: float = 0.0
+    model: str = ""
+
+
+class Predictor(nn.Module):
+    """[N, FEATURES, GRID, GRID] -> log damage [N, GRID, GRID] of each patch."""
+
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(FEATURES, 1, 1))
+        self.register_buffer("scale", torch.ones(FEATURES, 1, 1))
+        self.layers = nn.Sequential(
+            nn.Conv2d(FEATURES, width, 1),
+            nn.GELU(),
+            nn.Conv2d(width, width, 3, padding=1, padding_mode="replicate"),
+            nn.GELU(),
+            nn.Conv2d(width, 1, 1),
+        )
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layers((features - self.mean) / self.scale)[:, 0]
+        return found
+
+    def log_damage(self, features: torch.Tensor) -> torch.Tensor:
+        """[N] of whole matrices."""
+        found: torch.Tensor = self(features).flatten(1).logsumexp(1)
+        return found
+
+    def predict(self, given: Sequence[Example]) -> dict[str, float]:
+        """Nats a token, by name; only their order has been trained for beyond the model of the training."""
+        with torch.no_grad():
+            found = self.log_damage(torch.stack([one.features for one in given])).exp()
+        return dict(zip([one.name for one in given], found.tolist(), strict=True))
+
+    @classmethod
+    def load(cls, path: Path = WEIGHTS) -> "Predictor":
+        """The predictor that ships with the package. Raises ModelError where the file is not one."""
+        try:
+            tensors = load_file(path)
+            made = cls(len(tensors["layers.0.bias"]))
+            made.load_state_dict(tensors)
+        except (OSError, KeyError, RuntimeError, ValueError, SafetensorError) as error:
+            raise ModelError(f"{path}: holds no sensitivity predictor") from error
+        return made.eval()
+
+    def save(self, path: Path) -> None:
+        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, path)
+
+
+def kind_of(name: str) -> str:
+    """One of KINDS, or another word, by a module's name."""
+    return name.rpartition(".")[2].removesuffix("_proj")
+
+
+def features_of(weight: torch.Tensor, inputs: torch.Tensor, depth: float, kind: str) -> torch.Tensor:
+    """float32 [FEATURES, GRID, GRID] of a matrix [O, I] whose inputs have mean squares [I]; depth: 0 to 1."""
+    weight = weight.detach().float()
+    size = [max(1, n // GRID) for n in weight.shape]
+    rows, columns = (torch.linspace(0, n - s, GRID).long() for n, s in zip(weight.shape, size, strict=True))
+    root = inputs.float().clamp(min=0).sqrt()
+    maps = torch.zeros(FEATURES, GRID, GRID)
+    for a, row in enumerate(rows.tolist()):
+        for b, column in enumerate(columns.tolist()):
+            patch = weight[row : row + size[0], column : column + size[1]]
+            scale = root[column : column + size[1]]
+            maps[:8, a, b] = _statistics(patch, scale)
+    maps[8] = depth
+    place = KINDS.index(kind) if kind in KINDS else -1
+    if place >= 0 and 9 + place < FEATURES:
+        maps[9 + place] = 1
+    return maps
+
+
+def _statistics(patch: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """[8]: logarithms of root mean squares, of the largest value, of the inputs, of what reaches the outputs, of the
+    condition number; shares of energy outside the first quarter and half of the spectrum, and beyond whitening."""
+    plain = torch.linalg.svdvals(patch).square()
+    behind = torch.linalg.svdvals(patch * scale).square()
+    energy, quarter, half = plain.sum() + _EPSILON, max(1, len(plain) // 4), max(1, len(plain) // 2)
+    return torch.stack([
+        (patch.square().mean() + _EPSILON).log(),
+        (patch.abs().max() + _EPSILON).log(),
+        (scale.square().mean() + _EPSILON).log(),
+        (behind.sum() + _EPSILON).log() - torch.tensor(float(patch.shape[0])).log(),
+        (plain[0] + _EPSILON).log() - (plain[-1] + _EPSILON).log(),
+        plain[quarter:].sum() / energy,
+        plain[half:].sum() / energy,
+        behind[half:].sum() / (behind.sum() + _EPSILON),
+    ])  # fmt: skip
+
+
+def input_statistics(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, Statistics]:
+    """The mean of x x^T, float32 [I, I], for each linear module over the inputs x that reach it when tokens [N, L] run,
+    and their number; none for a module that none reaches. Modules called with the same tensor share theirs."""
+    found: dict[str, Statistics] = {}
+    last: tuple[torch.Tensor | None, Statistics] = None, Statistics()
+
+    def hook(name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
+        def observe(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+            nonlocal last
+            if args[0] is not last[0]:
+                last = args[0], found.setdefault(name, Statistics())
+                last[1].add(args[0])
+            found[name] = last[1]
+
+        return observe
+
+    hooks = [model.get_submodule(name).register_forward_pre_hook(hook(name)) for name in names]
+    try:
+        with torch.no_grad():
+            for ids in torch.split(tokens, 1):
+                model(ids, use_cache=False)
+    finally:
+        for one in hooks:
+            one.remove()
+    for statistics in {id(one): one for one in found.values()}.values():
+        statistics.finish()
+    return found
+
+
+def input_moments(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Those means alone."""
+    seen = input_statistics(model, tokens, names)
+    return {name: one.hessian for name, one in seen.items() if one.hessian is not None}
+
+
+def examples(model: nn.Module, names: Sequence[str], moments: Mapping[str, torch.Tensor]) -> list[Example]:
+    """What the predictor is told of each linear module of a model's blocks."""
+    blocks = find_blocks(model)
+    found = []
+    for name in names:
+        layer = next(i for i, block in enumerate(blocks) if name.startswith(f"{block}."))
+        depth = layer / max(len(blocks) - 1, 1)
+        weight = weight_of(model.get_submodule(name))
+        found.append(Example(name, layer, features_of(weight, moments[name].diagonal(), depth, kind_of(name))))
+    return found
+
+
+@torch.no_grad()
+def measure(
+    model: nn.Module,
+    tokens: torch.Tensor,
+    names: Sequence[str],
+    moments: Mapping[str, torch.Tensor],
+    keep: float = KEEP,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, float]:
+    """The KL divergence from the model, nats a token over tokens [N, L], when one matrix after the other is put into
+    the rank that keeps such a share of its values, whitened by the moments of its inputs. Only the blocks behind the
+    matrix run again."""
+    blocks = [model.get_submodule(name) for name in find_blocks(model)]
+    seen: list[torch.Tensor] = []
+    hooks = [block.register_forward_pre_hook(lambda module, args: seen.append(args[0])) for block in blocks]
+    wanted = torch.log_softmax(model(tokens, use_cache=False).logits.float(), -1)
+    for hook in hooks:
+        hook.remove()
+    found = {}
+    for name in names:
+        layer = next(i for i, block in enumerate(find_blocks(model)) if name.startswith(f"{block}."))
+        weight = weight_of(model.get_submodule(name))
+        before = weight.clone()
+        weight.copy_(WhitenedSVD(keep=keep).compress(before, moments[name]).tensor.dequantize().to(weight.dtype))
+        try:
+            logits = _from_block(model, tokens, blocks, layer, seen[layer])
+        finally:
+            weight.copy_(before)
+        ours = torch.log_softmax(logits.float(), -1)
+        found[name] = float((wanted.exp() * (wanted - ours)).sum(-1).mean())
+        if progress:
+            progress(1)
+    return found
+
+
+def _from_block(
+    model: nn.Module, tokens: torch.Tensor, blocks: Sequence[nn.Module], first: int, hidden: torch.Tensor
+) -> torch.Tensor:
+    """Logits when the blocks before `first` gave what they gave before."""
+    for block in blocks[:first]:
+        block.forward = lambda x, *args, **kwargs: x
+    hook = blocks[first].register_forward_pre_hook(lambda module, args: (hidden, *args[1:]))
+    try:
+        logits: torch.Tensor = model(tokens, use_cache=False).logits
+    finally:
+        hook.remove()
+        for block in blocks[:first]:
+            del block.forward
+    return logits
+
+
+def train(given: Sequence[Example], steps: int = 600, rate: float = 3e-3, seed: int = 0) -> Predictor:
+    """A predictor of the examples' damages, by the squared error of their logarithms; of those of other models, whose
+    losses lie on other scales, by that of their differences from the model's mean. Raises SqueezeError where there are
+    fewer than two."""
+    if len(given) < 2:
+        raise SqueezeError("a sensitivity predictor needs at least two measured matrices")
+    features = torch.stack([one.features for one in given])
+    targets = torch.tensor([max(one.damage, _EPSILON) for one in given]).log()
+    others = [[i for i, one in enumerate(given) if one.model == name] for name in {one.model for one in given} - {""}]
+    own = [i for i, one in enumerate(given) if not one.model] or list(range(len(given)))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        made = Predictor()
+        made.mean.copy_(features.mean((0, 2, 3))[:, None, None])
+        made.scale.copy_(features.std((0, 2, 3)).clamp(min=1e-3)[:, None, None])
+        made.layers[-1].bias.data.fill_(float(targets[own].mean()) - torch.tensor(float(GRID**2)).log())  # type: ignore[union-attr, operator]
+        optimiser = torch.optim.AdamW(made.parameters(), lr=rate, weight_decay=0.1)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+        for _ in range(steps):
+            noisy = features + 0.1 * made.scale * torch.randn_like(features)
+            error = made.log_damage(noisy) - targets
+            for alike in others:
+                error = error.index_add(0, torch.tensor(alike), -error[alike].mean().expand(len(alike)))
+            loss = error.square().mean()
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+    return made.eval()
+
+
+def spectral(weight: torch.Tensor, keep: float = KEEP) -> float:
+    """The plain heuristic: the share of a matrix's squared singular values beyond the rank that keeps such a share of
+    its values."""
+    from squeeze.factor.lowrank import rank_for
+
+    values = torch.linalg.svdvals(weight.detach().float()).square()
+    return float(values[rank_for(weight.shape[0], weight.shape[1], keep) :].sum() / values.sum())
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """Spearman's rank correlation of two sequences, without regard to ties."""
+    ranks = torch.stack([torch.tensor(values).argsort().argsort().double() for values in (a, b)])
+    return float(torch.corrcoef(ranks)[0, 1])

@@ -1,0 +1,79 @@
+"""Matrices that read the same inputs, put into low rank together: one basis of rows for all of them.
+
+The matrices are stacked, [O1 + O2 + .., I], and the stack gets the whitened SVD and the pivots of a single matrix
+(lowrank.py): of its R rows as they are, each matrix holds some, and the rest of its rows are coefficients of all R. As
+queries and keys look at much the same directions of their inputs, the stack needs fewer values than both alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from squeeze.engine.method import Result
+from squeeze.factor.form import Form, packed_mask
+from squeeze.factor.lowrank import SVD, WhitenedSVD, rank_for
+from squeeze.factor.matrices import Shared
+from squeeze.factor.pivots import fitted, maxvol
+
+__all__ = ["SharedSVD"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedSVD:
+    """keep: stored values as a share of the matrices'; rank: or the rank itself. outputs: float32 [sum of O, the same],
+    moments of gradients with respect to the outputs of all matrices; None to weigh errors as shares of each matrix's
+    own mean squared output."""
+
+    name: ClassVar[str] = "shared"
+    needs_hessian: ClassVar[bool] = True
+
+    keep: float = 0.9
+    rank: int | None = None
+    outputs: torch.Tensor | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._alone()
+
+    def _alone(self) -> WhitenedSVD:
+        return WhitenedSVD(keep=self.keep, rank=self.rank)
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
+        """As Method.compress, of a matrix that shares its inputs with none."""
+        return self._alone().compress(weight, hessian)
+
+    def fallback(self) -> SVD:
+        return self._alone().fallback()
+
+    def compress_together(self, weights: Mapping[str, torch.Tensor], hessian: torch.Tensor) -> dict[str, Result[Any]]:
+        """weights: [O, I] each, by the names of modules that have one parent; the first keeps the basis."""
+        stack = torch.cat([weight.double() for weight in weights.values()])
+        rank = min(self.rank or rank_for(stack.shape[0], stack.shape[1], self.keep), *stack.shape)
+        left, right = self.method(weights, hessian).factors(stack, hessian, rank)
+        rows, _ = maxvol(left)
+        mask = torch.zeros(len(stack), dtype=torch.bool, device=stack.device)
+        mask[rows] = True
+        dtype = next(iter(weights.values())).dtype
+        base = (left[mask] @ right).to(dtype)
+        owner = torch.tensor(list(next(iter(weights)).rpartition(".")[2].encode()), dtype=torch.uint8)
+        found: dict[str, Result[Any]] = {}
+        first = start = 0
+        for name, weight in weights.items():
+            own, span = mask[first : first + len(weight)], slice(first, first + len(weight))
+            coefficients = fitted((left[span] @ right)[~own], base.double()).to(dtype)
+            at = torch.tensor([start], dtype=torch.int32)
+            found[name] = Result(Shared(packed_mask(own), coefficients, at, base, owner.clone() if found else None))
+            first, start = first + len(weight), start + int(own.sum())
+        return found
+
+    def method(self, weights: Mapping[str, torch.Tensor], hessian: torch.Tensor) -> WhitenedSVD:
+        """What the stack is put into low rank by."""
+        if self.outputs is not None:
+            return WhitenedSVD(outputs=self.outputs)
+        scales = []
+        for weight in weights.values():
+            wide = weight.double()
+            energy = ((wide @ hessian.double()) * wide).sum().clamp(min=1e-30)
+            scales.append(torch.full((len(weight),), 1 / float(energy), device=weight.device))
+        return WhitenedSVD(outputs=torch.diag(torch.cat(scales)), output_damping=1e-9)

@@ -1,0 +1,246 @@
+"""Tensor trains, Tucker and tensor rings of a matrix, by singular value decompositions of unfoldings.
+
+A matrix [O, I] with O = o1 o2 .. and I = i1 i2 .. is taken as a tensor. What its inputs look like enters by whitening
+each input mode: H = E[x x^T] is replaced by the Kronecker product of its partial traces, whose Cholesky factors the
+cores take back (for Tucker, whose input mode is whole, H itself). TT-SVD: Oseledets 2011; its error is at most the root
+of the sum of the squared errors of its steps. Truncated HOSVD: De Lathauwer, De Moor and Vandewalle 2000. TR-SVD: Zhao
+et al. 2016 (arXiv 1606.05535).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar, Self
+
+import torch
+
+from squeeze.engine.method import Result
+from squeeze.errors import SqueezeError
+from squeeze.factor.form import Form
+from squeeze.factor.lowrank import root
+from squeeze.factor.networks import TTMatrix, TuckerMatrix
+
+__all__ = ["Network", "TensorRing", "TensorTrain", "Tucker", "factors_of", "ring_svd", "tt_svd", "tucker_svd"]
+
+_DAMPING = 1e-3
+_BISECTIONS = 40
+
+
+def factors_of(size: int, count: int) -> tuple[int, ...]:
+    """`count` factors of a size, as alike as they can be, the smallest first."""
+    found = []
+    for left in range(count, 1, -1):
+        wanted = round(size ** (1 / left), 9)
+        one = max((n for n in range(1, int(wanted) + 1) if size % n == 0), default=1)
+        found.append(one)
+        size //= one
+    return (*found, size)
+
+
+def _split(matrix: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Columns [M, rank] that are orthonormal, what they are multiplied by [rank, N], and the squared error."""
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    rank = min(rank, len(values))
+    return left[:, :rank], values[:rank, None] * right[:rank], float(values[rank:].square().sum())
+
+
+def tt_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> tuple[list[torch.Tensor], float]:
+    """Cores [R_k, n_k, R_k+1] of a tensor [n_1, .., n_d] with at most the d - 1 inner ranks given, and a bound of the
+    Frobenius norm of the error: the root of the sum of the squared errors of the steps."""
+    cores, squared, before = [], 0.0, 1
+    rest = tensor.reshape(tensor.shape[0], -1)
+    for size, rank in zip(tensor.shape, ranks, strict=False):
+        left, rest, error = _split(rest.reshape(before * size, -1), rank)
+        cores.append(left.view(before, size, -1))
+        squared, before = squared + error, left.shape[1]
+    cores.append(rest.reshape(before, tensor.shape[-1], 1))
+    return cores, squared**0.5
+
+
+def ring_svd(tensor: torch.Tensor, ring: int, ranks: Sequence[int]) -> tuple[list[torch.Tensor], float]:
+    """Cores [R_k, n_k, R_k+1] of a tensor of d >= 2 modes in a ring that is closed with rank `ring`, with at most the
+    d - 1 inner ranks given, and a bound of the error as of tt_svd."""
+    left, rest, error = _split(tensor.reshape(tensor.shape[0], -1), ring * ranks[0])
+    ring = max(n for n in range(1, ring + 1) if left.shape[1] % n == 0)
+    after = left.shape[1] // ring
+    cores = [left.view(-1, ring, after).transpose(0, 1)]
+    rest = rest.reshape(ring, -1).T  # [after n_2 .. n_d, ring]
+    before, squared = after, error
+    for size, rank in zip(tensor.shape[1:-1], ranks[1:], strict=True):
+        left, rest, error = _split(rest.reshape(before * size, -1), rank)
+        cores.append(left.view(before, size, -1))
+        squared, before = squared + error, left.shape[1]
+    cores.append(rest.reshape(before, tensor.shape[-1], ring))
+    return cores, squared**0.5
+
+
+def tucker_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> tuple[torch.Tensor, list[torch.Tensor], float]:
+    """Core [r_1, ..], orthonormal factors [n_k, r_k], and a bound of the error: the root of the sum of the squared
+    singular values that are left out of each unfolding."""
+    factors, squared = [], 0.0
+    core = tensor
+    for mode, rank in enumerate(ranks):
+        unfolded = tensor.movedim(mode, 0).reshape(tensor.shape[mode], -1)
+        values, vectors = torch.linalg.eigh(unfolded @ unfolded.T)
+        kept = min(rank, len(values))
+        squared += float(values[: len(values) - kept].clamp(min=0).sum())
+        factors.append(vectors.flip(1)[:, :kept])
+        core = torch.tensordot(core, factors[-1], ([0], [0]))
+    return core, factors, squared**0.5
+
+
+def _spectra(unfoldings: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Squared singular values of each, largest first."""
+    grams = ((u @ u.T) if u.shape[0] <= u.shape[1] else (u.T @ u) for u in unfoldings)
+    return [torch.linalg.eigvalsh(gram).flip(0).clamp(min=0) for gram in grams]
+
+
+def _ranks(spectra: Sequence[torch.Tensor], size: Callable[[list[int]], int], most: int) -> list[int]:
+    """The ranks that leave out the same share of each spectrum, as small a one as `most` values allow."""
+    tails = [torch.cat([s.flip(0).cumsum(0).flip(0), s.new_zeros(1)]) / s.sum().clamp(min=1e-300) for s in spectra]
+
+    def at(share: float) -> list[int]:
+        return [max(1, int((tail > share).sum())) for tail in tails]
+
+    low, high = 0.0, 1.0
+    if size(at(high)) > most:
+        raise SqueezeError(f"even ranks of 1 take {size(at(high))} values, and {most} are to be kept")
+    for _ in range(_BISECTIONS):
+        middle = (low * high) ** 0.5 if low else high / 4
+        low, high = (low, middle) if size(at(middle)) <= most else (middle, high)
+        if high < 1e-12:
+            break
+    return at(high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network(ABC):
+    """keep: stored values as a share of the matrix's. whiten: weigh errors by the inputs that a Hessian tells of."""
+
+    name: ClassVar[str]
+    needs_hessian: ClassVar[bool] = True
+
+    keep: float = 0.9
+    whiten: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.keep <= 1:
+            raise SqueezeError(f"a share of {self.keep:g} to keep: it lies above 0 and is at most 1")
+
+    @abstractmethod
+    def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
+        """The form of a float64 weight [O, I] in float64."""
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
+        """As Method.compress. Raises SqueezeError where no rank is small enough."""
+        wide = self.decompose(weight.double(), hessian.double() if self.whiten and hessian is not None else None)
+        rounded = {name: tensor.to(weight.dtype).contiguous() for name, tensor in wide.tensors().items()}
+        return Result(type(wide).of(rounded))
+
+    def fallback(self) -> Self:
+        """The same form, so that experts without statistics are stored as the others are."""
+        return replace(self, whiten=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorTrain(Network):
+    """modes: pairs (o_k, i_k) that the matrix is split into, and cores."""
+
+    name: ClassVar[str] = "tt"
+
+    modes: int = 2
+
+    def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
+        """As Network.decompose."""
+        tensor, inverses, outputs, inputs = _as_tensor(weight, hessian, self.modes)
+        sizes = tensor.shape
+        unfoldings = [tensor.reshape(prod(sizes[:k]), -1) for k in range(1, self.modes)]
+
+        def size(ranks: list[int]) -> int:
+            ends = [1, *ranks, 1]
+            return sum(a * n * b for a, n, b in zip(ends, sizes, ends[1:], strict=False))
+
+        ranks = _ranks(_spectra(unfoldings), size, int(self.keep * weight.numel()))
+        return _with_modes(tt_svd(tensor, ranks)[0], inverses, outputs, inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRing(Network):
+    """modes: as of TensorTrain. ring: the rank that closes the ring, which the first split must have room for."""
+
+    name: ClassVar[str] = "ring"
+
+    modes: int = 3
+    ring: int = 2
+
+    def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
+        """As Network.decompose."""
+        tensor, inverses, outputs, inputs = _as_tensor(weight, hessian, self.modes)
+        sizes = tensor.shape
+        unfoldings = [tensor.reshape(prod(sizes[:k]), -1) for k in range(1, self.modes)]
+
+        def even(ranks: list[int]) -> list[int]:
+            return [-(-ranks[0] // self.ring), *(min(self.ring * rank, sizes[-1] * self.ring) for rank in ranks[1:])]
+
+        def size(ranks: list[int]) -> int:
+            ends = [self.ring, *even(ranks), self.ring]
+            return sum(a * n * b for a, n, b in zip(ends, sizes, ends[1:], strict=False))
+
+        ranks = _ranks(_spectra(unfoldings), size, int(self.keep * weight.numel()))
+        return _with_modes(ring_svd(tensor, self.ring, even(ranks))[0], inverses, outputs, inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tucker(Network):
+    """The tensor [o1, o2, I] with one factor a mode."""
+
+    name: ClassVar[str] = "tucker"
+
+    def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
+        """As Network.decompose."""
+        first, second = factors_of(len(weight), 2)
+        inner, inverse = (None, None) if hessian is None else root(hessian, _DAMPING)
+        tensor = (weight if inner is None else weight @ inner).view(first, second, -1)
+        unfoldings = [tensor.movedim(mode, 0).reshape(tensor.shape[mode], -1) for mode in range(3)]
+
+        def size(ranks: list[int]) -> int:
+            return prod(ranks) + sum(n * r for n, r in zip(tensor.shape, ranks, strict=True))
+
+        ranks = _ranks(_spectra(unfoldings), size, int(self.keep * weight.numel()))
+        core, (a, b, c), _ = tucker_svd(tensor, ranks)
+        return TuckerMatrix(core, a, b, c.T if inverse is None else c.T @ inverse)
+
+
+def _as_tensor(
+    weight: torch.Tensor, hessian: torch.Tensor | None, modes: int
+) -> tuple[torch.Tensor, list[torch.Tensor], tuple[int, ...], tuple[int, ...]]:
+    """The tensor [o1 i1, o2 i2, ..] whitened, what unwhitens each input mode [i_k, i_k], and the factors of O and I."""
+    outputs, inputs = factors_of(weight.shape[0], modes), factors_of(weight.shape[1], modes)[::-1]
+    tensor = weight.view(*outputs, *inputs)
+    inverses = []
+    for k, size in enumerate(inputs):
+        inner = inverse = torch.eye(size).to(weight)
+        if hessian is not None:
+            inner, inverse = root(_partial_trace(hessian, inputs, k), _DAMPING)
+        tensor = torch.tensordot(tensor, inner, ([modes + k], [0])).movedim(-1, modes + k)
+        inverses.append(inverse)
+    order = [place for k in range(modes) for place in (k, modes + k)]
+    shape = [o * i for o, i in zip(outputs, inputs, strict=True)]
+    return tensor.permute(order).reshape(shape), inverses, outputs, inputs
+
+
+def _partial_trace(hessian: torch.Tensor, inputs: Sequence[int], kept: int) -> torch.Tensor:
+    """[i_k, i_k], the mean over all other input modes."""
+    before, size, after = prod(inputs[:kept]), inputs[kept], prod(inputs[kept + 1 :])
+    return torch.einsum("aibajb->ij", hessian.view(before, size, after, before, size, after)) / (before * after)
+
+
+def _with_modes(
+    cores: list[torch.Tensor], inverses: list[torch.Tensor], outputs: Sequence[int], inputs: Sequence[int]
+) -> TTMatrix:
+    """Cores [R, o i, S] as [R, o, i, S], unwhitened."""
+    found = []
+    for core, inverse, o, i in zip(cores, inverses, outputs, inputs, strict=True):
+        found.append(torch.einsum("rois,ij->rojs", core.reshape(core.shape[0], o, i, core.shape[2]), inverse))
+    return TTMatrix(tuple(found))

@@ -1,0 +1,114 @@
+"""Block floating point: channels of a token share an exponent, in an order that brings like channels together.
+
+A block's exponent is its largest value's, so a block of channels of like size loses least; the order is found
+offline, from calibration (Drumond et al. 2018 for the format; KVmix and Ecco for the reordering of KV channels).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from squeeze.kv import packing
+from squeeze.kv.base import Part
+from squeeze.kv.store import Fields
+
+if TYPE_CHECKING:
+    from squeeze.kv.calibrate import Statistics
+
+__all__ = ["BlockFloat", "BlockFloatCoder", "channel_orders"]
+
+Orders = tuple[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], ...]  # [layer][head] of keys and of values
+_BIAS = 128  # code of the exponent 0
+
+
+@dataclass(frozen=True)
+class BlockFloatCoder:
+    """Mantissas of `width` bits with their sign, an exponent of 8 bits for each `share` channels.
+
+    order: channels as coded.
+    """
+
+    width: int
+    share: int = 16
+    order: tuple[int, ...] | None = None
+
+    def bits(self, block: int, size: int) -> float:
+        return self.width + 8 / gcd(self.share, size)
+
+    def encode(self, blocks: torch.Tensor, start: int) -> Fields:
+        values = blocks.to(torch.float32)
+        if self.order is not None:
+            values = values[..., list(self.order)]
+        values = values.unflatten(-1, (-1, gcd(self.share, values.shape[-1])))
+        most = (1 << (self.width - 1)) - 1
+        size = values.abs().amax(-1, keepdim=True).clamp(min=2.0**-100)
+        exponent = (size / (most + 0.5)).log2().ceil().clamp(-_BIAS, 255 - _BIAS)
+        codes = (values / exponent.exp2()).round().clamp(-most, most) + most
+        packed = packing.pack(codes.to(torch.uint8).flatten(-2), self.width)
+        return {"codes": packed, "exponent": (exponent + _BIAS).to(torch.uint8)[..., 0]}
+
+    def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
+        exponent = fields["exponent"].to(torch.float32) - _BIAS
+        count = fields["codes"].shape[-1] * 8 // self.width
+        codes = packing.unpack(fields["codes"], self.width, count).to(torch.float32)
+        values = (codes - ((1 << (self.width - 1)) - 1)).unflatten(-1, (exponent.shape[-1], -1))
+        values = (values * exponent.exp2()[..., None]).flatten(-2)
+        if self.order is not None:
+            values = values[..., torch.tensor(self.order, device=values.device).argsort()]
+        return values.to(dtype)
+
+
+@dataclass(frozen=True)
+class BlockFloat:
+    """orders: of the channels of each head, from `channel_orders`; None for the model's own."""
+
+    bits: int = 4
+    share: int = 16
+    orders: Orders | None = None
+    sinks: int = 4
+    window: int = 64
+    block: int = 32
+
+    def __post_init__(self) -> None:
+        from squeeze.kv.bits import check
+
+        check(self.bits, (2, 3, 4, 8))
+
+    def parts(self, layer: int, heads: int) -> list[Part]:
+        if self.orders is None:
+            return [Part(*2 * (BlockFloatCoder(self.bits, self.share),))]
+        coders = [[BlockFloatCoder(self.bits, self.share, order) for order in pair] for pair in self.orders[layer]]
+        return [Part(keys, values, (head,)) for head, (keys, values) in enumerate(coders)]
+
+
+def channel_orders(model: Any, statistics: dict[int, Statistics], policy: BlockFloat) -> Orders:
+    """For each head the order of least cost of three: as they are, by size, and by the loss that is at stake.
+
+    Large channels together waste no exponent, but share a coarse one, and are often those that matter most.
+    """
+    from squeeze.kv.heads import costs_of
+    from squeeze.kv.rope import frequencies_of
+
+    frequencies = frequencies_of(model)
+
+    def best(found: Statistics, kind: int) -> list[tuple[int, ...]]:
+        size = found.sample[kind].double().square().mean((0, 2))  # [H, D]
+        stake = size * found.fisher[kind].diagonal(dim1=-2, dim2=-1)
+        same = torch.arange(size.shape[1]).expand_as(size)
+        tried = torch.stack([same, size.argsort(-1, descending=True), stake.argsort(-1, descending=True)])
+        costs = torch.stack([
+            torch.stack([cost(found, kind, tuple(order.tolist()))[head] for head, order in enumerate(orders)])
+            for orders in tried
+        ])  # fmt: skip  # [orders, H]
+        return [tuple(tried[row, head].tolist()) for head, row in enumerate(costs.argmin(0).tolist())]
+
+    def cost(found: Statistics, kind: int, order: tuple[int, ...]) -> torch.Tensor:
+        coder = BlockFloatCoder(policy.bits, policy.share, order)
+        return costs_of(coder, found, kind, policy.block, policy.sinks, frequencies)
+
+    layers = (statistics.get(layer) for layer in range(max(statistics) + 1))
+    return tuple(tuple(zip(best(x, 0), best(x, 1), strict=True)) if x else () for x in layers)

@@ -1,0 +1,103 @@
+"""The cache that transformers is given: a list of layers, and what is asked of all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from squeeze.errors import PolicyError
+from squeeze.kv.base import Policy
+from squeeze.kv.contract import DYNAMIC_LAYER_TYPE_MAPPING, Cache, get_layer_types_and_kwargs
+from squeeze.kv.layer import PackedLayer
+
+__all__ = ["ATTENTION", "QuantizedKVCache"]
+
+ATTENTION = "squeeze_kv"  # the attention implementation that reads layers as they are
+_PACKED = ("full_attention", "sliding_attention", "chunked_attention")
+
+
+class QuantizedKVCache(Cache):
+    """A KV cache that codes each block of tokens once, when it leaves the window of recent ones.
+
+    model.generate(..., past_key_values=QuantizedKVCache(model.config, KIVI(bits=4)))
+
+    Works with every attention implementation; after `squeeze.kernels.kv_attention.install(model)` no full-precision
+    copy of a layer is formed. Layers of attention,
+    full or sliding, are coded; states of other kinds (Mamba, convolutions) are kept by transformers' own layers.
+    Raises PolicyError where the policy does not fit the model.
+    """
+
+    def __init__(self, config: Any, policy: Policy) -> None:
+        self.config, self.policy = config, policy
+        decoder = config.get_text_config(decoder=True)
+        kinds, options = get_layer_types_and_kwargs(decoder)
+        native = partial(_is_native, decoder)
+        layers: list[Any] = []
+        for index, (kind, given) in enumerate(zip(kinds, options, strict=True)):
+            if kind in _PACKED:
+                layers.append(PackedLayer(policy, index, given.get("sliding_window"), native))
+            elif kind in DYNAMIC_LAYER_TYPE_MAPPING:
+                layers.append(DYNAMIC_LAYER_TYPE_MAPPING[kind](**given))
+            else:
+                raise PolicyError(f"layers of kind {kind!r} cannot be cached by this version")
+        super().__init__(layers=layers)
+
+    def save(self, path: Path | str, model: Any = None) -> int:
+        """Write the cache to a file; see file.save."""
+        from squeeze.kv import file
+
+        return file.save(self, path, model)
+
+    @staticmethod
+    def load(path: Path | str, config: Any, **options: Any) -> QuantizedKVCache:
+        """The cache of a file; see file.load for the options and what it raises."""
+        from squeeze.kv import file
+
+        return file.load(path, config, **options)
+
+    @property
+    def packed_layers(self) -> list[PackedLayer]:
+        return [layer for layer in self.layers if isinstance(layer, PackedLayer)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for keys and values, unused growth and full-precision tokens included."""
+        return sum(layer.nbytes for layer in self.packed_layers)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The model's, once there are tokens."""
+        return next((layer.dtype for layer in self.packed_layers if layer.is_initialized), None)
+
+    @property
+    def full_precision_nbytes(self) -> int:
+        """Bytes that the tokens held would take in the model's dtype."""
+        found = (layer for layer in self.packed_layers if layer.is_initialized)
+        return sum(
+            layer.stored * sum(x.shape[0] * x.shape[1] * x.shape[3] * x.element_size() for x in layer.recent)
+            for layer in found
+        )
+
+    @property
+    def nominal_bits(self) -> float:
+        """Bits a coded value, scales included, the mean over layers and heads; 0.0 before the first token."""
+        total, count = 0.0, 0
+        for layer in self.packed_layers:
+            for part in layer.parts:
+                heads = len(part.heads) if part.heads is not None else layer.recent[0].shape[1]
+                for coder, like in zip((part.keys, part.values), layer.recent, strict=True):
+                    total += heads * like.shape[-1] * coder.bits(self.policy.block, like.shape[-1])
+                    count += heads * like.shape[-1]
+        return total / count if count else 0.0
+
+    def __iter__(self) -> Iterator[tuple[Any, Any, int | None]]:
+        for layer in self.layers:
+            yield getattr(layer, "keys", None), getattr(layer, "values", None), getattr(layer, "sliding_window", None)
+
+
+def _is_native(config: Any) -> bool:
+    return getattr(config, "_attn_implementation", None) == ATTENTION

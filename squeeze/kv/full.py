@@ -1,0 +1,19 @@
+"""No coding at all: the reference that everything else is compared with, equal to transformers' DynamicCache."""
+
+from dataclasses import dataclass
+
+from squeeze.kv.base import Part
+
+__all__ = ["FullPrecision"]
+
+
+@dataclass(frozen=True)
+class FullPrecision:
+    """Every token stays in the model's dtype."""
+
+    sinks: int = 0
+    window: int = 0
+    block: int = 0
+
+    def parts(self, layer: int, heads: int) -> list[Part]:
+        return []

@@ -1,0 +1,116 @@
+"""The coder under most policies: groups of values on an even grid, or on Lloyd-Max points, with a scale each.
+
+A group lies along the tokens of one channel (what KIVI does to keys) or along the channels of one token.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from math import gcd
+
+import torch
+
+from squeeze.kv import packing
+from squeeze.kv.store import Fields
+
+__all__ = ["Grid", "hadamard", "lloyd_max"]
+
+_SCALE = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Codes of `width` bits, and for each group a scale and, on an even grid, a minimum, in bfloat16.
+
+    along: "tokens" or "channels", the direction in which a group runs. group: values of a group; 0 for all.
+    rotate: multiply each token by a Hadamard matrix first, which spreads outliers over all channels (QuaRot,
+    TurboQuant). points: "even" for minimum + scale * code; "normal" for scale * the Lloyd-Max points of a normal
+    distribution, the scale chosen so that the decoded group keeps the length of the original (norm correction).
+    """
+
+    width: int
+    along: str
+    group: int = 0
+    rotate: bool = False
+    points: str = "even"
+
+    def group_of(self, block: int, size: int) -> int:
+        length = block if self.along == "tokens" else size
+        return gcd(self.group, length) if self.group else length
+
+    def bits(self, block: int, size: int) -> float:
+        return self.width + (32 if self.points == "even" else 16) / self.group_of(block, size)
+
+    def encode(self, blocks: torch.Tensor, start: int) -> Fields:
+        values = blocks.to(torch.float32)
+        if self.rotate:
+            values = values @ hadamard(values.shape[-1], values.device)
+        if self.along == "tokens":
+            values = values.transpose(-1, -2)
+        group = self.group_of(blocks.shape[-2], blocks.shape[-1])
+        values = values.unflatten(-1, (-1, group))  # [B, H, n, rows, groups, group]
+        codes, fields = self._even(values) if self.points == "even" else self._normal(values)
+        return {"codes": packing.pack(codes.flatten(-2), self.width), **fields}
+
+    def _even(self, values: torch.Tensor) -> tuple[torch.Tensor, Fields]:
+        top = (1 << self.width) - 1
+        least = values.amin(-1).to(_SCALE)
+        below = least.to(torch.float32)
+        scale = ((values.amax(-1) - below) / top).clamp(min=torch.finfo(torch.float32).tiny).to(_SCALE)
+        steps = scale.to(torch.float32).clamp(min=1e-30)
+        codes = ((values - below[..., None]) / steps[..., None]).round().clamp(0, top)
+        return codes.to(torch.uint8), {"scale": scale, "least": least}
+
+    def _normal(self, values: torch.Tensor) -> tuple[torch.Tensor, Fields]:
+        points = lloyd_max(self.width).to(values.device)
+        length = values.norm(dim=-1, keepdim=True)
+        unit = values * (values.shape[-1] ** 0.5 / length.clamp(min=1e-30))
+        codes = torch.bucketize(unit, (points[1:] + points[:-1]) / 2)
+        kept = points[codes].norm(dim=-1, keepdim=True).clamp(min=1e-30)
+        return codes.to(torch.uint8), {"scale": (length / kept)[..., 0].to(_SCALE)}
+
+    def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
+        scale = fields["scale"].to(torch.float32)[..., None]  # [B, H, n, rows, groups, 1]
+        count = fields["codes"].shape[-1] * 8 // self.width  # of a row, a multiple of 8
+        codes = packing.unpack(fields["codes"], self.width, count).unflatten(-1, (scale.shape[-2], -1))
+        if self.points == "even":
+            values = codes.to(torch.float32).mul_(scale).add_(fields["least"].to(torch.float32)[..., None])
+        else:
+            values = lloyd_max(self.width).to(scale.device)[codes.int()].mul_(scale)
+        values = values.flatten(-2)
+        if self.along == "tokens":
+            values = values.transpose(-1, -2)
+        if self.rotate:
+            values = values @ hadamard(values.shape[-1], values.device)
+        return values.to(dtype)
+
+
+@cache
+def _sylvester(size: int) -> torch.Tensor:
+    matrix = torch.ones(1, 1)
+    while matrix.shape[0] < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)], 0)
+    return matrix / size**0.5
+
+
+def hadamard(size: int, device: torch.device | str = "cpu") -> torch.Tensor:
+    """A symmetric orthogonal matrix [size, size] of Hadamard blocks, its own inverse.
+
+    The blocks are as large as the largest power of two that divides `size`.
+    """
+    block = size & -size
+    small = _sylvester(block).to(device)
+    return small if block == size else torch.block_diag(*[small] * (size // block))
+
+
+@cache
+def lloyd_max(bits: int) -> torch.Tensor:
+    """Points [2^bits], ascending, of least mean square error for a standard normal variable (Max 1960, Lloyd 1982)."""
+    points = torch.special.ndtri((torch.arange(1 << bits, dtype=torch.float64) + 0.5) / (1 << bits))
+    normal = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
+    for _ in range(2000):
+        edges = (points[1:] + points[:-1]) / 2
+        inner_density, inner_mass = normal.log_prob(edges).exp(), normal.cdf(edges)
+        zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+        density, mass = torch.cat([zero, inner_density, zero]), torch.cat([zero, inner_mass, one])
+        points = (density[:-1] - density[1:]) / (mass[1:] - mass[:-1])
+    return points.to(torch.float32)

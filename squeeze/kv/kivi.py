@@ -1,0 +1,46 @@
+"""KIVI: keys quantised per channel over groups of tokens, values per token (Liu et al., ICML 2024).
+
+Keys have a few channels that are large in every token, so that a scale for each channel costs least; values have
+no such channels. Unlike KIVI's own code, which rebuilds groups as it goes, a block here is coded once.
+"""
+
+from dataclasses import dataclass
+
+from squeeze.kv import bits as bits_module
+from squeeze.kv.base import Part
+from squeeze.kv.bits import Bits
+from squeeze.kv.grid import Grid
+
+__all__ = ["KIVI"]
+
+WIDTHS = (1, 2, 3, 4, 8)
+
+
+@dataclass(frozen=True)
+class KIVI:
+    """bits: of keys and, unless value_bits says otherwise, of values. group: tokens of a channel, or channels of
+    a token, that share a scale and a minimum (bfloat16 each); the block is one group of tokens.
+    """
+
+    bits: Bits = 4
+    value_bits: Bits | None = None
+    group: int = 64
+    sinks: int = 4
+    window: int = 64
+
+    def __post_init__(self) -> None:
+        bits_module.check(self.bits, WIDTHS)
+        if self.value_bits is not None:
+            bits_module.check(self.value_bits, WIDTHS)
+
+    @property
+    def block(self) -> int:
+        return self.group
+
+    def parts(self, layer: int, heads: int) -> list[Part]:
+        value_bits = self.bits if self.value_bits is None else self.value_bits
+        return bits_module.parts_by_bits(
+            *(self.bits, value_bits, layer, heads),
+            keys=lambda width: Grid(width, "tokens"),
+            values=lambda width: Grid(width, "channels", self.group),
+        )

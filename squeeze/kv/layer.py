@@ -1,0 +1,291 @@
+"""One layer of the cache: sinks, coded blocks, recent tokens, in this order, and what transformers asks of them.
+
+Full attention and sliding windows alike. How blocks are coded is the policy's, where they lie the store's.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from squeeze.errors import PolicyError
+from squeeze.kv.base import Part, Policy
+from squeeze.kv.contract import CacheLayerMixin
+from squeeze.kv.evict import SoftPrune, of_layer
+from squeeze.kv.store import Store
+from squeeze.kv.view import View
+
+__all__ = ["PackedLayer"]
+
+_AT_ONCE = 16  # blocks coded at a time: bounds the float32 scratch of a long prompt
+
+
+class PackedLayer(CacheLayerMixin):
+    """Keys and values [B, H, tokens, D] of a layer.
+
+    sliding_window: tokens that attention sees, itself included; what is older is dropped block by block.
+    native: whether the model's attention reads the layer itself (a View); if not, `update` returns tensors.
+    """
+
+    is_croppable = True
+
+    def __init__(
+        self,
+        policy: Policy,
+        index: int,
+        sliding_window: int | None = None,
+        native: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.policy, self.index, self.native = policy, index, native
+        self.sliding_window = sliding_window
+        self.is_sliding = sliding_window is not None
+        self.sinks = 0 if self.is_sliding else policy.sinks
+        self.record_past = False
+        self.is_initialized = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self.parts: list[Part] = []
+        self.stores: list[Store] = []
+        self.first: tuple[torch.Tensor, ...] = ()  # keys and values of the sinks
+        self.recent: tuple[torch.Tensor, ...] = ()
+        self.dropped = 0  # tokens before those held, out of a sliding window's sight
+        self.evicted = 0  # tokens between the sinks and the latest ones, given up by the policy
+        self.coded_tokens = 0  # ever coded: the work done
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.policy}, {self.get_seq_length()} tokens)"
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.dtype, self.device = key_states.dtype, key_states.device
+        # made anew: a slice of the states would keep all of them in memory
+        empty = [x.new_empty((*x.shape[:2], 0, x.shape[3])) for x in (key_states, value_states)]
+        self.first, self.recent = (empty[0], empty[1]), (empty[0], empty[1])
+        self.parts = self.policy.parts(self.index, key_states.shape[1]) if self.policy.block else []
+        self.stores = [Store() for _ in self.parts]
+        self.is_initialized = True
+
+    @property
+    def blocks(self) -> int:
+        return self.stores[0].blocks if self.stores else 0
+
+    @property
+    def stored(self) -> int:
+        """Tokens that are held."""
+        if not self.is_initialized:
+            return 0
+        return self.first[0].shape[2] + self.blocks * self.policy.block + self.recent[0].shape[2]
+
+    def get_seq_length(self) -> int:
+        return self.dropped + self.evicted + self.stored
+
+    def get_max_length(self) -> int:
+        return self.sliding_window if self.sliding_window is not None else -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Length and offset of the keys that `update` will return; evicted tokens count as if before all others."""
+        past = self.get_seq_length()
+        if self.sliding_window is None:
+            return self.stored + query_length, self.evicted
+        offset = max(past - self.sliding_window + 1, 0)
+        return past - offset + query_length, offset
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Add tokens; return all that attention sees, as tensors or as two Views of this layer.
+
+        What is returned holds the new tokens, and those that were recent before, as they are: they are coded for the
+        queries after these.
+        """
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        offset, first = self.get_mask_sizes(key_states.shape[2])[1], not self.get_seq_length()
+        self._append(key_states, value_states)
+        seen = self._view(offset, self._observed if first and self._selects() else None)
+        returned = (seen, seen) if self.native() else seen.dense()
+        if seen.observer is None:
+            self._code()
+        if not self.record_past:
+            self._forget()
+        return returned
+
+    def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        missing = self.sinks - self.first[0].shape[2]
+        if missing > 0 and not self.blocks:
+            self.first = _joined(self.first, (keys[:, :, :missing], values[:, :, :missing]))
+            keys, values = keys[:, :, missing:], values[:, :, missing:]
+        self.recent = _joined(self.recent, (keys, values))
+
+    def _view(self, offset: int = 0, observer: Callable[[torch.Tensor], None] | None = None) -> View:
+        """All tokens from position `offset` on, as they are now."""
+        stores = [(part, store.read()) for part, store in zip(self.parts, self.stores, strict=True)]
+        before = self.dropped + self.evicted
+        return View(self.first, stores, self.recent, self.blocks, self.policy.block, before, offset, observer)
+
+    def _selects(self) -> bool:
+        """Whether the policy wants to see the queries of this prompt, the first that is read, before it is coded."""
+        keep = of_layer(getattr(self.policy, "select", 0), self.index)
+        if not keep or self.is_sliding or self.recent[0].shape[2] <= keep + self.policy.window:
+            return False
+        if not self.native():
+            raise PolicyError("this policy looks at queries: squeeze.kernels.kv_attention.install(model) shows them")
+        return True
+
+    def _observed(self, query: torch.Tensor) -> None:
+        """Choose the tokens of a prompt that its last queries [B, Hq, Q, D] look at, then code what left the window."""
+        policy: Any = self.policy
+        old = self.recent[0].shape[2] - policy.window  # tokens to choose from
+        chosen = policy.chosen(query, self.recent[0], old, of_layer(policy.select, self.index))
+        kept = tuple(x.take_along_dim(chosen[..., None], 2) for x in self.recent)
+        late = tuple(x[:, :, old:] for x in self.recent)
+        if isinstance(policy, SoftPrune):
+            others = torch.ones_like(self.recent[0][..., :old, 0], dtype=torch.bool).scatter_(2, chosen, False)
+            rest = others.nonzero()[:, 2].view(*chosen.shape[:2], -1, 1)
+            self.first = _joined(self.first, kept)
+            self.recent = _joined(tuple(x.take_along_dim(rest, 2) for x in self.recent), late)
+        else:
+            self.evicted += old - chosen.shape[2]
+            self.recent = _joined(kept, late)
+        self._code()
+
+    def _code(self) -> None:
+        """Move full blocks that have left the window into the store; give up what the policy does not keep."""
+        block = self.policy.block
+        full = max(self.recent[0].shape[2] - self.policy.window, 0) // block if block else 0
+        for at in range(0, full, _AT_ONCE):
+            count = min(_AT_ONCE, full - at)
+            start = self.dropped + self.evicted + self.first[0].shape[2] + self.blocks * block
+            span = slice(at * block, (at + count) * block)
+            piece = [x[:, :, span].detach().unflatten(2, (count, block)) for x in self.recent]
+            for part, store in zip(self.parts, self.stores, strict=True):
+                keys, values = (x if part.heads is None else x[:, list(part.heads)] for x in piece)
+                coded = {f"keys.{name}": field for name, field in part.keys.encode(keys, start).items()}
+                coded |= {f"values.{name}": field for name, field in part.values.encode(values, start).items()}
+                store.append(coded)
+        if full:
+            self.coded_tokens += full * block
+            self.recent = tuple(x[:, :, full * block :].clone() for x in self.recent)
+        self._evict()
+
+    def _evict(self) -> None:
+        """Give up the oldest blocks after the sinks, or tokens where nothing is coded, beyond the policy's limit."""
+        limit, block = of_layer(getattr(self.policy, "limit", 0), self.index), self.policy.block
+        if not limit or self.is_sliding:
+            return
+        if block:
+            blocks = max(self.blocks - -(-limit // block), 0)
+            for store in self.stores:
+                store.drop(blocks)
+            self.evicted += blocks * block
+        elif (beyond := self.recent[0].shape[2] - self.policy.window - limit) > 0:
+            self.recent = tuple(x[:, :, beyond:].clone() for x in self.recent)
+            self.evicted += beyond
+
+    def _forget(self) -> None:
+        """Drop what no sliding window will see again: whole blocks, or recent tokens where nothing is coded."""
+        if self.sliding_window is None:
+            return
+        beyond = self.stored - (self.sliding_window - 1)
+        if beyond <= 0:
+            return
+        blocks = min(beyond // self.policy.block, self.blocks) if self.policy.block else 0
+        for store in self.stores:
+            store.drop(blocks)
+        tokens = 0 if self.blocks else beyond - blocks * self.policy.block
+        if tokens:
+            self.recent = tuple(x[:, :, tokens:].clone() for x in self.recent)
+        self.dropped += blocks * self.policy.block + tokens
+
+    def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of all tokens held, [B, H, tokens, D], in the model's dtype."""
+        return self._view().dense()
+
+    @property
+    def keys(self) -> torch.Tensor | None:  # type: ignore[override]
+        return self.dense()[0] if self.is_initialized else None
+
+    @property
+    def values(self) -> torch.Tensor | None:  # type: ignore[override]
+        return self.dense()[1] if self.is_initialized else None
+
+    def activate_past_recording(self) -> None:
+        """Keep what leaves a sliding window until the next `crop`, which may bring it back."""
+        self.record_past = True
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove the last -n tokens, or, as older versions had it, all but the first n.
+
+        A block that is cut is decoded, and what is left of it stands among the recent tokens again. Raises
+        RuntimeError, as transformers does, where a sliding window has dropped what would be needed.
+        """
+        length = self.get_seq_length()
+        if self.sliding_window is not None and length >= self.sliding_window and not self.record_past:
+            raise RuntimeError("a full sliding window can be cropped only after `activate_past_recording`")
+        remove = -tokens_to_remove if tokens_to_remove <= 0 else max(length - tokens_to_remove, 0)
+        if self.is_initialized and remove:
+            self._remove(min(remove, self.stored))
+        if self.is_initialized:
+            self._forget()
+
+    def _remove(self, count: int) -> None:
+        recent, block = self.recent[0].shape[2], self.policy.block
+        if count > recent and self.blocks:
+            needed = min(-(-(count - recent) // block), self.blocks)
+            keep = self.blocks - needed
+            start = self.dropped + self.evicted + self.first[0].shape[2]
+            again = self._view(start + keep * block).dense()
+            self.recent = tuple(x.clone() for x in again)
+            for store in self.stores:
+                store.truncate(keep)
+            recent = self.recent[0].shape[2]
+        kept = max(recent - count, 0)
+        self.recent = tuple(x[:, :, :kept].clone() for x in self.recent)
+        if count > recent:
+            self.first = tuple(x[:, :, : x.shape[2] - (count - recent)].clone() for x in self.first)
+
+    def reset(self) -> None:
+        self.is_initialized = False
+        self._clear()
+
+    def _select(self, indices: torch.Tensor) -> None:
+        if self.is_initialized:
+            here = indices.to(self.device)
+            self.first = tuple(x.index_select(0, here) for x in self.first)
+            self.recent = tuple(x.index_select(0, here) for x in self.recent)
+            for store in self.stores:
+                store.select(here)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        self._select(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.is_initialized:
+            self._select(torch.arange(self.recent[0].shape[0], device=self.device).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Rows of the batch by number, or by a mask of them."""
+        self._select(indices.nonzero().flatten() if indices.dtype == torch.bool else indices.flatten())
+
+    def offload(self) -> None:
+        self._to("cpu")
+
+    def prefetch(self) -> None:
+        if self.is_initialized and self.recent[0].device != self.device:
+            self._to(self.device)
+
+    def _to(self, device: torch.device | str) -> None:
+        if self.is_initialized:
+            self.first = tuple(x.to(device, non_blocking=True) for x in self.first)
+            self.recent = tuple(x.to(device, non_blocking=True) for x in self.recent)
+            for store in self.stores:
+                store.to(device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for tokens."""
+        return sum(x.untyped_storage().nbytes() for x in (*self.first, *self.recent)) + sum(
+            s.nbytes for s in self.stores
+        )
+
+
+def _joined(old: tuple[torch.Tensor, ...], new: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.cat(pair, 2) for pair in zip(old, new, strict=True))

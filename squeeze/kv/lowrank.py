@@ -1,0 +1,60 @@
+"""Low rank: keys and values in their leading principal components, beside a window of full precision.
+
+CSKV (Wang et al., "CSKV: training-efficient channel shrinking for KV cache in long-context scenarios", 2024) without
+its fine-tuning: what is left of the channels is stored in few bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from squeeze.errors import PolicyError
+from squeeze.kv.calibrate import Statistics
+from squeeze.kv.rope import frequencies_of
+from squeeze.kv.transform import GROUP, MOST_BITS, Transform, TransformCoder
+
+__all__ = ["low_rank_policy"]
+
+
+def low_rank_policy(
+    model: Any,
+    statistics: dict[int, Statistics],
+    rank: int,
+    bits: int = 4,
+    *,
+    sinks: int = 4,
+    window: int = 64,
+    block: int = 32,
+) -> Transform:
+    """The first `rank` components of each head, in `bits` bits each. Raises PolicyError where they do not exist."""
+    if rank <= 0 or rank % GROUP or not 1 <= bits <= MOST_BITS:
+        raise PolicyError(f"low rank takes {GROUP}, {2 * GROUP}, ... components in 1 to {MOST_BITS} bits")
+    frequencies, layers, total = frequencies_of(model), [], []
+    for layer in range(max(statistics) + 1):
+        heads = []
+        if layer in statistics:
+            for kind in (0, 1):
+                coders = _coders(statistics[layer], kind, rank, bits, frequencies if kind == 0 else None)
+                total += [coder.bits(block, coder.mean.numel()) for coder in coders]
+                heads.append(coders)
+        layers.append(tuple(zip(*heads, strict=True)))
+    return Transform(tuple(layers), sum(total) / len(total), sinks, window, block)
+
+
+def _coders(
+    found: Statistics, kind: int, rank: int, bits: int, frequencies: torch.Tensor | None
+) -> list[TransformCoder]:
+    mean, moment = found.mean[kind], found.moment[kind]
+    if rank > mean.shape[-1]:
+        raise PolicyError(f"a head of {mean.shape[-1]} channels has no {rank} components")
+    variance, vectors = torch.linalg.eigh(moment - mean[..., :, None] * mean[..., None, :])
+    variance, vectors = variance.flip(-1)[:, :rank].clamp(min=1e-30), vectors.flip(-1)[..., :rank]
+    widths = (bits,) * (rank // GROUP)
+    return [
+        TransformCoder(
+            widths, (v / s).T.float().contiguous(), (v * s).float(), m.float(), s.square().float(), frequencies
+        )
+        for v, s, m in zip(vectors, variance.sqrt(), mean, strict=True)
+    ]

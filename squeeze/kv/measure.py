@@ -1,0 +1,185 @@
+"""What `squeeze kv-eval` measures of a cache: quality in one pass, bytes and time of decoding, and passkeys."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from squeeze.errors import SqueezeError
+from squeeze.kv.base import Policy
+from squeeze.kv.memory import PeakMemory, nbytes_of, tensors_of
+from squeeze.kv.teacher import teacher_forced
+
+__all__ = ["Cost", "Distance", "decoding", "passkeys", "quality", "stepped"]
+
+_POSITIONS = 128  # whose log-probabilities are in memory at once
+_CHUNK = 512  # tokens of a prompt read at a time
+
+
+@dataclass(frozen=True)
+class Distance:
+    """perplexity: exp of the mean negative log-likelihood. kl: mean nats a token, KL(full precision || policy)."""
+
+    perplexity: float
+    kl: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """bytes: allocated by the cache after `tokens` tokens. peak: of all tensors made while decoding, weights aside,
+    in bytes. seconds: a token, the median.
+    """
+
+    tokens: int
+    bytes: int
+    peak: int
+    seconds: float
+
+
+@torch.inference_mode()
+def quality(
+    model: Any,
+    tokens: torch.Tensor,
+    policies: dict[str, Policy],
+    context: int,
+    windows: int,
+    progress: Callable[[int], None] = lambda n: None,
+) -> dict[str, Distance]:
+    """Perplexity of `windows` windows of `context` tokens, and KL from full precision, for each policy and for none
+    (named "full precision"). Raises SqueezeError where the text has no such window.
+    """
+    losses: dict[str, float] = dict.fromkeys(("full precision", *policies), 0.0)
+    divergences, count = dict.fromkeys(losses, 0.0), 0
+    windows = min(windows, len(tokens) // context)
+    if not windows or context < 2:
+        raise SqueezeError(f"the text has {len(tokens)} tokens: too few for a context of {context}")
+    for window in range(windows):
+        ids = tokens[window * context : (window + 1) * context].to(model.device)
+        full = model(ids[None], use_cache=False).logits[0]
+        losses["full precision"] += _against(full, full, ids)[0]
+        for name, policy in policies.items():
+            with teacher_forced(model, policy):
+                logits = model(ids[None], use_cache=False).logits[0]
+            loss, divergence = _against(logits, full, ids)
+            losses[name] += loss
+            divergences[name] += divergence
+            progress(1)
+        count += len(ids) - 1
+    return {name: Distance(math.exp(losses[name] / count), divergences[name] / count) for name in losses}
+
+
+def _against(logits: torch.Tensor, full: torch.Tensor, ids: torch.Tensor) -> tuple[float, float]:
+    """Sums over the positions of a window: negative log-likelihood, and KL from `full`; all are [L, V] and [L]."""
+    loss = divergence = 0.0
+    for at in range(0, len(ids) - 1, _POSITIONS):
+        span = slice(at, min(at + _POSITIONS, len(ids) - 1))
+        ours, theirs = logits[span].float().log_softmax(-1), full[span].float().log_softmax(-1)
+        loss -= ours.gather(1, ids[span.start + 1 : span.stop + 1, None]).double().sum().item()
+        divergence += (theirs.exp() * (theirs - ours)).sum(-1).double().sum().item()
+    return loss, divergence
+
+
+@torch.inference_mode()
+def stepped(
+    model: Any,
+    tokens: torch.Tensor,
+    make_cache: Callable[[], Any],
+    context: int,
+    windows: int,
+    full: list[torch.Tensor],
+    piece: int = 32,
+    prompt: int = 0,
+) -> Distance:
+    """Perplexity through a cache itself, read `piece` tokens at a time: what decoding sees, to within a piece.
+
+    full: logits of each window by a full-precision cache; where empty, this cache's are put there. prompt: tokens
+    read at once before, which do not count.
+    """
+    loss, divergence, count = 0.0, 0.0, 0
+    windows, first = min(windows, len(tokens) // context), not full
+    for window in range(windows):
+        ids, cache = tokens[window * context : (window + 1) * context].to(model.device), make_cache()
+        if prompt:
+            model(ids[None, :prompt], past_key_values=cache, logits_to_keep=1)
+            ids = ids[prompt:]
+        pieces = [model(part[None], past_key_values=cache).logits[0] for part in ids.split(piece)]
+        logits = torch.cat(pieces)
+        if first:
+            full.append(logits.to(torch.bfloat16) if context > 1024 else logits)
+        found = _against(logits, full[window].to(logits.dtype), ids)
+        loss, divergence, count = loss + found[0], divergence + found[1], count + len(ids) - 1
+    return Distance(math.exp(loss / count), divergence / count)
+
+
+def prefill(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
+    """Read ids [L] into a cache, a piece at a time unless its policy wants all; logits [V] after the last."""
+    whole = getattr(getattr(cache, "policy", None), "select", 0)
+    for part in ids.split(len(ids) if whole else _CHUNK):
+        found = model(part[None], past_key_values=cache, logits_to_keep=1)
+    logits: torch.Tensor = found.logits[0, -1]
+    return logits
+
+
+@torch.inference_mode()
+def decoding(model: Any, tokens: torch.Tensor, cache: Any, steps: int = 8) -> Cost:
+    """Fill a cache with tokens [L], then decode `steps` more, one at a time."""
+    ids = tokens.to(model.device)
+    prefill(model, ids[:-steps], cache)
+    times = []
+    on_gpu = ids.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated() - nbytes_of(cache)
+    for at in range(len(ids) - steps, len(ids) - 1):
+        started = time.perf_counter()
+        model(ids[None, at : at + 1], past_key_values=cache)
+        if on_gpu:
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    if on_gpu:
+        model(ids[None, -1:], past_key_values=cache)
+        peak = torch.cuda.max_memory_allocated() - before
+    else:
+        with PeakMemory(tensors_of(cache)) as memory:
+            model(ids[None, -1:], past_key_values=cache)
+        peak = memory.peak
+    return Cost(len(ids), nbytes_of(cache), peak, statistics.median(times))
+
+
+_FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
+
+
+@torch.inference_mode()
+def passkeys(
+    model: Any, tokenizer: Any, make_cache: Callable[[], Any], context: int, depths: tuple[float, ...], seed: int = 0
+) -> list[bool]:
+    """Whether a five-digit key at each depth of a context of about `context` tokens is found again, greedily.
+
+    The question is asked after the context has been read, so that the key is read from the cache (Mohtashami and
+    Jaggi, "Landmark attention", 2023).
+    """
+    found = []
+    for number, depth in enumerate(depths):
+        key = str(random.Random(seed + number).randint(10_000, 99_999))
+        needle = f"The pass key is {key}. Remember it. {key} is the pass key. "
+        filler = tokenizer(_FILLER, add_special_tokens=False)["input_ids"]
+        room = max(context - 60, 0) // len(filler)
+        before = round(room * depth)
+        text = _FILLER * before + needle + _FILLER * (room - before)
+        cache = make_cache()
+        prefill(model, tokenizer(text, return_tensors="pt")["input_ids"][0].to(model.device), cache)
+        question = tokenizer("What is the pass key? The pass key is", return_tensors="pt", add_special_tokens=False)
+        logits = prefill(model, question["input_ids"][0].to(model.device), cache)
+        answer: list[int] = []
+        for _ in range(8):
+            answer.append(int(logits.argmax()))
+            logits = model(torch.tensor([answer[-1:]], device=model.device), past_key_values=cache).logits[0, -1]
+        found.append(key in tokenizer.decode(answer).replace(" ", ""))
+    return found

@@ -1,0 +1,40 @@
+"""Rotated: each token's keys and values times a Hadamard matrix, then scalar codes with one scale a token.
+
+The rotation makes channels alike and nearly normal, so that one grid fits all: Lloyd-Max points with norm correction
+(TurboQuant: Zandieh et al. 2025; PolarQuant's and QuaRot's rotations) or an even grid. Nothing is calibrated.
+"""
+
+from dataclasses import dataclass
+
+from squeeze.kv import bits as bits_module
+from squeeze.kv.base import Part
+from squeeze.kv.bits import Bits
+from squeeze.kv.grid import Grid
+
+__all__ = ["Rotated"]
+
+_WIDTHS = (1, 2, 3, 4, 8)
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """bits: of keys and, unless value_bits says otherwise, of values. points: "normal" or "even", see Grid."""
+
+    bits: Bits = 4
+    value_bits: Bits | None = None
+    points: str = "normal"
+    sinks: int = 4
+    window: int = 64
+    block: int = 32
+
+    def __post_init__(self) -> None:
+        bits_module.check(self.bits, _WIDTHS)
+        if self.value_bits is not None:
+            bits_module.check(self.value_bits, _WIDTHS)
+
+    def parts(self, layer: int, heads: int) -> list[Part]:
+        def coder(width: int) -> Grid:
+            return Grid(width, "channels", rotate=True, points=self.points)
+
+        value_bits = self.bits if self.value_bits is None else self.value_bits
+        return bits_module.parts_by_bits(self.bits, value_bits, layer, heads, keys=coder, values=coder)

@@ -1,0 +1,110 @@
+"""VidKV: 1.5-bit keys and ternary values, both per channel (Tao et al., "Plug-and-play 1.x-bit KV cache quantization
+for video large language models", 2025).
+
+Keys: the half of the channels that vary most within a block has 2 bits; the other half has 1 bit in the frequency
+domain, where few coefficients are large. Values: -1, 0 or 1 times a scale for each channel, 1.6 bits as stored.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from squeeze.kv import packing
+from squeeze.kv.base import Part
+from squeeze.kv.grid import Grid
+from squeeze.kv.store import Fields
+
+__all__ = ["MixedKeys", "TernaryValues", "VidKV"]
+
+_SCALE = torch.bfloat16
+_TWO_BITS = Grid(2, "channels")
+
+
+@dataclass(frozen=True)
+class MixedKeys:
+    """2 bits for the half of the channels of widest range, 1 bit of the Hartley transform for the others.
+
+    The Hartley transform stands for the Fourier transform: real, orthogonal and its own inverse.
+    """
+
+    def bits(self, block: int, size: int) -> float:
+        return 1.5 + 32 / block + 1 / block  # mean and scale, or scale and minimum; and which channel is which
+
+    def encode(self, blocks: torch.Tensor, start: int) -> Fields:
+        rows = blocks.to(torch.float32).transpose(-1, -2)  # [B, H, n, D, T]
+        wide = (rows.amax(-1) - rows.amin(-1)).argsort(-1, descending=True)
+        half = rows.shape[-2] // 2
+        place = wide[..., :half].sort(-1).values, wide[..., half:].sort(-1).values
+        above, below = (torch.take_along_dim(rows, index[..., None], -2) for index in place)
+        mask = torch.zeros_like(wide, dtype=torch.uint8).scatter_(-1, place[0], 1)
+        mean = below.mean(-1, keepdim=True).to(_SCALE)
+        waves = (below - mean.to(torch.float32)) @ _hartley(rows.shape[-1]).to(rows.device)
+        return {
+            "which": packing.pack(mask, 1),
+            **{f"above.{name}": field for name, field in _TWO_BITS.encode(above, start).items()},
+            "signs": packing.pack((waves > 0).to(torch.uint8), 1),
+            "scale": waves.abs().mean(-1).to(_SCALE),
+            "mean": mean[..., 0],
+        }
+
+    def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
+        above = _TWO_BITS.decode({key: fields[f"above.{key}"] for key in ("codes", "scale", "least")}, start, dtype)
+        block = fields["signs"].shape[-1] * 8
+        signs = packing.unpack(fields["signs"], 1, block).to(torch.float32).mul_(2).sub_(1)
+        waves = signs * fields["scale"].to(torch.float32)[..., None]
+        below = waves @ _hartley(block).to(waves.device) + fields["mean"].to(torch.float32)[..., None]
+        size = 2 * fields["mean"].shape[-1]
+        mask = packing.unpack(fields["which"], 1, size)
+        order = mask.argsort(dim=-1, descending=True, stable=True).argsort(-1)  # where each channel stands
+        rows = torch.cat([above.to(torch.float32), below], -2)
+        return torch.take_along_dim(rows, order[..., None], -2).transpose(-1, -2).to(dtype)
+
+
+@cache
+def _hartley(size: int) -> torch.Tensor:
+    angle = 2 * torch.pi / size * torch.outer(torch.arange(size), torch.arange(size)).double()
+    return ((angle.cos() + angle.sin()) / size**0.5).float()
+
+
+@dataclass(frozen=True)
+class TernaryValues:
+    """Each channel of a block is its mean and -1, 0 or 1 times a scale; five codes a byte.
+
+    Zero is up to 0.76 of the mean distance from it, near the best threshold for normal values.
+    """
+
+    def bits(self, block: int, size: int) -> float:
+        return (8 * -(-block // packing.TRITS) + 32) / block
+
+    def encode(self, blocks: torch.Tensor, start: int) -> Fields:
+        rows = blocks.to(torch.float32).transpose(-1, -2)
+        mean = rows.mean(-1, keepdim=True).to(_SCALE)
+        rest = rows - mean.to(torch.float32)
+        far = rest.abs() > 0.76 * rest.abs().mean(-1, keepdim=True)
+        scale = (rest.abs() * far).sum(-1) / far.sum(-1).clamp(min=1)
+        codes = torch.where(far, rest.sign(), 0).add(1).to(torch.uint8)
+        return {"codes": packing.pack_ternary(codes), "scale": scale.to(_SCALE), "mean": mean[..., 0], **_length(rows)}
+
+    def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
+        count = fields["length"].shape[-1]
+        codes = packing.unpack_ternary(fields["codes"], count).to(torch.float32).sub_(1)
+        rows = codes * fields["scale"].to(torch.float32)[..., None] + fields["mean"].to(torch.float32)[..., None]
+        return rows.transpose(-1, -2).to(dtype)
+
+
+def _length(rows: torch.Tensor) -> Fields:
+    """A field without bytes whose shape tells the tokens of a block, which the packed codes do not."""
+    return {"length": rows.new_empty((*rows.shape[:3], 0, rows.shape[-1]), dtype=torch.uint8)}
+
+
+@dataclass(frozen=True)
+class VidKV:
+    """Keys in 1.5 and values in 1.6 bits, and scales."""
+
+    sinks: int = 4
+    window: int = 64
+    block: int = 64
+
+    def parts(self, layer: int, heads: int) -> list[Part]:
+        return [Part(MixedKeys(), TernaryValues())]

@@ -1,0 +1,114 @@
+"""Safetensors files as memory maps: every tensor is a view of the file, none is copied.
+
+What is written here aligns each tensor to 64 bytes (with tensors named padding.N between them, so that the
+file is valid everywhere) and carries a checksum of header and data in its metadata.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.errors import FormatError
+
+_ALIGNMENT = 64
+_DTYPES = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "F16": np.float16, "BF16": np.uint16, "F32": np.float32}
+_NAMES = {np.dtype(np.int8): "I8", np.dtype(np.uint8): "U8", np.dtype(np.int32): "I32", np.dtype(np.float32): "F32"}
+
+
+class TensorFile:
+    """A safetensors file: `metadata`, and `tensors`, what checkpoint/safetensors.py says of each by its name.
+
+    Raises ValueError where the file is not a sound safetensors file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            file = tensorfile.read(path)
+        except FormatError as error:
+            raise ValueError(str(error)) from None
+        self.data = np.memmap(path, np.uint8, "c")  # private: what is written to it stays in memory
+        self.metadata, self.tensors = file.metadata or {}, file.by_name
+        self._start = len(file.header)
+
+    def raw(self, name: str) -> np.ndarray:
+        """The tensor as stored; bfloat16 as uint16."""
+        tensor = self.tensors[name]
+        if tensor.dtype not in _DTYPES:
+            raise ValueError(f"tensor {name} has type {tensor.dtype}, which is not supported")
+        return self.data[tensor.begin : tensor.end].view(np.ndarray).view(_DTYPES[tensor.dtype]).reshape(tensor.shape)
+
+    def float_rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """float32 rows of the first dimension."""
+        rows = self.raw(name)[start:stop]
+        dtype = self.tensors[name].dtype
+        if dtype == "BF16":
+            return (rows.astype(np.uint32) << 16).view(np.float32)
+        if dtype not in ("F16", "F32"):
+            raise ValueError(f"tensor {name} has type {dtype}, which is not supported")
+        return rows.astype(np.float32)
+
+    def is_sound(self) -> bool:
+        """Whether the checksum of a file written by `write` is right."""
+        metadata = {**self.metadata}
+        checksum = metadata.pop("checksum", None)
+        header = {
+            tensor.name: _entry(tensor.dtype, tensor.shape, tensor.begin - self._start, tensor.end - self._start)
+            for tensor in self.tensors.values()
+        }
+        return checksum == _checksum(header, metadata, [self.data[self._start :]])
+
+
+def _entry(dtype: str, shape: Sequence[int], begin: int, end: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+
+def _checksum(header: Mapping[str, Any], metadata: Mapping[str, str], data: list[np.ndarray]) -> str:
+    digest = xxhash.xxh3_128(json.dumps([header, metadata], sort_keys=True).encode())
+    for part in data:
+        digest.update(part.data)
+    return digest.hexdigest()
+
+
+def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    """Write all or nothing; OSError where the folder or the disk does not allow it."""
+    header: dict[str, Any] = {}
+    parts: list[np.ndarray] = []
+    offset = 0
+
+    def add(name: str, array: np.ndarray) -> None:
+        nonlocal offset
+        header[name] = _entry(_NAMES[array.dtype], array.shape, offset, offset + array.nbytes)
+        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        offset += array.nbytes
+
+    for name, array in tensors.items():
+        add(name, array)
+        if offset % _ALIGNMENT:
+            add(f"padding.{len(parts)}", np.zeros(-offset % _ALIGNMENT, np.uint8))
+    checked = {**metadata, "checksum": _checksum(header, metadata, parts)}
+    text = json.dumps({"__metadata__": checked, **header}, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
+    replace(path, [np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8), *parts])
+
+
+def replace(path: Path, parts: list[np.ndarray]) -> None:
+    """Put a file of these bytes in place at once; nobody ever sees a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as file:
+            for part in parts:
+                file.write(part.data)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise

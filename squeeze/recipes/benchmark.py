@@ -1,0 +1,220 @@
+"""Measuring squeeze beside other compressors: every round trip is compared, then timed.
+
+Rivals run as whole processes on one thread. squeeze runs inside this process,
+without verification, after a warm-up; or as whole processes too.
+"""
+
+import io
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from squeeze.codecs.stream import levels as known
+from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
+from squeeze.errors import SqueezeError
+
+_WARM_UP = bytes(range(256)) * 16
+_WARM_UP_TEXT = b"Every word of this is here to be compiled for. " * 8
+
+
+@dataclass(frozen=True)
+class Result:
+    """One file through one tool; `error` says why the rest is zero."""
+
+    file: str
+    tool: str
+    raw_size: int
+    coded_size: int = 0
+    compress_seconds: float = 0.0
+    decompress_seconds: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A compressor: `run` takes a file to its coded size and the seconds of both ways, and proves the round trip."""
+
+    name: str
+    run: Callable[[Path], tuple[int, float, float]]
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Commands in a folder that holds `raw`: one makes `coded`, one restores `out/raw`.
+
+    A command without an output option writes to standard output. Of several
+    `settings`, put where {setting} stands, the smallest result counts.
+    """
+
+    programs: tuple[str, ...]
+    label: str
+    pack: str
+    unpack: str
+    settings: tuple[str, ...] = ("",)
+    to_stdout: bool = True
+
+
+RIVALS = {
+    "xz": Rival(("xz",), "xz -9e", "-9e -T1 -c raw", "-T1 -dc coded"),
+    "zstd": Rival(
+        *(("zstd",), "zstd -19 long"),
+        "-q -19 --ultra --long=27 --single-thread -c raw",
+        "-q --long=27 -dc coded",
+    ),
+    "brotli": Rival(("brotli",), "brotli -q 11", "-q 11 -c raw", "-dc coded"),
+    "bzip2": Rival(("bzip2",), "bzip2 -9", "-9 -c raw", "-dc coded"),
+    "zpaq": Rival(
+        *(("zpaq",), "zpaq -m5"),
+        "add coded.zpaq raw -m5 -t1",
+        "extract coded.zpaq raw -to out/raw -t1",
+        to_stdout=False,
+    ),
+    "lpaq1": Rival(("lpaq1",), "lpaq1 9", "9 raw coded", "d coded out/raw", to_stdout=False),
+    "7z": Rival(
+        *(("7zz", "7z"), "7z PPMd best"),
+        "a -t7z -m0=PPMd:o={setting}:mem=256m -mmt=1 coded.7z raw",
+        "x -oout -mmt=1 coded.7z",
+        *(("8", "16", "32"), False),
+    ),
+}
+
+
+def choose(
+    levels: Iterable[int], against: Iterable[str], processes: bool, threads: int = 1
+) -> tuple[list[Tool], list[str]]:
+    """The tools to measure, and a note on each rival that is not installed.
+
+    Raises SqueezeError for an unknown rival, and LevelError for a level that cannot be used.
+    """
+    tools, notes = [], []
+    for level in sorted(set(levels)) or [known.default()[0]]:
+        known.check(level)
+        tools.append(_ours(level, processes, threads))
+    for name in against:
+        if name not in RIVALS:
+            raise SqueezeError(f"unknown rival {name!r}; choose from {', '.join(RIVALS)}")
+        rival = RIVALS[name]
+        program = next(filter(None, map(shutil.which, rival.programs)), None)
+        if program:
+            tools.append(_theirs(rival, program))
+        else:
+            notes.append(f"{name} is not installed; skipped")
+    return tools, notes
+
+
+def measure(paths: Sequence[Path], tools: Sequence[Tool], runs: int) -> Iterator[Result]:
+    """Every file through every tool, `runs` times; the shortest times count."""
+    for path in paths:
+        raw_size = path.stat().st_size
+        for tool in tools:
+            try:
+                times = [tool.run(path) for _ in range(runs)]
+            except SqueezeError as error:
+                yield Result(str(path), tool.name, raw_size, error=str(error))
+                continue
+            coded, packing, unpacking = (min(column) for column in zip(*times, strict=True))
+            yield Result(str(path), tool.name, raw_size, int(coded), packing, unpacking)
+
+
+def _ours(level: int, processes: bool, threads: int) -> Tool:
+    if processes:
+        options = f"compress -{level} -T{threads} --no-verify -c raw"
+        rival = Rival((), "", f"-m squeeze {options}", f"-m squeeze decompress -T{threads} -c coded")
+        return Tool(f"squeeze -{level}", _theirs(rival, sys.executable).run)
+    _in_process(_WARM_UP if level not in known.TOKENWISE else _WARM_UP_TEXT, level, threads)
+    return Tool(f"squeeze -{level}", lambda path: _in_process(path.read_bytes(), level, threads))
+
+
+def _in_process(data: bytes, level: int, threads: int) -> tuple[int, float, float]:
+    coded, restored = io.BytesIO(), io.BytesIO()
+    start = time.perf_counter()
+    compress_stream(io.BytesIO(data), coded, level=level, threads=threads, verify=False)
+    middle = time.perf_counter()
+    coded.seek(0)
+    decompress_stream(coded, restored, threads=threads)
+    end = time.perf_counter()
+    if restored.getvalue() != data:
+        raise SqueezeError("the round trip changed the bytes")
+    return len(coded.getvalue()), middle - start, end - middle
+
+
+def _theirs(rival: Rival, program: str) -> Tool:
+    def run(path: Path) -> tuple[int, float, float]:
+        found = [_round_trip(rival, program, setting, path) for setting in rival.settings]
+        return min(found)
+
+    return Tool(rival.label, run)
+
+
+def _round_trip(rival: Rival, program: str, setting: str, path: Path) -> tuple[int, float, float]:
+    with tempfile.TemporaryDirectory(prefix="squeeze-bench-") as name:
+        folder = Path(name)
+        shutil.copyfile(path, folder / "raw")
+        (folder / "out").mkdir()
+        pack = [program, *rival.pack.format(setting=setting).split()]
+        packing = _timed(pack, folder, folder / "coded" if rival.to_stdout else None)
+        unpack = [program, *rival.unpack.split()]
+        unpacking = _timed(unpack, folder, folder / "out" / "raw" if rival.to_stdout else None)
+        restored, coded = folder / "out" / "raw", next(folder.glob("coded*"))
+        if not restored.is_file() or restored.read_bytes() != path.read_bytes():
+            raise SqueezeError("the round trip changed the bytes")
+        return coded.stat().st_size, packing, unpacking
+
+
+def _timed(command: Sequence[str], folder: Path, output: Path | None) -> float:
+    """Seconds that `command` took; its standard output goes to the file `output`."""
+    start = time.perf_counter()
+    with (output or folder / "ignored").open("wb") as sink:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.PIPE, check=False
+        )
+    seconds = time.perf_counter() - start
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise SqueezeError(f"{Path(command[0]).name} exited with {done.returncode}: {lines[-1]}")
+    return seconds
+
+
+def table(results: Sequence[Result], runs: int, processes: bool, threads: int = 1) -> str:
+    """The measurements in columns, with a total for each tool that coded every file."""
+    ours = "whole processes" if processes else "inside one process, warmed up (without interpreter start-up)"
+    lines = [
+        f"squeeze: {threads} thread{'s' * (threads > 1)}, {ours}, without verification; "
+        "the others: one thread, whole processes.",
+        f"Every round trip compared. Shortest of {runs} run{'s' * (runs > 1)}.",
+        "",
+        _line("file", "tool", "bytes", "ratio", "comp MB/s", "decomp MB/s"),
+    ]
+    lines += [_row(result) for result in results]
+    if len({result.file for result in results}) > 1:
+        lines += [_row(total) for total in _totals(results)]
+    return "\n".join(lines)
+
+
+def _totals(results: Sequence[Result]) -> Iterator[Result]:
+    for tool in dict.fromkeys(result.tool for result in results):
+        rows = [result for result in results if result.tool == tool]
+        if not any(row.error for row in rows):
+            yield Result(
+                *("total", tool, sum(row.raw_size for row in rows), sum(row.coded_size for row in rows)),
+                sum(row.compress_seconds for row in rows),
+                sum(row.decompress_seconds for row in rows),
+            )
+
+
+def _row(result: Result) -> str:
+    name = Path(result.file).name
+    if result.error:
+        return _line(name, result.tool, "failed", "", "", "")
+    ratio = f"{100 * result.coded_size / result.raw_size:.2f} %" if result.raw_size else "-"
+    speeds = (result.raw_size / 1e6 / s if s else 0.0 for s in (result.compress_seconds, result.decompress_seconds))
+    return _line(name, result.tool, str(result.coded_size), ratio, *(f"{speed:.3f}" for speed in speeds))
+
+
+def _line(file: str, tool: str, size: str, ratio: str, packing: str, unpacking: str) -> str:
+    return f"{file:<24} {tool:<14} {size:>12} {ratio:>9} {packing:>10} {unpacking:>12}"

@@ -1,0 +1,93 @@
+"""Folders whose weights are stored in other forms, written with dense weights that every loader reads: what squeeze
+prunes, factorises and quantises, and checkpoints of GPTQ and compressed-tensors.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.engine.report import NAME as REPORT
+from squeeze.errors import FormatError
+from squeeze.packing import folder
+from squeeze.recipes.evaluate import quiet
+from squeeze.system.stamps import stamps
+from squeeze.system.work import work_folder
+
+__all__ = ["Stored", "densify"]
+
+_CONFIGS = ("quantization_config", "compression_config", "sparsity_config")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What of a checkpoint is not dense. modules: by name, the last parts of their tensors' names; dtype: of the dense
+    weights; weight(module, tensors): the weight [O, I] of a module, by its tensors' whole names, FormatError where they
+    contradict each other."""
+
+    modules: Mapping[str, list[str]]
+    dtype: torch.dtype
+    weight: Callable[[str, dict[str, torch.Tensor]], torch.Tensor]
+
+
+def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> int:
+    """Write a folder with every weight dense; the bytes of its tensors.
+
+    Raises FormatError where nothing in the source is stored otherwise, or it is damaged; then nothing is written.
+    """
+    source, target = Path(source), Path(target)
+    checkpoint = Checkpoint.open(source)
+    stored = _stored(checkpoint)
+    config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
+    folder.check_target(source, target, overwrite)
+    transposed = _transposed(source)
+    with work_folder(target, "densifying", {"source": stamps(source)}, False) as work:
+        parts, made = Parts(work), work / folder.CONTENT
+        made.mkdir()
+        taken = {f"{module}.{leaf}" for module, leaves in stored.modules.items() for leaf in leaves}
+        rest = [name for name in checkpoint.files if name not in taken]
+        for number, name in enumerate(rest):
+            parts.put(f"rest.{number}", checkpoint.load([name], strict=False))
+        for number, (module, leaves) in enumerate(stored.modules.items()):
+            tensors = checkpoint.load((f"{module}.{leaf}" for leaf in leaves), strict=False)
+            weight = stored.weight(module, tensors).to(stored.dtype)
+            parts.put(f"dense.{number}", {f"{module}.weight": weight.T if transposed(module) else weight})
+        order = [*(f"rest.{i}" for i in range(len(rest))), *(f"dense.{i}" for i in range(len(stored.modules)))]
+        size = parts.join(order, made)
+        copy_other_files(source, made)
+        (made / REPORT).unlink(missing_ok=True)
+        (made / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        folder.move_into_place(made, target, overwrite)
+    return size
+
+
+def _stored(checkpoint: Checkpoint) -> Stored:
+    """Raises FormatError where no reader knows a weight in the checkpoint."""
+    from squeeze.factor import forms
+    from squeeze.prune import stored
+    from squeeze.quant.formats import reading
+
+    for read in (forms.stored, stored.stored, reading.stored):
+        found = read(checkpoint)
+        if found is not None and found.modules:
+            return found
+    raise FormatError(f"{checkpoint.folder}: its weights are dense, or stored in a form that squeeze does not know")
+
+
+def _transposed(source: Path) -> Callable[[str], bool]:
+    """Whether a module is one of GPT-2's, which store the transpose."""
+    quiet()
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    known = AutoConfig.from_pretrained(source, local_files_only=True)
+    if hasattr(known, "quantization_config"):
+        del known.quantization_config
+    with torch.device("meta"):
+        model: nn.Module = AutoModelForCausalLM.from_config(known)  # type: ignore[no-untyped-call]
+    names = {name for name, module in model.named_modules() if type(module).__name__ == "Conv1D"}
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    return lambda module: module in names or prefix + module in names

@@ -1,0 +1,142 @@
+"""Continuing a text with a causal language model, piece by piece as it comes, with any cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from squeeze.errors import SqueezeError
+from squeeze.recipes.evaluate import tokenize
+
+__all__ = ["Generation", "generate"]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """text: what was generated. prompt, tokens: tokens read and made. seconds: of all of it. With a draft, proposed and
+    accepted: tokens that it suggested, and those of them that were taken."""
+
+    text: str
+    prompt: int
+    tokens: int
+    seconds: float
+    proposed: int = 0
+    accepted: int = 0
+
+
+class _Streamer:
+    """Hands text on as soon as no later token can change it; transformers calls put and end."""
+
+    def __init__(self, tokenizer: Any, on_text: Callable[[str], None]) -> None:
+        self.tokenizer, self.on_text = tokenizer, on_text
+        self.tokens: list[int] = []
+        self.told = 0
+        self.text = ""
+        self._prompt = True
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._prompt:
+            self._prompt = False
+            return
+        self.tokens += value.flatten().tolist()
+        self.text = self.tokenizer.decode(self.tokens, skip_special_tokens=True)
+        if not self.text.endswith("\N{REPLACEMENT CHARACTER}"):  # half of a character
+            self._tell()
+
+    def _tell(self) -> None:
+        if len(self.text) > self.told:
+            self.on_text(self.text[self.told :])
+            self.told = len(self.text)
+
+    def end(self) -> None:
+        self._tell()
+
+
+@torch.inference_mode()
+def generate(
+    model: Any,
+    tokenizer: Any,
+    prompt: str,
+    *,
+    cache: Any = None,
+    draft: Any = None,
+    tokens: int = 100,
+    temperature: float = 0.0,
+    seed: int = 0,
+    on_text: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> Generation:
+    """At most `tokens` more tokens after a prompt; greedily at temperature 0.
+
+    cache: what transformers takes as past_key_values; None for its own. draft: a smaller model with the same vocabulary
+    that suggests tokens, which the model checks several at a time (speculative decoding, Leviathan et al. 2023, arXiv
+    2211.17192): the text is the one that the model alone writes. options: of model.generate.
+    Raises SqueezeError where the prompt has no token, or does not fit the model with what is to come, or the draft does
+    not fit the model.
+    """
+    ids = tokenize(tokenizer, prompt)[None].to(model.device)
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if not ids.shape[1]:
+        raise SqueezeError("the prompt is empty: give at least one token to go on from")
+    if limit and ids.shape[1] + tokens > limit:
+        raise SqueezeError(f"a prompt of {ids.shape[1]} tokens and {tokens} more do not fit the model's {limit}")
+    if temperature > 0:
+        options |= {"do_sample": True, "temperature": temperature}
+        torch.manual_seed(seed)
+    else:
+        options |= {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    streamer = _Streamer(tokenizer, on_text)
+    options |= {"past_key_values": cache} if cache is not None else {}
+    counts = _Counts()
+    if draft is not None:
+        _check_draft(model, draft, cache, temperature)
+        options["assistant_model"] = draft
+    started = time.perf_counter()
+    with counts.watching(model, draft):
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, streamer=streamer, **options)
+    seconds, made = time.perf_counter() - started, len(streamer.tokens)
+    accepted = min(max(made - counts.checks, 0), counts.proposed)
+    return Generation(streamer.text, ids.shape[1], made, seconds, counts.proposed, accepted)
+
+
+def _check_draft(model: Any, draft: Any, cache: Any, temperature: float) -> None:
+    """Raises SqueezeError where a draft would be of no use, or of wrong use."""
+    if temperature > 0:
+        raise SqueezeError("a draft is for greedy decoding: leave the temperature at 0")
+    if cache is not None:
+        raise SqueezeError("a draft needs transformers' own cache: use either --draft or --kv")
+    ours, theirs = (one.config.get_text_config().vocab_size for one in (model, draft))
+    if ours != theirs:
+        raise SqueezeError(f"the draft has {theirs} tokens, and the model {ours}: they need the same vocabulary")
+
+
+@dataclass
+class _Counts:
+    """Forward passes while a draft helps: each of the draft's proposes a token, each of the model's checks some."""
+
+    proposed: int = 0
+    checks: int = 0
+
+    @contextmanager
+    def watching(self, model: Any, draft: Any) -> Iterator[None]:
+        if draft is None:
+            yield
+            return
+
+        def checked(*ignored: Any) -> None:
+            self.checks += 1
+
+        def proposed(*ignored: Any) -> None:
+            self.proposed += 1
+
+        hooks = [model.register_forward_hook(checked), draft.register_forward_hook(proposed)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()

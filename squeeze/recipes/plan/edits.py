@@ -1,0 +1,69 @@
+"""Tensors of a checkpoint that others take the place of before it is compressed, and how their modules are stored."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.method import Method, Result
+from squeeze.engine.network import Network
+from squeeze.factor.modular import EditedCheckpoint, Slice
+
+__all__ = ["Edits", "Noted", "is_expert"]
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Another method, with something that the report is to say of what it makes."""
+
+    method: Method
+    note: str
+
+    @property
+    def name(self) -> str:
+        return self.method.name
+
+    @property
+    def needs_hessian(self) -> bool:
+        return self.method.needs_hessian
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Any]:
+        """As Method.compress."""
+        found = self.method.compress(weight, hessian)
+        return replace(found, notes=(self.note, *found.notes))
+
+    def fallback(self) -> "Noted":
+        return Noted(self.method.fallback(), self.note)
+
+
+def is_expert(name: str) -> bool:
+    """Whether a module is one of experts that transformers merges: these must all be stored in one form."""
+    return ".experts." in name
+
+
+@dataclass
+class Edits:
+    """methods: by the checkpoint's name of a module; replaced: tensors by their names in the checkpoint."""
+
+    network: Network
+    methods: dict[str, Any] = field(default_factory=dict)
+    replaced: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def put(self, parent: str, tensors: Mapping[str, torch.Tensor], note: str | None = None) -> None:
+        """Replace tensors by their names below a module; matrices are then stored without rows and columns of 0."""
+        checkpoint = self.network.checkpoint
+        for leaf, tensor in tensors.items():
+            name = f"{parent}.{leaf}"
+            source = self.network.sources[name]
+            module = name.rpartition(".")[0]
+            dtype = checkpoint.load([source])[source].dtype
+            if leaf.endswith(".weight"):
+                slicing: Any = Slice(always=is_expert(module))
+                self.methods[self.network.stored_name(module)] = Noted(slicing, note) if note else slicing
+            self.replaced[source] = tensor.to("cpu", dtype).contiguous()
+
+    def applied(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint with what has been replaced."""
+        return EditedCheckpoint(checkpoint.folder, checkpoint.files, self.replaced) if self.replaced else checkpoint

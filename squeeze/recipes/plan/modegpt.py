@@ -1,0 +1,143 @@
+"""MoDeGPT as published (Lin et al. 2024, arXiv 2408.09632): every block's pairs of matrices at one ratio.
+
+Channels of the MLP by ridge leverage scores, the others making up for them (Nystrom); rotary pairs of queries and keys
+by the product of their sizes, as many in every head (CR); values of each head by the SVD of what values and outputs do
+together (all query heads that share them at once). Statistics are those of the original model, no gradients are used,
+and nothing is corrected for what the blocks before have lost. The paper's other choice, a ratio for each block by its
+importance, is left to the plan (plan.py), which chooses for every pair.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import ceil
+
+import torch
+from torch import nn
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.calibration import Statistics
+from squeeze.engine.network import Network
+from squeeze.errors import SqueezeError
+from squeeze.factor import modular
+from squeeze.factor.curvature import Curvature
+from squeeze.factor.sensitivity import input_statistics
+from squeeze.recipes.plan.edits import Edits
+from squeeze.recipes.plan.whole import linear_names, weight, whole
+
+__all__ = ["modegpt"]
+
+_RIDGE = 1e-3  # of the mean diagonal
+_QUERY, _KEY, _VALUE, _OUTPUT = (f"self_attn.{leaf}_proj" for leaf in "qkvo")
+_MLP, _DOWN = ("gate", "up", "down"), ".down_proj"
+Weights = dict[str, torch.Tensor]  # by the names of tensors in a block
+
+
+def modegpt(
+    checkpoint: Checkpoint,
+    tokens: torch.Tensor,
+    keep: float,
+    *,
+    ignore: Iterable[str] = (),
+    device: str = "cpu",
+) -> Edits:
+    """What of the blocks' matrices is kept, in all at most a share `keep` of their bits. tokens: [N, L].
+
+    Heads keep so many of their rotary pairs and values, rounded down; every MLP the share of its channels that is then
+    left. The whole model is in memory, and 4 I^2 bytes for each input. Raises ModelError for architectures that are not
+    of Llama's kind, SqueezeError where `keep` is not a share.
+    """
+    if not 0 < keep <= 1:
+        raise SqueezeError(f"a share of {keep:g} to keep: it lies above 0 and is at most 1")
+    network = Network(checkpoint)
+    network.check(tokens)
+    size = modular.heads_of(checkpoint.config)
+    model = whole(network, device)
+    leaves = linear_names(network, model, tuple(ignore))
+    names = [f"{block}.{leaf}" for block in leaves for leaf in leaves[block]]
+    values = {name: weight(model, name).numel() for name in names}
+    seen = input_statistics(model, tokens.to(device), [name for name in names if name.endswith((_QUERY, _DOWN))])
+    model.to("cpu")
+    for one in seen.values():
+        one.hessian = None if one.hessian is None else one.hessian.cpu()
+    edits = Edits(network)
+    for block in leaves:
+        if {_QUERY, _KEY, _VALUE, _OUTPUT} <= set(leaves[block]):
+            edits.put(block, attention(_tensors(model, block), seen[f"{block}.{_QUERY}"], size, keep))
+    mlps = [name.removesuffix(_DOWN) for name in names if name.endswith(_DOWN)]
+    mlps = [mlp for mlp in mlps if {f"{mlp}.{leaf}_proj" for leaf in _MLP} <= set(names)]
+    inside = sum(values[f"{mlp}.{leaf}_proj"] for mlp in mlps for leaf in _MLP)
+    share = (keep * sum(values.values()) - _outside(edits, values, mlps)) / max(inside, 1)
+    for mlp in mlps:
+        parts = {leaf: weight(model, f"{mlp}.{leaf}_proj") for leaf in _MLP}
+        pruned, note = channels(parts, seen.get(f"{mlp}{_DOWN}", Statistics()), share)
+        edits.put(mlp, {f"{leaf}_proj.weight": matrix for leaf, matrix in pruned.items()}, note)
+    return edits
+
+
+def _outside(edits: Edits, values: Mapping[str, int], mlps: list[str]) -> float:
+    """Values that the matrices outside the MLPs are stored in. values: of each matrix as it was."""
+    found = 0.0
+    for name, count in values.items():
+        if not name.startswith(tuple(f"{mlp}." for mlp in mlps)):
+            changed = edits.replaced.get(edits.network.sources[f"{name}.weight"])
+            found += count if changed is None else _stored(changed)
+    return found
+
+
+def _tensors(model: nn.Module, block: str) -> Weights:
+    """Of a block's attention."""
+    state = model.get_submodule(f"{block}.self_attn").state_dict()
+    return {f"self_attn.{name}": tensor for name, tensor in state.items()}
+
+
+def attention(tensors: Weights, seen: Statistics, size: int, keep: float) -> Weights:
+    """Tensors of a block with a share `keep`, rounded down, of each head's rotary pairs and values, and 0 elsewhere.
+    seen: of the inputs of queries, keys and values, which have heads of `size`."""
+    q, k, v, o = (tensors[f"{leaf}.weight"] for leaf in (_QUERY, _KEY, _VALUE, _OUTPUT))
+    moments = seen.hessian
+    assert moments is not None
+    seen_q, seen_k = (Curvature(moments, torch.eye(len(matrix))) for matrix in (q, k))
+    scores = modular.pair_costs(q, k, seen_q, seen_k, size)  # [key heads, size / 2]
+    gone = scores.topk(size // 2 - max(1, int(keep * (size // 2))), largest=False).indices
+    units = torch.stack([torch.arange(len(gone))[:, None].expand_as(gone), gone], -1).flatten(0, 1)
+    q, k = modular.without_pairs(q, k, units, size)
+    readers = o.double().view(len(o), len(v) // size, -1, size)
+    grams = torch.einsum("ogqs,ogqt->gst", readers, readers)
+    joint = torch.block_diag(*grams)  # type: ignore[no-untyped-call]
+    heads = modular.values(v, o, Curvature(moments, joint), size, 1e-6)
+    ranks = [max(1, int(keep * size))] * len(heads)
+    v, o, bias = modular.with_values(v, o, heads, ranks, tensors.get(f"{_VALUE}.bias"))
+    found = {f"{leaf}.weight": w for leaf, w in zip((_QUERY, _KEY, _VALUE, _OUTPUT), (q, k, v, o), strict=True)}
+    return found if bias is None else found | {f"{_VALUE}.bias": bias}
+
+
+def channels(matrices: Mapping[str, torch.Tensor], seen: Statistics, share: float) -> tuple[Weights, str | None]:
+    """gate, up and down of an MLP in at most a share of their bits, masks and all; and a note where the statistics are
+    too few: then channels stay that are large in all three, and none makes up for others."""
+    down = matrices["down"]
+    outputs, width = down.shape
+    masks = _masks(width, outputs) / outputs  # as channels
+    kept = min(width, max(1, int(share * width - masks)))
+    if seen.hessian is None or seen.count < width:
+        note = f"only {seen.count} calibration tokens reached its {width} channels: the largest are kept"
+        sizes = matrices["gate"].norm(dim=1) * matrices["up"].norm(dim=1) * down.norm(dim=0)
+        gone = sizes.topk(width - kept, largest=False).indices
+        return {name: _without(name, matrix, gone) for name, matrix in matrices.items()}, note
+    gone = modular.leverage(seen.hessian, _RIDGE).topk(width - kept, largest=False).indices
+    return modular.without_channels(matrices, Curvature(seen.hessian, torch.eye(outputs)), gone), None
+
+
+def _without(name: str, matrix: torch.Tensor, gone: torch.Tensor) -> torch.Tensor:
+    out = matrix.clone()
+    (out.T if name == "down" else out)[gone] = 0
+    return out
+
+
+def _stored(matrix: torch.Tensor) -> float:
+    """How many values modular.Slice stores, its masks among them."""
+    rows, columns = (matrix != 0).any(1), (matrix != 0).any(0)
+    return int(rows.sum()) * int(columns.sum()) + _masks(*matrix.shape)
+
+
+def _masks(rows: int, columns: int) -> float:
+    """What a sliced matrix's masks take, in values of 16 bits."""
+    return (8 * (ceil(rows / 8) + ceil(columns / 8)) + 64) / 16

@@ -1,0 +1,172 @@
+"""A plan for a checkpoint: which family, rank or pair each matrix gets, from measured curvature and stored bytes.
+
+options.py says what there is to choose from and what it costs, factor/planner.py chooses.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import torch
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.network import Network
+from squeeze.engine.pipeline import Progress
+from squeeze.errors import SqueezeError
+from squeeze.factor.curvature import Curvature, curvature
+from squeeze.factor.planner import Option, Unit, choose
+from squeeze.recipes.plan.edits import Edits, is_expert
+from squeeze.recipes.plan.options import DENSE, Maker, Scene, edited, planned, unit
+from squeeze.recipes.plan.whole import linear_names, weight, whole
+
+__all__ = ["Plan", "make_plan"]
+
+_PLACE = 32  # bits of an entry, besides its value
+
+
+@dataclass
+class Plan(Edits):
+    """rows: what was chosen, (name, family, stored bits, predicted nats). alone: by family, the predicted nats of that
+    family for every matrix at one ratio, in at most as many bits."""
+
+    rows: list[tuple[str, str, int, float]] = field(default_factory=list)
+    alone: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def predicted(self) -> dict[str, float]:
+        """Rises of the loss, nats a token: the plan's, and of what it was compared with."""
+        return {"plan": sum(cost for *_, cost in self.rows), **self.alone}
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: {"family": family, "bits": bits, "cost": cost} for name, family, bits, cost in self.rows}
+
+
+def make_plan(
+    checkpoint: Checkpoint,
+    tokens: torch.Tensor,
+    *,
+    keep: float | None = None,
+    target_bytes: int | None = None,
+    pairs: bool = True,
+    shared: bool = True,
+    families: Mapping[str, Maker] | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    value_bits: float | None = None,
+    entries: int = 0,
+    ignore: Iterable[str] = (),
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Plan:
+    """Plan for `keep` of the blocks' matrices, or for a whole checkpoint of `target_bytes`.
+
+    tokens: calibration sequences [N, L], two at least. pairs: also leave channels out between matrices, where the
+    architecture is known. shared: also put queries and keys on one basis there. families: other makers of methods by
+    share of stored values, whose damage is measured. dtype: of stored values. value_bits: what each takes in the end,
+    where factors are quantised; entries: of each matrix that are kept besides. The whole model and its curvature are
+    in memory. Experts that too few tokens reach are priced like the others of their block, and noted. Raises
+    SqueezeError where the budget cannot be met.
+    """
+    if keep is None and target_bytes is None:
+        raise SqueezeError("say how much to keep, or how many bytes the result may take")
+    if len(tokens) < 2:
+        raise SqueezeError("a plan needs at least two calibration sequences: it prices on one half what the other gave")
+    network = Network(checkpoint)
+    network.check(tokens)
+    model = whole(network, device)
+    blocks = linear_names(network, model, tuple(ignore))
+    names = [f"{block}.{leaf}" for block, leaves in blocks.items() for leaf in leaves]
+    done = count(1)
+
+    def tick(more: int) -> None:
+        if progress:
+            progress("curvature", next(done), len(tokens))
+
+    seen, held = (curvature(model, half, names, seed, tick) for half in (tokens[::2], tokens[1::2]))
+    model.to("cpu")
+    shapes = {name: (weight(model, name).shape[0], weight(model, name).shape[1]) for name in names}
+    notes = {**fill(seen, shapes), **fill(held, shapes)}
+    scene = Scene(network, model, seen, held, dtype, families or {}, notes, shared, value_bits or 8 * dtype.itemsize)
+    units = [unit(scene, block, leaves, pairs) for block, leaves in blocks.items()]
+    budget = _budget(scene, keep, target_bytes) - (_PLACE + 8 * dtype.itemsize) * entries * len(names)
+    plan = _assembled(scene, choose(units, budget))
+    plan.alone = _alone(units, budget)
+    return plan
+
+
+def _alone(units: Sequence[Unit], budget: int) -> dict[str, float]:
+    """What each family costs by itself, with the same share of every matrix's bits; none that cannot be that small."""
+    known: dict[str, Unit] = {}
+    for one in units:
+        known |= one.all()
+    matrices = [one.options for one in known.values() if one.options[0].family == DENSE]
+    share = budget / sum(options[0].bits for options in matrices)
+    found = {}
+    for family in sorted({option.family for options in matrices for option in options} - {DENSE}):
+        small = [
+            [one.cost for one in options if one.family == family and one.bits <= share * options[0].bits]
+            for options in matrices
+        ]
+        if all(small):
+            found[family] = sum(map(min, small))
+    return found
+
+
+def fill(found: dict[str, Curvature], shapes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
+    """Where fewer tokens than it has inputs reached a matrix of an expert: multiples of the identity, of the mean size
+    of what the same matrix of the block's other experts has. By name, what there is to say of it. shapes: (O, I)."""
+    none = Curvature(torch.zeros(0), torch.zeros(0))
+    short = {
+        name: found.get(name, none).tokens
+        for name, (_, inputs) in shapes.items()
+        if name not in found or (is_expert(name) and found[name].tokens < inputs)
+    }
+    known = {name: one for name, one in found.items() if one.tokens}
+    for name, tokens in short.items():
+        alike = [one for other, one in known.items() if _starred(other) == _starred(name)]
+        sizes = [_mean(getattr(one, part).diagonal().mean() for one in alike) for part in ("outputs", "inputs")]
+        outputs, inputs = (size * torch.eye(n) for size, n in zip(sizes, shapes[name], strict=True))
+        found[name] = Curvature(inputs, outputs, tokens)
+    return {
+        name: f"only {tokens} tokens of the plan's reached its {shapes[name][1]} inputs: priced as the mean expert"
+        for name, tokens in short.items()
+    }
+
+
+def _starred(name: str) -> str:
+    """The same for the same matrix of all experts of a block."""
+    return re.sub(r"\.experts\.\d+\.", ".experts.*.", name)
+
+
+def _mean(sizes: Iterable[torch.Tensor]) -> float:
+    """1 where there are none: a matrix of which nothing is known stays whole."""
+    found = [float(size) for size in sizes]
+    return sum(found) / len(found) if found else 1.0
+
+
+def _budget(scene: Scene, keep: float | None, target_bytes: int | None) -> int:
+    """Bits for the matrices."""
+    checkpoint, sources = scene.network.checkpoint, scene.network.sources
+    if target_bytes is None:
+        assert keep is not None
+        return int(keep * scene.bits * sum(scene.weight(name).numel() for name in scene.seen))
+    stored = checkpoint.bytes_of(sources[f"{name}.weight"] for name in scene.seen)
+    return 8 * (target_bytes - (checkpoint.bytes_of(checkpoint.files) - stored))
+
+
+def _assembled(scene: Scene, chosen: Mapping[str, Option]) -> Plan:
+    plan = Plan(scene.network)
+    for name, option in chosen.items():
+        plan.rows.append((name, option.family, round(option.bits), option.cost))
+        if option.method is not None:
+            plan.methods[scene.network.stored_name(name)] = option.method
+        else:
+            assert option.edit is not None
+            block = name.rpartition(".")[0]
+            made = planned(scene, block, option.edit)
+            plan.methods |= {scene.network.stored_name(module): method for module, method in made.items()}
+            if not made:
+                plan.put(block, edited(scene, block, option.edit))
+    return plan

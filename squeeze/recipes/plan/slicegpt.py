@@ -1,0 +1,220 @@
+"""SliceGPT (Ashkboos et al. 2024, arXiv 2401.15024) with one rotation: a model with a narrower residual stream.
+
+RMSNorm gives the same whatever rotation its input is in, once its factors are in the matrices behind it. So the stream
+is turned to its principal directions, the least of them are left out, and every matrix that reads or writes it gets
+smaller; what is written is a plain checkpoint of a smaller hidden size. The paper has a rotation for each block, and a
+matrix [H', H'] on every shortcut to get from one to the next: more values in a small model than slicing saves, and no
+architecture that transformers knows. Here one rotation, of the stream before all norms together, serves all.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.engine.network import Network
+from squeeze.engine.pipeline import Progress
+from squeeze.engine.report import Layer, Report
+from squeeze.errors import ModelError, SqueezeError
+from squeeze.packing import folder
+from squeeze.recipes.plan.whole import whole
+from squeeze.system.stamps import digest, stamps
+from squeeze.system.work import work_folder
+
+__all__ = ["Stream", "observed", "slicegpt"]
+
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe")
+_EMBEDDING, _HEAD, _LAST = "model.embed_tokens", "lm_head", "model.norm"
+_ATTENTION = ("q_proj", "k_proj", "v_proj")
+_READING = (*_ATTENTION, "gate_proj", "up_proj", "gate", "shared_expert_gate")
+_WRITING = ("o_proj", "down_proj")
+
+
+@dataclass
+class Stream:
+    """The residual stream in front of every norm, divided by its root mean square. moments: by the norm's name,
+    float64 [H, H]; tokens: seen; factors: the norms' own, float64 [H]; epsilon: theirs."""
+
+    moments: dict[str, torch.Tensor] = field(default_factory=dict)
+    factors: dict[str, torch.Tensor] = field(default_factory=dict)
+    tokens: int = 0
+
+    def directions(self, width: int) -> torch.Tensor:
+        """float64 [H, H']: the principal directions before all norms together."""
+        pooled = torch.stack(list(self.moments.values())).mean(0)
+        vectors: torch.Tensor = torch.linalg.eigh(pooled).eigenvectors
+        return vectors.flip(1)[:, :width]
+
+    def reader(self, norm: str, kept: torch.Tensor) -> torch.Tensor:
+        """float64 [H, H']: what a matrix [O, H] behind a norm is multiplied by to read what RMSNorm without factors
+        makes of the directions kept [H, H']: it divides by their own root mean square, larger by (H / H')^1/2."""
+        larger: float = (kept.shape[0] / kept.shape[1]) ** 0.5
+        return self.factors[norm][:, None] * kept * larger
+
+
+@torch.no_grad()
+def observed(model: nn.Module, tokens: torch.Tensor) -> Stream:
+    """The stream of a model when sequences of tokens [N, L] run."""
+    found = Stream(tokens=tokens.numel())
+    hooks = []
+    for name, module in model.named_modules():
+        if name == _LAST or name.endswith("layernorm"):
+            weight, epsilon = module.get_parameter("weight"), float(module.variance_epsilon)  # type: ignore[arg-type]
+            found.factors[name] = weight.double().cpu()
+            found.moments[name] = weight.new_zeros(len(weight), len(weight), dtype=torch.float64)
+            hooks.append(module.register_forward_pre_hook(_adding(found.moments[name], epsilon, found.tokens)))
+    for ids in torch.split(tokens, 1):
+        model(ids, use_cache=False, logits_to_keep=1)
+    for hook in hooks:
+        hook.remove()
+    found.moments = {name: moments.cpu() for name, moments in found.moments.items()}
+    return found
+
+
+def _adding(
+    moments: torch.Tensor, epsilon: float, tokens: int
+) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
+    def observe(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        x = args[0].reshape(-1, args[0].shape[-1]).float()
+        x = x * (x.square().mean(1, keepdim=True) + epsilon).rsqrt()
+        moments.add_(x.T @ x, alpha=1 / tokens)
+
+    return observe
+
+
+def slicegpt(
+    source: Path | str,
+    target: Path | str,
+    tokens: torch.Tensor,
+    keep: float,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Report:
+    """Write a checkpoint whose hidden size is at most a share `keep` of the source's, a multiple of the number of
+    heads; the head, if it was the embedding, is stored apart. tokens: calibration sequences [N, L].
+
+    The whole model is in memory, and 8 H^2 bytes for every norm. Raises ModelError for architectures without RMSNorm,
+    SqueezeError where `keep` leaves no width.
+    """
+    started, source, target = time.perf_counter(), Path(source), Path(target)
+    checkpoint = Checkpoint.open(source)
+    folder.check_target(source, target, overwrite)
+    network = _network(checkpoint)
+    network.check(tokens)
+    width = _width(checkpoint.config, keep)
+    asked = dict(settings or {})
+    task = {"source": stamps(source), "settings": asked, "width": width, "tokens": digest(tokens)}
+    with work_folder(target, "slicing", task, resume) as work:
+        stream = observed(whole(network, device), tokens.to(device))
+        report = Report(str(source), str(target), "slicegpt", "dense", asked)
+        parts = Parts(work)
+        names: list[str] = []
+        for name, tensor, layer in _sliced(network, stream, stream.directions(width)):
+            if progress:
+                progress(name, len(names), len(network.sources))
+            names.append(str(len(names)))
+            parts.put(names[-1], {name: tensor})
+            report.layers += [layer] if layer else []
+        made = work / folder.CONTENT
+        made.mkdir(exist_ok=True)
+        report.stored_bytes = parts.join(names, made)
+        report.raw_bytes = checkpoint.bytes_of(checkpoint.files)
+        report.parameters = sum(prod(checkpoint.info(name).shape) for name in checkpoint.files)
+        _write_rest(source, made, checkpoint, width)
+        report.seconds = round(time.perf_counter() - started, 3)
+        report.write(made)
+        folder.move_into_place(made, target, overwrite)
+    return report
+
+
+def _network(checkpoint: Checkpoint) -> Network:
+    kind = checkpoint.config.get("model_type")
+    if kind not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ModelError(
+            f"{checkpoint.folder}: the stream of architecture {kind!r} cannot be sliced; that of {known} can"
+        )
+    return Network(checkpoint)
+
+
+def _width(config: Mapping[str, Any], keep: float) -> int:
+    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    found = heads * int(keep * hidden / heads + 1e-9)
+    if not 0 < found <= hidden:
+        raise SqueezeError(f"a share of {keep:g} of {hidden} dimensions: from {heads / hidden:.3g} to 1 can be kept")
+    return found
+
+
+def _sliced(network: Network, stream: Stream, kept: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, Layer | None]]:
+    """The tensors of the new checkpoint by their names, with what the report says of the blocks' matrices."""
+    checkpoint, sources = network.checkpoint, dict(network.sources)
+    sources.setdefault(f"{_HEAD}.weight", sources[f"{_EMBEDDING}.weight"])
+    blocks = tuple(f"{block}." for block in network.blocks)
+    for name, source in sources.items():
+        tensor = checkpoint.load([source])[source]
+        found = _transformed(name, tensor.double(), stream, kept).to(tensor.dtype)
+        layer, stored = None, source if name.removesuffix(".weight") != _HEAD else name
+        if name.startswith(blocks) and tensor.ndim == 2:
+            lost, bits = _lost(name, tensor, stream, kept), 8 * found.nbytes / tensor.numel()
+            shape = (tensor.shape[0], tensor.shape[1])
+            layer = Layer(stored.removesuffix(".weight"), shape, "slicegpt", bits, lost, stream.tokens)
+        yield stored, found, layer
+
+
+def _transformed(name: str, tensor: torch.Tensor, stream: Stream, kept: torch.Tensor) -> torch.Tensor:
+    """A parameter of the network as the sliced one has it. Raises ModelError where its part is not known."""
+    module, _, kind = name.rpartition(".")
+    leaf = module.rpartition(".")[2]
+    if module in stream.factors:
+        return torch.ones(kept.shape[1], dtype=tensor.dtype)
+    if module == _EMBEDDING:
+        return tensor @ kept
+    if kind == "weight" and (norm := _norm_before(module, leaf)):
+        return tensor @ stream.reader(norm, kept)
+    if leaf in _WRITING:
+        return kept.T @ tensor
+    if tensor.ndim == 1:  # biases of what reads the stream, norms within heads
+        return tensor
+    raise ModelError(f"{name}: a part of the network that slicing does not know")
+
+
+def _norm_before(module: str, leaf: str) -> str | None:
+    """The norm whose output a module reads, if it does."""
+    if module == _HEAD:
+        return _LAST
+    if leaf not in _READING:
+        return None
+    block = ".".join(module.split(".")[:3])
+    return f"{block}.{'input_layernorm' if leaf in _ATTENTION else 'post_attention_layernorm'}"
+
+
+def _lost(name: str, tensor: torch.Tensor, stream: Stream, kept: torch.Tensor) -> float:
+    """The share of a matrix's mean squared output that is lost; of its own squares where it writes the stream."""
+    module, wide = name.rpartition(".")[0], tensor.double()
+    norm = _norm_before(module, module.rpartition(".")[2])
+    if norm is None:
+        return 1 - float((kept.T @ wide).square().sum() / wide.square().sum())
+    moments, behind = stream.moments[norm], wide * stream.factors[norm]
+    change = behind - behind @ kept @ kept.T
+    return float(((change @ moments) * change).sum() / ((behind @ moments) * behind).sum())
+
+
+def _write_rest(source: Path, made: Path, checkpoint: Checkpoint, width: int) -> None:
+    config = dict(checkpoint.config)
+    hidden = int(config["hidden_size"])
+    config["head_dim"] = int(config.get("head_dim") or hidden // int(config["num_attention_heads"]))
+    config["rms_norm_eps"] = float(config.get("rms_norm_eps", 1e-6)) * hidden / width
+    config |= {"hidden_size": width, "tie_word_embeddings": False}
+    copy_other_files(source, made)
+    (made / "config.json").write_text(json.dumps(config, indent=2) + "\n")

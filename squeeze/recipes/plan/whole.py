@@ -1,0 +1,46 @@
+"""A whole model in memory whose linear modules have the names that the pipeline gives them."""
+
+import torch
+from torch import nn
+
+from squeeze.engine.network import Experts, Network, is_linear, weight_of
+from squeeze.engine.pipeline import plan as linear_modules
+from squeeze.errors import ModelError
+from squeeze.recipes.evaluate import load_model
+
+__all__ = ["linear_names", "weight", "whole"]
+
+
+def whole(network: Network, device: str = "cpu") -> nn.Module:
+    """The model of a network in float32, its experts taken apart as the network's are, without copies of weights."""
+    model = load_model(network.checkpoint.folder, torch.float32, device)
+    for name, module in network.model.named_modules():
+        if isinstance(module, Experts):
+            model.set_submodule(name, _apart(model.get_submodule(name)))
+    return model
+
+
+def _apart(fused: nn.Module) -> Experts:
+    """fused: parameters gate_up_proj [E, 2 F, H] and down_proj [E, H, F]."""
+    found = Experts(fused)
+    for number, expert in enumerate(found.experts):
+        gate, up = fused.gate_up_proj[number].detach().chunk(2)  # type: ignore[index, operator]
+        down = fused.down_proj[number].detach()  # type: ignore[index, operator]
+        for leaf, matrix in (("gate_proj", gate), ("up_proj", up), ("down_proj", down)):
+            expert.get_submodule(leaf).weight = nn.Parameter(matrix, requires_grad=False)
+    return found
+
+
+def linear_names(network: Network, model: nn.Module, ignore: tuple[str, ...] = ()) -> dict[str, list[str]]:
+    """By block, the names in it of the linear modules to be compressed. Raises ModelError where the whole model has
+    other modules than the network."""
+    found = {block: linear_modules(network, block, ignore)[0] for block in network.blocks}
+    known = {name for name, module in model.named_modules() if is_linear(module)}
+    if missing := {f"{block}.{leaf}" for block, leaves in found.items() for leaf in leaves} - known:
+        raise ModelError(f"{network.checkpoint.folder}: {min(missing)} is no linear layer of the whole model")
+    return found
+
+
+def weight(model: nn.Module, name: str) -> torch.Tensor:
+    """[O, I] of a linear module."""
+    return weight_of(model.get_submodule(name)).detach()

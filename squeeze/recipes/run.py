@@ -1,0 +1,133 @@
+"""What all ways to compress a checkpoint share: where it goes, what it is calibrated on, and going on after a stop."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import Any, Self, TypeVar, cast
+
+import torch
+from torch import nn
+
+from squeeze.checkpoint.checkpoint import Checkpoint, saved
+from squeeze.engine.calibration import calibration_name, calibration_tokens
+from squeeze.engine.method import Method
+from squeeze.engine.pipeline import Progress, Writer, compress
+from squeeze.engine.report import NAME as REPORT
+from squeeze.engine.report import Report
+from squeeze.errors import SqueezeError
+from squeeze.packing import folder
+from squeeze.recipes.train.distil import is_trained
+from squeeze.system.work import other_settings
+
+__all__ = ["Run", "Source", "takes_models"]
+
+Source = Path | str | nn.Module
+_F = TypeVar("_F", bound=Callable[..., Report])
+
+
+def takes_models(function: _F) -> _F:
+    """Lets a function of a folder and `out` take a model of transformers, which is saved to a folder beside `out`."""
+
+    @wraps(function)
+    def taking(source: Source, *args: Any, **options: Any) -> Report:
+        if not isinstance(source, nn.Module):
+            return function(source, *args, **options)
+        with saved(source, Path(options["out"])) as made:
+            return function(made, *args, **options)
+
+    return cast(_F, taking)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """source: a Hugging Face folder; out: the folder to write; overwrite: also where there is one. calibration,
+    samples, sequence_length, seed: as calibration.py has them. correction, ignore, progress: as engine/pipeline.py
+    has them. resume: go on with a run that was stopped."""
+
+    source: Path
+    out: Path
+    calibration: str | Path | torch.Tensor | None
+    samples: int
+    sequence_length: int
+    correction: float
+    ignore: tuple[str, ...]
+    seed: int
+    resume: bool
+    overwrite: bool
+    device: str
+    progress: Progress | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """From the arguments of a function, which may have others."""
+        found = {entry.name: given[entry.name] for entry in fields(cls)}
+        paths = {name: Path(found[name]) for name in ("source", "out")}
+        return cls(**{**found, **paths, "ignore": tuple(found["ignore"])})
+
+    def open(self, waits: Report | None = None) -> Checkpoint:
+        """The checkpoint. waits: what `waiting` found. Raises SqueezeError where it is none, or `out` may not be
+        written."""
+        checkpoint = Checkpoint.open(self.source)
+        if waits is None:
+            folder.check_target(self.source, self.out, self.overwrite)
+        return checkpoint
+
+    def tokens(self) -> torch.Tensor:
+        """int64 [samples, sequence_length]: the calibration."""
+        return calibration_tokens(
+            self.source, self.calibration, self.samples, self.sequence_length, self.seed, self.device
+        )
+
+    def described(self) -> dict[str, Any]:
+        """What a report says of the calibration."""
+        numbers = {name: getattr(self, name) for name in ("samples", "sequence_length", "seed", "correction")}
+        return {**numbers, "calibration": calibration_name(self.calibration)}
+
+    def compress(
+        self,
+        checkpoint: Checkpoint,
+        method: Method,
+        writer: Writer,
+        settings: Mapping[str, Any],
+        tokens: torch.Tensor | None,
+        *,
+        methods: Mapping[str, Method] | None = None,
+        corrects: bool = True,
+    ) -> Report:
+        """pipeline.compress, whose other arguments they are. corrects: whether anything is corrected, with tokens."""
+        return compress(
+            self.source,
+            self.out,
+            method,
+            writer,
+            tokens=tokens,
+            methods=methods,
+            correction=self.correction if tokens is not None and corrects else 0.0,
+            ignore=self.ignore,
+            settings=settings,
+            resume=self.resume,
+            overwrite=self.overwrite,
+            device=self.device,
+            checkpoint=checkpoint,
+            progress=self.progress,
+        )
+
+    def waiting(self, method: str, settings: Mapping[str, Any]) -> Report | None:
+        """With `resume`, the report of an `out` that is written and was to be trained when the run was stopped, as
+        these settings have it; None where there is no such folder. Raises SqueezeError where its settings are
+        others."""
+        if not self.resume or not (self.out / REPORT).is_file() or is_trained(self.out):
+            return None
+        report = Report.from_json(json.loads((self.out / REPORT).read_text()))
+        same = report.method == method and report.settings == _as_json(settings)
+        if not same or Path(report.source).resolve() != self.source.resolve():
+            raise SqueezeError(other_settings(self.out))
+        return report
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As a file gives them back."""
+    found: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
+    return found

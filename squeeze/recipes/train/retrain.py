@@ -1,0 +1,153 @@
+"""Recovery: a pruned model is trained to give the original's distribution again, and every zero stays one.
+
+All weights kept are trained, or, where memory is short, MaskLoRA is (PERP, Zimmer et al. 2023, arXiv 2312.15230): a
+weight W with mask M is W + (B A) * M, with B and A of low rank, so the sum keeps the mask and is stored as W was. The
+norms are trained, too. What is learned and how a run is saved is recipes/train/distil.py's.
+"""
+
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.engine.pipeline import Progress
+from squeeze.errors import SqueezeError
+from squeeze.prune.linear import Sparse24Linear
+from squeeze.prune.sparse24 import SparseFormat
+from squeeze.recipes.evaluate import load_model
+from squeeze.recipes.train.distil import Distillation, Healing, rate_for, replace_tensors
+from squeeze.system.stamps import digest, stamps
+from squeeze.system.work import work_folder
+
+__all__ = ["MaskLoRA", "MaskedLinear", "recover"]
+
+_RATE, _LOW_RANK_RATE = 3e-4, 1.5e-3  # for each nat lost
+
+
+class MaskedLinear(nn.Module):
+    """y = x (W + L)^T + b. weight: W, float32 [O, I], which is trained where the mask is, and 0 elsewhere; added: L, of
+    adapters, None where there are none."""
+
+    bias: torch.Tensor | None
+    added: torch.Tensor | None
+
+    def __init__(self, sparse: SparseTensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.stored = sparse
+        self.register_buffer("mask", sparse.mask, persistent=False)
+        self.register_buffer("bias", None if bias is None else bias.float(), persistent=False)
+        added = None if sparse.adapters is None else sparse.adapters.dense()
+        self.register_buffer("added", added, persistent=False)
+        self.weight = nn.Parameter(sparse.sparse())
+        self.weight.register_hook(lambda gradient: gradient * self.mask)  # type: ignore[no-untyped-call]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weight if self.added is None else self.weight + self.added, self.bias)
+
+    def merged(self) -> SparseTensor:
+        """The weight as it was stored, with what was learned, of the same mask."""
+        return _with_values(self.stored, self.weight.detach().cpu())
+
+
+class MaskLoRA(nn.Module):
+    """y = x (W + (B A) * M)^T + b. left: B^T, float32 [R, O], 0 at first; right: A, [R, I]."""
+
+    bias: torch.Tensor | None
+
+    def __init__(self, sparse: SparseTensor, bias: torch.Tensor | None, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        outputs, inputs = sparse.shape
+        rank = min(rank, outputs, inputs)
+        self.stored = sparse
+        self.register_buffer("base", sparse.dequantize(), persistent=False)
+        self.register_buffer("mask", sparse.mask, persistent=False)
+        self.register_buffer("bias", None if bias is None else bias.float(), persistent=False)
+        self.left = nn.Parameter(torch.zeros((rank, outputs)))
+        self.right = nn.Parameter(torch.randn((rank, inputs), generator=generator) * inputs**-0.5)
+
+    def change(self) -> torch.Tensor:
+        """(B A) * M, float32 [O, I]."""
+        return (self.left.T @ self.right).masked_fill(~self.get_buffer("mask"), 0.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.get_buffer("base") + self.change(), self.bias)
+
+    def merged(self) -> SparseTensor:
+        """As MaskedLinear.merged."""
+        return _with_values(self.stored, _values(self.stored).float() + self.change().detach().cpu())
+
+
+def _values(sparse: SparseTensor) -> torch.Tensor:
+    assert isinstance(sparse.values, torch.Tensor)
+    return sparse.values
+
+
+def _with_values(sparse: SparseTensor, found: torch.Tensor) -> SparseTensor:
+    """Other values, in the type in which they are stored."""
+    found = found.masked_fill(~sparse.mask, 0.0).to(_values(sparse).dtype)
+    return SparseTensor(found, sparse.mask, sparse.pattern, sparse.adapters)
+
+
+def recover(
+    original: Path | str,
+    target: Path | str,
+    tokens: torch.Tensor,
+    *,
+    minutes: float,
+    steps: int | None = None,
+    rank: int | None = None,
+    rate: float | None = None,
+    batch: int = 1,
+    seed: int = 0,
+    resume: bool = False,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Healing:
+    """Retrain a pruned folder in place, which is replaced when all is done; a run that was stopped goes on.
+
+    tokens: [N, L] sequences, in random order. minutes: of training, at most; steps: or so many steps. rank: of what is
+    added to each matrix; None trains all weights kept, which learns faster and takes three times their memory besides.
+    rate: the largest step size of Adam, None for one that suits the damage (distil.rate_for); batch: sequences a step.
+    A run that was stopped goes on; resume: it has to. Raises SqueezeError where that was of other settings, and where
+    the folder has no sparse weights in floating point.
+    """
+    original, target = Path(original), Path(target)
+    started = time.perf_counter()
+    student = load_model(target, torch.float32, device)
+    changed = _opened(student, rank, seed, device)
+    if not changed:
+        raise SqueezeError(f"{target}: has no sparse weights in floating point to retrain")
+    trained = {f"{name}.{leaf}": value for name, layer in changed.items() for leaf, value in layer.named_parameters()}
+    norms = {name: value for name, value in student.named_parameters() if "norm" in name and value.ndim == 1}
+    teacher = load_model(original, torch.float32, device)
+    task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
+    task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "rank": rank}
+    with work_folder(target, "recovering", task, resume or None) as work:
+        rate = rate or rate_for(student, teacher, tokens, _RATE if rank is None else _LOW_RANK_RATE)
+        run = Distillation(student, teacher, {**trained, **norms}, tokens, rate, batch, 0.0, seed, work / "state.pt")
+        total = steps or 0
+        run.go(60 * minutes, steps, (lambda count: progress("recovery", run.step, total)) if progress else None)
+        values = dict(norms)
+        for name, layer in changed.items():
+            payload = SparseFormat().tensors("", layer.merged())[".sparse_values"]
+            values[f"{name}.sparse_values"] = nn.Parameter(payload, requires_grad=False)
+        replace_tensors(target, work, student, values)
+    return Healing(run.step, tuple(run.losses), time.perf_counter() - started)
+
+
+def _opened(model: nn.Module, rank: int | None, seed: int, device: str) -> dict[str, MaskedLinear | MaskLoRA]:
+    """Puts a layer that can be trained in the place of every sparse one in floating point."""
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[str, MaskedLinear | MaskLoRA] = {}
+    for name, module in list(model.named_modules()):
+        if isinstance(module, Sparse24Linear):
+            sparse = module.sparse()
+            if isinstance(sparse.values, torch.Tensor):
+                bias = None if module.bias is None else module.bias.detach()
+                layer = MaskedLinear(sparse, bias) if rank is None else MaskLoRA(sparse, bias, rank, generator)
+                found[name] = layer.to(device)
+                model.set_submodule(name, found[name])
+    return found

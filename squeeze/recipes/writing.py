@@ -1,0 +1,64 @@
+"""How quantised matrices are stored in a folder: one of quant/formats/, or the values that they stand for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.engine.pipeline import Writer
+from squeeze.errors import FormatError
+from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec
+from squeeze.quant.method import GridMethod
+
+__all__ = ["DENSE", "make_writer"]
+
+DENSE = "dense"
+_TRANSPOSED = (DENSE, "squeeze")  # formats that hold GPT-2's matrices
+
+
+def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod], checkpoint: Checkpoint) -> Writer:
+    """A writer of one of the formats. Raises FormatError where it is unknown or cannot hold what the methods make."""
+    dtype = checkpoint.float_type()
+    if name == DENSE:
+        return _dense(dtype)
+    if name not in FORMATS:
+        raise FormatError(f"format {name!r} is unknown: choose from {', '.join([DENSE, *FORMATS])}")
+    chosen = FORMATS[name]
+    chosen.check(_spec(method, methods, (), dtype))
+
+    def tensors(module: str, tensor: QuantizedTensor, transposed: bool) -> dict[str, torch.Tensor]:
+        if transposed and name not in _TRANSPOSED:
+            raise FormatError(
+                f"{module}: is stored transposed, which only the formats {' and '.join(_TRANSPOSED)} hold"
+            )
+        return chosen.tensors(module, tensor, dtype)
+
+    def config(left: list[str]) -> dict[str, Any]:
+        return {"quantization_config": chosen.config(_spec(method, methods, tuple(left), dtype))}
+
+    return Writer(name, tensors, config)
+
+
+def _dense(dtype: torch.dtype) -> Writer:
+    def tensors(module: str, tensor: QuantizedTensor, transposed: bool) -> dict[str, torch.Tensor]:
+        values = tensor.dequantize(dtype)
+        return {f"{module}.weight": values.T.contiguous() if transposed else values}
+
+    return Writer(DENSE, tensors, lambda left: {})
+
+
+def _spec(
+    method: GridMethod, methods: Mapping[str, GridMethod], left: tuple[str, ...], dtype: torch.dtype
+) -> QuantizationSpec:
+    def grid(one: GridMethod) -> Grid:
+        levels = one.levels()
+        size = levels.group_size or one.group_size
+        codebook = None if levels.codebook is None else one.grid.removesuffix("-planes")
+        return Grid(levels.bits, size, one.symmetric, codebook, bool(getattr(one, "outliers", 0)))
+
+    common = grid(method)
+    other = {name: grid(one) for name, one in methods.items() if grid(one) != common}
+    values = (common.bits, common.group_size, common.symmetric, common.codebook, common.outliers)
+    return QuantizationSpec(*values, ignored=left, modules=other, dtype=dtype, method=method.name)

@@ -1,0 +1,149 @@
+"""What was compressed is restored, byte for byte, at every level and in every way of calling."""
+
+import io
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import squeeze
+from squeeze.codecs.stream import container, levels
+from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
+from squeeze.codecs.stream.index import read_index
+from tests.makers import inputs
+
+BYTEWISE = [level for level in levels.AVAILABLE if level not in levels.TOKENWISE]  # the others: test_lanes.py
+
+
+_LONG = pytest.mark.slow  # at levels that take their time
+CASES = [
+    pytest.param(name, level, marks=[_LONG] if level in levels.DEEP and len(data) > 20_000 else [])
+    for name, data in inputs.EDGE_CASES.items()
+    for level in BYTEWISE
+]
+
+
+@pytest.mark.parametrize(("name", "level"), CASES)
+def test_every_edge_case_at_every_level(name, level):
+    data = inputs.EDGE_CASES[name]
+    coded = squeeze.compress(data, level)
+    assert squeeze.decompress(coded) == data
+    assert len(coded) <= len(data) + 64
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.binary(max_size=600), st.sampled_from([1, 2, 3, 4]))
+def test_any_bytes(data, level):
+    assert squeeze.decompress(squeeze.compress(data, level, verify=False)) == data
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.sampled_from([b"abc", b"\x00" * 9, b"{'key': ", b"\xe8\x00\x01\x00\x00", b"\n"]), max_size=200))
+def test_repetitive_bytes(parts):
+    data = b"".join(parts)
+    assert squeeze.decompress(squeeze.compress(data, 3)) == data
+
+
+def compress_in_blocks(data, **options):
+    sink = io.BytesIO()
+    compress_stream(io.BytesIO(data), sink, **options)
+    return sink.getvalue()
+
+
+def test_bytes_do_not_depend_on_threads():
+    data = inputs.words(20_000) + inputs.random_bytes(9_000) + inputs.records(500)
+    one, *others = [compress_in_blocks(data, level=1, block_size=4096, threads=threads) for threads in (1, 2, 5)]
+    assert all(other == one for other in others)
+    for threads in (1, 2, 3):
+        assert squeeze.decompress(one, threads=threads) == data
+
+
+class Pipe(io.RawIOBase):
+    """A source that cannot seek and gives a few bytes at a time."""
+
+    def __init__(self, data):
+        self._data, self._sizes = io.BytesIO(data), itertools.cycle([1, 7, 100, 3])
+
+    def readable(self):
+        return True
+
+    def read(self, size=-1):
+        return self._data.read(min(next(self._sizes), size) if size >= 0 else -1)
+
+
+@pytest.mark.parametrize("data", [b"", inputs.words(3_000), inputs.random_bytes(3_000), inputs.words(900) * 9])
+def test_pipes_in_and_out(data):
+    coded, restored = io.BytesIO(), io.BytesIO()
+    compress_stream(Pipe(data), coded, level=1, block_size=1024)
+    decompress_stream(Pipe(coded.getvalue()), restored)
+    assert restored.getvalue() == data
+
+
+def test_streams_one_after_another_decode_to_their_contents_one_after_another():
+    parts = [inputs.words(500), b"", inputs.random_bytes(100), b"x"]
+    assert squeeze.decompress(b"".join(squeeze.compress(part, 1) for part in parts)) == b"".join(parts)
+
+
+def test_incompressible_input_grows_by_at_most_64_bytes_however_many_blocks_it_is_read_in():
+    data = inputs.random_bytes(300_000)
+    coded = compress_in_blocks(data, level=1, block_size=10_000)
+    assert len(coded) <= len(data) + 64
+    assert [block.codec for block in read_index(io.BytesIO(coded))[0].blocks] == ["stored"]
+
+
+def test_many_small_blocks_that_hardly_shrink_do_not_add_up():
+    parts = [inputs.words(400, seed)[:200] + inputs.random_bytes(200, seed) for seed in range(100)]
+    data = b"".join(parts)
+    assert len(compress_in_blocks(data, level=1, block_size=200)) <= len(data) + 64
+
+
+def test_totals_and_progress():
+    data, ticks = inputs.words(50_000) + inputs.random_bytes(70_000), []
+    totals = compress_stream(io.BytesIO(data), sink := io.BytesIO(), level=1, progress=ticks.append)
+    assert (totals.raw, totals.coded) == (len(data), len(sink.getvalue()))
+    assert 0 < sum(ticks) <= 2 * len(data)
+    ticks.clear()
+    sink.seek(0)
+    assert decompress_stream(sink, None, progress=ticks.append).raw == sum(ticks) == len(data)
+
+
+def test_a_wrong_result_is_never_reported_as_success(monkeypatch):
+    from squeeze.codecs import bytewise
+
+    right = bytewise.decode
+    monkeypatch.setattr(bytewise, "decode", lambda *a, **k: right(*a, **k) ^ 1)
+    with pytest.raises(squeeze.VerifyError, match="did not decode to the input"):
+        squeeze.compress(inputs.words(1_000), 1)
+
+
+def test_an_input_that_changes_while_it_is_read_is_noticed():
+    source = io.BytesIO(inputs.random_bytes(5_000))
+    with pytest.raises(squeeze.VerifyError, match="changed while it was read"):
+        compress_stream(source, io.BytesIO(), level=1, block_size=1_000, progress=lambda n: overwrite(source))
+
+
+def overwrite(source):
+    here = source.tell()
+    source.seek(0)
+    source.write(b"changed")
+    source.seek(here)
+
+
+@pytest.mark.parametrize(
+    ("level", "message"),
+    [
+        (0, "level 0 does not exist: use a level from 1 to 9"),
+        (10, "level 10 does not exist: use a level from 1 to 9"),
+    ],
+)
+def test_levels_that_cannot_be_used_are_refused_with_the_reason(level, message):
+    with pytest.raises(squeeze.LevelError) as caught:
+        squeeze.compress(b"data", level)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("size", [0, -1, container.MAX_BLOCK + 1])
+def test_impossible_block_sizes_are_refused(size):
+    with pytest.raises(squeeze.LevelError, match="a block holds from 1 byte"):
+        compress_in_blocks(b"data", level=1, block_size=size)

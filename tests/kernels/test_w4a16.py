@@ -1,0 +1,196 @@
+"""Kernels on packed weights: Triton's and the CPU's equal the references, on odd shapes too."""
+
+import pytest
+import torch
+
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.kernels import dequant, w4a16
+from squeeze.kernels.dequant import Packed
+from squeeze.kernels.dequant import reference as expansion
+from squeeze.kernels.w4a16 import cpu, reference
+from squeeze.quant.linear import QuantLinear
+from tests.makers.gpu import compile_for_a_gpu
+from tests.makers.quantised import FP4, TRITS, Grid, matrix, rounded
+
+try:
+    from squeeze.kernels.dequant import kernel as expansion_kernel
+    from squeeze.kernels.w4a16 import kernel
+except ImportError:
+    kernel = expansion_kernel = None
+needs_triton = pytest.mark.skipif(kernel is None, reason="triton is not installed")
+
+# Output channels, inputs, group size.
+SHAPES = [(16, 64, 32), (5, 96, -1), (9, 70, 13), (1, 33, 64), (17, 128, 64)]
+INTEGERS = [Grid(bits, 32, symmetric) for bits in (2, 3, 4, 8) for symmetric in (True, False)]
+
+
+def packed_for(grid, outputs, inputs, group_size, dtype=torch.float16):
+    return Packed.of(
+        rounded(matrix(outputs, inputs), Grid(grid.bits, group_size, grid.symmetric, grid.codebook), dtype)
+    )
+
+
+def close(found, expected, tolerance):
+    """Within a share of the largest value."""
+    assert found.shape == expected.shape and found.dtype == expected.dtype
+    assert (found.float() - expected.float()).abs().max() <= tolerance * expected.float().abs().max()
+
+
+def others():
+    """Grids that are not of integers."""
+    codes = torch.randint(0, 16, (6, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    return {
+        "nf4": rounded(matrix(6, 40), Grid(4, 7, codebook="nf4")),
+        "ternary": QuantizedTensor(codes % 9, torch.rand(2, 6, 2), None, 4, 20, TRITS),
+        "nvfp4": QuantizedTensor(codes, torch.rand(1, 6, 3), None, 4, 16, FP4[None], torch.tensor(0.3)),
+    }
+
+
+@pytest.mark.parametrize("grid", INTEGERS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_reference_expands_to_the_weight(grid, shape):
+    outputs, inputs, size = shape
+    weight = rounded(matrix(outputs, inputs), Grid(grid.bits, size, grid.symmetric))
+    assert torch.equal(expansion.dequantize(Packed.of(weight), torch.bfloat16), weight.dequantize(torch.bfloat16))
+
+
+@pytest.mark.parametrize("name", others())
+def test_the_reference_expands_codebooks(name):
+    weight = others()[name]
+    assert torch.equal(expansion.dequantize(Packed.of(weight), torch.float32), weight.dequantize())
+
+
+@needs_triton
+@pytest.mark.parametrize("grid", INTEGERS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_kernel_expands_as_the_reference(grid, shape):
+    packed = packed_for(grid, *shape)
+    for dtype in (torch.float32, torch.float16):
+        assert torch.equal(expansion_kernel.dequantize(packed, dtype), expansion.dequantize(packed, dtype))
+
+
+@needs_triton
+@pytest.mark.parametrize("name", others())
+def test_the_kernel_expands_codebooks(name):
+    packed = Packed.of(others()[name])
+    close(expansion_kernel.dequantize(packed, torch.float32), expansion.dequantize(packed, torch.float32), 1e-6)
+
+
+@needs_triton
+@pytest.mark.parametrize("grid", INTEGERS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_gemv_and_gemm_multiply_as_the_reference(grid, shape):
+    packed = packed_for(grid, *shape)
+    for rows, dtype, split in ((1, torch.float32, 1), (3, torch.float16, 3)):
+        x = torch.randn((rows, packed.inputs), generator=torch.Generator().manual_seed(4)).to(dtype)
+        expected, tolerance = reference.matmul(x, packed), 1e-5 if dtype == torch.float32 else 2e-3
+        close(kernel.gemv(x, packed, kernel.Tile(4, 64, 4, split=split)), expected, tolerance)
+        close(kernel.gemm(x, packed, kernel.Tile(16, 32, 4, split=split)), expected, tolerance)
+
+
+@needs_triton
+def test_gemm_takes_more_rows_than_a_tile():
+    packed = packed_for(Grid(4, 32, False), 40, 96, 32)
+    x = torch.randn((35, 96), generator=torch.Generator().manual_seed(4))
+    close(kernel.gemm(x, packed), reference.matmul(x, packed), 1e-5)
+
+
+@needs_triton
+def test_no_rows_and_no_inputs():
+    packed = packed_for(Grid(4, 32), 8, 64, 32)
+    assert kernel.gemv(torch.zeros(0, 64), packed).shape == (0, 8)
+    assert expansion_kernel.dequantize(packed.rows(3, 3), torch.float32).shape == (0, 64)
+
+
+CPU_SHAPES = [(16, 64, 32), (5, 96, -1), (7, 1536, 512), (3, 192, 96), (9, 128, 64)]
+
+
+@pytest.mark.parametrize("grid", INTEGERS, ids=str)
+@pytest.mark.parametrize("shape", CPU_SHAPES, ids=str)
+def test_the_cpu_multiplies_as_the_reference(grid, shape):
+    """But that it rounds activations to 15 bits, each by at most half a step of the largest in its row."""
+    packed = packed_for(grid, *shape)
+    weight = cpu.prepare(packed)
+    x = torch.randn((3, packed.inputs), generator=torch.Generator().manual_seed(4))
+    x[1] *= 1e4
+    x[2] = 0
+    expected, weights = reference.matmul(x, packed), expansion.dequantize(packed, torch.float32)
+    step = x.abs().amax(1, keepdim=True) / 16383
+    assert ((cpu.matmul(x, weight) - expected).abs() <= 0.51 * step * weights.abs().sum(1)).all()
+    rows = torch.empty(2, packed.inputs)
+    cpu.dequantize(weight, 1, 3, rows)
+    assert torch.equal(rows, expansion.dequantize(packed.rows(1, 3), torch.float32))
+
+
+def test_the_cpu_does_not_overflow():
+    """Largest codes, zero points and activations, all of one sign, in the largest chunk."""
+    codes = torch.full((4, 512), 255, dtype=torch.uint8)
+    for zero in (0, 255):
+        zeros = torch.full((4, 1), zero, dtype=torch.uint8)
+        packed = Packed.of(QuantizedTensor(codes, torch.ones(1, 4, 1), zeros, 8, 512))
+        found = cpu.matmul(torch.full((1, 512), -3.0), cpu.prepare(packed))
+        assert torch.allclose(found, torch.full((1, 4), (255.0 - zero) * -3 * 512), rtol=1e-4)
+
+
+def test_threads_give_the_same(monkeypatch):
+    monkeypatch.setattr(cpu, "_LEAST_WORK", 100)
+    packed = packed_for(Grid(4, 32, False), 61, 64, 32)
+    x = torch.randn((2, 64), generator=torch.Generator().manual_seed(4))
+    assert torch.equal(cpu.matmul(x, cpu.prepare(packed), 3), cpu.matmul(x, cpu.prepare(packed)))
+
+
+def test_the_cpu_leaves_odd_groups_and_codebooks_to_others():
+    assert cpu.prepare(packed_for(Grid(4, 32), 4, 130, 13)) is None
+    assert cpu.prepare(packed_for(Grid(4, 32), 4, 96, 64)) is None
+    assert cpu.prepare(Packed.of(others()["nf4"])) is None
+
+
+@needs_triton
+def test_dispatch_expands_for_many_rows(monkeypatch):
+    packed = packed_for(Grid(4, 32), 16, 64, 32, torch.float32)
+    for rows in (1, 5, 65):
+        x = torch.randn((rows, 64), generator=torch.Generator().manual_seed(4))
+        close(w4a16.matmul(x, packed), reference.matmul(x, packed), 1e-5)
+    assert torch.equal(dequant.dequantize(packed), expansion.dequantize(packed, torch.float32))
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from squeeze.kernels.dequant.kernel import _dequantize
+from squeeze.kernels.w4a16.kernel import _gemm, _gemv
+
+def build(function, types, warps, **constants):
+    names = function.arg_names[: len(types)]
+    signature = dict(zip(names, types)) | dict.fromkeys(constants, "constexpr")
+    source = ASTSource(fn=function, signature=signature, constexprs=constants)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps}).asm["ptx"]
+
+product = "*fp16 *fp16 *i32 *fp16 *u8 i32 i32 i32 i32 i32 i32 i32".split()
+for bits in (2, 3, 4, 8):
+    words = dict(BITS=bits, HAS_ZEROS=bits != 8, WORDWISE=bits != 3)
+    build(_gemv, product, 4, N=8, K=512, **words)
+    for one in (True, False):
+        assert "mma" in build(_gemm, product, 4, ONE_GROUP=one, M=16, N=64, K=64, **words)
+expansion = "*fp16 *i32 *fp16 *u8 *fp32 *fp32 i32 i32 i32 i32 i32 i32".split()
+for bits, planes in ((3, 1), (4, 2)):
+    flags = dict(HAS_ZEROS=planes == 1, HAS_CODEBOOK=planes == 2, HAS_GLOBAL=planes == 2)
+    build(_dequantize, expansion, 4, BITS=bits, PLANES=planes, ROWS=4, COLUMNS=256, **flags)
+"""
+
+
+@needs_triton
+@pytest.mark.slow
+def test_the_kernels_compile_for_a_gpu_that_is_not_there(tmp_path):
+    compile_for_a_gpu(COMPILE, tmp_path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("grid", INTEGERS, ids=str)
+@pytest.mark.parametrize("rows", [1, 4, 5, 64, 100])
+def test_on_a_gpu(grid, rows):
+    weight = rounded(matrix(300, 1024), Grid(grid.bits, 128, grid.symmetric), torch.float16)
+    x = torch.randn((rows, 1024), generator=torch.Generator().manual_seed(4)).to(torch.float16)
+    found = QuantLinear.of(weight).cuda()(x.cuda()).cpu()
+    close(found, reference.matmul(x, Packed.of(weight)), 4e-3)

@@ -1,0 +1,117 @@
+"""Policies as files, and bits of heads chosen by calibration."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from squeeze.errors import FormatError, PolicyError
+from squeeze.kv import KIVI, POLICIES, QuantizedKVCache, Rotated, calibrate
+from squeeze.kv.blockfloat import BlockFloat
+from squeeze.kv.describe import digest_of, load_policy, policy_of, save_policy
+from squeeze.kv.evict import EVICTIONS, SinksAndWindow, SnapKV, SoftPrune
+from squeeze.kv.heads import bits_by_head
+from squeeze.recipes.kv_eval import nominal_bits
+from tests.makers.kv_models import llama, tokens
+
+
+@pytest.fixture(scope="module")
+def calibrated():
+    model = llama()
+    return model, calibrate.observe(model, tokens(length=400)[0], context=200, windows=2, window=16)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [kind() for kind in POLICIES.values()]
+    + [kind(KIVI(bits=((2, 4), 8), value_bits=3)) for kind in EVICTIONS.values()]
+    + [SnapKV(SinksAndWindow(Rotated(3), limit=(64, 128)), select=7)],
+    ids=repr,
+)
+def test_round_trip(policy, tmp_path):
+    save_policy(policy, tmp_path / "policy.json")
+    assert load_policy(tmp_path / "policy.json") == policy
+
+
+def test_calibrated_policies_round_trip(calibrated, tmp_path):
+    model, statistics = calibrated
+    policy = calibrate.transform_policy(model, statistics, 3, window=16)
+    for wanted in (policy, SoftPrune(policy, select=20)):
+        save_policy(wanted, tmp_path / "policy.safetensors")
+        found = load_policy(tmp_path / "policy.safetensors")
+        assert type(found) is type(wanted) and digest_of(found) == digest_of(wanted)
+    cache = QuantizedKVCache(model.config, policy)
+    model(tokens(length=100), past_key_values=cache)
+    cache.save(tmp_path / "a.kv")
+    again = QuantizedKVCache.load(tmp_path / "a.kv", model.config, policy=found.policy)
+    assert torch.equal(again.packed_layers[0].keys, cache.packed_layers[0].keys)
+    with pytest.raises(PolicyError, match=r"ends in \.safetensors"):
+        save_policy(policy, tmp_path / "policy.json")
+
+
+def test_an_evicting_cache_is_saved(tmp_path):
+    model, policy = llama(), SinksAndWindow(KIVI(8, group=8, window=8), limit=16)
+    cache = QuantizedKVCache(model.config, policy)
+    model(tokens(length=100), past_key_values=cache)
+    cache.save(tmp_path / "a.kv")
+    again = QuantizedKVCache.load(tmp_path / "a.kv", model.config)
+    assert again.policy == policy and again.get_seq_length() == 100
+    assert torch.equal(again.packed_layers[1].keys, cache.packed_layers[1].keys)
+
+
+@pytest.mark.parametrize(
+    "text, error, message",
+    [
+        ("{", FormatError, "is no policy file"),
+        ("[]", FormatError, "its policy is unknown to this version"),
+        ('{"name": "kivi"}', FormatError, "its policy is unknown to this version"),
+        ('{"name": "lru", "parameters": {}}', FormatError, "its policy is unknown to this version"),
+        ('{"name": "kivi", "parameters": {"depth": 4}}', FormatError, "its policy is unknown to this version"),
+        ('{"name": "kivi", "parameters": {"bits": 5}}', PolicyError, "5 bits are not offered here: choose from 1"),
+        ('{"name": "kivi", "parameters": {"bits": "4"}}', PolicyError, "4 bits are not offered here: choose from 1"),
+        ('{"name": "kivi", "parameters": {"window": "4"}}', PolicyError, "window is a number of tokens or values, and"),
+        ('{"name": "kivi", "parameters": {"window": -1}}', PolicyError, "window is a number of tokens or values, and"),
+    ],
+)  # fmt: skip
+def test_errors(text, error, message, tmp_path):
+    path = tmp_path / "policy.json"
+    path.write_text(text)
+    with pytest.raises(error) as caught:
+        load_policy(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_files_that_hold_something_else(tmp_path):
+    path = tmp_path / "policy.safetensors"
+    for write in (lambda: path.write_bytes(b"{}"), lambda: save_file({"a": torch.zeros(1)}, path)):
+        write()
+        with pytest.raises(FormatError, match="is no policy file"):
+            load_policy(path)
+    with pytest.raises(FormatError, match="No such file"):
+        load_policy(tmp_path / "none.json")
+    with pytest.raises(PolicyError, match="give it as policy="):
+        policy_of(json.loads('{"name": "transform", "digest": "00"}'))
+
+
+@pytest.mark.parametrize("policy", [KIVI(group=16, window=16), Rotated(window=16)], ids=repr)
+def test_bits_by_head(calibrated, policy):
+    model, statistics = calibrated
+    for bits in (5.5, 7.0):
+        found = bits_by_head(model, statistics, policy, bits)
+        assert bits - 1.5 < nominal_bits(found, model) <= bits
+    costly = [value.clone() for value in statistics[1].fisher]
+    costly[0][1] *= 1e6
+    changed = statistics | {1: calibrate.Statistics(statistics[1].mean, statistics[1].moment, costly,
+                                                    statistics[1].sample)}  # fmt: skip
+    assert bits_by_head(model, changed, policy, 7.0).bits[1][1] == 8
+
+
+def test_bits_by_head_errors(calibrated):
+    model, statistics = calibrated
+    with pytest.raises(PolicyError, match=r"this policy takes 5\.0"):
+        bits_by_head(model, statistics, KIVI(group=16, window=16), 2)
+    with pytest.raises(PolicyError, match="BlockFloat has no bits that heads could differ in"):
+        bits_by_head(model, statistics, BlockFloat(), 4)
+    with pytest.raises(PolicyError, match="hold no block of 512 tokens"):
+        bits_by_head(model, statistics, KIVI(group=512), 4)

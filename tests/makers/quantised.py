@@ -1,0 +1,85 @@
+"""Weights on every grid by plain rounding, and tiny checkpoints of them: what the tests of formats and kernels use."""
+
+import json
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec
+
+NF4 = torch.tensor(
+    [
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+        *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+        *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ]
+)
+FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+TRITS = torch.tensor([[-1.0, 0.0, 1.0] * 3, [-1.0] * 3 + [0.0] * 3 + [1.0] * 3])  # of two planes, [2, 9]
+
+
+def matrix(outputs, inputs, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn((outputs, inputs), generator=generator) * torch.rand((outputs, 1), generator=generator)
+
+
+def rounded(weight, grid, dtype=torch.bfloat16):
+    """`weight` [O, I] on a grid of integers or on NF4, to the nearest; outlier columns are the two largest."""
+    outputs, inputs = weight.shape
+    size = grid.inputs(inputs)
+    groups = -(-inputs // size)
+    padded = torch.nn.functional.pad(weight, (0, groups * size - inputs)).view(outputs, groups, size)
+    top = (1 << grid.bits) - 1
+    zeros = codebook = None
+    if grid.codebook == "nf4":
+        codebook = NF4[None]
+        scales = padded.abs().amax(-1).clamp(min=1e-5).to(dtype)
+        codes = (padded[..., None] / scales.float()[..., None, None] - NF4).abs().argmin(-1)
+    elif grid.symmetric:
+        scales = (padded.abs().amax(-1).clamp(min=1e-5) * 2 / top).to(dtype)
+        codes = torch.round(padded / scales.float()[..., None]) + (top + 1) // 2
+    else:
+        low, high = padded.amin(-1).clamp(max=0), padded.amax(-1).clamp(min=0)
+        scales = ((high - low).clamp(min=1e-5) / top).to(dtype)
+        zeros = torch.round(-low / scales.float()).clamp(0, top)
+        codes = torch.round(padded / scales.float()[..., None]) + zeros[..., None]
+        zeros = zeros.to(torch.uint8)
+    codes = codes.clamp(0, top).to(torch.uint8).reshape(outputs, -1)[:, :inputs].contiguous()
+    outliers = None
+    if grid.outliers:
+        columns = weight.abs().amax(0).topk(2).indices.sort().values
+        outliers = columns, weight[:, columns].to(dtype)
+    return QuantizedTensor(codes, scales[None], zeros, grid.bits, size, codebook, None, outliers)
+
+
+def write(source, target, format, spec, endings=("_proj.weight", "lm_head.weight")):
+    """Quantise the linear layers of a Hugging Face folder by rounding, and store them; returns the weights by name."""
+    target.mkdir()
+    spec_config = FORMATS[format].config(spec)
+    config = json.loads((source / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, "quantization_config": spec_config}))
+    tensors, weights = {}, {}
+    for shard in sorted(source.glob("*.safetensors")):
+        for name, tensor in load_file(shard).items():
+            module = name.removesuffix(".weight")
+            if name.endswith(endings) and module not in spec.ignored:
+                weights[module] = rounded(tensor.float(), spec.of(module), spec.dtype)
+                tensors |= FORMATS[format].tensors(module, weights[module], spec.dtype)
+            else:
+                tensors[name] = tensor
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return weights
+
+
+def dense_model(source, weights, dtype):
+    """The model in `source` with the dequantised weights in their places."""
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype).eval()
+    for name, weight in weights.items():
+        model.get_submodule(name).weight.data.copy_(weight.dequantize(dtype))
+    return model
+
+
+__all__ = ["FP4", "NF4", "TRITS", "Grid", "QuantizationSpec", "dense_model", "matrix", "rounded", "write"]

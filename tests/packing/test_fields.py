@@ -1,0 +1,99 @@
+"""Quantised checkpoints packed: their integers are coded by their codes, and come back byte for byte."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+import squeeze
+from squeeze import cli
+from squeeze.checkpoint import bits
+from squeeze.checkpoint.safetensors import Tensor
+from squeeze.errors import DamagedError
+from squeeze.packing import container, fields
+from squeeze.packing.container import Record
+from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, read
+from tests.integrations.test_transformers import tiny_model
+from tests.makers.quantised import matrix, rounded, write
+
+
+@pytest.mark.parametrize("kind", fields.KINDS)
+@pytest.mark.parametrize("shape", [(3, 7), (6, 1), (1, 3), (2, 3), (9, 5), (3,), (4, 4), (0, 3), ()])
+def test_layouts_can_be_undone(kind, shape):
+    data = np.random.default_rng(1).integers(0, 256, 4 * int(np.prod(shape)), np.uint8)
+    laid = fields.relaid(data, shape, kind)
+    assert (laid is not None) == fields.fits(shape, kind)
+    if laid is not None:
+        assert laid.size == fields.size_of(data.size, kind)
+        assert np.array_equal(fields.restored(laid, shape, kind), data)
+
+
+def test_a_byte_holds_two_codes_of_three_bits():
+    codes = torch.randint(0, 8, (5, 64), dtype=torch.uint8)
+    words = bits.pack(codes, 3)
+    pairs = (codes[:, ::2] + 8 * codes[:, 1::2]).flatten().numpy()
+    across = fields.relaid(words.numpy().view(np.uint8).reshape(-1), tuple(words.shape), fields.THREES)
+    assert np.array_equal(across, pairs)
+    down = fields.relaid(words.T.contiguous().numpy().view(np.uint8).reshape(-1), (6, 5), fields.THREES_DOWN)
+    assert np.array_equal(np.sort(down), np.sort(pairs))
+
+
+@pytest.mark.parametrize("level", container.LEVELS)
+@pytest.mark.parametrize(
+    ("format", "leaf", "width", "coding"),
+    [
+        ("compressed-tensors", "weight_packed", 3, "threes"),
+        ("gptq_v2", "qweight", 3, "threes-down"),
+        ("squeeze", "codes", 2, "bytes"),
+        ("gptq", "qweight", 4, "bytes"),
+    ],
+)
+def test_codes_are_found_in_their_words(format, leaf, width, coding, level):
+    """And coded to within a fiftieth of their entropy and the tables."""
+    weight = rounded(matrix(512, 768), Grid(width, 96))
+    words = FORMATS[format].tensors("m", weight, torch.bfloat16)[f"m.{leaf}"]
+    data = words.numpy().view(np.uint8).reshape(-1)
+    tensor = Tensor("m", "I32", tuple(words.shape), 0, data.size)
+    found, payload = container.encode_tensor(data, tensor, level, None, 1, True)
+    assert found == f"{coding}+{'rans' if level == 'runtime' else 'archive'}"
+    counts = np.bincount(weight.codes.flatten().numpy())
+    share = counts[counts > 0] / counts.sum()
+    entropy = -(share * np.log2(share)).sum() * weight.codes.numel() / 8
+    assert payload.size < 1.02 * entropy + 1500
+
+
+@pytest.mark.parametrize("format", ["gptq_v2", "compressed-tensors", "squeeze"])
+def test_folders_come_back_and_are_read_packed(tmp_path, format):
+    source = tiny_model(tmp_path / "model", tied=False)
+    spec = QuantizationSpec(3, 32, False, ignored=("lm_head",))
+    write(source, tmp_path / "quantised", format, spec)
+    totals = squeeze.pack(tmp_path / "quantised", tmp_path / "packed")
+    assert totals.coded < totals.raw
+    squeeze.unpack(tmp_path / "packed", tmp_path / "back")
+    for path in (tmp_path / "quantised").iterdir():
+        assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()
+    packed, plain = read(tmp_path / "packed"), read(tmp_path / "quantised")
+    assert packed.modules == plain.modules and packed.spec == plain.spec
+    for module in plain.modules:
+        assert torch.equal(packed.weight(module).dequantize(), plain.weight(module).dequantize())
+
+
+def test_a_coding_that_does_not_fit_is_damage():
+    with pytest.raises(DamagedError, match="impossible for its shape"):
+        container.decode_tensor(np.zeros(64, np.uint8), Record("I32", (4, 4), "threes+rans", 0), None, 1)
+    assert not container.allowed("threes+rans", "BF16")
+
+
+def test_inspect_tells_the_bits_of_a_weight(tmp_path):
+    source = tiny_model(tmp_path / "model", tied=False)
+    write(source, tmp_path / "quantised", "gptq", QuantizationSpec(4, 32, ignored=("lm_head",)))
+    runner = CliRunner()
+    found = json.loads(runner.invoke(cli.main, ["inspect", "--json", str(tmp_path / "quantised")]).output)["quantised"]
+    per_weight = 4 + 16 / 32 + 4 / 32
+    assert found["format"] == "gptq" and found["modules"] == 21
+    assert per_weight < found["bits_per_weight"] < per_weight + 0.3  # and the group of each input
+    shown = runner.invoke(cli.main, ["inspect", str(tmp_path / "quantised")]).output
+    assert f"21 modules, {found['bits_per_weight']:.3f} bits a weight" in shown
+    assert "quantised" not in json.loads(runner.invoke(cli.main, ["inspect", "--json", str(source)]).output)

@@ -1,0 +1,72 @@
+"""Folders that were made smaller and then packed: they load as they are, and compute what the unpacked ones do."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import squeeze
+from squeeze.cli import main
+from squeeze.errors import FormatError, ModelError
+from squeeze.prune.linear import Sparse24Linear
+from squeeze.prune.magnitude import Magnitude
+from squeeze.quant.rtn import RTN
+from squeeze.recipes.evaluate import load_model
+from tests.makers import tiny_models
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+IDS = torch.randint(0, 300, (2, 20), generator=torch.Generator().manual_seed(1))
+WAYS = {
+    "sparse": lambda source, out: squeeze.prune(source, Magnitude(), out=out),
+    "quantised": lambda source, out: squeeze.quantize(source, RTN(bits=4, group_size=32), out=out, format="squeeze"),
+    "factorised": lambda source, out: squeeze.factorize(source, "svd", keep=0.7, out=out),
+}
+
+
+def logits(folder):
+    with torch.no_grad():
+        return load_model(folder)(IDS).logits
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_packed_folders_compute_what_unpacked_ones_do(tmp_path, folders, kind, way):
+    WAYS[way](folders(kind), tmp_path / "made")
+    squeeze.pack(tmp_path / "made", tmp_path / "packed")
+    assert torch.equal(logits(tmp_path / "packed"), logits(tmp_path / "made"))
+
+
+def test_what_cannot_be_loaded_packed_says_so(tmp_path, folders):
+    squeeze.quantize(folders("llama"), RTN(bits=4, group_size=32), out=tmp_path / "w4")
+    squeeze.prune(folders("qwen2_moe"), Magnitude(), out=tmp_path / "merged")
+    squeeze.prune(folders("llama"), Magnitude(), out=tmp_path / "archive")
+    cases = {
+        "w4": (ModelError, "is packed, and quantised as compressed-tensors: use `squeeze unpack` first"),
+        "merged": (FormatError, "is packed, and merged with others in the model: use `squeeze unpack` first"),
+        "archive": (FormatError, "is for storage: unpack the checkpoint"),
+    }
+    for name, (error, message) in cases.items():
+        packed = tmp_path / f"{name}.packed"
+        squeeze.pack(tmp_path / name, packed, level="archive" if name == "archive" else "runtime")
+        with pytest.raises(error, match=message) as caught:
+            load_model(packed)
+        assert "\n" not in str(caught.value)
+
+
+def test_commands(tmp_path):
+    model = tiny_models.write_folder(tmp_path / "model", tiny_models.byte_level(), vocab_size=400)
+    text = tmp_path / "text.txt"
+    text.write_text(tiny_models.TRAINING_TEXT.decode()[:2000])
+    squeeze.prune(model, Magnitude(), out=tmp_path / "made")
+    squeeze.pack(tmp_path / "made", tmp_path / "packed")
+    assert any(isinstance(module, Sparse24Linear) for module in load_model(tmp_path / "packed").modules())
+    found = []
+    for name in ("made", "packed"):
+        folder = str(tmp_path / name)
+        done = [CliRunner().invoke(main, ["eval", folder, "--text", str(text), "--json", "-T", "1"])]
+        done.append(CliRunner().invoke(main, ["generate", folder, "once", "-n", "5", "-q"]))
+        assert [one.exit_code for one in done] == [0, 0], [one.output for one in done]
+        found.append((json.loads(done[0].stdout)["perplexity"], done[1].stdout))
+    assert found[0] == found[1]

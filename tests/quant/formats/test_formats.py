@@ -1,0 +1,255 @@
+"""Formats of quantised checkpoints: bits where the standards want them, and every weight back as it was."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from squeeze.checkpoint import bits
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.errors import FormatError
+from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, format_of, read
+from tests.integrations.test_transformers import tiny_model
+from tests.makers.quantised import FP4, TRITS, matrix, rounded, write
+
+INTEGERS = [Grid(b, size, symmetric) for b in (2, 3, 4, 8) for size in (32, -1) for symmetric in (True, False)]
+
+
+def same(first, second):
+    """Whether two weights are equal in every part."""
+    parts = zip(vars(first).values(), vars(second).values(), strict=True)
+    return all(equal(a, b) for a, b in parts)
+
+
+def equal(a, b):
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, tuple):
+        return isinstance(b, tuple) and all(map(equal, a, b))
+    return a == b
+
+
+def spec_of(grid, **options):
+    return QuantizationSpec(grid.bits, grid.group_size, grid.symmetric, grid.codebook, grid.outliers, **options)
+
+
+def round_trip(format, weight, spec):
+    return FORMATS[format].weight("m", FORMATS[format].tensors("m", weight, torch.bfloat16), spec)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 31, 32, 33, 100])
+@pytest.mark.parametrize("width", range(1, 9))
+def test_codes_are_a_stream_of_bits_from_the_lowest_up(width, count):
+    codes = torch.randint(0, 1 << width, (3, count), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    words = bits.pack(codes, width)
+    assert words.shape == (3, bits.words_for(count, width))
+    stream = sum(code << (width * i) for i, code in enumerate(codes[1].tolist()))
+    assert sum((word & 0xFFFFFFFF) << (32 * i) for i, word in enumerate(words[1].tolist())) == stream
+    assert torch.equal(bits.unpack(words, width, count), codes)
+
+
+@pytest.mark.parametrize("grid", INTEGERS, ids=str)
+@pytest.mark.parametrize("format", FORMATS)
+def test_integers_come_back(format, grid):
+    weight = rounded(matrix(64, 96), grid)
+    if format == "gptq" and not grid.symmetric:
+        weight = replace(weight, zeros=weight.zeros.clamp(min=1))
+    assert same(weight, round_trip(format, weight, spec_of(grid)))
+
+
+def test_mxfp4_nvfp4_ternary_and_outliers_come_back():
+    codes = torch.randint(0, 16, (6, 40), dtype=torch.uint8)
+    powers = 2.0 ** torch.randint(-9, 3, (1, 6, 2))
+    narrow = torch.rand(1, 6, 3).to(torch.float8_e4m3fn).float()
+    weights = {
+        "mxfp4": (Grid(4, 32, codebook="mxfp4"), QuantizedTensor(codes, powers, None, 4, 32, FP4[None], scale_bits=8)),
+        "nvfp4": (
+            Grid(4, 16, codebook="nvfp4"),
+            QuantizedTensor(codes, narrow, None, 4, 16, FP4[None], torch.tensor(0.3), scale_bits=8),
+        ),
+        "ternary": (
+            Grid(4, 20, codebook="ternary"),
+            QuantizedTensor(codes % 9, torch.rand(2, 6, 2), None, 4, 20, TRITS),
+        ),
+        "nf4": (Grid(4, 7, codebook="nf4"), rounded(matrix(6, 40), Grid(4, 7, codebook="nf4"))),
+        "outliers": (Grid(3, 16, False, outliers=True), rounded(matrix(6, 40), Grid(3, 16, False, outliers=True))),
+    }
+    for name, (grid, weight) in weights.items():
+        spec = spec_of(grid)
+        assert same(weight, round_trip("squeeze", weight, spec)), name
+        for format in ("gptq", "gptq_v2", "compressed-tensors"):
+            with pytest.raises(FormatError, match="use the format squeeze"):
+                FORMATS[format].check(spec)
+            with pytest.raises(FormatError, match="use the format squeeze"):
+                FORMATS[format].tensors("m", weight, torch.bfloat16)
+    stored = FORMATS["squeeze"].tensors("m", weights["mxfp4"][1], torch.bfloat16)
+    assert stored["m.scales"].dtype == torch.float8_e8m0fnu
+    stored = FORMATS["squeeze"].tensors("m", weights["nvfp4"][1], torch.bfloat16)
+    assert stored["m.scales"].dtype == torch.float8_e4m3fn
+
+
+def test_gptq_stores_zero_points_less_one():
+    weight = rounded(matrix(32, 64), Grid(4, 32))
+    first = FORMATS["gptq"].tensors("m", weight, torch.bfloat16)
+    second = FORMATS["gptq_v2"].tensors("m", weight, torch.bfloat16)
+    assert (first["m.qzeros"] == 0x77777777).all()
+    assert (second["m.qzeros"] == 0x88888888 - (1 << 32)).all()
+    assert torch.equal(first["m.qweight"], second["m.qweight"])
+    assert first["m.g_idx"].tolist() == [0] * 32 + [1] * 32
+
+
+def test_gptq_takes_borrows_between_zero_points_as_gptqmodel_writes_them():
+    """Packed words of version 2 less 0x11111111, where a zero point of 0 borrows from the next."""
+    weight = replace(rounded(matrix(8, 8), Grid(4, -1, False)), zeros=torch.arange(8, dtype=torch.uint8)[:, None] % 3)
+    tensors = FORMATS["gptq_v2"].tensors("m", weight, torch.bfloat16)
+    tensors["m.qzeros"] = tensors["m.qzeros"] - 0x11111111
+    assert same(weight, FORMATS["gptq"].weight("m", tensors, QuantizationSpec(4, -1, False)))
+
+
+def test_gptq_reads_groups_in_any_order():
+    weight = rounded(matrix(32, 64), Grid(4, 32))
+    order = torch.randint(0, 2, (64,), dtype=torch.int32, generator=torch.Generator().manual_seed(2))
+    tensors = FORMATS["gptq"].tensors("m", weight, torch.bfloat16)
+    tensors["m.g_idx"] = order
+    found = FORMATS["gptq"].weight("m", tensors, QuantizationSpec(4, 32))
+    expected = (weight.codes.float() - 8) * weight.scales[0].float()[:, order.long()]
+    assert torch.equal(found.dequantize(), expected)
+
+
+SPECS = {
+    "plain": QuantizationSpec(4, 128, ignored=("lm_head",)),
+    "a channel": QuantizationSpec(8, -1, ignored=("lm_head",)),
+    "mixed": QuantizationSpec(
+        4,
+        64,
+        modules={"a.0.up": Grid(3, 64), "a.1.up": Grid(3, 64), "a.1.down": Grid(8, -1)},
+        ignored=("a.0.down", "lm_head"),
+    ),
+    "patterns": QuantizationSpec(4, 64, patterns=((r".*\.1\..*", Grid(8, 32)),), ignored=("lm_head",)),
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", SPECS)
+def test_descriptions_come_back_from_config(format, name):
+    config = json.loads(json.dumps(FORMATS[format].config(SPECS[name])))
+    assert format_of(config) is FORMATS[format]
+    assert FORMATS[format].spec(config) == SPECS[name]
+
+
+def test_with_bits_says_what_is_different():
+    spec = QuantizationSpec(4, 64).with_bits({"a": 3, "b": 4, "c": 8})
+    assert spec.modules == {"a": Grid(3, 64), "c": Grid(8, 64)}
+    assert [spec.of(name).bits for name in "abcd"] == [3, 4, 8, 4]
+
+
+def test_vllm_finds_the_bits_of_what_it_fuses():
+    layers = {f"l.{n}.self_attn.{leaf}_proj": Grid(8, 64) for n in (0, 1) for leaf in "qkv"[: 3 - n]}
+    rules = FORMATS["gptq"].config(QuantizationSpec(4, 64, modules=layers))["dynamic"]
+    assert r"+:^l\.0\.self_attn\.qkv_proj$" in rules
+    assert r"+:^l\.1\.self_attn\.qkv_proj$" not in rules
+    rules = FORMATS["gptq"].config(QuantizationSpec(4, 64, ignored=("a.gate_proj", "a.up_proj", "b.up_proj")))[
+        "dynamic"
+    ]
+    assert list(rules) == [
+        *(r"-:^a\.gate_proj$", r"-:^a\.gate_up_proj$", r"-:^a\.up_proj$", r"-:^b\.up_proj$"),
+    ]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_folders_are_read_back(tmp_path, format):
+    model = tiny_model(tmp_path / "model", torch.float32, tied=False)
+    spec = QuantizationSpec(4, 32, modules={"model.layers.1.mlp.up_proj": Grid(8, -1)}, ignored=("lm_head",))
+    weights = write(model, tmp_path / "quantised", format, spec)
+    found = read(tmp_path / "quantised")
+    assert found.spec.of("model.layers.1.mlp.up_proj") == Grid(8, -1)
+    assert list(found.modules) == sorted(weights)
+    assert all(same(weights[name], weight) for name, weight in found.weights())
+    dense = dict(found.dense())
+    assert found.spec.dtype == torch.float32
+    assert torch.equal(dense["model.layers.0.mlp.up_proj.weight"], weights["model.layers.0.mlp.up_proj"].dequantize())
+    assert {"lm_head.weight", "model.norm.weight", "model.layers.0.self_attn.q_proj.bias"} <= set(found.others)
+    original = read_names(model)
+    assert set(dense) == original
+
+
+def read_names(folder):
+    from squeeze.checkpoint import safetensors as tensorfile
+
+    return {name for path in folder.glob("*.safetensors") for name in tensorfile.read(path).by_name}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("m.scales"), "tensor m.scales is missing"),
+        (lambda t: t.update({"m.codes": t["m.codes"].long()}), "tensor m.codes is torch.int64, not torch.int32"),
+        (lambda t: t.update({"m.codes": t["m.codes"][:, :-1]}), r"tensor m.codes has shape \[8, 7\], not \[8, 8\]"),
+        (lambda t: t.update({"m.scales": t["m.scales"][:, :, :1]}), "m: 1 groups of 32 do not make 64 inputs"),
+        (lambda t: t.update({"m.scales": t["m.scales"][0]}), "m: is not a matrix"),
+        (lambda t: t.update({"m.grid": torch.tensor([8, 64, 5, 32])}), "5 bits: choose from"),
+        (lambda t: t.update({"m.grid": torch.tensor([8, 64, 4])}), "m: is not a matrix"),
+        (lambda t: t.pop("m.zeros"), "m: the weight has no zero points"),
+        (lambda t: t.update({"m.outlier_inputs": t["m.outlier_inputs"] + 64}), "outlier column lies outside"),
+    ],
+)
+def test_contradictions_are_named(change, message):
+    grid = Grid(4, 32, False, outliers=True)
+    tensors = FORMATS["squeeze"].tensors("m", rounded(matrix(8, 64), grid), torch.bfloat16)
+    change(tensors)
+    with pytest.raises(FormatError, match=message):
+        FORMATS["squeeze"].weight("m", tensors, spec_of(grid))
+
+
+def test_what_a_format_cannot_hold_is_said():
+    ragged = rounded(matrix(32, 48), Grid(4, 32))
+    for format in ("gptq", "compressed-tensors"):
+        with pytest.raises(FormatError, match="48 inputs are not whole groups of 32"):
+            FORMATS[format].tensors("m", ragged, torch.bfloat16)
+    with pytest.raises(FormatError, match="5 x 64 codes of 4 bits do not fill the words"):
+        FORMATS["gptq"].tensors("m", rounded(matrix(5, 64), Grid(4, 32)), torch.bfloat16)
+    with pytest.raises(FormatError, match=r"the scales .* are not torch.float16 numbers"):
+        FORMATS["gptq"].tensors("m", rounded(matrix(32, 64) * 1e-6, Grid(4, 32)), torch.float16)
+    with pytest.raises(FormatError, match=r"symmetric grids.*gptq_v2"):
+        FORMATS["gptq"].check(QuantizationSpec(4, 128, False))
+    weight = rounded(matrix(32, 64).abs(), Grid(4, 32, False))
+    with pytest.raises(FormatError, match="a zero point is 0"):
+        FORMATS["gptq"].tensors("m", weight, torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"quant_method": "awq"}, "quant_method 'awq' is not one of"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
+        ({"quant_method": "gptq"}, "does not say how"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": 3}, "does not say how"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"a": {"bits": "x"}}}, "names no bits"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "does not say how"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}, "does not say how"),
+        (
+            {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"W4A16": ["Linear"]}},
+            "does not say how",
+        ),
+        ({"quant_method": "gptq", "bits": 5}, "5 bits: choose from 2, 3, 4, 8"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:[": {"bits": 8}}}, "no regular expression"),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "only pack-quantized is"),
+        ({"quant_method": "squeeze-quantized", "version": 2}, "use a newer squeeze"),
+        ({"quant_method": "squeeze-quantized", "version": 1}, "on which grid"),
+    ],
+)
+def test_configs_that_are_not_understood_are_named(config, message):
+    with pytest.raises(FormatError, match=message):
+        format_of(config).spec(config).of("m")
+
+
+def test_folders_that_are_not_quantised_are_named(tmp_path):
+    with pytest.raises(FormatError, match=r"it has no config\.json"):
+        read(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(FormatError, match="is not quantised"):
+        read(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(FormatError, match="is not JSON"):
+        read(tmp_path)

@@ -1,0 +1,93 @@
+"""What a plan chooses from: prices are those of other tokens, bits those that are stored, pairs fit their blocks."""
+
+import pytest
+import torch
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.network import Network
+from squeeze.engine.pipeline import plan as linear_modules
+from squeeze.errors import SqueezeError
+from squeeze.factor.block_lowrank import Monarch
+from squeeze.factor.curvature import Curvature, curvature, damage
+from squeeze.factor.lowrank import WhitenedSVD
+from squeeze.factor.modular import Slice
+from squeeze.recipes.evaluate import load_model
+from squeeze.recipes.plan.options import Scene, edited, planned, tails, unit
+from squeeze.recipes.plan.plan import make_plan
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+TOKENS = torch.randint(0, 300, (4, 48), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96}
+    torch.manual_seed(4)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_hidden_layers=2, vocab_size=300))
+    path = tmp_path_factory.mktemp("plan") / "model"
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def scene(folder):
+    network, model = Network(Checkpoint.open(folder)), load_model(folder)
+    names = [f"{block}.{leaf}" for block in network.blocks for leaf in linear_modules(network, block)[0]]
+    seen, held = (curvature(model, half, names) for half in (TOKENS[::2], TOKENS[1::2]))
+    return Scene(network, model, seen, held, torch.bfloat16, {"monarch": lambda keep: Monarch(keep=keep)})
+
+
+def test_tails_are_what_ranks_cost_on_other_tokens():
+    generator = torch.Generator().manual_seed(5)
+
+    def moments(size):
+        x = torch.randn((3 * size, size), generator=generator)
+        return x.T @ x / len(x)
+
+    for outputs, inputs in ((12, 20), (20, 12)):
+        weight = torch.randn((outputs, inputs), generator=generator)
+        seen, held = (Curvature(moments(inputs), moments(outputs)) for _ in range(2))
+        method = WhitenedSVD(outputs=seen.outputs)
+        left, right = method.factors(weight, seen.inputs, 7)
+        found = tails(method, weight, seen, held)
+        assert len(found) == 12
+        assert damage((left @ right).float() - weight, held) == pytest.approx(float(found[7]), rel=1e-3)
+
+
+def test_bits_are_those_that_are_stored(scene):
+    block = scene.network.blocks[0]
+    made = unit(scene, block, linear_modules(scene.network, block)[0], pairs=True).all()
+    assert {name.rpartition(".")[2] for name in made} >= {"mlp", "values", "scores", "q_proj", "down_proj"}
+    for name, one in made.items():
+        for option in (one.options[0], one.options[len(one.options) // 2], one.options[-1]):
+            if option.method is not None:
+                weight = scene.weight(name).bfloat16()
+                stored = option.method.compress(weight, scene.seen[name].inputs).tensor.stored_bits
+            elif methods := planned(scene, block, option.edit):
+                weights = {module: scene.weight(module).bfloat16() for module in methods}
+                joint = methods[f"{block}.self_attn.q_proj"].compress_together(
+                    weights, scene.seen[next(iter(weights))].inputs
+                )
+                stored = sum(one.tensor.stored_bits for one in joint.values())
+            else:
+                parts = (part for part in edited(scene, block, option.edit).values() if part.ndim == 2)
+                stored = sum(Slice().compress(part.bfloat16()).tensor.stored_bits for part in parts)
+            assert option.bits == stored, (name, option.family, option.edit)
+            assert option.cost >= 0 and (option.cost == 0) == (option.family == "dense")
+    assert [option.family for option in made[f"{block}.mlp.up_proj"].options].count("monarch") == 5
+
+
+def test_kinds_are_put_right_by_the_predictor(scene):
+    assert set(scene.factors) == {"q", "k", "v", "o", "gate", "up", "down"}
+    name = f"{scene.network.blocks[0]}.mlp.up_proj"
+    changed = scene.weight(name) + 0.01
+    expected = scene.factors["up"] * damage(changed - scene.weight(name), scene.held[name])
+    assert scene.price(name, changed) == pytest.approx(expected)
+
+
+def test_a_plan_needs_two_sequences_and_a_budget(folder):
+    checkpoint = Checkpoint.open(folder)
+    with pytest.raises(SqueezeError, match="at least two calibration sequences"):
+        make_plan(checkpoint, TOKENS[:1], keep=0.9)
+    with pytest.raises(SqueezeError, match="say how much to keep"):
+        make_plan(checkpoint, TOKENS)

@@ -1,0 +1,86 @@
+"""GGUF files as folders that transformers loads: the same weights, config and tokens."""
+
+import json
+
+import gguf
+import pytest
+import tokenizers
+import torch
+from click.testing import CliRunner
+
+from squeeze.cli import main
+from squeeze.errors import ModelError
+from squeeze.recipes.evaluate import load_model, load_tokenizer
+from squeeze.recipes.import_gguf import import_gguf
+from tests.makers import tiny_models
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+TEXT = "def main():\n    return [1, 2, 3]  # é\n"
+
+
+@pytest.mark.parametrize("make", [tiny_models.byte_level, tiny_models.sentence_piece])
+def test_the_model_is_the_one_that_was_written_as_gguf(tmp_path, make):
+    tokenizer = make()
+    size = tokenizer.get_vocab_size()
+    direct = tiny_models.write_folder(tmp_path / "direct", tokenizer, vocab_size=size, hidden_act="silu")
+    total = import_gguf(tiny_models.write_gguf(tmp_path / "tiny.gguf", tokenizer), tmp_path / "out")
+    assert total == sum(2 * tensor.size for tensor in tiny_models.tensors(size).values())
+    ours, theirs = load_model(tmp_path / "out"), load_model(direct)
+    for name, weight in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], weight.bfloat16().float()), name
+    theirs.load_state_dict(ours.state_dict())
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        assert torch.equal(ours(ids).logits, theirs(ids).logits)
+
+
+def test_tokens_are_those_of_the_tokenizer(tmp_path):
+    for make, start in ((tiny_models.byte_level, []), (tiny_models.sentence_piece, [1])):
+        tokenizer = make()
+        import_gguf(tiny_models.write_gguf(tmp_path / "tiny.gguf", tokenizer), tmp_path / "out", overwrite=True)
+        found = load_tokenizer(tmp_path / "out")
+        ids = found(TEXT)["input_ids"]
+        library = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+        assert ids == library.encode(TEXT).ids
+        assert ids[: len(start)] == start
+        assert found.decode(ids[len(start) :]).strip() == TEXT.strip()
+        if start:
+            assert ids[1:] == tokenizer.encode(TEXT).ids
+        for token, number in tokenizer.get_vocab().items():
+            assert found.convert_tokens_to_ids(token) == number
+
+
+def test_rotary_scaling_is_kept(tmp_path):
+    path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level(), llama__rope__scale_linear=4)
+    import_gguf(path, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+
+
+def test_quantised_tensors_are_rounded_once(tmp_path):
+    kind = gguf.GGMLQuantizationType.Q8_0
+    import_gguf(tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level(), kind=kind), tmp_path / "out")
+    name = "model.layers.0.mlp.up_proj.weight"
+    stored = gguf.quants.quantize(tiny_models.tensors(400)[name], kind)
+    wanted = torch.from_numpy(gguf.quants.dequantize(stored, kind)).bfloat16().float()
+    assert torch.equal(load_model(tmp_path / "out").state_dict()[name], wanted)
+
+
+def test_command_and_errors(tmp_path):
+    path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level())
+    out = tmp_path / "out"
+    done = CliRunner().invoke(main, ["import", str(path), str(out), "--json"])
+    assert json.loads(done.output)["bytes"] > 0
+    done = CliRunner().invoke(main, ["import", str(path), str(out)])
+    assert (done.exit_code, done.output) == (1, f"Error: {out} already exists; use -f to overwrite\n")
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ModelError, match=r"damaged\.gguf: the GGUF file is damaged: tensor .* is cut off"):
+        import_gguf(damaged, tmp_path / "other")
+    damaged.write_bytes(b"no GGUF")
+    with pytest.raises(ModelError, match="not a GGUF file"):
+        import_gguf(damaged, tmp_path / "other")
+    with pytest.raises(ModelError, match="is a folder"):
+        import_gguf(out, tmp_path / "other")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged.gguf", "out", "tiny.gguf"]

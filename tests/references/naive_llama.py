@@ -1,0 +1,73 @@
+"""A Llama-family network in plain numpy, float64: what the compiled one is compared with.
+
+Only weights, keys and values are rounded to 8 bits, as squeeze rounds them; everything else is as exact as float64 is.
+"""
+
+import numpy as np
+
+from squeeze.lm.weights import Matrix, Weights
+from squeeze.numerics.exact import unpack
+
+BLOCK = 16
+
+
+def floats(matrix: Matrix) -> np.ndarray:
+    return unpack(matrix.values, matrix.outputs, matrix.inputs) * matrix.scales[:, None].astype(np.float64)
+
+
+def log_probabilities(weights: Weights, tokens: np.ndarray, window: int | None = None, rounded=True) -> np.ndarray:
+    """[n, leaves]: after each of `tokens` [n]; `window` in positions, `rounded` says whether keys and values are."""
+    c = weights.config
+    x = weights.embedding[tokens] * weights.embedding_scales[tokens, None].astype(np.float64)
+    for layer in weights.layers:
+        normed = _norm(x, layer.attention_norm, c.epsilon)
+        qkv = normed @ floats(layer.qkv).T + (0 if layer.qkv_bias is None else layer.qkv_bias)
+        queries, keys, values = np.split(
+            qkv.reshape(len(tokens), -1, c.head_size), [c.heads, c.heads + c.kv_heads], axis=1
+        )
+        if layer.query_norm is not None:
+            queries, keys = _norm(queries, layer.query_norm, c.epsilon), _norm(keys, layer.key_norm, c.epsilon)
+        attended = _attended(weights, queries, keys, values, window, rounded).reshape(len(tokens), -1)
+        x = x + attended @ floats(layer.output).T + (0 if layer.output_bias is None else layer.output_bias)
+        gate, up = np.split(_norm(x, layer.feed_forward_norm, c.epsilon) @ floats(layer.gate_up).T, 2, axis=1)
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ floats(layer.down).T
+    return log_softmax(_norm(x, weights.final_norm, c.epsilon) @ floats(weights.head).T)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def _norm(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + epsilon) * weight
+
+
+def _rotated(weights: Weights, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    c = weights.config
+    angles = positions[:, None, None] * np.array(c.frequencies)
+    cosine, sine = np.cos(angles) * c.attention_factor, np.sin(angles) * c.attention_factor
+    a, b = np.split(x, 2, axis=-1)
+    return np.concatenate([a * cosine - b * sine, a * sine + b * cosine], axis=-1)
+
+
+def _eight_bits(x: np.ndarray) -> np.ndarray:
+    scale = np.maximum(np.abs(x).max(axis=-1, keepdims=True), 1e-20) / 127
+    return np.rint(x / scale) * scale
+
+
+def _attended(weights: Weights, queries, keys, values, window, rounded) -> np.ndarray:
+    c, positions = weights.config, np.arange(len(queries))
+    window = len(queries) + BLOCK if window is None else window
+    keys = _rotated(weights, keys, positions)
+    if rounded:
+        keys, values = _eight_bits(keys), _eight_bits(values)
+    keys, values = (np.repeat(part, c.heads // c.kv_heads, axis=1) for part in (keys, values))
+    near = np.einsum("qhd,khd->hqk", _rotated(weights, queries, positions), keys)
+    far = np.einsum("qhd,khd->hqk", _rotated(weights, queries, np.minimum(positions, window + BLOCK - 1)), keys)
+    scores = np.where(positions < BLOCK, far, near) / np.sqrt(c.head_size)
+    behind = positions[:, None] // BLOCK - positions // BLOCK  # blocks
+    seen = (behind >= 0) & (positions <= positions[:, None]) & ((positions < BLOCK) | (behind < window // BLOCK))
+    scores = np.where(seen, scores, -np.inf)
+    shares = np.exp(log_softmax(scores))
+    return np.einsum("hqk,khd->qhd", shares, values)
