@@ -33,6 +33,7 @@ test-slow: .venv/llamacpp
 lint: .venv/stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 bench: .venv/stamp

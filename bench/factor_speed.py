@@ -26,7 +26,7 @@ from squeeze.factor.lowrank import rank_for
 from squeeze.factor.matrices import LowRank, Pivoted, Sliced
 from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix
 from squeeze.factor.tensor_network import factors_of
-from squeeze.recipes.evaluate import load_model
+from squeeze.integrations.load_model import load_model
 
 BYTES = 1 << 28  # of dense layers in a turn, as no cache should hold them; but 4 to 64 layers
 SHAPES = "576x576,1536x576,576x1536,4096x4096,11008x4096"

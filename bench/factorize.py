@@ -19,11 +19,11 @@ from typing import Any
 from rows import Bench, Row, bytes_of, column, parser
 
 import squeeze
-from squeeze.engine.calibration import calibration_tokens
 from squeeze.engine.report import NAME, Report
 from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.factorize import METHODS
+from squeeze.recipes.tokens import calibration_tokens
 from squeeze.recipes.train.heal import heal
 
 KEEPS = (0.9, 0.8)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import torch
 
+from squeeze.checkpoint.text import read_tokens
 from squeeze.commands.kv import _HEAD, _ROW
+from squeeze.integrations.load_model import load_model
 from squeeze.kv import FullPrecision, QuantizedKVCache
-from squeeze.recipes import evaluate
 from squeeze.recipes.kv_eval import Row, rows
 
 POLICIES = (
@@ -79,7 +80,7 @@ def check(folder: Path, text: Path) -> None:
     """Without coding, logits are those of DynamicCache, in one piece and token by token."""
     from transformers import DynamicCache
 
-    model, ids = evaluate.load_model(folder), evaluate.read_tokens(text, folder)[None, :48]
+    model, ids = load_model(folder), read_tokens(text, folder)[None, :48]
     caches = DynamicCache(config=model.config), QuantizedKVCache(model.config, FullPrecision())
     for part in (ids[:, :40], *ids[:, 40:].split(1, 1)):
         expected, found = (model(part, past_key_values=cache).logits for cache in caches)

@@ -25,7 +25,7 @@ import numpy as np
 from squeeze import pack, unpack
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.codecs.tensors import floats
-from squeeze.packing.inspect import field_entropies
+from squeeze.recipes.inspect import field_entropies
 from squeeze.system.in_order import in_order
 
 _ZIPNN_TYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}

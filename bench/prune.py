@@ -21,7 +21,7 @@ from rows import Bench, Row, column, parser
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pattern import Pattern
-from squeeze.engine.calibration import Statistics, calibration_tokens, record
+from squeeze.engine.calibration import Statistics, record
 from squeeze.engine.method import layer_error
 from squeeze.engine.network import Network, run_block, weight_of
 from squeeze.engine.report import Report
@@ -32,6 +32,7 @@ from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.prune.wanda import Wanda
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.prune import prune, recovered
+from squeeze.recipes.tokens import calibration_tokens
 
 PLAIN = {"correction": 0.0}
 INT4 = GPTQ(bits=4, group_size=128)

@@ -20,9 +20,9 @@ from rows import Bench, Row, bytes_of, column, parser
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.engine.calibration import calibration_tokens
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
+from squeeze.recipes.tokens import calibration_tokens
 
 GROUP = 64
 

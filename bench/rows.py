@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
+from squeeze.checkpoint.text import read_tokens
+from squeeze.engine.quality import Quality, evaluate
+from squeeze.integrations.load_model import load_model
 from squeeze.lm.models import bundled_path
-from squeeze.recipes.evaluate import Quality, evaluate, load_model, read_tokens
 from squeeze.recipes.import_gguf import import_gguf
 
 Row = dict[str, Any]

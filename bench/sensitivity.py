@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from squeeze.engine.calibration import calibration_tokens
 from squeeze.engine.network import weight_of
 from squeeze.factor import sensitivity
 from squeeze.factor.sensitivity import Example, spearman
+from squeeze.integrations.load_model import load_model
 from squeeze.lm.models import bundled_path
-from squeeze.recipes.evaluate import load_model
 from squeeze.recipes.import_gguf import import_gguf
+from squeeze.recipes.tokens import calibration_tokens
 
 TINY_STEPS = 400
 STRIDE = 37  # without a divisor in common with the number of matrices, so that any first N lie all over the model

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import FormatError, SqueezeError
+from squeeze.system.json_object import read_object
 
 __all__ = ["Checkpoint", "Parts", "copy_other_files", "saved"]
 
@@ -50,7 +50,7 @@ class Checkpoint:
         if (folder / WEIGHTS).is_file():
             names = [WEIGHTS]
         elif index.is_file():
-            names = sorted(set(_json(index).get("weight_map", {}).values()))
+            names = sorted(set(read_object(index).get("weight_map", {}).values()))
         else:
             raise FormatError(f"{folder}: has neither {WEIGHTS} nor {INDEX}")
         files: dict[str, tensorfile.TensorFile] = {}
@@ -62,13 +62,13 @@ class Checkpoint:
             except FormatError as error:
                 raise type(error)(f"{folder / name}: {error}") from None
             files |= dict.fromkeys(file.by_name, file)
-        if index.is_file() and (missing := set(_json(index).get("weight_map", {})) - set(files)):
+        if index.is_file() and (missing := set(read_object(index).get("weight_map", {})) - set(files)):
             raise FormatError(f"{index}: tensor {min(missing)!r} is in no shard")
         return cls(folder, files)
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return _json(self.folder / "config.json")
+        return read_object(self.folder / "config.json")
 
     def info(self, name: str) -> tensorfile.Tensor:
         return self.files[name].by_name[name]
@@ -98,23 +98,11 @@ class Checkpoint:
                 raise FormatError(f"{self.folder}: tensor {name!r} is of type {dtype}; bf16, fp16 and fp32 are taken")
             by_file.setdefault(self.files[name].path, []).append(name)
         for path, wanted in by_file.items():
-            with safe_open(path, framework="pt", device=str(device)) as file:  # type: ignore[no-untyped-call]
-                for name in wanted:
-                    tensor: torch.Tensor = file.get_tensor(name)
-                    if strict and not torch.isfinite(tensor).all():
-                        raise FormatError(f"{self.folder}: tensor {name!r} has values that are not finite")
-                    loaded[name] = tensor
+            loaded |= tensorfile.load(path, wanted, str(device))
+        for name, tensor in loaded.items() if strict else ():
+            if not torch.isfinite(tensor).all():
+                raise FormatError(f"{self.folder}: tensor {name!r} has values that are not finite")
         return loaded
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError):
-        raise FormatError(f"{path}: is not JSON") from None
-    if not isinstance(found, dict):
-        raise FormatError(f"{path}: is not a JSON object")
-    return found
 
 
 @contextmanager

@@ -1,21 +1,27 @@
-"""Reading safetensors files strictly: the header is checked in full before a tensor is touched.
+"""Reading safetensors files: the header is checked in full before a tensor is touched.
 
-A file is 8 bytes of header length, a JSON header, and the tensors end to end.
-Nothing here knows of packing. The format: github.com/huggingface/safetensors.
+A file is 8 bytes of header length, a JSON header, and the tensors end to end. Tensors come as bytes (`read_tensor`) or
+in torch (`load`, by the package safetensors); lm/mapped.py has them as a memory map.
+The format: github.com/huggingface/safetensors.
 """
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import safe_open
 
 from squeeze.errors import DamagedError, FormatError, TruncatedError
+
+if TYPE_CHECKING:
+    import torch
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -156,3 +162,9 @@ def read_tensor(file: BinaryIO, tensor: Tensor) -> Bytes:
             raise DamagedError(f"tensor {tensor.name!r}: the file became shorter while it was read")
         at += count
     return data
+
+
+def load(path: Path, names: Iterable[str] | None = None, device: str = "cpu") -> "dict[str, torch.Tensor]":
+    """Tensors of a file in torch, all or those named. Raises SafetensorError where the file is damaged."""
+    with safe_open(path, framework="pt", device=device) as file:  # type: ignore[no-untyped-call]
+        return {name: file.get_tensor(name) for name in (file.keys() if names is None else names)}

@@ -117,17 +117,18 @@ def generate(
 
     Example: squeeze generate my-model "Once upon a time" --kv 4
     """
-    from squeeze.recipes import evaluate
+    from squeeze.checkpoint.pretrained import load_tokenizer
+    from squeeze.integrations.load_model import load_model
     from squeeze.recipes import generate as generating
     from squeeze.recipes.kv_eval import cache_for, memory_line
 
     use(threads)
-    network = evaluate.load_model(model, device=device)
-    tokenizer = evaluate.load_tokenizer(model)
+    network = load_model(model, device=device)
+    tokenizer = load_tokenizer(model)
     if draft is not None and (kv or kv_budget):
         raise SqueezeError("a draft needs transformers' own cache: use either --draft or --kv")
     cache = None if draft else cache_for(network, tokenizer, kv, kv_budget, calibrate)
-    helper = evaluate.load_model(draft, device=device) if draft else None
+    helper = load_model(draft, device=device) if draft else None
 
     def show(piece: str) -> None:
         if not as_json:

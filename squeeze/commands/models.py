@@ -83,15 +83,17 @@ def evaluate(
 
     Example: squeeze eval my-model-4bit --original my-model --text wiki.txt
     """
-    from squeeze.recipes import evaluate as evaluating
+    from squeeze.checkpoint.text import read_tokens
+    from squeeze.engine import quality
+    from squeeze.integrations.load_model import load_model
 
     use(threads)
-    tokens = evaluating.read_tokens(text, original or checkpoint)
-    model = evaluating.load_model(checkpoint, device=device)
-    reference = evaluating.load_model(original, device=device) if original else None
+    tokens = read_tokens(text, original or checkpoint)
+    model = load_model(checkpoint, device=device)
+    reference = load_model(original, device=device) if original else None
     total = len(tokens) if windows is None else min(len(tokens), window + (windows - 1) * (stride or window))
     with bar(total, checkpoint.name, quiet) as tick:
-        found = evaluating.evaluate(
+        found = quality.evaluate(
             model, tokens, window=window, stride=stride, windows=windows, original=reference, progress=tick
         )
     if as_json:

@@ -107,7 +107,7 @@ def inspect(source: Path, level: str, base: Path | None, threads: int, quiet: bo
 
     Example: squeeze inspect model.safetensors
     """
-    from squeeze.packing import inspect as inspecting
+    from squeeze.recipes import inspect as inspecting
 
     with _bar(source, quiet) as tick:
         options = {"level": level, "base": base, "threads": threads or cores.available()}

@@ -1,9 +1,8 @@
-"""What a model's layers see: texts as sequences of tokens, hidden states kept in files, statistics of inputs.
+"""What a model's layers see: hidden states kept in files, the order in which layers run, statistics of inputs.
 
 Nothing here knows what the statistics are for.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,98 +13,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from squeeze.errors import SqueezeError
-from squeeze.quant.gptq import LARGE
-from squeeze.recipes.evaluate import load_model, load_tokenizer, tokenize
+from squeeze.engine.method import LARGE
 
 __all__ = [
     "Activations",
     "Statistics",
-    "calibration_name",
-    "calibration_tokens",
     "corrected",
     "record",
     "spacing",
     "stages",
 ]
 
-SELF = "self"
 _PAIRED = 20  # tokens for each input
-
-
-def calibration_tokens(
-    folder: Path, source: str | Path | torch.Tensor | None, samples: int, length: int, seed: int, device: str = "cpu"
-) -> torch.Tensor:
-    """int64 [samples, length] by the tokenizer of a model's folder.
-
-    source: a text file; a .jsonl file, whose objects' "text" are joined; "self" or None: text sampled from the model;
-    the name of a data set that the package `datasets` has on this machine; or tokens [N, L] as they are. Of a text
-    longer than needed, stretches are chosen at random by `seed`. Raises SqueezeError where it is too short.
-    """
-    if isinstance(source, torch.Tensor):
-        return source.to(torch.int64)
-    if source is None or str(source) == SELF:
-        return _sampled(folder, samples, length, seed, device)
-    tokens = tokenize(load_tokenizer(folder), read_text(source))
-    whole = len(tokens) // length
-    if whole < samples:
-        raise SqueezeError(
-            f"{source}: has {len(tokens)} tokens, and {samples} samples of {length} need {samples * length}: "
-            "name a longer text, or choose fewer or shorter samples"
-        )
-    chosen = torch.randperm(whole, generator=torch.Generator().manual_seed(seed))[:samples].sort().values
-    return tokens[: whole * length].reshape(whole, length)[chosen]
-
-
-def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
-    """What a report calls it."""
-    if isinstance(calibration, torch.Tensor):
-        return f"{len(calibration)} sequences given"
-    return Path(calibration).name if calibration is not None else "self"
-
-
-def read_text(source: str | Path) -> str:
-    """The text of a file or data set."""
-    path = Path(source)
-    if not path.is_file():
-        return _dataset(str(source))
-    try:
-        text = path.read_text("utf-8")
-        if path.suffix == ".jsonl":
-            return "\n\n".join(str(json.loads(line)["text"]) for line in text.splitlines() if line.strip())
-    except UnicodeDecodeError:
-        raise SqueezeError(f"{source}: is not text in UTF-8") from None
-    except (ValueError, KeyError, TypeError):
-        raise SqueezeError(f'{source}: a line is not a JSON object with a "text"') from None
-    return text
-
-
-def _dataset(name: str) -> str:
-    try:
-        import datasets  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        raise SqueezeError(f"{name}: no such file (and the package datasets is not installed)") from None
-    try:
-        rows = datasets.load_dataset(name, split="train", download_mode="reuse_cache_if_exists")
-        return "\n\n".join(str(text) for text in rows["text"])
-    except Exception as error:  # whatever the package raises
-        raise SqueezeError(f"{name}: neither a file nor a data set on this machine: {error}") from error
-
-
-@torch.inference_mode()
-def _sampled(folder: Path, samples: int, length: int, seed: int, device: str) -> torch.Tensor:
-    """Text that the model writes: the whole model is in memory for as long as it takes."""
-    model, config = load_model(folder, device=device), json.loads((folder / "config.json").read_text())
-    start = next((config[key] for key in ("bos_token_id", "eos_token_id") if isinstance(config.get(key), int)), 0)
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.full((samples, 1), start, device=device)
-    cache: Any = None
-    for _ in range(length - 1):
-        out = model(ids[:, -1:], past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
-        chances = torch.softmax(out.logits[:, -1].float().cpu(), -1)
-        ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator).to(device)], 1)
-    return ids.cpu()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ import torch
 
 from squeeze.errors import SqueezeError
 
-__all__ = ["Compressed", "HessianError", "JointMethod", "Method", "Result", "layer_error"]
+__all__ = ["LARGE", "Compressed", "HessianError", "JointMethod", "Method", "Result", "layer_error"]
+
+LARGE = 4096  # inputs above which a Hessian is factorised in float32 first
 
 
 class HessianError(SqueezeError):

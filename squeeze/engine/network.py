@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.pretrained import load_config
 from squeeze.errors import FormatError, ModelError, SqueezeError
-from squeeze.recipes.evaluate import quiet
 
 __all__ = ["Call", "Network", "find_blocks", "is_linear", "weight_of"]
 
@@ -242,15 +242,14 @@ def run_block(block: nn.Module, hidden: torch.Tensor, call: Call) -> torch.Tenso
 
 
 def _empty_model(checkpoint: Checkpoint) -> Any:
-    quiet()
     from accelerate import init_empty_weights
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     folder = checkpoint.folder
     if checkpoint.config.get("quantization_config"):
         raise ModelError(f"{folder}: is quantised already; start from the original")
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = load_config(folder)
         config.tie_word_embeddings = checkpoint.config.get("tie_word_embeddings", config.tie_word_embeddings)
         with init_empty_weights(include_buffers=False):
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from squeeze.engine.quality import Quality
 from squeeze.errors import QualityError
-from squeeze.recipes.evaluate import Quality
 
 __all__ = ["Layer", "Report"]
 

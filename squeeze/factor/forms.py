@@ -4,16 +4,13 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import FormatError
-from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form
 from squeeze.factor.matrices import Exact, LowRank, Pivoted, Shared, Sliced
 from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix, TuckerMatrix
 from squeeze.quant.formats.own import SqueezeFormat
-from squeeze.recipes.densify import Stored
 
-__all__ = ["FORMS", "LEAVES", "basis_of", "modules_of", "read_form", "stored"]
+__all__ = ["FORMS", "LEAVES", "basis_of", "modules_of", "read_form"]
 
 _EACH = (LowRank, Pivoted, Shared, Sliced, TTMatrix, TuckerMatrix, MonarchMatrix, Blast)
 FORMS: dict[str, type[Form]] = {form.kind: form for form in _EACH}
@@ -75,23 +72,3 @@ def modules_of(names: Iterable[str]) -> dict[str, list[str]]:
         if leaf in LEAVES:
             found.setdefault(module, []).append(leaf)
     return found
-
-
-def stored(checkpoint: Checkpoint) -> Stored | None:
-    """The matrices of a factorised folder; None where it is none. Raises FormatError for another version."""
-    config = checkpoint.config.get("quantization_config")
-    if not isinstance(config, dict) or config.get("quant_method") != METHOD:
-        return None
-    if config.get("version") != VERSION:
-        raise FormatError(f"{checkpoint.folder}: version {config.get('version')!r} is unknown: use a newer squeeze")
-    dtype = getattr(torch, str(config.get("dtype")), torch.bfloat16)
-
-    def weight(module: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-        leaves = {name.removeprefix(f"{module}."): tensor for name, tensor in tensors.items()}
-        if owner := basis_of(module, leaves):
-            if f"{owner}.base" not in checkpoint.files:
-                raise FormatError(f"{module}: there is no module {owner} that has its basis")
-            leaves["base"] = checkpoint.load([f"{owner}.base"])[f"{owner}.base"]
-        return read_form(module, leaves).dequantize(dtype)
-
-    return Stored(modules_of(checkpoint.files), dtype, weight)

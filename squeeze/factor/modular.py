@@ -19,16 +19,15 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.method import Result
-from squeeze.errors import ModelError
 from squeeze.factor.curvature import Curvature
 from squeeze.factor.form import Form, packed_mask
 from squeeze.factor.lowrank import root
 from squeeze.factor.matrices import Sliced, Whole
 
-__all__ = ["EditedCheckpoint", "Path", "Slice", "channels", "heads_of", "leverage", "rotary_pairs", "values"]
+__all__ = ["EditedCheckpoint", "Path", "Slice", "channels", "leverage", "rotary_pairs", "values"]
 
 _DAMPING = 1e-4
-_ARCHITECTURES = ("llama", "mistral", "qwen2", "mixtral", "qwen2_moe")
+PAIRS = "pairs of matrices are taken apart in {known}, not {kind}"  # said of an architecture that is not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,14 +217,6 @@ def with_values(
             turned = head.turn[:rank] @ bias[i * size : (i + 1) * size].double()
             new_bias[kept] = (turned / scale).to(bias.dtype)
     return new_v, new_o, new_bias
-
-
-def heads_of(config: Mapping[str, Any]) -> int:
-    """The size of a head. Raises ModelError where the architecture's pairs are not of Llama's kind."""
-    if config.get("model_type") not in _ARCHITECTURES:
-        known = f"{', '.join(_ARCHITECTURES[:-1])} and {_ARCHITECTURES[-1]}"
-        raise ModelError(f"pairs of matrices are taken apart in {known}, not {config.get('model_type')!r}")
-    return int(config.get("head_dim") or int(config["hidden_size"]) // int(config["num_attention_heads"]))
 
 
 @dataclass(frozen=True)

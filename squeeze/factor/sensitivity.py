@@ -13,9 +13,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
+from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.engine.calibration import Statistics
 from squeeze.engine.network import find_blocks, weight_of
 from squeeze.errors import ModelError, SqueezeError
@@ -91,7 +92,7 @@ class Predictor(nn.Module):
     def load(cls, path: Path = WEIGHTS) -> "Predictor":
         """The predictor that ships with the package. Raises ModelError where the file is not one."""
         try:
-            tensors = load_file(path)
+            tensors = tensorfile.load(path)
             made = cls(len(tensors["layers.0.bias"]))
             made.load_state_dict(tensors)
         except (OSError, KeyError, RuntimeError, ValueError, SafetensorError) as error:

@@ -1,12 +1,13 @@
-"""What folders of squeeze's own forms share in transformers: linear layers (and GPT-2's Conv1D) become layers that hold
-what is stored. What transformers holds otherwise, as experts merged into one tensor, is made dense while it is loaded.
-Folders that are packed besides load, too, all but merged ones.
+"""Folders of any stored form in transformers: linear layers (and GPT-2's Conv1D) become layers that hold what is
+stored.
+
+What transformers holds otherwise, as experts merged into one tensor, is made dense while it is loaded. Folders that are
+packed besides load, too, all but merged ones.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,19 +15,19 @@ import torch
 from torch import nn
 from transformers.core_model_loading import ConversionOps
 from transformers.pytorch_utils import Conv1D
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Tensor
+from squeeze.checkpoint.stored import Leaves, StoredForm
 from squeeze.errors import FormatError
 from squeeze.integrations.packed import Payloads, is_packed
 from squeeze.packing.container import Record
 from squeeze.packing.load import torch_dtype
 
-__all__ = ["Description", "Expand", "Leaves", "Loader", "by_module", "named"]
-
-Leaves = dict[str, torch.Tensor]  # what is stored of one module, by the last part of its name
+__all__ = ["Description", "Loader", "register"]
 
 
 class Description(QuantizationConfigMixin):
@@ -47,7 +48,8 @@ class Expand(ConversionOps):
     """Tensors of a stored weight, or of as many as are merged into one, to dense weights."""
 
     def __init__(self, hf_quantizer: HfQuantizer):
-        self.hf_quantizer = hf_quantizer
+        assert isinstance(hf_quantizer, Loader)
+        self.form = hf_quantizer.form
 
     def convert(  # type: ignore[override]
         self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
@@ -68,21 +70,14 @@ class Expand(ConversionOps):
         if "weight" in leaves:
             return leaves["weight"]
         each = ({leaf: tensors[i] for leaf, tensors in leaves.items()} for i in range(lengths.pop()))
-        return [self.weight(module, tensors, dtype) for tensors in each]
-
-    @abstractmethod
-    def weight(self, module: str, leaves: Leaves, dtype: torch.dtype) -> torch.Tensor:
-        """The dense weight that one module's tensors stand for."""
+        return [self.form.weight(module, tensors).dequantize(dtype) for tensors in each]
 
 
 class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
-    """Gives every layer whose weight is stored in another form in the checkpoint the tensors of that form.
-
-    Subclasses say `serialized_names`, {"weight": ["weight", leaves ..]}, and `expand`.
-    """
+    """Gives every layer whose weight is stored in another form in the checkpoint the tensors of that form."""
 
     requires_calibration = True
-    expand: type[Expand]
+    form: ClassVar[StoredForm]
     payloads: Payloads | None = None
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
@@ -94,7 +89,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
     def _process_model_before_weight_loading(
         self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
-        self.check(self.quantization_config.to_dict())
+        self.form.check(self.quantization_config.to_dict())
         files = checkpoint_files or []
         self.payloads = Payloads(files) if is_packed(files) else None
         stored = self._stored(files)
@@ -102,7 +97,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         if self.payloads:
             self.payloads.place(model)
 
-    def _replace(self, model: nn.Module, stored: dict[str, Leaves]) -> None:
+    def _replace(self, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
         """Put layers of the form into the places of linear ones. stored: tensors without values, by module."""
         prefix, taken = getattr(model, "base_model_prefix", ""), set()
         for name, module in list(model.named_modules()):
@@ -110,45 +105,28 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
             source = next((spelling for spelling in spellings if spelling in stored), None)
             if source is not None and isinstance(module, (nn.Linear, Conv1D)):
                 taken.add(source)
-                found = stored[source]
+                leaves = stored[source]
                 weight, bias = module._parameters["weight"], module._parameters["bias"]
                 assert weight is not None
                 outputs, inputs = reversed(weight.shape) if isinstance(module, Conv1D) else weight.shape
-                if kind := self.float_type(found, weight):
-                    found = {leaf: x.to(kind) if x.is_floating_point() else x for leaf, x in found.items()}
+                if kind := self.form.float_type(leaves, weight):
+                    leaves = {leaf: x.to(kind) if x.is_floating_point() else x for leaf, x in leaves.items()}
                 parent, _, leaf = name.rpartition(".")
-                made = self.layer(name, inputs, outputs, found, None if bias is None else bias.data)
-                setattr(model.get_submodule(parent), leaf, made)
+                layer = self.form.layer(name, (outputs, inputs), leaves, None if bias is None else bias.data)
+                setattr(model.get_submodule(parent), leaf, layer)
         if self.payloads and (merged := stored.keys() - taken):
             raise FormatError(
                 f"{min(merged)}: is packed, and merged with others in the model: use `squeeze unpack` first"
             )
 
-    @abstractmethod
-    def check(self, described: dict[str, Any]) -> None:
-        """Raises FormatError for a description that this version cannot read."""
-
-    @abstractmethod
-    def modules_of(self, names: Iterable[str]) -> Mapping[str, Iterable[str]]:
-        """By module: the leaves, among the tensors named, of each module that is stored in this form."""
-
-    def float_type(self, stored: Leaves, weight: torch.Tensor) -> torch.dtype | None:
-        """The type that stored floats are to have in the layer, None for their own."""
-        return None
-
-    @abstractmethod
-    def layer(self, name: str, inputs: int, outputs: int, stored: Leaves, bias: torch.Tensor | None) -> nn.Module:
-        """What takes a module's place. stored: tensors without values. Raises FormatError where what is stored is not
-        for it."""
-
-    def _stored(self, files: list[str]) -> dict[str, Leaves]:
-        modules: dict[str, Leaves] = {}
+    def _stored(self, files: list[str]) -> Mapping[str, Leaves]:
+        modules: dict[str, dict[str, torch.Tensor]] = {}
         infos: Mapping[str, Tensor | Record]
         if self.payloads:
             infos = {name: record for name, (record, _) in self.payloads.records.items()}
         else:
             infos = {tensor.name: tensor for name in files for tensor in tensorfile.read(Path(name)).tensors}
-        for module, leaves in self.modules_of(infos).items():
+        for module, leaves in self.form.modules_of(infos).items():
             for leaf in leaves:
                 info = infos[f"{module}.{leaf}"]
                 dtype = torch_dtype(info.dtype, f"{module}.{leaf}")
@@ -156,13 +134,14 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         return modules
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
+        self.form.settle(model)
         if self.payloads:
             self.payloads.settle(model)
         model.requires_grad_(False)
         return model
 
     def get_load_operations(self) -> dict[str, type[ConversionOps]]:
-        return {"dequantize": self.expand}
+        return {"dequantize": Expand}
 
     def is_serializable(self) -> bool:
         return True
@@ -172,17 +151,10 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         return False
 
 
-def named(module: str, leaves: Leaves) -> dict[str, torch.Tensor]:
-    """The same by whole names."""
-    return {f"{module}.{leaf}": tensor for leaf, tensor in leaves.items()}
-
-
-def by_module(names: Iterable[str], leaves: Iterable[str], needed: str) -> dict[str, list[str]]:
-    """Which of `leaves` there are below each module that has the leaf `needed`."""
-    known = set(leaves)
-    found: dict[str, list[str]] = {}
-    for name in names:
-        module, _, leaf = name.rpartition(".")
-        if leaf in known:
-            found.setdefault(module, []).append(leaf)
-    return {module: there for module, there in found.items() if needed in there}
+def register(form: StoredForm) -> None:
+    """Let transformers load folders of a form."""
+    config = type("StoredConfig", (Description,), {"method": form.method})
+    names = {"weight": ["weight", *form.leaves]}
+    loader = type("StoredLoader", (Loader,), {"form": form, "serialized_names": names})
+    register_quantization_config(form.method)(config)
+    register_quantizer(form.method)(loader)

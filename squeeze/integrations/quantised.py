@@ -1,61 +1,18 @@
-"""Quantised folders of the format `squeeze` in transformers: after `import squeeze.integrations.transformers`,
-
-    AutoModelForCausalLM.from_pretrained("my-model-w4")
-
-loads them; `load` takes those of GPTQ and compressed-tensors too, without other packages. Linear layers (and GPT-2's
-Conv1D) become QuantLinear, whose weights stay quantised in memory. What transformers holds otherwise, as experts merged
-into one tensor, is expanded while it is loaded.
-"""
+"""Quantised folders of GPTQ and compressed-tensors as models that run, without the packages that wrote them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers import AutoModelForCausalLM
 
-from squeeze.errors import FormatError
-from squeeze.integrations.loading import Description, Expand, Leaves, Loader, by_module, named
+from squeeze.checkpoint.pretrained import load_config
 from squeeze.quant.formats import read
-from squeeze.quant.formats.own import METHOD, SqueezeFormat
 from squeeze.quant.linear import QuantLinear
 
-_FORMAT = SqueezeFormat()
-
-
-@register_quantization_config(METHOD)
-class QuantisedConfig(Description):
-    """The `quantization_config` of a quantised folder."""
-
-    method = METHOD
-
-
-class _Expand(Expand):
-    def weight(self, module: str, leaves: Leaves, dtype: torch.dtype) -> torch.Tensor:
-        return _FORMAT.stored(module, named(module, leaves)).dequantize(dtype)
-
-
-@register_quantizer(METHOD)
-class QuantisedLoader(Loader):
-    """Layers with quantised weights."""
-
-    serialized_names = {"weight": ["weight", *_FORMAT.leaves]}  # noqa: RUF012
-    expand = _Expand
-
-    def check(self, described: dict[str, Any]) -> None:
-        _FORMAT.spec(described)
-
-    def modules_of(self, names: Iterable[str]) -> Mapping[str, Iterable[str]]:
-        return by_module(names, _FORMAT.leaves, "codes")
-
-    def layer(self, name: str, inputs: int, outputs: int, stored: Leaves, bias: torch.Tensor | None) -> nn.Module:
-        if stored["codes"].shape[0] != outputs:
-            raise FormatError(f"{name}: has {stored['codes'].shape[0]} output channels, but the model needs {outputs}")
-        return QuantLinear(inputs, outputs, stored, bias)
+__all__ = ["load"]
 
 
 def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
@@ -65,7 +22,7 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     FormatError where the folder is not quantised or damaged.
     """
     checkpoint = read(folder)
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = load_config(folder)
     del config.quantization_config
     kind = dtype or config.dtype or checkpoint.spec.dtype
     tensors = dict(checkpoint.dense(kind))

@@ -1,8 +1,10 @@
-"""Packed folders in transformers: after `import squeeze.integrations.transformers`,
+"""Folders that squeeze wrote, in transformers: after `import squeeze.integrations.transformers`,
 
     AutoModelForCausalLM.from_pretrained("my-model-packed")
 
-loads what `squeeze pack my-model my-model-packed` wrote. Large weights stay
+loads what `squeeze pack`, `quantize`, `prune` and `factorize` wrote. What is quantised, sparse or factorised is
+loading.py's, one class for every form in forms.py. Here is what is coded without loss, which any tensor may be, in
+folders of every form: that is no form of a weight. Large weights stay
 coded in memory; each is decoded just before it is used, into buffers that all
 modules share, so the model computes with the very bits of the original. An
 embedding decodes the segments that hold the rows asked for, and a linear layer
@@ -21,7 +23,8 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from squeeze.integrations import factorised, quantised, sparse
+from squeeze.integrations import loading
+from squeeze.integrations.forms import FORMS
 from squeeze.integrations.packed import LARGE_SHARE, CodedEmbedding, CodedLinear, Payloads, memory_of
 from squeeze.packing.folder import METHOD
 
@@ -30,11 +33,11 @@ __all__ = [
     "CodedLinear",
     "SqueezeConfig",
     "SqueezeQuantizer",
-    "factorised",
     "memory_of",
-    "quantised",
-    "sparse",
 ]
+
+for _form in FORMS.values():
+    loading.register(_form)
 
 
 @register_quantization_config(METHOD)

@@ -14,11 +14,11 @@ import tempfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import DamagedError, FormatError, SqueezeError
 from squeeze.packing import container
+from squeeze.system.json_object import read_object
 
 SUFFIX = ".safetensors"
 MANIFEST = "squeeze.json"
@@ -71,7 +71,7 @@ def _how_to_convert(path: Path) -> str:
 
 def _check_index(source: Path, name: str) -> None:
     """Raises FormatError where an index names shards or tensors that are not there."""
-    index = _json_object(source / name)
+    index = read_object(source / name)
     shards: dict[str, set[str]] = {}
     for tensor, shard in dict(index.get("weight_map") or {}).items():
         shards.setdefault(str(shard), set()).add(tensor)
@@ -85,16 +85,6 @@ def _check_index(source: Path, name: str) -> None:
             raise type(error)(f"{path}: {error}") from None
         if missing:
             raise FormatError(f"{source / name}: tensor {min(missing)!r} is not in {shard}")
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        raise FormatError(f"{path}: is not JSON") from None
-    if not isinstance(found, dict):
-        raise FormatError(f"{path}: is not a JSON object")
-    return found
 
 
 def check_target(source: Path, target: Path, overwrite: bool) -> None:
@@ -172,7 +162,7 @@ def write_manifest(source: Path, packed: Path, hashes: dict[str, str]) -> int:
 
 def _adapted_index(path: Path) -> bytes:
     """An index whose total size is that of the payloads."""
-    index = _json_object(path)
+    index = read_object(path)
     shards = {str(shard) for shard in dict(index.get("weight_map") or {}).values()}
     total = sum(tensor.size for shard in shards for tensor in tensorfile.read(path.parent / shard).tensors)
     metadata = index.get("metadata")
@@ -183,7 +173,7 @@ def _adapted_index(path: Path) -> bytes:
 def _adapted_config(path: Path) -> bytes | None:
     """A config.json that tells transformers how the weights are coded; None where it has a quantization already."""
     try:
-        config = _json_object(path)
+        config = read_object(path)
     except FormatError:
         return None
     if "quantization_config" in config or "model_type" not in config:
@@ -207,7 +197,7 @@ def read_manifest(packed: Path) -> Manifest:
     path = packed / MANIFEST
     if not path.is_file():
         raise FormatError(f"{packed}: not a packed folder: it has no {MANIFEST}")
-    described = _json_object(path)
+    described = read_object(path)
     if described.get("format") != _MANIFEST_VERSION:
         raise FormatError(f"{path}: format {described.get('format')!r} is unknown: use a newer squeeze")
     try:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from squeeze.checkpoint.architectures import architecture_of
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pattern import Pattern
-from squeeze.errors import ModelError
-from squeeze.quant.rotate import ARCHITECTURES
 
 __all__ = ["PermutedCheckpoint", "order_of"]
 
@@ -85,11 +84,8 @@ class PermutedCheckpoint(Checkpoint):
     def of(cls, checkpoint: Checkpoint, squares: dict[str, torch.Tensor], pattern: Pattern) -> "PermutedCheckpoint":
         """squares: as input_squares has them. Raises ModelError for architectures that are not of Llama's kind."""
         config = checkpoint.config
-        if config.get("model_type") not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
-            raise ModelError(
-                f"{checkpoint.folder}: channels of {config.get('model_type')!r} have no order; {known} can"
-            )
+        what = f"{checkpoint.folder}: channels of {{kind}} cannot be reordered; those of {{known}} can"
+        architecture_of(config, what, experts=False)
         heads = int(config["num_attention_heads"])
         shared = heads // int(config.get("num_key_value_heads") or heads)
         hidden, values, into = {}, {}, []

@@ -1,34 +1,55 @@
-"""Which weights of a folder are sparse, and what they stand for: our own, and two kinds of compressed-tensors.
+"""Sparse weights as a stored form: our own, and two kinds of compressed-tensors, which are only expanded.
 
 The latter are sparse-24-bitmask and marlin-24, which compressed-tensors wrote and no longer decompresses (legacy.py).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, named
+from squeeze.errors import FormatError
 from squeeze.prune import legacy
+from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.sparse24 import LEAVES, METHOD, SparseFormat
-from squeeze.recipes.densify import Stored
 
-__all__ = ["stored"]
+__all__ = ["SparseForm"]
 
+_FORMAT = SparseFormat()
 _BITMASK = ("compressed", "bitmask", "shape")
 _MARLIN = ("weight_packed", "meta", "scale_packed")
 _CONFIGS = ("quantization_config", "compression_config", "sparsity_config")
 
 
-def stored(checkpoint: Checkpoint) -> Stored | None:
-    """The sparse weights of a folder; None where there are none."""
-    modules = _modules(checkpoint.files)
-    if not modules:
-        return None
-    described = [one for key in _CONFIGS if isinstance(one := checkpoint.config.get(key), dict)]
-    dtype, bits = getattr(torch, _dtype(described, checkpoint.config), torch.bfloat16), _bits(described)
-    return Stored(modules, dtype, lambda module, tensors: _weight(module, tensors, bits).dequantize(dtype))
+class SparseForm(StoredForm):
+    """Folders that `squeeze prune` wrote; `open` reads the two of compressed-tensors too."""
+
+    method = METHOD
+    leaves = LEAVES
+    mark = "sparse_mask"
+
+    def check(self, described: Mapping[str, Any]) -> None:
+        _FORMAT.check(described)
+
+    def open(self, checkpoint: Checkpoint) -> Stored | None:
+        modules = _modules(checkpoint.files)
+        if not modules:
+            return None
+        described = [one for key in _CONFIGS if isinstance(one := checkpoint.config.get(key), dict)]
+        dtype, bits = getattr(torch, _dtype(described, checkpoint.config), torch.bfloat16), _bits(described)
+        return Stored(modules, dtype, lambda module, tensors: _weight(module, tensors, bits).dequantize(dtype))
+
+    def weight(self, module: str, leaves: Leaves) -> SparseTensor:
+        return _FORMAT.weight(module, named(module, leaves))
+
+    def layer(self, module: str, shape: tuple[int, int], leaves: Leaves, bias: torch.Tensor | None) -> nn.Module:
+        if "sparse_values" not in leaves or "sparse_grid" not in leaves:
+            raise FormatError(f"{module}: parts of its sparse weight are missing")
+        return Sparse24Linear(shape[1], shape[0], dict(leaves), bias)
 
 
 def _modules(names: Iterable[str]) -> dict[str, list[str]]:
@@ -44,7 +65,7 @@ def _modules(names: Iterable[str]) -> dict[str, list[str]]:
 
 def _weight(module: str, tensors: dict[str, torch.Tensor], bits: int) -> SparseTensor:
     if f"{module}.sparse_mask" in tensors:
-        return SparseFormat().weight(module, tensors)
+        return _FORMAT.weight(module, tensors)
     if f"{module}.bitmask" in tensors:
         return legacy.bitmask(module, tensors)
     return legacy.marlin(module, tensors, bits)

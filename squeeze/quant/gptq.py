@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.engine.method import HessianError, Result
+from squeeze.engine.method import LARGE, HessianError, Result
 from squeeze.quant import refine
 from squeeze.quant.grid import Params
 from squeeze.quant.method import GridMethod
@@ -18,7 +18,6 @@ from squeeze.quant.rtn import RTN
 
 __all__ = ["GPTQ"]
 
-LARGE = 4096  # inputs above which float32 is tried first
 _SMALL = 128  # a triangular matrix that is inverted in one step
 _ESCALATIONS = 6  # times that the damping is multiplied by 10
 

@@ -13,18 +13,14 @@ from typing import Any
 
 import torch
 
+from squeeze.checkpoint.architectures import EMBEDDING, HEAD, LAST_NORM, NORM_BEFORE, architecture_of, head_size
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import ModelError
 
-__all__ = ["NORM_BEFORE", "RotatedCheckpoint", "hadamard", "rotation"]
+__all__ = ["RotatedCheckpoint", "hadamard", "rotation"]
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
-_EMBEDDING, _HEAD, _NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
-NORM_BEFORE = {
-    **dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "input_layernorm"),
-    **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), "post_attention_layernorm"),
-}
+_EMBEDDING, _HEAD, _NORM = (f"{name}.weight" for name in (EMBEDDING, HEAD, LAST_NORM))
 _OUT = ("self_attn.o_proj", "mlp.down_proj")
 
 
@@ -92,10 +88,8 @@ class RotatedCheckpoint(Checkpoint):
     @classmethod
     def of(cls, checkpoint: Checkpoint, seed: int = 0, block: int | None = None) -> "RotatedCheckpoint":
         """Raises ModelError for architectures that are not of Llama's kind."""
-        kind = checkpoint.config.get("model_type")
-        if kind not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
-            raise ModelError(f"{checkpoint.folder}: architecture {kind!r} cannot be rotated; {known} can")
+        what = f"{checkpoint.folder}: architecture {{kind}} cannot be rotated; {{known}} can"
+        architecture_of(checkpoint.config, what, experts=False)
         files = dict(checkpoint.files)
         files.setdefault(_HEAD, files[_EMBEDDING])
         return cls(checkpoint.folder, files, seed, block)
@@ -112,9 +106,7 @@ class RotatedCheckpoint(Checkpoint):
     @cached_property
     def values(self) -> torch.Tensor:
         """R2, float64 [head size, head size]."""
-        heads = int(self.config["num_attention_heads"])
-        size = int(self.config.get("head_dim") or self.config["hidden_size"] // heads)
-        return rotation(size, self.seed + 1)
+        return rotation(head_size(self.config), self.seed + 1)
 
     def info(self, name: str) -> Tensor:
         return self.files[name].by_name[self._stored(name)]

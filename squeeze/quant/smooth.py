@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from squeeze.checkpoint.architectures import NORM_BEFORE, architecture_of
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.errors import ModelError
-from squeeze.quant.rotate import ARCHITECTURES, NORM_BEFORE
 
 __all__ = ["SmoothedCheckpoint"]
 
@@ -29,10 +28,8 @@ class SmoothedCheckpoint(Checkpoint):
     def of(cls, checkpoint: Checkpoint, squares: dict[str, torch.Tensor], strength: float) -> "SmoothedCheckpoint":
         """squares: of the inputs of every matrix, as input_squares has them. Raises ModelError for architectures that
         are not of Llama's kind."""
-        kind = checkpoint.config.get("model_type")
-        if kind not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
-            raise ModelError(f"{checkpoint.folder}: architecture {kind!r} cannot be smoothed; {known} can")
+        what = f"{checkpoint.folder}: architecture {{kind}} cannot be smoothed; {{known}} can"
+        architecture_of(checkpoint.config, what, experts=False)
         norms, factors = {}, {}
         for module, square in squares.items():
             name = _norm_of(module)

@@ -26,6 +26,7 @@ from squeeze.errors import SqueezeError
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals
 from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
+from squeeze.system.json_object import read_object
 from squeeze.system.stamps import stamps
 from squeeze.system.work import work_folder
 
@@ -174,7 +175,7 @@ def _finish(report: Report, source: Path, made: Path, out: Path, recipe: Recipe)
     """Let a folder and its report speak of the whole run."""
     report.source, report.target = str(source), str(out)
     report.write(made)
-    config = json.loads((made / "config.json").read_text())
+    config = read_object(made / "config.json")
     (made / "config.json").write_text(json.dumps({**config, KEY: recipe.given}, indent=2) + "\n")
 
 

@@ -3,35 +3,25 @@ prunes, factorises and quantises, and checkpoints of GPTQ and compressed-tensors
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.checkpoint.pretrained import load_config
+from squeeze.checkpoint.stored import Stored
 from squeeze.engine.report import NAME as REPORT
 from squeeze.errors import FormatError
+from squeeze.integrations.forms import FORMS
 from squeeze.packing import folder
-from squeeze.recipes.evaluate import quiet
 from squeeze.system.stamps import stamps
 from squeeze.system.work import work_folder
 
-__all__ = ["Stored", "densify"]
+__all__ = ["densify"]
 
 _CONFIGS = ("quantization_config", "compression_config", "sparsity_config")
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What of a checkpoint is not dense. modules: by name, the last parts of their tensors' names; dtype: of the dense
-    weights; weight(module, tensors): the weight [O, I] of a module, by its tensors' whole names, FormatError where they
-    contradict each other."""
-
-    modules: Mapping[str, list[str]]
-    dtype: torch.dtype
-    weight: Callable[[str, dict[str, torch.Tensor]], torch.Tensor]
 
 
 def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> int:
@@ -67,23 +57,18 @@ def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> 
 
 def _stored(checkpoint: Checkpoint) -> Stored:
     """Raises FormatError where no reader knows a weight in the checkpoint."""
-    from squeeze.factor import forms
-    from squeeze.prune import stored
-    from squeeze.quant.formats import reading
-
-    for read in (forms.stored, stored.stored, reading.stored):
-        found = read(checkpoint)
-        if found is not None and found.modules:
-            return found
+    for form in FORMS.values():
+        stored = form.open(checkpoint)
+        if stored is not None and stored.modules:
+            return stored
     raise FormatError(f"{checkpoint.folder}: its weights are dense, or stored in a form that squeeze does not know")
 
 
 def _transposed(source: Path) -> Callable[[str], bool]:
     """Whether a module is one of GPT-2's, which store the transpose."""
-    quiet()
-    from transformers import AutoConfig, AutoModelForCausalLM
+    known = load_config(source)
+    from transformers import AutoModelForCausalLM
 
-    known = AutoConfig.from_pretrained(source, local_files_only=True)
     if hasattr(known, "quantization_config"):
         del known.quantization_config
     with torch.device("meta"):

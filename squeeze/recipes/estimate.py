@@ -10,7 +10,7 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.calibration import spacing
-from squeeze.quant.gptq import LARGE
+from squeeze.engine.method import LARGE
 
 __all__ = ["Estimate", "estimate"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from squeeze.checkpoint.text import tokenize
 from squeeze.errors import SqueezeError
-from squeeze.recipes.evaluate import tokenize
 
 __all__ = ["Generation", "generate"]
 

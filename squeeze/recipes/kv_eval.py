@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from squeeze.checkpoint.pretrained import load_tokenizer
+from squeeze.checkpoint.text import read_tokens, tokenize
 from squeeze.errors import PolicyError
+from squeeze.integrations.load_model import load_model
 from squeeze.kv import FullPrecision, Policy, QuantizedKVCache, calibrate, describe, specs
 from squeeze.kv.measure import Cost, Distance, decoding, passkeys, quality, stepped
-from squeeze.recipes import evaluate
 
 if TYPE_CHECKING:
     from squeeze.recipes.generate import Generation
@@ -87,8 +89,8 @@ def rows(
     if save_policy and len(policies) + bool(kv_budget) != 1:
         raise PolicyError("--save-policy takes one policy")
     kind = getattr(torch, dtype) if dtype else None
-    model, tokenizer = evaluate.load_model(folder, kind, device), evaluate.load_tokenizer(folder)
-    tokens = evaluate.read_tokens(text, folder)
+    model, tokenizer = load_model(folder, kind, device), load_tokenizer(folder)
+    tokens = read_tokens(text, folder)
     made = _policies(model, tokenizer, policies, sinks, window, calibrate, kv_budget)
     if save_policy:
         describe.save_policy(next(iter(made.values())), save_policy)
@@ -178,7 +180,7 @@ def _statistics(model: Any, tokenizer: Any, calibration: Path | None, sinks: int
     if calibration is None:
         raise PolicyError("this policy needs a text to calibrate on: name one with --calibrate")
     limit = getattr(model.config, "max_position_embeddings", 1024)
-    tokens = evaluate.tokenize(tokenizer, calibration.read_text("utf-8", errors="replace"))
+    tokens = tokenize(tokenizer, calibration.read_text("utf-8", errors="replace"))
     context = min(1024, limit, len(tokens))
     return calibrate.observe(model, tokens, context=context, windows=_WINDOWS, sinks=sinks, window=window)
 

@@ -1,6 +1,5 @@
 """`squeeze.prune`: a checkpoint, a method and a way to store what is left, put together."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +10,6 @@ import torch
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.sparse import SparseTensor
-from squeeze.engine.calibration import calibration_tokens
 from squeeze.engine.inputs import input_squares
 from squeeze.engine.pipeline import Progress, Writer
 from squeeze.engine.report import NAME as REPORT
@@ -26,6 +24,8 @@ from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.prune.wanda import Wanda
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.run import Run, Source, takes_models
+from squeeze.recipes.tokens import calibration_tokens
+from squeeze.system.json_object import read_object
 
 __all__ = ["METHODS", "make_method", "prune", "recovered"]
 
@@ -101,7 +101,7 @@ def recovered(
     if not (target / REPORT).is_file():
         raise SqueezeError(f"{target}: has no {REPORT}; `squeeze prune` writes such folders")
     tokens = calibration_tokens(original, calibration, samples, sequence_length, seed, device)
-    found = json.loads((target / REPORT).read_text())
+    found = read_object(target / REPORT)
     done = recover(original, target, tokens, minutes=minutes, seed=seed, device=device, progress=progress, **options)
     report = Report.from_json(found)
     report.settings |= {"recovery": f"{done.steps} steps"}

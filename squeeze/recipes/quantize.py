@@ -14,6 +14,7 @@ from squeeze.engine.network import Network, is_linear
 from squeeze.engine.pipeline import Progress, plan
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
+from squeeze.integrations.load_model import load_model
 from squeeze.packing.pack import pack
 from squeeze.quant.allocation import allocate
 from squeeze.quant.gptq import GPTQ
@@ -21,7 +22,6 @@ from squeeze.quant.method import GridMethod
 from squeeze.quant.rotate import RotatedCheckpoint
 from squeeze.quant.rtn import RTN
 from squeeze.quant.smooth import SmoothedCheckpoint
-from squeeze.recipes.evaluate import load_model
 from squeeze.recipes.run import Run, Source, takes_models
 from squeeze.recipes.writing import DENSE, make_writer
 

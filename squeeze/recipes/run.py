@@ -11,14 +11,15 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, saved
-from squeeze.engine.calibration import calibration_name, calibration_tokens
 from squeeze.engine.method import Method
 from squeeze.engine.pipeline import Progress, Writer, compress
 from squeeze.engine.report import NAME as REPORT
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
 from squeeze.packing import folder
+from squeeze.recipes.tokens import calibration_name, calibration_tokens
 from squeeze.recipes.train.distil import is_trained
+from squeeze.system.json_object import read_object
 from squeeze.system.work import other_settings
 
 __all__ = ["Run", "Source", "takes_models"]
@@ -120,7 +121,7 @@ class Run:
         others."""
         if not self.resume or not (self.out / REPORT).is_file() or is_trained(self.out):
             return None
-        report = Report.from_json(json.loads((self.out / REPORT).read_text()))
+        report = Report.from_json(read_object(self.out / REPORT))
         same = report.method == method and report.settings == _as_json(settings)
         if not same or Path(report.source).resolve() != self.source.resolve():
             raise SqueezeError(other_settings(self.out))

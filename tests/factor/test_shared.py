@@ -10,7 +10,7 @@ from squeeze.factor.forms import read_form
 from squeeze.factor.linear import FactorLinear, join
 from squeeze.factor.lowrank import root
 from squeeze.factor.shared import SharedSVD
-from squeeze.recipes.evaluate import load_model
+from squeeze.integrations.load_model import load_model
 from squeeze.recipes.train.heal import heal
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -11,6 +11,7 @@ EXPERTS = {**GATED, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", GATED),
     "qwen2": ("Qwen2Config", {**GATED, "tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", {**GATED, "head_dim": 16}),
     "mistral": ("MistralConfig", {**GATED, "sliding_window": 8}),
     "gpt2": ("GPT2Config", {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 300, "n_positions": 64}),
     "qwen2_moe": ("Qwen2MoeConfig", {**EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 64}),

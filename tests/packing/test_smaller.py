@@ -9,10 +9,10 @@ from click.testing import CliRunner
 import squeeze
 from squeeze.cli import main
 from squeeze.errors import FormatError, ModelError
+from squeeze.integrations.load_model import load_model
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.magnitude import Magnitude
 from squeeze.quant.rtn import RTN
-from squeeze.recipes.evaluate import load_model
 from tests.makers import tiny_models
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

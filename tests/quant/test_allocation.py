@@ -8,9 +8,9 @@ import torch
 
 import squeeze
 from squeeze.errors import SqueezeError
+from squeeze.integrations.load_model import load_model
 from squeeze.quant.allocation import choose, fisher
 from squeeze.quant.gptq import GPTQ
-from squeeze.recipes.evaluate import load_model
 from tests.makers import tiny_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")

@@ -6,9 +6,9 @@ import torch
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import ModelError
+from squeeze.integrations.load_model import load_model
 from squeeze.quant.rotate import RotatedCheckpoint, hadamard, rotation
 from squeeze.quant.rtn import RTN
-from squeeze.recipes.evaluate import load_model
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import squeeze
+from squeeze.checkpoint.architectures import NORM_BEFORE
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.inputs import input_squares
 from squeeze.errors import ModelError, SqueezeError
-from squeeze.quant.rotate import NORM_BEFORE
+from squeeze.integrations.load_model import load_model
 from squeeze.quant.rtn import RTN
 from squeeze.quant.smooth import SmoothedCheckpoint
-from squeeze.recipes.evaluate import load_model
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

@@ -8,8 +8,9 @@ from click.testing import CliRunner
 import squeeze
 from squeeze.cli import main
 from squeeze.errors import SqueezeError
+from squeeze.kernels.roofline import KNOWN, Constants, constants_of, fastest, predict
 from squeeze.prune.magnitude import Magnitude
-from squeeze.recipes.advise import KNOWN, Constants, advise, constants_of, fastest, predict
+from squeeze.recipes.advise import advise
 from tests.makers import tiny_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")

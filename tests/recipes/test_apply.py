@@ -10,9 +10,9 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.cli import main
 from squeeze.errors import SqueezeError
+from squeeze.integrations.load_model import load_model
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.recipes.apply import Recipe, apply
-from squeeze.recipes.evaluate import load_model
 from squeeze.recipes.steps import STEPS, Step
 from tests.makers import tiny_models
 

@@ -7,9 +7,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from squeeze.checkpoint.pretrained import load_tokenizer
 from squeeze.cli import main
+from squeeze.engine.quality import evaluate
 from squeeze.errors import ModelError, SqueezeError
-from squeeze.recipes.evaluate import evaluate, load_model, load_tokenizer
+from squeeze.integrations.load_model import load_model
 from tests.makers import tiny_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")

@@ -13,13 +13,14 @@ from safetensors.torch import load_file, save_file
 import squeeze
 from squeeze.cli import main
 from squeeze.commands import factorize as commands
+from squeeze.engine.quality import evaluate
 from squeeze.engine.report import NAME
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.factor.curvature import Curvature
 from squeeze.factor.linear import FactorLinear
 from squeeze.factor.lowrank import WhitenedSVD
+from squeeze.integrations.load_model import load_model
 from squeeze.recipes import factorize as api
-from squeeze.recipes.evaluate import evaluate, load_model
 from squeeze.recipes.plan.plan import fill
 from squeeze.recipes.train.heal import heal
 

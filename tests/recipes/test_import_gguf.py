@@ -8,9 +8,10 @@ import tokenizers
 import torch
 from click.testing import CliRunner
 
+from squeeze.checkpoint.pretrained import load_tokenizer
 from squeeze.cli import main
 from squeeze.errors import ModelError
-from squeeze.recipes.evaluate import load_model, load_tokenizer
+from squeeze.integrations.load_model import load_model
 from squeeze.recipes.import_gguf import import_gguf
 from tests.makers import tiny_models
 

@@ -12,10 +12,9 @@ import squeeze
 from squeeze.cli import main
 from squeeze.engine import pipeline
 from squeeze.errors import FormatError, ModelError, QualityError, SqueezeError
+from squeeze.integrations.load_model import load_model
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
-from squeeze.recipes import evaluate
-from squeeze.recipes.evaluate import load_model
 from tests.makers import networks, tiny_models
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -48,7 +47,7 @@ def test_every_architecture(tmp_path, folders, kind):
 @pytest.mark.parametrize("kind", ["llama", "qwen2_moe"])
 @pytest.mark.parametrize("format", ["gptq", "gptq_v2", "compressed-tensors"])
 def test_others_formats_are_measured_without_their_packages(tmp_path, folders, monkeypatch, kind, format):
-    monkeypatch.setattr(evaluate, "find_spec", lambda name: None)
+    monkeypatch.setattr("squeeze.integrations.load_model.find_spec", lambda name: None)
     squeeze.quantize(folders(kind), RTN(bits=8, group_size=-1), out=tmp_path / "out", format=format)
     squeeze.densify(tmp_path / "out", tmp_path / "dense")
     wanted, found = logits(tmp_path / "dense"), logits(tmp_path / "out")
@@ -331,8 +330,8 @@ def test_tokens_that_the_model_cannot_take(tmp_path, folders):
 
 
 def test_quality_is_checked():
+    from squeeze.engine.quality import Quality
     from squeeze.engine.report import Report
-    from squeeze.recipes.evaluate import Quality
 
     report = Report("in", "out", "rtn", "dense", {}, before=Quality(10.0, 5, 1.0), after=Quality(12.0, 5, 1.0, 0.2))
     report.check(max_ppl_increase=21, max_kl=0.2)

@@ -11,12 +11,11 @@ from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.kernels.roofline import constants_of, fastest
 from squeeze.kernels.sparse24 import reference
 from squeeze.kernels.split_k import GEMV_ROWS
 
 __all__ = ["Packed24", "Runtime", "can_pack", "choose", "matmul", "prepare"]
-
-GEMM_ROWS = 32  # more rows than these go to the dense product
 
 
 @dataclass(frozen=True)
@@ -159,11 +158,9 @@ def prepare(weight: SparseTensor, dtype: torch.dtype, device: torch.device) -> R
 
 
 def choose(runtime: Runtime, rows: int) -> str:
-    """ "dense", "kernel" or "structured": the one that recipes/advise.py's constants of the device say is fastest."""
+    """ "dense", "kernel" or "structured": the one that roofline.py's constants of the device say is fastest."""
     if runtime.packed is None:
         return "dense"
-    from squeeze.recipes.advise import constants_of, fastest
-
     bits = 4 if runtime.packed.scales is not None else 16
     constants = constants_of(torch.cuda.get_device_name(runtime.device))
     return fastest(constants, *runtime.weight.shape, rows, bits)

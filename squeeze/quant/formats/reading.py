@@ -1,28 +1,23 @@
 """Quantised checkpoints on disk, read module by module: as QuantizedTensors, or as the dense weights they stand for."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.packing import folder as packed_folder
 from squeeze.packing.load import load
-from squeeze.quant.formats import Format, format_of
 from squeeze.quant.formats.common import torch_dtype
+from squeeze.quant.formats.registry import Format, format_of
 from squeeze.quant.formats.spec import QuantizationSpec
+from squeeze.system.json_object import read_object
 
-if TYPE_CHECKING:
-    from squeeze.checkpoint import checkpoint as model
-    from squeeze.recipes.densify import Stored
-
-__all__ = ["Checkpoint", "open_checkpoint", "stored"]
+__all__ = ["Checkpoint", "read", "summary"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,7 @@ def summary(folder: Path) -> dict[str, object] | None:
     Raises FormatError where the folder's files are damaged.
     """
     try:
-        checkpoint = open_checkpoint(folder)
+        checkpoint = read(folder)
     except FormatError:
         return None
     codes = stored = 0
@@ -87,8 +82,15 @@ def summary(folder: Path) -> dict[str, object] | None:
     }
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
-    """As formats.read."""
+def read(folder: Path | str) -> Checkpoint:
+    """Open a quantised checkpoint of any of FORMATS, packed or not; tensors are read when they are asked for.
+
+    Raises FormatError where the folder is not one, DamagedError where its files are damaged.
+
+    >>> for name, weight in read("my-model-w4").weights():  # doctest: +SKIP
+    ...     print(name, weight.bits, weight.dequantize().norm())
+    """
+    folder = Path(folder)
     config = _config(folder)
     described = config["quantization_config"]
     format = format_of(described)
@@ -104,33 +106,14 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(format, spec, tensors, modules)
 
 
-def stored(checkpoint: "model.Checkpoint") -> "Stored | None":
-    """The quantised weights of a folder; None where it is not quantised. Raises FormatError for an unknown format."""
-    from squeeze.recipes.densify import Stored
-
-    if not isinstance(checkpoint.config.get("quantization_config"), dict):
-        return None
-    found = open_checkpoint(checkpoint.folder)
-    modules: dict[str, list[str]] = {}
-    for module in found.modules:
-        modules[module] = [leaf for leaf in found.format.leaves if f"{module}.{leaf}" in found.tensors]
-
-    def weight(module: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-        return found.format.weight(module, tensors, found.spec).dequantize(found.spec.dtype)
-
-    return Stored(modules, found.spec.dtype, weight)
-
-
 def _config(folder: Path) -> dict[str, Any]:
     """The folder's config.json, which has a quantization_config."""
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_object(path)
     except FileNotFoundError:
         raise FormatError(f"{folder}: not a checkpoint: it has no config.json") from None
-    except (ValueError, RecursionError):
-        raise FormatError(f"{path}: is not JSON") from None
-    if not isinstance(config, dict) or not isinstance(config.get("quantization_config"), dict):
+    if not isinstance(config.get("quantization_config"), dict):
         raise FormatError(f"{folder}: is not quantised: its config.json has no quantization_config")
     return config
 
@@ -145,8 +128,7 @@ class _Files(Mapping[str, torch.Tensor]):
                 self._where |= dict.fromkeys(tensorfile.read(folder / name).by_name, folder / name)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        with safe_open(self._where[name], framework="pt") as file:
-            return file.get_tensor(name)  # type: ignore[no-any-return]
+        return tensorfile.load(self._where[name], [name])[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._where

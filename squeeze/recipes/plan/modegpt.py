@@ -13,6 +13,7 @@ from math import ceil
 import torch
 from torch import nn
 
+from squeeze.checkpoint.architectures import architecture_of, head_size
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.calibration import Statistics
 from squeeze.engine.network import Network
@@ -49,7 +50,7 @@ def modegpt(
         raise SqueezeError(f"a share of {keep:g} to keep: it lies above 0 and is at most 1")
     network = Network(checkpoint)
     network.check(tokens)
-    size = modular.heads_of(checkpoint.config)
+    architecture, size = architecture_of(checkpoint.config, modular.PAIRS), head_size(checkpoint.config)
     model = whole(network, device)
     leaves = linear_names(network, model, tuple(ignore))
     names = [f"{block}.{leaf}" for block in leaves for leaf in leaves[block]]
@@ -61,7 +62,8 @@ def modegpt(
     edits = Edits(network)
     for block in leaves:
         if {_QUERY, _KEY, _VALUE, _OUTPUT} <= set(leaves[block]):
-            edits.put(block, attention(_tensors(model, block), seen[f"{block}.{_QUERY}"], size, keep))
+            inputs = seen[f"{block}.{_QUERY}"]
+            edits.put(block, attention(_tensors(model, block), inputs, size, keep, not architecture.normed_heads))
     mlps = [name.removesuffix(_DOWN) for name in names if name.endswith(_DOWN)]
     mlps = [mlp for mlp in mlps if {f"{mlp}.{leaf}_proj" for leaf in _MLP} <= set(names)]
     inside = sum(values[f"{mlp}.{leaf}_proj"] for mlp in mlps for leaf in _MLP)
@@ -89,17 +91,15 @@ def _tensors(model: nn.Module, block: str) -> Weights:
     return {f"self_attn.{name}": tensor for name, tensor in state.items()}
 
 
-def attention(tensors: Weights, seen: Statistics, size: int, keep: float) -> Weights:
+def attention(tensors: Weights, seen: Statistics, size: int, keep: float, scores: bool = True) -> Weights:
     """Tensors of a block with a share `keep`, rounded down, of each head's rotary pairs and values, and 0 elsewhere.
-    seen: of the inputs of queries, keys and values, which have heads of `size`."""
+    seen: of the inputs of queries, keys and values, which have heads of `size`. scores: whether rotary pairs go, which
+    they cannot where heads are normalised."""
     q, k, v, o = (tensors[f"{leaf}.weight"] for leaf in (_QUERY, _KEY, _VALUE, _OUTPUT))
     moments = seen.hessian
     assert moments is not None
-    seen_q, seen_k = (Curvature(moments, torch.eye(len(matrix))) for matrix in (q, k))
-    scores = modular.pair_costs(q, k, seen_q, seen_k, size)  # [key heads, size / 2]
-    gone = scores.topk(size // 2 - max(1, int(keep * (size // 2))), largest=False).indices
-    units = torch.stack([torch.arange(len(gone))[:, None].expand_as(gone), gone], -1).flatten(0, 1)
-    q, k = modular.without_pairs(q, k, units, size)
+    if scores:
+        q, k = _fewer_pairs(q, k, moments, size, keep)
     readers = o.double().view(len(o), len(v) // size, -1, size)
     grams = torch.einsum("ogqs,ogqt->gst", readers, readers)
     joint = torch.block_diag(*grams)  # type: ignore[no-untyped-call]
@@ -108,6 +108,16 @@ def attention(tensors: Weights, seen: Statistics, size: int, keep: float) -> Wei
     v, o, bias = modular.with_values(v, o, heads, ranks, tensors.get(f"{_VALUE}.bias"))
     found = {f"{leaf}.weight": w for leaf, w in zip((_QUERY, _KEY, _VALUE, _OUTPUT), (q, k, v, o), strict=True)}
     return found if bias is None else found | {f"{_VALUE}.bias": bias}
+
+
+def _fewer_pairs(
+    q: torch.Tensor, k: torch.Tensor, moments: torch.Tensor, size: int, keep: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    seen_q, seen_k = (Curvature(moments, torch.eye(len(matrix))) for matrix in (q, k))
+    costs = modular.pair_costs(q, k, seen_q, seen_k, size)  # [key heads, size / 2]
+    gone = costs.topk(size // 2 - max(1, int(keep * (size // 2))), largest=False).indices
+    units = torch.stack([torch.arange(len(gone))[:, None].expand_as(gone), gone], -1).flatten(0, 1)
+    return modular.without_pairs(q, k, units, size)
 
 
 def channels(matrices: Mapping[str, torch.Tensor], seen: Statistics, share: float) -> tuple[Weights, str | None]:

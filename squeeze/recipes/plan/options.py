@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from squeeze.checkpoint.architectures import architecture_of, head_size
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network, weight_of
 from squeeze.errors import ModelError
@@ -110,7 +111,7 @@ class Scene:
 
     @property
     def head_size(self) -> int:
-        return modular.heads_of(self.network.checkpoint.config)
+        return head_size(self.network.checkpoint.config)
 
 
 def tails(method: WhitenedSVD, weight: torch.Tensor, seen: Curvature, held: Curvature) -> torch.Tensor:
@@ -128,18 +129,21 @@ def _behind(crossed: torch.Tensor) -> torch.Tensor:
 def unit(scene: Scene, block: str, leaves: list[str], pairs: bool) -> Unit:
     """Everything in a block. Pairs, where the architecture is known, stand against the matrices they are made of."""
     free, parts = list(leaves), []
-    for make, wanted in ((_mlp, _MLP), (_head_values, _VALUES), (_scores, _SCORES)):
-        if pairs and _has_pairs(scene) and set(wanted) <= set(leaves):
+    for make, wanted in _pairs(scene) if pairs else ():
+        if set(wanted) <= set(leaves):
             parts.append(make(scene, block, tuple(_matrix(scene, f"{block}.{leaf}") for leaf in wanted)))
             free = [leaf for leaf in free if leaf not in wanted]
     return Unit(block, (), (*parts, *(_matrix(scene, f"{block}.{leaf}") for leaf in free)))
 
 
-def _has_pairs(scene: Scene) -> bool:
+def _pairs(scene: Scene) -> list[tuple[Callable[..., Unit], tuple[str, ...]]]:
+    """Matrices with channels between them that can be left out, and what makes their options."""
     try:
-        return scene.head_size > 0
+        architecture = architecture_of(scene.network.checkpoint.config, modular.PAIRS)
     except ModelError:
-        return False
+        return []
+    scores = [] if architecture.normed_heads else [(_scores, _SCORES)]
+    return [(_mlp, _MLP), (_head_values, _VALUES), *scores]
 
 
 def _matrix(scene: Scene, name: str) -> Unit:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from squeeze.checkpoint.architectures import EMBEDDING, HEAD, LAST_NORM, architecture_of
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import Progress
@@ -30,8 +31,6 @@ from squeeze.system.work import work_folder
 
 __all__ = ["Stream", "observed", "slicegpt"]
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe")
-_EMBEDDING, _HEAD, _LAST = "model.embed_tokens", "lm_head", "model.norm"
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
 _READING = (*_ATTENTION, "gate_proj", "up_proj", "gate", "shared_expert_gate")
 _WRITING = ("o_proj", "down_proj")
@@ -65,7 +64,7 @@ def observed(model: nn.Module, tokens: torch.Tensor) -> Stream:
     found = Stream(tokens=tokens.numel())
     hooks = []
     for name, module in model.named_modules():
-        if name == _LAST or name.endswith("layernorm"):
+        if name == LAST_NORM or name.endswith("layernorm"):
             weight, epsilon = module.get_parameter("weight"), float(module.variance_epsilon)  # type: ignore[arg-type]
             found.factors[name] = weight.double().cpu()
             found.moments[name] = weight.new_zeros(len(weight), len(weight), dtype=torch.float64)
@@ -139,12 +138,8 @@ def slicegpt(
 
 
 def _network(checkpoint: Checkpoint) -> Network:
-    kind = checkpoint.config.get("model_type")
-    if kind not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise ModelError(
-            f"{checkpoint.folder}: the stream of architecture {kind!r} cannot be sliced; that of {known} can"
-        )
+    what = f"{checkpoint.folder}: the stream of architecture {{kind}} cannot be sliced; that of {{known}} can"
+    architecture_of(checkpoint.config, what)
     return Network(checkpoint)
 
 
@@ -159,12 +154,12 @@ def _width(config: Mapping[str, Any], keep: float) -> int:
 def _sliced(network: Network, stream: Stream, kept: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, Layer | None]]:
     """The tensors of the new checkpoint by their names, with what the report says of the blocks' matrices."""
     checkpoint, sources = network.checkpoint, dict(network.sources)
-    sources.setdefault(f"{_HEAD}.weight", sources[f"{_EMBEDDING}.weight"])
+    sources.setdefault(f"{HEAD}.weight", sources[f"{EMBEDDING}.weight"])
     blocks = tuple(f"{block}." for block in network.blocks)
     for name, source in sources.items():
         tensor = checkpoint.load([source])[source]
         found = _transformed(name, tensor.double(), stream, kept).to(tensor.dtype)
-        layer, stored = None, source if name.removesuffix(".weight") != _HEAD else name
+        layer, stored = None, source if name.removesuffix(".weight") != HEAD else name
         if name.startswith(blocks) and tensor.ndim == 2:
             lost, bits = _lost(name, tensor, stream, kept), 8 * found.nbytes / tensor.numel()
             shape = (tensor.shape[0], tensor.shape[1])
@@ -178,7 +173,7 @@ def _transformed(name: str, tensor: torch.Tensor, stream: Stream, kept: torch.Te
     leaf = module.rpartition(".")[2]
     if module in stream.factors:
         return torch.ones(kept.shape[1], dtype=tensor.dtype)
-    if module == _EMBEDDING:
+    if module == EMBEDDING:
         return tensor @ kept
     if kind == "weight" and (norm := _norm_before(module, leaf)):
         return tensor @ stream.reader(norm, kept)
@@ -191,8 +186,8 @@ def _transformed(name: str, tensor: torch.Tensor, stream: Stream, kept: torch.Te
 
 def _norm_before(module: str, leaf: str) -> str | None:
     """The norm whose output a module reads, if it does."""
-    if module == _HEAD:
-        return _LAST
+    if module == HEAD:
+        return LAST_NORM
     if leaf not in _READING:
         return None
     block = ".".join(module.split(".")[:3])

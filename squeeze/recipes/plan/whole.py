@@ -6,7 +6,7 @@ from torch import nn
 from squeeze.engine.network import Experts, Network, is_linear, weight_of
 from squeeze.engine.pipeline import plan as linear_modules
 from squeeze.errors import ModelError
-from squeeze.recipes.evaluate import load_model
+from squeeze.integrations.load_model import load_model
 
 __all__ = ["linear_names", "weight", "whole"]
 

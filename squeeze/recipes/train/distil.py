@@ -22,6 +22,7 @@ from torch import nn
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.engine.network import find_blocks
 from squeeze.packing import folder
+from squeeze.system.json_object import read_object
 
 __all__ = ["Distillation", "Healing", "divergence", "in_halves", "is_trained", "rate_for", "replace_tensors"]
 
@@ -235,6 +236,6 @@ def is_trained(target: Path) -> bool:
 
 
 def _note(made: Path) -> None:
-    config: dict[str, Any] = json.loads((made / "config.json").read_text())
+    config = read_object(made / "config.json")
     config["quantization_config"]["healed"] = True
     (made / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -9,7 +9,7 @@ from torch import nn
 from squeeze.engine.pipeline import Progress
 from squeeze.errors import SqueezeError
 from squeeze.factor.linear import FactorLinear
-from squeeze.recipes.evaluate import load_model
+from squeeze.integrations.load_model import load_model
 from squeeze.recipes.train.distil import Distillation, Healing, rate_for, replace_tensors
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder

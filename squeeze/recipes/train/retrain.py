@@ -15,9 +15,9 @@ from torch.nn import functional
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.pipeline import Progress
 from squeeze.errors import SqueezeError
+from squeeze.integrations.load_model import load_model
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.sparse24 import SparseFormat
-from squeeze.recipes.evaluate import load_model
 from squeeze.recipes.train.distil import Distillation, Healing, rate_for, replace_tensors
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder

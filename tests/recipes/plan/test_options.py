@@ -11,7 +11,7 @@ from squeeze.factor.block_lowrank import Monarch
 from squeeze.factor.curvature import Curvature, curvature, damage
 from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.factor.modular import Slice
-from squeeze.recipes.evaluate import load_model
+from squeeze.integrations.load_model import load_model
 from squeeze.recipes.plan.options import Scene, edited, planned, tails, unit
 from squeeze.recipes.plan.plan import make_plan
 

@@ -20,6 +20,7 @@ from squeeze.codecs.tensors.float_payload import DTYPES
 from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.pack import Progress
+from squeeze.quant.formats.reading import summary
 
 _PIECE = 1 << 22  # values counted at a time
 
@@ -104,8 +105,6 @@ def quantised(source: Path) -> dict[str, Any] | None:
     """What quant.formats.reading.summary says of a folder; None for a file, and where nothing is quantised."""
     if not (source / "config.json").is_file():
         return None
-    from squeeze.quant.formats.reading import summary
-
     return summary(source)
 
 

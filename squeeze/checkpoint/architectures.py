@@ -1,0 +1,65 @@
+"""Architectures whose tensors can be changed together so that the function stays: what is known of each.
+
+Quantising, pruning and factorising single matrices take every decoder that transformers runs and need nothing of this.
+What the exact engine runs is lm/config.py's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from squeeze.errors import ModelError
+
+__all__ = [
+    "ARCHITECTURES",
+    "EMBEDDING",
+    "HEAD",
+    "LAST_NORM",
+    "NORM_BEFORE",
+    "Architecture",
+    "architecture_of",
+    "head_size",
+]
+
+EMBEDDING, HEAD, LAST_NORM = "model.embed_tokens", "lm_head", "model.norm"
+NORM_BEFORE = {  # of a block: the norm whose output a matrix reads
+    **dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "input_layernorm"),
+    **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), "post_attention_layernorm"),
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A decoder with Llama's names: RMSNorm before attention and MLP, rotary positions, gated MLPs.
+
+    experts: its MLPs are mixtures of experts. normed_heads: queries and keys are normalised in each head, so that no
+    channel of theirs can be left out.
+    """
+
+    experts: bool = False
+    normed_heads: bool = False
+
+
+ARCHITECTURES = {  # by config.json's model_type
+    "llama": Architecture(),
+    "mistral": Architecture(),
+    "qwen2": Architecture(),
+    "qwen3": Architecture(normed_heads=True),
+    "mixtral": Architecture(experts=True),
+    "qwen2_moe": Architecture(experts=True),
+}
+
+
+def architecture_of(config: Mapping[str, Any], what: str, experts: bool = True) -> Architecture:
+    """The architecture of a configuration. what: the message, with {kind} and {known}. experts: whether mixtures of
+    experts are taken. Raises ModelError for others."""
+    kind = config.get("model_type")
+    known = ARCHITECTURES if experts else {name: one for name, one in ARCHITECTURES.items() if not one.experts}
+    if kind not in known:
+        raise ModelError(what.format(kind=repr(kind), known=", ".join(known)))
+    return known[str(kind)]
+
+
+def head_size(config: Mapping[str, Any]) -> int:
+    """Channels of an attention head."""
+    return int(config.get("head_dim") or int(config["hidden_size"]) // int(config["num_attention_heads"]))

@@ -1,0 +1,56 @@
+"""Texts as tokens: files, data sets of this machine, and the tokenizer of a model's folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from squeeze.checkpoint.pretrained import load_tokenizer
+from squeeze.errors import SqueezeError
+
+__all__ = ["read_text", "read_tokens", "tokenize"]
+
+
+def read_tokens(text: Path | str, folder: Path | str) -> torch.Tensor:
+    """int64 [T]: the tokens of a UTF-8 text file, by the tokenizer of a model's folder."""
+    try:
+        content = Path(text).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise SqueezeError(f"{text}: is not text in UTF-8") from None
+    return tokenize(load_tokenizer(folder), content)
+
+
+def tokenize(tokenizer: Any, text: str) -> torch.Tensor:
+    """int64 [T], with the tokens that the tokenizer puts before a text."""
+    found = tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0]
+    tokens: torch.Tensor = found.to(torch.int64)
+    return tokens
+
+
+def read_text(source: str | Path) -> str:
+    """The text of a file or data set."""
+    path = Path(source)
+    if not path.is_file():
+        return _dataset(str(source))
+    try:
+        text = path.read_text("utf-8")
+        if path.suffix == ".jsonl":
+            return "\n\n".join(str(json.loads(line)["text"]) for line in text.splitlines() if line.strip())
+    except UnicodeDecodeError:
+        raise SqueezeError(f"{source}: is not text in UTF-8") from None
+    except (ValueError, KeyError, TypeError):
+        raise SqueezeError(f'{source}: a line is not a JSON object with a "text"') from None
+    return text
+
+
+def _dataset(name: str) -> str:
+    try:
+        import datasets  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        raise SqueezeError(f"{name}: no such file (and the package datasets is not installed)") from None
+    try:
+        rows = datasets.load_dataset(name, split="train", download_mode="reuse_cache_if_exists")
+        return "\n\n".join(str(text) for text in rows["text"])
+    except Exception as error:  # whatever the package raises
+        raise SqueezeError(f"{name}: neither a file nor a data set on this machine: {error}") from error

@@ -1,0 +1,63 @@
+"""The formats of quantised checkpoints: what all have in common, and which there are."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.errors import FormatError
+from squeeze.quant.formats.compressed_tensors import CompressedTensorsFormat
+from squeeze.quant.formats.gptq import GPTQFormat
+from squeeze.quant.formats.own import METHOD, SqueezeFormat
+from squeeze.quant.formats.spec import QuantizationSpec
+
+__all__ = ["FORMATS", "Format", "format_of"]
+
+
+class Format(Protocol):
+    """How one format stores weights. Modules are named as in the checkpoint: "model.layers.0.mlp.up_proj".
+
+    leaves: what is stored of a module, NAME.leaf; the first of them every quantised module has.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def leaves(self) -> tuple[str, ...]: ...
+
+    def check(self, spec: QuantizationSpec) -> None:
+        """Raises FormatError, which says what of `spec` this format cannot hold."""
+
+    def tensors(self, name: str, weight: QuantizedTensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """What is stored for the weight of module `name`, scales in `dtype`. Raises FormatError where it cannot be."""
+
+    def weight(self, name: str, tensors: Mapping[str, torch.Tensor], spec: QuantizationSpec) -> QuantizedTensor:
+        """The inverse of `tensors`. Raises FormatError where tensors are missing or contradict `spec`."""
+
+    def config(self, spec: QuantizationSpec) -> dict[str, Any]:
+        """The `quantization_config` in config.json that describes `spec`. Raises FormatError as `check` does."""
+
+    def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
+        """The inverse of `config`, for files of other writers too. Raises FormatError."""
+
+
+FORMATS: dict[str, Format] = {
+    found.name: found for found in (GPTQFormat(1), GPTQFormat(2), CompressedTensorsFormat(), SqueezeFormat())
+}
+
+
+def format_of(config: Mapping[str, Any]) -> Format:
+    """The format that a `quantization_config` speaks of. Raises FormatError for one that is not among FORMATS."""
+    method = config.get("quant_method")
+    if method == "gptq":
+        version = config.get("checkpoint_format") or config.get("format") or "gptq"
+        if version in ("gptq", "gptq_v2"):
+            return FORMATS[str(version)]
+        raise FormatError(f"the checkpoint_format {version!r} of gptq is not supported: only gptq and gptq_v2 are")
+    if method == "compressed-tensors":
+        return FORMATS["compressed-tensors"]
+    if method == METHOD:
+        return FORMATS["squeeze"]
+    raise FormatError(f"the quant_method {method!r} is not one of gptq, compressed-tensors and {METHOD}")

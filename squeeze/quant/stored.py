@@ -1,0 +1,56 @@
+"""Quantised weights as a stored form: layers for our own format, dense weights for every format."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, named
+from squeeze.errors import FormatError
+from squeeze.quant.formats import read
+from squeeze.quant.formats.own import METHOD, SqueezeFormat
+from squeeze.quant.linear import QuantLinear
+
+__all__ = ["QuantizedForm"]
+
+_FORMAT = SqueezeFormat()
+
+
+class QuantizedForm(StoredForm):
+    """Folders of the format `squeeze`; `open` reads those of GPTQ and compressed-tensors too."""
+
+    method = METHOD
+    leaves = _FORMAT.leaves
+    mark = "codes"
+
+    def check(self, described: Mapping[str, Any]) -> None:
+        _FORMAT.spec(described)
+
+    def open(self, checkpoint: Checkpoint) -> Stored | None:
+        if not isinstance(checkpoint.config.get("quantization_config"), dict):
+            return None
+        quantized = read(checkpoint.folder)
+        form, spec = quantized.format, quantized.spec
+        modules = {
+            module: [leaf for leaf in form.leaves if f"{module}.{leaf}" in quantized.tensors]
+            for module in quantized.modules
+        }
+
+        def weight(module: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+            return form.weight(module, tensors, spec).dequantize(spec.dtype)
+
+        return Stored(modules, spec.dtype, weight)
+
+    def weight(self, module: str, leaves: Leaves) -> QuantizedTensor:
+        return _FORMAT.stored(module, named(module, leaves))
+
+    def layer(self, module: str, shape: tuple[int, int], leaves: Leaves, bias: torch.Tensor | None) -> nn.Module:
+        outputs, inputs = shape
+        if leaves["codes"].shape[0] != outputs:
+            raise FormatError(
+                f"{module}: has {leaves['codes'].shape[0]} output channels, but the model needs {outputs}"
+            )
+        return QuantLinear(inputs, outputs, dict(leaves), bias)

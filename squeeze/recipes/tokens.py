@@ -1,0 +1,63 @@
+"""The tokens that methods are calibrated on: of a text, a data set, or written by the model itself."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from squeeze.checkpoint.pretrained import load_tokenizer
+from squeeze.checkpoint.text import read_text, tokenize
+from squeeze.errors import SqueezeError
+from squeeze.integrations.load_model import load_model
+from squeeze.system.json_object import read_object
+
+__all__ = ["calibration_name", "calibration_tokens"]
+
+SELF = "self"
+
+
+def calibration_tokens(
+    folder: Path, source: str | Path | torch.Tensor | None, samples: int, length: int, seed: int, device: str = "cpu"
+) -> torch.Tensor:
+    """int64 [samples, length] by the tokenizer of a model's folder.
+
+    source: a text file; a .jsonl file, whose objects' "text" are joined; "self" or None: text sampled from the model;
+    the name of a data set that the package `datasets` has on this machine; or tokens [N, L] as they are. Of a text
+    longer than needed, stretches are chosen at random by `seed`. Raises SqueezeError where it is too short.
+    """
+    if isinstance(source, torch.Tensor):
+        return source.to(torch.int64)
+    if source is None or str(source) == SELF:
+        return _sampled(folder, samples, length, seed, device)
+    tokens = tokenize(load_tokenizer(folder), read_text(source))
+    whole = len(tokens) // length
+    if whole < samples:
+        raise SqueezeError(
+            f"{source}: has {len(tokens)} tokens, and {samples} samples of {length} need {samples * length}: "
+            "name a longer text, or choose fewer or shorter samples"
+        )
+    chosen = torch.randperm(whole, generator=torch.Generator().manual_seed(seed))[:samples].sort().values
+    return tokens[: whole * length].reshape(whole, length)[chosen]
+
+
+def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
+    """What a report calls it."""
+    if isinstance(calibration, torch.Tensor):
+        return f"{len(calibration)} sequences given"
+    return Path(calibration).name if calibration is not None else "self"
+
+
+@torch.inference_mode()
+def _sampled(folder: Path, samples: int, length: int, seed: int, device: str) -> torch.Tensor:
+    """Text that the model writes: the whole model is in memory for as long as it takes."""
+    model, config = load_model(folder, device=device), read_object(folder / "config.json")
+    start = next((config[key] for key in ("bos_token_id", "eos_token_id") if isinstance(config.get(key), int)), 0)
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.full((samples, 1), start, device=device)
+    cache: Any = None
+    for _ in range(length - 1):
+        out = model(ids[:, -1:], past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        chances = torch.softmax(out.logits[:, -1].float().cpu(), -1)
+        ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator).to(device)], 1)
+    return ids.cpu()
