@@ -21,7 +21,7 @@ from rows import Bench, Row, column, parser
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pattern import Pattern
-from squeeze.engine.calibration import Statistics, record
+from squeeze.engine.calibration import InputStatistics, record
 from squeeze.engine.method import layer_error
 from squeeze.engine.network import Network, run_block, weight_of
 from squeeze.engine.report import Report
@@ -117,7 +117,7 @@ def matrices(bench: Bench, layer: int) -> dict[str, tuple[torch.Tensor, torch.Te
         hiddens = [run_block(block, hidden, calls[number]) for hidden in hiddens]
         network.release(network.blocks[number])
     block, call = network.load(network.blocks[layer]), calls[layer]
-    found = {leaf: Statistics() for leaf in LEAVES}
+    found = {leaf: InputStatistics() for leaf in LEAVES}
     for hidden in hiddens:
         for leaf, x in record(block, [(leaf,) for leaf in LEAVES], lambda: run_block(block, hidden, call)).items():  # noqa: B023
             found[leaf].add(x)

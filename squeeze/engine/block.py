@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from squeeze.engine import calibration
-from squeeze.engine.calibration import Activations, Recorder, Stage, Statistics
+from squeeze.engine.calibration import Activations, InputStatistics, Recorder, Stage
 from squeeze.engine.method import HessianError, JointMethod, Method, Result, layer_error
 from squeeze.engine.network import Call, Network, run_block, weight_of
 from squeeze.engine.report import Layer
@@ -22,14 +22,14 @@ from squeeze.engine.shortcuts import Shortcuts
 from squeeze.errors import SqueezeError
 from squeeze.system.memory import trim
 
-__all__ = ["Done", "Job", "calibrated_block", "plain_block"]
+__all__ = ["BlockJob", "Done", "calibrated_block", "plain_block"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class BlockJob:
     """What to do to which module. methods: others than `method`, by the checkpoint's name of a module; work: a folder
-    for files meanwhile; correction: as pipeline.compress has it; every: the original runs on every so many-th sequence
-    only."""
+    for files meanwhile; correction: strength of error propagation, as pipeline.py has it; every: the original runs on
+    one sequence in so many."""
 
     network: Network
     method: Method
@@ -50,14 +50,14 @@ class Done:
     layer: Layer
 
 
-def plain_block(job: Job, name: str, chosen: list[str]) -> dict[str, Done]:
+def plain_block(job: BlockJob, name: str, chosen: list[str]) -> dict[str, Done]:
     """Without statistics."""
     block = job.network.load(name)
     return _uncalibrated(job, name, {leaf: block.get_submodule(leaf) for leaf in chosen})
 
 
 def calibrated_block(
-    job: Job, name: str, chosen: list[str], inputs: list[Activations], outputs: list[Activations], call: Call
+    job: BlockJob, name: str, chosen: list[str], inputs: list[Activations], outputs: list[Activations], call: Call
 ) -> dict[str, Done]:
     """Compress the modules of a block stage by stage, then write what comes out of it."""
     block, device = job.network.load(name), job.network.device
@@ -81,7 +81,7 @@ def calibrated_block(
 
 
 def _original(
-    job: Job, block: nn.Module, planned: list[Stage], before: Activations, after: Activations, call: Call
+    job: BlockJob, block: nn.Module, planned: list[Stage], before: Activations, after: Activations, call: Call
 ) -> dict[str, Activations]:
     """Run a block that is not compressed yet: what comes out of it goes to a file, and so do the inputs of each group,
     by the name of its first module; not those of experts, where the compressed block may send other tokens, nor those
@@ -117,10 +117,10 @@ def _statistics(
     every: int,
     call: Call,
     device: torch.device,
-) -> dict[str, Statistics]:
-    """Of each group's inputs, by the name of its first module; what the original has of them, for every so many-th
-    sequence, is used up."""
-    found = {group[0]: Statistics() for group in stage.groups}
+) -> dict[str, InputStatistics]:
+    """Of each group's inputs, by the name of its first module. The files of the original's inputs, one sequence in
+    `every`, are read and deleted."""
+    found = {group[0]: InputStatistics() for group in stage.groups}
     theirs = {name: originals.pop(name) for name in found if name in originals}
     values = {name: file.read(device) for name, file in theirs.items()}
     for number, hidden in enumerate(shortcuts.read(device)):
@@ -138,7 +138,7 @@ def _statistics(
 
 
 def _compressed_group(
-    job: Job, name: str, block: nn.Module, group: tuple[str, ...], statistics: Statistics
+    job: BlockJob, name: str, block: nn.Module, group: tuple[str, ...], statistics: InputStatistics
 ) -> dict[str, Done]:
     """Compress the matrices that share an input: those that one method is for together, where it is of that kind."""
     modules = {leaf: block.get_submodule(leaf) for leaf in group}
@@ -163,26 +163,30 @@ def _compressed_group(
     return done
 
 
-def _uncalibrated(job: Job, name: str, modules: Mapping[str, nn.Module]) -> dict[str, Done]:
+def _uncalibrated(job: BlockJob, name: str, modules: Mapping[str, nn.Module]) -> dict[str, Done]:
     """Compress matrices of whose inputs nothing is known."""
     done = {}
     for leaf, module in modules.items():
         full = f"{name}.{leaf}"
-        done[leaf] = _compressed(job, full, module, weight_of(module).to(_dtype(job, full)), Statistics())
+        done[leaf] = _compressed(job, full, module, weight_of(module).to(_dtype(job, full)), InputStatistics())
     return done
 
 
-def _wanted(job: Job, name: str, modules: Mapping[str, nn.Module], statistics: Statistics) -> dict[str, torch.Tensor]:
-    """The matrices [O, I] that are to be compressed, in their stored types. The drift is used up: it is as large as
-    the Hessian."""
+def _wanted(
+    job: BlockJob, name: str, modules: Mapping[str, nn.Module], statistics: InputStatistics
+) -> dict[str, torch.Tensor]:
+    """The matrices [O, I] that are to be compressed, in their stored types. The cross-covariance is used up: it is as
+    large as the Hessian."""
     weights = [weight_of(module) for module in modules.values()]
-    if statistics.drift is not None:
-        weights = calibration.corrected(weights, statistics, job.correction)
-        statistics.drift = None
+    if statistics.cross is not None:
+        weights = calibration.error_propagated(weights, statistics, job.correction)
+        statistics.cross = None
     return {leaf: weight.to(_dtype(job, f"{name}.{leaf}")) for leaf, weight in zip(modules, weights, strict=True)}
 
 
-def _joint(method: JointMethod, weights: Mapping[str, torch.Tensor], statistics: Statistics) -> dict[str, Result[Any]]:
+def _joint(
+    method: JointMethod, weights: Mapping[str, torch.Tensor], statistics: InputStatistics
+) -> dict[str, Result[Any]]:
     """Several matrices at once; nothing where the statistics do not serve."""
     if statistics.hessian is None or statistics.count < len(statistics.hessian):
         return {}
@@ -192,13 +196,15 @@ def _joint(method: JointMethod, weights: Mapping[str, torch.Tensor], statistics:
         return {}
 
 
-def _compressed(job: Job, name: str, module: nn.Module, weight: torch.Tensor, statistics: Statistics) -> Done:
+def _compressed(job: BlockJob, name: str, module: nn.Module, weight: torch.Tensor, statistics: InputStatistics) -> Done:
     """Compress one matrix and put what became of it in its place."""
     result, method = _result(job.method_of(name), weight, statistics)
     return _placed(job, name, module, statistics, result, method)
 
 
-def _placed(job: Job, name: str, module: nn.Module, statistics: Statistics, result: Result[Any], method: str) -> Done:
+def _placed(
+    job: BlockJob, name: str, module: nn.Module, statistics: InputStatistics, result: Result[Any], method: str
+) -> Done:
     """Put what became of a matrix in its place."""
     weight, dtype = weight_of(module), _dtype(job, name)
     values = result.tensor.dequantize(torch.float32)
@@ -229,7 +235,7 @@ def _sparsity(name: str, tensor: Any, values: torch.Tensor) -> dict[str, Any]:
     return {"sparsity": float((sparse == 0).float().mean()), "pattern": str(pattern)}
 
 
-def _result(method: Method, weight: torch.Tensor, statistics: Statistics) -> tuple[Result[Any], str]:
+def _result(method: Method, weight: torch.Tensor, statistics: InputStatistics) -> tuple[Result[Any], str]:
     """What a method makes of a matrix, or its fallback where the statistics do not serve; and the name of which."""
     if not method.needs_hessian:
         return method.compress(weight), method.name
@@ -249,7 +255,7 @@ def _result(method: Method, weight: torch.Tensor, statistics: Statistics) -> tup
     return replace(result, notes=(*result.notes, f"{reason}: {way}")), other.name
 
 
-def _dtype(job: Job, name: str) -> torch.dtype:
+def _dtype(job: BlockJob, name: str) -> torch.dtype:
     """The type of a module's stored weight."""
     stored = job.network.checkpoint.info(job.network.sources[f"{name}.weight"]).dtype
     return {"BF16": torch.bfloat16, "F16": torch.float16}.get(stored, torch.float32)

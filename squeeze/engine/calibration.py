@@ -17,8 +17,8 @@ from squeeze.engine.method import LARGE
 
 __all__ = [
     "Activations",
-    "Statistics",
-    "corrected",
+    "InputStatistics",
+    "error_propagated",
     "record",
     "spacing",
     "stages",
@@ -61,14 +61,14 @@ class Activations:
 
 
 @dataclass
-class Statistics:
+class InputStatistics:
     """Of the inputs x of one or more matrices. hessian: float32 [I, I], the sum of x x^T, and once `finish` was called
-    their mean; drift: likewise of (y - x) x^T, where y is the same input in the original network, over the `paired`
-    inputs of which it is known; count: inputs seen."""
+    their mean; cross: likewise the input-error cross-covariance, of (y - x) x^T, where y is the same input in the
+    original network, over the `paired` inputs of which it is known; count: inputs seen."""
 
     count: int = 0
     hessian: torch.Tensor | None = None
-    drift: torch.Tensor | None = None
+    cross: torch.Tensor | None = None
     paired: int = 0
 
     def add(self, x: torch.Tensor, original: torch.Tensor | None = None) -> None:
@@ -80,9 +80,9 @@ class Statistics:
             self.hessian[first:last, first:].addmm_(x[:, first:last].T, x[:, first:])
         self.count += len(x)
         if original is not None:
-            if self.drift is None:
-                self.drift = torch.zeros_like(self.hessian)
-            self.drift.addmm_((original.reshape(x.shape).float() - x).T, x)
+            if self.cross is None:
+                self.cross = torch.zeros_like(self.hessian)
+            self.cross.addmm_((original.reshape(x.shape).float() - x).T, x)
             self.paired += len(x)
 
     def finish(self) -> None:
@@ -91,8 +91,8 @@ class Statistics:
             for first, last in _strips(len(self.hessian)):
                 self.hessian[last:, first:last] = self.hessian[first:last, last:].T
             self.hessian.div_(self.count)
-        if self.drift is not None:
-            self.drift.div_(self.paired)
+        if self.cross is not None:
+            self.cross.div_(self.paired)
 
 
 def _strips(size: int) -> Iterator[tuple[int, int]]:
@@ -102,19 +102,19 @@ def _strips(size: int) -> Iterator[tuple[int, int]]:
 
 
 def spacing(tokens: int, widest: int) -> int:
-    """On every how many-th sequence the original has to run, too, to tell how inputs have drifted: as few tokens in all
-    as serve to fit the correction of a matrix with so many inputs."""
+    """N, where the original runs on one sequence in N: often enough to estimate the cross-covariance of a matrix with
+    `widest` inputs, and no oftener."""
     return max(1, tokens // (_PAIRED * widest))
 
 
-def corrected(
-    weights: Sequence[torch.Tensor], statistics: Statistics, share: float, damping: float = 0.01
+def error_propagated(
+    weights: Sequence[torch.Tensor], statistics: InputStatistics, strength: float, damping: float = 0.01
 ) -> list[torch.Tensor]:
-    """W + share W D (H + damping)^-1 of each W [O, I]: towards the least squares fit of the original's outputs, where D
-    is the mean of (y - x) x^T, H that of x x^T, y the original's inputs and x the compressed network's. As they are
-    where H has no factor."""
-    hessian, drift = statistics.hessian, statistics.drift
-    assert hessian is not None and drift is not None
+    """W + strength W D (H + damping)^-1 of each W [O, I], quantisation error propagation (QEP, Arai and Ichikawa 2025,
+    arXiv 2504.09629): towards the least squares fit of the original's outputs. D is the mean of (y - x) x^T, H that of
+    x x^T, y the original's inputs, x the compressed network's. Where H has no Cholesky factor, weights stay."""
+    hessian, cross = statistics.hessian, statistics.cross
+    assert hessian is not None and cross is not None
     damped = hessian.clone() if len(hessian) > LARGE else hessian.double()
     damped.diagonal().add_(damping * damped.diagonal().mean() + 1e-12)
     lower, failed = torch.linalg.cholesky_ex(damped)
@@ -123,8 +123,8 @@ def corrected(
         return list(weights)
     found = []
     for weight in weights:
-        pull = (weight @ drift).T.to(lower.dtype)
-        found.append(weight + share * torch.cholesky_solve(pull, lower).T.float())
+        pull = (weight @ cross).T.to(lower.dtype)
+        found.append(weight + strength * torch.cholesky_solve(pull, lower).T.float())
     return found
 
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from squeeze import __version__
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
-from squeeze.engine.block import Done, Job, calibrated_block, plain_block
+from squeeze.engine.block import BlockJob, Done, calibrated_block, plain_block
 from squeeze.engine.calibration import Activations, spacing
 from squeeze.engine.method import Method
 from squeeze.engine.network import Call, Network, is_linear, weight_of
@@ -29,7 +29,7 @@ from squeeze.packing import folder
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder
 
-__all__ = ["Writer", "compress", "plan"]
+__all__ = ["Compression", "Writer", "plan"]
 
 Progress = Callable[[str, int, int], None]  # what is at work, blocks done, blocks
 _LEAST_ROWS = 32  # matrices with fewer, such as gates, are left
@@ -48,7 +48,7 @@ class Writer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Whole(Job):
+class _CheckpointJob(BlockJob):
     """A job over a whole checkpoint. left: modules that are left, and why."""
 
     writer: Writer
@@ -82,63 +82,79 @@ def _reason(name: str, rows: int, ignore: Iterable[str]) -> str | None:
     return f"has only {rows} rows" if rows < _LEAST_ROWS else None
 
 
-def compress(
-    source: Path | str,
-    target: Path | str,
-    method: Method,
-    writer: Writer,
-    *,
-    tokens: torch.Tensor | None,
-    methods: Mapping[str, Method] | None = None,
-    correction: float = 0.0,
-    ignore: Iterable[str] = (),
-    settings: Mapping[str, Any] | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    device: str = "cpu",
-    checkpoint: Checkpoint | None = None,
-    progress: Progress | None = None,
-) -> Report:
-    """Compress every matrix in a checkpoint's blocks and write the folder `target`.
+@dataclass(frozen=True, kw_only=True)
+class Compression:
+    """What is done to the checkpoint `source`, and where the folder `target` is written.
 
-    tokens: calibration sequences [N, L], None where no method needs any. methods: others than `method`, by the
-    checkpoint's name of a module. correction: 0 to 1, how far a matrix is moved towards what gives the original's
-    outputs from the compressed network's inputs (QEP, Arai and Ichikawa 2025, arXiv 2504.09629). ignore: modules whose
-    names contain one of these are left. checkpoint: what to read in place of `source`, such as one that is rotated.
-    Raises SqueezeError for all that a user can mend; then nothing is written.
+    methods: others than `method`, by the checkpoint's name of a module. writer: how results are stored. tokens:
+    calibration sequences [N, L], None where no method needs any. correction: strength of error propagation, 0 to 1: how
+    far a matrix is moved towards what gives the original's outputs from the compressed network's inputs (QEP, Arai and
+    Ichikawa 2025, arXiv 2504.09629). ignore: modules whose names contain one of these are left. settings: for the
+    report. checkpoint: what is read in place of `source`, such as one that is rotated.
     """
-    started = time.perf_counter()
-    source, target, ignore = Path(source), Path(target), tuple(ignore)
-    checkpoint = checkpoint or Checkpoint.open(source)
-    folder.check_target(source, target, overwrite)
-    network = Network(checkpoint, device)
-    if tokens is not None:
-        network.check(tokens)
-    asked = dict(settings or {})
-    task: dict[str, Any] = {"version": __version__, "source": stamps(source), "settings": asked, "method": repr(method)}
-    task |= {"methods": {name: repr(value) for name, value in sorted((methods or {}).items())}, "writer": writer.name}
-    task |= {"correction": correction, "ignore": list(ignore), "tokens": digest(tokens)}
-    with work_folder(target, "compressing", task, resume) as work:
-        job = _Whole(
+
+    source: Path
+    target: Path
+    method: Method
+    writer: Writer
+    tokens: torch.Tensor | None
+    methods: Mapping[str, Method] = field(default_factory=dict)
+    correction: float = 0.0
+    ignore: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = False
+    overwrite: bool = False
+    device: str = "cpu"
+    checkpoint: Checkpoint | None = None
+    progress: Progress | None = None
+
+    def run(self) -> Report:
+        """Compress every matrix in the checkpoint's blocks. Raises SqueezeError for all that a user can mend; then
+        nothing is written."""
+        started = time.perf_counter()
+        folder.check_target(self.source, self.target, self.overwrite)
+        network = Network(self.checkpoint or Checkpoint.open(self.source), self.device)
+        if self.tokens is not None:
+            network.check(self.tokens)
+        with work_folder(self.target, "compressing", self._task(), self.resume) as work:
+            job = self._job(network, work)
+            report = Report(str(self.source), str(self.target), self.method.name, self.writer.name, dict(self.settings))
+            for layers in _blocks(job, self.tokens, self.progress or (lambda what, done, total: None)):
+                report.layers += layers
+            report.left = job.left
+            _finish(job, report, self.source, started)
+            folder.move_into_place(work / folder.CONTENT, self.target, self.overwrite)
+        return report
+
+    def _task(self) -> dict[str, Any]:
+        """All that decides what is written: a stopped run goes on where this is the same."""
+        return {
+            "version": __version__,
+            "source": stamps(self.source),
+            "settings": dict(self.settings),
+            "method": repr(self.method),
+            "methods": {name: repr(value) for name, value in sorted(self.methods.items())},
+            "writer": self.writer.name,
+            "correction": self.correction,
+            "ignore": list(self.ignore),
+            "tokens": digest(self.tokens),
+        }
+
+    def _job(self, network: Network, work: Path) -> "_CheckpointJob":
+        tokens = self.tokens
+        return _CheckpointJob(
             network=network,
-            method=method,
-            methods=methods or {},
-            writer=writer,
+            method=self.method,
+            methods=self.methods,
+            writer=self.writer,
             work=work,
-            correction=correction,
-            every=1 if tokens is None else spacing(tokens.numel(), _widest(network, ignore)),
-            ignore=ignore,
+            correction=self.correction,
+            every=1 if tokens is None else spacing(tokens.numel(), _widest(network, self.ignore)),
+            ignore=self.ignore,
         )
-        report = Report(str(source), str(target), method.name, writer.name, asked)
-        for layers in _blocks(job, tokens, progress or (lambda what, done, total: None)):
-            report.layers += layers
-        report.left = job.left
-        _finish(job, report, source, started)
-        folder.move_into_place(work / folder.CONTENT, target, overwrite)
-    return report
 
 
-def _blocks(job: _Whole, tokens: torch.Tensor | None, progress: Progress) -> Iterator[list[Layer]]:
+def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress) -> Iterator[list[Layer]]:
     """Compress each block that is not done yet."""
     network, parts = job.network, Parts(job.work)
     calls: list[Call] = []
@@ -176,17 +192,17 @@ def _widest(network: Network, ignore: Iterable[str]) -> int:
     return max((weight_of(network.module(name)).shape[1] for name in names), default=1)
 
 
-def _streams(job: _Whole) -> tuple[str, ...]:
+def _streams(job: _CheckpointJob) -> tuple[str, ...]:
     return ("compressed", "original") if job.correction else ("compressed",)
 
 
-def _activations(job: _Whole, stream: str, number: int, tokens: torch.Tensor, network: Network) -> Activations:
+def _activations(job: _CheckpointJob, stream: str, number: int, tokens: torch.Tensor, network: Network) -> Activations:
     width = network.model.config.get_text_config().hidden_size
     count = len(range(0, len(tokens), job.every if stream == "original" else 1))
     return Activations(job.work / f"{stream}.{number}.hidden", count, tokens.shape[1], width)
 
 
-def _store(job: _Whole, parts: Parts, name: str, done: Mapping[str, Done]) -> list[Layer]:
+def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Done]) -> list[Layer]:
     """Write a block's tensors and what the report says of it."""
     network = job.network
     tensors: dict[str, torch.Tensor] = {}
@@ -217,7 +233,7 @@ def _read_layers(work: Path, name: str) -> list[Layer]:
     return [Layer.from_json(one) for one in json.loads((work / f"{name}.json").read_text())]
 
 
-def _finish(job: _Whole, report: Report, source: Path, started: float) -> None:
+def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -> None:
     """Join the blocks with what surrounds them, and write the files beside them."""
     network, parts = job.network, Parts(job.work)
     done = {

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.engine.calibration import Statistics
+from squeeze.engine.calibration import InputStatistics
 from squeeze.engine.network import find_blocks, weight_of
 from squeeze.errors import ModelError, SqueezeError
 from squeeze.factor.lowrank import WhitenedSVD
@@ -145,17 +145,17 @@ def _statistics(patch: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     ])  # fmt: skip
 
 
-def input_statistics(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, Statistics]:
+def input_statistics(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, InputStatistics]:
     """The mean of x x^T, float32 [I, I], for each linear module over the inputs x that reach it when tokens [N, L] run,
     and their number; none for a module that none reaches. Modules called with the same tensor share theirs."""
-    found: dict[str, Statistics] = {}
-    last: tuple[torch.Tensor | None, Statistics] = None, Statistics()
+    found: dict[str, InputStatistics] = {}
+    last: tuple[torch.Tensor | None, InputStatistics] = None, InputStatistics()
 
     def hook(name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
         def observe(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
             nonlocal last
             if args[0] is not last[0]:
-                last = args[0], found.setdefault(name, Statistics())
+                last = args[0], found.setdefault(name, InputStatistics())
                 last[1].add(args[0])
             found[name] = last[1]
 

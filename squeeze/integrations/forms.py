@@ -1,11 +1,24 @@
 """Every form of stored weights, by the `quant_method` of its folders."""
 
-from squeeze.checkpoint.stored import StoredForm
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.stored import Stored, StoredForm
+from squeeze.errors import FormatError
 from squeeze.factor.stored import FactorizedForm
 from squeeze.prune.stored import SparseForm
 from squeeze.quant.stored import QuantizedForm
 
-__all__ = ["FORMS"]
+__all__ = ["FORMS", "open_stored"]
 
-# A folder is offered to them in this order: the last one takes every quantization_config that there is.
 FORMS: dict[str, StoredForm] = {form.method: form for form in (FactorizedForm(), SparseForm(), QuantizedForm())}
+
+
+def open_stored(checkpoint: Checkpoint) -> Stored:
+    """The weights of a folder that are not dense: in the form that its config.json names, or, of other tools' folders,
+    in the first form that knows them. Raises FormatError where none does."""
+    described = checkpoint.config.get("quantization_config")
+    named = FORMS.get(str(described.get("quant_method"))) if isinstance(described, dict) else None
+    for form in (named,) if named else FORMS.values():
+        stored = form.open(checkpoint)
+        if stored is not None and stored.modules:
+            return stored
+    raise FormatError(f"{checkpoint.folder}: its weights are dense, or stored in a form that squeeze does not know")

@@ -8,7 +8,8 @@ from torch import nn
 
 from squeeze.checkpoint.pretrained import first_line, quiet
 from squeeze.errors import FormatError, ModelError
-from squeeze.packing.folder import MANIFEST
+from squeeze.integrations.forms import FORMS
+from squeeze.packing.folder import MANIFEST, METHOD
 from squeeze.system.json_object import read_object
 
 __all__ = ["load_model"]
@@ -25,8 +26,9 @@ def load_model(folder: Path | str, dtype: torch.dtype | None = None, device: str
     # transformers takes seconds to import: only once a model is loaded
     from transformers import AutoModelForCausalLM
 
-    from squeeze.integrations import quantised, transformers  # noqa: F401  the latter registers our formats
+    from squeeze.integrations import loading, quantised, transformers  # noqa: F401  the last registers packed folders
 
+    loading.register()
     kind = dtype or (torch.float32 if device == "cpu" else None)
     try:
         if method == "gptq" or (method == "compressed-tensors" and find_spec("compressed_tensors") is None):
@@ -50,6 +52,6 @@ def _method_of(folder: Path) -> str | None:
         method = read_object(folder / "config.json")["quantization_config"]["quant_method"]
     except (OSError, FormatError, LookupError, TypeError):
         return None  # transformers says what is wrong with it
-    if (folder / MANIFEST).is_file() and not str(method).startswith("squeeze"):
+    if (folder / MANIFEST).is_file() and method not in (*FORMS, METHOD):
         raise ModelError(f"{folder}: is packed, and quantised as {method}: use `squeeze unpack` first")
     return str(method)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers.core_model_loading import ConversionOps
 from transformers.pytorch_utils import Conv1D
-from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING, register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -23,6 +23,7 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.checkpoint.stored import Leaves, StoredForm
 from squeeze.errors import FormatError
+from squeeze.integrations.forms import FORMS
 from squeeze.integrations.packed import Payloads, is_packed
 from squeeze.packing.container import Record
 from squeeze.packing.load import torch_dtype
@@ -151,10 +152,12 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         return False
 
 
-def register(form: StoredForm) -> None:
-    """Let transformers load folders of a form."""
-    config = type("StoredConfig", (Description,), {"method": form.method})
-    names = {"weight": ["weight", *form.leaves]}
-    loader = type("StoredLoader", (Loader,), {"form": form, "serialized_names": names})
-    register_quantization_config(form.method)(config)
-    register_quantizer(form.method)(loader)
+def register() -> None:
+    """Let transformers load folders of every form in FORMS; those that it knows already are left."""
+    for form in FORMS.values():
+        if form.method not in AUTO_QUANTIZER_MAPPING:
+            config = type("StoredConfig", (Description,), {"method": form.method})
+            names = {"weight": ["weight", *form.leaves]}
+            loader = type("StoredLoader", (Loader,), {"form": form, "serialized_names": names})
+            register_quantization_config(form.method)(config)
+            register_quantizer(form.method)(loader)

@@ -24,7 +24,6 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.integrations import loading
-from squeeze.integrations.forms import FORMS
 from squeeze.integrations.packed import LARGE_SHARE, CodedEmbedding, CodedLinear, Payloads, memory_of
 from squeeze.packing.folder import METHOD
 
@@ -36,8 +35,7 @@ __all__ = [
     "memory_of",
 ]
 
-for _form in FORMS.values():
-    loading.register(_form)
+loading.register()
 
 
 @register_quantization_config(METHOD)

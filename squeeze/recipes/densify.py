@@ -11,10 +11,8 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.checkpoint.pretrained import load_config
-from squeeze.checkpoint.stored import Stored
 from squeeze.engine.report import NAME as REPORT
-from squeeze.errors import FormatError
-from squeeze.integrations.forms import FORMS
+from squeeze.integrations.forms import open_stored
 from squeeze.packing import folder
 from squeeze.system.stamps import stamps
 from squeeze.system.work import work_folder
@@ -31,7 +29,7 @@ def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> 
     """
     source, target = Path(source), Path(target)
     checkpoint = Checkpoint.open(source)
-    stored = _stored(checkpoint)
+    stored = open_stored(checkpoint)
     config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
     folder.check_target(source, target, overwrite)
     transposed = _transposed(source)
@@ -53,15 +51,6 @@ def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> 
         (made / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         folder.move_into_place(made, target, overwrite)
     return size
-
-
-def _stored(checkpoint: Checkpoint) -> Stored:
-    """Raises FormatError where no reader knows a weight in the checkpoint."""
-    for form in FORMS.values():
-        stored = form.open(checkpoint)
-        if stored is not None and stored.modules:
-            return stored
-    raise FormatError(f"{checkpoint.folder}: its weights are dense, or stored in a form that squeeze does not know")
 
 
 def _transposed(source: Path) -> Callable[[str], bool]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, saved
 from squeeze.engine.method import Method
-from squeeze.engine.pipeline import Progress, Writer, compress
+from squeeze.engine.pipeline import Compression, Progress, Writer
 from squeeze.engine.report import NAME as REPORT
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
@@ -97,14 +97,14 @@ class Run:
         methods: Mapping[str, Method] | None = None,
         corrects: bool = True,
     ) -> Report:
-        """pipeline.compress, whose other arguments they are. corrects: whether anything is corrected, with tokens."""
-        return compress(
-            self.source,
-            self.out,
-            method,
-            writer,
+        """Run pipeline.Compression, whose fields these are. corrects: whether errors are propagated, with tokens."""
+        return Compression(
+            source=self.source,
+            target=self.out,
+            method=method,
+            writer=writer,
             tokens=tokens,
-            methods=methods,
+            methods=methods or {},
             correction=self.correction if tokens is not None and corrects else 0.0,
             ignore=self.ignore,
             settings=settings,
@@ -113,7 +113,7 @@ class Run:
             device=self.device,
             checkpoint=checkpoint,
             progress=self.progress,
-        )
+        ).run()
 
     def waiting(self, method: str, settings: Mapping[str, Any]) -> Report | None:
         """With `resume`, the report of an `out` that is written and was to be trained when the run was stopped, as

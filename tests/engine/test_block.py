@@ -40,15 +40,15 @@ def test_inputs_are_paired_with_the_original_ones_of_the_same_sequence(tmp_path)
         torch.testing.assert_close(torch.stack(list(after.read(network.device))), wanted)
         both = Stage((("first",), ("second",)))
         found = blocks._statistics(block, both, shortcuts, theirs, 1, call, network.device)
-    torch.testing.assert_close(found["first"].drift, torch.zeros(4, 4))
-    assert found["second"].drift is None and 0 < found["second"].count < found["first"].count
+    torch.testing.assert_close(found["first"].cross, torch.zeros(4, 4))
+    assert found["second"].cross is None and 0 < found["second"].count < found["first"].count
 
     pairs = {"second": Activations(tmp_path / "pairs", 3, *SEQUENCES.shape[1:])}
     pairs["second"].write(3 * SEQUENCES[::2])
     with torch.inference_mode():
         found = blocks._statistics(block, planned[1], shortcuts, pairs, 2, call, network.device)
     ran = torch.cat([hidden for hidden in SEQUENCES[::2] if hidden[0, 0] > 0])
-    torch.testing.assert_close(found["second"].drift, 2 * ran.T @ ran / len(ran))  # of y = 3 h beside x = 2 h
+    torch.testing.assert_close(found["second"].cross, 2 * ran.T @ ran / len(ran))  # of y = 3 h beside x = 2 h
     assert found["second"].paired == len(ran) < found["second"].count
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from squeeze.checkpoint.architectures import architecture_of, head_size
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.engine.calibration import Statistics
+from squeeze.engine.calibration import InputStatistics
 from squeeze.engine.network import Network
 from squeeze.errors import SqueezeError
 from squeeze.factor import modular
@@ -70,7 +70,7 @@ def modegpt(
     share = (keep * sum(values.values()) - _outside(edits, values, mlps)) / max(inside, 1)
     for mlp in mlps:
         parts = {leaf: weight(model, f"{mlp}.{leaf}_proj") for leaf in _MLP}
-        pruned, note = channels(parts, seen.get(f"{mlp}{_DOWN}", Statistics()), share)
+        pruned, note = channels(parts, seen.get(f"{mlp}{_DOWN}", InputStatistics()), share)
         edits.put(mlp, {f"{leaf}_proj.weight": matrix for leaf, matrix in pruned.items()}, note)
     return edits
 
@@ -91,7 +91,7 @@ def _tensors(model: nn.Module, block: str) -> Weights:
     return {f"self_attn.{name}": tensor for name, tensor in state.items()}
 
 
-def attention(tensors: Weights, seen: Statistics, size: int, keep: float, scores: bool = True) -> Weights:
+def attention(tensors: Weights, seen: InputStatistics, size: int, keep: float, scores: bool = True) -> Weights:
     """Tensors of a block with a share `keep`, rounded down, of each head's rotary pairs and values, and 0 elsewhere.
     seen: of the inputs of queries, keys and values, which have heads of `size`. scores: whether rotary pairs go, which
     they cannot where heads are normalised."""
@@ -120,7 +120,7 @@ def _fewer_pairs(
     return modular.without_pairs(q, k, units, size)
 
 
-def channels(matrices: Mapping[str, torch.Tensor], seen: Statistics, share: float) -> tuple[Weights, str | None]:
+def channels(matrices: Mapping[str, torch.Tensor], seen: InputStatistics, share: float) -> tuple[Weights, str | None]:
     """gate, up and down of an MLP in at most a share of their bits, masks and all; and a note where the statistics are
     too few: then channels stay that are large in all three, and none makes up for others."""
     down = matrices["down"]

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 import squeeze
-from squeeze.engine.calibration import Statistics
+from squeeze.engine.calibration import InputStatistics
 from squeeze.errors import ModelError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.plan import modegpt
@@ -68,7 +68,7 @@ def test_pairs_of_which_a_part_is_ignored_stay_whole(tmp_path, folders):
 def test_scores_choose_what_matters():
     generator = torch.Generator().manual_seed(3)
     x = torch.randn((300, 16), generator=generator) * torch.logspace(0, -1, 16)
-    seen = Statistics()
+    seen = InputStatistics()
     seen.add(x)
     seen.finish()
     tensors = {
@@ -97,7 +97,7 @@ def test_scores_choose_what_matters():
 def test_experts_without_statistics_keep_their_largest_channels():
     matrices = {name: torch.ones(shape) for name, shape in {"gate": (40, 8), "up": (40, 8), "down": (8, 40)}.items()}
     matrices["up"][3] = 0.1
-    found, note = modegpt.channels(matrices, Statistics(count=7), 1 - 1 / 40)
+    found, note = modegpt.channels(matrices, InputStatistics(count=7), 1 - 1 / 40)
     assert note == "only 7 calibration tokens reached its 40 channels: the largest are kept"
     assert (found["gate"][3] == 0).all() and (found["down"][:, 3] == 0).all()
 
