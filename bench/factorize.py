@@ -22,8 +22,8 @@ import squeeze
 from squeeze.engine.calibration import calibration_tokens
 from squeeze.engine.report import NAME, Report
 from squeeze.factor.lowrank import WhitenedSVD
+from squeeze.factor.methods import METHODS
 from squeeze.quant.gptq import GPTQ
-from squeeze.recipes.factorize import METHODS
 from squeeze.recipes.train.heal import heal
 
 KEEPS = (0.9, 0.8)

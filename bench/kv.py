@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from squeeze.commands.kv import _HEAD, _ROW
+from squeeze.commands.kv_eval import _HEAD, _ROW
 from squeeze.kv import FullPrecision, QuantizedKVCache
 from squeeze.recipes import evaluate
 from squeeze.recipes.kv_eval import Row, rows

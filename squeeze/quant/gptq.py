@@ -11,6 +11,7 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.method import HessianError, Result
+from squeeze.options import option
 from squeeze.quant import refine
 from squeeze.quant.grid import Params
 from squeeze.quant.method import GridMethod
@@ -35,14 +36,14 @@ class GPTQ(GridMethod):
     name: ClassVar[str] = "gptq"
     needs_hessian: ClassVar[bool] = True
 
-    damping: float = 0.01
-    block_size: int = 128
-    act_order: bool = True
-    dynamic: bool = False
-    weighted: bool = True
-    refine: int = 1
-    outliers: int = 0
-    exact: bool = False
+    damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
+    block_size: int = option(128, "Columns whose errors are spread to those behind at once.", least=1)
+    act_order: bool = option(True, "Take the largest inputs first.")
+    dynamic: bool = option(False, "Choose a group's scale when it is reached.")
+    weighted: bool = option(True, "Weigh errors with the Hessian's diagonal when a range is searched.")
+    refine: int = option(1, "Rounds of refitting scales and re-rounding columns.", least=0)
+    outliers: int = option(0, "Inputs kept as they are, those that are largest.", least=0)
+    exact: bool = option(False, "Compute in float64.")
 
     @classmethod
     def textbook(cls, **options: object) -> "GPTQ":
