@@ -21,8 +21,8 @@ from rows import Bench, Row, bytes_of, column, parser
 import squeeze
 from squeeze.engine.report import NAME, Report
 from squeeze.factor.lowrank import WhitenedSVD
+from squeeze.factor.methods import METHODS
 from squeeze.quant.gptq import GPTQ
-from squeeze.recipes.factorize import METHODS
 from squeeze.recipes.tokens import calibration_tokens
 from squeeze.recipes.train.heal import heal
 

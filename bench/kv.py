@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from squeeze.checkpoint.text import read_tokens
-from squeeze.commands.kv import _HEAD, _ROW
+from squeeze.commands.kv_eval import _HEAD, _ROW
 from squeeze.integrations.load_model import load_model
 from squeeze.kv import FullPrecision, QuantizedKVCache
 from squeeze.recipes.kv_eval import Row, rows

@@ -1,108 +1,49 @@
 """squeeze: compression with predictive models, for files and for model checkpoints.
 
-Names are loaded on first use, so that `import squeeze` costs nothing.
+Names are loaded on first use, so that `import squeeze` costs nothing; __init__.pyi tells type checkers of them.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from squeeze.codecs.stream.compressor import compress, compress_stream, decompress, decompress_stream
-    from squeeze.codecs.stream.prior import Prior
-    from squeeze.codecs.stream.reader import open
-    from squeeze.codecs.stream.training import train
-    from squeeze.errors import (
-        DamagedError,
-        FormatError,
-        LevelError,
-        ModelError,
-        PolicyError,
-        PriorError,
-        QualityError,
-        SqueezeError,
-        TruncatedError,
-        VerifyError,
-    )
-    from squeeze.kv import QuantizedKVCache
-    from squeeze.packing.load import load
-    from squeeze.packing.pack import pack
-    from squeeze.packing.unpack import unpack, verify
-    from squeeze.prune.sparsegpt import SparseGPT
-    from squeeze.quant.gptq import GPTQ
-    from squeeze.quant.rtn import RTN
-    from squeeze.recipes.densify import densify
-    from squeeze.recipes.factorize import factorize
-    from squeeze.recipes.prune import prune
-    from squeeze.recipes.quantize import quantize
+from squeeze.version import __version__ as __version__
 
-__version__ = "0.1.0"
-
-_HOMES = {
-    "compress": "squeeze.codecs.stream.compressor",
-    "decompress": "squeeze.codecs.stream.compressor",
-    "compress_stream": "squeeze.codecs.stream.compressor",
-    "decompress_stream": "squeeze.codecs.stream.compressor",
-    "open": "squeeze.codecs.stream.reader",
-    "load": "squeeze.packing.load",
-    "pack": "squeeze.packing.pack",
-    "unpack": "squeeze.packing.unpack",
-    "verify": "squeeze.packing.unpack",
-    "quantize": "squeeze.recipes.quantize",
-    "prune": "squeeze.recipes.prune",
-    "SparseGPT": "squeeze.prune.sparsegpt",
-    "factorize": "squeeze.recipes.factorize",
-    "densify": "squeeze.recipes.densify",
-    "GPTQ": "squeeze.quant.gptq",
-    "RTN": "squeeze.quant.rtn",
-    "SqueezeError": "squeeze.errors",
-    "FormatError": "squeeze.errors",
+HOMES = {
     "DamagedError": "squeeze.errors",
-    "TruncatedError": "squeeze.errors",
+    "FormatError": "squeeze.errors",
+    "GPTQ": "squeeze.quant.gptq",
     "LevelError": "squeeze.errors",
     "ModelError": "squeeze.errors",
+    "OptionError": "squeeze.errors",
     "PolicyError": "squeeze.errors",
-    "PriorError": "squeeze.errors",
     "Prior": "squeeze.codecs.stream.prior",
-    "train": "squeeze.codecs.stream.training",
-    "QuantizedKVCache": "squeeze.kv",
-    "VerifyError": "squeeze.errors",
+    "PriorError": "squeeze.errors",
     "QualityError": "squeeze.errors",
+    "QuantizedKVCache": "squeeze.kv",
+    "RTN": "squeeze.quant.rtn",
+    "SparseGPT": "squeeze.prune.sparsegpt",
+    "SqueezeError": "squeeze.errors",
+    "TruncatedError": "squeeze.errors",
+    "VerifyError": "squeeze.errors",
+    "compress": "squeeze.codecs.stream.compressor",
+    "compress_stream": "squeeze.codecs.stream.compressor",
+    "decompress": "squeeze.codecs.stream.compressor",
+    "decompress_stream": "squeeze.codecs.stream.compressor",
+    "densify": "squeeze.recipes.densify",
+    "factorize": "squeeze.recipes.factorize",
+    "load": "squeeze.packing.load",
+    "open": "squeeze.codecs.stream.reader",
+    "pack": "squeeze.packing.pack",
+    "prune": "squeeze.recipes.prune",
+    "quantize": "squeeze.recipes.quantize",
+    "train": "squeeze.codecs.stream.training",
+    "unpack": "squeeze.packing.unpack",
+    "verify": "squeeze.packing.unpack",
 }
 
-__all__ = [
-    "GPTQ",
-    "RTN",
-    "DamagedError",
-    "FormatError",
-    "LevelError",
-    "ModelError",
-    "PolicyError",
-    "Prior",
-    "PriorError",
-    "QualityError",
-    "QuantizedKVCache",
-    "SparseGPT",
-    "SqueezeError",
-    "TruncatedError",
-    "VerifyError",
-    "compress",
-    "compress_stream",
-    "decompress",
-    "decompress_stream",
-    "densify",
-    "factorize",
-    "load",
-    "open",
-    "pack",
-    "prune",
-    "quantize",
-    "train",
-    "unpack",
-    "verify",
-]
+__all__ = list(HOMES)
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in HOMES:
+        return getattr(import_module(HOMES[name]), name)
     raise AttributeError(f"module 'squeeze' has no attribute {name!r}")

@@ -21,6 +21,10 @@ class LevelError(SqueezeError, ValueError):
     """The compression level does not exist, or not yet."""
 
 
+class OptionError(SqueezeError, ValueError):
+    """An option is not one that there is, not of its type, or out of its bounds."""
+
+
 class VerifyError(SqueezeError):
     """What was written did not decode to the input; nothing was replaced."""
 

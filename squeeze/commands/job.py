@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from squeeze.commands.progress import Tick, bar, is_shown
 from squeeze.errors import SqueezeError
 from squeeze.system import cores, files
 
 if TYPE_CHECKING:
     from squeeze.codecs.stream.compressor import Totals
 
-Tick = Callable[[int], None]
 MISHAPS = (SqueezeError, OSError, MemoryError)
 
 
@@ -46,7 +46,7 @@ class Job:
     """The options that the commands on files share, and whether a file has failed."""
 
     files: tuple[str, ...]
-    threads: int | None  # None: what suits the level
+    threads: int  # 0: one a core
     quiet: bool
     verbose: bool
     as_json: bool
@@ -59,8 +59,7 @@ class Job:
     failed: bool = False
 
     def __post_init__(self) -> None:
-        if self.threads == 0:
-            self.threads = cores.available()
+        self.threads = self.threads or cores.available()
         self.files = self.files or ("-",)
         if self.output and (self.recursive or len(self.files) > 1):
             raise click.UsageError("-o takes one file")
@@ -112,6 +111,13 @@ class Job:
                         found.append(path)
         return found
 
+    def progress(
+        self, name: str, total: Callable[[], int | None] = lambda: None, passes: int = 1
+    ) -> AbstractContextManager[Tick]:
+        """As progress.bar; the total is asked for only if it is shown."""
+        known = total() if is_shown(self.quiet, self.as_json) else None
+        return bar(name, known, passes=passes, quiet=self.quiet, as_json=self.as_json)
+
     def finish(self) -> None:
         if self.failed:
             raise click.exceptions.Exit(1)
@@ -142,7 +148,7 @@ def transform(
     with (
         reading as source,
         writing as sink,
-        progress(job, str(path or "-"), None if _hidden(job) else total(source), passes) as tick,
+        job.progress(str(path or "-"), lambda: total(source), passes) as tick,
     ):
         totals = action(source, sink, tick)
         sink.flush()
@@ -168,23 +174,15 @@ def _summarize(job: Job, record: dict[str, object], totals: "Totals", seconds: f
         job.say(f"{record['file']}: {before} -> {after} bytes{percent}, {seconds:.1f} s")
 
 
-def _hidden(job: Job) -> bool:
-    return job.quiet or not sys.stderr.isatty()
+def is_compressed(path: Path) -> bool:
+    """By its name."""
+    return path.suffix == files.SUFFIX
 
 
-@contextmanager
-def progress(job: Job, name: str, total: int | None, passes: int = 1) -> Iterator[Tick]:
-    """A bar on the terminal, if there is one. The function it gives also stops threads after Ctrl-C."""
-
-    def tick(count: int) -> None:
-        if files.interrupted.is_set():
-            raise KeyboardInterrupt
-        bar.update(count / passes)
-
-    from tqdm import tqdm
-
-    with tqdm(total=total, desc=name, unit="B", unit_scale=True, leave=False, disable=_hidden(job)) as bar:
-        yield tick
+def refuse_terminal(job: Job) -> None:
+    """Raises SqueezeError where compressed data would be typed in."""
+    if "-" in job.files and sys.stdin.isatty():
+        raise SqueezeError("compressed data is not read from a terminal; name a file or redirect one")
 
 
 def size_of(source: BinaryIO) -> int | None:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the kinds of value they take."""
+"""Options that several commands share, each declared once, and the kinds of value they take."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,11 @@ from typing import Any
 
 import click
 
+from squeeze.errors import OptionError
+from squeeze.options.option import size_of
+
 Command = Callable[..., None]
+PATH = click.Path(path_type=Path)
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -17,12 +21,10 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        digits, shift = value, 0
-        if value[-1:].upper() in ("K", "M", "G"):
-            digits, shift = value[:-1], 10 * (1 + "KMG".index(value[-1].upper()))
-        if not (digits.isascii() and digits.isdigit()):
-            self.fail(f"{value!r} is not a size such as 65536, 64K or 4M", param, ctx)
-        return int(digits) << shift
+        try:
+            return size_of(value)
+        except OptionError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Range(click.ParamType):  # type: ignore[type-arg]
@@ -41,6 +43,17 @@ class Range(click.ParamType):  # type: ignore[type-arg]
         if end is not None and end < start:
             self.fail(f"{value!r} ends before it starts", param, ctx)
         return start, end
+
+
+def several(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """All of them, as one decorator; `--help` lists them in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def levels(command: Command) -> Command:
@@ -64,47 +77,89 @@ def _note_level(ctx: click.Context, param: click.Parameter, value: int | None) -
         ctx.params.setdefault("levels", []).append(int(value))
 
 
-def several(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """All of them, as one decorator; `--help` lists them in this order."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-reading = several(
-    click.argument("files", nargs=-1, metavar="[FILE]..."),
-    click.option("-r", "--recursive", is_flag=True, help="Take every file in the folders named."),
-    click.option(
-        "-T",
-        "--threads",
-        metavar="N",
-        type=click.IntRange(0),
-        help="Threads; 0 for one a core, which -7 to -9 take anyway; otherwise 1.",
-    ),
-    click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors."),
-    click.option("-v", "--verbose", is_flag=True, help="Say what became of each file."),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object a file."),
+quiet = click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+verbose = click.option("-v", "--verbose", is_flag=True, help="Say what became of each file.")
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object for each result, and progress on standard error."
 )
-
-model = click.option(
-    "--model", type=click.Path(path_type=Path), help="Language model of -7 to -9: a .gguf file, a folder, or smollm2."
+threads = click.option(
+    "-T",
+    "--threads",
+    metavar="N",
+    type=click.IntRange(0),
+    default=0,
+    help="Threads; 0, the default, for one a core.",
 )
-
-prior = click.option(
-    "--prior",
-    type=click.Path(path_type=Path),
+device = click.option("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, ...")
+resume = click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
+model = click.option("--model", type=PATH, help="Language model of -7 to -9: a .gguf file, a folder, or smollm2.")
+_DICTIONARY = ("-D", "--dictionary", "--prior")
+dictionary = click.option(
+    *_DICTIONARY,
+    "prior",
+    type=PATH,
+    metavar="FILE",
     help="What `squeeze train` learned from files like these; needed again to decompress.",
 )
 
+
+def force(what: str = "OUT") -> Callable[[Command], Command]:
+    return click.option("-f", "--force", is_flag=True, help=f"Overwrite {what}.")
+
+
+def output(what: str = "this file", required: bool = False) -> Callable[[Command], Command]:
+    """Where the result goes; what is trained may be named with the options that read it, too."""
+    names = ("-o", "--output", *(_DICTIONARY if required else ()), "output")
+    return click.option(*names, type=PATH, required=required, metavar="FILE", help=f"Write to {what}.")
+
+
+saying = several(quiet, as_json)
+computing = several(device, threads)
+reading = several(
+    click.argument("files", nargs=-1, metavar="[FILE]..."),
+    click.option("-r", "--recursive", is_flag=True, help="Take every file in the folders named."),
+    threads,
+    quiet,
+    verbose,
+    as_json,
+)
 writing = several(
-    click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file."),
+    output(),
     click.option("-c", "--stdout", is_flag=True, help="Write to standard output."),
     click.option("-k", "--keep", "rm", flag_value=False, type=bool, default=False, help="Keep the source (default)."),
     click.option("--rm", "rm", flag_value=True, type=bool, help="Delete the source once its result is written."),
-    click.option("-f", "--force", is_flag=True, help="Overwrite files, and take links and special files."),
+    force("files, and take links and special files"),
     reading,
+)
+converting = several(
+    click.argument("source", metavar="IN", type=PATH), click.argument("target", metavar="OUT", type=PATH), force()
+)
+coding = several(threads, quiet, as_json)
+measuring = several(
+    click.option("--text", metavar="FILE", type=PATH, help="Measure the quality on this text, before and after."),
+    click.option(
+        "--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only."
+    ),
+)
+caching = several(
+    click.option(
+        "--kv-budget",
+        metavar="SHARE",
+        type=click.FloatRange(0, 1, min_open=True),
+        help="Share of 16 bits a value; the calibration spreads it over heads.",
+    ),
+    click.option("--calibrate", metavar="FILE", type=PATH, help="A text to calibrate on."),
+    computing,
+    saying,
+)
+compressing = several(
+    measuring,
+    click.option(
+        "--max-ppl-increase", metavar="PERCENT", type=float, help="Exit with 3 where perplexity rises by more."
+    ),
+    click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above."),
+    resume,
+    converting,
+    computing,
+    saying,
 )

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze import __version__
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.engine.block import BlockJob, Done, calibrated_block, plain_block
 from squeeze.engine.calibration import Activations, spacing
@@ -28,6 +27,7 @@ from squeeze.engine.report import Layer, Report
 from squeeze.packing import folder
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder
+from squeeze.version import __version__
 
 __all__ = ["Compression", "Writer", "plan"]
 

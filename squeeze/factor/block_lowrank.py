@@ -13,10 +13,11 @@ from typing import ClassVar, Self
 import torch
 
 from squeeze.engine.method import Result
-from squeeze.errors import SqueezeError
 from squeeze.factor.form import Form
 from squeeze.factor.lowrank import WhitenedSVD, root
 from squeeze.factor.networks import Blast, MonarchMatrix
+from squeeze.factor.share import Share
+from squeeze.options import option
 
 __all__ = ["BLAST", "Monarch"]
 
@@ -24,20 +25,13 @@ _DAMPING = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Blocks(ABC):
-    """keep: stored values as a share of the matrix's. blocks: along each side, or the nearest divisor of both."""
+class _Blocks(Share, ABC):
+    """blocks: along each side, or the nearest divisor of both."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool] = True
 
-    keep: float = 0.9
-    blocks: int = 4
-
-    def __post_init__(self) -> None:
-        if not 0 < self.keep <= 1:
-            raise SqueezeError(f"a share of {self.keep:g} to keep: it lies above 0 and is at most 1")
-        if self.blocks < 1:
-            raise SqueezeError(f"{self.blocks} blocks: there is at least 1")
+    blocks: int = option(4, "Blocks along each side.", least=1)
 
     @abstractmethod
     def fit(self, weight: torch.Tensor, hessian: torch.Tensor, blocks: int) -> Form:
@@ -98,8 +92,8 @@ class BLAST(_Blocks):
 
     name: ClassVar[str] = "blast"
 
-    blocks: int = 2
-    rounds: int = 3
+    blocks: int = option(2, "Blocks along each side.", least=1)
+    rounds: int = option(3, "Rounds of alternating least squares.", least=0)
 
     def fit(self, weight: torch.Tensor, hessian: torch.Tensor, blocks: int) -> Form:
         """As _Blocks.fit."""

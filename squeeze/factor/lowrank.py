@@ -15,10 +15,11 @@ from typing import ClassVar, Self
 import torch
 
 from squeeze.engine.method import HessianError, Result
-from squeeze.errors import SqueezeError
 from squeeze.factor.form import Form, packed_mask
 from squeeze.factor.matrices import LowRank, Pivoted, Whole
 from squeeze.factor.pivots import pivoted
+from squeeze.factor.share import Share
+from squeeze.options import option
 
 __all__ = ["ASVD", "SVD", "Keep", "Truncation", "WhitenedSVD", "rank_for", "root"]
 
@@ -58,26 +59,19 @@ def rank_for(outputs: int, inputs: int, keep: float, pivoted: bool = True) -> in
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truncation:
-    """keep: stored values as a share of the matrix's; rank: or the rank itself. pivoted: store the factors without
+class Truncation(Share):
+    """rank: in place of a share to keep. pivoted: store the factors without
     their gauge freedom (factor/matrices.py); else as two factors. damping: share of the mean diagonal that is added to
     moments. outputs: float32 [O, O], moments of gradients with respect to outputs, None to weigh all outputs alike."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool] = True
 
-    keep: float = 0.9
-    rank: int | None = None
-    pivoted: bool = True
-    damping: float = 1e-4
-    output_damping: float = 0.1
+    rank: int | None = option(None, "Or the rank itself.", least=1)
+    pivoted: bool = option(True, "Store the factors without their gauge freedom (PIFA).")
+    damping: float = option(1e-4, "Share of the mean diagonal added to moments of inputs.", least=0)
+    output_damping: float = option(0.1, "Share of the mean diagonal added to moments of outputs.", least=0)
     outputs: torch.Tensor | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.keep <= 1:
-            raise SqueezeError(f"a share of {self.keep:g} to keep: it lies above 0 and is at most 1")
-        if self.rank is not None and self.rank < 1:
-            raise SqueezeError(f"a rank of {self.rank}: it is at least 1")
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
         """As Method.compress."""
@@ -146,7 +140,7 @@ class ASVD(Truncation):
 
     name: ClassVar[str] = "asvd"
 
-    alpha: float = 0.5
+    alpha: float = option(0.5, "Power of the inputs' root mean square.", least=0)
 
     def _inputs(
         self, weight: torch.Tensor, hessian: torch.Tensor | None

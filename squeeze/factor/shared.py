@@ -16,25 +16,23 @@ from squeeze.factor.form import Form, packed_mask
 from squeeze.factor.lowrank import SVD, WhitenedSVD, rank_for
 from squeeze.factor.matrices import Shared
 from squeeze.factor.pivots import fitted, maxvol
+from squeeze.factor.share import Share
+from squeeze.options import option
 
 __all__ = ["SharedSVD"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedSVD:
-    """keep: stored values as a share of the matrices'; rank: or the rank itself. outputs: float32 [sum of O, the same],
+class SharedSVD(Share):
+    """rank: in place of a share to keep. outputs: float32 [sum of O, the same],
     moments of gradients with respect to the outputs of all matrices; None to weigh errors as shares of each matrix's
     own mean squared output."""
 
     name: ClassVar[str] = "shared"
     needs_hessian: ClassVar[bool] = True
 
-    keep: float = 0.9
-    rank: int | None = None
+    rank: int | None = option(None, "Or the rank itself.", least=1)
     outputs: torch.Tensor | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        self._alone()
 
     def _alone(self) -> WhitenedSVD:
         return WhitenedSVD(keep=self.keep, rank=self.rank)

@@ -20,6 +20,8 @@ from squeeze.errors import SqueezeError
 from squeeze.factor.form import Form
 from squeeze.factor.lowrank import root
 from squeeze.factor.networks import TTMatrix, TuckerMatrix
+from squeeze.factor.share import Share
+from squeeze.options import option
 
 __all__ = ["Network", "TensorRing", "TensorTrain", "Tucker", "factors_of", "ring_svd", "tt_svd", "tucker_svd"]
 
@@ -115,18 +117,13 @@ def _ranks(spectra: Sequence[torch.Tensor], size: Callable[[list[int]], int], mo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network(ABC):
-    """keep: stored values as a share of the matrix's. whiten: weigh errors by the inputs that a Hessian tells of."""
+class Network(Share, ABC):
+    """whiten: weigh errors by the inputs that a Hessian tells of."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool] = True
 
-    keep: float = 0.9
-    whiten: bool = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.keep <= 1:
-            raise SqueezeError(f"a share of {self.keep:g} to keep: it lies above 0 and is at most 1")
+    whiten: bool = option(True, "Weigh errors by the inputs that a Hessian tells of.")
 
     @abstractmethod
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
@@ -149,7 +146,7 @@ class TensorTrain(Network):
 
     name: ClassVar[str] = "tt"
 
-    modes: int = 2
+    modes: int = option(2, "Pairs of modes that the matrix is split into, and cores.", least=2)
 
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
         """As Network.decompose."""
@@ -171,8 +168,8 @@ class TensorRing(Network):
 
     name: ClassVar[str] = "ring"
 
-    modes: int = 3
-    ring: int = 2
+    modes: int = option(3, "Pairs of modes that the matrix is split into, and cores.", least=2)
+    ring: int = option(2, "Rank that closes the ring.", least=1)
 
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
         """As Network.decompose."""

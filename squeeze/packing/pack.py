@@ -21,7 +21,6 @@ from typing import BinaryIO
 
 import xxhash
 
-from squeeze import __version__
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile
 from squeeze.errors import FormatError, SqueezeError, VerifyError
@@ -30,6 +29,7 @@ from squeeze.packing.base import Base
 from squeeze.packing.container import Description, Record
 from squeeze.system.in_order import in_order
 from squeeze.system.work import work_folder
+from squeeze.version import __version__
 
 Progress = Callable[[int], None]
 _PIECE = 1 << 22

@@ -1,7 +1,7 @@
 """What methods that prune a matrix share: the pattern, and what is left of a weight in the type that stores it."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.method import HessianError, Method, Result
+from squeeze.options import check, option
 
 __all__ = ["PruningMethod", "checked_hessian"]
 
@@ -20,7 +21,15 @@ class PruningMethod(ABC):
     name: ClassVar[str]
     needs_hessian: ClassVar[bool]
 
-    pattern: Pattern = field(default_factory=Pattern)
+    pattern: Pattern = option(
+        Pattern(),
+        "N:M such as 2:4, a share such as 50%, or units as 16x50%.",
+        shown="2:4",
+        parse=Pattern.parse,
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @abstractmethod
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[SparseTensor]:

@@ -13,6 +13,7 @@ import torch
 from squeeze.checkpoint.sparse import Adapters, SparseTensor
 from squeeze.engine.method import Method, Result
 from squeeze.errors import SqueezeError
+from squeeze.options import option
 from squeeze.prune.method import PruningMethod, checked_hessian
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import inverse_factor
@@ -31,11 +32,12 @@ class SLiM(PruningMethod):
     needs_hessian: ClassVar[bool] = True
 
     base: SparseGPT = field(default_factory=SparseGPT)
-    rank: float = 0.1
+    rank: float = option(0.1, "Rank of the adapters as a share of the smaller side, above 0 and at most 1.")
     adapter: RTN | None = field(default_factory=lambda: RTN(bits=4, group_size=128))
-    rounds: int = 2
+    rounds: int = option(2, "Rounds between the sparse matrix and its adapters.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.base.pattern != self.pattern:
             object.__setattr__(self, "base", self.base.replaced(pattern=self.pattern))
         if not 0 < self.rank <= 1 or self.rounds < 1:

@@ -14,6 +14,7 @@ import torch
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.method import Result
 from squeeze.errors import SqueezeError
+from squeeze.options import option
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod, checked_hessian
 from squeeze.prune.recover import reconstruct
@@ -36,13 +37,13 @@ class SparseGPT(PruningMethod):
     name: ClassVar[str] = "sparsegpt"
     needs_hessian: ClassVar[bool] = True
 
-    damping: float = 0.01
-    block_size: int = 128
-    refine: int = 4
-    reconstruct: int = 8
+    damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
+    block_size: int = option(128, "Columns whose errors are spread to those behind at once.", least=1)
+    refine: int = option(4, "Rounds over groups of N:M that give each its best mask.", least=0)
+    reconstruct: int = option(8, "Steps of reconstruction after that.", least=0)
     quantizer: GPTQ | None = None
-    keep_zeros: bool = False
-    exact: bool = False
+    keep_zeros: bool = option(False, "The weights are pruned already, and dense; quantise what is left of them.")
+    exact: bool = option(False, "Compute in float64.")
 
     @classmethod
     def textbook(cls, **options: object) -> "SparseGPT":

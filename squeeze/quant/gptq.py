@@ -10,7 +10,8 @@ from typing import ClassVar
 import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.engine.method import LARGE, HessianError, Result
+from squeeze.engine.method import HessianError, Result
+from squeeze.options import option
 from squeeze.quant import refine
 from squeeze.quant.grid import Params
 from squeeze.quant.method import GridMethod
@@ -18,6 +19,7 @@ from squeeze.quant.rtn import RTN
 
 __all__ = ["GPTQ"]
 
+LARGE = 4096  # inputs above which float32 is tried first
 _SMALL = 128  # a triangular matrix that is inverted in one step
 _ESCALATIONS = 6  # times that the damping is multiplied by 10
 
@@ -34,14 +36,14 @@ class GPTQ(GridMethod):
     name: ClassVar[str] = "gptq"
     needs_hessian: ClassVar[bool] = True
 
-    damping: float = 0.01
-    block_size: int = 128
-    act_order: bool = True
-    dynamic: bool = False
-    weighted: bool = True
-    refine: int = 1
-    outliers: int = 0
-    exact: bool = False
+    damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
+    block_size: int = option(128, "Columns whose errors are spread to those behind at once.", least=1)
+    act_order: bool = option(True, "Take the largest inputs first.")
+    dynamic: bool = option(False, "Choose a group's scale when it is reached.")
+    weighted: bool = option(True, "Weigh errors with the Hessian's diagonal when a range is searched.")
+    refine: int = option(1, "Rounds of refitting scales and re-rounding columns.", least=0)
+    outliers: int = option(0, "Inputs kept as they are, those that are largest.", least=0)
+    exact: bool = option(False, "Compute in float64.")
 
     @classmethod
     def textbook(cls, **options: object) -> "GPTQ":

@@ -9,6 +9,7 @@ import torch
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.method import Method, Result
 from squeeze.errors import SqueezeError
+from squeeze.options import check, option
 from squeeze.quant import grid as grids
 from squeeze.quant.grid import Grid, Params
 
@@ -25,14 +26,15 @@ class GridMethod(ABC):
     name: ClassVar[str]
     needs_hessian: ClassVar[bool]
 
-    bits: int = 4
-    group_size: int = 128
-    symmetric: bool = True
-    grid: str = "integer"
-    clip: bool = True
+    bits: int = option(4, "Bits of a code.", least=2, most=8, says="{} bits")
+    group_size: int = option(64, "Inputs that share a scale; -1 for all of a row.")
+    symmetric: bool = option(True, "Without zero points.", off="--asymmetric")
+    grid: str = option("integer", "integer, whole (one scale for a matrix), nf4, mxfp4, nvfp4, ternary(-planes).")
+    clip: bool = option(True, "Search each group's range for the least error.")
     scale_dtype: torch.dtype | None = field(default=None)
 
     def __post_init__(self) -> None:
+        check(self)
         self.levels()
         if self.group_size != -1 and self.group_size < 1:
             raise SqueezeError(f"a group of {self.group_size} inputs: it needs at least 1, or -1 for all of a row")

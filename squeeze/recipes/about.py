@@ -5,11 +5,11 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from squeeze import __version__
 from squeeze.codecs.stream.container import FORMAT_VERSION, NUMERICS_VERSION
 from squeeze.codecs.stream.levels import AVAILABLE
 from squeeze.numerics.jit import cache_folder
 from squeeze.system import cores
+from squeeze.version import __version__
 
 Fact = str | int | list[str]
 

@@ -7,22 +7,22 @@
       - quantize: {bits: 4}
       - pack
 
-A step is a frozen dataclass whose fields are its keys. One that can do the next one's work in its own pass joins with
+A step takes the options of the command of its name. One that can do the next one's work in its own pass joins with
 it; otherwise the next one reads the folder that it wrote, with dense weights where it could not read any other. What
 was done stands in config.json under `squeeze_recipe`.
 """
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shutil import rmtree
-from types import NoneType, UnionType
-from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Self
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
+from squeeze.options.operation import fill
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals
 from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
@@ -33,7 +33,6 @@ from squeeze.system.work import work_folder
 __all__ = ["Recipe", "apply"]
 
 KEY = "squeeze_recipe"  # in config.json
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Recipe:
         """A recipe from what YAML or JSON holds: {"steps": [...]} and the fields of Common."""
         if not isinstance(found, dict) or not isinstance(found.get("steps"), list) or not found["steps"]:
             raise SqueezeError("is not a recipe: it needs a list of steps")
-        common = _filled(Common, {key: value for key, value in found.items() if key != "steps"}, "steps")
+        common = fill(Common, {key: value for key, value in found.items() if key != "steps"}, "steps")
         asked = [_step(number, entry) for number, entry in enumerate(found["steps"], 1)]
         done: list[Step] = []
         for number, entry in enumerate(asked, 1):
@@ -92,35 +91,15 @@ def _step(number: int, entry: Any) -> Step:
     if name not in STEPS:
         raise SqueezeError(f"step {number}: {name!r} is unknown: choose from {', '.join(STEPS)}")
     try:
-        return _filled(STEPS[name], {} if given is None else given)
+        return STEPS[name](_settings({} if given is None else given))
     except SqueezeError as error:
         raise SqueezeError(f"step {number}, {name}: {error}") from None
 
 
-def _filled(kind: type[_T], given: Any, *others: str) -> _T:
-    """A dataclass from what stands in a file. Raises SqueezeError for unknown keys and wrong types."""
+def _settings(given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise SqueezeError(f"{given!r} is not a set of settings")
-    hints = get_type_hints(kind)
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    values = {}
-    for key, value in given.items():
-        if key not in known:
-            raise SqueezeError(f"{key!r} is unknown: choose from {', '.join([*others, *known])}")
-        values[key] = tuple(value) if isinstance(value, list) else value
-        if not _fits(values[key], hints[key]):
-            raise SqueezeError(f"{key}: {value!r} is not of its type")
-    return kind(**values)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if isinstance(hint, UnionType):
-        return any(_fits(value, one) for one in get_args(hint))
-    if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
-    if isinstance(value, bool) or hint in (bool, NoneType):
-        return type(value) is hint
-    return isinstance(value, (int, float) if hint is float else hint)
+    return {str(key): value for key, value in given.items()}
 
 
 def apply(

@@ -1,8 +1,8 @@
 """`squeeze.factorize`: a checkpoint, a method or a plan, and a folder of factors."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,36 +14,27 @@ from squeeze.engine.pipeline import Progress, Writer
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
 from squeeze.factor import METHOD, VERSION
-from squeeze.factor.block_lowrank import BLAST, Monarch
 from squeeze.factor.form import Form
-from squeeze.factor.lowrank import ASVD, SVD, Keep, WhitenedSVD
+from squeeze.factor.lowrank import Keep
+from squeeze.factor.methods import METHODS
 from squeeze.factor.modular import Slice
 from squeeze.factor.outliers import Quantised, WithOutliers
+from squeeze.factor.share import Share
 from squeeze.factor.shared import SharedSVD
-from squeeze.factor.tensor_network import TensorRing, TensorTrain, Tucker
+from squeeze.options import Asked, load, of, values_of
 from squeeze.quant.gptq import GPTQ
+from squeeze.recipes.options import FACTORIZE, WHOLE, Factorizing, Plan
 from squeeze.recipes.plan.edits import Edits, Noted
 from squeeze.recipes.plan.modegpt import modegpt
-from squeeze.recipes.plan.plan import Plan, make_plan
+from squeeze.recipes.plan.plan import Plan as Planned
+from squeeze.recipes.plan.plan import make_plan
 from squeeze.recipes.plan.slicegpt import slicegpt
-from squeeze.recipes.run import Run, Source, takes_models
+from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.train.heal import heal as healed
 
-__all__ = ["METHODS", "MODELS", "PLAN", "factorize", "make_method", "writer"]
+__all__ = ["factorize", "writer"]
 
 PLAN, PAIRED, SLICED = "plan", "modegpt", "slicegpt"
-MODELS = (PLAN, PAIRED, SLICED)  # look at the model as a whole
-METHODS: dict[str, Callable[..., Method]] = {
-    "svd": SVD,
-    "asvd": ASVD,
-    "whitened": WhitenedSVD,
-    "shared": SharedSVD,
-    "tt": TensorTrain,
-    "tucker": Tucker,
-    "ring": TensorRing,
-    "monarch": Monarch,
-    "blast": BLAST,
-}
 _SCALES = 19  # bits for a group of a quantised matrix: its scale, and what groups that are not full cost
 _WIDTH = 512  # of a model that does not say
 _CURVATURE_TOKENS = 8192  # of the calibration that a plan looks at
@@ -69,58 +60,44 @@ def writer(settings: Mapping[str, Any], dtype: torch.dtype) -> Writer:
 @takes_models
 def factorize(
     source: Source,
-    method: str | Method = PLAN,
+    method: str | Method = FACTORIZE.default,
     *,
     out: Path | str,
-    keep: float = 0.9,
-    target_bytes: int | None = None,
-    families: Iterable[str] = (),
-    pairs: bool = True,
-    outliers: int = 0,
-    bits: int | None = None,
-    group_size: int = 64,
-    calibration: str | Path | torch.Tensor | None = None,
-    samples: int = 128,
-    sequence_length: int = 512,
-    correction: float = 0.5,
-    heal: float = 0.0,
-    ignore: Iterable[str] = (),
-    seed: int = 0,
     resume: bool = False,
     overwrite: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
+    **options: Any,
 ) -> Report:
     """Write a checkpoint whose blocks' matrices are factorised.
 
     source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
     method: "plan" chooses family and rank by matrix (plan/plan.py), within `keep` of the matrices' stored values or
     `target_bytes` for the whole checkpoint; "modegpt" and "slicegpt" make every block, or the whole model, smaller at
-    one ratio (plan/modegpt.py, slicegpt.py); a name in METHODS, or a method, is for all matrices alike. families:
-    others of METHODS that the plan may use. pairs: whether the plan may also leave channels out between matrices.
-    outliers: entries of each matrix in another form that are kept as they are. bits, group_size: quantise the
-    factors, too. calibration, samples, sequence_length, seed: as engine/calibration.py has them; only where needed.
-    correction, ignore: as engine/pipeline.py has them. heal: minutes of fine-tuning afterwards (recipes/train/heal.py).
-    resume: go on with a run of the same settings that was stopped, also while it healed.
+    one ratio (plan/modegpt.py, slicegpt.py); a name in factor.methods.METHODS, or a method that is made, is for all
+    matrices alike. resume: go on with a run of the same settings that was stopped, also while it healed. options: those
+    of a method that is named, and the fields of options.Factorizing and options.Common.
     Raises SqueezeError for all that a user can mend; then nothing is written.
     """
-    run = Run.of(locals())
-    asked = Asked(method, keep, target_bytes, tuple(families), pairs, outliers, bits, group_size, run.ignore)
-    asked.check(heal)
-    calibrated = asked.needs_tokens or heal > 0
-    settings = asked.settings() | (run.described() if calibrated else {})
-    report = run.waiting(asked.wrapped(asked.one()).name, settings) if heal else None
+    asked, common = read(FACTORIZE, method, options)
+    task, settings = Task(asked, common.ignore), asked.settings
+    task.check()
+    shared: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "device": device, "progress": progress}
+    run = Run(source=Path(str(source)), out=Path(out), common=common, correction=settings.correction, **shared)
+    calibrated = task.needs_tokens or settings.heal > 0
+    described = task.described() | (run.described() if calibrated else {})
+    report = run.waiting(task.wrapped(task.one).name, described) if settings.heal else None
     checkpoint = run.open(report)
     tokens = run.tokens() if calibrated else None
-    if report is None and method == SLICED:
+    if report is None and task.name == SLICED:
         assert tokens is not None
-        shared: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "device": device, "progress": progress}
-        report = slicegpt(run.source, run.out, tokens, keep, settings=settings, **shared)
+        report = slicegpt(run.source, run.out, tokens, task.whole.keep, settings=described, **shared)
     elif report is None:
-        report = _factorised(run, asked, checkpoint, tokens, settings)
-    if not heal or tokens is None:
+        report = _factorised(run, task, checkpoint, tokens, described)
+    if not settings.heal or tokens is None:
         return report
-    done = healed(run.source, run.out, tokens, minutes=heal, resume=resume, device=device, progress=progress)
+    shared = {"resume": resume, "device": device, "progress": progress}
+    done = healed(run.source, run.out, tokens, minutes=settings.heal, **shared)
     report.settings = {**report.settings, "healing": f"{done.steps} steps"}
     report.seconds = round(report.seconds + done.seconds, 3)
     report.write(run.out)
@@ -128,98 +105,121 @@ def factorize(
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to become of the matrices: the options of `factorize` of these names."""
+class Task:
+    """What is to become of the matrices. ignore: as of Common."""
 
-    method: str | Method
-    keep: float
-    target_bytes: int | None
-    families: tuple[str, ...]
-    pairs: bool
-    outliers: int
-    bits: int | None
-    group_size: int
-    ignore: tuple[str, ...]
+    asked: Asked[Factorizing]
+    ignore: tuple[str, ...] = ()
 
-    def check(self, heal: float) -> None:
+    @property
+    def name(self) -> str:
+        """Of the method."""
+        return self.asked.method if isinstance(self.asked.method, str) else str(self.asked.method.name)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the method looks at the model as a whole."""
+        return isinstance(self.asked.method, str) and self.asked.method in WHOLE
+
+    @cached_property
+    def whole(self) -> Plan:
+        """The options of a method that looks at the model as a whole, a plan's where it has them."""
+        made: Share = self.asked.made()
+        return made if isinstance(made, Plan) else Plan(keep=made.keep)
+
+    @cached_property
+    def one(self) -> Method:
+        """What is done where nothing else is planned."""
+        return Keep() if self.is_whole else cast(Method, self.asked.made())
+
+    def check(self) -> None:
         """Raises SqueezeError for what is unknown, or does not go together."""
-        self.one()
-        for name in self.families:
-            make_method(name, self.keep, METHODS)
-        if self.target_bytes is not None and self.method != PLAN:
+        settings, outliers, bits = self.asked.settings, self.asked.settings.outliers, self.asked.settings.bits
+        if self.asked.given.get("target_bytes") is not None and self.name != PLAN:
             raise SqueezeError("a size to reach needs the method plan")
-        if self.method == SLICED and (self.outliers or self.bits or self.ignore or heal):
+        for name in self.asked.given.get("families", ()):
+            family(name, self.asked.given.get("keep", 1.0))
+        self.asked.made()
+        if self.name == SLICED and (outliers or bits or self.ignore or settings.heal):
             raise SqueezeError(
                 "slicegpt writes a smaller dense model, in which every matrix takes part: quantise that folder by "
                 "itself; it has no outliers, nothing to ignore and no factors to heal"
             )
-        if self.bits:
-            GPTQ(bits=self.bits, group_size=self.group_size)
-        if self.bits and heal:
+        if bits:
+            self.grid()
+        if bits and settings.heal:
             raise SqueezeError("factors that are quantised cannot be healed: leave out --bits or --heal")
-        if self.method == SharedSVD.name and (self.bits or self.outliers):
+        if self.name == SharedSVD.name and (bits or outliers):
             raise SqueezeError("matrices on one basis have neither --bits nor --outliers: use --method whitened")
-        if self.method == PAIRED and self.outliers and not self.bits:
+        if self.name == PAIRED and outliers and not bits:
             raise SqueezeError(
                 "modegpt leaves out channels, and keeps what is left exactly: there are no outliers to keep"
             )
 
-    def one(self) -> Method:
-        """What is done where nothing else is planned."""
-        return Keep() if self.method in MODELS else make_method(self.method, self.keep)
+    def grid(self) -> GPTQ:
+        """Of the factors, where they are quantised."""
+        assert self.asked.settings.bits is not None
+        return GPTQ(bits=self.asked.settings.bits, group_size=self.asked.settings.group_size)
 
     @property
     def needs_tokens(self) -> bool:
-        return self.method in MODELS or self.one().needs_hessian or bool(self.bits)
+        return self.is_whole or self.one.needs_hessian or bool(self.asked.settings.bits)
 
     def value_bits(self, width: int) -> float | None:
         """What a value takes, scales included, where factors are quantised and there is a size to reach; None where a
         share of the values is, whatever they take. width: of the model."""
-        if not self.bits or self.target_bytes is None:
+        settings = self.asked.settings
+        if not settings.bits or self.whole.target_bytes is None:
             return None
-        return self.bits + _SCALES / (self.group_size if self.group_size > 0 else width / 2)  # a rank
+        return settings.bits + _SCALES / (settings.group_size if settings.group_size > 0 else width / 2)  # a rank
 
-    def settings(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """As a report has them."""
-        found: dict[str, Any] = {"method": self.method if isinstance(self.method, str) else self.method.name}
-        found |= {"target_bytes": self.target_bytes} if self.target_bytes is not None else {"keep": self.keep}
-        if self.method == PLAN:
-            found |= {"families": list(self.families), "pairs": self.pairs}
-        if self.outliers:
-            found["outliers"] = self.outliers
-        if self.bits:
-            found |= {"bits": self.bits, "group_size": self.group_size}
+        settings, found = self.asked.settings, {"method": self.name} | self._described_method()
+        if settings.outliers:
+            found["outliers"] = settings.outliers
+        if settings.bits:
+            found |= {"bits": settings.bits, "group_size": settings.group_size}
         return found | ({"ignore": list(self.ignore)} if self.ignore else {})
+
+    def _described_method(self) -> dict[str, Any]:
+        """The method's options: how much it keeps, and the others that are not as they are by default."""
+        made = self.asked.made()
+        values = values_of(made)
+        if self.name == PLAN and self.is_whole:
+            size = {"target_bytes": made.target_bytes} if made.target_bytes is not None else {"keep": made.keep}
+            return size | {"families": list(made.families), "pairs": made.pairs}
+        changed = {one.name: values[one.name] for one in of(type(made)) if values[one.name] != one.default}
+        return {"keep": made.keep} | changed if "keep" in values else changed
 
     def wrapped(self, method: Method) -> Method:
         """With entries kept exactly, where they would not be without, and quantised factors."""
+        settings = self.asked.settings
         inner = method.method if isinstance(method, Noted) else method
         whole = isinstance(inner, (Keep, Slice)) and not (inner.pivoted if isinstance(inner, Keep) else inner.always)
-        if self.outliers and not isinstance(inner, SharedSVD) and (self.bits or not whole):
-            method = cast(Method, WithOutliers(method, self.outliers))
-        if not self.bits:
-            return method
-        return cast(Method, Quantised(method, GPTQ(bits=self.bits, group_size=self.group_size)))
+        if settings.outliers and not isinstance(inner, SharedSVD) and (settings.bits or not whole):
+            method = cast(Method, WithOutliers(method, settings.outliers))
+        return cast(Method, Quantised(method, self.grid())) if settings.bits else method
 
 
 def _factorised(
-    run: Run, asked: Asked, checkpoint: Checkpoint, tokens: torch.Tensor | None, settings: dict[str, Any]
+    run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor | None, settings: dict[str, Any]
 ) -> Report:
     """Block by block, after what is decided on for the model as a whole."""
     described, methods, predicted = dict(settings), {}, {}
-    if asked.method in MODELS and tokens is not None:
-        edits = _edits(run, asked, checkpoint, tokens)
+    if task.is_whole and tokens is not None:
+        edits = _edits(run, task, checkpoint, tokens)
         methods, checkpoint = edits.methods, edits.applied(checkpoint)
-        if isinstance(edits, Plan):
+        if isinstance(edits, Planned):
             described["plan"], predicted = edits.as_json(), edits.predicted
-    paired = asked.method == PAIRED  # whose pairs stay as they were made
+    paired = task.name == PAIRED  # whose pairs stay as they were made
     report = run.compress(
         checkpoint,
-        asked.wrapped(asked.one()),
+        task.wrapped(task.one),
         writer(described, checkpoint.float_type()),
         settings,
-        None if paired and not asked.bits else tokens,
-        methods={name: asked.wrapped(method) for name, method in methods.items()},
+        None if paired and not task.asked.settings.bits else tokens,
+        methods={name: task.wrapped(method) for name, method in methods.items()},
         corrects=not paired,
     )
     if predicted:
@@ -228,31 +228,29 @@ def _factorised(
     return report
 
 
-def _edits(run: Run, asked: Asked, checkpoint: Checkpoint, tokens: torch.Tensor) -> Edits:
-    if asked.method == PAIRED:
-        return modegpt(checkpoint, tokens, asked.keep, ignore=asked.ignore, device=run.device)
+def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -> Edits:
+    whole, settings = task.whole, task.asked.settings
+    if task.name == PAIRED:
+        return modegpt(checkpoint, tokens, whole.keep, ignore=task.ignore, device=run.device)
     return make_plan(
         *(checkpoint, tokens[: max(1, _CURVATURE_TOKENS // tokens.shape[1])]),
-        keep=asked.keep if asked.target_bytes is None else None,
-        target_bytes=asked.target_bytes,
-        pairs=asked.pairs,
-        shared=not (asked.bits or asked.outliers),
-        families={name: partial(make_method, name) for name in asked.families},
+        keep=whole.keep if whole.target_bytes is None else None,
+        target_bytes=whole.target_bytes,
+        pairs=whole.pairs,
+        shared=not (settings.bits or settings.outliers),
+        families={name: partial(family, name) for name in whole.families},
         dtype=checkpoint.float_type(),
-        value_bits=asked.value_bits(checkpoint.config.get("hidden_size", _WIDTH)),
-        entries=asked.outliers,
-        ignore=asked.ignore,
-        seed=run.seed,
+        value_bits=task.value_bits(checkpoint.config.get("hidden_size", _WIDTH)),
+        entries=settings.outliers,
+        ignore=task.ignore,
+        seed=run.common.seed,
         device=run.device,
         progress=run.progress,
     )
 
 
-def make_method(name: str | Method, keep: float, known: Iterable[str] = (*MODELS, *METHODS)) -> Method:
-    """A method of METHODS for a share of stored values. Raises SqueezeError where there is none such; known: what there
-    is to choose from."""
-    if not isinstance(name, str):
-        return name
+def family(name: str, keep: float) -> Method:
+    """A method of METHODS for a share of stored values. Raises SqueezeError where there is none such."""
     if name not in METHODS:
-        raise SqueezeError(f"method {name!r} is unknown: choose from {', '.join(known)}")
-    return METHODS[name](keep=keep)
+        raise SqueezeError(f"method {name!r} is unknown: choose from {', '.join(METHODS)}")
+    return cast(Method, load(METHODS[name])(keep=keep))

@@ -1,143 +1,129 @@
 """`squeeze.prune`: a checkpoint, a method and a way to store what is left, put together."""
 
-from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.inputs import input_squares
 from squeeze.engine.pipeline import Progress, Writer
 from squeeze.engine.report import NAME as REPORT
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
-from squeeze.prune.magnitude import Magnitude
+from squeeze.options import Asked, values_of
 from squeeze.prune.method import PruningMethod
 from squeeze.prune.permute import PermutedCheckpoint
 from squeeze.prune.slim import SLiM
 from squeeze.prune.sparse24 import SparseFormat
 from squeeze.prune.sparsegpt import SparseGPT
-from squeeze.prune.wanda import Wanda
 from squeeze.quant.gptq import GPTQ
-from squeeze.recipes.run import Run, Source, takes_models
-from squeeze.recipes.tokens import calibration_tokens
+from squeeze.recipes.options import PRUNE, RECOVER, Pruning, Recovering
+from squeeze.recipes.run import Run, Source, read, takes_models
+from squeeze.recipes.train.retrain import recover
 from squeeze.system.json_object import read_object
 
-__all__ = ["METHODS", "make_method", "prune", "recovered"]
-
-METHODS: dict[str, type[PruningMethod]] = {"magnitude": Magnitude, "wanda": Wanda, "sparsegpt": SparseGPT, "slim": SLiM}
+__all__ = ["made", "prune", "recovered"]
 
 
 @takes_models
 def prune(
     source: Source,
-    method: PruningMethod,
+    method: PruningMethod | str = PRUNE.default,
     *,
     out: Path | str,
-    calibration: str | Path | torch.Tensor | None = None,
-    samples: int = 128,
-    sequence_length: int = 512,
-    dense: bool = False,
-    permute: bool = False,
-    correction: float = 0.3,
-    recover: float = 0.0,
-    ignore: Iterable[str] = (),
-    seed: int = 0,
     resume: bool = False,
     overwrite: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
+    **options: Any,
 ) -> Report:
     """Prune the matrices in a checkpoint's blocks.
 
     source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
-    calibration, samples, sequence_length, seed: as calibration.py has them. dense: store zeros like all else, for
-    any loader. correction, ignore: as pipeline.py has them. recover: minutes of training afterwards (retrain.py).
-    resume: go on with a run that was stopped, in its training, too. Raises SqueezeError for all that a user can mend.
+    method: one that is made, or its name, and then its options are among `options`, as in
+    `prune("m", "wanda", pattern="2:4", out="m24")`. resume: go on with a run that was stopped, in its training, too.
+    options: the fields of options.Pruning and options.Common. Raises SqueezeError for all that a user can mend.
     """
-    if recover and (dense or method.quantises):
+    asked, common = read(PRUNE, method, options)
+    settings, chosen = asked.settings, made(asked)
+    if settings.recover and (settings.dense or chosen.quantises):
         raise SqueezeError(
             "recovery takes neither quantised weights nor a dense folder: let a recipe prune, recover and then quantize"
         )
-    run, calibrated = Run.of(locals()), method.needs_hessian
-    settings = _settings(method)
-    if calibrated or permute or recover:
-        settings |= {"permute": True} if permute else {}
-        settings |= run.described()
-    report = run.waiting(method.name, settings) if recover else None
+    shared: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "device": device, "progress": progress}
+    run = Run(source=Path(str(source)), out=Path(out), common=common, correction=settings.correction, **shared)
+    calibrated = chosen.needs_hessian or settings.permute or settings.recover > 0
+    described = _settings(chosen)
+    if calibrated:
+        described |= ({"permute": True} if settings.permute else {}) | run.described()
+    report = run.waiting(chosen.name, described) if settings.recover else None
     checkpoint = run.open(report)
-    tokens = run.tokens() if calibrated or permute or recover else None
+    tokens = run.tokens() if calibrated else None
     if report is None:
-        if permute and tokens is not None:
-            checkpoint = PermutedCheckpoint.of(checkpoint, input_squares(checkpoint, tokens, device), method.pattern)
-        writer, seen = _writer(dense, method, checkpoint), tokens if calibrated else None
-        report = run.compress(checkpoint, method, writer, settings, seen, corrects=method.corrects)
-    if not recover:
+        if settings.permute and tokens is not None:
+            checkpoint = PermutedCheckpoint.of(checkpoint, input_squares(checkpoint, tokens, device), chosen.pattern)
+        writer, seen = _writer(settings.dense, chosen, checkpoint), tokens if chosen.needs_hessian else None
+        report = run.compress(checkpoint, chosen, writer, described, seen, corrects=chosen.corrects)
+    if not settings.recover or tokens is None:
         return report
-    more: dict[str, Any] = {"calibration": tokens, "seed": seed, "device": device, "progress": progress}
-    return recovered(run.source, run.out, minutes=recover, resume=resume, **more)
+    return _trained(run, Recovering(minutes=settings.recover), tokens)
 
 
 def recovered(
     original: Path,
     target: Path,
     *,
-    minutes: float,
-    calibration: str | Path | torch.Tensor | None = None,
-    samples: int = 128,
-    sequence_length: int = 512,
-    seed: int = 0,
+    resume: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
     **options: Any,
 ) -> Report:
-    """Retrain a pruned folder in place (retrain.py, whose options they are), and report what it has become."""
-    from squeeze.recipes.train.retrain import recover
-
+    """Retrain a pruned folder in place, and report what it has become. options: the fields of options.Recovering, and
+    of options.Common those of the calibration."""
     if not (target / REPORT).is_file():
         raise SqueezeError(f"{target}: has no {REPORT}; `squeeze prune` writes such folders")
-    tokens = calibration_tokens(original, calibration, samples, sequence_length, seed, device)
-    found = read_object(target / REPORT)
-    done = recover(original, target, tokens, minutes=minutes, seed=seed, device=device, progress=progress, **options)
-    report = Report.from_json(found)
+    asked, common = read(RECOVER, None, options)
+    shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress}
+    run = Run(source=original, out=target, common=common, correction=0.0, **shared)
+    return _trained(run, asked.settings, run.tokens())
+
+
+def _trained(run: Run, settings: Recovering, tokens: torch.Tensor) -> Report:
+    """The report of a pruned folder, which is trained first."""
+    report = Report.from_json(read_object(run.out / REPORT))
+    shared: dict[str, Any] = {"seed": run.common.seed, "resume": run.resume, "device": run.device}
+    done = recover(run.source, run.out, tokens, progress=run.progress, **values_of(settings), **shared)
     report.settings |= {"recovery": f"{done.steps} steps"}
-    checkpoint = Checkpoint.open(target)
+    checkpoint = Checkpoint.open(run.out)
     report.stored_bytes = checkpoint.bytes_of(checkpoint.files)
     report.seconds = round(report.seconds + done.seconds, 3)
-    report.write(target)
+    report.write(run.out)
     return report
 
 
-def make_method(
-    name: str,
-    pattern: str = "2:4",
-    bits: int | None = None,
-    group_size: int = 128,
-    slim: bool = False,
-    rank: float = 0.1,
-    **options: Any,
-) -> PruningMethod:
-    """A method by its name in METHODS and what a user says of it; `options` it does not know count for nothing.
+def made(asked: Asked[Pruning]) -> PruningMethod:
+    """The method that is asked for, its weights on a grid or with adapters where the settings say so.
 
     Raises SqueezeError for what does not go together.
     """
-    if name not in METHODS:
-        raise SqueezeError(f"method {name!r} is unknown: choose from {', '.join(METHODS)}")
-    if (bits is not None or slim or options.get("keep_zeros")) and name != "sparsegpt":
-        raise SqueezeError(f"{name} neither quantises nor has adapters: use the method sparsegpt")
-    options["pattern"] = Pattern.parse(pattern)
-    if bits is not None:
-        options["quantizer"] = GPTQ(bits=bits, group_size=group_size)
-    known = {entry.name for entry in fields(METHODS[name])}
-    found = METHODS[name](**{key: value for key, value in options.items() if key in known})
-    if not slim or not isinstance(found, SparseGPT):
-        return found
-    rounds = 1 if found.keep_zeros else SLiM.rounds
-    return SLiM(pattern=found.pattern, base=found, rank=rank, rounds=rounds)
+    settings, given = asked.settings, asked.given
+    if not isinstance(asked.method, str):
+        if settings.bits is not None or settings.slim:
+            raise SqueezeError("bits and slim belong to a method that is named: give the method made a quantizer")
+        return cast(PruningMethod, asked.method)
+    if asked.method not in (SparseGPT.name, SLiM.name):
+        if settings.bits is not None or settings.slim or given.get("keep_zeros"):
+            raise SqueezeError(f"{asked.method} neither quantises nor has adapters: use the method sparsegpt")
+        return cast(PruningMethod, asked.made())
+    grid = None if settings.bits is None else GPTQ(bits=settings.bits, group_size=settings.group_size)
+    base = SparseGPT(**asked.own(SparseGPT.name), quantizer=grid)
+    if asked.method == SparseGPT.name and not settings.slim:
+        return base
+    rounds = {"rounds": 1} if base.keep_zeros else {}
+    return SLiM(**{**rounds, **asked.own(SLiM.name), "pattern": base.pattern, "base": base})
 
 
 def _settings(method: PruningMethod) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -16,16 +16,20 @@ from squeeze.engine.pipeline import Compression, Progress, Writer
 from squeeze.engine.report import NAME as REPORT
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
+from squeeze.options import Asked, Operation, of
+from squeeze.options.operation import fill
 from squeeze.packing import folder
+from squeeze.recipes.options import Common
 from squeeze.recipes.tokens import calibration_name, calibration_tokens
 from squeeze.recipes.train.distil import is_trained
 from squeeze.system.json_object import read_object
 from squeeze.system.work import other_settings
 
-__all__ = ["Run", "Source", "takes_models"]
+__all__ = ["Run", "Source", "read", "takes_models", "tokens_of"]
 
 Source = Path | str | nn.Module
 _F = TypeVar("_F", bound=Callable[..., Report])
+_S = TypeVar("_S")
 
 
 def takes_models(function: _F) -> _F:
@@ -41,31 +45,33 @@ def takes_models(function: _F) -> _F:
     return cast(_F, taking)
 
 
+def read(operation: Operation[_S], method: Any, options: Mapping[str, Any]) -> tuple[Asked[_S], Common]:
+    """What the arguments of a function ask for. Raises OptionError for what is unknown, of another type or out of
+    bounds."""
+    shared = {one.name for one in of(Common)}
+    common = fill(Common, {key: value for key, value in options.items() if key in shared})
+    return operation.read({key: value for key, value in options.items() if key not in shared}, method), common
+
+
+def tokens_of(source: Path, common: Common, device: str) -> torch.Tensor:
+    """int64 [samples, sequence_length]: the calibration, by the tokenizer of a model's folder."""
+    return calibration_tokens(source, common.calibration, common.samples, common.sequence_length, common.seed, device)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """source: a Hugging Face folder; out: the folder to write; overwrite: also where there is one. calibration,
-    samples, sequence_length, seed: as calibration.py has them. correction, ignore, progress: as engine/pipeline.py
-    has them. resume: go on with a run that was stopped."""
+    """source: a Hugging Face folder; out: the folder to write; overwrite: also where there is one. common: what the
+    calibration is, and what is left alone. correction, progress: as engine/pipeline.py has them. resume: go on with a
+    run that was stopped."""
 
     source: Path
     out: Path
-    calibration: str | Path | torch.Tensor | None
-    samples: int
-    sequence_length: int
+    common: Common
     correction: float
-    ignore: tuple[str, ...]
-    seed: int
-    resume: bool
-    overwrite: bool
-    device: str
-    progress: Progress | None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
-        """From the arguments of a function, which may have others."""
-        found = {entry.name: given[entry.name] for entry in fields(cls)}
-        paths = {name: Path(found[name]) for name in ("source", "out")}
-        return cls(**{**found, **paths, "ignore": tuple(found["ignore"])})
+    resume: bool = False
+    overwrite: bool = False
+    device: str = "cpu"
+    progress: Progress | None = None
 
     def open(self, waits: Report | None = None) -> Checkpoint:
         """The checkpoint. waits: what `waiting` found. Raises SqueezeError where it is none, or `out` may not be
@@ -77,14 +83,12 @@ class Run:
 
     def tokens(self) -> torch.Tensor:
         """int64 [samples, sequence_length]: the calibration."""
-        return calibration_tokens(
-            self.source, self.calibration, self.samples, self.sequence_length, self.seed, self.device
-        )
+        return tokens_of(self.source, self.common, self.device)
 
     def described(self) -> dict[str, Any]:
         """What a report says of the calibration."""
-        numbers = {name: getattr(self, name) for name in ("samples", "sequence_length", "seed", "correction")}
-        return {**numbers, "calibration": calibration_name(self.calibration)}
+        numbers = {name: getattr(self.common, name) for name in ("samples", "sequence_length", "seed")}
+        return {**numbers, "correction": self.correction, "calibration": calibration_name(self.common.calibration)}
 
     def compress(
         self,
@@ -106,7 +110,7 @@ class Run:
             tokens=tokens,
             methods=methods or {},
             correction=self.correction if tokens is not None and corrects else 0.0,
-            ignore=self.ignore,
+            ignore=self.common.ignore,
             settings=settings,
             resume=self.resume,
             overwrite=self.overwrite,

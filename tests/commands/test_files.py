@@ -89,13 +89,13 @@ def test_version():
 
 
 def test_help_of_every_command_ends_in_an_example():
-    for name in cli.main.commands:
+    for name in cli.COMMANDS:
         assert f"Example: squeeze {name}" in run(name, "--help").stdout
 
 
 def test_readme_names_every_command():
     readme = (ROOT / "README.md").read_text()
-    assert [name for name in cli.main.commands if f"squeeze {name}" not in readme] == []
+    assert [name for name in cli.COMMANDS if f"squeeze {name}" not in readme] == []
 
 
 @pytest.mark.parametrize("level", [n for n in levels.AVAILABLE if n not in levels.DEEP + levels.TOKENWISE])

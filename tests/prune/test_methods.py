@@ -7,14 +7,15 @@ from squeeze.checkpoint.pattern import Pattern, combinations_of
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.method import HessianError, layer_error
 from squeeze.errors import SqueezeError
+from squeeze.options import load
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.method import PruningMethod
+from squeeze.prune.methods import METHODS
 from squeeze.prune.recover import reconstruct
 from squeeze.prune.refine import can_refine, refine
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.prune.wanda import Wanda
 from squeeze.quant.gptq import GPTQ
-from squeeze.recipes.prune import METHODS
 
 PATTERNS = ["2:4", "4:8", "6:8", "1:4", "50%", "16x50%", "3:5"]
 
@@ -51,7 +52,7 @@ def test_every_method_holds_to_every_pattern(name, pattern):
     for inputs in (128, 131):
         weight, hessian = problem(inputs=inputs)
         before = weight.clone()
-        found = METHODS[name](pattern=chosen).apply(weight, hessian)
+        found = load(METHODS[name])(pattern=chosen).apply(weight, hessian)
         assert torch.equal(weight, before)
         dense = found.sparse()
         assert chosen.violations(dense) == 0
@@ -61,7 +62,8 @@ def test_every_method_holds_to_every_pattern(name, pattern):
 
 
 def test_every_method_has_its_name():
-    assert {method.name: method for method in PruningMethod.__subclasses__()} == METHODS
+    found = {method.name: method for method in PruningMethod.__subclasses__()}
+    assert found == {name: load(method) for name, method in METHODS.items()}
 
 
 def test_patterns_are_read_and_written():

@@ -5,6 +5,7 @@ import json
 import math
 from types import SimpleNamespace
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -12,15 +13,15 @@ from safetensors.torch import load_file, save_file
 
 import squeeze
 from squeeze.cli import main
-from squeeze.commands import factorize as commands
 from squeeze.engine.quality import evaluate
 from squeeze.engine.report import NAME
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.factor.curvature import Curvature
 from squeeze.factor.linear import FactorLinear
 from squeeze.factor.lowrank import WhitenedSVD
+from squeeze.factor.methods import METHODS
 from squeeze.integrations.load_model import load_model
-from squeeze.recipes import factorize as api
+from squeeze.recipes.options import WHOLE
 from squeeze.recipes.plan.plan import fill
 from squeeze.recipes.train.heal import heal
 
@@ -57,7 +58,7 @@ def test_every_architecture_loads_and_densifies(tmp_path, folders, kind):
     assert distance(logits(tmp_path / "dense"), found) < 0.02  # bf16 products of bf16 factors
 
 
-@pytest.mark.parametrize("method", [*api.METHODS])
+@pytest.mark.parametrize("method", [*METHODS])
 def test_every_method_is_stored_and_read_again(tmp_path, folders, method):
     report = squeeze.factorize(folders("llama"), method, keep=0.7, calibration=TOKENS, samples=6, out=tmp_path / "out")
     assert len(report.layers) == 14 and not report.fallbacks
@@ -331,7 +332,8 @@ def test_damaged_folders_are_refused(tmp_path, folders):
 
 
 def test_the_command_knows_every_method():
-    assert set(commands._METHODS) == {*api.MODELS, *api.METHODS}
+    (chosen,) = (one for one in main.commands["factorize"].get_params(click.Context(main)) if one.name == "method")
+    assert set(chosen.type.choices) == {*WHOLE, *METHODS}
 
 
 def test_the_commands(tmp_path, folders):

@@ -214,8 +214,6 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, folders, monkeypatch):
 
 def test_bad_input_is_named(tmp_path, folders):
     with pytest.raises(SqueezeError, match="method 'x' is unknown"):
-        from squeeze.recipes.prune import make_method
-
-        make_method("x")
+        squeeze.prune(folders("llama"), "x", out=tmp_path / "out")
     with pytest.raises(FormatError, match="not a folder of a model"):
         squeeze.prune(tmp_path / "nowhere", Magnitude(), out=tmp_path / "out")

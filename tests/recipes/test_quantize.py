@@ -13,6 +13,7 @@ from squeeze.cli import main
 from squeeze.engine import pipeline
 from squeeze.errors import FormatError, ModelError, QualityError, SqueezeError
 from squeeze.integrations.load_model import load_model
+from squeeze.options import load
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
 from tests.makers import networks, tiny_models
@@ -344,6 +345,6 @@ def test_quality_is_checked():
 
 def test_every_method_has_its_name():
     from squeeze.quant.method import GridMethod
-    from squeeze.recipes.quantize import METHODS
+    from squeeze.quant.methods import METHODS
 
-    assert {method.name: method for method in GridMethod.__subclasses__()} == METHODS
+    assert {method.name: method for method in GridMethod.__subclasses__()} == {n: load(m) for n, m in METHODS.items()}

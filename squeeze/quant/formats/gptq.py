@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from squeeze import __version__
 from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.formats.common import expect, group_size_of, only_integers, only_plain, scales_as, take
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
+from squeeze.version import __version__
 
 _HEAD = "lm_head"
 # What vLLM makes of several modules: a rule for each of them has to match the whole as well.

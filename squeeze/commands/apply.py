@@ -1,0 +1,42 @@
+"""`squeeze apply`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.models import use
+from squeeze.commands.progress import steps
+
+
+@click.command()
+@click.argument("recipe", metavar="RECIPE.yaml", type=options.PATH)
+@options.measuring
+@options.resume
+@options.converting
+@options.computing
+@options.saying
+def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **more: Any) -> None:
+    """Do what a recipe says to a model's folder: prune, quantize, factorize, recover and pack, in few passes.
+
+    \b
+    A recipe is YAML:
+      calibration: wiki.txt
+      steps:
+        - prune: {pattern: "2:4", permute: true}
+        - quantize: {bits: 4, group_size: 128}
+        - pack
+
+    Example: squeeze apply recipe.yaml my-model my-model-small
+    """
+    from squeeze.recipes.apply import apply as run
+
+    use(threads)
+    with steps(target.name, quiet=quiet, as_json=as_json) as progress:
+        reports = run(recipe, source, target, overwrite=more.pop("force"), progress=progress, **more)
+    if as_json:
+        click.echo(json.dumps([report.as_json() for report in reports]))
+    else:
+        click.echo("\n\n".join(report.table() for report in reports))

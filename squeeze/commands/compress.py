@@ -1,0 +1,108 @@
+"""`squeeze compress`."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.job import Job, size_of, transform
+from squeeze.commands.progress import Tick
+from squeeze.errors import SqueezeError
+from squeeze.system import files
+
+if TYPE_CHECKING:
+    from squeeze.codecs.stream.compressor import Totals
+
+# Imported inside functions is what needs numpy, which `--help` does not.
+_SLOW = 60  # seconds of estimated work above which a run begins with a word about it
+
+
+@click.command()
+@options.levels
+@click.option("--no-verify", is_flag=True, help="Do not decode the result again to prove it.")
+@click.option("--block-size", type=options.Size(), help="Bytes coded on their own, such as 4M.")
+@options.model
+@click.option("--lanes", type=click.IntRange(1), metavar="N", help="Parts of a text that -7 to -9 read side by side.")
+@click.option("--window", type=click.IntRange(16), metavar="N", help="Tokens that -7 to -9 look back.")
+@click.option(
+    "--backend",
+    type=click.Choice(["exact", "llamacpp"]),
+    help="What runs the model: llamacpp takes any GGUF, but its files open on machines like this one only.",
+)
+@options.dictionary
+@options.writing
+def compress(
+    no_verify: bool,
+    block_size: int | None,
+    model: Path | None,
+    lanes: int | None,
+    window: int | None,
+    backend: str | None,
+    prior: Path | None,
+    levels: tuple[int, ...] = (),
+    **common: Any,
+) -> None:
+    """Compress each FILE to FILE.sqz.
+
+    Example: squeeze compress -8 report.txt
+    """
+    from squeeze.codecs.stream import levels as known
+    from squeeze.codecs.stream.coding import Coding, as_prior
+    from squeeze.codecs.stream.compressor import compress_stream
+    from squeeze.numerics.jit import is_compiled
+
+    job = Job(**common)
+    verify = not no_verify or backend == "llamacpp"
+    begun = as_prior(prior)
+    default = (begun.level, None) if begun else known.default()
+    level, note = (levels[-1], None) if levels else default
+    known.check(level)
+    if note:
+        job.say(note)
+    if job.stdout and sys.stdout.isatty():
+        raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
+    sources = job.sources(lambda path: True)
+    _warn_if_slow(job, level, [path for path in sources if path], verify)
+    if level in known.TOKENWISE and sys.stderr.isatty() and not is_compiled("code_steps"):
+        job.say("The first run at this level compiles it for this processor, which takes about a minute.")
+    if job.verbose and level in known.TOKENWISE:
+        size = max((path.stat().st_size for path in sources if path and path.exists()), default=known.DEFAULT_BLOCK)
+        memory = Coding.chosen(level, job.threads, model, lanes, window, backend).memory(size)
+        job.say(f"Level {level} will take about {memory >> 20} MiB of memory.")
+
+    def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
+        return compress_stream(
+            *(source, sink),
+            level=level,
+            threads=job.threads,
+            verify=verify,
+            block_size=block_size,
+            model=model,
+            lanes=lanes,
+            window=window,
+            backend=backend,
+            prior=begun,
+            progress=tick,
+        )
+
+    for path in sources:
+        if path and path.suffix == files.SUFFIX and not job.force:
+            job.say(f"Warning: {path}: already ends in {files.SUFFIX}; skipped (use -f to compress it)")
+            continue
+        with job.attempt(str(path or "-")):
+            target = job.target(path, files.compressed_name)
+            transform(job, path, target, action, size_of, passes=2 if verify else 1, level=level)
+    job.finish()
+
+
+def _warn_if_slow(job: Job, level: int, paths: list[Path], verify: bool) -> None:
+    from squeeze.codecs.stream.levels import AVAILABLE, estimate_seconds
+
+    size = sum(path.stat().st_size for path in paths if path.exists())
+    seconds = estimate_seconds(level, size, job.threads, verify)
+    if seconds > _SLOW:
+        fastest = estimate_seconds(AVAILABLE[0], size, job.threads, verify)
+        other = f"; -{AVAILABLE[0]} would take about {fastest:.0f} s" if level != AVAILABLE[0] else ""
+        job.say(f"Level {level} will take about {seconds:.0f} s{other}.")

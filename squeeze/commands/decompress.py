@@ -1,0 +1,64 @@
+"""`squeeze decompress`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
+from squeeze.commands.progress import Tick
+from squeeze.system import files
+
+if TYPE_CHECKING:
+    from squeeze.codecs.stream.compressor import Totals
+
+# Imported inside functions is what needs numpy, which `--help` does not.
+_PIECE = 1 << 20
+
+
+@click.command()
+@click.option("--range", "span", type=options.Range(), metavar="A:B", help="Only these bytes of the content.")
+@click.option("--salvage", is_flag=True, help="Restore what is undamaged, and say what is missing.")
+@options.model
+@options.dictionary
+@options.writing
+def decompress(
+    span: tuple[int, int | None] | None, salvage: bool, model: Path | None, prior: Path | None, **common: Any
+) -> None:
+    """Restore each FILE.sqz to FILE.
+
+    Example: squeeze decompress --range 0:100 report.txt.sqz
+    """
+    from squeeze.codecs.stream.compressor import decompress_stream
+
+    if span:
+        common["stdout"] = common["stdout"] or common["output"] is None
+        if salvage or common["rm"] or "-" in (common["files"] or ("-",)):
+            raise click.UsageError("--range takes files, and neither --salvage nor --rm")
+    job = Job(**common)
+    refuse_terminal(job)
+
+    def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
+        if span:
+            return _copy_range(source, sink, *span, threads=job.threads, model=model, prior=prior)
+        return decompress_stream(
+            source, sink, threads=job.threads, model=model, prior=prior, progress=tick, salvage=salvage
+        )
+
+    for path in job.sources(is_compressed):
+        with job.attempt(str(path or "-")):
+            transform(job, path, job.target(path, files.restored_name), action, raw_size_of)
+    job.finish()
+
+
+def _copy_range(source: BinaryIO, sink: BinaryIO, start: int, end: int | None, **options: Any) -> "Totals":
+    from squeeze.codecs.stream.compressor import Totals
+    from squeeze.codecs.stream.reader import open as open_sqz
+
+    file = open_sqz(source, **options)
+    file.seek(start)
+    written = 0
+    while piece := file.read(_PIECE if end is None else min(_PIECE, end - start - written)):
+        written += sink.write(piece)
+    return Totals(written, source.seek(0, 2))

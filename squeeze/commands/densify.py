@@ -1,0 +1,28 @@
+"""`squeeze densify`."""
+
+import json
+from pathlib import Path
+
+import click
+
+from squeeze.commands import options
+
+
+@click.command()
+@options.converting
+@options.saying
+def densify(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
+    """Write every weight of a folder dense, so that any other tool reads it.
+
+    IN is what `squeeze prune`, `factorize` or `quantize` wrote, a checkpoint of GPTQ or compressed-tensors, or one of
+    its formats sparse-24-bitmask and marlin-24, which it no longer reads.
+
+    Example: squeeze densify my-model-24 my-model-dense
+    """
+    from squeeze.recipes.densify import densify as run
+
+    size = run(source, target, overwrite=force)
+    if as_json:
+        click.echo(json.dumps({"command": "densify", "input": str(source), "output": str(target), "bytes": size}))
+    elif not quiet:
+        click.echo(f"{target}: {size} bytes of weights", err=True)

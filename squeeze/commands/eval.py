@@ -1,0 +1,57 @@
+"""`squeeze eval`."""
+
+import json
+from pathlib import Path
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.models import use
+from squeeze.commands.progress import bar
+
+
+@click.command(name="eval")
+@click.argument("checkpoint", metavar="CKPT", type=options.PATH)
+@click.option("--text", required=True, metavar="FILE", type=options.PATH, help="The text to predict.")
+@click.option("--original", metavar="CKPT", type=options.PATH, help="Also measure the distance from this model.")
+@click.option("--window", default=1024, metavar="N", type=click.IntRange(2), help="Tokens seen at once (1024).")
+@click.option("--stride", metavar="N", type=click.IntRange(1), help="Tokens between windows (default: the window).")
+@click.option("--windows", metavar="N", type=click.IntRange(1), help="Stop after so many.")
+@options.computing
+@options.saying
+def evaluate(
+    checkpoint: Path,
+    text: Path,
+    original: Path | None,
+    window: int,
+    stride: int | None,
+    windows: int | None,
+    device: str,
+    threads: int,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Measure how well a model predicts a text: perplexity, and with --original KL divergence and agreement.
+
+    Example: squeeze eval my-model-4bit --original my-model --text wiki.txt
+    """
+    from squeeze.checkpoint.text import read_tokens
+    from squeeze.engine import quality
+    from squeeze.integrations.load_model import load_model
+
+    use(threads)
+    tokens = read_tokens(text, original or checkpoint)
+    model = load_model(checkpoint, device=device)
+    reference = load_model(original, device=device) if original else None
+    total = len(tokens) if windows is None else min(len(tokens), window + (windows - 1) * (stride or window))
+    with bar(checkpoint.name, total, unit="", quiet=quiet, as_json=as_json) as tick:
+        found = quality.evaluate(
+            model, tokens, window=window, stride=stride, windows=windows, original=reference, progress=tick
+        )
+    if as_json:
+        record = {"command": "eval", "input": str(checkpoint), "text": str(text), "window": window}
+        click.echo(json.dumps({**record, **found.as_json()}))
+        return
+    for name, value in found.as_json().items():
+        if value is not None:
+            click.echo(f"{name.replace('_', ' ') + ':':<20}{value:.6g}")

@@ -1,0 +1,48 @@
+"""`squeeze inspect`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.declared import base
+from squeeze.commands.reporting import checkpoint_bar
+from squeeze.system import cores
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=options.PATH)
+@click.option(
+    "--level",
+    type=click.Choice(["runtime", "archive"]),
+    default="runtime",
+    help="How a checkpoint that is not packed is coded to learn its size.",
+)
+@base
+@options.coding
+def inspect(source: Path, level: str, base: Path | None, threads: int, quiet: bool, as_json: bool) -> None:
+    """Show the entropy of each field, the bound, the coded size and the gap between, by tensor and dtype.
+
+    Of a quantised checkpoint also the bits that a weight takes.
+
+    Example: squeeze inspect model.safetensors
+    """
+    from squeeze.recipes import inspect as inspecting
+
+    with checkpoint_bar(source, quiet, as_json) as tick:
+        threads = threads or cores.available()
+        entries = list(inspecting.inspect(source, level=level, base=base, threads=threads, progress=tick))
+    quantised = inspecting.quantised(source)
+    if as_json:
+        parts = {"tensors": entries, "totals": inspecting.totals(entries)}
+        found: dict[str, Any] = {key: [entry.as_json() for entry in value] for key, value in parts.items()}
+        click.echo(json.dumps(found | ({"quantised": quantised} if quantised else {})))
+        return
+    click.echo(inspecting.table(entries))
+    if quantised:
+        click.echo(
+            f"quantised in the format {quantised['format']}: {quantised['modules']} modules, "
+            f"{quantised['bits_per_weight']:.3f} bits a weight"
+        )

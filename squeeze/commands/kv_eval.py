@@ -1,0 +1,65 @@
+"""`squeeze kv-eval`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.models import use
+from squeeze.commands.progress import bar
+from squeeze.errors import SqueezeError
+
+_ROW = "{:<28} {:>7} {:>8} {:>10} {:>9} {:>10} {:>12} {:>12} {:>9} {:>8}"
+_HEAD = ("policy", "context", "bits", "perplexity", "%", "KL", "cache bytes", "peak bytes", "ms/token", "passkeys")
+
+
+@click.command(name="kv-eval")
+@click.argument("model", metavar="MODEL", type=options.PATH)
+@click.option("--text", required=True, metavar="FILE", type=options.PATH, help="The text to predict.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="POLICY",
+    help="kivi:4, rotated:3,window=128, kivi:mean=3, kivi:2+snapkv:512, transform:2, FILE.",
+)
+@click.option("--context", "contexts", multiple=True, type=click.IntRange(2), metavar="N", help="Tokens (1024).")
+@click.option("--windows", default=8, type=click.IntRange(1), metavar="N", help="Windows of each context (8).")
+@click.option("--sinks", default=4, type=click.IntRange(0), metavar="N", help="First tokens kept exact (4).")
+@click.option("--window", default=64, type=click.IntRange(0), metavar="N", help="Recent tokens kept exact (64).")
+@click.option("--against", multiple=True, type=click.Choice(["quanto", "hqq"]), help="transformers' own cache.")
+@click.option("--passkeys", default=0, type=click.IntRange(0), metavar="N", help="Depths to look for a passkey at.")
+@click.option("--no-cost", is_flag=True, help="Measure quality only.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="The model's; on a CPU float32.")
+@click.option(
+    "--save-policy", metavar="FILE", type=options.PATH, help="Write the policy, for --policy and --kv to read."
+)
+@options.caching
+def kv_eval(
+    model: Path,
+    text: Path,
+    policies: tuple[str, ...],
+    contexts: tuple[int, ...],
+    sinks: int,
+    window: int,
+    as_json: bool,
+    quiet: bool,
+    threads: int,
+    **more: Any,
+) -> None:
+    """Measure what KV cache policies cost and save: perplexity, KL, bytes, peak, time, passkeys.
+
+    Example: squeeze kv-eval my-model --text book.txt --policy kivi:4 --policy rotated:3
+    """
+    from squeeze.recipes.kv_eval import rows
+
+    if not policies and not more["kv_budget"] and not more["against"]:
+        raise SqueezeError("name a policy to measure, such as --policy kivi:4")
+    use(threads)
+    if not as_json:
+        click.echo(_ROW.format(*_HEAD))
+    with bar(model.name, None, unit="pass", quiet=quiet, as_json=as_json) as tick:
+        for row in rows(model, text, policies, contexts or (1024,), sinks=sinks, window=window, progress=tick, **more):
+            click.echo(json.dumps(row.as_json()) if as_json else _ROW.format(*row.cells()))

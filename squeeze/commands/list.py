@@ -1,0 +1,65 @@
+"""`squeeze list`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.job import Job, is_compressed
+
+if TYPE_CHECKING:
+    from squeeze.codecs.stream.index import Stream
+
+
+@click.command(name="list")
+@options.reading
+def list_command(**common: Any) -> None:
+    """Show sizes, level and checksum of each FILE.sqz, and with -v its blocks.
+
+    Example: squeeze list -v report.txt.sqz
+    """
+    from squeeze.codecs.stream.index import read_index
+
+    if "-" in (common["files"] or ("-",)):
+        raise click.UsageError("list takes files: it reads their ends first")
+    job = Job(**common, reads_only=True)
+    if not job.as_json:
+        click.echo(_ROW.format("compressed", "raw", "ratio", "level", "codec", "checksum", "file"))
+    for path in job.sources(is_compressed):
+        with job.attempt(str(path)), path.open("rb") as file:  # type: ignore[union-attr]
+            streams = read_index(file)
+            _list_as_json(path, streams) if job.as_json else _list_as_text(path, streams, job.verbose)
+    job.finish()
+
+
+_ROW = "{:>12} {:>12} {:>7} {:>5} {:<16} {:<16} {}"
+_BLOCK_ROW = "  {:>12} {:>12} {:>12} {:<9} {:<12} {}"
+
+
+def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool) -> None:
+    for stream in streams:
+        ratio = f"{100 * stream.coded_size / stream.raw_size:.1f} %" if stream.raw_size else "-"
+        codecs = ",".join(sorted({block.codec for block in stream.blocks})) or "-"
+        checksum, level = f"{stream.checksum:016x}", stream.header.get("level", "-")
+        click.echo(_ROW.format(stream.coded_size, stream.raw_size, ratio, level, codecs, checksum, path))
+        if not verbose:
+            continue
+        settings = ", ".join(f"{name} {value}" for name, value in stream.header.items()) or "none"
+        click.echo(f"  parameters: {settings}")
+        click.echo(_BLOCK_ROW.format("raw offset", "raw length", "coded length", "codec", "content", "checksum"))
+        for block in stream.blocks:
+            row = (block.raw_offset, block.raw_length, block.coded_length, block.codec, block.content)
+            click.echo(_BLOCK_ROW.format(*row, f"{block.checksum:016x}"))
+
+
+def _list_as_json(path: Path | None, streams: list["Stream"]) -> None:
+    shown = []
+    for stream in streams:
+        blocks = [
+            asdict(block) | {"codec": block.codec, "checksum": f"{block.checksum:016x}"} for block in stream.blocks
+        ]
+        shown.append(asdict(stream) | {"blocks": blocks, "checksum": f"{stream.checksum:016x}"})
+    click.echo(json.dumps({"file": str(path), "streams": shown}))

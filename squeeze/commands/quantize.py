@@ -1,0 +1,45 @@
+"""`squeeze quantize`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.declared import OperationCommand, given
+from squeeze.commands.models import Verdict, say_estimate, use
+from squeeze.commands.progress import steps
+from squeeze.recipes.options import QUANTIZE
+from squeeze.system import cores
+
+
+@click.command(cls=OperationCommand, operation=QUANTIZE)
+@click.option("--pack", "packed", is_flag=True, help="Code OUT without loss too: `squeeze unpack` restores it.")
+@options.compressing
+def quantize(
+    source: Path, target: Path, packed: bool, force: bool, threads: int, quiet: bool, as_json: bool, **more: Any
+) -> None:
+    """Quantise the weights of a model's folder, block by block, and report what it cost.
+
+    Formats: compressed-tensors and gptq (which vLLM and transformers load), gptq_v2, squeeze (which holds every grid)
+    and dense (bf16 again).
+
+    Example: squeeze quantize my-model my-model-4bit --bits 4 --calibration wiki.txt
+    """
+    from squeeze.packing import folder
+    from squeeze.recipes import quantize as api
+    from squeeze.recipes.run import read
+
+    use(threads)
+    verdict, asked_for = Verdict.taken_from(more), given(QUANTIZE, more)
+    asked, common = read(QUANTIZE, None, asked_for)
+    if not quiet:
+        say_estimate(source, common, asked.settings.correction, more["device"], asked.made().needs_hessian)
+    folder.check_target(source, target, force)
+    out = target.with_name(f".{target.name[:60]}.quantised") if packed else target
+    with steps(target.name, quiet=quiet, as_json=as_json) as progress:
+        report = api.quantize(source, out=out, overwrite=force or packed, progress=progress, **asked_for, **more)
+    verdict.measure(report, more["device"])
+    if packed:
+        api.pack_result(report, target, force, threads or cores.available())
+    verdict.conclude(report, as_json, quiet)

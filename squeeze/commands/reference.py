@@ -1,0 +1,51 @@
+"""Tables of options in Markdown, for the docs: `python -m squeeze.commands.reference` prints them all."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from squeeze.commands.declared import both_ways, default_of, kind_of
+from squeeze.options import Operation, Option, Reference, options_of
+from squeeze.options.operation import Owned
+from squeeze.recipes.options import FACTORIZE, PACK, PRUNE, QUANTIZE, Common, Recovering
+
+__all__ = ["OPERATIONS", "operation_table", "options_table"]
+
+OPERATIONS: tuple[Operation[Any], ...] = (QUANTIZE, PRUNE, FACTORIZE, PACK)
+_COLUMNS = ("option", "on the command line", "type", "default", "bounds", "what it is")
+
+
+def options_table(method: Reference) -> str:
+    """Of a method, by its class or "module:Class", or of any other dataclass of options."""
+    return _table([_COLUMNS[:1] + _COLUMNS[2:], *(row[:1] + row[2:] for row in _rows(options_of(method)))])
+
+
+def operation_table(operation: Operation[Any]) -> str:
+    """Of all that a command takes, where not all methods have an option with the names of those that do."""
+    return _table([_COLUMNS, *(_row(one, len(operation.methods)) for one in operation.owned().values())])
+
+
+def _rows(options: Iterable[Option]) -> Iterable[tuple[str, ...]]:
+    return (_row(Owned(one), 0) for one in options)
+
+
+def _row(owned: Owned, methods: int) -> tuple[str, ...]:
+    one, names = owned.option, ", ".join(owned.owners)
+    text = one.help if not names or len(owned.owners) == methods else f"{names}: {one.help}"
+    bounds = one.bounds.removeprefix("is ").removeprefix("lies ")
+    return f"`{one.name}`", f"`{both_ways(one)}`", kind_of(one), default_of(one, owned.owners), bounds, text
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> str:
+    head, *others = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
+    return head + "|---" * (head.count(" | ") + 1) + "|\n" + "".join(others)
+
+
+def _print() -> None:
+    for operation in OPERATIONS:
+        print(f"## {operation.name}\n\n{operation_table(operation)}")
+    print(f"## recover\n\n{options_table(Recovering)}")
+    print(f"## prune, quantize, factorize and recover\n\n{options_table(Common)}")
+
+
+if __name__ == "__main__":
+    _print()

@@ -1,0 +1,69 @@
+"""What the commands that code a checkpoint share: their progress, and what is said of the sizes in the end."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from squeeze.commands.progress import Tick, bar, is_shown
+from squeeze.system import cores
+
+if TYPE_CHECKING:
+    from squeeze.packing.pack import Totals
+
+# Imported inside functions is what needs numpy, which `--help` does not.
+
+
+@contextmanager
+def reporting(
+    source: Path, target: Path | None, what: str, *, threads: int, quiet: bool, as_json: bool
+) -> Iterator[tuple[dict[str, Any], Callable[["Totals"], None]]]:
+    """Options for a library call, and a function that says what came of it."""
+    started = time.perf_counter()
+
+    def done(totals: "Totals") -> None:
+        seconds = time.perf_counter() - started
+        if as_json:
+            record: dict[str, Any] = {"command": what, "input": str(source)}
+            if target:
+                record["output"] = str(target)
+            sizes = {"raw_size": totals.raw, "coded_size": totals.coded, "seconds": round(seconds, 3)}
+            click.echo(json.dumps({**record, **sizes}))
+        if not quiet and sys.stderr.isatty():
+            percent = f" ({100 * totals.coded / totals.raw:.2f} %)" if totals.raw else ""
+            sizes_text = f"{totals.raw} bytes, packed {totals.coded}{percent}"
+            click.echo(f"{source}: {sizes_text}, {seconds:.1f} s", err=True)
+
+    with checkpoint_bar(source, quiet, as_json) as tick:
+        yield {"threads": threads or cores.available(), "progress": tick}, done
+
+
+def checkpoint_bar(source: Path, quiet: bool, as_json: bool) -> AbstractContextManager[Tick]:
+    """As progress.bar, of a checkpoint's raw bytes."""
+    total = _raw_size(source) if is_shown(quiet, as_json) else None
+    return bar(source.name, total, quiet=quiet, as_json=as_json)
+
+
+def _raw_size(source: Path) -> int:
+    """Raw bytes of a checkpoint, packed or not, as far as headers tell them."""
+    from squeeze.checkpoint import safetensors as tensorfile
+    from squeeze.errors import SqueezeError
+    from squeeze.packing import container
+
+    total = 0
+    for path in source.rglob("*") if source.is_dir() else [source]:
+        try:
+            if path.suffix == ".safetensors":
+                file = tensorfile.read(path)
+                packed = container.is_packed(file)
+                total += container.describe(file).description.size if packed else file.size
+            elif path.is_file():
+                total += path.stat().st_size
+        except (SqueezeError, OSError):
+            continue
+    return total

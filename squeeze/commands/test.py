@@ -1,0 +1,38 @@
+"""`squeeze test`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
+from squeeze.commands.progress import Tick
+
+if TYPE_CHECKING:
+    from squeeze.codecs.stream.compressor import Totals
+
+# Imported inside functions is what needs numpy, which `--help` does not.
+
+
+@click.command()
+@options.model
+@options.dictionary
+@options.reading
+def test(model: Path | None, prior: Path | None, **common: Any) -> None:
+    """Decode each FILE.sqz, compare its checksums, and write nothing.
+
+    Example: squeeze test *.sqz
+    """
+    from squeeze.codecs.stream.compressor import decompress_stream
+
+    job = Job(**common, reads_only=True)
+    refuse_terminal(job)
+
+    def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
+        return decompress_stream(source, None, threads=job.threads, model=model, prior=prior, progress=tick)
+
+    for path in job.sources(is_compressed):
+        with job.attempt(str(path or "-")):
+            transform(job, path, None, action, raw_size_of)
+    job.finish()

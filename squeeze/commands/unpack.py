@@ -1,0 +1,25 @@
+"""`squeeze unpack`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.declared import base
+from squeeze.commands.reporting import reporting
+
+
+@click.command()
+@options.converting
+@base
+@options.coding
+def unpack(source: Path, target: Path, force: bool, base: Path | None, **common: Any) -> None:
+    """Restore a packed checkpoint, byte for byte.
+
+    Example: squeeze unpack my-model-packed my-model
+    """
+    from squeeze.packing.unpack import unpack as run
+
+    with reporting(source, target, "unpack", **common) as (shared, done):
+        done(run(source, target, overwrite=force, base=base, **shared))

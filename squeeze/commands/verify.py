@@ -1,0 +1,25 @@
+"""`squeeze verify`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.declared import base
+from squeeze.commands.reporting import reporting
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=options.PATH)
+@base
+@options.coding
+def verify(source: Path, base: Path | None, **common: Any) -> None:
+    """Decode a packed checkpoint, compare every checksum, and write nothing.
+
+    Example: squeeze verify my-model-packed
+    """
+    from squeeze.packing.unpack import verify as run
+
+    with reporting(source, None, "verify", **common) as (shared, done):
+        done(run(source, base=base, **shared))
