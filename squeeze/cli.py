@@ -22,8 +22,8 @@ from squeeze.errors import SqueezeError
 from squeeze.system import files
 
 if TYPE_CHECKING:
-    from squeeze.codecs.stream.compressor import Totals
     from squeeze.codecs.stream.index import Stream
+    from squeeze.codecs.stream.totals import Totals
 
 _SLOW = 60  # seconds of estimated work above which a run begins with a word about it
 _PIECE = 1 << 20
@@ -189,8 +189,8 @@ def _refuse_terminal(job: Job) -> None:
 
 
 def _copy_range(source: BinaryIO, sink: BinaryIO, start: int, end: int | None, **options: Any) -> "Totals":
-    from squeeze.codecs.stream.compressor import Totals
     from squeeze.codecs.stream.reader import open as open_sqz
+    from squeeze.codecs.stream.totals import Totals
 
     file = open_sqz(source, **options)
     file.seek(start)
