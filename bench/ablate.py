@@ -21,9 +21,9 @@ import numpy as np
 from squeeze.codecs.bitmodels import surroundings as around
 from squeeze.codecs.deep import coder as deep
 from squeeze.codecs.deep import presets as deeplevels
+from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import blocks
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.levels import DeepPreset
 
 _WORDS = (around.WORD, around.WORD_1, around.WORD_2, around.WORD_3, around.PAIR, around.LETTERS)
 _FAMILIES = {  # registers of contexts

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from unittest.mock import patch
 
+from squeeze.codecs import presets
 from squeeze.codecs.bitmodels import contexts
-from squeeze.codecs.stream import levels
 from squeeze.codecs.tokenwise import bias, lanes
 from squeeze.codecs.tokenwise import model as tokenwise
+from squeeze.codecs.tokenwise.presets import CONTEXTS, TokenPreset
 from squeeze.numerics import jit
 
 _ALL_SETS = "for k in range(x.rows.size):\n"
@@ -25,16 +26,16 @@ _SET_NAMES = (
     *("longest known order", "column", "latest token", "node of the trie"),
 )
 _APM_NAMES = ("bits of the byte", "two latest bytes", "column", "word")
-_ORDERS_0_AND_1 = [levels._order(0), levels._order(1)]
-_HIGHER = [spec for spec in levels._TOKENS if spec not in _ORDERS_0_AND_1]
+_ORDERS_0_AND_1 = [presets.order(0), presets.order(1)]
+_HIGHER = [spec for spec in CONTEXTS if spec not in _ORDERS_0_AND_1]
 _GROUPS = {
-    "token contexts": [spec for spec in levels._TOKENS if spec[0] >= contexts.TOKEN_1],
-    "column contexts": [spec for spec in levels._TOKENS if spec[0] == levels._LINE and spec != levels._LINES],
-    "line above": [levels._LINES],
-    "word contexts": [levels._WORDS, levels._PAIRS, levels._GAPS],
-    "character classes": [levels._SHAPES],
-    "orders 4 and 6": [levels._order(4), levels._order(6)],
-    "orders 0 to 3": [levels._order(n) for n in range(4)],
+    "token contexts": [spec for spec in CONTEXTS if spec[0] >= contexts.TOKEN_1],
+    "column contexts": [spec for spec in CONTEXTS if spec[0] == presets.LINE and spec != presets.LINES],
+    "line above": [presets.LINES],
+    "word contexts": [presets.WORDS, presets.PAIRS, presets.GAPS],
+    "character classes": [presets.SHAPES],
+    "orders 4 and 6": [presets.order(4), presets.order(6)],
+    "orders 0 to 3": [presets.order(n) for n in range(4)],
     "all contexts but orders 0 and 1": _HIGHER,
 }
 
@@ -61,10 +62,10 @@ def _edits() -> Iterator[tuple[str, list[tuple[str, str, int]]]]:
     yield "all refinements", [("min(max(refined >> 3, 1)", "min(max(probability, 1)", 1)]
 
 
-def _bytewise(whole: levels.Preset) -> Iterator[tuple[str, levels.Preset]]:
+def _bytewise(whole: presets.Preset) -> Iterator[tuple[str, presets.Preset]]:
     """(what is left out, the models of bytes without it)."""
 
-    def without(specs: list[tuple[int, int, int]], matches: int = len(whole.matches)) -> levels.Preset:
+    def without(specs: list[tuple[int, int, int]], matches: int = len(whole.matches)) -> presets.Preset:
         rest = tuple(spec for spec in whole.contexts if spec not in specs)
         return replace(whole, contexts=rest, matches=whole.matches[:matches])
 
@@ -91,7 +92,7 @@ def _edited(edits: list[tuple[str, str, int]], folder: Path, number: int) -> Mod
 
 
 def sizes(
-    model: lanes.LanguageModel, data: bytes, preset: levels.TokenPreset, threads: int, only: str = ""
+    model: lanes.LanguageModel, data: bytes, preset: TokenPreset, threads: int, only: str = ""
 ) -> Iterator[tuple[str, int]]:
     """(what is left out, coded bytes); first with nothing left out. `only`: those whose name contains it."""
     predictions, kept = lanes._predictions, []
@@ -101,7 +102,7 @@ def sizes(
             kept.append(item)
             yield item
 
-    def size(preset: levels.TokenPreset = preset, **replaced: object) -> int:
+    def size(preset: TokenPreset = preset, **replaced: object) -> int:
         with ExitStack() as stack:
             for name, value in replaced.items():
                 stack.enter_context(patch.object(lanes, name, value))

@@ -20,6 +20,7 @@ import numpy as np
 
 from squeeze.codecs.stream import levels
 from squeeze.codecs.tokenwise import lanes
+from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.lm import models
 from squeeze.numerics.team import Team
 
@@ -101,7 +102,7 @@ def speed(options: argparse.Namespace, data: bytes) -> list[dict]:
     ids = model.leaves[np.maximum(entries, 0)].tolist()
     runs = llama_cpp_runs(options, ids)
 
-    def encoding(preset: levels.TokenPreset) -> Callable[[], int]:
+    def encoding(preset: TokenPreset) -> Callable[[], int]:
         def run() -> int:
             assert lanes.encode(data, model, preset, threads)
             return entries.size

@@ -21,7 +21,8 @@ import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic
 from squeeze.codecs.bitmodels import contexts, histories, match, mixer
-from squeeze.codecs.stream.levels import DeepPreset, Preset
+from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.presets import Preset
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import inline, kernel, prefetch
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash

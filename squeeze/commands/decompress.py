@@ -11,7 +11,7 @@ from squeeze.commands.progress import Tick
 from squeeze.system import files
 
 if TYPE_CHECKING:
-    from squeeze.codecs.stream.compressor import Totals
+    from squeeze.codecs.stream.totals import Totals
 
 # Imported inside functions is what needs numpy, which `--help` does not.
 _PIECE = 1 << 20
@@ -53,8 +53,8 @@ def decompress(
 
 
 def _copy_range(source: BinaryIO, sink: BinaryIO, start: int, end: int | None, **options: Any) -> "Totals":
-    from squeeze.codecs.stream.compressor import Totals
     from squeeze.codecs.stream.reader import open as open_sqz
+    from squeeze.codecs.stream.totals import Totals
 
     file = open_sqz(source, **options)
     file.seek(start)

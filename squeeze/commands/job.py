@@ -22,7 +22,7 @@ from squeeze.errors import SqueezeError
 from squeeze.system import cores, files
 
 if TYPE_CHECKING:
-    from squeeze.codecs.stream.compressor import Totals
+    from squeeze.codecs.stream.totals import Totals
 
 MISHAPS = (SqueezeError, OSError, MemoryError)
 

@@ -10,7 +10,7 @@ from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_termina
 from squeeze.commands.progress import Tick
 
 if TYPE_CHECKING:
-    from squeeze.codecs.stream.compressor import Totals
+    from squeeze.codecs.stream.totals import Totals
 
 # Imported inside functions is what needs numpy, which `--help` does not.
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.codecs.stream.levels import SINK
 from squeeze.errors import DamagedError, FormatError, ModelError
 from squeeze.lm import models, vocabulary
+from squeeze.lm.config import SINK
 from squeeze.lm.gguffile import GgufFile
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.numerics import exact

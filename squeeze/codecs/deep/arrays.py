@@ -7,8 +7,7 @@ import numpy as np
 from squeeze.codecs.bitmodels import evidence, histories, match, mixer
 from squeeze.codecs.bitmodels import surroundings as around
 from squeeze.codecs.bytewise import aligned_zeros
-from squeeze.codecs.deep.presets import GROUPS, group_of
-from squeeze.codecs.stream.levels import DeepPreset
+from squeeze.codecs.deep.presets import GROUPS, DeepPreset, group_of
 
 # Scalars of a model.
 PARTIAL, SHIFT, NODE, KNOWN, MATCHED, LOGIT, MIXED, OUTLOOK, SSM_ENTRY = range(9)

@@ -18,7 +18,7 @@ from squeeze.codecs.bitmodels import surroundings as around
 from squeeze.codecs.deep.arrays import SSM, build_model
 from squeeze.codecs.deep.learned import NO_SSM, Start, build_models
 from squeeze.codecs.deep.model import advance, begin_byte, end_byte, gather, learn, mix, select
-from squeeze.codecs.stream.levels import DeepPreset
+from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import inline, kernel
 

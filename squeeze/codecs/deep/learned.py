@@ -15,7 +15,7 @@ from squeeze.codecs.bitmodels import ssm, ssm_arrays
 from squeeze.codecs.deep import arrays as deeparrays
 from squeeze.codecs.deep.arrays import Model, build_model
 from squeeze.codecs.deep.model import advance, begin_byte, end_byte, gather, note
-from squeeze.codecs.stream.levels import DeepPreset
+from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics.jit import kernel
 
 NO_SSM = ssm_arrays.Sizes(16, 16, 8, 1, 4)  # stands in where a preset has none, and is never asked

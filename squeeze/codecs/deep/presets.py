@@ -1,18 +1,30 @@
 """What levels 4 to 6 mean: the contexts of each kind of content, and the sizes of mixers and state-space model.
 
-The tables here are part of the format, as those of levels.py are. A context is
+The tables here are part of the format, as those of codecs/presets.py are. A context is
 two registers (bitmodels/surroundings.py), a mask on the first, and a mask on
 the last eight bytes.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from squeeze.codecs.bitmodels import surroundings as around
 from squeeze.codecs.bitmodels.ssm_arrays import Sizes
-from squeeze.codecs.stream.levels import DeepPreset
 
 Context = tuple[int, int, int, int]
 _ALL = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class DeepPreset:
+    """The parameters of the models of levels 4 to 6."""
+
+    contexts: tuple[Context, ...]
+    matches: tuple[int, ...]  # least match lengths
+    selectors: int  # of mixer weight sets
+    buckets: int  # the most buckets of evidence, of 192 bytes each
+    rates: tuple[float, ...]  # of learning, see deepmodel.py
+    ssm: Sizes | None
 
 
 def _order(n: int) -> Context:

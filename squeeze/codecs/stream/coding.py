@@ -13,7 +13,9 @@ import numpy as np
 from squeeze.codecs import bytewise
 from squeeze.codecs.stream import blocks, container, levels
 from squeeze.codecs.stream.container import Content
+from squeeze.codecs.varint import read_varint, varint
 from squeeze.errors import DamagedError, FormatError, LevelError, PriorError, VerifyError
+from squeeze.lm.config import SINK
 from squeeze.system import cores
 
 if TYPE_CHECKING:
@@ -190,7 +192,7 @@ class Coding:
         if self.weights is not None and self.setup is not None:
             return llamacpp.for_identity(self.name or "", self.weights, self.model, self.setup)
         level = self.level or 0
-        window = levels.token_preset(level, 0, _MAX_WINDOW + levels.SINK, self.lanes, self.window).window
+        window = levels.token_preset(level, 0, _MAX_WINDOW + SINK, self.lanes, self.window).window
         return llamacpp.find(self.model, self.threads_of_a_block, self.lanes or llamacpp.BATCHES[level], window)
 
 
@@ -319,16 +321,16 @@ def _decode_tokenwise(payload: io.BytesIO, length: int, coding: Coding, progress
 
 def _layout_bytes(layout: "Layout") -> bytes:
     numbers = (layout.entries, layout.lanes, layout.window // 16, *layout.lengths[:-1])
-    return b"".join(map(container.varint, numbers))
+    return b"".join(map(varint, numbers))
 
 
 def _read_layout(payload: io.BytesIO, length: int) -> "Layout":
     from squeeze.codecs.tokenwise.lanes import MAX_LANES, MAX_POSITIONS, Layout
 
-    entries, count, window = (container.read_varint(payload)[0] for _ in range(3))
+    entries, count, window = (read_varint(payload)[0] for _ in range(3))
     if not 1 <= count <= min(MAX_LANES, entries) or entries > length or not 1 <= window * 16 * count <= MAX_POSITIONS:
         raise DamagedError("a block's lanes are impossible: the file is damaged")
-    lengths = [container.read_varint(payload)[0] for _ in range(count - 1)]
+    lengths = [read_varint(payload)[0] for _ in range(count - 1)]
     lengths.append(length - sum(lengths))
     if min(lengths) < 1:
         raise DamagedError("a block's lanes are impossible: the file is damaged")

@@ -10,7 +10,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -30,19 +30,13 @@ from squeeze.codecs.stream.coding import (
 )
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.index import Index, index_bytes, read_following_index
+from squeeze.codecs.stream.salvage import salvage_stream
+from squeeze.codecs.stream.totals import Totals
+from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError, FormatError, LevelError, VerifyError
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Bytes read and written; `damage` says what a salvage could not restore."""
-
-    raw: int
-    coded: int
-    damage: tuple[str, ...] = ()
 
 
 def compress(
@@ -143,8 +137,6 @@ def decompress_stream(
     `Totals.damage` names it.
     """
     if salvage:
-        from squeeze.codecs.stream.salvage import salvage_stream
-
         return salvage_stream(source, sink, threads, model, prior, progress)
     counted = cast(BinaryIO, _Counted(source))
     raw, first = 0, True
@@ -213,7 +205,7 @@ class _Writer:
         here = self._source.tell()
         self._source.seek(self._base + self._raw - length)
         expected, again = self._stored_hash.intdigest(), xxhash.xxh3_64()
-        self._put_stored(length, _hashed(container.copy_pieces(self._source, length), again))
+        self._put_stored(length, _hashed(copy_pieces(self._source, length), again))
         if again.intdigest() != expected:
             raise VerifyError("the input changed while it was read: compress it again when nothing writes to it")
         self._source.seek(here)
@@ -300,7 +292,7 @@ class _Counted:
 def _decode_short(source: BinaryIO, sink: BinaryIO | None, coding: Coding, progress: Progress) -> int:
     """Decode one short stream after its header; returns its raw size."""
     block = container.read_short_block_header(source)
-    payload = container.read_exactly(source, block.payload_length)
+    payload = read_exactly(source, block.payload_length)
     if block.kind == container.STORED:
         data = np.frombuffer(payload, np.uint8)
         report(progress, data.size)
@@ -340,10 +332,10 @@ def _read_parts(source, index: Index, progress: Progress):
     while (block := container.read_block_header(source)) is not None:
         index.entries.append((block.raw_length, block.size + block.payload_length))
         if block.kind != container.STORED:
-            yield block, container.read_exactly(source, block.payload_length)
+            yield block, read_exactly(source, block.payload_length)
             continue
         state = xxhash.xxh3_64()
-        for piece in container.copy_pieces(source, block.payload_length):
+        for piece in copy_pieces(source, block.payload_length):
             state.update(piece)
             report(progress, len(piece))
             yield piece

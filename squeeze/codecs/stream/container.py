@@ -5,13 +5,13 @@ checked against a limit before memory is taken for it.
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 import xxhash
 
-from squeeze.errors import DamagedError, FormatError, TruncatedError
+from squeeze.codecs.varint import read_exactly, read_varint, varint
+from squeeze.errors import DamagedError, FormatError
 
 FORMAT_VERSION = 1
 SHORT_VERSION = 2  # of a short stream: one block that a prior codes, with next to nothing around it
@@ -27,9 +27,6 @@ MAX_SHORT = (1 << 16) - 1  # raw bytes of a short stream
 MAX_BLOCK = 1 << 28  # raw bytes of a coded block; a stored block may have any length
 _PRIOR_BYTES = 4  # of a prior's SHA-256 in a short stream
 _SHORT_CHECKSUM = (1 << 32) - 1
-_PIECE = 1 << 20
-CUT = "the file ends too early: it was cut off, and its end is missing"
-
 
 KINDS_OF_CONTENT = ("other", "text", "executable", "table")
 MAX_RECORD = 1 << 16
@@ -66,40 +63,6 @@ class BlockHeader:
 def check16(data: bytes) -> bytes:
     """A 16-bit check of a piece of metadata."""
     return (xxhash.xxh3_64_intdigest(data) & 0xFFFF).to_bytes(2, "little")
-
-
-def varint(value: int) -> bytes:
-    """Unsigned LEB128."""
-    out = bytearray()
-    while value >= 128:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def read_exactly(file: BinaryIO, count: int) -> bytes:
-    """`count` bytes, which must already be known to be within a limit; pipes may give them in parts."""
-    parts = []
-    while count:
-        part = file.read(min(count, _PIECE))
-        if not part:
-            raise TruncatedError(CUT)
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
-
-
-def read_varint(file: BinaryIO) -> tuple[int, bytes]:
-    """The value and the bytes it was read from."""
-    value, seen = 0, b""
-    while len(seen) < 9:
-        byte = read_exactly(file, 1)
-        value |= (byte[0] & 127) << (7 * len(seen))
-        seen += byte
-        if byte[0] < 128:
-            return value, seen
-    raise DamagedError("a length in the file is impossible: the file is damaged")
 
 
 def header_bytes(header: dict) -> bytes:
@@ -211,11 +174,3 @@ def read_content(file: BinaryIO) -> tuple[Content, int]:
     if not 1 <= record < MAX_RECORD:
         raise DamagedError("a block's record length is impossible: the file is damaged")
     return Content(kind, record), 1 + len(seen)
-
-
-def copy_pieces(source: BinaryIO, count: int) -> Iterator[bytes]:
-    """`count` bytes of `source` in pieces of at most a mebibyte."""
-    while count:
-        piece = read_exactly(source, min(count, _PIECE))
-        yield piece
-        count -= len(piece)

@@ -9,7 +9,6 @@ from typing import BinaryIO
 
 from squeeze.codecs.stream.container import (
     CODECS,
-    CUT,
     END,
     END_MARK,
     MAX_BLOCK,
@@ -18,12 +17,10 @@ from squeeze.codecs.stream.container import (
     check16,
     read_block_header,
     read_content,
-    read_exactly,
     read_header,
     read_short_block_header,
-    read_varint,
-    varint,
 )
+from squeeze.codecs.varint import CUT, read_exactly, read_varint, varint
 from squeeze.errors import DamagedError, FormatError, TruncatedError
 
 MAX_INDEX = 1 << 28

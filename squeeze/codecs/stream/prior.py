@@ -23,9 +23,10 @@ from squeeze.codecs.bitmodels import mixer, ssm_arrays
 from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.arrays import build_model
 from squeeze.codecs.deep.learned import Learned, Start
+from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import container, integers, levels
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.levels import DeepPreset
+from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import PriorError, SqueezeError
 
 MAGIC = b"\xf5SP"
@@ -102,10 +103,10 @@ def _parse(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
     file = io.BytesIO(data[:-8])
     file.seek(len(MAGIC) + 1)
     try:
-        length, _ = container.read_varint(file)
-        header = json.loads(container.read_exactly(file, min(length, container.MAX_HEADER)))
+        length, _ = read_varint(file)
+        header = json.loads(read_exactly(file, min(length, container.MAX_HEADER)))
         _check(header)
-        parts = [container.read_exactly(file, size) for size in header["parts"]]
+        parts = [read_exactly(file, size) for size in header["parts"]]
         if file.read(1):
             raise ValueError("more than the parts")
     except (SqueezeError, ValueError, TypeError, RecursionError) as error:
@@ -151,7 +152,7 @@ def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned) -> 
         "parts": [len(part) for part in parts],
     }
     described = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
-    body = MAGIC + bytes([VERSION]) + container.varint(len(described)) + described + b"".join(parts)
+    body = MAGIC + bytes([VERSION]) + varint(len(described)) + described + b"".join(parts)
     return body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
 
 

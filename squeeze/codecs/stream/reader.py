@@ -14,6 +14,7 @@ from squeeze.codecs.stream import container
 from squeeze.codecs.stream.coding import Coded, Coding, decode_block
 from squeeze.codecs.stream.compressor import check_raw
 from squeeze.codecs.stream.index import Block, read_index
+from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError
 
 if TYPE_CHECKING:
@@ -104,19 +105,19 @@ class SqueezeFile(io.RawIOBase):
         if number not in self._checked:
             state = xxhash.xxh3_64()
             self._source.seek(_payload_offset(block))
-            for piece in container.copy_pieces(self._source, block.payload_length):
+            for piece in copy_pieces(self._source, block.payload_length):
                 state.update(piece)
             if not container.is_checksum(state.intdigest(), block.checksum, short):
                 raise DamagedError("a stored block's checksum differs: the file is damaged")
             self._checked.add(number)
         self._source.seek(_payload_offset(block) + start)
-        return container.read_exactly(self._source, count)
+        return read_exactly(self._source, count)
 
     def _decode(self, number: int, block: Block, coding: Coding) -> None:
         if number == self._number:
             return
         self._source.seek(_payload_offset(block))
-        payload = container.read_exactly(self._source, block.payload_length)
+        payload = read_exactly(self._source, block.payload_length)
         data = decode_block(Coded(block.kind, payload), block.raw_length, coding)
         check_raw(data, block.checksum, coding.short)
         self._number, self._data = number, data

@@ -14,8 +14,9 @@ import xxhash
 
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.coding import Coded, Coding, PriorSource, Progress, decode_block
-from squeeze.codecs.stream.compressor import Totals
 from squeeze.codecs.stream.index import Index, index_bytes, read_index_before
+from squeeze.codecs.stream.totals import Totals
+from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError, FormatError, ModelError, PriorError, SqueezeError
 
 _Place = tuple[int, int]  # where a block's header lies, and the raw length of the block
@@ -100,7 +101,7 @@ def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], 
                 streams[-1][1].append((offset, header.raw_length))
                 written.entries.append((header.raw_length, header.size + header.payload_length))
                 file.seek(header.payload_length, io.SEEK_CUR)
-            container.read_exactly(file, len(index_bytes(written)) - 1)
+            read_exactly(file, len(index_bytes(written)) - 1)
     except DamagedError as error:
         return streams, str(error)
     except FormatError as error:
@@ -129,12 +130,12 @@ def _restore(file: BinaryIO, offset: int, length: int, coding: Coding, progress:
             return None
         if header.kind == container.STORED:
             state = xxhash.xxh3_64()
-            for piece in container.copy_pieces(file, length):
+            for piece in copy_pieces(file, length):
                 state.update(piece)
             file.seek(offset + header.size)
             right = container.is_checksum(state.intdigest(), header.checksum, coding.short)
-            return container.copy_pieces(file, length) if right else None
-        coded = Coded(header.kind, container.read_exactly(file, header.payload_length))
+            return copy_pieces(file, length) if right else None
+        coded = Coded(header.kind, read_exactly(file, header.payload_length))
         data = decode_block(coded, length, coding, progress)
     except (ModelError, PriorError):
         raise

@@ -20,9 +20,9 @@ from squeeze.codecs.deep import arrays as deeparrays
 from squeeze.codecs.deep import coder as deep
 from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.learned import NO_SSM, Learned, Memory, remember
+from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import blocks, levels
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.levels import DeepPreset
 from squeeze.codecs.stream.prior import MAX_TEXT, Prior, to_bytes
 from squeeze.errors import LevelError, PriorError
 from squeeze.system import files

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from squeeze.codecs.stream.container import varint
 from squeeze.codecs.tensors import rans
+from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError
 
 Array = np.ndarray

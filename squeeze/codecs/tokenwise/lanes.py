@@ -18,9 +18,9 @@ import numpy as np
 
 from squeeze.codecs import bytewise
 from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.stream.levels import TokenPreset
 from squeeze.codecs.tokenwise import model as tokenwise
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
+from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.errors import DamagedError
 from squeeze.numerics import trie
 from squeeze.numerics.team import Team

@@ -7,15 +7,15 @@ import pytest
 
 from squeeze.codecs.bitmodels import ssm, ssm_arrays, ssm_reference, ssm_training
 from squeeze.codecs.deep import coder as deep
-from squeeze.codecs.stream import levels
+from squeeze.codecs.deep import presets
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import kernel
 from tests.makers import inputs
 
 SIZES = ssm_arrays.Sizes(width=16, inner=32, states=8, layers=2, chunk=6)
-PRESET = levels.DeepPreset(
-    contexts=levels.preset(4, "text").contexts[:5], matches=(5,), selectors=14, buckets=1 << 12,
-    rates=levels.preset(4, "text").rates, ssm=SIZES,
+PRESET = presets.DeepPreset(
+    contexts=presets.preset(4, "text").contexts[:5], matches=(5,), selectors=14, buckets=1 << 12,
+    rates=presets.preset(4, "text").rates, ssm=SIZES,
 )  # fmt: skip
 
 

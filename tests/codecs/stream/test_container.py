@@ -10,6 +10,7 @@ import squeeze
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
 from squeeze.codecs.stream.index import index_bytes, read_index, read_index_before
+from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError, FormatError, TruncatedError
 from tests.makers import inputs
 
@@ -157,7 +158,7 @@ def test_malformed_files_have_a_sentence_each(data, error, message):
 
 def test_json_that_is_no_object_is_refused():
     for text in (b"[1]", b"{", b"\xff\xff", b"[" * 60_000):
-        body = container.MAGIC + bytes([container.FORMAT_VERSION]) + container.varint(len(text)) + text
+        body = container.MAGIC + bytes([container.FORMAT_VERSION]) + varint(len(text)) + text
         with pytest.raises(DamagedError, match="the header is damaged: it is not"):
             squeeze.decompress(body + container.check16(body))
 

@@ -14,6 +14,7 @@ from squeeze.codecs.stream import container, integers, levels, prior, training
 from squeeze.codecs.stream.coding import Coding
 from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
 from squeeze.codecs.stream.index import read_index
+from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError, FormatError, LevelError, PriorError, TruncatedError
 from tests.makers import inputs
 
@@ -246,7 +247,7 @@ def forged(header, body=b""):
     import xxhash
 
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    data = prior.MAGIC + bytes([prior.VERSION]) + container.varint(len(text)) + text + body
+    data = prior.MAGIC + bytes([prior.VERSION]) + varint(len(text)) + text + body
     return data + xxhash.xxh3_64_intdigest(data).to_bytes(8, "little")
 
 

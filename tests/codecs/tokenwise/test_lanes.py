@@ -17,6 +17,8 @@ from squeeze.codecs.stream import coding, container, levels
 from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.tokenwise import lanes
+from squeeze.codecs.tokenwise.presets import TokenPreset
+from squeeze.codecs.varint import varint
 from squeeze.lm import models
 from tests.codecs.stream.test_fuzz import mutate
 from tests.makers import inputs, tiny_models
@@ -79,7 +81,7 @@ def only_tokenwise(monkeypatch) -> None:
     monkeypatch.setattr(coding, "_encode_bytewise", other)
 
 
-def preset(size: int, count: int | None = None, window: int | None = None) -> levels.TokenPreset:
+def preset(size: int, count: int | None = None, window: int | None = None) -> TokenPreset:
     return levels.token_preset(8, size, 512, count, window)
 
 
@@ -247,7 +249,7 @@ def test_damaged_layouts(coded):
     ],
 )
 def test_impossible_layouts(folder, layout):
-    payload = b"\x01" + b"".join(map(container.varint, layout)) + bytes(50)
+    payload = b"\x01" + b"".join(map(varint, layout)) + bytes(50)
     with pytest.raises(squeeze.DamagedError):
         coding.decode_block(coding.Coded(container.TOKENWISE, payload), 1000, coding.Coding(8, 1, folder))
 
@@ -255,7 +257,7 @@ def test_impossible_layouts(folder, layout):
 @pytest.mark.parametrize("rest", [b"", b"\x00" * 30, b"\xff" * 30, inputs.random_bytes(400)])
 @pytest.mark.parametrize("layout", [(1, 1, 1), (9, 3, 1, 1, 2), (900, 1, 4), (900, 9, 1 << 13, *[100] * 8)])
 def test_payloads_of_nonsense_end(folder, layout, rest):
-    payload = b"\x01" + b"".join(map(container.varint, layout)) + rest
+    payload = b"\x01" + b"".join(map(varint, layout)) + rest
     for threads in (1, 2):
         block = coding.Coded(container.TOKENWISE, payload)
         try:

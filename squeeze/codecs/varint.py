@@ -1,0 +1,51 @@
+"""The lowest layer of the file formats: integers of variable length, and reading an exact number of bytes."""
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from squeeze.errors import DamagedError, TruncatedError
+
+CUT = "the file ends too early: it was cut off, and its end is missing"
+_PIECE = 1 << 20
+
+
+def varint(value: int) -> bytes:
+    """Unsigned LEB128."""
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_varint(file: BinaryIO) -> tuple[int, bytes]:
+    """The value and the bytes it was read from."""
+    value, seen = 0, b""
+    while len(seen) < 9:
+        byte = read_exactly(file, 1)
+        value |= (byte[0] & 127) << (7 * len(seen))
+        seen += byte
+        if byte[0] < 128:
+            return value, seen
+    raise DamagedError("a length in the file is impossible: the file is damaged")
+
+
+def read_exactly(file: BinaryIO, count: int) -> bytes:
+    """`count` bytes, which must already be known to be within a limit; pipes may give them in parts."""
+    parts = []
+    while count:
+        part = file.read(min(count, _PIECE))
+        if not part:
+            raise TruncatedError(CUT)
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def copy_pieces(source: BinaryIO, count: int) -> Iterator[bytes]:
+    """`count` bytes of `source` in pieces of at most a mebibyte."""
+    while count:
+        piece = read_exactly(source, min(count, _PIECE))
+        yield piece
+        count -= len(piece)

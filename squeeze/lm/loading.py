@@ -1,0 +1,113 @@
+"""A model's weights: from the cache, or read (sources.py), converted (convert.py) and cached (cache.py)."""
+
+import json
+import struct
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from squeeze.errors import ModelError
+from squeeze.lm import cache
+from squeeze.lm.config import Config
+from squeeze.lm.convert import convert
+from squeeze.lm.mapped import TensorFile
+from squeeze.lm.sources import fingerprint, open_source
+from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
+
+__all__ = ["cached", "load"]
+
+# What reading a damaged file may raise, besides ModelError.
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, NotImplementedError, struct.error)
+_OUTER = ("embedding", "embedding_scales", "final_norm", "head", "leaves")
+_MATRICES = ("qkv", "output", "gate_up", "down")
+
+
+def load(path: Path) -> Weights:
+    """The model in a GGUF file or a folder of safetensors: from the cache, or converted and then cached.
+
+    Raises ModelError where it is missing, damaged, or of a kind that cannot be run exactly.
+    """
+    if not path.exists():
+        raise ModelError(f"{path}: no such model; give a .gguf file or a folder with config.json")
+    try:
+        source = fingerprint(path, IDENTITY_TAG.decode())
+        known = cache.identity_of(source)
+        weights = None if known is None else cached(known)
+        if weights is None:
+            converted = convert(open_source(path))
+            cache.put(converted.identity, *_to_file(converted))
+            cache.remember(source, converted.identity)
+            weights = cached(converted.identity) or converted
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except _DAMAGE as error:
+        raise ModelError(f"{path}: the model is damaged or incomplete: {error}") from error
+    return replace(weights, name=path.resolve().name) if path.is_dir() else weights
+
+
+def cached(identity: str) -> Weights | None:
+    """The converted model of this identity, if the cache holds it undamaged."""
+    file = cache.get(identity)
+    try:
+        return None if file is None else _from_file(file)
+    except _DAMAGE:
+        return None
+
+
+def _to_file(weights: Weights) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Tensors and metadata of a cached model."""
+    tensors: dict[str, np.ndarray] = {}
+
+    def add(name: str, value: np.ndarray | Matrix | None) -> None:
+        if isinstance(value, Matrix):
+            tensors[f"{name}.values"], tensors[f"{name}.scales"] = value.values, value.scales
+        elif value is not None:
+            tensors[name] = value
+
+    for name in _OUTER:
+        add(name, getattr(weights, name))
+    for i, layer in enumerate(weights.layers):
+        for field in fields(Layer):
+            add(f"{i}.{field.name}", getattr(layer, field.name))
+    tensors["token_lengths"] = np.array([len(token) for token in weights.tokens], np.int32)
+    tensors["token_bytes"] = np.frombuffer(b"".join(weights.tokens), np.uint8)
+    tensors["tokenizer"] = np.frombuffer(weights.tokenizer.encode(), np.uint8)
+    metadata = {"config": json.dumps(weights.config.to_json()), "name": weights.name, "identity": weights.identity}
+    return tensors, metadata
+
+
+def _from_file(file: TensorFile) -> Weights:
+    config = Config.from_json(json.loads(file.metadata["config"]))
+
+    def array(name: str) -> np.ndarray | None:
+        return file.raw(name) if name in file.tensors else None
+
+    def matrix(name: str, inputs: int) -> Matrix:
+        scales = file.raw(f"{name}.scales")
+        return Matrix(file.raw(f"{name}.values"), scales, len(scales), inputs)
+
+    inputs = {"output": config.heads * config.head_size, "down": config.feed_forward}
+
+    def part(i: int, field: str) -> np.ndarray | Matrix | None:
+        if field in _MATRICES:
+            return matrix(f"{i}.{field}", inputs.get(field, config.width))
+        return array(f"{i}.{field}")
+
+    layers: list[Any] = [{f.name: part(i, f.name) for f in fields(Layer)} for i in range(config.layers)]
+    ends = np.cumsum(file.raw("token_lengths")).tolist()
+    text = file.raw("token_bytes").tobytes()
+    return Weights(
+        config=config,
+        layers=tuple(Layer(**parts) for parts in layers),
+        embedding=file.raw("embedding"),
+        embedding_scales=file.raw("embedding_scales"),
+        final_norm=file.raw("final_norm"),
+        head=matrix("head", config.width),
+        leaves=file.raw("leaves"),
+        tokens=tuple(text[start:end] for start, end in zip([0, *ends], ends, strict=False)),
+        name=file.metadata["name"],
+        identity=file.metadata["identity"],
+        tokenizer=file.raw("tokenizer").tobytes().decode(),
+    )
