@@ -73,7 +73,7 @@ def kv_eval(
 
     Example: squeeze kv-eval my-model --text book.txt --policy kivi:4 --policy rotated:3
     """
-    from squeeze.recipes.kv_eval import rows
+    from squeeze.recipes.kv_eval import KVEvalOptions, rows
 
     if not policies and not options["kv_budget"] and not options["against"]:
         raise SqueezeError("name a policy to measure, such as --policy kivi:4")
@@ -82,7 +82,7 @@ def kv_eval(
         click.echo(_ROW.format(*_HEAD))
     with bar(None, model.name, quiet, "pass") as tick:
         for row in rows(
-            model, text, policies, contexts or (1024,), sinks=sinks, window=window, progress=tick, **options
+            model, text, policies, contexts or (1024,), KVEvalOptions(sinks=sinks, window=window, **options), tick
         ):
             click.echo(json.dumps(row.as_json()) if as_json else _ROW.format(*row.cells()))
 
