@@ -17,7 +17,7 @@ from squeeze.checkpoint.text import read_tokens
 from squeeze.commands.kv_eval import _HEAD, _ROW
 from squeeze.integrations.load_model import load_model
 from squeeze.kv import FullPrecision, QuantizedKVCache
-from squeeze.recipes.kv_eval import Row, rows
+from squeeze.recipes.kv_eval import KVEvalOptions, Row, rows
 
 POLICIES = (
     "kivi:8",
@@ -62,13 +62,13 @@ def main() -> None:
     check(options.model, options.text)
     print(_ROW.format(*_HEAD))
     found = []
-    for row in rows(
-        *(options.model, options.text, tuple(options.policy), tuple(options.context)),
+    measured = KVEvalOptions(
         windows=options.windows,
         window=options.window,
         against=tuple(options.against),
         calibrate=options.calibrate,
-    ):
+    )
+    for row in rows(options.model, options.text, tuple(options.policy), tuple(options.context), measured):
         found.append(row)
         print(_ROW.format(*row.cells()), flush=True)
     if options.plot:

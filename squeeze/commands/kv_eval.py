@@ -53,7 +53,7 @@ def kv_eval(
 
     Example: squeeze kv-eval my-model --text book.txt --policy kivi:4 --policy rotated:3
     """
-    from squeeze.recipes.kv_eval import rows
+    from squeeze.recipes.kv_eval import KVEvalOptions, rows
 
     if not policies and not more["kv_budget"] and not more["against"]:
         raise SqueezeError("name a policy to measure, such as --policy kivi:4")
@@ -61,5 +61,6 @@ def kv_eval(
     if not as_json:
         click.echo(_ROW.format(*_HEAD))
     with bar(model.name, None, unit="pass", quiet=quiet, as_json=as_json) as tick:
-        for row in rows(model, text, policies, contexts or (1024,), sinks=sinks, window=window, progress=tick, **more):
+        options = KVEvalOptions(sinks=sinks, window=window, **more)
+        for row in rows(model, text, policies, contexts or (1024,), options, tick):
             click.echo(json.dumps(row.as_json()) if as_json else _ROW.format(*row.cells()))

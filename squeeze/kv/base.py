@@ -9,7 +9,7 @@ import torch
 
 from squeeze.kv.store import Fields
 
-__all__ = ["Coder", "Part", "Policy"]
+__all__ = ["Coder", "HeadGroup", "Policy"]
 
 
 class Coder(Protocol):
@@ -26,7 +26,7 @@ class Coder(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class HeadGroup:
     """Heads of a layer that are coded alike; all of them where `heads` is None."""
 
     keys: Coder
@@ -37,8 +37,8 @@ class Part:
 class Policy(Protocol):
     """A frozen dataclass: which coder for which layer and head, and what stays in the model's dtype.
 
-    sinks: first tokens that stay. window: latest tokens that stay, at least; a block more at most.
-    block: tokens coded at a time; 0 codes nothing.
+    sinks: first tokens that stay. window: latest tokens that stay, the residual window, at least; a block more at
+    most. block: tokens coded at a time; 0 codes nothing.
     """
 
     @property
@@ -50,5 +50,5 @@ class Policy(Protocol):
     @property
     def block(self) -> int: ...
 
-    def parts(self, layer: int, heads: int) -> list[Part]:
+    def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
         """How layer number `layer` of `heads` KV heads is coded. Raises PolicyError where it cannot be."""

@@ -6,20 +6,20 @@ offline, from calibration (Drumond et al. 2018 for the format; KVmix and Ecco fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from squeeze.kv import packing
-from squeeze.kv.base import Part
+from squeeze.kv.base import HeadGroup
+from squeeze.kv.head_bits import check_bits
+from squeeze.kv.packing import pack, unpack
+from squeeze.kv.rotary import frequencies_of
+from squeeze.kv.statistics import KVStatistics, costs_of
 from squeeze.kv.store import Fields
 
-if TYPE_CHECKING:
-    from squeeze.kv.calibrate import Statistics
-
-__all__ = ["BlockFloat", "BlockFloatCoder", "channel_orders"]
+__all__ = ["BlockFloat", "BlockFloatCoder", "channel_orders", "ordered"]
 
 Orders = tuple[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], ...]  # [layer][head] of keys and of values
 _BIAS = 128  # code of the exponent 0
@@ -48,14 +48,14 @@ class BlockFloatCoder:
         size = values.abs().amax(-1, keepdim=True).clamp(min=2.0**-100)
         exponent = (size / (most + 0.5)).log2().ceil().clamp(-_BIAS, 255 - _BIAS)
         codes = (values / exponent.exp2()).round().clamp(-most, most) + most
-        packed = packing.pack(codes.to(torch.uint8).flatten(-2), self.width)
+        packed = pack(codes.to(torch.uint8).flatten(-2), self.width)
         return {"codes": packed, "exponent": (exponent + _BIAS).to(torch.uint8)[..., 0]}
 
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
         exponent = fields["exponent"].to(torch.float32) - _BIAS
         count = fields["codes"].shape[-1] * 8 // self.width
-        codes = packing.unpack(fields["codes"], self.width, count).to(torch.float32)
-        values = (codes - ((1 << (self.width - 1)) - 1)).unflatten(-1, (exponent.shape[-1], -1))
+        codes = unpack(fields["codes"], self.width, count).to(torch.float32)
+        values: torch.Tensor = (codes - ((1 << (self.width - 1)) - 1)).unflatten(-1, (exponent.shape[-1], -1))
         values = (values * exponent.exp2()[..., None]).flatten(-2)
         if self.order is not None:
             values = values[..., torch.tensor(self.order, device=values.device).argsort()]
@@ -74,41 +74,42 @@ class BlockFloat:
     block: int = 32
 
     def __post_init__(self) -> None:
-        from squeeze.kv.bits import check
+        check_bits(self.bits, (2, 3, 4, 8))
 
-        check(self.bits, (2, 3, 4, 8))
-
-    def parts(self, layer: int, heads: int) -> list[Part]:
+    def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
         if self.orders is None:
-            return [Part(*2 * (BlockFloatCoder(self.bits, self.share),))]
+            coder = BlockFloatCoder(self.bits, self.share)
+            return [HeadGroup(coder, coder)]
         coders = [[BlockFloatCoder(self.bits, self.share, order) for order in pair] for pair in self.orders[layer]]
-        return [Part(keys, values, (head,)) for head, (keys, values) in enumerate(coders)]
+        return [HeadGroup(keys, values, (head,)) for head, (keys, values) in enumerate(coders)]
 
 
-def channel_orders(model: Any, statistics: dict[int, Statistics], policy: BlockFloat) -> Orders:
+def channel_orders(model: Any, statistics: dict[int, KVStatistics], policy: BlockFloat) -> Orders:
     """For each head the order of least cost of three: as they are, by size, and by the loss that is at stake.
 
     Large channels together waste no exponent, but share a coarse one, and are often those that matter most.
     """
-    from squeeze.kv.heads import costs_of
-    from squeeze.kv.rope import frequencies_of
-
     frequencies = frequencies_of(model)
 
-    def best(found: Statistics, kind: int) -> list[tuple[int, ...]]:
-        size = found.sample[kind].double().square().mean((0, 2))  # [H, D]
-        stake = size * found.fisher[kind].diagonal(dim1=-2, dim2=-1)
+    def best(states: KVStatistics, kind: int) -> list[tuple[int, ...]]:
+        size = states.sample[kind].double().square().mean((0, 2))  # [H, D]
+        stake = size * states.fisher[kind].diagonal(dim1=-2, dim2=-1)
         same = torch.arange(size.shape[1]).expand_as(size)
         tried = torch.stack([same, size.argsort(-1, descending=True), stake.argsort(-1, descending=True)])
         costs = torch.stack([
-            torch.stack([cost(found, kind, tuple(order.tolist()))[head] for head, order in enumerate(orders)])
+            torch.stack([cost(states, kind, tuple(order.tolist()))[head] for head, order in enumerate(orders)])
             for orders in tried
         ])  # fmt: skip  # [orders, H]
         return [tuple(tried[row, head].tolist()) for head, row in enumerate(costs.argmin(0).tolist())]
 
-    def cost(found: Statistics, kind: int, order: tuple[int, ...]) -> torch.Tensor:
+    def cost(states: KVStatistics, kind: int, order: tuple[int, ...]) -> torch.Tensor:
         coder = BlockFloatCoder(policy.bits, policy.share, order)
-        return costs_of(coder, found, kind, policy.block, policy.sinks, frequencies)
+        return costs_of(coder, states, kind, policy.block, policy.sinks, frequencies)
 
     layers = (statistics.get(layer) for layer in range(max(statistics) + 1))
     return tuple(tuple(zip(best(x, 0), best(x, 1), strict=True)) if x else () for x in layers)
+
+
+def ordered(model: Any, statistics: dict[int, KVStatistics], policy: BlockFloat, wanted: int) -> BlockFloat:
+    """`policy` with the orders of `channel_orders` where `wanted` is not 0."""
+    return replace(policy, orders=channel_orders(model, statistics, policy)) if wanted else policy

@@ -12,6 +12,7 @@ import torch
 from squeeze.errors import PolicyError
 from squeeze.kv.base import Policy
 from squeeze.kv.contract import DYNAMIC_LAYER_TYPE_MAPPING, Cache, get_layer_types_and_kwargs
+from squeeze.kv.file import load_cache, save_cache
 from squeeze.kv.layer import PackedLayer
 
 __all__ = ["ATTENTION", "QuantizedKVCache"]
@@ -21,13 +22,13 @@ _PACKED = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 class QuantizedKVCache(Cache):
-    """A KV cache that codes each block of tokens once, when it leaves the window of recent ones.
+    """A KV cache that codes each block of tokens once, when it leaves the residual window.
 
     model.generate(..., past_key_values=QuantizedKVCache(model.config, KIVI(bits=4)))
 
     Works with every attention implementation; after `squeeze.kernels.kv_attention.install(model)` no full-precision
-    copy of a layer is formed. Layers of attention,
-    full or sliding, are coded; states of other kinds (Mamba, convolutions) are kept by transformers' own layers.
+    copy of a layer is formed. Layers of attention, full or sliding, are coded; states of other kinds (Mamba,
+    convolutions) are kept by transformers' own layers.
     Raises PolicyError where the policy does not fit the model.
     """
 
@@ -47,17 +48,13 @@ class QuantizedKVCache(Cache):
         super().__init__(layers=layers)
 
     def save(self, path: Path | str, model: Any = None) -> int:
-        """Write the cache to a file; see file.save."""
-        from squeeze.kv import file
-
-        return file.save(self, path, model)
+        """Write the cache to a file; see file.save_cache."""
+        return save_cache(self, path, model)
 
     @staticmethod
     def load(path: Path | str, config: Any, **options: Any) -> QuantizedKVCache:
-        """The cache of a file; see file.load for the options and what it raises."""
-        from squeeze.kv import file
-
-        return file.load(path, config, **options)
+        """The cache of a file; see file.load_cache for the options and what it raises."""
+        return load_cache(path, QuantizedKVCache, config, **options)
 
     @property
     def packed_layers(self) -> list[PackedLayer]:
@@ -76,10 +73,10 @@ class QuantizedKVCache(Cache):
     @property
     def full_precision_nbytes(self) -> int:
         """Bytes that the tokens held would take in the model's dtype."""
-        found = (layer for layer in self.packed_layers if layer.is_initialized)
         return sum(
-            layer.stored * sum(x.shape[0] * x.shape[1] * x.shape[3] * x.element_size() for x in layer.recent)
-            for layer in found
+            layer.stored * sum(x.shape[0] * x.shape[1] * x.shape[3] * x.element_size() for x in layer.residual)
+            for layer in self.packed_layers
+            if layer.is_initialized
         )
 
     @property
@@ -87,9 +84,9 @@ class QuantizedKVCache(Cache):
         """Bits a coded value, scales included, the mean over layers and heads; 0.0 before the first token."""
         total, count = 0.0, 0
         for layer in self.packed_layers:
-            for part in layer.parts:
-                heads = len(part.heads) if part.heads is not None else layer.recent[0].shape[1]
-                for coder, like in zip((part.keys, part.values), layer.recent, strict=True):
+            for group in layer.head_groups:
+                heads = len(group.heads) if group.heads is not None else layer.residual[0].shape[1]
+                for coder, like in zip((group.keys, group.values), layer.residual, strict=True):
                     total += heads * like.shape[-1] * coder.bits(self.policy.block, like.shape[-1])
                     count += heads * like.shape[-1]
         return total / count if count else 0.0

@@ -9,35 +9,29 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_type_hints
 
 import torch
 import xxhash
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from squeeze.errors import FormatError, PolicyError
-from squeeze.kv import specs
-from squeeze.kv.evict import EVICTIONS
-
-if TYPE_CHECKING:
-    from squeeze.kv.base import Policy
-    from squeeze.kv.transform import TransformCoder
+from squeeze.kv.base import Policy
+from squeeze.kv.evict import innermost
+from squeeze.kv.policies import EVICTIONS, POLICIES, WITH_TENSORS
 
 __all__ = ["described", "digest_of", "is_file", "load_policy", "policy_of", "save_policy"]
 
 _HEADER = "squeeze.kv_policy"
-_NUMBERS = ("sinks", "window", "block", "group", "share", "observed", "pool")
-_TENSORS = ("into", "back", "mean", "weights")  # of a TransformCoder
 
 
 def described(policy: Policy) -> dict[str, Any]:
     """A policy in JSON: its parameters, or, where it holds tensors, their digest."""
-    from squeeze.kv import POLICIES
-
-    kinds = {**POLICIES, **EVICTIONS}
-    name = next((name for name, kind in kinds.items() if type(policy) is kind), None)
+    name = next((name for name, kind in _by_parameters().items() if type(policy) is kind), None)
     if name is None:
         return {"name": type(policy).__name__.lower(), "digest": digest_of(policy)}
-    parameters = {field.name: getattr(policy, field.name) for field in dataclasses.fields(kinds[name])}
+    parameters = {field.name: getattr(policy, field.name) for field in dataclasses.fields(_by_parameters()[name])}
     if name in EVICTIONS:
         parameters["policy"] = described(parameters["policy"])
     return {"name": name, "parameters": parameters}
@@ -48,41 +42,39 @@ def policy_of(description: Any, calibrated: Policy | None = None) -> Policy:
 
     Raises FormatError for a description that is none, PolicyError where the policy is wanting, another, or impossible.
     """
-    from squeeze.kv import POLICIES
-
     if isinstance(description, dict) and "digest" in description:
         if calibrated is None:
             raise PolicyError("its policy was calibrated and is not in the file: give it as policy=")
-        for found in (calibrated, _inner(calibrated)):
-            if description["digest"] == digest_of(found):
-                return found
+        for candidate in (calibrated, innermost(calibrated)):
+            if description["digest"] == digest_of(candidate):
+                return candidate
         raise PolicyError("the policy given is not the one that it was made with")
     try:
-        name, parameters = description["name"], _tuples(description["parameters"])
+        name, kind = description["name"], _by_parameters()[description["name"]]
+        parameters = _tuples(kind, description["parameters"])
         if name in EVICTIONS:
             parameters["policy"] = policy_of(parameters["policy"], calibrated)
-        made: Policy = {**POLICIES, **EVICTIONS}[name](**parameters)
+        policy: Policy = kind(**parameters)
     except (KeyError, TypeError, AttributeError):
         raise FormatError("its policy is unknown to this version") from None
-    return made
+    return policy
 
 
-def _inner(policy: Any) -> Policy:
-    """What an eviction goes around; any other policy itself."""
-    found: Policy = _inner(policy.policy) if specs.evicts(policy) else policy
-    return found
+def _by_parameters() -> dict[str, type[Any]]:
+    return {**POLICIES, **EVICTIONS}
 
 
-def _tuples(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Lists as tuples. Raises PolicyError for what is no number where one belongs."""
+def _tuples(kind: type[Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    """Lists as tuples. Raises PolicyError for what is no number where one belongs; bits are the policy's to check."""
 
-    def turned(value: Any) -> Any:
-        return tuple(map(turned, value)) if isinstance(value, list) else value
+    def tupled(value: Any) -> Any:
+        return tuple(map(tupled, value)) if isinstance(value, list) else value
 
-    for name in set(_NUMBERS) & set(parameters):
-        if type(parameters[name]) is not int or parameters[name] < 0:
-            raise PolicyError(f"{name} is a number of tokens or values, and {parameters[name]!r} is none")
-    return {name: turned(value) for name, value in parameters.items()}
+    numbers = {name for name, hint in get_type_hints(kind).items() if hint is int and name != "bits"}
+    for name, value in parameters.items():
+        if name in numbers and (type(value) is not int or value < 0):
+            raise PolicyError(f"{name} is a number of tokens or values, and {value!r} is none")
+    return {name: tupled(value) for name, value in parameters.items()}
 
 
 def digest_of(policy: Any) -> str:
@@ -112,31 +104,15 @@ def is_file(words: str) -> bool:
 
 def save_policy(policy: Policy, path: Path | str) -> None:
     """Write a policy: as JSON, or as safetensors where it holds tensors. Raises PolicyError for a wrong suffix."""
-    from safetensors.torch import save_file
-
-    from squeeze.kv.transform import Transform
-
-    inner: Any = _inner(policy)
-    calibrated = isinstance(inner, Transform)
-    if Path(path).suffix != (suffix := ".safetensors" if calibrated else ".json"):
+    inner: Any = innermost(policy)
+    name = next((name for name, kind in WITH_TENSORS.items() if type(inner) is kind), None)
+    if Path(path).suffix != (suffix := ".safetensors" if name else ".json"):
         raise PolicyError(f"{path}: the file of this policy ends in {suffix}")
-    if not calibrated:
+    if name is None:
         Path(path).write_text(json.dumps(described(policy), indent=1) + "\n", "utf-8")
         return
-    plain = {name: getattr(inner, name) for name in ("bits", "sinks", "window", "block")}
-    plain["widths"] = [[[coder.widths for coder in pair] for pair in layer] for layer in inner.coders]
-    tensors = {
-        f"{layer}.{head}.{kind}.{name}": getattr(coder, name).contiguous()
-        for layer, heads in enumerate(inner.coders)
-        for head, pair in enumerate(heads)
-        for kind, coder in enumerate(pair)
-        for name in _TENSORS
-    }
-    turned = next((pair[0].frequencies for layer in inner.coders for pair in layer), None)
-    if turned is not None:
-        tensors["frequencies"] = turned
-    header = {"transform": plain, "policy": described(policy)}
-    save_file(tensors, path, metadata={_HEADER: json.dumps(header)})
+    plain, tensors = inner.to_tensors()
+    save_file(tensors, path, metadata={_HEADER: json.dumps({name: plain, "policy": described(policy)})})
 
 
 def load_policy(path: Path | str) -> Policy:
@@ -145,7 +121,7 @@ def load_policy(path: Path | str) -> Policy:
     try:
         if path.suffix == ".json":
             return policy_of(json.loads(path.read_text("utf-8")))
-        return _transform_of(path)
+        return _of_tensors(path)
     except (FormatError, PolicyError) as error:
         raise type(error)(f"{path}: {error}") from None
     except OSError as error:
@@ -154,32 +130,12 @@ def load_policy(path: Path | str) -> Policy:
         raise FormatError(f"{path}: is no policy file") from None
 
 
-def _transform_of(path: Path) -> Policy:
-    from safetensors import SafetensorError, safe_open
-
-    from squeeze.kv.transform import Transform
-
+def _of_tensors(path: Path) -> Policy:
     try:
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})[_HEADER])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
-        plain = header["transform"]
-        layers = []
-        for layer, heads in enumerate(plain.pop("widths")):
-            pairs = []
-            for head, widths in enumerate(heads):
-                places = [f"{layer}.{head}.{kind}" for kind in (0, 1)]
-                keys, values = (_coder(place, width, tensors) for place, width in zip(places, widths, strict=True))
-                pairs.append((keys, values))
-            layers.append(tuple(pairs))
-        return policy_of(header["policy"], Transform(tuple(layers), **plain))
-    except (SafetensorError, KeyError, TypeError, AttributeError):
+        name = next(name for name in WITH_TENSORS if name in header)
+        return policy_of(header["policy"], WITH_TENSORS[name].from_tensors(header[name], tensors))
+    except (SafetensorError, KeyError, TypeError, AttributeError, StopIteration):
         raise FormatError("is no policy file") from None
-
-
-def _coder(place: str, widths: list[int], tensors: dict[str, torch.Tensor]) -> TransformCoder:
-    from squeeze.kv.transform import TransformCoder
-
-    into, back, mean, weights = (tensors[f"{place}.{name}"] for name in _TENSORS)
-    turned = tensors.get("frequencies") if place.endswith(".0") else None
-    return TransformCoder(tuple(widths), into, back, mean, weights, turned)

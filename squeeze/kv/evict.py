@@ -7,20 +7,21 @@ not go with eviction: masks are then of the wrong tokens. Nor does a crop into t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.base import Part, Policy
+from squeeze.kv.base import HeadGroup, Policy
 
-__all__ = ["EVICTIONS", "SinksAndWindow", "SnapKV", "SoftPrune", "of_layer"]
+__all__ = ["Eviction", "SinksAndWindow", "SnapKV", "SoftPrune", "innermost", "of_layer"]
 
 PerLayer = int | tuple[int, ...]  # of every layer, or of each
 
 
 @dataclass(frozen=True)
-class _Around:
+class Eviction:
+    """Goes around a policy, whose coders and numbers of tokens it has."""
+
     policy: Policy
 
     @property
@@ -35,12 +36,12 @@ class _Around:
     def block(self) -> int:
         return self.policy.block
 
-    def parts(self, layer: int, heads: int) -> list[Part]:
-        return self.policy.parts(layer, heads)
+    def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
+        return self.policy.head_groups(layer, heads)
 
 
 @dataclass(frozen=True)
-class SinksAndWindow(_Around):
+class SinksAndWindow(Eviction):
     """Sinks, recent tokens, and `limit` tokens between them, rounded up to blocks; older ones are given up
     (StreamingLLM: Xiao et al., "Efficient streaming language models with attention sinks", 2023).
     """
@@ -49,7 +50,7 @@ class SinksAndWindow(_Around):
 
 
 @dataclass(frozen=True)
-class _Observing(_Around):
+class _Observing(Eviction):
     """select: tokens of a prompt that each KV head chooses, sinks and window aside: those that its last queries look
     at most. observed: queries that are asked. pool: tokens over which their weights are smoothed, odd. Queries are
     seen by squeeze's attention only.
@@ -84,8 +85,9 @@ class SoftPrune(_Observing):
     select: PerLayer = 128
 
 
-# By the names that commands know them by; the first number of each is how many tokens stay.
-EVICTIONS: dict[str, type[Any]] = {"window": SinksAndWindow, "snapkv": SnapKV, "softprune": SoftPrune}
+def innermost(policy: Policy) -> Policy:
+    """What evictions go around; any other policy itself."""
+    return innermost(policy.policy) if isinstance(policy, Eviction) else policy
 
 
 def of_layer(number: PerLayer, layer: int) -> int:

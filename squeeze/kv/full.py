@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from squeeze.kv.base import Part
+from squeeze.kv.base import HeadGroup
 
 __all__ = ["FullPrecision"]
 
@@ -15,5 +15,5 @@ class FullPrecision:
     window: int = 0
     block: int = 0
 
-    def parts(self, layer: int, heads: int) -> list[Part]:
+    def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
         return []

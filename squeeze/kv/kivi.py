@@ -6,10 +6,9 @@ no such channels. Unlike KIVI's own code, which rebuilds groups as it goes, a bl
 
 from dataclasses import dataclass
 
-from squeeze.kv import bits as bits_module
-from squeeze.kv.base import Part
-from squeeze.kv.bits import Bits
-from squeeze.kv.grid import Grid
+from squeeze.kv.base import HeadGroup
+from squeeze.kv.grouped import GroupedCoder
+from squeeze.kv.head_bits import Bits, check_bits, groups_by_bits
 
 __all__ = ["KIVI"]
 
@@ -29,18 +28,21 @@ class KIVI:
     window: int = 64
 
     def __post_init__(self) -> None:
-        bits_module.check(self.bits, WIDTHS)
+        check_bits(self.bits, WIDTHS)
         if self.value_bits is not None:
-            bits_module.check(self.value_bits, WIDTHS)
+            check_bits(self.value_bits, WIDTHS)
 
     @property
     def block(self) -> int:
         return self.group
 
-    def parts(self, layer: int, heads: int) -> list[Part]:
+    def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
         value_bits = self.bits if self.value_bits is None else self.value_bits
-        return bits_module.parts_by_bits(
-            *(self.bits, value_bits, layer, heads),
-            keys=lambda width: Grid(width, "tokens"),
-            values=lambda width: Grid(width, "channels", self.group),
-        )
+
+        def keys(width: int) -> GroupedCoder:
+            return GroupedCoder(width, "tokens")
+
+        def values(width: int) -> GroupedCoder:
+            return GroupedCoder(width, "channels", self.group)
+
+        return groups_by_bits(self.bits, value_bits, layer, heads, keys, values)

@@ -1,4 +1,4 @@
-"""One layer of the cache: sinks, coded blocks, recent tokens, in this order, and what transformers asks of them.
+"""One layer of the cache: sinks, coded blocks, residual window, in this order, and what transformers asks of them.
 
 Full attention and sliding windows alike. How blocks are coded is the policy's, where they lie the store's.
 """
@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.base import Part, Policy
+from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.contract import CacheLayerMixin
 from squeeze.kv.evict import SoftPrune, of_layer
-from squeeze.kv.store import Store
-from squeeze.kv.view import View
+from squeeze.kv.store import BlockStore
+from squeeze.kv.view import LayerView
 
 __all__ = ["PackedLayer"]
 
@@ -24,7 +24,7 @@ class PackedLayer(CacheLayerMixin):
     """Keys and values [B, H, tokens, D] of a layer.
 
     sliding_window: tokens that attention sees, itself included; what is older is dropped block by block.
-    native: whether the model's attention reads the layer itself (a View); if not, `update` returns tensors.
+    native: whether the model's attention reads the layer itself (a LayerView); if not, `update` returns tensors.
     """
 
     is_croppable = True
@@ -39,16 +39,16 @@ class PackedLayer(CacheLayerMixin):
         self.policy, self.index, self.native = policy, index, native
         self.sliding_window = sliding_window
         self.is_sliding = sliding_window is not None
-        self.sinks = 0 if self.is_sliding else policy.sinks
+        self.sink_count = 0 if self.is_sliding else policy.sinks
         self.record_past = False
         self.is_initialized = False
         self._clear()
 
     def _clear(self) -> None:
-        self.parts: list[Part] = []
-        self.stores: list[Store] = []
-        self.first: tuple[torch.Tensor, ...] = ()  # keys and values of the sinks
-        self.recent: tuple[torch.Tensor, ...] = ()
+        self.head_groups: list[HeadGroup] = []
+        self.stores: list[BlockStore] = []
+        self.sinks: tuple[torch.Tensor, ...] = ()  # keys and values, as the model gave them
+        self.residual: tuple[torch.Tensor, ...] = ()  # those of the latest tokens
         self.dropped = 0  # tokens before those held, out of a sliding window's sight
         self.evicted = 0  # tokens between the sinks and the latest ones, given up by the policy
         self.coded_tokens = 0  # ever coded: the work done
@@ -60,9 +60,9 @@ class PackedLayer(CacheLayerMixin):
         self.dtype, self.device = key_states.dtype, key_states.device
         # made anew: a slice of the states would keep all of them in memory
         empty = [x.new_empty((*x.shape[:2], 0, x.shape[3])) for x in (key_states, value_states)]
-        self.first, self.recent = (empty[0], empty[1]), (empty[0], empty[1])
-        self.parts = self.policy.parts(self.index, key_states.shape[1]) if self.policy.block else []
-        self.stores = [Store() for _ in self.parts]
+        self.sinks, self.residual = (empty[0], empty[1]), (empty[0], empty[1])
+        self.head_groups = self.policy.head_groups(self.index, key_states.shape[1]) if self.policy.block else []
+        self.stores = [BlockStore() for _ in self.head_groups]
         self.is_initialized = True
 
     @property
@@ -74,7 +74,7 @@ class PackedLayer(CacheLayerMixin):
         """Tokens that are held."""
         if not self.is_initialized:
             return 0
-        return self.first[0].shape[2] + self.blocks * self.policy.block + self.recent[0].shape[2]
+        return self.sinks[0].shape[2] + self.blocks * self.policy.block + self.residual[0].shape[2]
 
     def get_seq_length(self) -> int:
         return self.dropped + self.evicted + self.stored
@@ -91,40 +91,40 @@ class PackedLayer(CacheLayerMixin):
         return past - offset + query_length, offset
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Add tokens; return all that attention sees, as tensors or as two Views of this layer.
+        """Add tokens; return all that attention sees, as tensors or as two LayerViews of this layer.
 
         What is returned holds the new tokens, and those that were recent before, as they are: they are coded for the
         queries after these.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        offset, first = self.get_mask_sizes(key_states.shape[2])[1], not self.get_seq_length()
+        offset, is_first = self.get_mask_sizes(key_states.shape[2])[1], not self.get_seq_length()
         self._append(key_states, value_states)
-        seen = self._view(offset, self._observed if first and self._selects() else None)
-        returned = (seen, seen) if self.native() else seen.dense()
-        if seen.observer is None:
+        view = self._view(offset, self._observed if is_first and self._selects() else None)
+        returned = (view, view) if self.native() else view.dense()
+        if view.observer is None:
             self._code()
         if not self.record_past:
             self._forget()
         return returned
 
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        missing = self.sinks - self.first[0].shape[2]
+        missing = self.sink_count - self.sinks[0].shape[2]
         if missing > 0 and not self.blocks:
-            self.first = _joined(self.first, (keys[:, :, :missing], values[:, :, :missing]))
+            self.sinks = _joined(self.sinks, (keys[:, :, :missing], values[:, :, :missing]))
             keys, values = keys[:, :, missing:], values[:, :, missing:]
-        self.recent = _joined(self.recent, (keys, values))
+        self.residual = _joined(self.residual, (keys, values))
 
-    def _view(self, offset: int = 0, observer: Callable[[torch.Tensor], None] | None = None) -> View:
+    def _view(self, offset: int = 0, observer: Callable[[torch.Tensor], None] | None = None) -> LayerView:
         """All tokens from position `offset` on, as they are now."""
-        stores = [(part, store.read()) for part, store in zip(self.parts, self.stores, strict=True)]
+        stores = [(group, store.read()) for group, store in zip(self.head_groups, self.stores, strict=True)]
         before = self.dropped + self.evicted
-        return View(self.first, stores, self.recent, self.blocks, self.policy.block, before, offset, observer)
+        return LayerView(self.sinks, stores, self.residual, self.blocks, self.policy.block, before, offset, observer)
 
     def _selects(self) -> bool:
         """Whether the policy wants to see the queries of this prompt, the first that is read, before it is coded."""
         keep = of_layer(getattr(self.policy, "select", 0), self.index)
-        if not keep or self.is_sliding or self.recent[0].shape[2] <= keep + self.policy.window:
+        if not keep or self.is_sliding or self.residual[0].shape[2] <= keep + self.policy.window:
             return False
         if not self.native():
             raise PolicyError("this policy looks at queries: squeeze.kernels.kv_attention.install(model) shows them")
@@ -133,38 +133,41 @@ class PackedLayer(CacheLayerMixin):
     def _observed(self, query: torch.Tensor) -> None:
         """Choose the tokens of a prompt that its last queries [B, Hq, Q, D] look at, then code what left the window."""
         policy: Any = self.policy
-        old = self.recent[0].shape[2] - policy.window  # tokens to choose from
-        chosen = policy.chosen(query, self.recent[0], old, of_layer(policy.select, self.index))
-        kept = tuple(x.take_along_dim(chosen[..., None], 2) for x in self.recent)
-        late = tuple(x[:, :, old:] for x in self.recent)
+        old = self.residual[0].shape[2] - policy.window  # tokens to choose from
+        chosen = policy.chosen(query, self.residual[0], old, of_layer(policy.select, self.index))
+        kept = tuple(x.take_along_dim(chosen[..., None], 2) for x in self.residual)
+        late = tuple(x[:, :, old:] for x in self.residual)
         if isinstance(policy, SoftPrune):
-            others = torch.ones_like(self.recent[0][..., :old, 0], dtype=torch.bool).scatter_(2, chosen, False)
+            others = torch.ones_like(self.residual[0][..., :old, 0], dtype=torch.bool).scatter_(2, chosen, False)
             rest = others.nonzero()[:, 2].view(*chosen.shape[:2], -1, 1)
-            self.first = _joined(self.first, kept)
-            self.recent = _joined(tuple(x.take_along_dim(rest, 2) for x in self.recent), late)
+            self.sinks = _joined(self.sinks, kept)
+            self.residual = _joined(tuple(x.take_along_dim(rest, 2) for x in self.residual), late)
         else:
             self.evicted += old - chosen.shape[2]
-            self.recent = _joined(kept, late)
+            self.residual = _joined(kept, late)
         self._code()
 
     def _code(self) -> None:
         """Move full blocks that have left the window into the store; give up what the policy does not keep."""
         block = self.policy.block
-        full = max(self.recent[0].shape[2] - self.policy.window, 0) // block if block else 0
-        for at in range(0, full, _AT_ONCE):
-            count = min(_AT_ONCE, full - at)
-            start = self.dropped + self.evicted + self.first[0].shape[2] + self.blocks * block
-            span = slice(at * block, (at + count) * block)
-            piece = [x[:, :, span].detach().unflatten(2, (count, block)) for x in self.recent]
-            for part, store in zip(self.parts, self.stores, strict=True):
-                keys, values = (x if part.heads is None else x[:, list(part.heads)] for x in piece)
-                coded = {f"keys.{name}": field for name, field in part.keys.encode(keys, start).items()}
-                coded |= {f"values.{name}": field for name, field in part.values.encode(values, start).items()}
-                store.append(coded)
+        full = max(self.residual[0].shape[2] - self.policy.window, 0) // block if block else 0
+        for first in range(0, full, _AT_ONCE):
+            count = min(_AT_ONCE, full - first)
+            self._code_blocks([x[:, :, first * block : (first + count) * block] for x in self.residual], count)
         if full:
             self.coded_tokens += full * block
-            self.recent = tuple(x[:, :, full * block :].clone() for x in self.recent)
+            self.residual = tuple(x[:, :, full * block :].clone() for x in self.residual)
         self._evict()
+
+    def _code_blocks(self, states: list[torch.Tensor], count: int) -> None:
+        """Add keys and values [B, H, count * block, D] to the store."""
+        start = self.dropped + self.evicted + self.sinks[0].shape[2] + self.blocks * self.policy.block
+        blocks = [x.detach().unflatten(2, (count, self.policy.block)) for x in states]
+        for group, store in zip(self.head_groups, self.stores, strict=True):
+            keys, values = (x if group.heads is None else x[:, list(group.heads)] for x in blocks)
+            coded = {f"keys.{name}": field for name, field in group.keys.encode(keys, start).items()}
+            coded |= {f"values.{name}": field for name, field in group.values.encode(values, start).items()}
+            store.append(coded)
 
     def _evict(self) -> None:
         """Give up the oldest blocks after the sinks, or tokens where nothing is coded, beyond the policy's limit."""
@@ -176,12 +179,12 @@ class PackedLayer(CacheLayerMixin):
             for store in self.stores:
                 store.drop(blocks)
             self.evicted += blocks * block
-        elif (beyond := self.recent[0].shape[2] - self.policy.window - limit) > 0:
-            self.recent = tuple(x[:, :, beyond:].clone() for x in self.recent)
+        elif (beyond := self.residual[0].shape[2] - self.policy.window - limit) > 0:
+            self.residual = tuple(x[:, :, beyond:].clone() for x in self.residual)
             self.evicted += beyond
 
     def _forget(self) -> None:
-        """Drop what no sliding window will see again: whole blocks, or recent tokens where nothing is coded."""
+        """Drop what no sliding window will see again: whole blocks, or single tokens where nothing is coded."""
         if self.sliding_window is None:
             return
         beyond = self.stored - (self.sliding_window - 1)
@@ -192,7 +195,7 @@ class PackedLayer(CacheLayerMixin):
             store.drop(blocks)
         tokens = 0 if self.blocks else beyond - blocks * self.policy.block
         if tokens:
-            self.recent = tuple(x[:, :, tokens:].clone() for x in self.recent)
+            self.residual = tuple(x[:, :, tokens:].clone() for x in self.residual)
         self.dropped += blocks * self.policy.block + tokens
 
     def dense(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -214,7 +217,7 @@ class PackedLayer(CacheLayerMixin):
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last -n tokens, or, as older versions had it, all but the first n.
 
-        A block that is cut is decoded, and what is left of it stands among the recent tokens again. Raises
+        A block that is cut is decoded, and what is left of it stands in the residual window again. Raises
         RuntimeError, as transformers does, where a sliding window has dropped what would be needed.
         """
         length = self.get_seq_length()
@@ -227,20 +230,20 @@ class PackedLayer(CacheLayerMixin):
             self._forget()
 
     def _remove(self, count: int) -> None:
-        recent, block = self.recent[0].shape[2], self.policy.block
-        if count > recent and self.blocks:
-            needed = min(-(-(count - recent) // block), self.blocks)
+        late, block = self.residual[0].shape[2], self.policy.block
+        if count > late and self.blocks:
+            needed = min(-(-(count - late) // block), self.blocks)
             keep = self.blocks - needed
-            start = self.dropped + self.evicted + self.first[0].shape[2]
+            start = self.dropped + self.evicted + self.sinks[0].shape[2]
             again = self._view(start + keep * block).dense()
-            self.recent = tuple(x.clone() for x in again)
+            self.residual = tuple(x.clone() for x in again)
             for store in self.stores:
                 store.truncate(keep)
-            recent = self.recent[0].shape[2]
-        kept = max(recent - count, 0)
-        self.recent = tuple(x[:, :, :kept].clone() for x in self.recent)
-        if count > recent:
-            self.first = tuple(x[:, :, : x.shape[2] - (count - recent)].clone() for x in self.first)
+            late = self.residual[0].shape[2]
+        kept = max(late - count, 0)
+        self.residual = tuple(x[:, :, :kept].clone() for x in self.residual)
+        if count > late:
+            self.sinks = tuple(x[:, :, : x.shape[2] - (count - late)].clone() for x in self.sinks)
 
     def reset(self) -> None:
         self.is_initialized = False
@@ -248,18 +251,18 @@ class PackedLayer(CacheLayerMixin):
 
     def _select(self, indices: torch.Tensor) -> None:
         if self.is_initialized:
-            here = indices.to(self.device)
-            self.first = tuple(x.index_select(0, here) for x in self.first)
-            self.recent = tuple(x.index_select(0, here) for x in self.recent)
+            rows = indices.to(self.device)
+            self.sinks = tuple(x.index_select(0, rows) for x in self.sinks)
+            self.residual = tuple(x.index_select(0, rows) for x in self.residual)
             for store in self.stores:
-                store.select(here)
+                store.select(rows)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         self._select(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         if self.is_initialized:
-            self._select(torch.arange(self.recent[0].shape[0], device=self.device).repeat_interleave(repeats))
+            self._select(torch.arange(self.residual[0].shape[0], device=self.device).repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Rows of the batch by number, or by a mask of them."""
@@ -269,20 +272,20 @@ class PackedLayer(CacheLayerMixin):
         self._to("cpu")
 
     def prefetch(self) -> None:
-        if self.is_initialized and self.recent[0].device != self.device:
+        if self.is_initialized and self.residual[0].device != self.device:
             self._to(self.device)
 
     def _to(self, device: torch.device | str) -> None:
         if self.is_initialized:
-            self.first = tuple(x.to(device, non_blocking=True) for x in self.first)
-            self.recent = tuple(x.to(device, non_blocking=True) for x in self.recent)
+            self.sinks = tuple(x.to(device, non_blocking=True) for x in self.sinks)
+            self.residual = tuple(x.to(device, non_blocking=True) for x in self.residual)
             for store in self.stores:
                 store.to(device)
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated for tokens."""
-        return sum(x.untyped_storage().nbytes() for x in (*self.first, *self.recent)) + sum(
+        return sum(x.untyped_storage().nbytes() for x in (*self.sinks, *self.residual)) + sum(
             s.nbytes for s in self.stores
         )
 

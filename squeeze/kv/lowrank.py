@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.calibrate import Statistics
-from squeeze.kv.rope import frequencies_of
+from squeeze.kv.rotary import frequencies_of
+from squeeze.kv.statistics import KVStatistics
 from squeeze.kv.transform import GROUP, MOST_BITS, Transform, TransformCoder
 
 __all__ = ["low_rank_policy"]
@@ -20,8 +20,8 @@ __all__ = ["low_rank_policy"]
 
 def low_rank_policy(
     model: Any,
-    statistics: dict[int, Statistics],
-    rank: int,
+    statistics: dict[int, KVStatistics],
+    rank: int = 32,
     bits: int = 4,
     *,
     sinks: int = 4,
@@ -44,9 +44,9 @@ def low_rank_policy(
 
 
 def _coders(
-    found: Statistics, kind: int, rank: int, bits: int, frequencies: torch.Tensor | None
+    statistics: KVStatistics, kind: int, rank: int, bits: int, frequencies: torch.Tensor | None
 ) -> list[TransformCoder]:
-    mean, moment = found.mean[kind], found.moment[kind]
+    mean, moment = statistics.mean[kind], statistics.moment[kind]
     if rank > mean.shape[-1]:
         raise PolicyError(f"a head of {mean.shape[-1]} channels has no {rank} components")
     variance, vectors = torch.linalg.eigh(moment - mean[..., :, None] * mean[..., None, :])

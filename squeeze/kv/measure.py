@@ -17,7 +17,7 @@ from squeeze.kv.base import Policy
 from squeeze.kv.memory import PeakMemory, nbytes_of, tensors_of
 from squeeze.kv.teacher import teacher_forced
 
-__all__ = ["Cost", "Distance", "decoding", "passkeys", "quality", "stepped"]
+__all__ = ["Cost", "Distance", "decoding", "nominal_bits", "passkeys", "quality", "stepped"]
 
 _POSITIONS = 128  # whose log-probabilities are in memory at once
 _CHUNK = 512  # tokens of a prompt read at a time
@@ -41,6 +41,20 @@ class Cost:
     bytes: int
     peak: int
     seconds: float
+
+
+def nominal_bits(policy: Policy, model: Any) -> float:
+    """Bits a coded value, scales included, in the mean over the model; 16.0 where nothing is coded."""
+    config = model.config.get_text_config(decoder=True)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    total = count = 0.0
+    for layer in range(config.num_hidden_layers):
+        for group in policy.head_groups(layer, heads):
+            share = len(group.heads) if group.heads is not None else heads
+            total += share * (group.keys.bits(policy.block, size) + group.values.bits(policy.block, size))
+            count += 2 * share
+    return total / count if count else 16.0
 
 
 @torch.inference_mode()
@@ -78,8 +92,8 @@ def quality(
 def _against(logits: torch.Tensor, full: torch.Tensor, ids: torch.Tensor) -> tuple[float, float]:
     """Sums over the positions of a window: negative log-likelihood, and KL from `full`; all are [L, V] and [L]."""
     loss = divergence = 0.0
-    for at in range(0, len(ids) - 1, _POSITIONS):
-        span = slice(at, min(at + _POSITIONS, len(ids) - 1))
+    for first in range(0, len(ids) - 1, _POSITIONS):
+        span = slice(first, min(first + _POSITIONS, len(ids) - 1))
         ours, theirs = logits[span].float().log_softmax(-1), full[span].float().log_softmax(-1)
         loss -= ours.gather(1, ids[span.start + 1 : span.stop + 1, None]).double().sum().item()
         divergence += (theirs.exp() * (theirs - ours)).sum(-1).double().sum().item()
@@ -103,27 +117,27 @@ def stepped(
     read at once before, which do not count.
     """
     loss, divergence, count = 0.0, 0.0, 0
-    windows, first = min(windows, len(tokens) // context), not full
+    windows, fills = min(windows, len(tokens) // context), not full
     for window in range(windows):
         ids, cache = tokens[window * context : (window + 1) * context].to(model.device), make_cache()
         if prompt:
             model(ids[None, :prompt], past_key_values=cache, logits_to_keep=1)
             ids = ids[prompt:]
-        pieces = [model(part[None], past_key_values=cache).logits[0] for part in ids.split(piece)]
+        pieces = [model(some[None], past_key_values=cache).logits[0] for some in ids.split(piece)]
         logits = torch.cat(pieces)
-        if first:
+        if fills:
             full.append(logits.to(torch.bfloat16) if context > 1024 else logits)
-        found = _against(logits, full[window].to(logits.dtype), ids)
-        loss, divergence, count = loss + found[0], divergence + found[1], count + len(ids) - 1
+        sums = _against(logits, full[window].to(logits.dtype), ids)
+        loss, divergence, count = loss + sums[0], divergence + sums[1], count + len(ids) - 1
     return Distance(math.exp(loss / count), divergence / count)
 
 
 def prefill(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:
     """Read ids [L] into a cache, a piece at a time unless its policy wants all; logits [V] after the last."""
-    whole = getattr(getattr(cache, "policy", None), "select", 0)
-    for part in ids.split(len(ids) if whole else _CHUNK):
-        found = model(part[None], past_key_values=cache, logits_to_keep=1)
-    logits: torch.Tensor = found.logits[0, -1]
+    at_once = getattr(getattr(cache, "policy", None), "select", 0)
+    for chunk in ids.split(len(ids) if at_once else _CHUNK):
+        output = model(chunk[None], past_key_values=cache, logits_to_keep=1)
+    logits: torch.Tensor = output.logits[0, -1]
     return logits
 
 
@@ -137,9 +151,9 @@ def decoding(model: Any, tokens: torch.Tensor, cache: Any, steps: int = 8) -> Co
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated() - nbytes_of(cache)
-    for at in range(len(ids) - steps, len(ids) - 1):
+    for step in range(len(ids) - steps, len(ids) - 1):
         started = time.perf_counter()
-        model(ids[None, at : at + 1], past_key_values=cache)
+        model(ids[None, step : step + 1], past_key_values=cache)
         if on_gpu:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - started)

@@ -21,7 +21,7 @@ class PeakMemory(TorchDispatchMode):
     """
 
     def __init__(self, given: Iterator[torch.Tensor] | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self._live: dict[int, tuple[int, int]] = {}  # address of a storage: tensors that use it, its bytes
         for tensor in given or ():
@@ -71,7 +71,7 @@ def tensors_of(cache: Any) -> Iterator[torch.Tensor]:
         yield from _tensors({name: value for name, value in vars(layer).items() if name not in _NOT_STATES}, 0)
 
 
-_NOT_STATES = ("policy", "parts", "native", "config")
+_NOT_STATES = ("policy", "head_groups", "native", "config")
 
 
 def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:

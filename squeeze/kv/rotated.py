@@ -6,10 +6,9 @@ The rotation makes channels alike and nearly normal, so that one grid fits all: 
 
 from dataclasses import dataclass
 
-from squeeze.kv import bits as bits_module
-from squeeze.kv.base import Part
-from squeeze.kv.bits import Bits
-from squeeze.kv.grid import Grid
+from squeeze.kv.base import HeadGroup
+from squeeze.kv.grouped import GroupedCoder
+from squeeze.kv.head_bits import Bits, check_bits, groups_by_bits
 
 __all__ = ["Rotated"]
 
@@ -18,7 +17,7 @@ _WIDTHS = (1, 2, 3, 4, 8)
 
 @dataclass(frozen=True)
 class Rotated:
-    """bits: of keys and, unless value_bits says otherwise, of values. points: "normal" or "even", see Grid."""
+    """bits: of keys and, unless value_bits says otherwise, of values. points: "normal" or "even", see GroupedCoder."""
 
     bits: Bits = 4
     value_bits: Bits | None = None
@@ -28,13 +27,13 @@ class Rotated:
     block: int = 32
 
     def __post_init__(self) -> None:
-        bits_module.check(self.bits, _WIDTHS)
+        check_bits(self.bits, _WIDTHS)
         if self.value_bits is not None:
-            bits_module.check(self.value_bits, _WIDTHS)
+            check_bits(self.value_bits, _WIDTHS)
 
-    def parts(self, layer: int, heads: int) -> list[Part]:
-        def coder(width: int) -> Grid:
-            return Grid(width, "channels", rotate=True, points=self.points)
+    def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
+        def coder(width: int) -> GroupedCoder:
+            return GroupedCoder(width, "channels", rotate=True, points=self.points)
 
         value_bits = self.bits if self.value_bits is None else self.value_bits
-        return bits_module.parts_by_bits(self.bits, value_bits, layer, heads, keys=coder, values=coder)
+        return groups_by_bits(self.bits, value_bits, layer, heads, coder, coder)

@@ -5,14 +5,14 @@ Knows nothing of what the fields mean: that is the coders'.
 
 import torch
 
-__all__ = ["Fields", "Store"]
+__all__ = ["BlockStore", "Fields"]
 
 Fields = dict[str, torch.Tensor]
 
 _GROWTH = 32  # a full buffer grows by one part in so many: 3 % of memory stands unused at most
 
 
-class Store:
+class BlockStore:
     """Fields of shape [B, H, blocks, ...], appended block by block.
 
     Growing copies packed bytes; what a block holds is never computed again.

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from squeeze.kernels.kv_attention.reference import bias_of
+from squeeze.kv.attention_hook import attending
 from squeeze.kv.base import Policy
+from squeeze.kv.mask import additive_mask
 
 __all__ = ["teacher_forced"]
 
@@ -25,21 +26,13 @@ _QUERIES = 256  # whose scores are in memory at once
 @contextmanager
 def teacher_forced(model: Any, policy: Policy) -> Iterator[None]:
     """Let model(ids, use_cache=False) attend to tokens outside the window as `policy` codes them."""
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     def forward(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> tuple[torch.Tensor, None]:
         coded = coded_states(policy, module.layer_idx, key, value)
         return _attend(policy, query, (key, value), coded, mask, options["scaling"]), None
 
-    before = model.config._attn_implementation
-    ALL_ATTENTION_FUNCTIONS.register(_NAME, forward)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, sdpa_mask)
-    model.set_attn_implementation(_NAME)
-    try:
+    with attending(model, _NAME, forward):
         yield
-    finally:
-        model.set_attn_implementation(before)
 
 
 def coded_states(
@@ -51,9 +44,9 @@ def coded_states(
     if not count:
         return keys, values
     span = slice(policy.sinks, policy.sinks + count * block)
-    for part in policy.parts(layer, keys.shape[1]):
-        heads = slice(None) if part.heads is None else list(part.heads)
-        for coder, states in ((part.keys, keys), (part.values, values)):
+    for group in policy.head_groups(layer, keys.shape[1]):
+        heads = slice(None) if group.heads is None else list(group.heads)
+        for coder, states in ((group.keys, keys), (group.values, values)):
             blocks = states[:, heads, span].unflatten(2, (count, block))
             decoded = coder.decode(coder.encode(blocks, policy.sinks), policy.sinks, states.dtype)
             states[:, heads, span] = decoded.flatten(2, 3)
@@ -71,19 +64,19 @@ def _attend(
     """[B, Hq, T, D] to [B, T, Hq, D]."""
     batch, heads, length, size = query.shape
     kv_heads = exact[0].shape[1]
-    place = torch.arange(length, device=query.device)
+    position = torch.arange(length, device=query.device)
     output = query.new_empty((batch, length, heads, exact[1].shape[3]))
     for first in range(0, length, _QUERIES):
         last = min(first + _QUERIES, length)
         rows = query[:, :, first:last].reshape(batch, kv_heads, heads // kv_heads, last - first, size)
-        near = place[first:last, None] - place[:last] < policy.window  # [queries, tokens]
+        near = position[first:last, None] - position[:last] < policy.window  # [queries, tokens]
         k, kc, v, vc = (x[:, :, None, :last] for x in (exact[0], coded[0], exact[1], coded[1]))
         scores = torch.where(near, rows @ k.transpose(-1, -2), rows @ kc.transpose(-1, -2)) * scaling
         tile = None if mask is None else mask[:, :, first:last, :last]
-        bias = bias_of(tile, last - first, last, True, query)
+        bias = additive_mask(tile, last - first, last, True, query)
         if bias is not None:
             scores = scores + bias[:, :, None]
         weights = scores.softmax(-1)
-        found = (weights * near) @ v + (weights * ~near) @ vc
-        output[:, first:last] = found.flatten(1, 2).transpose(1, 2)
+        states = (weights * near) @ v + (weights * ~near) @ vc
+        output[:, first:last] = states.flatten(1, 2).transpose(1, 2)
     return output

@@ -13,14 +13,17 @@ Fisher information); CSKV (Wang et al. 2024: shrunken channels beside a full-pre
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from squeeze.kv import packing
-from squeeze.kv.base import Part
-from squeeze.kv.grid import lloyd_max
-from squeeze.kv.rope import turn
+from squeeze.errors import PolicyError
+from squeeze.kv.base import HeadGroup
+from squeeze.kv.lloyd_max import lloyd_max
+from squeeze.kv.packing import pack, unpack
+from squeeze.kv.rotary import apply_rotary
 from squeeze.kv.store import Fields
+from squeeze.kv.unpacking import unpacked_channels
 
 __all__ = ["GROUP", "MOST_BITS", "Transform", "TransformCoder"]
 
@@ -29,6 +32,7 @@ MOST_BITS = 6  # of a channel
 _OCTAVE = 4  # scales between one power of two and the next
 _BIAS = 128  # code of the scale 1
 _TRIED = range(-2, 13)  # scales tried around the root mean square of a token
+_TENSORS = ("into", "back", "mean", "weights")  # of a TransformCoder, in a policy's file
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,45 +55,49 @@ class TransformCoder:
     @property
     def runs(self) -> list[tuple[int, slice, slice]]:
         """Channels of equal bits: bits, their place among channels and that of their bytes in a coded token."""
-        found, channel, byte = [], 0, 0
+        runs, channel, byte = [], 0, 0
         for width in sorted(set(self.widths), reverse=True):
             groups = self.widths.count(width)
-            found.append((width, slice(channel, channel + groups * GROUP), slice(byte, byte + groups * width)))
+            runs.append((width, slice(channel, channel + groups * GROUP), slice(byte, byte + groups * width)))
             channel, byte = channel + groups * GROUP, byte + groups * width
-        return found
+        return runs
 
     def encode(self, blocks: torch.Tensor, start: int) -> Fields:
         shape, device = blocks.shape, blocks.device
         states = blocks.to(torch.float32).flatten(2, 3)
         if self.frequencies is not None:
-            states = turn(states, self.frequencies, start, back=True)
+            states = apply_rotary(states, self.frequencies, start, inverse=True)
         y = (states - self.mean.to(device)) @ self.into.to(device).T  # [B, 1, tokens, K]
         size = y.square().mean(-1, keepdim=True).sqrt() if self.widths else y.new_ones((*y.shape[:3], 1))
         middle = (size.clamp(min=1e-9).log2() * _OCTAVE).round()
-        least, scale, codes = None, None, None
-        for offset in _TRIED:
-            tried = (middle + offset).clamp(-_BIAS, 255 - _BIAS)
-            found, error = self._coded(y, (tried / _OCTAVE).exp2())
-            if least is None or scale is None or codes is None:
-                least, scale, codes = error, tried, found
-                continue
-            better = error < least
-            least = torch.where(better, error, least)
-            scale, codes = torch.where(better, tried, scale), torch.where(better, found, codes)
-        assert scale is not None and codes is not None
-        rows = [packing.pack(codes[..., channels], width) for width, channels, _ in self.runs]
+        codes, scale = self._best(y, middle)
+        rows = [pack(codes[..., channels], width) for width, channels, _ in self.runs]
         packed = torch.cat(rows, -1) if rows else codes[..., :0]
         fields = {"codes": packed, "scale": (scale + _BIAS).to(torch.uint8)[..., 0]}
         return {name: field.unflatten(2, shape[2:4]) for name, field in fields.items()}
+
+    def _best(self, y: torch.Tensor, middle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Codes [..., K] and scale [..., 1] of least error of all that are tried around a scale."""
+        least = None
+        for offset in _TRIED:
+            tried = (middle + offset).clamp(-_BIAS, 255 - _BIAS)
+            coded, error = self._coded(y, (tried / _OCTAVE).exp2())
+            if least is None:
+                least, scale, codes = error, tried, coded
+                continue
+            better = error < least
+            least = torch.where(better, error, least)
+            scale, codes = torch.where(better, tried, scale), torch.where(better, coded, codes)
+        return codes, scale
 
     def _coded(self, y: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Codes [..., K] under a scale, and the weighted squared error [..., 1]."""
         codes, error = torch.empty_like(y, dtype=torch.uint8), torch.zeros_like(scale)
         for width, channels, _ in self.runs:
-            points, part = lloyd_max(width).to(y.device), y[..., channels]
-            found = torch.bucketize(part / scale, (points[1:] + points[:-1]) / 2)
-            codes[..., channels] = found.to(torch.uint8)
-            cost = (points[found] * scale - part).square() * self.weights[channels].to(y.device)
+            points, values = lloyd_max(width).to(y.device), y[..., channels]
+            nearest = torch.bucketize(values / scale, (points[1:] + points[:-1]) / 2)
+            codes[..., channels] = nearest.to(torch.uint8)
+            cost = (points[nearest] * scale - values).square() * self.weights[channels].to(y.device)
             error += cost.sum(-1, keepdim=True)
         return codes, error
 
@@ -98,8 +106,9 @@ class TransformCoder:
         y = self.channels_of(packed, scale)
         states = y @ self.back.to(y.device).T + self.mean.to(y.device)
         if self.frequencies is not None:
-            states = turn(states, self.frequencies, start)
-        return states.unflatten(2, fields["scale"].shape[2:4]).to(dtype)
+            states = apply_rotary(states, self.frequencies, start)
+        blocks: torch.Tensor = states.unflatten(2, fields["scale"].shape[2:4])
+        return blocks.to(dtype)
 
     def scale_of(self, codes: torch.Tensor) -> torch.Tensor:
         """float32 scales of their codes, uint8 of any shape."""
@@ -108,24 +117,24 @@ class TransformCoder:
     def channels_of(self, packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         """Packed codes [..., bytes] to y, points times scale [...], float32 [..., K]."""
         if packed.device.type == "cpu" and self.widths:
-            from squeeze.kv.unpacking import channels_of
-
-            return channels_of(packed.flatten(0, -2), scale.flatten(), self.widths, GROUP).T.unflatten(0, scale.shape)
+            channels = unpacked_channels(packed.flatten(0, -2), scale.flatten(), self.widths, GROUP)
+            y: torch.Tensor = channels.T.unflatten(0, scale.shape)
+            return y
         return self.points_of(packed) * scale[..., None]
 
     def points_of(self, packed: torch.Tensor) -> torch.Tensor:
-        """Packed codes [..., bytes] to points [..., K], in plain torch: what unpacking.py equals."""
+        """Packed codes [..., bytes] to points [..., K], in plain torch: what unpy equals."""
         y = torch.empty((*packed.shape[:-1], GROUP * len(self.widths)), device=packed.device)
         for width, channels, place in self.runs:
-            codes = packing.unpack(packed[..., place], width, channels.stop - channels.start)
+            codes = unpack(packed[..., place], width, channels.stop - channels.start)
             y[..., channels] = lloyd_max(width).to(packed.device)[codes.int()]
         return y
 
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """coders: of keys and of values, for each head of each layer; calibrate.py finds them. bits: the mean of all, and
-    all that is stored for a value.
+    """coders: of keys and of values, for each head of each layer; waterfill.py and lowrank.py find them. bits: of a
+    value, in the mean of all, all that is stored included.
     """
 
     coders: tuple[tuple[tuple[TransformCoder, TransformCoder], ...], ...]
@@ -134,12 +143,43 @@ class Transform:
     window: int = 64
     block: int = 32
 
-    def parts(self, layer: int, heads: int) -> list[Part]:
-        from squeeze.errors import PolicyError
-
+    def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
         if layer >= len(self.coders) or len(self.coders[layer]) != heads:
             raise PolicyError(f"the policy was calibrated for another model: layer {layer} has {heads} KV heads here")
-        return [Part(keys, values, (head,)) for head, (keys, values) in enumerate(self.coders[layer])]
+        return [HeadGroup(keys, values, (head,)) for head, (keys, values) in enumerate(self.coders[layer])]
+
+    def to_tensors(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """What a policy file holds: in JSON, and tensors."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in ("bits", "sinks", "window", "block")}
+        plain["widths"] = [[[coder.widths for coder in pair] for pair in layer] for layer in self.coders]
+        tensors = {
+            f"{layer}.{head}.{kind}.{name}": getattr(coder, name).contiguous()
+            for layer, heads in enumerate(self.coders)
+            for head, pair in enumerate(heads)
+            for kind, coder in enumerate(pair)
+            for name in _TENSORS
+        }
+        rotary = next((pair[0].frequencies for layer in self.coders for pair in layer), None)
+        return plain, tensors if rotary is None else {**tensors, "frequencies": rotary}
+
+    @classmethod
+    def from_tensors(cls, plain: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Transform:
+        """The inverse of `to_tensors`. Raises KeyError, TypeError or AttributeError for what is not from there."""
+        numbers = {name: value for name, value in plain.items() if name != "widths"}
+
+        def coder(layer: int, head: int, kind: int, widths: list[int]) -> TransformCoder:
+            into, back, mean, weights = (tensors[f"{layer}.{head}.{kind}.{name}"] for name in _TENSORS)
+            frequencies = tensors.get("frequencies") if kind == 0 else None
+            return TransformCoder(tuple(widths), into, back, mean, weights, frequencies)
+
+        layers = tuple(
+            tuple(
+                (coder(layer, head, 0, keys), coder(layer, head, 1, values))
+                for head, (keys, values) in enumerate(heads)
+            )
+            for layer, heads in enumerate(plain["widths"])
+        )
+        return cls(layers, **numbers)
 
     def __repr__(self) -> str:
         return f"Transform(bits={self.bits:.3f}, sinks={self.sinks}, window={self.window}, block={self.block})"

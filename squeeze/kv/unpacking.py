@@ -1,22 +1,21 @@
 """Transform-coded tokens to their channels on the CPU, in one loop: what packing.py and a table of points define.
 
-Channels come first here, so that the loop runs along tokens with everything about a channel at hand. Stands apart
-from transform.py so that numba is loaded only when a CPU decodes.
+Channels come first here, so that the loop runs along tokens with everything about a channel at hand.
 """
 
 from functools import cache
 
-import numba
 import numpy as np
 import torch
 
-from squeeze.kv import packing
-from squeeze.kv.grid import lloyd_max
+from squeeze.kv.lloyd_max import lloyd_max
+from squeeze.kv.packing import bit_planes
+from squeeze.numerics.jit import lossy_kernel
 
-__all__ = ["channels_of"]
+__all__ = ["unpacked_channels"]
 
 
-def channels_of(packed: torch.Tensor, scale: torch.Tensor, widths: tuple[int, ...], group: int) -> torch.Tensor:
+def unpacked_channels(packed: torch.Tensor, scale: torch.Tensor, widths: tuple[int, ...], group: int) -> torch.Tensor:
     """uint8 [N, bytes] and float32 [N] to float32 [K, N]: the points of the codes times the scale of their token.
 
     widths: bits of each group of `group` channels, descending, K = group * len(widths).
@@ -33,7 +32,7 @@ def _plan(widths: tuple[int, ...], group: int) -> tuple[np.ndarray, np.ndarray]:
     """
     plan, points, byte = [], [], 0
     for width in sorted(set(widths), reverse=True):
-        count, (high, low) = group * widths.count(width), (*packing.planes(width), 0)[:2]
+        count, (high, low) = group * widths.count(width), (*bit_planes(width), 0)[:2]
         table = torch.nn.functional.pad(lloyd_max(width), (0, 64 - (1 << width))).numpy()
         high_bytes, low_bytes = count * high // 8, count * low // 8
         for channel in range(count):
@@ -47,7 +46,7 @@ def _plan(widths: tuple[int, ...], group: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array(plan, np.int64).reshape(-1, 7), np.array(points, np.float32).reshape(-1, 64)
 
 
-@numba.njit(nogil=True, cache=True)
+@lossy_kernel(fastmath=False)
 def _fill(packed, scale, plan, points, out):
     for c in range(out.shape[0]):
         high, high_shift, high_mask, low, low_shift, low_mask, above = plan[c]

@@ -10,15 +10,15 @@ from functools import cache
 
 import torch
 
-from squeeze.kv import packing
-from squeeze.kv.base import Part
-from squeeze.kv.grid import Grid
+from squeeze.kv.base import HeadGroup
+from squeeze.kv.grouped import GroupedCoder
+from squeeze.kv.packing import TERNARY_IN_A_BYTE, pack, pack_ternary, unpack, unpack_ternary
 from squeeze.kv.store import Fields
 
 __all__ = ["MixedKeys", "TernaryValues", "VidKV"]
 
 _SCALE = torch.bfloat16
-_TWO_BITS = Grid(2, "channels")
+_TWO_BITS = GroupedCoder(2, "channels")
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class MixedKeys:
         mean = below.mean(-1, keepdim=True).to(_SCALE)
         waves = (below - mean.to(torch.float32)) @ _hartley(rows.shape[-1]).to(rows.device)
         return {
-            "which": packing.pack(mask, 1),
+            "which": pack(mask, 1),
             **{f"above.{name}": field for name, field in _TWO_BITS.encode(above, start).items()},
-            "signs": packing.pack((waves > 0).to(torch.uint8), 1),
+            "signs": pack((waves > 0).to(torch.uint8), 1),
             "scale": waves.abs().mean(-1).to(_SCALE),
             "mean": mean[..., 0],
         }
@@ -51,11 +51,11 @@ class MixedKeys:
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
         above = _TWO_BITS.decode({key: fields[f"above.{key}"] for key in ("codes", "scale", "least")}, start, dtype)
         block = fields["signs"].shape[-1] * 8
-        signs = packing.unpack(fields["signs"], 1, block).to(torch.float32).mul_(2).sub_(1)
+        signs = unpack(fields["signs"], 1, block).to(torch.float32).mul_(2).sub_(1)
         waves = signs * fields["scale"].to(torch.float32)[..., None]
         below = waves @ _hartley(block).to(waves.device) + fields["mean"].to(torch.float32)[..., None]
         size = 2 * fields["mean"].shape[-1]
-        mask = packing.unpack(fields["which"], 1, size)
+        mask = unpack(fields["which"], 1, size)
         order = mask.argsort(dim=-1, descending=True, stable=True).argsort(-1)  # where each channel stands
         rows = torch.cat([above.to(torch.float32), below], -2)
         return torch.take_along_dim(rows, order[..., None], -2).transpose(-1, -2).to(dtype)
@@ -64,7 +64,8 @@ class MixedKeys:
 @cache
 def _hartley(size: int) -> torch.Tensor:
     angle = 2 * torch.pi / size * torch.outer(torch.arange(size), torch.arange(size)).double()
-    return ((angle.cos() + angle.sin()) / size**0.5).float()
+    matrix: torch.Tensor = (angle.cos() + angle.sin()) / size**0.5
+    return matrix.float()
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class TernaryValues:
     """
 
     def bits(self, block: int, size: int) -> float:
-        return (8 * -(-block // packing.TRITS) + 32) / block
+        return (8 * -(-block // TERNARY_IN_A_BYTE) + 32) / block
 
     def encode(self, blocks: torch.Tensor, start: int) -> Fields:
         rows = blocks.to(torch.float32).transpose(-1, -2)
@@ -84,11 +85,11 @@ class TernaryValues:
         far = rest.abs() > 0.76 * rest.abs().mean(-1, keepdim=True)
         scale = (rest.abs() * far).sum(-1) / far.sum(-1).clamp(min=1)
         codes = torch.where(far, rest.sign(), 0).add(1).to(torch.uint8)
-        return {"codes": packing.pack_ternary(codes), "scale": scale.to(_SCALE), "mean": mean[..., 0], **_length(rows)}
+        return {"codes": pack_ternary(codes), "scale": scale.to(_SCALE), "mean": mean[..., 0], **_length(rows)}
 
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
         count = fields["length"].shape[-1]
-        codes = packing.unpack_ternary(fields["codes"], count).to(torch.float32).sub_(1)
+        codes = unpack_ternary(fields["codes"], count).to(torch.float32).sub_(1)
         rows = codes * fields["scale"].to(torch.float32)[..., None] + fields["mean"].to(torch.float32)[..., None]
         return rows.transpose(-1, -2).to(dtype)
 
@@ -106,5 +107,5 @@ class VidKV:
     window: int = 64
     block: int = 64
 
-    def parts(self, layer: int, heads: int) -> list[Part]:
-        return [Part(MixedKeys(), TernaryValues())]
+    def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
+        return [HeadGroup(MixedKeys(), TernaryValues())]

@@ -1,7 +1,8 @@
-"""Compiling the inner loops: three decorators over numba, and a prefetch instruction.
+"""Compiling the inner loops: four decorators over numba, and a prefetch instruction.
 
 `kernel` compiles an entry point and caches it on disk; `inline` compiles a
-step that entry points call, and always merges it into its caller. numba's own
+step that entry points call, and always merges it into its caller;
+`lossy_kernel` is for what no coded bit depends on. numba's own
 cache notices a change in the entry point's file only, so the cache folder is
 named after the content of every file that compiled code comes from, wherever it
 lies: those that import this one, and what they import in turn. An edited or
@@ -56,7 +57,7 @@ def compiled_sources(package: Path) -> dict[str, str]:
     for path in package.rglob("*.py"):
         parts = path.relative_to(package.parent).with_suffix("").parts
         texts[".".join(parts).removesuffix(".__init__")] = path.read_text("utf-8")
-    decorators = {f"{__name__}.{name}" for name in ("kernel", "part", "inline", "prefetch")}
+    decorators = {f"{__name__}.{name}" for name in ("kernel", "lossy_kernel", "part", "inline", "prefetch")}
     del texts[package.name]  # names all of the package, and compiles nothing
     waiting = [__name__, *(name for name, text in texts.items() if decorators & _imports(text))]
     found: dict[str, str] = {}
@@ -83,11 +84,22 @@ def is_compiled(function: str) -> bool:
 
 def kernel(function: Callable) -> Any:
     """Compile an entry point, cached on disk, without holding the GIL."""
+    return _cached(function, _OPTIONS)
+
+
+def lossy_kernel(*, fastmath: bool | set[str]) -> Callable[[Callable], Any]:
+    """Compile a function of approximate results, cached on disk, without holding the GIL. It may allocate, and where
+    `fastmath` lets it (all, or LLVM's names of what it may), sums take the order that is fastest. Never for a value
+    that reaches a coded bit."""
+    return lambda function: _cached(function, {"nogil": True, "fastmath": fastmath})
+
+
+def _cached(function: Callable, options: dict[str, Any]) -> Any:
     config: Any = numba.config
     before = config.CACHE_DIR
     config.CACHE_DIR = str(cache_folder())
     try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
+        return numba.njit(cache=True, **options)(function)
     finally:
         config.CACHE_DIR = before
 

@@ -8,7 +8,7 @@ FP4, whose groups are that small.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,46 +17,12 @@ from squeeze.checkpoint.architectures import EMBEDDING, HEAD, LAST_NORM, NORM_BE
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import ModelError
+from squeeze.numerics.hadamard import hadamard
 
-__all__ = ["RotatedCheckpoint", "hadamard", "rotation"]
+__all__ = ["RotatedCheckpoint", "rotation"]
 
 _EMBEDDING, _HEAD, _NORM = (f"{name}.weight" for name in (EMBEDDING, HEAD, LAST_NORM))
 _OUT = ("self_attn.o_proj", "mlp.down_proj")
-
-
-@cache
-def hadamard(n: int) -> torch.Tensor | None:
-    """A matrix [n, n] of +1 and -1 whose rows are orthogonal, by Sylvester's, Paley's and product constructions;
-    None where these give none."""
-    if n in (1, 2):
-        return torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)[:n, :n]
-    if n % 4:
-        return None
-    if (n - 1) % 4 == 3 and _is_prime(n - 1):
-        return _bordered(n - 1, -1) + torch.eye(n, dtype=torch.float64)
-    if (n // 2 - 1) % 4 == 1 and _is_prime(n // 2 - 1):
-        core, eye = _bordered(n // 2 - 1, 1), torch.eye(n // 2, dtype=torch.float64)
-        one, other = torch.tensor([[1.0, 1], [1, -1]]).double(), torch.tensor([[1.0, -1], [-1, -1]]).double()
-        return torch.kron(core, one) + torch.kron(eye, other)
-    for d in range(2, n // 2 + 1):
-        if n % d == 0 and (a := hadamard(d)) is not None and (b := hadamard(n // d)) is not None:
-            return torch.kron(a, b)
-    return None
-
-
-def _is_prime(n: int) -> bool:
-    return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))
-
-
-def _bordered(q: int, sign: int) -> torch.Tensor:
-    """Paley's conference matrix [q + 1, q + 1]: quadratic residues modulo a prime q within a border of ones."""
-    residues = {i * i % q for i in range(1, q)}
-    character = torch.tensor([0.0] + [1.0 if i in residues else -1.0 for i in range(1, q)], dtype=torch.float64)
-    row = torch.arange(q)
-    out = torch.zeros((q + 1, q + 1), dtype=torch.float64)
-    out[1:, 1:] = character[(row[:, None] - row[None]) % q]
-    out[0, 1:], out[1:, 0] = 1, sign
-    return out
 
 
 def rotation(n: int, seed: int, block: int | None = None) -> torch.Tensor:

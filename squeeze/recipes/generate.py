@@ -35,7 +35,7 @@ class _Streamer:
     def __init__(self, tokenizer: Any, on_text: Callable[[str], None]) -> None:
         self.tokenizer, self.on_text = tokenizer, on_text
         self.tokens: list[int] = []
-        self.told = 0
+        self.handed_on = 0
         self.text = ""
         self._prompt = True
 
@@ -46,15 +46,15 @@ class _Streamer:
         self.tokens += value.flatten().tolist()
         self.text = self.tokenizer.decode(self.tokens, skip_special_tokens=True)
         if not self.text.endswith("\N{REPLACEMENT CHARACTER}"):  # half of a character
-            self._tell()
+            self._hand_on()
 
-    def _tell(self) -> None:
-        if len(self.text) > self.told:
-            self.on_text(self.text[self.told :])
-            self.told = len(self.text)
+    def _hand_on(self) -> None:
+        if len(self.text) > self.handed_on:
+            self.on_text(self.text[self.handed_on :])
+            self.handed_on = len(self.text)
 
     def end(self) -> None:
-        self._tell()
+        self._hand_on()
 
 
 @torch.inference_mode()
@@ -79,20 +79,10 @@ def generate(
     Raises SqueezeError where the prompt has no token, or does not fit the model with what is to come, or the draft does
     not fit the model.
     """
-    ids = tokenize(tokenizer, prompt)[None].to(model.device)
-    limit = getattr(model.config, "max_position_embeddings", None)
-    if not ids.shape[1]:
-        raise SqueezeError("the prompt is empty: give at least one token to go on from")
-    if limit and ids.shape[1] + tokens > limit:
-        raise SqueezeError(f"a prompt of {ids.shape[1]} tokens and {tokens} more do not fit the model's {limit}")
-    if temperature > 0:
-        options |= {"do_sample": True, "temperature": temperature}
-        torch.manual_seed(seed)
-    else:
-        options |= {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-    streamer = _Streamer(tokenizer, on_text)
+    ids = _prompt(model, tokenizer, prompt, tokens)
+    options |= _sampling(temperature, seed)
+    streamer, counts = _Streamer(tokenizer, on_text), _Counts()
     options |= {"past_key_values": cache} if cache is not None else {}
-    counts = _Counts()
     if draft is not None:
         _check_draft(model, draft, cache, temperature)
         options["assistant_model"] = draft
@@ -102,6 +92,25 @@ def generate(
     seconds, made = time.perf_counter() - started, len(streamer.tokens)
     accepted = min(max(made - counts.checks, 0), counts.proposed)
     return Generation(streamer.text, ids.shape[1], made, seconds, counts.proposed, accepted)
+
+
+def _prompt(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Tensor:
+    """int64 [1, tokens of the prompt]. Raises SqueezeError where there are none, or too many."""
+    ids = tokenize(tokenizer, prompt)[None].to(model.device)
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if not ids.shape[1]:
+        raise SqueezeError("the prompt is empty: give at least one token to go on from")
+    if limit and ids.shape[1] + tokens > limit:
+        raise SqueezeError(f"a prompt of {ids.shape[1]} tokens and {tokens} more do not fit the model's {limit}")
+    return ids
+
+
+def _sampling(temperature: float, seed: int) -> dict[str, Any]:
+    """What model.generate is told; torch's random numbers start from the seed."""
+    if temperature > 0:
+        torch.manual_seed(seed)
+        return {"do_sample": True, "temperature": temperature}
+    return {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 
 
 def _check_draft(model: Any, draft: Any, cache: Any, temperature: float) -> None:

@@ -5,9 +5,10 @@ import torch
 
 from squeeze.kernels import kv_attention
 from squeeze.kernels.kv_attention import cpu, reference, tiles
-from squeeze.kv import KIVI, FullPrecision, Part, QuantizedKVCache
-from squeeze.kv.grid import Grid, hadamard, lloyd_max
+from squeeze.kv import KIVI, FullPrecision, HeadGroup, QuantizedKVCache
+from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.layer import PackedLayer
+from squeeze.kv.mask import additive_mask
 from tests.makers.gpu import compile_for_a_gpu
 from tests.makers.kv_models import MODELS, tokens
 
@@ -22,15 +23,18 @@ class Coded:
     def __init__(self, keys, values, heads=None):
         self.keys, self.values, self.heads = keys, values, heads
 
-    def parts(self, layer, heads):
+    def head_groups(self, layer, heads):
         if self.heads is None:
-            return [Part(self.keys, self.values)]
+            return [HeadGroup(self.keys, self.values)]
         rest = tuple(head for head in range(heads) if head not in self.heads)
-        return [Part(self.keys, self.values, self.heads), Part(Grid(8, "channels"), Grid(8, "tokens"), rest)]
+        return [
+            HeadGroup(self.keys, self.values, self.heads),
+            HeadGroup(GroupedCoder(8, "channels"), GroupedCoder(8, "tokens"), rest),
+        ]
 
 
 CODERS = {
-    f"{width} bits, {along}, {points}{', groups' * bool(group)}{', rotated' * rotate}": Grid(
+    f"{width} bits, {along}, {points}{', groups' * bool(group)}{', rotated' * rotate}": GroupedCoder(
         width, along, group, rotate, points
     )
     for width in (1, 2, 3, 4, 8)
@@ -67,9 +71,9 @@ def test_decoding_step_on_the_cpu(coder):
 
 
 def test_heads_coded_differently_and_a_mask():
-    view = layer_of(Coded(Grid(2, "tokens"), Grid(3, "channels"), heads=(0, 2)))._view()
+    view = layer_of(Coded(GroupedCoder(2, "tokens"), GroupedCoder(3, "channels"), heads=(0, 2)))._view()
     mask = torch.rand(2, 1, 1, view.length) < 0.7
-    bias = reference.bias_of(mask, 1, view.length, True, mask)
+    bias = additive_mask(mask, 1, view.length, True, mask)
     expected = reference.attend(query_of(), view, bias, 0.3)
     assert not torch.allclose(expected, reference.attend(query_of(), view, None, 0.3))
     for path in (cpu, tiles):
@@ -79,9 +83,9 @@ def test_heads_coded_differently_and_a_mask():
 @pytest.mark.parametrize("sliding_window", [None, 50])
 def test_several_queries_in_tiles(sliding_window, monkeypatch):
     monkeypatch.setattr(tiles, "_TILE", 32)
-    layer = layer_of(Coded(CODERS["4 bits, tokens, even"], Grid(2, "channels")), sliding_window=sliding_window)
+    layer = layer_of(Coded(CODERS["4 bits, tokens, even"], GroupedCoder(2, "channels")), sliding_window=sliding_window)
     view = layer._view(0 if sliding_window is None else layer.get_seq_length() - sliding_window)
-    bias = reference.bias_of(None, 7, view.length, True, query_of())
+    bias = additive_mask(None, 7, view.length, True, query_of())
     expected = reference.attend(query_of(7), view, bias, 0.3)
     torch.testing.assert_close(tiles.attend(query_of(7), view, bias, 0.3), expected, **CLOSE)
 
@@ -124,7 +128,7 @@ def test_no_layer_is_decoded_where_attention_reads_it(monkeypatch):
     kv_attention.install(model)
     cache = QuantizedKVCache(model.config, KIVI(bits=4, group=8, sinks=2, window=8))
     model(tokens(length=50), past_key_values=cache)
-    monkeypatch.setattr(Grid, "decode", None)
+    monkeypatch.setattr(GroupedCoder, "decode", None)
     model(tokens(length=1), past_key_values=cache)
 
 
@@ -144,10 +148,12 @@ def test_triton_kernel(keys, values, monkeypatch):
 
 def test_triton_kernel_takes_what_it_can():
     kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
-    view = layer_of(Coded(Grid(4, "tokens"), Grid(4, "channels")))._view()
+    view = layer_of(Coded(GroupedCoder(4, "tokens"), GroupedCoder(4, "channels")))._view()
     assert not kernel.fits(query_of(2), view, None)
     assert not kernel.fits(query_of(), view, torch.zeros(1, 1, 1, view.length))
-    assert not kernel.fits(query_of(), layer_of(Coded(Grid(3, "tokens"), Grid(4, "channels")))._view(), None)
+    assert not kernel.fits(
+        query_of(), layer_of(Coded(GroupedCoder(3, "tokens"), GroupedCoder(4, "channels")))._view(), None
+    )
 
 
 COMPILE = """
@@ -175,15 +181,8 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu():
-    layer = layer_of(Coded(Grid(4, "tokens"), Grid(4, "channels")))
+    layer = layer_of(Coded(GroupedCoder(4, "tokens"), GroupedCoder(4, "channels")))
     layer._to("cuda")
     view, query = layer._view(), query_of().cuda()
     expected = reference.attend(query, view, None, 0.3)
     torch.testing.assert_close(kv_attention.attend(query, view, None, 0.3), expected, rtol=1e-3, atol=1e-3)
-
-
-def test_tables():
-    turned = hadamard(24)
-    torch.testing.assert_close(turned @ turned, torch.eye(24))
-    torch.testing.assert_close(lloyd_max(1), torch.tensor([-0.79788456, 0.79788456]))
-    torch.testing.assert_close(lloyd_max(2)[2:], torch.tensor([0.4527800, 1.5104176]))  # Max 1960

@@ -96,8 +96,8 @@ class Reference:
         block = self.policy.block
         while block and self.keys.shape[2] - self.sinks - self.coded >= self.policy.window + block:
             start = self.sinks + self.coded
-            (part,) = self.policy.parts(0, 2)
-            for coder, whole in ((part.keys, self.keys), (part.values, self.values)):
+            (group,) = self.policy.head_groups(0, 2)
+            for coder, whole in ((group.keys, self.keys), (group.values, self.values)):
                 piece = whole[:, :, start : start + block]
                 fields = coder.encode(piece[:, :, None], start)
                 whole[:, :, start : start + block] = coder.decode(fields, start, torch.float32)[:, :, 0]

@@ -7,19 +7,23 @@ import torch
 from safetensors.torch import save_file
 
 from squeeze.errors import FormatError, PolicyError
-from squeeze.kv import KIVI, POLICIES, QuantizedKVCache, Rotated, calibrate
+from squeeze.kv import KIVI, POLICIES, QuantizedKVCache, Rotated
+from squeeze.kv.bit_allocation import bits_by_head
 from squeeze.kv.blockfloat import BlockFloat
 from squeeze.kv.describe import digest_of, load_policy, policy_of, save_policy
-from squeeze.kv.evict import EVICTIONS, SinksAndWindow, SnapKV, SoftPrune
-from squeeze.kv.heads import bits_by_head
-from squeeze.recipes.kv_eval import nominal_bits
+from squeeze.kv.evict import SinksAndWindow, SnapKV, SoftPrune
+from squeeze.kv.measure import nominal_bits
+from squeeze.kv.observe import observe
+from squeeze.kv.policies import EVICTIONS
+from squeeze.kv.statistics import KVStatistics
+from squeeze.kv.waterfill import transform_policy
 from tests.makers.kv_models import llama, tokens
 
 
 @pytest.fixture(scope="module")
 def calibrated():
     model = llama()
-    return model, calibrate.observe(model, tokens(length=400)[0], context=200, windows=2, window=16)
+    return model, observe(model, tokens(length=400)[0], context=200, windows=2, window=16)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +40,7 @@ def test_round_trip(policy, tmp_path):
 
 def test_calibrated_policies_round_trip(calibrated, tmp_path):
     model, statistics = calibrated
-    policy = calibrate.transform_policy(model, statistics, 3, window=16)
+    policy = transform_policy(model, statistics, 3, window=16)
     for wanted in (policy, SoftPrune(policy, select=20)):
         save_policy(wanted, tmp_path / "policy.safetensors")
         found = load_policy(tmp_path / "policy.safetensors")
@@ -102,7 +106,7 @@ def test_bits_by_head(calibrated, policy):
         assert bits - 1.5 < nominal_bits(found, model) <= bits
     costly = [value.clone() for value in statistics[1].fisher]
     costly[0][1] *= 1e6
-    changed = statistics | {1: calibrate.Statistics(statistics[1].mean, statistics[1].moment, costly,
+    changed = statistics | {1: KVStatistics(statistics[1].mean, statistics[1].moment, costly,
                                                     statistics[1].sample)}  # fmt: skip
     assert bits_by_head(model, changed, policy, 7.0).bits[1][1] == 8
 

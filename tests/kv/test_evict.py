@@ -55,7 +55,7 @@ def test_softprune_keeps_all_and_some_exactly():
     rest = [token for token in range(2, 92) if token not in wanted]
     torch.testing.assert_close(layer.values[:, :, 18:92], values[:, :, rest], rtol=0, atol=0.03)
     layer.update(torch.randn(1, 2, 60, 8), torch.randn(1, 2, 60, 8))
-    assert layer.get_seq_length() == 160 and layer.first[0].shape[2] == 18
+    assert layer.get_seq_length() == 160 and layer.sinks[0].shape[2] == 18
 
 
 def test_nothing_but_eviction():

@@ -7,8 +7,10 @@ import safetensors.numpy
 import torch
 
 from squeeze.errors import DamagedError, FormatError, ModelError, PolicyError, SqueezeError, TruncatedError
-from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, VidKV, calibrate
+from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, VidKV
 from squeeze.kv.blockfloat import BlockFloat
+from squeeze.kv.observe import observe
+from squeeze.kv.waterfill import transform_policy
 from tests.makers.kv_models import MODELS, llama, mistral, tokens
 
 POLICIES = [
@@ -32,7 +34,7 @@ def same(one, other):
     assert one.policy == other.policy
     for a, b in zip(one.packed_layers, other.packed_layers, strict=True):
         assert a.get_seq_length() == b.get_seq_length() and a.coded_tokens == b.coded_tokens
-        for x, y in zip((*a.first, *a.recent, *a.dense()), (*b.first, *b.recent, *b.dense()), strict=True):
+        for x, y in zip((*a.sinks, *a.residual, *a.dense()), (*b.sinks, *b.residual, *b.dense()), strict=True):
             assert x.dtype == y.dtype and torch.equal(x, y)
         for s, t in zip(a.stores, b.stores, strict=True):
             assert s.read().keys() == t.read().keys()
@@ -81,8 +83,8 @@ def test_a_prefix_is_read_once_and_used_again(tmp_path):
 
 def test_a_calibrated_policy_is_given_again(tmp_path):
     model = llama()
-    statistics = calibrate.observe(model, tokens(length=150)[0], context=150, windows=1, window=16)
-    policy, other = (calibrate.transform_policy(model, statistics, bits, window=16) for bits in (4, 5))
+    statistics = observe(model, tokens(length=150)[0], context=150, windows=1, window=16)
+    policy, other = (transform_policy(model, statistics, bits, window=16) for bits in (4, 5))
     cache = filled(model, policy)
     cache.save(tmp_path / "a.kv")
     same(cache, QuantizedKVCache.load(tmp_path / "a.kv", model.config, policy=policy))

@@ -8,14 +8,17 @@ from hypothesis import strategies as st
 from squeeze.errors import PolicyError
 from squeeze.kernels import kv_attention
 from squeeze.kernels.kv_attention import cpu, transformed
-from squeeze.kv import KIVI, POLICIES, QuantizedKVCache, calibrate, packing
+from squeeze.kv import KIVI, POLICIES, QuantizedKVCache, packing
 from squeeze.kv.blockfloat import BlockFloat, BlockFloatCoder, channel_orders
-from squeeze.kv.grid import Grid
+from squeeze.kv.grouped import GroupedCoder
+from squeeze.kv.lloyd_max import lloyd_max
 from squeeze.kv.lowrank import low_rank_policy
-from squeeze.kv.rope import frequencies_of, turn
+from squeeze.kv.observe import observe
+from squeeze.kv.rotary import apply_rotary, frequencies_of
 from squeeze.kv.rotated import Rotated
 from squeeze.kv.transform import TransformCoder
 from squeeze.kv.vidkv import MixedKeys, TernaryValues
+from squeeze.kv.waterfill import transform_policy
 from tests.makers.kv_models import gpt2, llama, tokens
 
 # Relative root mean square error on standard normal values, at most; theory says .117, .185, .34, .60 for
@@ -24,8 +27,8 @@ ALONG = ("tokens", "channels")
 EVEN = {8: 0.01, 4: 0.13, 3: 0.26, 2: 0.6}
 NORMAL = {4: 0.11, 3: 0.2, 2: 0.36, 1: 0.65}
 CODERS = {
-    **{f"grid {w} {a}": (Grid(w, a), e) for w, e in EVEN.items() for a in ALONG},
-    **{f"normal {w}": (Grid(w, "channels", rotate=True, points="normal"), e) for w, e in NORMAL.items()},
+    **{f"grid {w} {a}": (GroupedCoder(w, a), e) for w, e in EVEN.items() for a in ALONG},
+    **{f"normal {w}": (GroupedCoder(w, "channels", rotate=True, points="normal"), e) for w, e in NORMAL.items()},
     **{f"block float {w}": (BlockFloatCoder(w, 8), e) for w, e in ((8, 0.011), (4, 0.2), (3, 0.42))},
     "block float, ordered": (BlockFloatCoder(4, 8, tuple(reversed(range(16)))), 0.2),
     "mixed keys": (MixedKeys(), 0.65),
@@ -77,8 +80,8 @@ def test_packing_ternary(codes):
 
 def test_rotary_embedding_is_undone():
     keys, frequencies = torch.randn(1, 2, 10, 12), torch.tensor([1.0, 0.1, 0.01, 0.001])
-    torch.testing.assert_close(turn(turn(keys, frequencies, 7), frequencies, 7, back=True), keys)
-    assert torch.equal(turn(keys, frequencies, 7)[..., 8:], keys[..., 8:])
+    torch.testing.assert_close(apply_rotary(apply_rotary(keys, frequencies, 7), frequencies, 7, inverse=True), keys)
+    assert torch.equal(apply_rotary(keys, frequencies, 7)[..., 8:], keys[..., 8:])
     assert frequencies_of(llama()).shape == (4,)
     assert frequencies_of(gpt2()) is None
 
@@ -96,7 +99,7 @@ def test_bits_for_each_layer_and_head():
     model = llama()
     cache = QuantizedKVCache(model.config, KIVI(bits=(2, (4, 8)), group=16, window=16))
     model(tokens(length=100), past_key_values=cache)
-    assert [len(layer.parts) for layer in cache.packed_layers] == [1, 2]
+    assert [len(layer.head_groups) for layer in cache.packed_layers] == [1, 2]
     expected = (2 + 6) / 2 + (32 / 16 + 32 / 8) / 2  # values of 8 channels, so in groups of 8
     assert cache.nominal_bits == expected
 
@@ -107,8 +110,9 @@ def test_bits_for_each_layer_and_head():
         (lambda: KIVI(bits=5), "5 bits are not offered here: choose from 1, 2, 3, 4, 8"),
         (lambda: Rotated(bits=(4, 16)), "16 bits are not offered here: choose from 1, 2, 3, 4, 8"),
         (lambda: BlockFloat(bits=1), "1 bits are not offered here: choose from 2, 3, 4, 8"),
-        (lambda: KIVI(bits=(4,)).parts(1, 2), "bits are given for 1 layers, and the model has more"),
-        (lambda: KIVI(bits=((4, 4, 4),)).parts(0, 2), "bits are given for 3 heads of layer 0, which has 2 KV heads"),
+        (lambda: KIVI(bits=(4,)).head_groups(1, 2), "bits are given for 1 layers, and the model has more"),
+        (lambda: KIVI(bits=((4, 4, 4),)).head_groups(0, 2),
+         "bits are given for 3 heads of layer 0, which has 2 KV heads"),
     ],
 )  # fmt: skip
 def test_errors(make, message):
@@ -120,7 +124,7 @@ def test_errors(make, message):
 @pytest.fixture(scope="module", params=[llama, gpt2])
 def calibrated(request):
     model = request.param()
-    return model, calibrate.observe(model, tokens(length=400)[0], context=200, windows=2, window=16)
+    return model, observe(model, tokens(length=400)[0], context=200, windows=2, window=16)
 
 
 def error_of(model, policy):
@@ -136,7 +140,7 @@ def error_of(model, policy):
 
 def test_transform_coding(calibrated):
     model, statistics = calibrated
-    policies = [calibrate.transform_policy(model, statistics, bits, window=16) for bits in (3, 5, 6.9)]
+    policies = [transform_policy(model, statistics, bits, window=16) for bits in (3, 5, 6.9)]
     errors = [error_of(model, policy) for policy in policies]
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 0.06
@@ -144,7 +148,7 @@ def test_transform_coding(calibrated):
         assert policy.bits <= bits
         assert policy.bits > bits - 0.2
     with pytest.raises(PolicyError, match="not in 9"):
-        calibrate.transform_policy(model, statistics, 9)
+        transform_policy(model, statistics, 9)
     assert model.config._attn_implementation != "squeeze_kv_observer"
     assert all(parameter.requires_grad for parameter in model.parameters())
 
@@ -173,7 +177,7 @@ def test_transform_unpacking_equals_plain_torch(widths):
 @torch.no_grad()
 def test_transform_coded_attention_without_decoding(calibrated, monkeypatch):
     model, statistics = calibrated
-    policy = calibrate.transform_policy(model, statistics, 4, window=16)
+    policy = transform_policy(model, statistics, 4, window=16)
     ids, found = tokens(length=150, seed=3), []
     kv_attention.install(model)
     for decodes in (True, False):
@@ -201,3 +205,8 @@ def test_channel_orders(calibrated):
     assert len(orders) == 2 and len(orders[0]) == heads and sorted(orders[0][0][0]) == list(range(8))
     assert any(order != tuple(range(8)) for layer in orders for pair in layer for order in pair)
     assert error_of(model, BlockFloat(8, orders=orders, window=16)) < 0.02
+
+
+def test_lloyd_max_points():
+    torch.testing.assert_close(lloyd_max(1), torch.tensor([-0.79788456, 0.79788456]))
+    torch.testing.assert_close(lloyd_max(2)[2:], torch.tensor([0.4527800, 1.5104176]))  # Max 1960

@@ -7,22 +7,13 @@ import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import ModelError
 from squeeze.integrations.load_model import load_model
-from squeeze.quant.rotate import RotatedCheckpoint, hadamard, rotation
+from squeeze.quant.rotate import RotatedCheckpoint, rotation
 from squeeze.quant.rtn import RTN
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 SIZES = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"num_key_value_heads": 2, "vocab_size": 200}
-
-
-def test_hadamard_matrices_are_orthogonal_signs():
-    for n in (1, 2, 4, 8, 12, 20, 24, 28, 36, 40, 64, 96, 576):
-        matrix = hadamard(n)
-        assert matrix.abs().eq(1).all()
-        assert torch.equal(matrix @ matrix.T, n * torch.eye(n, dtype=torch.float64))
-    assert hadamard(6) is None
-    assert hadamard(172) is None
 
 
 @pytest.mark.parametrize(("n", "block"), [(48, None), (48, 16), (10, None), (576, 32)])

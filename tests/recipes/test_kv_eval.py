@@ -181,8 +181,8 @@ def test_bytes_are_within_the_bound():
         layer = PackedLayer(policy, 0)
         for _ in range(16):
             layer.update(*torch.randn(2, 1, 2, 512, 64, dtype=torch.bfloat16))
-        (part,) = layer.parts
-        nominal = (part.keys.bits(64, 64) + part.values.bits(64, 64)) / 2
+        (group,) = layer.head_groups
+        nominal = (group.keys.bits(64, 64) + group.values.bits(64, 64)) / 2
         assert layer.nbytes * 8 <= 1.15 * nominal * 8192 * 2 * 2 * 64
         assert layer.nbytes == nbytes_of(type("Cache", (), {"layers": [layer], "nbytes": layer.nbytes}))
 

@@ -7,25 +7,26 @@ defines the result. Triton is imported only when a kernel is run.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from squeeze.kernels.kv_attention import cpu, reference, tiles
+from squeeze.kernels.kv_attention import cpu, tiles
+from squeeze.kv.attention_hook import register
 from squeeze.kv.cache import ATTENTION
-
-if TYPE_CHECKING:
-    from squeeze.kv.view import View
+from squeeze.kv.mask import additive_mask
+from squeeze.kv.view import LayerView
 
 __all__ = ["attend", "install"]
 
 
-def attend(query: torch.Tensor, view: View, bias: torch.Tensor | None, scaling: float) -> torch.Tensor:
+def attend(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scaling: float) -> torch.Tensor:
     """query [B, Hq, Q, D] over a layer's tokens, [B, Hq, Q, Dv]; see reference.attend."""
     if query.device.type == "cpu" and cpu.fits(query, view):
         return cpu.attend(query, view, bias, scaling)
     if query.device.type == "cuda" and find_spec("triton") is not None:
-        from squeeze.kernels.kv_attention import kernel
+        from squeeze.kernels.kv_attention import kernel  # triton is optional
 
         if kernel.fits(query, view, bias):
             return kernel.attend(query, view, scaling)
@@ -34,12 +35,7 @@ def attend(query: torch.Tensor, view: View, bias: torch.Tensor | None, scaling: 
 
 def install(model: Any) -> None:
     """Let `model` read a QuantizedKVCache without decoding it; with any other cache it attends as with SDPA."""
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    if ATTENTION not in ALL_ATTENTION_FUNCTIONS:
-        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _forward)
-        ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, sdpa_mask)
+    register(ATTENTION, _forward)
     model.set_attn_implementation(ATTENTION)
 
 
@@ -53,21 +49,18 @@ def _forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls; `key` is a View where a QuantizedKVCache gave it."""
-    from squeeze.kv.view import View
-
-    if not isinstance(key, View) or not key.stores or not key.blocks:
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-        keys, values = key.dense() if isinstance(key, View) else (key, value)
-        found: tuple[torch.Tensor, None] = sdpa_attention_forward(
-            *(module, query, keys, values, attention_mask), scaling=scaling, dropout=dropout, **kwargs
+    """What transformers calls; `key` is a LayerView where a QuantizedKVCache gave it."""
+    if not isinstance(key, LayerView) or not key.stores or not key.blocks:
+        keys, values = key.dense() if isinstance(key, LayerView) else (key, value)
+        options = {"scaling": scaling, "dropout": dropout, **kwargs}
+        attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, keys, values, attention_mask, **options
         )
-        if isinstance(key, View) and key.observer is not None:
+        if isinstance(key, LayerView) and key.observer is not None:
             key.observer(query)
-        return found
+        return attended
     causal = kwargs.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
-    bias = reference.bias_of(attention_mask, query.shape[2], key.length, causal, query)
+    bias = additive_mask(attention_mask, query.shape[2], key.length, causal, query)
     output = attend(query, key, bias, query.shape[-1] ** -0.5 if scaling is None else scaling)
     return output.transpose(1, 2).contiguous(), None

@@ -7,16 +7,14 @@ query and output. Everything that this does not take goes through tiles.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import torch
 import triton
 import triton.language as tl
 
-from squeeze.kv.grid import Grid, hadamard, lloyd_max
-
-if TYPE_CHECKING:
-    from squeeze.kv.view import View
+from squeeze.kv.grouped import GroupedCoder
+from squeeze.kv.lloyd_max import lloyd_max
+from squeeze.kv.view import LayerView
+from squeeze.numerics.hadamard import block_hadamard
 
 __all__ = ["attend", "fits"]
 
@@ -88,35 +86,37 @@ def _decode(  # type: ignore[no-untyped-def]
     tl.store(sums + (out + g[:, None]) * DV + dv[None, :], total)
 
 
-def fits(query: torch.Tensor, view: View, bias: torch.Tensor | None) -> bool:
-    """Whether `attend` takes this: one query a row, no mask, all heads in grids of 1, 2, 4 or 8 bits, powers of two."""
+def fits(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None) -> bool:
+    """Whether `attend` takes this: one query a row, no mask, grouped codes of 1, 2, 4 or 8 bits, powers of two."""
     if query.shape[2] != 1 or bias is not None or len(view.stores) != 1 or view.offset != view.dropped:
         return False
-    part, sizes = view.stores[0][0], (view.block, query.shape[3], view.recent[1].shape[3])
+    group, sizes = view.stores[0][0], (view.block, query.shape[3], view.residual[1].shape[3])
     powers = all(size >= 16 and size & (size - 1) == 0 for size in sizes)
-    coders = (part.keys, part.values)
-    return powers and part.heads is None and all(isinstance(c, Grid) and c.width in (1, 2, 4, 8) for c in coders)
+    coders = (group.keys, group.values)
+    return (
+        powers and group.heads is None and all(isinstance(c, GroupedCoder) and c.width in (1, 2, 4, 8) for c in coders)
+    )
 
 
-def attend(query: torch.Tensor, view: View, scaling: float) -> torch.Tensor:
+def attend(query: torch.Tensor, view: LayerView, scaling: float) -> torch.Tensor:
     """As reference.attend, without a mask."""
     batch, heads, _, size = query.shape
-    kv_heads, value_size = view.recent[0].shape[1], view.recent[1].shape[3]
+    kv_heads, value_size = view.residual[0].shape[1], view.residual[1].shape[3]
     groups = heads // kv_heads
     rows = (query.to(torch.float32) * scaling).reshape(batch, kv_heads, groups, size)
-    part, fields = view.stores[0]
-    keys, values = part.keys, part.values
-    assert isinstance(keys, Grid) and isinstance(values, Grid)
-    turned = rows @ hadamard(size, rows.device) if keys.rotate else rows
+    group, fields = view.stores[0]
+    keys, values = group.keys, group.values
+    assert isinstance(keys, GroupedCoder) and isinstance(values, GroupedCoder)
+    rotated = rows @ block_hadamard(size, rows.device) if keys.rotate else rows
     padded = max(triton.next_power_of_2(groups), 16)
-    turned = torch.nn.functional.pad(turned, (0, 0, 0, padded - groups)).contiguous()
+    rotated = torch.nn.functional.pad(rotated, (0, 0, 0, padded - groups)).contiguous()
     per_split = max(-(-view.blocks * batch * kv_heads // _PROGRAMS), 1)
     splits = -(-view.blocks // per_split)
     tops, masses = (rows.new_empty((batch, kv_heads, splits, padded)) for _ in range(2))
     sums = rows.new_empty((batch, kv_heads, splits, padded, value_size))
     k, v = _operands(keys, "keys", fields), _operands(values, "values", fields)
     _decode[(batch * kv_heads, splits)](
-        *(turned, *k, *v),
+        *(rotated, *k, *v),
         *(stride for x in (k, v) for field in x[:2] for stride in field.stride()[:2]),
         *(tops, masses, sums, kv_heads, view.blocks, per_split),
         G=padded, T=view.block, D=size, DV=value_size, K_WIDTH=keys.width, V_WIDTH=values.width,
@@ -126,19 +126,21 @@ def attend(query: torch.Tensor, view: View, scaling: float) -> torch.Tensor:
     )  # fmt: skip
     coded = tops[..., :groups], masses[..., :groups], sums[..., :groups, :]
     if values.rotate:
-        coded = *coded[:2], coded[2] @ hadamard(value_size, rows.device)
+        coded = *coded[:2], coded[2] @ block_hadamard(value_size, rows.device)
     return _join(rows, view, *coded).view(batch, heads, 1, value_size).to(query.dtype)
 
 
-def _operands(coder: Grid, kind: str, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def _operands(coder: GroupedCoder, kind: str, fields: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
     codes, scale = fields[f"{kind}.codes"], fields[f"{kind}.scale"]
     points = lloyd_max(coder.width).to(scale.device) if coder.points != "even" else scale
     return codes, scale, fields.get(f"{kind}.least", scale), points
 
 
-def _join(rows: torch.Tensor, view: View, tops: Any, masses: Any, sums: Any) -> torch.Tensor:
+def _join(
+    rows: torch.Tensor, view: LayerView, tops: torch.Tensor, masses: torch.Tensor, sums: torch.Tensor
+) -> torch.Tensor:
     """Splits [B, H, S, G(, D)] and the tokens in full precision, to outputs [B, H, G, D]."""
-    exact = [torch.cat(pair, 2).to(torch.float32) for pair in zip(view.first, view.recent, strict=True)]
+    exact = [torch.cat(pair, 2).to(torch.float32) for pair in zip(view.sinks, view.residual, strict=True)]
     scores = rows @ exact[0].transpose(-1, -2)
     top = torch.maximum(scores.amax(-1), tops.amax(2))
     weights, fades = (scores - top[..., None]).exp(), (tops - top[:, :, None]).exp()

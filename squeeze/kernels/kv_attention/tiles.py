@@ -5,38 +5,35 @@ Scratch is one decoded tile and its scores, whatever the context (Milakov and Gi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
-if TYPE_CHECKING:
-    from squeeze.kv.view import View
+from squeeze.kv.view import LayerView
 
 __all__ = ["attend"]
 
 _TILE = 1024  # tokens decoded at a time
 
 
-def attend(query: torch.Tensor, view: View, bias: torch.Tensor | None, scaling: float) -> torch.Tensor:
+def attend(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scaling: float) -> torch.Tensor:
     """As reference.attend."""
     batch, heads, queries, _ = query.shape
-    kv_heads = view.recent[0].shape[1]
+    kv_heads = view.residual[0].shape[1]
     rows = query.to(torch.float32).reshape(batch, kv_heads, -1, query.shape[3]) * scaling  # [B, H, groups * Q, D]
     shape = (*rows.shape[:3], 1)
     top, mass = rows.new_full(shape, -torch.inf), rows.new_zeros(shape)
-    output = rows.new_zeros((*rows.shape[:3], view.recent[1].shape[3]))
-    at = 0
+    output = rows.new_zeros((*rows.shape[:3], view.residual[1].shape[3]))
+    first = 0
     for keys, values in view.pieces(max(_TILE // max(view.block, 1), 1), torch.float32):
         count = keys.shape[2]
         if not count:
             continue
         scores = rows @ keys.transpose(-1, -2)
         if bias is not None:
-            scores = (scores.view(batch, heads, queries, count) + bias[..., at : at + count]).view_as(scores)
+            scores = (scores.view(batch, heads, queries, count) + bias[..., first : first + count]).view_as(scores)
         higher = torch.maximum(top, scores.amax(-1, keepdim=True))
         scores = scores.sub_(higher).exp_()
         fade = (top - higher).exp_()
         mass = mass * fade + scores.sum(-1, keepdim=True)
         output = output * fade + scores @ values
-        top, at = higher, at + count
+        top, first = higher, first + count
     return (output / mass).view(batch, heads, queries, -1).to(query.dtype)

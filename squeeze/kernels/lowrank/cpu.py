@@ -2,15 +2,14 @@
 products. Large matrices are torch's, which shares them out among threads.
 """
 
-from typing import Any
-
-import numba
 import numpy as np
 import torch
 
+from squeeze.numerics.jit import lossy_kernel
+
 __all__ = ["fits", "pivoted"]
 
-_FAST: Any = {"nogil": True, "cache": True, "fastmath": {"reassoc", "contract", "nsz"}}
+_compiled = lossy_kernel(fastmath={"reassoc", "contract", "nsz"})
 _MOST = 1 << 21  # values, times threads: from there on torch is as fast
 
 
@@ -37,7 +36,7 @@ def _bits(tensor: torch.Tensor) -> np.ndarray:
     return (tensor.detach() if tensor.requires_grad else tensor).contiguous().view(torch.uint16).numpy()
 
 
-@numba.njit(**_FAST)
+@_compiled
 def _halves(x, base, coefficients, pivots, others, out):
     """Of bfloat16 as uint16."""
     inner, row = np.empty(base.shape[0], np.float32), np.empty(max(base.shape), np.float32)
@@ -64,13 +63,13 @@ def _halves(x, base, coefficients, pivots, others, out):
         out[0, others[r]] = _rounded(sums_bits[0])
 
 
-@numba.njit(**_FAST)
+@_compiled
 def _widen(halves, r, bits):
     for i in range(halves.shape[1]):
         bits[i] = np.uint32(halves[r, i]) << np.uint32(16)
 
 
-@numba.njit(**_FAST)
+@_compiled
 def _rounded(bits):
     """The upper half of a float32's bits, to nearest, ties to even."""
     return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)

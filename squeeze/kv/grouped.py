@@ -4,21 +4,22 @@ A group lies along the tokens of one channel (what KIVI does to keys) or along t
 """
 
 from dataclasses import dataclass
-from functools import cache
 from math import gcd
 
 import torch
 
-from squeeze.kv import packing
+from squeeze.kv.lloyd_max import lloyd_max
+from squeeze.kv.packing import pack, unpack
 from squeeze.kv.store import Fields
+from squeeze.numerics.hadamard import block_hadamard
 
-__all__ = ["Grid", "hadamard", "lloyd_max"]
+__all__ = ["GroupedCoder"]
 
 _SCALE = torch.bfloat16
 
 
 @dataclass(frozen=True)
-class Grid:
+class GroupedCoder:
     """Codes of `width` bits, and for each group a scale and, on an even grid, a minimum, in bfloat16.
 
     along: "tokens" or "channels", the direction in which a group runs. group: values of a group; 0 for all.
@@ -43,13 +44,13 @@ class Grid:
     def encode(self, blocks: torch.Tensor, start: int) -> Fields:
         values = blocks.to(torch.float32)
         if self.rotate:
-            values = values @ hadamard(values.shape[-1], values.device)
+            values = values @ block_hadamard(values.shape[-1], values.device)
         if self.along == "tokens":
             values = values.transpose(-1, -2)
         group = self.group_of(blocks.shape[-2], blocks.shape[-1])
         values = values.unflatten(-1, (-1, group))  # [B, H, n, rows, groups, group]
         codes, fields = self._even(values) if self.points == "even" else self._normal(values)
-        return {"codes": packing.pack(codes.flatten(-2), self.width), **fields}
+        return {"codes": pack(codes.flatten(-2), self.width), **fields}
 
     def _even(self, values: torch.Tensor) -> tuple[torch.Tensor, Fields]:
         top = (1 << self.width) - 1
@@ -71,7 +72,7 @@ class Grid:
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
         scale = fields["scale"].to(torch.float32)[..., None]  # [B, H, n, rows, groups, 1]
         count = fields["codes"].shape[-1] * 8 // self.width  # of a row, a multiple of 8
-        codes = packing.unpack(fields["codes"], self.width, count).unflatten(-1, (scale.shape[-2], -1))
+        codes: torch.Tensor = unpack(fields["codes"], self.width, count).unflatten(-1, (scale.shape[-2], -1))
         if self.points == "even":
             values = codes.to(torch.float32).mul_(scale).add_(fields["least"].to(torch.float32)[..., None])
         else:
@@ -80,37 +81,5 @@ class Grid:
         if self.along == "tokens":
             values = values.transpose(-1, -2)
         if self.rotate:
-            values = values @ hadamard(values.shape[-1], values.device)
+            values = values @ block_hadamard(values.shape[-1], values.device)
         return values.to(dtype)
-
-
-@cache
-def _sylvester(size: int) -> torch.Tensor:
-    matrix = torch.ones(1, 1)
-    while matrix.shape[0] < size:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)], 0)
-    return matrix / size**0.5
-
-
-def hadamard(size: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """A symmetric orthogonal matrix [size, size] of Hadamard blocks, its own inverse.
-
-    The blocks are as large as the largest power of two that divides `size`.
-    """
-    block = size & -size
-    small = _sylvester(block).to(device)
-    return small if block == size else torch.block_diag(*[small] * (size // block))
-
-
-@cache
-def lloyd_max(bits: int) -> torch.Tensor:
-    """Points [2^bits], ascending, of least mean square error for a standard normal variable (Max 1960, Lloyd 1982)."""
-    points = torch.special.ndtri((torch.arange(1 << bits, dtype=torch.float64) + 0.5) / (1 << bits))
-    normal = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
-    for _ in range(2000):
-        edges = (points[1:] + points[:-1]) / 2
-        inner_density, inner_mass = normal.log_prob(edges).exp(), normal.cdf(edges)
-        zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-        density, mass = torch.cat([zero, inner_density, zero]), torch.cat([zero, inner_mass, one])
-        points = (density[:-1] - density[1:]) / (mass[1:] - mass[:-1])
-    return points.to(torch.float32)

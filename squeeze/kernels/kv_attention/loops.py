@@ -1,0 +1,194 @@
+"""The compiled loops of decoding steps on the CPU: products with a block of packed codes, unpacked in registers.
+
+Arrays of one head: weights [G, ...], codes uint8 [blocks, R, bytes], scales and minimums bfloat16 as uint16 [blocks, R,
+groups], points float32 [2^width] or empty, where codes stand for minimum + scale * code. M[b, r, c] is what a code
+stands for. cpu.py and transformed.py say what for.
+"""
+
+import numpy as np
+
+from squeeze.numerics.jit import lossy_kernel
+
+__all__ = ["add_dots", "add_rows", "dot_rows", "rotary_scores", "sum_rows"]
+
+_compiled = lossy_kernel(fastmath=True)
+
+# Shifts are constants and nothing is sliced in the loops below, or LLVM would not vectorise them.
+
+
+@_compiled
+def _floats(words, block, out):
+    """bfloat16 values of a block, uint16 [blocks, R, groups], to float32 [R, groups]."""
+    bits = out.view(np.uint32)
+    for r in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            bits[r, k] = np.uint32(words[block, r, k]) << np.uint32(16)
+
+
+@_compiled
+def _look_up(codes, block, width, points, out):
+    """As _unpack, for codes of one plane that stand for points."""
+    size, mask = out.shape[1] * width // 8, np.uint32((1 << width) - 1)
+    for r in range(out.shape[0]):
+        for place in range(8 // width):
+            shift, first = np.uint32(place * width), place * size
+            for j in range(size):
+                out[r, first + j] = points[np.uint32(codes[block, r, j]) >> shift & mask]
+
+
+@_compiled
+def _unpack(codes, block, width, points, out):
+    """A block of packed codes (kv/packing.py) to what they stand for before their scale, float32 [R, C]."""
+    rows, count = out.shape
+    if points.shape[0] and width & (width - 1) == 0:
+        _look_up(codes, block, width, points, out)
+        return
+    start, above = 0, width
+    out[:] = 0
+    for plane in (8, 4, 2, 1):
+        if not width & plane:
+            continue
+        above -= plane
+        size = count * plane // 8
+        one = np.float32(1 << above)
+        for r in range(rows):
+            for j in range(size):
+                byte = np.int32(codes[block, r, start + j])
+                if plane == 8:
+                    out[r, j] = np.float32(byte)
+                elif plane == 4:
+                    out[r, j] += np.float32(np.int32(byte & 15)) * one
+                    out[r, size + j] += np.float32(np.int32(byte >> 4)) * one
+                elif plane == 2:
+                    out[r, j] += np.float32(np.int32(byte & 3)) * one
+                    out[r, size + j] += np.float32(np.int32(byte >> 2 & 3)) * one
+                    out[r, 2 * size + j] += np.float32(np.int32(byte >> 4 & 3)) * one
+                    out[r, 3 * size + j] += np.float32(np.int32(byte >> 6)) * one
+                else:
+                    out[r, j] += np.float32(np.int32(byte & 1)) * one
+                    out[r, size + j] += np.float32(np.int32(byte >> 1 & 1)) * one
+                    out[r, 2 * size + j] += np.float32(np.int32(byte >> 2 & 1)) * one
+                    out[r, 3 * size + j] += np.float32(np.int32(byte >> 3 & 1)) * one
+                    out[r, 4 * size + j] += np.float32(np.int32(byte >> 4 & 1)) * one
+                    out[r, 5 * size + j] += np.float32(np.int32(byte >> 5 & 1)) * one
+                    out[r, 6 * size + j] += np.float32(np.int32(byte >> 6 & 1)) * one
+                    out[r, 7 * size + j] += np.float32(np.int32(byte >> 7)) * one
+        start += size
+    if points.shape[0]:
+        _to_points(points, out)
+
+
+@_compiled
+def _to_points(points, out):
+    """Codes, as float32 [R, C], to what they stand for, in place."""
+    for r in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[r, j] = points[np.uint32(np.int32(out[r, j]))]
+
+
+@_compiled
+def sum_rows(weights, codes, width, scales, least, points, out):
+    """out[g, b * C + c] = sum over rows r of weights[g, r] * M[b, r, c]."""
+    blocks, rows, size = codes.shape
+    count, groups = size * 8 // width, scales.shape[2]
+    span = count // groups
+    scale, low = np.empty((rows, groups), np.float32), np.empty((rows, groups), np.float32)
+    matrix = np.empty((rows, count), np.float32)
+    for b in range(blocks):
+        _floats(scales, b, scale)
+        _floats(least, b, low)
+        _unpack(codes, b, width, points, matrix)
+        for g in range(weights.shape[0]):
+            for k in range(groups):
+                first, constant = b * count + k * span, np.float32(0)
+                if not points.shape[0]:
+                    for r in range(rows):
+                        constant += weights[g, r] * low[r, k]
+                for c in range(span):
+                    out[g, first + c] = constant
+                for r in range(rows):
+                    factor = weights[g, r] * scale[r, k]
+                    for c in range(span):
+                        out[g, first + c] += factor * matrix[r, k * span + c]
+
+
+@_compiled
+def dot_rows(weights, codes, width, scales, least, points, out):
+    """out[g, b * R + r] = sum over columns c of weights[g, c] * M[b, r, c]."""
+    blocks, rows, size = codes.shape
+    count, groups = size * 8 // width, scales.shape[2]
+    span = count // groups
+    scale, low = np.empty((rows, groups), np.float32), np.empty((rows, groups), np.float32)
+    matrix = np.empty((rows, count), np.float32)
+    for b in range(blocks):
+        _floats(scales, b, scale)
+        _floats(least, b, low)
+        _unpack(codes, b, width, points, matrix)
+        for g in range(weights.shape[0]):
+            for r in range(rows):
+                out[g, b * rows + r] = 0
+            for k in range(groups):
+                mass = np.float32(0)
+                if not points.shape[0]:
+                    for c in range(k * span, (k + 1) * span):
+                        mass += weights[g, c]
+                for r in range(rows):
+                    dot = np.float32(0)
+                    for c in range(k * span, (k + 1) * span):
+                        dot += weights[g, c] * matrix[r, c]
+                    out[g, b * rows + r] += scale[r, k] * dot + low[r, k] * mass
+
+
+@_compiled
+def add_rows(weights, codes, width, scales, least, points, out):
+    """out[g, c] += sum over blocks b and rows r of weights[g, b * R + r] * M[b, r, c]."""
+    blocks, rows, size = codes.shape
+    count, groups = size * 8 // width, scales.shape[2]
+    span = count // groups
+    scale, low = np.empty((rows, groups), np.float32), np.empty((rows, groups), np.float32)
+    matrix, sums = np.empty((rows, count), np.float32), np.empty(span, np.float32)
+    for b in range(blocks):
+        _floats(scales, b, scale)
+        _floats(least, b, low)
+        _unpack(codes, b, width, points, matrix)
+        for g in range(weights.shape[0]):
+            for k in range(groups):
+                constant = np.float32(0)
+                for c in range(span):
+                    sums[c] = 0
+                for r in range(rows):
+                    weight = weights[g, b * rows + r]
+                    factor = weight * scale[r, k]
+                    if not points.shape[0]:
+                        constant += weight * low[r, k]
+                    for c in range(span):
+                        sums[c] += factor * matrix[r, k * span + c]
+                for c in range(span):
+                    out[g, k * span + c] += sums[c] + constant
+
+
+@_compiled
+def add_dots(weights, codes, width, scales, least, points, out):
+    """out[g, r] += sum over blocks b and columns c of weights[g, b * C + c] * M[b, r, c]."""
+    blocks, rows, size = codes.shape
+    count = size * 8 // width
+    here = np.empty((weights.shape[0], rows), np.float32)
+    for b in range(blocks):
+        piece = np.ascontiguousarray(weights[:, b * count : (b + 1) * count])
+        dot_rows(piece, codes[b : b + 1], width, scales[b : b + 1], least[b : b + 1], points, here)
+        out += here
+
+
+@_compiled
+def rotary_scores(rows, keys, cos, sin, out):
+    """out[g, t] += rows[g] . R_t keys[:, t]; cos, sin: [n, tokens or more], of the pairs (i, n + i)."""
+    pairs = cos.shape[0]
+    for g in range(rows.shape[0]):
+        for i in range(pairs):
+            a, b = rows[g, i], rows[g, pairs + i]
+            for t in range(keys.shape[1]):
+                c, d = keys[i, t], keys[pairs + i, t]
+                out[g, t] += (a * c + b * d) * cos[i, t] + (b * c - a * d) * sin[i, t]
+        for i in range(2 * pairs, rows.shape[1]):
+            for t in range(keys.shape[1]):
+                out[g, t] += rows[g, i] * keys[i, t]

@@ -1,0 +1,38 @@
+"""Rotary position embeddings undone and done again, so that keys can be coded as they were before them."""
+
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+__all__ = ["apply_rotary", "frequencies_of"]
+
+
+def apply_rotary(keys: torch.Tensor, frequencies: torch.Tensor, start: int, inverse: bool = False) -> torch.Tensor:
+    """Keys [..., T, D] rotated to positions start, start + 1, ..., or back from there (`inverse`).
+
+    frequencies: float32 [n], radians a position; pairs are channels i and i + n of the first 2 n, as in Llama.
+    Positions count tokens in the cache: padding before a text shifts them all alike, which does no harm here.
+    """
+    half = frequencies.numel()
+    cos, sin = _cos_sin(frequencies, start, keys.shape[-2], keys.device)
+    sin = -sin if inverse else sin
+    first, second, rest = keys.split([half, half, keys.shape[-1] - 2 * half], -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
+
+
+@lru_cache(maxsize=16)  # all heads and layers rotate by the same
+def _cos_sin(
+    frequencies: torch.Tensor, start: int, count: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The table of cosines and sines, [count, n] each."""
+    position = torch.arange(start, start + count, device=device, dtype=torch.float32)
+    angle = position[:, None] * frequencies.to(device)
+    return angle.cos(), angle.sin()
+
+
+def frequencies_of(model: nn.Module) -> torch.Tensor | None:
+    """The inverse frequencies of a model's rotary embedding; None where it has none, or several."""
+    named = (getattr(module, "inv_freq", None) for module in model.modules())
+    buffers = [buffer for buffer in named if isinstance(buffer, torch.Tensor)]
+    return buffers[0].detach().to(torch.float32).clone() if len(buffers) == 1 else None

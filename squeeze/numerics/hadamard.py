@@ -1,0 +1,65 @@
+"""Hadamard matrices: of any order that the classical constructions give, and in blocks for an order that has none."""
+
+from functools import cache
+
+import torch
+
+__all__ = ["block_hadamard", "hadamard"]
+
+
+@cache
+def hadamard(n: int) -> torch.Tensor | None:
+    """A matrix [n, n] of +1 and -1, float64, whose rows are orthogonal, by Sylvester's, Paley's and product
+    constructions; None where these give none."""
+    if n in (1, 2):
+        return _sylvester(n, torch.float64)
+    if n % 4:
+        return None
+    if (n - 1) % 4 == 3 and _is_prime(n - 1):
+        return _bordered(n - 1, -1) + torch.eye(n, dtype=torch.float64)
+    if (n // 2 - 1) % 4 == 1 and _is_prime(n // 2 - 1):
+        core, eye = _bordered(n // 2 - 1, 1), torch.eye(n // 2, dtype=torch.float64)
+        one, other = torch.tensor([[1.0, 1], [1, -1]]).double(), torch.tensor([[1.0, -1], [-1, -1]]).double()
+        return torch.kron(core, one) + torch.kron(eye, other)
+    for d in range(2, n // 2 + 1):
+        if n % d == 0 and (a := hadamard(d)) is not None and (b := hadamard(n // d)) is not None:
+            return torch.kron(a, b)
+    return None
+
+
+def block_hadamard(size: int, device: torch.device | str = "cpu") -> torch.Tensor:
+    """A symmetric orthogonal matrix [size, size] of Sylvester's blocks, float32, its own inverse.
+
+    The blocks are as large as the largest power of two that divides `size`.
+    """
+    block = size & -size
+    small = _normed(block).to(device)
+    return small if block == size else torch.block_diag(*[small] * (size // block))
+
+
+@cache
+def _normed(size: int) -> torch.Tensor:
+    return _sylvester(size, torch.float32) / size**0.5
+
+
+def _sylvester(size: int, dtype: torch.dtype) -> torch.Tensor:
+    """+1 and -1, symmetric, `size` a power of two."""
+    matrix = torch.ones(1, 1, dtype=dtype)
+    while matrix.shape[0] < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)], 0)
+    return matrix
+
+
+def _is_prime(n: int) -> bool:
+    return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))
+
+
+def _bordered(q: int, sign: int) -> torch.Tensor:
+    """Paley's conference matrix [q + 1, q + 1]: quadratic residues modulo a prime q within a border of ones."""
+    residues = {i * i % q for i in range(1, q)}
+    character = torch.tensor([0.0] + [1.0 if i in residues else -1.0 for i in range(1, q)], dtype=torch.float64)
+    row = torch.arange(q)
+    out = torch.zeros((q + 1, q + 1), dtype=torch.float64)
+    out[1:, 1:] = character[(row[:, None] - row[None]) % q]
+    out[0, 1:], out[1:, 0] = 1, sign
+    return out
