@@ -2,7 +2,8 @@
 files.
 
 A block that cannot run has an HTML comment before it, `<!-- not run: REASON -->`; one that would take long names what
-the tests run instead, `<!-- tested with QUICK in place of SLOW -->`. YAML blocks are written to recipe.yaml.
+the tests run instead, `<!-- tested with QUICK in place of SLOW -->`. YAML blocks are written to recipe.yaml. Models are
+calibrated on a few short sequences.
 """
 
 import os
@@ -17,6 +18,14 @@ from tests.makers import lessons
 
 _SECONDS = 900  # for a whole page
 _LANGUAGES = ("sh", "python", "yaml", "text")
+_SHORTER = "--samples 8 --sequence-length 128"
+_SQUEEZE = f"""#!/bin/sh
+case "$1" in quantize|prune|factorize) set -- "$@" {_SHORTER};; esac
+exec "{sys.executable}" -m squeeze "$@"
+"""
+_PYTHON = f"""#!/bin/sh
+exec "{sys.executable}" "$@"
+"""
 
 
 def script(page: Path) -> str:
@@ -31,7 +40,7 @@ def step(block: Block) -> str:
     if block.language == "python":
         return f"{announce}python - <<'END_OF_BLOCK'\n{block.tested}END_OF_BLOCK"
     if block.language == "yaml":
-        return f"cat > recipe.yaml <<'END_OF_BLOCK'\n{block.tested}END_OF_BLOCK"
+        return f"cat > recipe.yaml <<'END_OF_BLOCK'\nsamples: 8\nsequence_length: 128\n{block.tested}END_OF_BLOCK"
     return ""
 
 
@@ -39,8 +48,8 @@ def step(block: Block) -> str:
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PATH in which `squeeze` and `python` are those under test."""
     folder = tmp_path_factory.mktemp("commands")
-    for name, words in {"squeeze": "-m squeeze", "python": ""}.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+    for name, text in {"squeeze": _SQUEEZE, "python": _PYTHON}.items():
+        (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     return folder
 

@@ -9,6 +9,7 @@ from tests.makers import inputs, tiny_models
 
 _RECIPE = """\
 calibration: wiki.txt
+samples: 8
 steps:
   - prune: {pattern: "2:4"}
   - pack
