@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 BENCH_FILES = $(shell find "$(SQUEEZE_CORPUS)" -type f | sort)
 
-.PHONY: demo demo-model test test-slow lint bench golden clean
+.PHONY: demo demo-model test test-slow lint docs docs-serve bench golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -18,6 +18,10 @@ BENCH_FILES = $(shell find "$(SQUEEZE_CORPUS)" -type f | sort)
 	$(PIP) -e '.[llamacpp]'
 	touch $@
 
+.venv/docs: .venv/stamp
+	$(PIP) -e '.[docs]'
+	touch $@
+
 demo: .venv/stamp
 	$(BIN)/python bench/demo.py
 
@@ -27,7 +31,7 @@ demo-model: .venv/stamp
 test: .venv/llamacpp
 	$(PYTEST)
 
-test-slow: .venv/llamacpp
+test-slow: .venv/llamacpp .venv/docs
 	$(PYTEST) -m 'slow or not slow'
 
 lint: .venv/stamp
@@ -35,6 +39,13 @@ lint: .venv/stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+docs: .venv/docs
+	test ! -e bench/__main__.py || $(BIN)/python -m bench docs
+	$(BIN)/mkdocs build --strict
+
+docs-serve: .venv/docs
+	$(BIN)/mkdocs serve --strict
 
 bench: .venv/stamp
 	@test -n "$(SQUEEZE_CORPUS)" || { echo 'Error: set SQUEEZE_CORPUS to a folder of files to measure' >&2; exit 1; }
@@ -44,5 +55,5 @@ golden: .venv/stamp
 	$(BIN)/python -m tests.golden.make
 
 clean:
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

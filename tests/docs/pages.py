@@ -1,0 +1,48 @@
+"""The pages of the documentation, and the code blocks in them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+LESSONS = [ROOT / "README.md", DOCS / "index.md", *sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("guides/*.md"))]
+_BLOCK = re.compile(r"(?:<!-- ((?:not run: |tested with )[^>]*?) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_INSTEAD = re.compile(r"tested with (.+) in place of (.+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. line: of its first line of code; comment: what the HTML comment before it says."""
+
+    language: str
+    code: str
+    line: int
+    comment: str
+
+    @property
+    def is_run(self) -> bool:
+        return not self.comment.startswith("not run: ")
+
+    @property
+    def tested(self) -> str:
+        """The code as the tests run it: a comment may name quicker options."""
+        instead = _INSTEAD.fullmatch(self.comment)
+        if instead is None:
+            return self.code
+        quick, slow = instead.groups()
+        assert slow in self.code, f"line {self.line}: the comment before it names {slow!r}, which is not in the block"
+        return self.code.replace(slow, quick)
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text("utf-8")
+    return [
+        Block(found[2], found[3], text.count("\n", 0, found.start(3)) + 1, found[1] or "")
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))

@@ -1,0 +1,61 @@
+"""What the pages say of the code is there: paths, commands, names, benchmarks; and every method has its page."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import squeeze
+from squeeze import cli
+from tests.docs.pages import DOCS, PAGES, ROOT, name_of
+
+_CODE = re.compile(r"`((?:squeeze|tests|bench|docs)/[\w./-]+)`")
+_LINK = re.compile(r"\]\(([^)#\s]+?)(?:#[\w-]+)?\)")
+_METHODS = sorted(DOCS.glob("how/*/*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_paths_exist(page: Path):
+    named = [path for path in _CODE.findall(page.read_text("utf-8")) if "NAME" not in path]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files(page: Path):
+    links = [link for link in _LINK.findall(page.read_text("utf-8")) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", _METHODS, ids=name_of)
+def test_a_method_has_its_source_its_worth_and_its_code(page: Path):
+    headings = re.findall(r"^## (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    assert headings == ["How", "Is it worth it?", "Source", "Code"]
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
+    assert [
+        page for page in map(str, (p.relative_to(DOCS) for p in DOCS.rglob("*.md"))) if page not in navigation
+    ] == []
+
+
+def test_every_public_name_is_in_the_reference():
+    named = set(
+        re.findall(r"^::: squeeze\.(?:[\w.]+\.)?(\w+)$", (DOCS / "reference" / "python.md").read_text(), re.MULTILINE)
+    )
+    assert named == set(squeeze.__all__)
+
+
+def test_every_command_is_in_a_guide():
+    lessons = "".join(page.read_text("utf-8") for folder in ("start", "guides") for page in DOCS.glob(f"{folder}/*.md"))
+    assert [name for name in cli.main.commands if f"squeeze {name} " not in lessons] == []
+
+
+def test_readme_is_short():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert len(readme.splitlines()) < 150
+
+
+def test_readme_says_nothing_twice():
+    lines = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if len(line) > 8]
+    assert sorted(set(lines)) == sorted(lines)

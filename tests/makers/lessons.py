@@ -1,0 +1,56 @@
+"""The small files and the tiny model that the README and the guides speak of."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from tests.makers import inputs, tiny_models
+
+_RECIPE = """\
+calibration: wiki.txt
+samples: 8
+steps:
+  - prune: {pattern: "2:4"}
+  - pack
+"""
+
+
+def write(folder: Path) -> None:
+    """report.txt, big.log, book.txt, wiki.txt, folder/, samples/, event.json, recipe.yaml and two models."""
+    text = inputs.python_text(400_000)
+    (folder / "report.txt").write_bytes(text[:6_000])
+    (folder / "book.txt").write_bytes(text[6_000:12_000])
+    (folder / "wiki.txt").write_bytes(text[12_000:])
+    (folder / "big.log").write_text("".join(f"2026-01-01 00:00:{i % 60:02} GET /item/{i * i}\n" for i in range(300)))
+    (folder / "folder").mkdir()
+    (folder / "folder" / "note.txt").write_bytes(text[:500])
+    (folder / "samples").mkdir()
+    for i in range(80):
+        (folder / "samples" / f"{i}.json").write_text(_event(i))
+    (folder / "event.json").write_text(_event(1_000))
+    (folder / "recipe.yaml").write_text(_RECIPE)
+    _model(folder / "my-model", seed=1)
+    _model(folder / "my-model-tuned", seed=1, noise=1e-3)
+
+
+def _event(number: int) -> str:
+    path = f"/articles/{number * 7919 % 1000}"
+    return json.dumps({"time": 1_760_000_000 + 13 * number, "status": 200, "path": path, "user": f"u{number % 17}"})
+
+
+def _model(folder: Path, seed: int, noise: float = 0.0) -> None:
+    """A Llama network of two blocks in bf16 with a tokenizer."""
+    import transformers
+
+    tokenizer = tiny_models.byte_level()
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(
+        **sizes, num_key_value_heads=1, vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=2048
+    )
+    torch.manual_seed(seed)
+    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    for parameter in model.parameters():
+        parameter.data += (noise * torch.randn(parameter.shape)).to(parameter.dtype)
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
