@@ -1,8 +1,9 @@
 """The tables and plots of the docs, written from the results between their markers.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->` in README.md or a page below docs/, a plot between
-`<!-- plot: NAME -->` and `<!-- end -->`. What stands there is replaced. A figure whose benchmark, option or result is
-gone is an error.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->` in README.md or a page below docs/. `<!-- table: NAME |
+ROW | ROW -->` has some of its rows, by what their first cell says, in that order; `rows:` in place of `table:` leaves
+out the lines that say how it was measured, and `plot:` stands before a picture. What stands between is replaced. A
+figure whose benchmark, option or result is gone is an error.
 """
 
 import argparse
@@ -21,8 +22,8 @@ from bench.records import RESULTS, Record
 from bench.registry import ENTRIES
 
 ROOT = Path(__file__).parents[1]
-_MARKED = re.compile(r"(<!-- (table|plot): (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-_OPENED = re.compile(r"<!-- (?:table|plot): (\S+) -->")
+_MARKED = re.compile(r"(<!-- (table|rows|plot): ([^\n]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_OPENED = re.compile(r"<!-- (?:table|rows|plot): ")
 
 
 class DocsError(Exception):
@@ -64,20 +65,34 @@ def filled(text: str, path: Path, root: Path, results: Path = RESULTS) -> str:
     if len(_OPENED.findall(text)) != len(_MARKED.findall(text)):
         raise DocsError(f"{path.name}: a marker has no <!-- end -->")
     kinds: dict[str, Callable[[str], str]] = {
-        "table": lambda name: table(name, results),
+        "table": lambda words: table(*words.split(" | "), results=results),
+        "rows": lambda words: table(*words.split(" | "), results=results, told=False),
         "plot": lambda name: picture(name, path, root),
     }
     return _MARKED.sub(lambda found: f"{found[1]}\n{kinds[found[2]](found[3])}\n\n{found[5]}", text)
 
 
-def table(name: str, results: Path = RESULTS) -> str:
-    """A table in Markdown, with a line that says how it was measured."""
+def table(name: str, *wanted: str, results: Path = RESULTS, told: bool = True) -> str:
+    """A table in Markdown, or the rows of it that are named; told: with lines that say how it was measured."""
     entry_name, entry = source(name)
-    shown = entry.tables[name].chosen(records.load(entry_name, results))
+    made = entry.tables[name]
+    shown = made.chosen(records.load(entry_name, results))
     if not shown:
         raise DocsError(f"table {name}: no results of `python -m bench {entry_name}`")
-    lines = entry.tables[name].lines([record["row"] for record in shown])
-    return "\n".join([*lines, "", "  \n".join(provenance.lines(shown))])
+    lines = made.lines([record["row"] for record in shown])
+    if wanted:
+        lines = [*lines[:2], *(line for row in wanted for line in named(lines[2:], row, name))]
+        shown = [record for record in shown if made.title(record["row"]) in wanted]
+    below = provenance.lines(shown, commands=not wanted) if told else []
+    return "\n".join([*lines, *(["", "  \n".join(below)] if below else [])])
+
+
+def named(lines: list[str], row: str, table: str) -> list[str]:
+    """The lines whose first cell this is."""
+    found = [line for line in lines if line.startswith(f"| {row} |")]
+    if not found:
+        raise DocsError(f"table {table}: there is no row {row!r}")
+    return found
 
 
 def source(name: str) -> tuple[str, Entry]:

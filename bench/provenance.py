@@ -8,21 +8,22 @@ Record = dict[str, Any]
 _WORDS = {"avx512f": "AVX-512", "avx512_vnni": "VNNI", "amx_int8": "AMX", "avx2": "AVX2"}
 
 
-def lines(records: Iterable[Record]) -> list[str]:
-    """A line for each command and machine; rows that were carried over from earlier docs are said to be."""
-    groups: dict[tuple[str, str, bool], list[Record]] = {}
+def lines(records: Iterable[Record], commands: bool = True) -> list[str]:
+    """A line for each machine, with the commands; rows that were carried over from earlier docs have their own."""
+    groups: dict[tuple[bool, str], list[Record]] = {}
     for record in records:
-        group = record["command"], machine(record["machine"]), bool(record.get("carried"))
-        groups.setdefault(group, []).append(record)
-    return [line(*group, found) for group, found in groups.items()]
+        groups.setdefault((bool(record.get("carried")), machine(record["machine"])), []).append(record)
+    return [line(carried, on, group, commands) for (carried, on), group in sorted(groups.items())]
 
 
-def line(command: str, on: str, carried: bool, records: Sequence[Record]) -> str:
+def line(carried: bool, on: str, records: Sequence[Record], commands: bool) -> str:
     dates = sorted({record["date"] for record in records})
-    commits = list(dict.fromkeys(record["commit"][:8] for record in sorted(records, key=lambda one: one["date"])))
+    commits = dict.fromkeys(record["commit"] for record in sorted(records, key=lambda one: one["date"]))
+    said = ", ".join(dict.fromkeys(f"`{record['command']}`" for record in records))
     when = day(dates[0]) if len(dates) == 1 else f"{day(dates[0])} to {day(dates[-1])}"
-    what = "Carried over from" if carried else "Measured on"
-    return f"*{what} {when} ({', '.join(commits)}), {on}:* `{command}`"
+    what = "Carried over from the table of" if carried else "Measured on"
+    begun = f"{what} {when} ({', '.join(commits)}), {on}"
+    return f"*{begun}:* {said}" if commands else f"*{begun}.*"
 
 
 def day(date: str) -> str:

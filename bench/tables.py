@@ -29,6 +29,9 @@ class Table(Protocol):
     def lines(self, rows: Sequence[Row]) -> list[str]:
         """Its lines in Markdown."""
 
+    def title(self, row: Row) -> str:
+        """The first cell of the line that a row is in."""
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -50,6 +53,9 @@ class Listing:
         ordered = sorted(rows, key=self.order) if self.order else rows
         cells = [[column.cell(row) for column in self.columns] for row in ordered]
         return markdown([column.title for column in self.columns], cells)
+
+    def title(self, row: Row) -> str:
+        return self.columns[0].cell(row)
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,9 @@ class Pivot:
             cells.append(self._sums(rows, titles))
         return markdown([*(column.title for column in self.lead), *titles], cells)
 
+    def title(self, row: Row) -> str:
+        return self.lead[0].cell(row)
+
     def _lead(self, row: Row) -> tuple[str, ...]:
         return tuple(column.cell(row) for column in self.lead)
 
@@ -124,9 +133,14 @@ def cell(source: Value, row: Row, form: str) -> str:
 
 
 def markdown(head: Sequence[str], cells: Iterable[Sequence[str]]) -> list[str]:
-    """The first column to the left, all others to the right."""
-    lines = [f"| {' | '.join(head)} |", f"|---{'|--:' * (len(head) - 1)}|"]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in cells)]
+    """Columns of numbers to the right, the others to the left."""
+    grid = list(cells)
+    marks = ["--:" if is_numbers([row[place] for row in grid]) else "---" for place in range(len(head))]
+    return [f"| {' | '.join(head)} |", f"|{'|'.join(marks)}|", *(f"| {' | '.join(row)} |" for row in grid)]
+
+
+def is_numbers(column: Iterable[str]) -> bool:
+    return all(text[0] in "+-0123456789" for text in column if text)
 
 
 def above(part: str, whole: str, digits: int = 2) -> Callable[[Row], str | None]:

@@ -45,6 +45,9 @@ class Beside:
             map(self._line, [rows] * len(self.pairs), self.pairs),
         )
 
+    def title(self, row: Row) -> str:
+        return row["tool"]
+
     def _line(self, rows: Sequence[Row], tools: tuple[str, str]) -> list[str]:
         ours, theirs = ({row["file"]: row["bytes"] for row in rows if row["tool"] == tool} for tool in tools)
         both = [file for file in ours if file in theirs]

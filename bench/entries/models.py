@@ -1,12 +1,13 @@
-"""Smaller models: quantised, pruned and factorised; and KV caches."""
+"""Smaller models: quantised, pruned and factorised."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.entry import Entry, Option, Row, option
-from bench.tables import Column, Listing, Pivot, percent, significant
+from bench.tables import Column, Listing, Pivot, percent
 
+_PLAIN = re.compile(r"(magnitude|wanda|sparsegpt)[^:%]*")
 _WORK = option("work", type=Path, help="a folder for the model, what is made of it, and a log of rows")
 
 
@@ -33,9 +34,9 @@ def _share(row: Row, gaps: dict[str, float]) -> float | None:
 
 
 def _beside_textbook(rows: Sequence[Row]) -> list[Row]:
-    return _beside_base(
-        [{"base": "sparsegpt-textbook", **row} for row in rows if not row["name"].startswith("gptq")]
-    ) + [row for row in rows if row["name"].startswith("gptq")]
+    """The same of 2:4 in bf16, beside SparseGPT as published."""
+    named = [{"base": "sparsegpt-textbook" if _PLAIN.fullmatch(row["name"]) else None, **row} for row in rows]
+    return _beside_base(named)
 
 
 QUANTIZE = Entry(
@@ -49,6 +50,7 @@ QUANTIZE = Entry(
         "quantize": Listing(
             (
                 Column("row", "name"),
+                Column("sequences", "samples"),
                 Column("bits a weight", "bits", ".3f"),
                 Column("gap", "gap", ".3f"),
                 Column("of rounding's gap", percent("of base", 0)),
@@ -73,7 +75,6 @@ MEMORY = Entry(
         "quantize-memory": Listing(
             (
                 Column("blocks", "blocks"),
-                Column("weights", "weights", ","),
                 Column("peak above twice the largest block, MiB", lambda row: f"{row['above'] / 2**20:,.0f}"),
             )
         )
@@ -90,7 +91,7 @@ PRUNE = Entry(
         "prune": Listing(
             (
                 Column("row", "name"),
-                Column("bytes, packed", "bytes", ","),
+                Column("packed, MB", lambda row: row["bytes"] / 1e6, ".1f"),
                 Column("bits a weight, stored", "bits", ".3f"),
                 Column("zeros", percent("sparsity", 0)),
                 Column("gap", "gap", ".3f"),
@@ -235,50 +236,6 @@ SENSITIVITY = Entry(
 )
 
 
-def _policies(way: str = "one pass", **fields: object) -> Listing:
-    """Rows of `kv` that were measured in one way with these settings."""
-    wanted = {"way": way, "text": "wiki.eval.raw", "window": 64, **fields}
-    columns = (
-        Column("policy", "policy"),
-        Column("bits", significant("bits", 4)),
-        Column("above full precision", significant("percent", 4, " %")),
-        Column("KL, nats a token", significant("kl", 4)),
-    )
-    return Listing(columns, where=lambda row: wanted.items() <= row.items() and row["bits"] is not None)
-
-
-KV = Entry(
-    measures="every KV cache policy: perplexity, KL, bits, bytes, peak and time",
-    minutes=80,
-    key=("policy", "way", "context", "text", "windows", "window"),
-    needs=("a corpus",),
-    rivals=("optimum-quanto", "transformers"),
-    options=(
-        option("model", type=Path, help="a folder; `squeeze import smollm2 FOLDER` writes one"),
-        option("--text", type=Path, help="else text/wiki.eval.raw of the corpus"),
-        option("--calibrate", type=Path, help="else text/wiki.calibration.raw of the corpus"),
-        option("--context", type=int, nargs="+", default=[1024], help="tokens (1024)"),
-        option("--windows", type=int, default=8, help="so many contexts (8)"),
-        option("--window", type=int, default=64, help="latest tokens in full precision (64)"),
-        option("--policy", nargs="+", help="else all"),
-        option("--against", nargs="*", default=[], help="other caches: quanto"),
-        option("--passkeys", type=int, default=0, help="to hide in the context and ask for"),
-        option("--threads", type=int, default=1),
-    ),
-    tables={
-        "kv": _policies(context=1024, windows=8),
-        "kv-window": _policies(context=1024, windows=1),
-        "kv-evicted": _policies("continued", context=1024, windows=1),
-        "kv-enwik8": _policies(context=1024, windows=1, text="enwik8.1m"),
-        "kv-long": _policies(context=4096, windows=1, window=128),
-        "kv-heads": _policies(context=384, windows=1),
-        "kv-quanto": _policies("stepped", context=1024, windows=2),
-        "kv-passkeys": Listing(
-            (Column("policy", "policy"), Column("passkeys found", "passkeys")), where=lambda row: "passkeys" in row
-        ),
-    },
-)
-
 DEMO = Entry(measures="the bundled model imported, quantised to 4 bits, measured, loaded and run", minutes=6)
 
 ENTRIES = {
@@ -290,5 +247,4 @@ ENTRIES = {
     "factorize": FACTORIZE,
     "factor-speed": FACTOR_SPEED,
     "sensitivity": SENSITIVITY,
-    "kv": KV,
 }

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.registry import ENTRIES
-from bench.tables import Column, Listing, Pivot, above, pair, percent, significant
+from bench.tables import Column, Listing, Pivot, above, markdown, pair, percent, significant
 
 ROWS = [
     {"file": "b", "raw": 1000, "tool": "x", "bytes": 500},
@@ -26,6 +26,10 @@ def test_a_listing_shows_a_line_a_row() -> None:
         "| b | 500 |",
         "| a | 50 |",
     ]
+
+
+def test_words_stand_to_the_left_and_numbers_to_the_right() -> None:
+    assert markdown(["a", "b", "c"], [["x", "1", "-2 %"], ["y", "", "z"]])[1] == "|---|--:|---|"
 
 
 def test_a_pivot_puts_tools_beside_each_other() -> None:
@@ -78,9 +82,9 @@ def test_levels_beside_rivals_count_files_that_both_have() -> None:
 
 def test_a_row_is_compared_with_rounding_on_its_grid() -> None:
     rows = [
-        {"name": "rtn-sym-4", "base": "rtn-sym-4", "bits": 4.25, "gap": 0.4},
-        {"name": "gptq-sym-4", "base": "rtn-sym-4", "bits": 4.25, "gap": 0.1},
-        {"name": "gptq-nvfp4", "base": "rtn-nvfp4", "bits": 4.5, "gap": 0.1},
+        {"name": "rtn-sym-4", "base": "rtn-sym-4", "bits": 4.25, "samples": 24, "gap": 0.4},
+        {"name": "gptq-sym-4", "base": "rtn-sym-4", "bits": 4.25, "samples": 24, "gap": 0.1},
+        {"name": "gptq-nvfp4", "base": "rtn-nvfp4", "bits": 4.5, "samples": 24, "gap": 0.1},
     ]
-    shares = [line.split("|")[4].strip() for line in ENTRIES["quantize"].tables["quantize"].lines(rows)[2:]]
+    shares = [line.split("|")[5].strip() for line in ENTRIES["quantize"].tables["quantize"].lines(rows)[2:]]
     assert shares == ["", "25 %", ""]
