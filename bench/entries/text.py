@@ -1,0 +1,85 @@
+"""Text through a language model: levels 7 to 9."""
+
+from pathlib import Path
+
+from bench.entry import Entry, option
+from bench.tables import Column, Listing, Pivot, percent
+
+_MODEL = option("--model", type=Path, help="a .gguf file; else the bundled one")
+_THREADS = option("--threads", type=int, default=2, help="(2)")
+_WINDOW = option("--window", type=int, default=2048, help="tokens (2048)")
+_MEASURED = option("--measured", type=int, default=40_000, help="bytes of the file (40000)")
+_FILE = option("file", nargs="?", type=Path, help="else text/alice29.txt of the corpus")
+
+SIZE = Entry(
+    measures="bits per byte of the language model alone, in floats and in exact integers, and of level 9",
+    minutes=5,
+    key=("file", "of", "window", "what"),
+    needs=("a corpus",),
+    options=(_FILE, _MODEL, _THREADS, _MEASURED, _WINDOW),
+    tables={
+        "lm-size": Listing(
+            (
+                Column("what", "what"),
+                Column("file", "file"),
+                Column("of its bytes", "of", ","),
+                Column("window, tokens", "window", ","),
+                Column("bytes", "bytes", ","),
+                Column("bits per byte", "bpb", ".4f"),
+            )
+        )
+    },
+)
+
+SPEED = Entry(
+    measures="tokens a second of levels 7 to 9, beside llama.cpp on the same weights in the same run",
+    minutes=12,
+    key=("run", "what"),
+    needs=("a corpus",),
+    rivals=("llama_cpp_python",),
+    options=(
+        option("file", nargs="?", type=Path, help="else text/enwik8.1m of the corpus"),
+        _MODEL,
+        _THREADS,
+        option("--bytes", type=int, default=100_000, help="of the file to encode (100000)"),
+        option("--decoded", type=int, default=40_000, help="bytes to decode; a 16th with one lane (40000)"),
+        option("--repeat", type=int, default=3, help="turns of each, of which the medians count (3)"),
+    ),
+    tables={"lm-speed": Pivot((Column("of llama.cpp, one token at a time", "what"),), "run", None, "ratio", ".2f")},
+)
+
+ABLATION = Entry(
+    measures="coded bytes with each part of the tokenwise mixing left out",
+    minutes=15,
+    key=("file", "of", "without"),
+    needs=("a corpus",),
+    options=(_FILE, _MODEL, _THREADS, _MEASURED, _WINDOW, option("--only", default="", help="parts named like this")),
+    tables={
+        "lm-ablation": Listing(
+            (Column("without", "without"), Column("bytes", "bytes", ","), Column("more", percent("more")))
+        )
+    },
+)
+
+EXACTNESS = Entry(
+    measures="the same .sqz from every number of threads, prefill size and instruction set",
+    minutes=20,
+    key=("way",),
+    options=(
+        option("file", nargs="?", type=Path, help="a text; else 20,000 bytes of Python's own documentation"),
+        option("--lanes", type=int, default=8, help="(8)"),
+        option("--model", help="a .gguf file; else the bundled one"),
+    ),
+    tables={
+        "exactness": Listing(
+            (
+                Column("way", "way"),
+                Column("SHA-256 of the .sqz", lambda row: row["sha256"][:16]),
+                Column("bytes", "coded_size", ","),
+                Column("decoded the file of", "decoded"),
+            )
+        )
+    },
+)
+
+ENTRIES = {"lm-size": SIZE, "lm-speed": SPEED, "lm-ablation": ABLATION, "exactness": EXACTNESS}

@@ -1,0 +1,102 @@
+"""What each part of a level from 4 to 6 brings: sizes without it, and how long coding takes without it.
+
+The models are those of the file's kind of content. The whole level's round trip is checked first.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bench.entry import Row
+from squeeze.codecs.bitmodels import surroundings as around
+from squeeze.codecs.deep import coder as deep
+from squeeze.codecs.deep import presets as deeplevels
+from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.stream import blocks
+from squeeze.codecs.stream.container import Content
+
+_WORDS = (around.WORD, around.WORD_1, around.WORD_2, around.WORD_3, around.PAIR, around.LETTERS)
+_FAMILIES = {  # registers of contexts
+    "words": _WORDS,
+    "what followed": (around.FOLLOWED,),
+    "classes, outlines, lines": (around.CLASSES, around.OUTLINE, around.LINE, around.LINE_HEAD),
+    "brackets and tags": (around.BRACKET, around.TAG),
+    "records": (around.RECORD,),
+    "instructions": (around.OPCODES,),
+    "what matches expect": (around.MATCH,),
+}
+
+
+def _is_order(context: deeplevels.Context) -> bool:
+    return context in [deeplevels._order(n) for n in range(33)]
+
+
+def groups(preset: DeepPreset) -> Iterator[tuple[str, list[deeplevels.Context]]]:
+    """(name, contexts that belong together)."""
+    for least, most in ((0, 2), (3, 5), (6, 32)):
+        chosen = [deeplevels._order(n) for n in range(least, most + 1)]
+        yield f"orders {least} to {most}", [c for c in preset.contexts if c in chosen]
+    bare = (around.NONE, around.POSITION)
+    yield "sparse", [c for c in preset.contexts if {c[0], c[2]} <= set(bare) and not _is_order(c)]
+    for name, registers in _FAMILIES.items():
+        yield name, [c for c in preset.contexts if c[0] in registers or (c[0] in bare and c[2] in registers)]
+
+
+def variants(level: int, kind: str, each: bool) -> Iterator[tuple[str, DeepPreset]]:
+    """(what is left out, the preset without it); first with nothing left out."""
+    preset = deeplevels.preset(level, kind)
+    yield "nothing", preset
+    if preset.ssm:
+        yield "state-space model", replace(preset, ssm=None)
+    yield "matches but two", replace(preset, matches=preset.matches[1::2])
+    yield "weight sets but the first five", replace(preset, selectors=5)
+    names = {context: name for name, context in (deeplevels.CONTEXTS[kind] | deeplevels.MORE[kind]).items()}
+    parts = [(names.get(c, str(c)), [c]) for c in preset.contexts] if each else groups(preset)
+    for name, contexts in parts:
+        if contexts:
+            yield name, replace(preset, contexts=tuple(c for c in preset.contexts if c not in contexts))
+
+
+def _content(data: np.ndarray) -> Content:
+    """What most of the bytes are."""
+    return max(blocks.regions(data), key=lambda region: region[1] - region[0])[2]
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    path = options.file or Path(os.environ["SQUEEZE_CORPUS"], "text", "enwik8.1m")
+    data = np.frombuffer(path.read_bytes()[: options.bytes], np.uint8)
+    content = _content(data)
+    whole: tuple[int, float] | None = None
+    for name, preset in variants(options.level, content.kind, options.each):
+        if whole and options.only not in name:
+            continue
+        coded, seconds = _coded(data, preset, content, name, prove=whole is None)
+        whole = whole or (coded, seconds)
+        yield {
+            "file": path.name,
+            "level": options.level,
+            "of": data.size,
+            "without": name,
+            "bytes": coded,
+            "saves": round(coded / whole[0] - 1, 5),
+            "seconds": round(seconds, 2),
+            "share": round(1 - seconds / whole[1], 3),
+        }
+
+
+def _coded(data: np.ndarray, preset: DeepPreset, content: Content, name: str, prove: bool) -> tuple[int, float]:
+    """Bytes, and seconds of processor time. prove: decode and compare."""
+    deep.encode(data[:1000], preset, content.record)  # compiles
+    start = time.process_time()
+    coded = deep.encode(data, preset, content.record)
+    seconds = time.process_time() - start
+    if coded is None:
+        raise SystemExit(f"Error: without {name}: the text does not get shorter")
+    if prove and not np.array_equal(deep.decode(coded, data.size, preset, content.record), data):
+        raise SystemExit("Error: the round trip changed the bytes")
+    return len(coded), seconds

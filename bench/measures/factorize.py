@@ -1,0 +1,89 @@
+"""What factorising costs: perplexity and KL divergence against stored bytes, for every family, with GPTQ as yardstick.
+
+Calibrates on text/wiki.calibration.raw and measures on text/wiki.eval.raw. The model is small_models.py's. textbook is
+SVD-LLM as published: two factors, one ratio for all, no correction; bytes are of the blocks' matrices as they are
+stored, `packed` of all tensors after `squeeze pack`. A healed row goes on from the row it names.
+"""
+
+import argparse
+import json
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import squeeze
+from bench.entry import Row
+from bench.shared.small_models import Bench, bytes_of
+from squeeze.engine.report import NAME, Report
+from squeeze.factor.lowrank import WhitenedSVD
+from squeeze.factor.methods import METHODS
+from squeeze.quant.gptq import GPTQ
+from squeeze.recipes.tokens import calibration_tokens
+from squeeze.recipes.train.heal import heal
+
+KEEPS = (0.9, 0.8)
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    bench = Bench(options, "factorize")
+    yield from bench.run(recipes(), lambda name: measure(bench, name))
+
+
+def recipes() -> dict[str, dict[str, Any]]:
+    """Options of squeeze.factorize (or, with `quantize`, of squeeze.quantize) by name of the row."""
+    found: dict[str, dict[str, Any]] = {}
+    for keep in KEEPS:
+        found[f"textbook-{keep}"] = {"method": WhitenedSVD.textbook(keep), "correction": 0.0}
+        found |= {f"{name}-{keep}": {"method": name, "keep": keep} for name in (*METHODS, "modegpt", "slicegpt")}
+        found[f"plan-singles-{keep}"] = {"keep": keep, "pairs": False}
+        found[f"plan-{keep}"] = {"keep": keep}
+        found[f"plan-{keep}-healed"] = {"heal": f"plan-{keep}"}
+    found["plan-0.85+gptq4"] = {"keep": 0.85, "bits": 4, "pack": True}
+    for bits in (8, 4, 3):
+        grid = GPTQ(bits=bits, group_size=64)
+        found[f"gptq-{bits}"] = {"quantize": grid, "pack": bits < 8, "format": "squeeze"}
+    return found
+
+
+def made(bench: Bench, name: str, out: Path) -> Row:
+    """Write the folder of a row; what is known of it."""
+    options = recipes()[name]
+    if "heal" in options:
+        return healed(bench, bench.work / f"out-{options['heal']}", out)
+    shared = {"calibration": bench.calibration, "samples": bench.args.samples, "overwrite": True}
+    packed = options.pop("pack", False)
+    if "quantize" in options:
+        report = squeeze.quantize(bench.original, options.pop("quantize"), out=out, **shared, **options)
+    else:
+        report = squeeze.factorize(bench.original, out=out, **shared, **options)
+    plan = json.loads((out / "config.json").read_text()).get("quantization_config", {}).get("plan") or {}
+    known: Row = {"bytes": bytes_of(report.layers), "fallbacks": report.fallbacks}
+    known["families"] = Counter(row["family"] for row in plan.values())
+    if packed:
+        target = out.with_name(f"{out.name}-packed")
+        squeeze.pack(out, target, overwrite=True)
+        known["packed"] = sum(path.stat().st_size for path in target.glob("*.safetensors"))
+        shutil.rmtree(target)
+    return known
+
+
+def healed(bench: Bench, source: Path, out: Path) -> Row:
+    shutil.copytree(source, out, dirs_exist_ok=True)
+    tokens = calibration_tokens(bench.original, bench.calibration, 400, 512, 0)
+    done = heal(bench.original, out, tokens, minutes=bench.args.heal)
+    before = Report.from_json(json.loads((out / NAME).read_text()))
+    losses = done.losses[:: done.steps // 9 or 1]
+    return {"bytes": bytes_of(before.layers), "steps": done.steps, "losses": losses}
+
+
+def measure(bench: Bench, name: str) -> Row:
+    out, started = bench.work / f"out-{name}", time.perf_counter()
+    known = made(bench, name, out)
+    seconds = time.perf_counter() - started
+    found = bench.quality(out)
+    if not any(row.get("heal") == name for row in recipes().values()):
+        shutil.rmtree(out)
+    return {**known, **found, "seconds": seconds}

@@ -1,0 +1,78 @@
+"""Every KV cache policy: perplexity, KL, bits, bytes, peak and time.
+
+Before anything is measured, a cache without coding is compared with transformers' DynamicCache, logit for logit.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from transformers import DynamicCache
+
+from bench.entry import Row
+from squeeze.checkpoint.text import read_tokens
+from squeeze.integrations.load_model import load_model
+from squeeze.kv import FullPrecision, QuantizedKVCache
+from squeeze.recipes import kv_eval
+
+POLICIES = (
+    "kivi:8",
+    "kivi:4,group=32",
+    "kivi:4",
+    "kivi:2,group=32",
+    "kivi:2",
+    "rotated:4",
+    "rotated:3",
+    "rotated:2",
+    "vidkv",
+    "blockfloat:4",
+    "lowrank:rank=48,bits=4",
+    "transform:4.5",
+    "transform:4",
+    "transform:3",
+    "transform:2",
+    "transform:1.6",
+    "kivi:mean=3",
+    "blockfloat:4,ordered=1",
+    "kivi:4+window:256",
+    "kivi:4+snapkv:256",
+    "kivi:2+softprune:128",
+)
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    corpus = Path(os.environ.get("SQUEEZE_CORPUS", ".")) / "text"
+    text, calibration = options.text or corpus / "wiki.eval.raw", options.calibrate or corpus / "wiki.calibration.raw"
+    torch.set_num_threads(options.threads)
+    check(options.model, text)
+    about = {"text": text.name, "windows": options.windows, "window": options.window}
+    measured = kv_eval.KVEvalOptions(
+        windows=options.windows,
+        window=options.window,
+        against=tuple(options.against),
+        calibrate=calibration,
+        passkeys=options.passkeys,
+    )
+    policies = tuple(options.policy or POLICIES)
+    for row in kv_eval.rows(options.model, text, policies, tuple(options.context), measured):
+        yield {**about, **known(row)}
+
+
+def known(row: kv_eval.Row) -> Row:
+    found = {"policy": row.policy, "context": row.context, "way": row.way, "bits": row.bits}
+    found |= {"perplexity": row.distance.perplexity, "percent": row.percent, "kl": row.distance.kl}
+    if row.cost:
+        found |= {"bytes": row.cost.bytes, "peak": row.cost.peak, "seconds": row.cost.seconds}
+    return found | ({"passkeys": "{} of {}".format(*row.passkeys)} if row.passkeys else {})
+
+
+@torch.inference_mode()
+def check(folder: Path, text: Path) -> None:
+    """Without coding, logits are those of DynamicCache, in one piece and token by token."""
+    model, ids = load_model(folder), read_tokens(text, folder)[None, :48]
+    caches = DynamicCache(config=model.config), QuantizedKVCache(model.config, FullPrecision())
+    for part in (ids[:, :40], *ids[:, 40:].split(1, 1)):
+        expected, found = (model(part, past_key_values=cache).logits for cache in caches)
+        assert torch.equal(expected, found), "a cache without coding differs from DynamicCache"

@@ -1,0 +1,104 @@
+"""Tokens a second of the levels that use a language model, beside llama.cpp on the same weights and threads.
+
+All of them take turns, and the medians count; what is decoded is compared.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import llama_cpp
+import numpy as np
+
+from bench.entry import Row
+from bench.shared.texts import read
+from squeeze.codecs.stream import levels
+from squeeze.codecs.tokenwise import lanes
+from squeeze.lm import models
+
+DECODED_LANES = (32, 16, 1)
+BASE = "llama.cpp, one token at a time"
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    if (load := os.getloadavg()[0]) > 0.5:
+        print(f"Note: other work (load {load:.1f}) slows llama.cpp most: its threads spin", file=sys.stderr)
+    run = time.strftime("%Y-%m-%d", time.gmtime())
+    medians = measured(runs(options), options.repeat)
+    for name, value in medians.items():
+        ratio = round(value / medians[BASE], 3)
+        yield {
+            "run": run,
+            "what": name,
+            "tokens_per_second": round(value, 1),
+            "ratio": ratio,
+            "threads": options.threads,
+        }
+
+
+def measured(tasks: dict[str, Callable[[], int]], repeat: int) -> dict[str, float]:
+    """Tokens a second of each, after one run of the last, which compiles."""
+    tasks[next(reversed(tasks))]()
+    speeds: dict[str, list[float]] = {name: [] for name in tasks}
+    for _ in range(repeat):
+        for name, run in tasks.items():
+            start = time.perf_counter()
+            count = run()
+            speeds[name].append(count / (time.perf_counter() - start))
+    return {name: statistics.median(values) for name, values in speeds.items()}
+
+
+def runs(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
+    """What is timed; each returns how many tokens went through."""
+    model, threads = models.find(options.model).network, options.threads
+    data = read(options.file, "enwik8.1m", options.bytes)
+    entries = model.encode(data)
+    found = llama_cpp_runs(options, model.leaves[np.maximum(entries, 0)].tolist())
+    preset = levels.token_preset(8, len(data), model.context, None, None)
+
+    def encode() -> int:
+        assert lanes.encode(data, model, preset, threads)
+        return entries.size
+
+    def decoding(count: int) -> Callable[[], int]:
+        part = data[: options.decoded // (16 if count == 1 else 1)]
+        preset = levels.token_preset(8, len(part), model.context, count, None)
+        coded = lanes.encode(part, model, preset, threads)
+        assert coded
+        layout, payload = coded
+
+        def run() -> int:
+            if lanes.decode(payload, layout, model, preset, threads).tobytes() != part:
+                sys.exit("Error: what was decoded differs")
+            return layout.entries
+
+        return run
+
+    found["encode -8"] = encode
+    for count in DECODED_LANES:
+        found[f"decode, {count} lane{'s' * (count > 1)}"] = decoding(count)
+    return found
+
+
+def llama_cpp_runs(options: argparse.Namespace, tokens: list[int]) -> dict[str, Callable[[], int]]:
+    """What llama.cpp does with the same weights."""
+    path, threads = options.model or models.bundled_path(), options.threads
+    network = llama_cpp.Llama(
+        str(path), n_ctx=1024, n_batch=512, n_threads=threads, n_threads_batch=threads, verbose=False
+    )
+
+    def singly() -> int:
+        network.reset()
+        for token in tokens[:128]:
+            network.eval([token])
+        return 128
+
+    def prefill() -> int:
+        network.reset()
+        network.eval(tokens[:512])
+        return 512
+
+    return {BASE: singly, "llama.cpp, prefill of 512": prefill}

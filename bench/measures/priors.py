@@ -1,0 +1,107 @@
+"""Small JSON records, each compressed alone: a trained prior beside zstd with a trained dictionary.
+
+Prior and dictionaries are trained on the same records, none of which is measured. "events" are generated from a seed;
+"articles" are paragraphs of WikiText under SQUEEZE_CORPUS, trained on one file and measured on another. Every record is
+restored and compared first. Bytes are those of whole files, headers and checksums counted, without the prior or
+dictionary, whose size has its own column. zstd is the program at -19, with dictionaries of several sizes, of which the
+smallest result is the bar; xz and brotli have no dictionary.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import squeeze
+from bench.entry import Row
+from bench.shared.json_records import articles, events
+
+DICTIONARIES = (32 << 10, 110 << 10, 220 << 10)  # bytes; 110 KiB is what zstd --train makes when nothing is said
+Result = tuple[str, float, int, float]  # tool, mean bytes a record, bytes of what was trained, seconds a record
+
+
+def sets(names: list[str], train: int, count: int) -> Iterator[tuple[str, list[bytes], list[bytes]]]:
+    """(name, records to train on, records to measure)."""
+    for name in names:
+        if name == "events":
+            yield name, events(train, 1), events(count, 2)
+        elif "SQUEEZE_CORPUS" in os.environ:
+            text = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
+            yield name, articles(text / "wiki.calibration.raw", train), articles(text / "wiki.eval.raw", count)
+
+
+def measure_squeeze(level: int, train: list[bytes], records: list[bytes], folder: Path) -> Result:
+    path = folder / f"{level}.sqzp"
+    prior = squeeze.train(train, path, level=level)
+    squeeze.compress(records[0], prior=prior)  # compiles, and reads the prior's text
+    start, total = time.perf_counter(), 0
+    for record in records:
+        coded = squeeze.compress(record, prior=prior, verify=False)
+        if squeeze.decompress(coded, prior=prior) != record:
+            raise SystemExit("Error: the round trip changed a record")
+        total += len(coded)
+    return f"squeeze -{level}", total / len(records), path.stat().st_size, (time.perf_counter() - start) / len(records)
+
+
+def measure_zstd(size: int, records: list[bytes], folder: Path) -> Result:
+    """Records and training records lie in `folder` as files."""
+    dictionary = folder / f"{size}.dictionary"
+    options = ["--train", f"--maxdict={size}", "-o", str(dictionary), "-r", str(folder / "train")]
+    _run(["zstd", "-q", *options])
+    start = time.perf_counter()
+    names = [str(folder / "records" / str(i)) for i in range(len(records))]
+    _run(["zstd", "-q", "-f", "-19", "-D", str(dictionary), *names])
+    seconds = (time.perf_counter() - start) / len(records)
+    coded = [Path(f"{name}.zst") for name in names]
+    total = sum(path.stat().st_size for path in coded)
+    for path, record in zip(coded, records, strict=True):
+        if _run(["zstd", "-q", "-d", "-c", "-D", str(dictionary), str(path)]) != record:
+            raise SystemExit("Error: zstd changed a record")
+    return f"zstd -19, dictionary {size >> 10} KiB", total / len(records), dictionary.stat().st_size, seconds
+
+
+def measure_plain(name: str, pack: list[str], unpack: list[str], records: list[bytes]) -> Result:
+    total, start = 0, time.perf_counter()
+    for record in records:
+        coded = _run(pack, record)
+        if _run(unpack, coded) != record:
+            raise SystemExit(f"Error: {name} changed a record")
+        total += len(coded)
+    return name, total / len(records), 0, (time.perf_counter() - start) / len(records)
+
+
+def _run(command: list[str], data: bytes = b"") -> bytes:
+    return subprocess.run(command, input=data, capture_output=True, check=True).stdout
+
+
+def measure(levels: list[int], train: list[bytes], records: list[bytes]) -> Iterator[Result]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part, contents in (("train", train), ("records", records)):
+            (folder / part).mkdir()
+            for i, content in enumerate(contents):
+                (folder / part / str(i)).write_bytes(content)
+        if shutil.which("zstd"):
+            for size in DICTIONARIES:
+                yield measure_zstd(size, records, folder)
+            yield measure_plain("zstd -19", ["zstd", "-q", "-19", "-c"], ["zstd", "-q", "-dc"], records)
+        if shutil.which("xz"):
+            yield measure_plain("xz -9e", ["xz", "-9e", "-c"], ["xz", "-dc"], records)
+        if shutil.which("brotli"):
+            yield measure_plain("brotli -q 11", ["brotli", "-q", "11", "-c"], ["brotli", "-dc"], records)
+        for level in levels:
+            yield measure_squeeze(level, train, records, folder)
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    for name, train, records in sets(options.sets.split(","), options.train, options.records):
+        raw = sum(map(len, records)) / len(records)
+        results = list(measure([int(n) for n in options.levels.split(",")], train, records))
+        bar = min((size for tool, size, _, _ in results if tool.startswith("zstd")), default=float("nan"))
+        for tool, size, learned, seconds in results:
+            row = {"set": name, "records": len(records), "raw": round(raw, 1), "tool": tool, "bytes": round(size, 2)}
+            yield row | {"share": round(size / bar, 4), "learned": learned, "seconds": round(seconds, 4)}

@@ -1,0 +1,102 @@
+"""What pruning costs: gap, KL divergence and stored bytes of each way, beside textbook forms and GPTQ in as many bytes.
+
+Calibrates on text/wiki.calibration.raw and measures on text/wiki.eval.raw. The model is small_models.py's. Bits are
+those of the blocks' matrices as they are stored; bytes those of the whole folder after `squeeze pack`, for sparse and
+quantised models alike. Every sparse folder is first checked: the pattern in each group, and that it unpacks to the same
+bytes.
+"""
+
+import argparse
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import squeeze
+from bench.entry import Row
+from bench.shared.small_models import Bench
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.pattern import Pattern
+from squeeze.engine.report import Report
+from squeeze.prune.magnitude import Magnitude
+from squeeze.prune.slim import SLiM
+from squeeze.prune.sparse24 import SparseFormat
+from squeeze.prune.sparsegpt import SparseGPT
+from squeeze.prune.wanda import Wanda
+from squeeze.quant.gptq import GPTQ
+from squeeze.recipes.prune import prune, recovered
+
+PLAIN = {"correction": 0.0}
+INT4 = GPTQ(bits=4, group_size=128)
+BASE = "sparsegpt-textbook"  # whose gap the others' are compared with
+REFINED = "sparsegpt-refined"  # without the correction for earlier errors, which a single layer has not
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    bench = Bench(options, "prune")
+    yield from bench.run(methods(), lambda name: measure(bench, name))
+
+
+def methods() -> dict[str, tuple]:
+    """By name: a method, and options of squeeze.prune or, for GPTQ, of squeeze.quantize."""
+    found = {
+        "magnitude": (Magnitude(), {}),
+        "wanda": (Wanda(), PLAIN),
+        BASE: (SparseGPT.textbook(), PLAIN),
+        REFINED: (SparseGPT(), PLAIN),
+        "sparsegpt": (SparseGPT(), {}),
+        "sparsegpt-fully-corrected": (SparseGPT(), {"correction": 1.0, "permute": True}),
+        "sparsegpt-permuted": (SparseGPT(), {"permute": True}),
+        "sparsegpt-recovered": (SparseGPT(), {"permute": True, "recover": 20.0}),
+        "int4-textbook": (SparseGPT.textbook(quantizer=GPTQ.textbook(bits=4, group_size=128)), PLAIN),
+        "int4": (SparseGPT(quantizer=INT4), {}),
+        "int4-slim": (SLiM(base=SparseGPT(quantizer=INT4.replaced(group_size=-1)), rank=0.01), {}),
+        "int3": (SparseGPT(quantizer=INT4.replaced(bits=3)), {}),
+    }
+    for share in (0.2, 0.5):
+        found[f"sparsegpt-permuted-corrected-{share}"] = SparseGPT(), {"permute": True, "correction": share}
+    for text in ("4:8", "6:8", "50%", "70%"):
+        found[f"sparsegpt-{text}"] = SparseGPT(pattern=Pattern.parse(text)), {}
+    for bits in (4, 3, 2):
+        found[f"gptq-{bits}"] = GPTQ(bits=bits, group_size=64), {}
+    return found
+
+
+def compress(bench: Bench, name: str, out: Path) -> Report:
+    method, options = methods()[name]
+    shared = {"out": out, "calibration": bench.calibration, "samples": bench.args.samples, "overwrite": True}
+    if isinstance(method, GPTQ):
+        return squeeze.quantize(bench.original, method, format="squeeze", **shared, **options)
+    minutes = options.pop("recover", None)
+    report = prune(bench.original, method, **shared, **options)
+    if minutes:
+        more = {"calibration": bench.calibration, "samples": bench.args.recovery_samples}
+        report = recovered(bench.original, out, minutes=minutes, **more)
+    return report
+
+
+def check(out: Path, packed: Path) -> int:
+    """The bytes of a folder after packing, once it has been found to unpack to itself and to hold to its patterns."""
+    coded = squeeze.pack(out, packed).coded
+    again = packed.with_name(f"{packed.name}.again")
+    squeeze.unpack(packed, again)
+    checkpoint, form = Checkpoint.open(out), SparseFormat()
+    assert (again / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
+    for module in (name.removesuffix(".sparse_grid") for name in checkpoint.files if name.endswith(".sparse_grid")):
+        stored = checkpoint.load((n for n in checkpoint.files if n.startswith(f"{module}.")), strict=False)
+        weight = form.weight(module, stored)
+        assert weight.pattern.violations(weight.sparse()) == 0, module
+    shutil.rmtree(packed)
+    shutil.rmtree(again)
+    return coded
+
+
+def measure(bench: Bench, name: str) -> Row:
+    out, started = bench.work / f"out-{name.replace(':', '-')}", time.perf_counter()
+    report = compress(bench, name, out)
+    seconds = round(time.perf_counter() - started)
+    coded = check(out, bench.work / "packed")
+    found = bench.quality(out)
+    shutil.rmtree(out)
+    known = {"bits": report.bits_per_weight, "sparsity": report.sparsity, "bytes": coded, **found}
+    return {**known, "seconds": seconds, "notes": report.fallbacks}

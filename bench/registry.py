@@ -1,0 +1,6 @@
+"""All benchmarks by name. Each is measured by bench/measures/NAME.py."""
+
+from bench.entries import caches, checkpoints, files, models, text
+from bench.entry import Entry
+
+ENTRIES: dict[str, Entry] = {**files.ENTRIES, **text.ENTRIES, **checkpoints.ENTRIES, **models.ENTRIES, **caches.ENTRIES}

@@ -1,0 +1,1 @@
+"""What several benchmarks use, and what they run in a process of its own."""
