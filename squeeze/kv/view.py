@@ -42,23 +42,22 @@ class LayerView:
 
     def decode(self, first: int, last: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of blocks first to last, [B, H, tokens, D]."""
-        return self._decoded("keys", first, last, dtype), self._decoded("values", first, last, dtype)
-
-    def _decoded(self, kind: str, first: int, last: int, dtype: torch.dtype) -> torch.Tensor:
-        start, decoded, prefix = self.begin + first * self.block, [], kind + "."
-        for group, fields in self.stores:
-            mine = {
-                name.removeprefix(prefix): x[:, :, first:last] for name, x in fields.items() if name.startswith(prefix)
-            }
-            coder = group.keys if kind == "keys" else group.values
-            decoded.append((group.heads, coder.decode(mine, start, dtype).flatten(2, 3)))
-        if len(decoded) == 1 and decoded[0][0] is None:
-            return decoded[0][1]
-        like = self.residual[kind == "values"]
-        joined = like.new_empty((*like.shape[:2], decoded[0][1].shape[2], like.shape[3]), dtype=dtype)
-        for heads, states in decoded:
-            joined[:, list(heads or range(like.shape[1]))] = states
-        return joined
+        start = self.begin + first * self.block
+        whole: list[torch.Tensor] = []
+        for kind, like in (("keys", self.residual[0]), ("values", self.residual[1])):
+            decoded = []
+            for group, fields in self.stores:
+                mine = _of(fields, kind, first, last)
+                coder = group.keys if kind == "keys" else group.values
+                decoded.append((group.heads, coder.decode(mine, start, dtype).flatten(2, 3)))
+            if len(decoded) == 1 and decoded[0][0] is None:
+                whole.append(decoded[0][1])
+                continue
+            joined = like.new_empty((*like.shape[:2], decoded[0][1].shape[2], like.shape[3]), dtype=dtype)
+            for heads, states in decoded:
+                joined[:, list(heads or range(like.shape[1]))] = states
+            whole.append(joined)
+        return whole[0], whole[1]
 
     def pieces(
         self, blocks_at_once: int, dtype: torch.dtype | None = None
@@ -83,3 +82,9 @@ class LayerView:
             return self.residual[0], self.residual[1]
         pieces = list(self.pieces(max(self.blocks, 1)))
         return torch.cat([keys for keys, _ in pieces], 2), torch.cat([values for _, values in pieces], 2)
+
+
+def _of(fields: Fields, kind: str, first: int, last: int) -> Fields:
+    """Fields of the keys or of the values, of blocks first to last."""
+    prefix = kind + "."
+    return {name.removeprefix(prefix): x[:, :, first:last] for name, x in fields.items() if name.startswith(prefix)}
