@@ -9,9 +9,7 @@ from typing import Any
 
 import click
 
-from squeeze.commands.job import MISHAPS, explain
 from squeeze.errors import OptionError
-from squeeze.system import files
 from squeeze.version import __version__
 
 COMMANDS = {  # name: where it is, and the first line of its help
@@ -75,6 +73,9 @@ class Group(click.Group):
     """Turns exceptions into one line, knows the one-letter names of two commands, and lists all without their code."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        from squeeze.commands.job import MISHAPS, explain  # what `--help` does not need
+        from squeeze.system import files
+
         try:
             with files.interruptible():
                 return super().invoke(ctx)

@@ -15,7 +15,6 @@ from squeeze.system import files
 if TYPE_CHECKING:
     from squeeze.codecs.stream.totals import Totals
 
-# Imported inside functions is what needs numpy, which `--help` does not.
 _SLOW = 60  # seconds of estimated work above which a run begins with a word about it
 
 

@@ -13,7 +13,6 @@ from squeeze.system import files
 if TYPE_CHECKING:
     from squeeze.codecs.stream.totals import Totals
 
-# Imported inside functions is what needs numpy, which `--help` does not.
 _PIECE = 1 << 20
 
 

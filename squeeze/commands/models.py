@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from squeeze.engine.report import Report
     from squeeze.recipes.options import Common
 
-# Imported inside functions is what needs torch, which `--help` does not.
-
 
 class Worse(click.ClickException):
     """The result is there, but is not good enough."""

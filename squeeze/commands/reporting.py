@@ -16,8 +16,6 @@ from squeeze.system import cores
 if TYPE_CHECKING:
     from squeeze.packing.pack import Totals
 
-# Imported inside functions is what needs numpy, which `--help` does not.
-
 
 @contextmanager
 def reporting(

@@ -12,8 +12,6 @@ from squeeze.commands.progress import Tick
 if TYPE_CHECKING:
     from squeeze.codecs.stream.totals import Totals
 
-# Imported inside functions is what needs numpy, which `--help` does not.
-
 
 @click.command()
 @options.model

@@ -15,7 +15,6 @@ from squeeze.quant.method import GridMethod
 __all__ = ["DENSE", "make_writer"]
 
 DENSE = "dense"
-_TRANSPOSED = (DENSE, "squeeze")  # formats that hold GPT-2's matrices
 
 
 def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod], checkpoint: Checkpoint) -> Writer:
@@ -29,10 +28,9 @@ def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod]
     chosen.check(_spec(method, methods, (), dtype))
 
     def tensors(module: str, tensor: QuantizedTensor, transposed: bool) -> dict[str, torch.Tensor]:
-        if transposed and name not in _TRANSPOSED:
-            raise FormatError(
-                f"{module}: is stored transposed, which only the formats {' and '.join(_TRANSPOSED)} hold"
-            )
+        if transposed and not chosen.transposed:
+            able = [DENSE, *(one for one, format in FORMATS.items() if format.transposed)]
+            raise FormatError(f"{module}: is stored transposed, which only the formats {' and '.join(able)} hold")
         return chosen.tensors(module, tensor, dtype)
 
     def config(left: list[str]) -> dict[str, Any]:

@@ -26,6 +26,11 @@ class CompressedTensorsFormat:
 
     name: str = "compressed-tensors"
     leaves: tuple[str, ...] = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point")
+    transposed: bool = False
+
+    def describes(self, config: Mapping[str, Any]) -> bool:
+        """As Format.describes."""
+        return config.get("quant_method") == "compressed-tensors"
 
     def check(self, spec: QuantizationSpec) -> None:
         only_integers(self.name, spec)

@@ -26,16 +26,26 @@ _HEAD = "lm_head"
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
+def version_of(config: Mapping[str, Any]) -> Any:
+    """Which version of the format a `quantization_config` speaks of."""
+    return config.get("checkpoint_format") or config.get("format") or "gptq"
+
+
 @dataclass(frozen=True)
 class GPTQFormat:
     """The formats `gptq` (version 1) and `gptq_v2`."""
 
     version: int
     leaves: tuple[str, ...] = ("qweight", "qzeros", "scales", "g_idx")
+    transposed: bool = False
 
     @property
     def name(self) -> str:
         return "gptq" if self.version == 1 else "gptq_v2"
+
+    def describes(self, config: Mapping[str, Any]) -> bool:
+        """As Format.describes."""
+        return config.get("quant_method") == "gptq" and version_of(config) == self.name
 
     def check(self, spec: QuantizationSpec) -> None:
         only_integers(self.name, spec)

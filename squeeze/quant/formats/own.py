@@ -32,6 +32,12 @@ class SqueezeFormat:
         *("codes", "scales", "grid", "zeros", "codebook", "global_scale", "outlier_inputs", "outliers"),
     )
 
+    transposed: bool = True
+
+    def describes(self, config: Mapping[str, Any]) -> bool:
+        """As Format.describes."""
+        return config.get("quant_method") == METHOD
+
     def check(self, spec: QuantizationSpec) -> None:
         """Holds everything."""
 

@@ -8,7 +8,7 @@ import torch
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.formats.compressed_tensors import CompressedTensorsFormat
-from squeeze.quant.formats.gptq import GPTQFormat
+from squeeze.quant.formats.gptq import GPTQFormat, version_of
 from squeeze.quant.formats.own import METHOD, SqueezeFormat
 from squeeze.quant.formats.spec import QuantizationSpec
 
@@ -18,7 +18,8 @@ __all__ = ["FORMATS", "Format", "format_of"]
 class Format(Protocol):
     """How one format stores weights. Modules are named as in the checkpoint: "model.layers.0.mlp.up_proj".
 
-    leaves: what is stored of a module, NAME.leaf; the first of them every quantised module has.
+    leaves: what is stored of a module, NAME.leaf; the first of them every quantised module has. transposed: whether it
+    holds matrices that are stored transposed, as GPT-2's are.
     """
 
     @property
@@ -26,6 +27,12 @@ class Format(Protocol):
 
     @property
     def leaves(self) -> tuple[str, ...]: ...
+
+    @property
+    def transposed(self) -> bool: ...
+
+    def describes(self, config: Mapping[str, Any]) -> bool:
+        """Whether a `quantization_config` is one of this format."""
 
     def check(self, spec: QuantizationSpec) -> None:
         """Raises FormatError, which says what of `spec` this format cannot hold."""
@@ -50,14 +57,11 @@ FORMATS: dict[str, Format] = {
 
 def format_of(config: Mapping[str, Any]) -> Format:
     """The format that a `quantization_config` speaks of. Raises FormatError for one that is not among FORMATS."""
+    for format in FORMATS.values():
+        if format.describes(config):
+            return format
     method = config.get("quant_method")
     if method == "gptq":
-        version = config.get("checkpoint_format") or config.get("format") or "gptq"
-        if version in ("gptq", "gptq_v2"):
-            return FORMATS[str(version)]
+        version = version_of(config)
         raise FormatError(f"the checkpoint_format {version!r} of gptq is not supported: only gptq and gptq_v2 are")
-    if method == "compressed-tensors":
-        return FORMATS["compressed-tensors"]
-    if method == METHOD:
-        return FORMATS["squeeze"]
     raise FormatError(f"the quant_method {method!r} is not one of gptq, compressed-tensors and {METHOD}")

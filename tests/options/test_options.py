@@ -1,0 +1,138 @@
+"""Options as fields of dataclasses: what is read from source, what a value may be, and what is said of a wrong one."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+
+import pytest
+
+from squeeze.errors import OptionError
+from squeeze.options import Checked, Operation, check, load, of, option, options_of
+from squeeze.options.option import UNTOLD, size_of
+from squeeze.options.registry import in_source
+from squeeze.recipes.options import FACTORIZE, PACK, PRUNE, QUANTIZE
+
+REFERENCES = sorted(
+    {one for operation in (FACTORIZE, PRUNE, QUANTIZE) for one in operation.methods.values() if isinstance(one, str)}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent(Checked):
+    share: float = option(0.5, "How much.", above=0, most=1, says="a share of {}")
+    size: int | None = option(None, "How large.", least=1, unit="bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child(Parent):
+    size: int | None = option(4096, "How large.", least=1, unit="bytes")
+    names: tuple[str, ...] = option((), "Which.")
+    kind: str = option("plain", "Of which kind.", choices=("plain", "coloured"))
+    hidden: float = 0.0
+
+
+TOY = Operation("toy", Parent, {"child": Child, "other": f"{__name__}:Parent"}, "child")
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_source_tells_what_the_class_does(reference):
+    found, wanted = in_source(reference), of(load(reference))
+    assert found is not None and [one.name for one in found] == [one.name for one in wanted]
+    for ours, theirs in zip(found, wanted, strict=True):
+        if ours.default is UNTOLD:
+            assert ours.shown == str(theirs.default)
+        else:
+            assert ours.default == theirs.default
+        for entry in fields(ours):
+            if entry.name not in ("default", "parse"):
+                assert getattr(ours, entry.name) == getattr(theirs, entry.name), (ours.name, entry.name)
+
+
+@pytest.mark.parametrize("operation", (FACTORIZE, PRUNE, QUANTIZE, PACK), ids=lambda one: one.name)
+def test_an_option_means_the_same_wherever_it_is(operation):
+    """No name belongs to a method and to the pass; methods that share one agree on its type, and all have a help."""
+    mine = {one.name for one in of(operation.settings)}
+    seen = {}
+    for reference in operation.methods.values():
+        for one in options_of(reference):
+            assert one.name not in mine
+            assert seen.setdefault(one.name, one).types == one.types
+    for owned in operation.owned().values():
+        assert owned.option.help.endswith("."), owned.option.name
+
+
+def test_every_plain_field_of_a_method_is_an_option():
+    plain = {"int", "float", "bool", "str"}
+    for reference in REFERENCES:
+        known = {one.name for one in options_of(reference)}
+        for entry in fields(load(reference)):
+            name = entry.type if isinstance(entry.type, str) else getattr(entry.type, "__name__", str(entry.type))
+            assert entry.name in known or name.split(" | ")[0] not in plain, (reference, entry.name)
+
+
+def test_nothing_heavy_is_imported_to_tell_options():
+    code = (
+        "import sys; from squeeze.recipes.options import *; [one.owned() for one in (PRUNE, QUANTIZE, FACTORIZE)]; "
+        "print({'numba', 'numpy', 'torch', 'tqdm', 'click'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_child_declares_anew_and_adds():
+    assert [(one.name, one.default) for one in of(Child)] == [
+        ("share", 0.5),
+        ("size", 4096),
+        ("names", ()),
+        ("kind", "plain"),
+    ]
+    found = in_source("squeeze.factor.block_lowrank:BLAST")
+    assert {one.name: one.default for one in found} == {"keep": 0.9, "blocks": 2, "rounds": 3}
+    assert in_source("squeeze.factor.block_lowrank:Nothing") is None
+
+
+def test_values_are_read():
+    asked = TOY.read({"size": "64K", "names": ["a", "b"], "share": 1})
+    assert asked.made() == Child(names=("a", "b"))
+    assert asked.settings == Parent(size=65536, share=1)
+
+
+MESSAGES = {
+    "'sise' is unknown: choose from method, share, size, names, kind; nearest is size": {"sise": 1},
+    "share: 'x' is not of its type": {"share": "x"},
+    "share: True is not of its type": {"share": True},
+    "names: 'ab' is not of its type": {"names": "ab"},
+    "size: 1.5 is not of its type": {"size": 1.5},
+    "size 0: it is at least 1": {"size": 0},
+    "a share of 0: it lies above 0 and is at most 1": {"share": 0},
+    "a share of 1.5: it lies above 0 and is at most 1": {"share": 1.5},
+    "kind 'x' is unknown: choose from plain, coloured": {"kind": "x"},
+    "method 'x' is unknown: choose from child, other": {"method": "x"},
+    "'1T' is not a size such as 65536, 64K or 4M": {"size": "1T"},
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_what_is_wrong_is_said_in_one_line(message):
+    with pytest.raises(OptionError) as found:
+        TOY.read(MESSAGES[message])
+    assert str(found.value) == message
+
+
+def test_bounds_hold_for_a_class_by_itself():
+    with pytest.raises(OptionError, match="a share of 2: it lies above 0 and is at most 1"):
+        Child(share=2)
+    check(Child(size=None))
+    with pytest.raises(ValueError, match="size -1: it is at least 1"):
+        Child(size=-1)
+
+
+def test_a_method_that_is_made_has_its_options_already():
+    assert TOY.read({"share": 0.25}, Child()).made() == Child()
+    with pytest.raises(OptionError, match="'kind' belongs to a method that is named: give it to Child"):
+        TOY.read({"kind": "plain"}, Child())
+
+
+@pytest.mark.parametrize(("text", "size"), [("0", 0), ("7", 7), ("1K", 1024), ("2m", 2 << 20), ("3G", 3 << 30)])
+def test_sizes(text, size):
+    assert size_of(text) == size
