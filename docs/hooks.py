@@ -7,7 +7,7 @@ from squeeze.commands.reference import OPERATIONS, operation_table, options_tabl
 from squeeze.recipes.options import Common, Recovering
 
 _WIDE = ("benchmarks.md", "reference/command-line.md", "reference/options.md")  # they take the left column too
-_UNSET = "<td><code>Sentinel.UNSET</code></td>"  # what mkdocs-click writes where there is no default
+_UNSET = re.compile(r"<td>(?:<code>(?:Sentinel\.UNSET|False)</code>|``)</td>")  # mkdocs-click, without a default
 _OPTIONS = re.compile(r"^<!-- options: (\w+) -->$", re.MULTILINE)
 
 
@@ -18,7 +18,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    return html.replace(_UNSET, "<td></td>")
+    return _UNSET.sub("<td></td>", html)
 
 
 def _options(name: str) -> str:
