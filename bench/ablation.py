@@ -95,7 +95,7 @@ def sizes(
     model: lanes.LanguageModel, data: bytes, preset: TokenPreset, threads: int, only: str = ""
 ) -> Iterator[tuple[str, int]]:
     """(what is left out, coded bytes); first with nothing left out. `only`: those whose name contains it."""
-    predictions, kept = lanes._predictions, []
+    predictions, kept = lanes.predictions, []
 
     def keep(*arguments: object) -> Iterator[tuple[int, object]]:
         for item in predictions(*arguments):  # type: ignore[arg-type]

@@ -111,7 +111,7 @@ def speed(options: argparse.Namespace, data: bytes) -> list[dict]:
 
     def decoding(count: int) -> Callable[[], int]:
         part = data[: options.decoded // (16 if count == 1 else 1)]
-        preset = levels.token_preset(8, len(part), model.context, count, None)
+        preset = levels.LEVELS[8].text.preset(len(part), model.context, count, None)
         coded = lanes.encode(part, model, preset, threads)
         assert coded
         layout, payload = coded
@@ -123,7 +123,9 @@ def speed(options: argparse.Namespace, data: bytes) -> list[dict]:
 
         return run
 
-    runs[f"encode -8, {len(data):,} bytes"] = encoding(levels.token_preset(8, len(data), model.context, None, None))
+    runs[f"encode -8, {len(data):,} bytes"] = encoding(
+        levels.LEVELS[8].text.preset(len(data), model.context, None, None)
+    )
     for count in DECODED_LANES:
         runs[f"decode, {count} lane{'s' * (count > 1)}"] = decoding(count)
     runs[next(reversed(runs))]()  # what is compiled on first use
@@ -148,7 +150,7 @@ def size(options: argparse.Namespace, data: bytes) -> list[dict]:
     torch.set_num_threads(options.threads)
     found = models.find(options.model)
     model = found.network
-    preset = levels.token_preset(9, len(data), model.context, 1, options.window)
+    preset = levels.LEVELS[9].text.preset(len(data), model.context, 1, options.window)
     title(options, f"Bits per byte of {len(data):,} bytes, one lane, a window of {preset.window} tokens")
     entries = model.encode(data)
     fed = lanes._ids(model, np.concatenate([[-1], entries[:-1]]))
@@ -163,9 +165,9 @@ def size(options: argparse.Namespace, data: bytes) -> list[dict]:
         logarithms = reference.forward(part).numpy()
         integers, floats = integers + bytes_alone, floats + bytes_alone
         for rows in np.split(tokens, range(32, tokens.size, 32)):
-            counts, leaf = session.count(rows, unbiased), coded[rows]
+            cdf, leaf = session.cdf(rows, unbiased), coded[rows]
             row = np.arange(rows.size)
-            share = (counts[row, leaf + 1] - counts[row, leaf]) / counts[:, -1]
+            share = (cdf[row, leaf + 1] - cdf[row, leaf]) / cdf[:, -1]
             integers -= float(np.log2(share).sum())
             floats -= float(logarithms[rows, leaf].astype(np.float64).sum()) / math.log(2)
     team.close()
@@ -194,7 +196,7 @@ def ablation(options: argparse.Namespace, data: bytes) -> None:
     from ablation import sizes
 
     model = models.find(options.model).network
-    preset = levels.token_preset(9, len(data), model.context, 1, options.window)
+    preset = levels.LEVELS[9].text.preset(len(data), model.context, 1, options.window)
     title(options, f"Coded bytes of {len(data):,} bytes, one lane, with a part of the mixing left out")
     whole = None
     for name, coded in sizes(model, data, preset, options.threads, options.only):

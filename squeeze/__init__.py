@@ -7,12 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from squeeze.codecs.stream.compressor import compress, compress_stream, decompress, decompress_stream
-    from squeeze.codecs.stream.prior import Prior
+    from squeeze.codecs.stream.compressor import compress, compress_stream
+    from squeeze.codecs.stream.decompressor import decompress, decompress_stream
+    from squeeze.codecs.stream.dictionary import Dictionary, Prior
     from squeeze.codecs.stream.reader import open
     from squeeze.codecs.stream.training import train
     from squeeze.errors import (
         DamagedError,
+        DictionaryError,
         FormatError,
         LevelError,
         ModelError,
@@ -39,9 +41,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "compress": "squeeze.codecs.stream.compressor",
-    "decompress": "squeeze.codecs.stream.compressor",
+    "decompress": "squeeze.codecs.stream.decompressor",
     "compress_stream": "squeeze.codecs.stream.compressor",
-    "decompress_stream": "squeeze.codecs.stream.compressor",
+    "decompress_stream": "squeeze.codecs.stream.decompressor",
     "open": "squeeze.codecs.stream.reader",
     "load": "squeeze.packing.load",
     "pack": "squeeze.packing.pack",
@@ -61,8 +63,10 @@ _HOMES = {
     "LevelError": "squeeze.errors",
     "ModelError": "squeeze.errors",
     "PolicyError": "squeeze.errors",
+    "DictionaryError": "squeeze.errors",
     "PriorError": "squeeze.errors",
-    "Prior": "squeeze.codecs.stream.prior",
+    "Dictionary": "squeeze.codecs.stream.dictionary",
+    "Prior": "squeeze.codecs.stream.dictionary",
     "train": "squeeze.codecs.stream.training",
     "QuantizedKVCache": "squeeze.kv",
     "VerifyError": "squeeze.errors",
@@ -73,6 +77,8 @@ __all__ = [
     "GPTQ",
     "RTN",
     "DamagedError",
+    "Dictionary",
+    "DictionaryError",
     "FormatError",
     "LevelError",
     "ModelError",
