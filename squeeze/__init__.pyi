@@ -1,11 +1,13 @@
 from squeeze.codecs.stream.compressor import compress as compress
 from squeeze.codecs.stream.compressor import compress_stream as compress_stream
-from squeeze.codecs.stream.compressor import decompress as decompress
-from squeeze.codecs.stream.compressor import decompress_stream as decompress_stream
-from squeeze.codecs.stream.prior import Prior as Prior
+from squeeze.codecs.stream.decompressor import decompress as decompress
+from squeeze.codecs.stream.decompressor import decompress_stream as decompress_stream
+from squeeze.codecs.stream.dictionary import Dictionary as Dictionary
+from squeeze.codecs.stream.dictionary import Prior as Prior
 from squeeze.codecs.stream.reader import open as open
 from squeeze.codecs.stream.training import train as train
 from squeeze.errors import DamagedError as DamagedError
+from squeeze.errors import DictionaryError as DictionaryError
 from squeeze.errors import FormatError as FormatError
 from squeeze.errors import LevelError as LevelError
 from squeeze.errors import ModelError as ModelError

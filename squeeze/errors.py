@@ -33,8 +33,11 @@ class ModelError(SqueezeError):
     """A language model is missing, is not the one that the file needs, or is of a kind that squeeze cannot run."""
 
 
-class PriorError(SqueezeError):
-    """A prior is missing, damaged, or not the one that the file needs, or it cannot be made of what was given."""
+class DictionaryError(SqueezeError):
+    """A dictionary is missing, damaged, or not the one that the file needs, or it cannot be made of what was given."""
+
+
+PriorError = DictionaryError  # the older name
 
 
 class QualityError(SqueezeError):

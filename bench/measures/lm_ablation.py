@@ -19,10 +19,11 @@ from bench.shared.texts import read
 from squeeze.codecs import presets
 from squeeze.codecs.bitmodels import contexts
 from squeeze.codecs.stream import levels
-from squeeze.codecs.tokenwise import bias, lanes
+from squeeze.codecs.tokenwise import bias, lanes, prefill
 from squeeze.codecs.tokenwise import model as tokenwise
 from squeeze.codecs.tokenwise.presets import CONTEXTS, TokenPreset
 from squeeze.lm import models
+from squeeze.lm.language_model import LanguageModel
 from squeeze.numerics import jit
 
 _ALL_SETS = "for k in range(x.rows.size):\n"
@@ -48,7 +49,7 @@ _GROUPS = {
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     data = read(options.file, "alice29.txt", options.measured)
     model = models.find(options.model).network
-    preset = levels.token_preset(9, len(data), model.context, 1, options.window)
+    preset = levels.LEVELS[9].text.preset(len(data), model.context, 1, options.window)
     whole = None
     for name, coded in sizes(model, data, preset, options.threads, options.only):
         whole = whole or coded
@@ -110,10 +111,10 @@ def _edited(edits: list[tuple[str, str, int]], folder: Path, number: int) -> Mod
 
 
 def sizes(
-    model: lanes.LanguageModel, data: bytes, preset: TokenPreset, threads: int, only: str = ""
+    model: LanguageModel, data: bytes, preset: TokenPreset, threads: int, only: str = ""
 ) -> Iterator[tuple[str, int]]:
     """(what is left out, coded bytes); first with nothing left out. `only`: those whose name contains it."""
-    predictions, kept = lanes._predictions, []
+    predictions, kept = prefill.predictions, []
 
     def keep(*arguments: object) -> Iterator[tuple[int, object]]:
         for item in predictions(*arguments):  # type: ignore[arg-type]
@@ -127,16 +128,16 @@ def sizes(
             coded = lanes.encode(data, model, preset, threads)
         return len(coded[1]) if coded else len(data)
 
-    yield "nothing", size(_predictions=keep)
+    yield "nothing", size(predictions=keep)
     if only in "learned output bias":
         with patch.object(bias, "_descend", lambda values, gradient, squares, following: following.fill(0)):
             yield "learned output bias", size()
     again = lambda *_: iter(kept)  # noqa: E731
     for name, bytewise in _bytewise(preset.bytewise):
         if only in name:
-            yield name, size(_predictions=again, preset=replace(preset, bytewise=bytewise))
+            yield name, size(predictions=again, preset=replace(preset, bytewise=bytewise))
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, edits) in enumerate(_edits()):
             if only in name:
                 module = _edited(edits, Path(folder), number)
-                yield name, size(_predictions=again, tokenwise=module)
+                yield name, size(predictions=again, tokenwise=module)

@@ -12,9 +12,10 @@ from bench.entry import Row
 from bench.shared.reference import CHUNK, Reference
 from bench.shared.texts import read
 from squeeze.codecs.stream import levels
-from squeeze.codecs.tokenwise import lanes
+from squeeze.codecs.tokenwise import lanes, prefill
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.lm import models
+from squeeze.lm.language_model import LanguageModel
 from squeeze.numerics.team import Team
 
 
@@ -22,7 +23,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     torch.set_num_threads(options.threads)
     data = read(options.file, "alice29.txt", options.measured)
     found = models.find(options.model)
-    preset = levels.token_preset(9, len(data), found.network.context, 1, options.window)
+    preset = levels.LEVELS[9].text.preset(len(data), found.network.context, 1, options.window)
     floats, integers = alone(found, data, preset, options.threads)
     bits = {"language model, float32 torch": floats, "language model, exact integers": integers}
     bits["mixed, as coded"] = 8.0 * mixed(found.network, data, preset, options.threads)
@@ -32,11 +33,11 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         yield {**about, "window": preset.window, "what": name, **sizes}
 
 
-def alone(found: models.Model, data: bytes, preset: TokenPreset, threads: int) -> tuple[float, float]:
+def alone(found: models.LoadedModel, data: bytes, preset: TokenPreset, threads: int) -> tuple[float, float]:
     """Bits by the model in float32 and in integers, on one lane."""
     model = found.network
     entries = model.encode(data)
-    fed = lanes._ids(model, np.concatenate([[-1], entries[:-1]]))
+    fed = prefill.token_ids(model, np.concatenate([[-1], entries[:-1]]))
     team, reference = Team(threads), Reference(found.weights, preset.window)
     session = model.session(1, preset.window, CHUNK, team)
     integers, floats, unbiased = 0.0, 0.0, np.zeros(model.leaves.size, np.float32)
@@ -48,16 +49,16 @@ def alone(found: models.Model, data: bytes, preset: TokenPreset, threads: int) -
         logarithms = reference.forward(part).numpy()
         integers, floats = integers + bytes_alone, floats + bytes_alone
         for rows in np.split(tokens, range(32, tokens.size, 32)):
-            counts, leaf = session.count(rows, unbiased), coded[rows]
+            cdf, leaf = session.cdf(rows, unbiased), coded[rows]
             row = np.arange(rows.size)
-            share = (counts[row, leaf + 1] - counts[row, leaf]) / counts[:, -1]
+            share = (cdf[row, leaf + 1] - cdf[row, leaf]) / cdf[:, -1]
             integers -= float(np.log2(share).sum())
             floats -= float(logarithms[rows, leaf].astype(np.float64).sum()) / math.log(2)
     team.close()
     return floats, integers
 
 
-def mixed(model: lanes.LanguageModel, data: bytes, preset: TokenPreset, threads: int) -> int:
+def mixed(model: LanguageModel, data: bytes, preset: TokenPreset, threads: int) -> int:
     """Bytes of the block as level 9 codes it, once it has been decoded."""
     packed = lanes.encode(data, model, preset, threads)
     assert packed

@@ -57,7 +57,7 @@ def runs(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
     data = read(options.file, "enwik8.1m", options.bytes)
     entries = model.encode(data)
     found = llama_cpp_runs(options, model.leaves[np.maximum(entries, 0)].tolist())
-    preset = levels.token_preset(8, len(data), model.context, None, None)
+    preset = levels.LEVELS[8].text.preset(len(data), model.context, None, None)
 
     def encode() -> int:
         assert lanes.encode(data, model, preset, threads)
@@ -65,7 +65,7 @@ def runs(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
 
     def decoding(count: int) -> Callable[[], int]:
         part = data[: options.decoded // (16 if count == 1 else 1)]
-        preset = levels.token_preset(8, len(part), model.context, count, None)
+        preset = levels.LEVELS[8].text.preset(len(part), model.context, count, None)
         coded = lanes.encode(part, model, preset, threads)
         assert coded
         layout, payload = coded

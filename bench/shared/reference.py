@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from squeeze.lm.llama import BLOCK
+from squeeze.lm.arrays import BLOCK
 from squeeze.lm.weights import Matrix, Weights
 from squeeze.numerics.exact import unpack
 

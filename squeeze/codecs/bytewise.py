@@ -281,7 +281,7 @@ def encode(
 ) -> bytes | None:
     """The coded form of uint8 `data`, or None where it would not be shorter.
 
-    What the presets of levels 4 to 6 alone use: `threads`, which change no byte, and `start`, what a prior knows.
+    What the presets of levels 4 to 6 alone use: `threads`, which change no byte, and `start`, what a dictionary knows.
     """
     if isinstance(preset, DeepPreset):
         from squeeze.codecs.deep import coder as deep

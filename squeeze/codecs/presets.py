@@ -6,6 +6,8 @@ bytes, so it needs a new numerics version.
 
 from dataclasses import dataclass
 
+Contexts = tuple[tuple[int, int, int], ...]
+
 # A context: a register (see bitmodels/contexts.py), the mask on it, and the mask on the last eight bytes.
 ALL = (1 << 64) - 1
 _NONE, _OLDER, _WORD, _WORD_PAIR, _WORD_SKIP, _FOLLOWED, _RECORD, _POSITION, _CLASSES, LINE = range(10)
@@ -31,46 +33,54 @@ _SPARSE = ((_NONE, 0, 0xFFFF00), (_NONE, 0, 0xFF00FF), (_NONE, 0, 0xF0F0FF))
 class Preset:
     """The parameters of the bytewise models."""
 
-    contexts: tuple[tuple[int, int, int], ...]
+    contexts: Contexts
     matches: tuple[int, ...]  # least match lengths
     selectors: int  # of mixer weight sets
     slot_bits: int  # the most cache lines of context slots, as a power of two
 
 
-_TEXT = {
-    1: (*ORDERS_1_TO_4, order(6), WORDS),
-    2: (order(0), *ORDERS_1_TO_4, order(6), WORDS, _FOLLOWED_1, SHAPES),
-    3: (
-        *(order(0), *ORDERS_1_TO_4, order(6), WORDS, PAIRS, GAPS),
-        *(_FOLLOWED_1, _FOLLOWED_2, SHAPES, LINES),
-    ),
-}
-_OTHER = {
-    1: (order(1), order(2), order(3), order(5), *_SKIPS[:2]),
-    2: (order(0), *ORDERS_1_TO_4, order(6), *_SKIPS[:2], _SPARSE[1]),
-    3: (
-        *(order(0), *ORDERS_1_TO_4, order(6), WORDS, _FOLLOWED_1, _FOLLOWED_2),
-        *(*_SPARSE, *_SKIPS[1:]),
-    ),
-}
-_TABLE = {
-    1: (order(1), order(2), order(3), (_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFF, 0xFF)),
-    2: (
+def _of_kinds(
+    text: Contexts, other: Contexts, table: Contexts, matches: tuple[int, ...], selectors: int, slot_bits: int
+) -> dict[str, Preset]:
+    contexts = {"text": text, "executable": other, "table": table, "other": other}
+    return {kind: Preset(specs, matches, selectors, slot_bits) for kind, specs in contexts.items()}
+
+
+# The models for each kind of content, at three prices.
+SMALL = _of_kinds(
+    text=(*ORDERS_1_TO_4, order(6), WORDS),
+    other=(order(1), order(2), order(3), order(5), *_SKIPS[:2]),
+    table=(order(1), order(2), order(3), (_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFF, 0xFF)),
+    matches=(6,),
+    selectors=2,
+    slot_bits=19,
+)
+MEDIUM = _of_kinds(
+    text=(order(0), *ORDERS_1_TO_4, order(6), WORDS, _FOLLOWED_1, SHAPES),
+    other=(order(0), *ORDERS_1_TO_4, order(6), *_SKIPS[:2], _SPARSE[1]),
+    table=(
         *(order(0), order(1), order(2), order(3), order(4)),
         *((_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFF, 0xFF)),
     ),
-    3: (
+    matches=(6,),
+    selectors=3,
+    slot_bits=22,
+)
+LARGE = _of_kinds(
+    text=(
+        *(order(0), *ORDERS_1_TO_4, order(6), WORDS, PAIRS, GAPS),
+        *(_FOLLOWED_1, _FOLLOWED_2, SHAPES, LINES),
+    ),
+    other=(
+        *(order(0), *ORDERS_1_TO_4, order(6), WORDS, _FOLLOWED_1, _FOLLOWED_2),
+        *(*_SPARSE, *_SKIPS[1:]),
+    ),
+    table=(
         *(order(0), *ORDERS_1_TO_4, order(6), _FOLLOWED_1, *_SPARSE),
         *((_RECORD, 0xFFFF0000, 0), (_RECORD, 0xFFFF00FF, 0), (_RECORD, 0xFFFF, 0), (_RECORD, 0xFF, 0xFF)),
         (_RECORD, 0xFF, 0xFFFF),
     ),
-}
-_CONTEXTS = {"text": _TEXT, "executable": _OTHER, "table": _TABLE, "other": _OTHER}
-_MATCHES = {1: (6,), 2: (6,), 3: (6, 16)}
-_SELECTORS = {1: 2, 2: 3, 3: 3}
-_SLOT_BITS = {1: 19, 2: 22, 3: 23}
-
-
-def preset(level: int, kind: str) -> Preset:
-    """The models of a level from 1 to 3 for a kind of content ("text", "executable", "table" or "other")."""
-    return Preset(_CONTEXTS[kind][level], _MATCHES[level], _SELECTORS[level], _SLOT_BITS[level])
+    matches=(6, 16),
+    selectors=3,
+    slot_bits=23,
+)

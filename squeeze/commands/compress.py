@@ -48,28 +48,28 @@ def compress(
     Example: squeeze compress -8 report.txt
     """
     from squeeze.codecs.stream import levels as known
-    from squeeze.codecs.stream.coding import Coding, as_prior
     from squeeze.codecs.stream.compressor import compress_stream
+    from squeeze.codecs.stream.resources import LanguageOptions, as_dictionary
+    from squeeze.codecs.stream.settings import choose
     from squeeze.numerics.jit import is_compiled
 
     job = Job(**common)
     verify = not no_verify or backend == "llamacpp"
-    begun = as_prior(prior)
-    default = (begun.level, None) if begun else known.default()
-    level, note = (levels[-1], None) if levels else default
-    known.check(level)
-    if note:
-        job.say(note)
+    begun = as_dictionary(prior)
+    default = begun.level if begun else known.DEFAULT
+    row = known.level(levels[-1] if levels else default)
+    level = row.number
     if job.stdout and sys.stdout.isatty():
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
     sources = job.sources(lambda path: True)
     _warn_if_slow(job, level, [path for path in sources if path], verify)
-    if level in known.TOKENWISE and sys.stderr.isatty() and not is_compiled("code_steps"):
+    if row.needs_language_model and sys.stderr.isatty() and not is_compiled("code_steps"):
         job.say("The first run at this level compiles it for this processor, which takes about a minute.")
-    if job.verbose and level in known.TOKENWISE:
+    if job.verbose and row.needs_language_model:
         size = max((path.stat().st_size for path in sources if path and path.exists()), default=known.DEFAULT_BLOCK)
-        memory = Coding.chosen(level, job.threads, model, lanes, window, backend).memory(size)
-        job.say(f"Level {level} will take about {memory >> 20} MiB of memory.")
+        language = choose(row, job.threads, None, LanguageOptions(model, lanes, window, backend)).language
+        if language:
+            job.say(f"Level {level} will take about {language.memory(size) >> 20} MiB of memory.")
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
         return compress_stream(
@@ -82,7 +82,7 @@ def compress(
             lanes=lanes,
             window=window,
             backend=backend,
-            prior=begun,
+            dictionary=begun,
             progress=tick,
         )
 
@@ -97,11 +97,12 @@ def compress(
 
 
 def _warn_if_slow(job: Job, level: int, paths: list[Path], verify: bool) -> None:
-    from squeeze.codecs.stream.levels import AVAILABLE, estimate_seconds
+    from squeeze.codecs.stream.levels import LEVELS, estimate_seconds
 
     size = sum(path.stat().st_size for path in paths if path.exists())
     seconds = estimate_seconds(level, size, job.threads, verify)
     if seconds > _SLOW:
-        fastest = estimate_seconds(AVAILABLE[0], size, job.threads, verify)
-        other = f"; -{AVAILABLE[0]} would take about {fastest:.0f} s" if level != AVAILABLE[0] else ""
+        first = min(LEVELS)
+        fastest = estimate_seconds(first, size, job.threads, verify)
+        other = f"; -{first} would take about {fastest:.0f} s" if level != first else ""
         job.say(f"Level {level} will take about {seconds:.0f} s{other}.")

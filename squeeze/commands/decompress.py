@@ -29,7 +29,7 @@ def decompress(
 
     Example: squeeze decompress --range 0:100 report.txt.sqz
     """
-    from squeeze.codecs.stream.compressor import decompress_stream
+    from squeeze.codecs.stream.decompressor import decompress_stream
 
     if span:
         common["stdout"] = common["stdout"] or common["output"] is None
@@ -40,9 +40,9 @@ def decompress(
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
         if span:
-            return _copy_range(source, sink, *span, threads=job.threads, model=model, prior=prior)
+            return _copy_range(source, sink, *span, threads=job.threads, model=model, dictionary=prior)
         return decompress_stream(
-            source, sink, threads=job.threads, model=model, prior=prior, progress=tick, salvage=salvage
+            source, sink, threads=job.threads, model=model, dictionary=prior, progress=tick, salvage=salvage
         )
 
     for path in job.sources(is_compressed):

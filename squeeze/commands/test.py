@@ -22,13 +22,13 @@ def test(model: Path | None, prior: Path | None, **common: Any) -> None:
 
     Example: squeeze test *.sqz
     """
-    from squeeze.codecs.stream.compressor import decompress_stream
+    from squeeze.codecs.stream.decompressor import decompress_stream
 
     job = Job(**common, reads_only=True)
     refuse_terminal(job)
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
-        return decompress_stream(source, None, threads=job.threads, model=model, prior=prior, progress=tick)
+        return decompress_stream(source, None, threads=job.threads, model=model, dictionary=prior, progress=tick)
 
     for path in job.sources(is_compressed):
         with job.attempt(str(path or "-")):

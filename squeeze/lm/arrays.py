@@ -8,13 +8,13 @@ BLOCK = 16  # positions; the first block of a lane is always seen
 DOUBLINGS = 24  # positions below 2^24
 
 
-class Network(NamedTuple):
+class LlamaArrays(NamedTuple):
     """Weights as the kernels read them; the first axis is the layer. Absent biases and norms have no rows."""
 
     sizes: np.ndarray  # int64: see the constants below
     epsilon: np.ndarray  # float32 [1]
     factor: np.ndarray  # float64 [1]: multiplies cosines and sines
-    turns: np.ndarray  # float64 [2, DOUBLINGS, head_size / 2]: cosine and sine of 2^i times each frequency
+    cos_sin: np.ndarray  # float64 [2, DOUBLINGS, head_size / 2]: cosine and sine of 2^i times each frequency
     embedding: np.ndarray
     embedding_scales: np.ndarray
     attention_norm: np.ndarray

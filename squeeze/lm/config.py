@@ -10,7 +10,6 @@ import numpy as np
 from squeeze.errors import ModelError
 from squeeze.lm import rotary
 
-SINK = 16  # positions of a lane that are always seen, besides the window
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 
 

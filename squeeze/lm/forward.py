@@ -20,13 +20,13 @@ def _share(count, rank, size):
 
 
 @inline
-def _turn(turns, factor, position, cosine, sine):
+def _rotary_angles(table, factor, position, cosine, sine):
     """Cosine and sine of `position` times each frequency, from those of the powers of two in it."""
     for i in range(cosine.size):
         c, s = factor, np.float64(0.0)
-        for bit in range(turns.shape[1]):
+        for bit in range(table.shape[1]):
             if (position >> bit) & 1:
-                tc, ts = turns[0, bit, i], turns[1, bit, i]
+                tc, ts = table[0, bit, i], table[1, bit, i]
                 c, s = c * tc - s * ts, c * ts + s * tc
         cosine[i], sine[i] = np.float32(c), np.float32(s)
 
@@ -47,8 +47,8 @@ def forward(net, cache, work, tokens, lanes, positions, tasks, barrier, rank, te
     x, qkv, gate_up = work.x[:rows], work.qkv[:rows], work.gate_up[:rows]
     width, ff = x.shape[1], net.sizes[FEED_FORWARD]
     for r in range(begin, end):
-        _turn(net.turns, net.factor[0], positions[r], work.cosine[r, 0], work.sine[r, 0])
-        _turn(net.turns, net.factor[0], min(positions[r], far), work.cosine[r, 1], work.sine[r, 1])
+        _rotary_angles(net.cos_sin, net.factor[0], positions[r], work.cosine[r, 0], work.sine[r, 0])
+        _rotary_angles(net.cos_sin, net.factor[0], min(positions[r], far), work.cosine[r, 1], work.sine[r, 1])
         scale, embedding, row = net.embedding_scales[tokens[r]], net.embedding[tokens[r]], x[r]
         for i in range(width):
             row[i] = np.float32(embedding[i]) * scale
@@ -129,8 +129,8 @@ def _gate(gate, up):
 
 
 @kernel
-def count(net, states, scales, bias, logits, counts, thread_widened, thread_sums, thread_totals, barrier, rank, team):
-    """Cumulative integer frequencies of all leaves for every row: counts uint64 [R, leaves + 1].
+def cumulate(net, states, scales, bias, logits, cdf, thread_widened, thread_sums, thread_totals, barrier, rank, team):
+    """Cumulative integer frequencies of all leaves for every row: cdf uint64 [R, leaves + 1].
 
     states int16 [R, width] and scales float32 [R] are those that `forward` left; bias float32 [leaves] is added to
     logits float32 [R, leaves].
@@ -145,5 +145,5 @@ def count(net, states, scales, bias, logits, counts, thread_widened, thread_sums
         return False
     begin, end = _share(rows, rank, team)
     for r in range(begin, end):
-        exact.cumulate(logits[r], bias, counts[r])
+        exact.cumulate(logits[r], bias, cdf[r])
     return wait(barrier, team)

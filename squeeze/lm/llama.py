@@ -10,11 +10,13 @@ the window, queries meet the first 16 keys at a fixed distance, so a lane may be
 """
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from squeeze.lm.arrays import BLOCK, DOUBLINGS, Cache, Network, Work
-from squeeze.lm.forward import count, forward
+from squeeze.lm.arrays import BLOCK, DOUBLINGS, Cache, LlamaArrays, Work
+from squeeze.lm.config import Config
+from squeeze.lm.forward import cumulate, forward
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
 from squeeze.numerics.exact import CHUNK, PANEL
@@ -37,7 +39,7 @@ def _cosine_and_sine(angle: float) -> tuple[float, float]:
     return sums[0] / one, sums[1] / one
 
 
-def _turns(frequencies: tuple[float, ...]) -> np.ndarray:
+def _cos_sin_table(frequencies: tuple[float, ...]) -> np.ndarray:
     """float64 [2, DOUBLINGS, n]: cosine and sine of 2^i times each angle, each from the one before."""
     table = np.empty((2, DOUBLINGS, len(frequencies)))
     table[:, 0] = np.array([_cosine_and_sine(angle) for angle in frequencies]).T
@@ -48,19 +50,19 @@ def _turns(frequencies: tuple[float, ...]) -> np.ndarray:
     return table
 
 
-def _network(weights: Weights) -> Network:
+def _arrays(weights: Weights) -> LlamaArrays:
     c, layers = weights.config, weights.layers
 
-    def stacked(values: list) -> np.ndarray:
+    def stacked(values: list[Any]) -> np.ndarray:
         if values[0] is None:
             return np.zeros((0, 0), np.float32)
         return np.stack(values)
 
-    return Network(
+    return LlamaArrays(
         sizes=np.array([c.layers, c.width, c.heads, c.kv_heads, c.head_size, c.feed_forward], np.int64),
         epsilon=np.array([c.epsilon], np.float32),
         factor=np.array([c.attention_factor]),
-        turns=_turns(c.frequencies),
+        cos_sin=_cos_sin_table(c.frequencies),
         embedding=np.array(weights.embedding),
         embedding_scales=np.array(weights.embedding_scales),
         attention_norm=stacked([layer.attention_norm for layer in layers]),
@@ -84,7 +86,7 @@ def _network(weights: Weights) -> Network:
 
 
 class Llama:
-    """A network ready to run, with its vocabulary as a trie: a `LanguageModel` of codecs/tokenwise/lanes.py."""
+    """A network ready to run, with its vocabulary as a trie: a `LanguageModel` of language_model.py."""
 
     longest_prefill = 1 << 16
     lockstep = 0
@@ -94,7 +96,7 @@ class Llama:
         self.name, self.identity = weights.name, weights.identity
         self.start_token, self.context = weights.config.start_token, weights.config.context
         self.leaves = weights.leaves
-        self.network = _network(weights)
+        self.network = _arrays(weights)
 
     @cached_property
     def trie(self) -> Trie:
@@ -112,15 +114,58 @@ class Llama:
     def encode(self, data: bytes) -> np.ndarray:
         return self._tokenizer.encode(data)
 
-    def session(self, lanes: int, window: int, rows: int, team: Team) -> "Session":
-        return Session(self, lanes, window, rows, team)
+    def session(self, lanes: int, window: int, rows: int, team: Team) -> "LlamaLanes":
+        return LlamaLanes(self, lanes, window, rows, team)
 
 
-class Session:
+def _new_cache(c: Config, lanes: int, window: int, ring: int) -> Cache:
+    """For lanes with so many blocks in their windows, and `ring` blocks beside the first that is kept."""
+    blocks = 1 + ring
+    slots, dims = BLOCK * blocks, -(-c.head_size // PANEL)
+    return Cache(
+        window=np.array([window, ring], np.int64),
+        keys=np.zeros((c.layers, lanes, c.kv_heads, blocks, c.head_size // 2, PANEL, 2), np.int8),
+        key_scales=np.zeros((c.layers, lanes, c.kv_heads, slots), np.float32),
+        values=np.zeros((c.layers, lanes, c.kv_heads, dims, slots // 2, PANEL, 2), np.int8),
+        value_scales=np.zeros((c.layers, lanes, c.kv_heads, slots), np.float32),
+    )
+
+
+def _new_work(c: Config, rows: int, slots: int, threads: int, products: int) -> Work:
+    """Scratch for `rows` tokens, and for each thread's products of `products` queries with `slots` keys."""
+    heads, dims = c.heads * c.head_size, -(-c.head_size // PANEL)
+    return Work(
+        x=np.zeros((rows, c.width), np.float32),
+        normed=np.zeros((rows, max(c.width, 2 * c.head_size)), np.float32),
+        cosine=np.zeros((rows, 2, c.head_size // 2), np.float32),
+        sine=np.zeros((rows, 2, c.head_size // 2), np.float32),
+        narrow=np.zeros((rows, c.width + c.width % 2), np.int16),
+        attended=np.zeros((rows, heads), np.float32),
+        attended_quantised=np.zeros((rows, heads), np.int16),
+        wide=np.zeros((rows, c.feed_forward + c.feed_forward % 2), np.int16),
+        scales=np.zeros(rows, np.float32),
+        qkv=np.zeros((rows, heads + 2 * c.kv_heads * c.head_size), np.float32),
+        gate_up=np.zeros((rows, 2 * c.feed_forward), np.float32),
+        queries=np.zeros((rows, 2, c.heads, c.head_size), np.int16),
+        query_scales=np.zeros((rows, 2, c.heads), np.float32),
+        thread_widened=np.zeros((threads, max(CHUNK * PANEL, c.head_size)), np.int16),
+        thread_sums=np.zeros((threads, max(rows, 4) * 4 * PANEL), np.int32),
+        thread_totals=np.zeros((threads, max(rows, 4) * 4 * PANEL), np.float32),
+        thread_queries=np.zeros((threads, 2, products * c.head_size), np.int16),
+        thread_scores=np.zeros((threads, products * slots), np.int32),
+        thread_weights=np.zeros((threads, products * slots), np.int16),
+        thread_column=np.zeros((threads, 3, slots), np.float32),
+        thread_products=np.zeros((threads, products * dims * PANEL), np.int32),
+        thread_exact=np.zeros((threads, products * dims * PANEL), np.int64),
+        thread_factors=np.zeros((threads, products), np.float32),
+    )
+
+
+class LlamaLanes:
     """The state of some lanes, each at a position of its own; at most `rows` tokens go through at once.
 
-    `window` is in positions, a multiple of 16. After `forward` the states of its rows stand ready, and `count`
-    turns some of them into `counts`, uint64 [R, leaves + 1], cumulative frequencies of the leaves.
+    `window` is in positions, a multiple of 16. After `forward` the states of its rows stand ready, and `cdf`
+    makes of some of them cumulative frequencies of the leaves, uint64 [R, leaves + 1].
     """
 
     def __init__(self, llama: Llama, lanes: int, window: int, rows: int, team: Team):
@@ -130,44 +175,11 @@ class Session:
         group = c.heads // c.kv_heads
         self._queries = max(1, _QUERIES // group)
         ring = window // BLOCK + (-(-rows // lanes) + BLOCK - 2) // BLOCK
-        blocks = 1 + ring
-        slots, dims = BLOCK * blocks, -(-c.head_size // PANEL)
-        self._cache = Cache(
-            window=np.array([window // BLOCK, ring], np.int64),
-            keys=np.zeros((c.layers, lanes, c.kv_heads, blocks, c.head_size // 2, PANEL, 2), np.int8),
-            key_scales=np.zeros((c.layers, lanes, c.kv_heads, slots), np.float32),
-            values=np.zeros((c.layers, lanes, c.kv_heads, dims, slots // 2, PANEL, 2), np.int8),
-            value_scales=np.zeros((c.layers, lanes, c.kv_heads, slots), np.float32),
-        )
-        heads, threads = c.heads * c.head_size, team.size
-        products = max(group, _QUERIES)
-        self._work = Work(
-            x=np.zeros((rows, c.width), np.float32),
-            normed=np.zeros((rows, max(c.width, 2 * c.head_size)), np.float32),
-            cosine=np.zeros((rows, 2, c.head_size // 2), np.float32),
-            sine=np.zeros((rows, 2, c.head_size // 2), np.float32),
-            narrow=np.zeros((rows, c.width + c.width % 2), np.int16),
-            attended=np.zeros((rows, heads), np.float32),
-            attended_quantised=np.zeros((rows, heads), np.int16),
-            wide=np.zeros((rows, c.feed_forward + c.feed_forward % 2), np.int16),
-            scales=np.zeros(rows, np.float32),
-            qkv=np.zeros((rows, heads + 2 * c.kv_heads * c.head_size), np.float32),
-            gate_up=np.zeros((rows, 2 * c.feed_forward), np.float32),
-            queries=np.zeros((rows, 2, c.heads, c.head_size), np.int16),
-            query_scales=np.zeros((rows, 2, c.heads), np.float32),
-            thread_widened=np.zeros((threads, max(CHUNK * PANEL, c.head_size)), np.int16),
-            thread_sums=np.zeros((threads, max(rows, 4) * 4 * PANEL), np.int32),
-            thread_totals=np.zeros((threads, max(rows, 4) * 4 * PANEL), np.float32),
-            thread_queries=np.zeros((threads, 2, products * c.head_size), np.int16),
-            thread_scores=np.zeros((threads, products * slots), np.int32),
-            thread_weights=np.zeros((threads, products * slots), np.int16),
-            thread_column=np.zeros((threads, 3, slots), np.float32),
-            thread_products=np.zeros((threads, products * dims * PANEL), np.int32),
-            thread_exact=np.zeros((threads, products * dims * PANEL), np.int64),
-            thread_factors=np.zeros((threads, products), np.float32),
-        )
-        leaves = llama.weights.leaves.size
-        self.counts = np.zeros((0, leaves + 1), np.uint64)
+        slots = BLOCK * (1 + ring)
+        self._cache = _new_cache(c, lanes, window // BLOCK, ring)
+        self._work = _new_work(c, rows, slots, team.size, max(group, _QUERIES))
+        self.leaves = leaves = llama.weights.leaves.size
+        self._cdf = np.zeros((0, leaves + 1), np.uint64)
         self._logits = np.zeros((0, leaves), np.float32)
 
     def forward(self, tokens: np.ndarray) -> None:
@@ -187,22 +199,22 @@ class Session:
         team.run(part)
         self.positions[:lanes] += n
 
-    def count(self, rows: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    def cdf(self, rows: np.ndarray, bias: np.ndarray) -> np.ndarray:
         """Cumulative frequencies uint64 [R, leaves + 1] of the given rows of the last `forward`.
 
         bias: float32 [leaves], added to the logits.
         """
-        if self.counts.shape[0] < rows.size:
-            self.counts = np.zeros((rows.size, self.counts.shape[1]), np.uint64)
+        if self._cdf.shape[0] < rows.size:
+            self._cdf = np.zeros((rows.size, self._cdf.shape[1]), np.uint64)
             self._logits = np.zeros((rows.size, self._logits.shape[1]), np.float32)
         states, scales = self._work.narrow[rows], self._work.scales[rows]
-        counts, logits, work, team = self.counts[: rows.size], self._logits[: rows.size], self._work, self._team
+        cdf, logits, work, team = self._cdf[: rows.size], self._logits[: rows.size], self._work, self._team
 
         def part(rank: int, barrier: np.ndarray) -> None:
-            count(
-                *(self._llama.network, states, scales, bias, logits, counts),
+            cumulate(
+                *(self._llama.network, states, scales, bias, logits, cdf),
                 *(work.thread_widened, work.thread_sums, work.thread_totals, barrier, rank, team.size),
             )
 
         team.run(part)
-        return counts
+        return cdf

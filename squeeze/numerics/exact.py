@@ -328,7 +328,7 @@ def exp_negative(x):
 
 
 @inline
-def cumulate(logits, bias, counts):
+def cumulate(logits, bias, cdf):
     """Logits plus bias, float32 [leaves], to cumulative frequencies uint64 [leaves + 1], every leaf's at least 1.
 
     The logits are overwritten.
@@ -338,19 +338,19 @@ def cumulate(logits, bias, counts):
     total, top = np.uint64(0), maximum(logits)
     for i in range(logits.size):
         logits[i] = exp_negative(logits[i] - top) * np.float32(1 << FREQUENCY_BITS)
-    counts[0] = total
-    after = counts[1:]
+    cdf[0] = total
+    after = cdf[1:]
     for i in range(logits.size):
         total += np.uint64(np.int64(logits[i]) + np.int64(1))
         after[i] = total
 
 
 @kernel
-def cumulate_rows(logits, leaves, bias, picked, counts):
+def cumulate_rows(logits, leaves, bias, picked, cdf):
     """The same of the tokens `leaves`, int32, of rows of logits float32 [R, vocabulary]; numbers that are not finite
     count as a logit far below all others. `picked` is scratch, float32 [leaves]."""
     for r in range(logits.shape[0]):
         for i in range(leaves.size):
             value = logits[r, leaves[i]]
             picked[i] = value if abs(value) < np.float32(1e30) else np.float32(-1e30)
-        cumulate(picked, bias, counts[r])
+        cumulate(picked, bias, cdf[r])

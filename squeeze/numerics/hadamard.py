@@ -39,7 +39,8 @@ def block_hadamard(size: int, device: torch.device | str = "cpu") -> torch.Tenso
 
 @cache
 def _normed(size: int) -> torch.Tensor:
-    return _sylvester(size, torch.float32) / size**0.5
+    matrix: torch.Tensor = _sylvester(size, torch.float32) / size**0.5
+    return matrix
 
 
 def _sylvester(size: int, dtype: torch.dtype) -> torch.Tensor:

@@ -135,8 +135,8 @@ def logarithm(x):
 
 
 @inline
-def logit_of(trie, counts, node):
-    """The Q12 logit that a decision is a one, by cumulative counts of the leaves, uint64 [leaves + 1]."""
-    low, middle, high = counts[trie.low[node]], counts[trie.middle[node]], counts[trie.high[node]]
+def logit_of(trie, cdf, node):
+    """The Q12 logit that a decision is a one, by the cumulative frequencies of the leaves, uint64 [leaves + 1]."""
+    low, middle, high = cdf[trie.low[node]], cdf[trie.middle[node]], cdf[trie.high[node]]
     difference = logarithm(np.int64(high - middle)) - logarithm(np.int64(middle - low))
     return clamp_logit(difference >> (_PRECISION - LOGIT_BITS))

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from squeeze.codecs.stream.container import FORMAT_VERSION, NUMERICS_VERSION
-from squeeze.codecs.stream.levels import AVAILABLE
+from squeeze.codecs.stream.levels import LEVELS
 from squeeze.numerics.jit import cache_folder
 from squeeze.system import cores
 from squeeze.version import __version__
@@ -28,7 +28,7 @@ def gather() -> dict[str, Fact]:
         "gpus": _gpus(),
         "compiled_code": str(cache_folder()),
         "models": _models(),
-        "levels": ", ".join(map(str, AVAILABLE)),
+        "levels": ", ".join(map(str, LEVELS)),
     }
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from squeeze.codecs.stream import levels as known
-from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
+from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.errors import SqueezeError
 
 _WARM_UP = bytes(range(256)) * 16
@@ -92,8 +93,8 @@ def choose(
     Raises SqueezeError for an unknown rival, and LevelError for a level that cannot be used.
     """
     tools, notes = [], []
-    for level in sorted(set(levels)) or [known.default()[0]]:
-        known.check(level)
+    for level in sorted(set(levels)) or [known.DEFAULT]:
+        known.level(level)
         tools.append(_ours(level, processes, threads))
     for name in against:
         if name not in RIVALS:
@@ -126,7 +127,7 @@ def _ours(level: int, processes: bool, threads: int) -> Tool:
         options = f"compress -{level} -T{threads} --no-verify -c raw"
         rival = Rival((), "", f"-m squeeze {options}", f"-m squeeze decompress -T{threads} -c coded")
         return Tool(f"squeeze -{level}", _theirs(rival, sys.executable).run)
-    _in_process(_WARM_UP if level not in known.TOKENWISE else _WARM_UP_TEXT, level, threads)
+    _in_process(_WARM_UP if not known.LEVELS[level].needs_language_model else _WARM_UP_TEXT, level, threads)
     return Tool(f"squeeze -{level}", lambda path: _in_process(path.read_bytes(), level, threads))
 
 

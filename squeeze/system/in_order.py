@@ -1,4 +1,4 @@
-"""Work on several things at once in threads, what comes out in their order."""
+"""Work done side by side in threads, what comes out in its order: blocks of a file, and tensors of any size."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -12,24 +12,6 @@ R = TypeVar("R")
 _LARGE = 1 << 22  # bytes from which a tensor gets all threads to itself
 _BATCH = 1 << 20  # bytes that are worth handing to a thread
 _IN_FLIGHT = 1 << 23  # bytes of batches at once
-
-
-def ordered_map(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
-    """`map` in threads: at most `threads` results are worked on or wait, so items are taken only as they are needed."""
-    if threads <= 1:
-        yield from map(function, items)
-        return
-    pool = ThreadPoolExecutor(threads)
-    waiting: deque[Future[R]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) >= threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> Iterator[T]:
@@ -77,3 +59,21 @@ def _batches(tasks: Iterable[tuple[int, Callable[[int], T]]]) -> Iterator[tuple[
 
 def _run(batch: list[Callable[[int], T]]) -> list[T]:
     return [work(1) for work in batch]
+
+
+def ordered_map(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+    """`map` over a few items at a time: at most `threads` results are worked on or wait."""
+    if threads <= 1:
+        yield from map(function, items)
+        return
+    pool = ThreadPoolExecutor(threads)
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) >= threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from squeeze.codecs import bytewise
-from squeeze.codecs.stream import levels
+from squeeze.codecs import bytewise, presets
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import kernel
 from tests.makers import inputs
 
-PRESET = levels.preset(2, "text")
+PRESET = presets.MEDIUM["text"]
 
 
 @kernel

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import squeeze
 from squeeze import cli
-from squeeze.codecs.stream import coding, compressor, levels
+from squeeze.codecs.stream import coding, compressor, levels, writer
 from squeeze.system import files
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +99,7 @@ def test_readme_names_every_command():
     assert [name for name in cli.COMMANDS if f"squeeze {name}" not in readme] == []
 
 
-@pytest.mark.parametrize("level", [n for n in levels.AVAILABLE if n not in levels.DEEP + levels.TOKENWISE])
+@pytest.mark.parametrize("level", [n for n in levels.LEVELS if n < 4])
 def test_round_trip(note: Path, level: int):
     run("compress", f"-{level}", note)
     assert names() == ["note.txt", "note.txt.sqz"]
@@ -308,7 +309,7 @@ def test_block_size_that_is_none(note: Path, size: str):
 
 def test_no_verify(note: Path, monkeypatch: pytest.MonkeyPatch):
     def decode_block(*_: object) -> object:
-        raise compressor.VerifyError("decoded")
+        raise squeeze.VerifyError("decoded")
 
     monkeypatch.setattr(coding, "decode_block", decode_block)
     run("compress", "-1", "--no-verify", note)
@@ -510,7 +511,7 @@ def full_disk(*_: object, **__: object) -> None:
 
 
 def test_full_disk(note: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(compressor._Writer, "_put", full_disk)
+    monkeypatch.setattr(writer.Writer, "_put", full_disk)
     assert fails("compress", "-1", "--rm", note) == (
         "Error: note.txt: no space is left on the disk; nothing was replaced\n"
     )
@@ -636,10 +637,10 @@ def test_train_and_use_a_prior(note: Path):
     run("compress", "--prior", "notes.sqzp", note)
     identity = hashlib.sha256(Path("notes.sqzp").read_bytes()).hexdigest()[:8]
     assert fails("decompress", "-c", "note.txt.sqz") == (
-        f"Error: note.txt.sqz: the file needs the prior {identity}: name it with --prior\n"
+        f"Error: note.txt.sqz: the file needs the dictionary {identity}: name it with -D\n"
     )
     assert fails("compress", "-5", "-c", "--prior", "notes.sqzp", note) == (
-        "Error: note.txt: the prior was trained for level 4: leave the level out, or train another\n"
+        "Error: note.txt: the dictionary was trained for level 4: leave the level out, or train another\n"
     )
     run("test", "--prior", "notes.sqzp", "note.txt.sqz")
     assert f"prior {identity}" in run("list", "-v", "note.txt.sqz").stdout
@@ -650,5 +651,5 @@ def test_train_and_use_a_prior(note: Path):
         "Error: notes.sqzp already exists; use -f to overwrite\n"
     )
     assert fails("test", "--prior", "note.txt", "note.txt.sqz") == (
-        "Error: note.txt.sqz: not a prior: it does not begin with the mark of .sqzp files\n"
+        "Error: note.txt.sqz: not a dictionary: it does not begin with the mark of .sqzp files\n"
     )

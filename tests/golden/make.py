@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent
 
 def main() -> None:
     for name, data in SAMPLES.items():
-        for level in levels.AVAILABLE:
+        for level in levels.LEVELS:
             path = FOLDER / f"{name}.{level}.sqz"
             if not path.exists():
                 path.write_bytes(squeeze.compress(data, level))

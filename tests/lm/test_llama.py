@@ -10,7 +10,7 @@ import pytest
 from squeeze.lm import models
 from squeeze.lm.llama import Llama
 from squeeze.lm.loading import load
-from squeeze.lm.models import Model
+from squeeze.lm.models import LoadedModel
 from squeeze.numerics.team import Team
 from tests.makers import tiny_models
 from tests.references.naive_llama import floats, log_probabilities
@@ -75,7 +75,7 @@ def written(folder: Path, tokenizer, name: str):
 def llama(tmp_path_factory, tokenizer) -> Llama:
     folder = tmp_path_factory.mktemp("llama")
     written(folder, tokenizer, "llama")
-    return Model(load(folder)).network
+    return LoadedModel(load(folder)).network
 
 
 def random_tokens(llama: Llama, *shape: int, seed: int = 3) -> np.ndarray:
@@ -84,7 +84,7 @@ def random_tokens(llama: Llama, *shape: int, seed: int = 3) -> np.ndarray:
 
 def count(session, rows: np.ndarray) -> np.ndarray:
     """The session's frequencies of some rows, without a bias."""
-    return session.count(rows, np.zeros(session.counts.shape[1] - 1, np.float32))
+    return session.cdf(rows, np.zeros(session.leaves, np.float32))
 
 
 def frequencies(llama: Llama, tokens: np.ndarray, window: int, chunk: int, threads: int = 1) -> np.ndarray:
@@ -145,7 +145,7 @@ def test_close_to_transformers(tmp_path, tokenizer, name):
     import torch
 
     model = written(tmp_path, tokenizer, name)
-    llama = Model(load(tmp_path)).network
+    llama = LoadedModel(load(tmp_path)).network
     tokens = random_tokens(llama, 90)
     ours = surprises(frequencies(llama, tokens[None], 512, 32)[0])
     dequantised(model, llama.weights)
@@ -186,7 +186,7 @@ def test_a_window_longer_than_the_text_is_one_of_its_length(llama):
 @pytest.mark.parametrize("name", ["one head of keys", "wide", "biases", "qwen3"])
 def test_prefill_equals_steps_in_every_kind_of_network(tmp_path, tokenizer, name):
     written(tmp_path, tokenizer, name)
-    llama = Model(load(tmp_path)).network
+    llama = LoadedModel(load(tmp_path)).network
     tokens = random_tokens(llama, 2, 60)
     one = frequencies(llama, tokens, 16, chunk=1)
     for chunk, threads in ((2, 2), (13, 1), (60, 2)):

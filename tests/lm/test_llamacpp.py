@@ -13,7 +13,7 @@ from squeeze.cli import main
 from squeeze.codecs.stream import coding, container, levels
 from squeeze.codecs.tokenwise import lanes
 from squeeze.errors import DamagedError, FormatError, LevelError, ModelError, VerifyError
-from squeeze.lm import llamacpp, models
+from squeeze.lm import llamacpp, llamacpp_engine, llamacpp_library, models
 from tests.makers import inputs, tiny_models
 
 pytest.importorskip("llama_cpp")
@@ -63,8 +63,8 @@ def test_round_trip(model, count, capfd):
 
 def test_the_window_overflows(model, monkeypatch):
     halved = []
-    halve = llamacpp.Session._halve
-    monkeypatch.setattr(llamacpp.Session, "_halve", lambda session: halved.append(halve(session)))
+    halve = llamacpp_engine.LlamaCppLanes._halve
+    monkeypatch.setattr(llamacpp_engine.LlamaCppLanes, "_halve", lambda session: halved.append(halve(session)))
     file = packed(model, window=32)
     assert len(halved) > 10
     assert decompress(file, model=model) == TEXT
@@ -73,7 +73,7 @@ def test_the_window_overflows(model, monkeypatch):
 @pytest.mark.parametrize("data", [ODD, b"\xff", inputs.SPECIAL_TOKENS[:60]], ids=["odd", "byte", "special"])
 def test_odd_bytes(model, data):
     running = llamacpp.find(model, 1, 2, 32)
-    preset = levels.token_preset(8, 0, running.context, 2, 32)
+    preset = levels.LEVELS[8].text.preset(0, running.context, 2, 32)
     coded = lanes.encode(data * 9, running, preset)
     assert coded
     assert lanes.decode(coded[1], coded[0], running, preset).tobytes() == data * 9
@@ -85,20 +85,20 @@ def test_empty(model):
 
 def test_fewer_lanes_than_the_batch(model):
     file = packed(model, lanes=None)
-    assert header(file)["llamacpp"]["lanes"] == llamacpp.BATCHES[8] > 1
+    assert header(file)["llamacpp"]["lanes"] == levels.LEVELS[8].text.batch > 1
     assert decompress(file, model=model) == TEXT
 
 
 def test_verify_cannot_be_left_out(model, monkeypatch):
-    count, noise = llamacpp.Session.count, iter(np.random.default_rng(1).integers(0, 50, 100_000).tolist())
+    count, noise = llamacpp_engine.LlamaCppLanes.cdf, iter(np.random.default_rng(1).integers(0, 50, 100_000).tolist())
 
     def unsteady(session, rows, bias):
         counts = count(session, rows, bias)
         counts[:, -1] += np.uint64(1 << 40) * np.uint64(next(noise))
         return counts
 
-    llamacpp.find(model, 1, 3, 64)  # whose canary is kept
-    monkeypatch.setattr(llamacpp.Session, "count", unsteady)
+    llamacpp.find(model, 1, 3, 64)  # whose fingerprint is kept
+    monkeypatch.setattr(llamacpp_engine.LlamaCppLanes, "cdf", unsteady)
     with pytest.raises(VerifyError, match=r"llama\.cpp did not compute the same numbers twice"):
         packed(model, verify=False)
 
@@ -169,13 +169,13 @@ def test_models_that_cannot_be_run(tmp_path, capfd):
 def test_llamacpp_tokenizes_where_we_cannot(tmp_path, monkeypatch):
     """A pre-tokenizer that only llama.cpp knows; `by_llamacpp` is made to."""
     path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level())
-    ours = llamacpp.Engine(path)
+    ours = llamacpp_engine.Engine(path)
 
     def unsupported(*_):
         raise ModelError("the pre-tokenizer is not supported")
 
-    monkeypatch.setattr(llamacpp.vocabulary, "from_gguf", unsupported)
-    theirs = llamacpp.Engine(path)
+    monkeypatch.setattr(llamacpp_engine.vocabulary, "from_gguf", unsupported)
+    theirs = llamacpp_engine.Engine(path)
     assert theirs.tokens == ours.tokens and theirs.leaves.tolist() == ours.leaves.tolist()
     assert theirs.tokenizer.encode(TEXT).tolist() == ours.tokenizer.encode(TEXT).tolist()
     assert theirs.tokenizer.decode(theirs.tokenizer.encode(ODD)) == ODD
@@ -185,12 +185,12 @@ def test_llamacpp_tokenizes_where_we_cannot(tmp_path, monkeypatch):
 
 def test_without_llama_cpp_python(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    llamacpp._library.cache_clear()
+    llamacpp_library.library.cache_clear()
     with pytest.raises(
         ModelError, match=r"needs llama-cpp-python .*: install it with `pip install squeeze\[llamacpp\]`"
     ):
         packed(model)
-    llamacpp._library.cache_clear()
+    llamacpp_library.library.cache_clear()
 
 
 def test_options(model):
@@ -217,4 +217,4 @@ def test_features_that_are_off_are_left_out():
         def llama_print_system_info():
             return b"CPU : SSE3 = 1 | AVX = 0 | F16C = 1 | "
 
-    assert llamacpp._system(Library) == "CPU: SSE3 F16C"
+    assert llamacpp_library.system(Library) == "CPU: SSE3 F16C"

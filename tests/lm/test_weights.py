@@ -130,7 +130,7 @@ def test_leaves_are_sorted_and_distinct(folder):
 
 def test_second_load_comes_from_the_cache(folder, monkeypatch):
     first = load(folder)
-    monkeypatch.setattr("squeeze.lm.sources.open_source", pytest.fail)
+    monkeypatch.setattr("squeeze.lm.loading.open_source", pytest.fail)
     assert_same(load(folder), first)
     assert load(folder).tokenizer == first.tokenizer
 

@@ -70,7 +70,7 @@ class Model(NamedTuple):
     apms: np.ndarray  # uint32 [APMS * APM_ROWS, STEPS]
     apm_rows: np.ndarray
     ssm_map: np.ndarray  # uint32 [32 * 192]
-    learned: np.ndarray  # uint8: slots of a prior, settings[LEARNED] buckets of them; only read
+    learned: np.ndarray  # uint8: slots of a dictionary, settings[LEARNED] buckets of them; only read
     learned_counters: np.ndarray  # the same memory as uint16
 
 

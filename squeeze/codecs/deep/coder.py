@@ -153,7 +153,7 @@ def encode(
     threads: int = 1,
     start: Start | None = None,
 ) -> bytes | None:
-    """The coded form of uint8 `data`, or None where it would not be shorter. `start` is what a prior knows."""
+    """The coded form of uint8 `data`, or None where it would not be shorter. `start` is what a dictionary knows."""
     coded = np.zeros(data.size + 4 * SPARE, np.uint8)
     known = np.concatenate([start.memory.text, data]) if start else data.copy()
     coder, complete = _run(known, coded, preset, record, False, progress, threads, start)

@@ -1,8 +1,8 @@
-"""What the models of levels 4 to 6 begin with where a prior is used, in place of knowing nothing.
+"""What the models of levels 4 to 6 begin with where a dictionary is used, in place of knowing nothing.
 
 A *memory* is what reading a text leaves behind: evidence in slots, runs,
 matches, registers. *Learned* is what coding sample files has taught everything
-that has no memory: mixers, adaptive maps, the state-space model. prior.py
+that has no memory: mixers, adaptive maps, the state-space model. dictionary.py
 keeps both in a file, training.py makes them.
 """
 
@@ -39,7 +39,7 @@ class Learned(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The model that has read a prior's text. Blocks copy from it and never write to it."""
+    """The model that has read a dictionary's text. Blocks copy from it and never write to it."""
 
     text: np.ndarray  # uint8
     model: Model

@@ -6,7 +6,7 @@ checked against a limit before memory is taken for it.
 
 import json
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
 
@@ -14,7 +14,7 @@ from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DamagedError, FormatError
 
 FORMAT_VERSION = 1
-SHORT_VERSION = 2  # of a short stream: one block that a prior codes, with next to nothing around it
+SHORT_VERSION = 2  # of a short stream: one block that a dictionary codes, with next to nothing around it
 NUMERICS_VERSION = 1
 MAGIC = b"\xf5SQ"
 END_MARK = b"QS"
@@ -25,7 +25,7 @@ CODECS = {STORED: "stored", BYTEWISE: "bytewise", TOKENWISE: "tokenwise"}
 MAX_HEADER = 1 << 16
 MAX_SHORT = (1 << 16) - 1  # raw bytes of a short stream
 MAX_BLOCK = 1 << 28  # raw bytes of a coded block; a stored block may have any length
-_PRIOR_BYTES = 4  # of a prior's SHA-256 in a short stream
+_DICTIONARY_BYTES = 4  # of a dictionary's SHA-256 in a short stream
 _SHORT_CHECKSUM = (1 << 32) - 1
 
 KINDS_OF_CONTENT = ("other", "text", "executable", "table")
@@ -46,7 +46,7 @@ class Content:
 class Header(NamedTuple):
     """What a stream begins with."""
 
-    fields: dict
+    fields: dict[str, Any]
     size: int  # in bytes
     short: bool
 
@@ -65,7 +65,7 @@ def check16(data: bytes) -> bytes:
     return (xxhash.xxh3_64_intdigest(data) & 0xFFFF).to_bytes(2, "little")
 
 
-def header_bytes(header: dict) -> bytes:
+def header_bytes(header: dict[str, Any]) -> bytes:
     text = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
     body = MAGIC + bytes([FORMAT_VERSION]) + varint(len(text)) + text
     return body + check16(body)
@@ -81,7 +81,7 @@ def read_header(file: BinaryIO) -> Header | None:
     magic += read_exactly(file, len(MAGIC) - len(magic))
     version = read_exactly(file, 1)
     if version[0] == SHORT_VERSION:
-        return Header({"prior": read_exactly(file, _PRIOR_BYTES).hex()}, len(MAGIC) + 1 + _PRIOR_BYTES, True)
+        return Header({"prior": read_exactly(file, _DICTIONARY_BYTES).hex()}, len(MAGIC) + 1 + _DICTIONARY_BYTES, True)
     if version[0] != FORMAT_VERSION:
         raise FormatError(f"format version {version[0]} is unknown: decompress with a newer squeeze")
     length, length_bytes = read_varint(file)
@@ -132,9 +132,9 @@ def read_block_header(file: BinaryIO) -> BlockHeader | None:
     return BlockHeader(kind, raw_length, payload_length, int.from_bytes(checksum, "little"), len(body) + 2)
 
 
-def short_stream_bytes(prior: str, raw: bytes, payload: bytes | None) -> bytes:
-    """A short stream. `prior` is an identity in hexadecimal digits; without a payload the raw bytes are stored."""
-    header = MAGIC + bytes([SHORT_VERSION]) + bytes.fromhex(prior)[:_PRIOR_BYTES]
+def short_stream_bytes(dictionary: str, raw: bytes, payload: bytes | None) -> bytes:
+    """A short stream. `dictionary` is an identity in hexadecimal digits; without a payload the raw bytes are stored."""
+    header = MAGIC + bytes([SHORT_VERSION]) + bytes.fromhex(dictionary)[:_DICTIONARY_BYTES]
     checksum = (xxhash.xxh3_64_intdigest(raw) & _SHORT_CHECKSUM).to_bytes(4, "little")
     return header + varint(len(raw)) + varint(len(payload or b"")) + checksum + (payload or raw)
 

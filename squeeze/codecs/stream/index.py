@@ -5,7 +5,7 @@ docs/format.md specifies it; headers and blocks are container.py's.
 
 import io
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from squeeze.codecs.stream.container import (
     CODECS,
@@ -50,7 +50,7 @@ class Block:
 class Stream:
     """One complete .sqz stream: a file is one or several of them."""
 
-    header: dict
+    header: dict[str, Any]
     short: bool
     blocks: list[Block]
     offset: int
@@ -91,8 +91,8 @@ def _parse_index(body: bytes) -> Index:
 def read_following_index(file: BinaryIO, written: Index) -> None:
     """Read the index after its tag, in a stream read from the front; it must agree with what was read."""
     expected = index_bytes(written)
-    found = read_exactly(file, len(expected) - 1)
-    if found[-2:] != END_MARK or found[:-2] != expected[1:-2]:
+    written_bytes = read_exactly(file, len(expected) - 1)
+    if written_bytes[-2:] != END_MARK or written_bytes[:-2] != expected[1:-2]:
         raise DamagedError("the index does not agree with the blocks: the file is damaged")
 
 
@@ -153,15 +153,17 @@ def _streams_from_front(file: BinaryIO, end: int) -> list[Stream]:
     streams, start = [], 0
     while start < end:
         file.seek(start)
-        found = read_header(file)
-        assert found is not None
-        if found.short:
-            header = read_short_block_header(file)
-            block = _block(header, "stored" if header.kind == STORED else "prior", 0, start + found.size)
+        header = read_header(file)
+        assert header is not None
+        if header.short:
+            block_header = read_short_block_header(file)
+            block = _block(block_header, "stored" if block_header.kind == STORED else "prior", 0, start + header.size)
             finish = block.coded_offset + block.coded_length
-            stream = Stream(found.fields, True, [block], start, finish - start, header.raw_length, header.checksum)
+            stream = Stream(
+                header.fields, True, [block], start, finish - start, block_header.raw_length, block_header.checksum
+            )
         else:
-            index = _walk_blocks(file, found.size, end)
+            index = _walk_blocks(file, header.size, end)
             stream = _stream(file, index, start, file.tell())
             finish = start + stream.coded_size
         if finish > end:
@@ -196,20 +198,21 @@ def _block(header: BlockHeader, content: str, raw_offset: int, offset: int) -> B
 
 def _stream(file: BinaryIO, index: Index, start: int, end: int) -> Stream:
     file.seek(start)
-    found = read_header(file)
-    if found is None or found.short or found.size != index.header_size:
+    header = read_header(file)
+    if header is None or header.short or header.size != index.header_size:
         raise DamagedError("the index does not agree with the header: the file is damaged")
     blocks, offset, raw_offset = [], start + index.header_size, 0
     for raw, coded in index.entries:
         file.seek(offset)
-        header = read_block_header(file)
-        if header is None or header.raw_length != raw or header.size + header.payload_length != coded:
+        block_header = read_block_header(file)
+        lengths = block_header and (block_header.raw_length, block_header.size + block_header.payload_length)
+        if block_header is None or lengths != (raw, coded):
             raise DamagedError("the index does not agree with the blocks: the file is damaged")
-        content = "stored" if header.kind == STORED else str(read_content(file)[0])
-        blocks.append(_block(header, content, raw_offset, offset))
+        content = "stored" if block_header.kind == STORED else str(read_content(file)[0])
+        blocks.append(_block(block_header, content, raw_offset, offset))
         offset += coded
         raw_offset += raw
-    return Stream(found.fields, False, blocks, start, end - start, raw_offset, index.checksum)
+    return Stream(header.fields, False, blocks, start, end - start, raw_offset, index.checksum)
 
 
 def _with_raw_offsets(streams: list[Stream]) -> list[Stream]:

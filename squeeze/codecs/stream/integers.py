@@ -1,4 +1,4 @@
-"""Coding a matrix of small integers: what a prior has learned, as differences from where models begin without one.
+"""Coding a matrix of small integers: what a dictionary has learned, as differences from where models begin without one.
 
 A value is its number of binary digits, in unary, then its sign and the digits
 below the highest. The probabilities of the first adapt to the values to the

@@ -1,63 +1,94 @@
-"""Levels: what -1 to -9 mean. A level and a kind of content name every parameter of the models.
+"""Levels: what -1 to -9 mean, one row each. A level and a kind of content name every parameter of the models.
 
-The tables here are part of the format: a change to them changes the coded
-bytes, so it needs a new numerics version.
+The rows are part of the format: a change to models, window or lanes changes
+the coded bytes, so it needs a new numerics version. A new level is a new row.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from squeeze.codecs import presets
+from squeeze.codecs.deep import presets as deep
+from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.presets import Preset
 from squeeze.codecs.tokenwise.presets import BYTEWISE, TokenPreset
 from squeeze.errors import LevelError
-from squeeze.lm.config import SINK
+from squeeze.lm.window import SINK
 
-if TYPE_CHECKING:
-    from squeeze.codecs.deep.presets import DeepPreset
-
-AVAILABLE = (1, 2, 3, 4, 5, 6, 7, 8, 9)
-DEEP = (4, 5, 6)  # many contexts, and a state-space model trained on the way
-BESIDE = (5, 6)  # that model may be trained in a second thread
-TOKENWISE = (7, 8, 9)  # text goes through a language model
 DEFAULT = 3
-
-# Raw bytes a second that one thread codes, on a slow machine of today: for estimates only.
-_SPEED = {1: 550_000, 2: 400_000, 3: 300_000, 4: 100_000, 5: 25_000, 6: 15_000, 7: 1_200, 8: 1_100, 9: 500}
-DEFAULT_BLOCK = 1 << 24
+DEFAULT_BLOCK = 1 << 24  # raw bytes
 
 
-def preset(level: int, kind: str) -> "Preset | DeepPreset":
-    """The models of a level for a kind of content ("text", "executable", "table" or "other")."""
-    if level in DEEP:
-        from squeeze.codecs.deep import presets as deeplevels
+@dataclass(frozen=True)
+class TextModel:
+    """How a level runs a language model over a block of text."""
 
-        return deeplevels.preset(level, kind)
-    return presets.preset(min(level, 3), kind)
+    window: int  # positions that a token is predicted from
+    most_lanes: int
+    lane_bytes: int  # of text, for each of which there is a lane
+    batch: int  # lanes that llama.cpp runs together: each costs time, also in a text that needs fewer
+    bytewise: Preset = BYTEWISE  # the contexts of bytes beside the language model
 
-
-_WINDOWS = {7: 512, 8: 1024, 9: 4096}
-_LANES = {7: (64, 1 << 13), 8: (16, 1 << 14), 9: (4, 1 << 18)}  # at most so many, and one for so many bytes
-
-
-def token_preset(level: int, size: int, context: int, lanes: int | None, window: int | None) -> TokenPreset:
-    """The models of a level for a text of `size` bytes and a language model trained on `context` positions."""
-    most, share = _LANES[level]
-    window = min(window or _WINDOWS[level], max(context - SINK, SINK))
-    return TokenPreset(BYTEWISE, lanes or min(max(size // share, 1), most), max(window // 16, 1) * 16)
+    def preset(self, size: int, context: int, lanes: int | None, window: int | None) -> TokenPreset:
+        """For a text of `size` bytes and a language model trained on `context` positions."""
+        window = min(window or self.window, max(context - SINK, SINK))
+        lanes = lanes or min(max(size // self.lane_bytes, 1), self.most_lanes)
+        return TokenPreset(self.bytewise, lanes, max(window // 16, 1) * 16)
 
 
-def check(level: int) -> None:
-    """Raise LevelError, with the reason, where `level` cannot be used."""
-    if level not in AVAILABLE:
-        raise LevelError(f"level {level} does not exist: use a level from 1 to 9")
+@dataclass(frozen=True)
+class Level:
+    """All that a level decides. `models` gives those of a kind of content: "text", "executable", "table", "other"."""
+
+    number: int
+    name: str
+    bytes_a_second: int  # raw, coded by one thread on a slow machine of today: for estimates only
+    models: Callable[[str], Preset | DeepPreset]
+    takes_dictionary: bool = False
+    overlapped_training: bool = False  # of the state-space model, in a second thread beside the coding of its block
+    text: TextModel | None = None  # None where text is coded as everything else is
+
+    @property
+    def needs_language_model(self) -> bool:
+        return self.text is not None
+
+    @property
+    def threads_per_block(self) -> int:
+        """The most threads that can work on one bytewise block."""
+        return 2 if self.overlapped_training else 1
 
 
-def default() -> tuple[int, str | None]:
-    """The level used when none is given, and a note to print, if any."""
-    return DEFAULT, None
+_ROWS = (
+    Level(1, "context mixing, small", 550_000, presets.SMALL.__getitem__),
+    Level(2, "context mixing, medium", 400_000, presets.MEDIUM.__getitem__),
+    Level(3, "context mixing, large", 300_000, presets.LARGE.__getitem__),
+    Level(4, "deep context mixing, few contexts", 100_000, partial(deep.preset, 4), True),
+    Level(5, "deep context mixing and a state-space model", 25_000, partial(deep.preset, 5), True, True),
+    Level(6, "deep context mixing and a large state-space model", 15_000, partial(deep.preset, 6), True, True),
+    Level(7, "language model, short window", 1_200, presets.LARGE.__getitem__, text=TextModel(512, 64, 1 << 13, 16)),
+    Level(8, "language model", 1_100, presets.LARGE.__getitem__, text=TextModel(1024, 16, 1 << 14, 4)),
+    Level(9, "language model, long window", 500, presets.LARGE.__getitem__, text=TextModel(4096, 4, 1 << 18, 1)),
+)
+LEVELS = {row.number: row for row in _ROWS}
 
 
-def estimate_seconds(level: int, size: int, threads: int | None = None, verify: bool = True) -> float:
+def level(number: int) -> Level:
+    """The row of a level. Raises LevelError where there is none."""
+    if number not in LEVELS:
+        raise LevelError(f"level {number} does not exist: use a level from {min(LEVELS)} to {max(LEVELS)}")
+    return LEVELS[number]
+
+
+def those_with_language_model() -> str:
+    """For messages: "7 to 9"."""
+    numbers = [number for number, row in LEVELS.items() if row.needs_language_model]
+    return f"{min(numbers)} to {max(numbers)}"
+
+
+def estimate_seconds(number: int, size: int, threads: int | None = None, verify: bool = True) -> float:
     """About how long `size` raw bytes take; blocks are spread over the threads."""
-    blocks = 2 if level in TOKENWISE else max(1, -(-size // DEFAULT_BLOCK))
-    return size * (2 if verify else 1) / _SPEED[level] / min(threads or (2 if level in TOKENWISE else 1), blocks)
+    row = level(number)
+    blocks = 2 if row.needs_language_model else max(1, -(-size // DEFAULT_BLOCK))
+    most_threads = threads or (2 if row.needs_language_model else 1)
+    return size * (2 if verify else 1) / row.bytes_a_second / min(most_threads, blocks)

@@ -5,41 +5,43 @@ import os
 from bisect import bisect_right
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import xxhash
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import Coded, Coding, decode_block
-from squeeze.codecs.stream.compressor import check_raw
+from squeeze.codecs.stream.coding import Coded, check_raw, decode_block
+from squeeze.codecs.stream.container import Header
+from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.index import Block, read_index
+from squeeze.codecs.stream.resources import DictionarySource, Resources, either
+from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError
 
-if TYPE_CHECKING:
-    from squeeze.codecs.stream.prior import Prior
-
 
 def open(
-    file: str | os.PathLike | BinaryIO,
+    file: str | os.PathLike[str] | BinaryIO,
     *,
     threads: int | None = None,
     model: Path | None = None,
-    prior: "Prior | str | os.PathLike | None" = None,
+    dictionary: DictionarySource = None,
+    prior: DictionarySource = None,
 ) -> io.BufferedReader:
     """Open a .sqz file for reading its raw content anywhere.
 
     `file` is a path or a seekable binary file, which stays open until the
     result is closed. Only the blocks that are read are decoded, each is checked, and
-    the latest is kept. `prior` is the one that the file was compressed with, if it was. Raises FormatError or its
-    children, and PriorError.
+    the latest is kept. `dictionary` (`prior` by its older name) is the one that the file was compressed with, if it
+    was. Raises FormatError or its children, and DictionaryError.
     """
+    given = Resources(threads, model, either(dictionary, prior))
     if not isinstance(file, str | os.PathLike):
-        return io.BufferedReader(SqueezeFile(file, threads, model, prior))
+        return io.BufferedReader(SqueezeFile(file, given))
     with ExitStack() as opened:  # closes the file again if it cannot be read
         source = opened.enter_context(Path(file).open("rb"))
-        reader: io.BufferedReader = io.BufferedReader(SqueezeFile(source, threads, model, prior))
+        reader: io.BufferedReader = io.BufferedReader(SqueezeFile(source, given))
         opened.pop_all()
         return reader
 
@@ -51,18 +53,12 @@ def _payload_offset(block: Block) -> int:
 class SqueezeFile(io.RawIOBase):
     """The raw reader behind `open`."""
 
-    def __init__(
-        self,
-        source: BinaryIO,
-        threads: int | None = None,
-        model: Path | None = None,
-        prior: "Prior | str | os.PathLike | None" = None,
-    ):
+    def __init__(self, source: BinaryIO, given: Resources):
         self._source = source
-        self._blocks: list[tuple[Block, Coding]] = []
+        self._blocks: list[tuple[Block, Settings]] = []
         for stream in read_index(source):
-            coding = Coding.named(stream.header, threads, model, prior, stream.short)
-            self._blocks += [(block, coding) for block in stream.blocks if block.raw_length]
+            settings = from_header(Header(stream.header, 0, stream.short), given)
+            self._blocks += [(block, settings) for block in stream.blocks if block.raw_length]
         self._starts = [block.raw_offset for block, _ in self._blocks]
         self._size = sum(block.raw_length for block, _ in self._blocks)
         self._position = 0
@@ -86,17 +82,17 @@ class SqueezeFile(io.RawIOBase):
         self._position = position
         return position
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         if self._position >= self._size:
             return 0
         number = bisect_right(self._starts, self._position) - 1
-        block, coding = self._blocks[number]
+        block, settings = self._blocks[number]
         start = self._position - block.raw_offset
         count = min(len(buffer), block.raw_length - start)
         if block.kind == container.STORED:
-            buffer[:count] = self._read_stored(number, block, coding.short, start, count)
+            buffer[:count] = self._read_stored(number, block, settings.short, start, count)
         else:
-            self._decode(number, block, coding)
+            self._decode(number, block, settings)
             buffer[:count] = self._data[start : start + count].tobytes()
         self._position += count
         return count
@@ -113,13 +109,13 @@ class SqueezeFile(io.RawIOBase):
         self._source.seek(_payload_offset(block) + start)
         return read_exactly(self._source, count)
 
-    def _decode(self, number: int, block: Block, coding: Coding) -> None:
+    def _decode(self, number: int, block: Block, settings: Settings) -> None:
         if number == self._number:
             return
         self._source.seek(_payload_offset(block))
         payload = read_exactly(self._source, block.payload_length)
-        data = decode_block(Coded(block.kind, payload), block.raw_length, coding)
-        check_raw(data, block.checksum, coding.short)
+        data = decode_block(Coded(block.kind, payload), block.raw_length, settings)
+        check_raw(data, block.checksum, settings.short)
         self._number, self._data = number, data
 
     def close(self) -> None:

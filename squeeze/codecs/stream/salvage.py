@@ -7,17 +7,19 @@ blocks are walked from the front, up to the first whose header is damaged.
 
 import io
 from collections.abc import Iterable
-from pathlib import Path
 from typing import BinaryIO
 
 import xxhash
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import Coded, Coding, PriorSource, Progress, decode_block
+from squeeze.codecs.stream.coding import Coded, Progress, decode_block
+from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.index import Index, index_bytes, read_index_before
+from squeeze.codecs.stream.resources import Resources
+from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.stream.totals import Totals
 from squeeze.codecs.varint import copy_pieces, read_exactly
-from squeeze.errors import DamagedError, FormatError, ModelError, PriorError, SqueezeError
+from squeeze.errors import DamagedError, DictionaryError, FormatError, ModelError, SqueezeError
 
 _Place = tuple[int, int]  # where a block's header lies, and the raw length of the block
 
@@ -25,9 +27,7 @@ _Place = tuple[int, int]  # where a block's header lies, and the raw length of t
 def salvage_stream(
     source: BinaryIO,
     sink: BinaryIO | None,
-    threads: int | None = None,
-    model: Path | None = None,
-    prior: PriorSource = None,
+    given: Resources,
     progress: Progress = None,
 ) -> Totals:
     """Write what can be restored, with zeros for what cannot; the totals name every missing range.
@@ -43,9 +43,9 @@ def salvage_stream(
         streams, reason = _by_walk(file, end)
     raw, damage = 0, []
     for start, places in streams:
-        coding = _coding(file, start, threads, model, prior)
+        settings = _settings(file, start, given)
         for offset, length in places:
-            pieces = _restore(file, offset, length, coding, progress)
+            pieces = _restore(file, offset, length, settings, progress)
             if pieces is None:
                 damage.append(f"bytes {raw} to {raw + length} are lost: their block is damaged")
                 pieces = _zeros(length)
@@ -81,26 +81,26 @@ def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], 
     file.seek(0)
     try:
         while (start := file.tell()) < end:
-            found = container.read_header(file)
-            if found is None:
+            header = container.read_header(file)
+            if header is None:
                 break
             streams.append((start, []))
-            if found.short:
+            if header.short:
                 short = True
-                block = container.read_short_block_header(file)
-                streams[-1][1].append((file.tell() - block.size, block.raw_length))
-                file.seek(block.payload_length, io.SEEK_CUR)
+                only_block = container.read_short_block_header(file)
+                streams[-1][1].append((file.tell() - only_block.size, only_block.raw_length))
+                file.seek(only_block.payload_length, io.SEEK_CUR)
                 if file.tell() > end:
                     return streams, "the file was cut off"
                 continue
-            written = Index(found.size)
-            while (header := container.read_block_header(file)) is not None:
-                offset = file.tell() - header.size
-                if file.tell() + header.payload_length > end:
+            written = Index(header.size)
+            while (block := container.read_block_header(file)) is not None:
+                offset = file.tell() - block.size
+                if file.tell() + block.payload_length > end:
                     return streams, "the file was cut off"
-                streams[-1][1].append((offset, header.raw_length))
-                written.entries.append((header.raw_length, header.size + header.payload_length))
-                file.seek(header.payload_length, io.SEEK_CUR)
+                streams[-1][1].append((offset, block.raw_length))
+                written.entries.append((block.raw_length, block.size + block.payload_length))
+                file.seek(block.payload_length, io.SEEK_CUR)
             read_exactly(file, len(index_bytes(written)) - 1)
     except DamagedError as error:
         return streams, str(error)
@@ -111,21 +111,23 @@ def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], 
     return streams, None if short else "the index is damaged"
 
 
-def _coding(file: BinaryIO, start: int, threads: int | None, model: Path | None, prior: PriorSource) -> Coding:
+def _settings(file: BinaryIO, start: int, given: Resources) -> Settings:
     """What the header of the stream at `start` names; no level where it is damaged."""
     try:
         file.seek(start)
-        found = container.read_header(file)
-        return Coding.named(found.fields, threads, model, prior, found.short) if found else Coding(None)
+        header = container.read_header(file)
+        return from_header(header, given) if header else Settings()
     except FormatError:
-        return Coding(None)
+        return Settings()
 
 
-def _restore(file: BinaryIO, offset: int, length: int, coding: Coding, progress: Progress) -> Iterable[bytes] | None:
+def _restore(
+    file: BinaryIO, offset: int, length: int, settings: Settings, progress: Progress
+) -> Iterable[bytes] | None:
     """The raw bytes of the block at `offset` in pieces, or None where it is damaged."""
     try:
         file.seek(offset)
-        header = container.read_short_block_header(file) if coding.short else container.read_block_header(file)
+        header = container.read_short_block_header(file) if settings.short else container.read_block_header(file)
         if header is None or header.raw_length != length:
             return None
         if header.kind == container.STORED:
@@ -133,15 +135,15 @@ def _restore(file: BinaryIO, offset: int, length: int, coding: Coding, progress:
             for piece in copy_pieces(file, length):
                 state.update(piece)
             file.seek(offset + header.size)
-            right = container.is_checksum(state.intdigest(), header.checksum, coding.short)
+            right = container.is_checksum(state.intdigest(), header.checksum, settings.short)
             return copy_pieces(file, length) if right else None
         coded = Coded(header.kind, read_exactly(file, header.payload_length))
-        data = decode_block(coded, length, coding, progress)
-    except (ModelError, PriorError):
+        data = decode_block(coded, length, settings, progress)
+    except (ModelError, DictionaryError):
         raise
     except SqueezeError:
         return None
-    right = container.is_checksum(xxhash.xxh3_64_intdigest(data.data), header.checksum, coding.short)
+    right = container.is_checksum(xxhash.xxh3_64_intdigest(data.data), header.checksum, settings.short)
     return [data.tobytes()] if right else None
 
 

@@ -1,6 +1,6 @@
-"""Making a prior of sample files.
+"""Making a dictionary of sample files.
 
-Some of the samples become the prior's text, which is read before every block.
+Some of the samples become the dictionary's text, which is read before every block.
 The others are coded one by one, each as if it were a file that is compressed
 with that text, and mixers, adaptive maps and the state-space model keep what
 they learn from it. What is learned so is how far to trust a memory that has
@@ -23,8 +23,8 @@ from squeeze.codecs.deep.learned import NO_SSM, Learned, Memory, remember
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import blocks, levels
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.prior import MAX_TEXT, Prior, to_bytes
-from squeeze.errors import LevelError, PriorError
+from squeeze.codecs.stream.dictionary import MAX_TEXT, Dictionary, to_bytes
+from squeeze.errors import DictionaryError, LevelError
 from squeeze.system import files
 
 LEVEL = 5
@@ -33,40 +33,41 @@ LEARN_SIZE = 512 << 10
 _PIECE = 1 << 14  # bytes: a longer sample is cut
 _PIECES = 16  # that even a small set of samples is cut into
 _LEAST = 1 << 10  # bytes of samples
-_ROWS, _APM_ROWS = 4096, 4096  # the most that a prior keeps
+_ROWS, _APM_ROWS = 4096, 4096  # the most that a dictionary keeps
 _REPEATED = 1 << 17  # bytes to learn from, below which they are gone through more than once
 
 Progress = Callable[[int], None] | None
 
 
 def train(
-    samples: Iterable[bytes | str | os.PathLike],
-    out: str | os.PathLike | None = None,
+    samples: Iterable[bytes | str | os.PathLike[str]],
+    out: str | os.PathLike[str] | None = None,
     *,
     level: int = LEVEL,
     text_size: int = TEXT_SIZE,
     learn_size: int = LEARN_SIZE,
     overwrite: bool = False,
     progress: Progress = None,
-) -> Prior:
-    """Learn from samples (bytes, or paths of files) what files like them begin with, for `compress(..., prior=...)`.
+) -> Dictionary:
+    """Learn from samples (bytes, or paths of files) what files like them begin with.
 
-    `text_size` is the most bytes of samples that the prior holds, `learn_size` the most that are coded to learn
-    from; both are taken evenly from all samples. `out` is where to write the prior, if anywhere. `progress(n)` is told
-    of n more bytes learned from. The same samples give the same prior on every machine. Raises LevelError for a level
-    but 4 to 6, and PriorError for samples that are too few, or compressed already.
+    The result is for `compress(..., dictionary=...)`. `text_size` is the most bytes of samples that it holds,
+    `learn_size` the most that are coded to learn from; both are taken evenly from all samples. `out` is where to write
+    the dictionary, if anywhere. `progress(n)` is told of n more bytes learned from. The same samples give the same
+    dictionary on every machine. Raises LevelError for a level that takes none, and DictionaryError for samples that
+    are too few, or compressed already.
     """
-    if level not in levels.DEEP:
-        raise LevelError("a prior is for one of the levels 4 to 6")
+    if level not in levels.LEVELS or not levels.LEVELS[level].takes_dictionary:
+        raise LevelError("a dictionary is for one of the levels 4 to 6")
     if not 1 <= text_size <= MAX_TEXT:
-        raise PriorError(f"a prior's text has 1 to {MAX_TEXT} bytes")
+        raise DictionaryError(f"a dictionary's text has 1 to {MAX_TEXT} bytes")
     if learn_size < 1:
-        raise PriorError("there must be something to learn from: at least 1 byte")
+        raise DictionaryError("there must be something to learn from: at least 1 byte")
     if out is not None:
         files.check_target(Path(out), [], overwrite)
     data = [sample if isinstance(sample, bytes) else Path(sample).read_bytes() for sample in samples]
     content = _content(data)
-    preset = levels.preset(level, content.kind)
+    preset = levels.LEVELS[level].models(content.kind)
     assert isinstance(preset, DeepPreset)
     everything = _pieces(data, content)
     text, rest = _divide(everything, text_size)
@@ -77,19 +78,19 @@ def train(
     if out is not None:
         with files.replacing(Path(out), None) as file:
             file.write(coded)
-    return Prior.from_bytes(coded)
+    return Dictionary.from_bytes(coded)
 
 
 def _content(data: list[bytes]) -> Content:
     joined = np.frombuffer(b"".join(data), np.uint8)
     if joined.size < _LEAST:
-        raise PriorError(f"a prior needs at least {_LEAST} bytes of samples")
+        raise DictionaryError(f"a dictionary needs at least {_LEAST} bytes of samples")
     sizes: dict[Content, int] = {}
     for start, end, content in blocks.regions(joined):
         sizes[content] = sizes.get(content, 0) + end - start
     content = max(sizes, key=lambda content: sizes[content])
     if blocks.is_packed(content):
-        raise PriorError("the samples are compressed or encrypted already: there is nothing to learn from them")
+        raise DictionaryError("the samples are compressed or encrypted already: there is nothing to learn from them")
     return content
 
 

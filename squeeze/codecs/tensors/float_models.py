@@ -100,7 +100,7 @@ def prefix_costs(sample, rotate, width, count, fixed, histogram, costs):
 
 
 @dataclass(frozen=True)
-class Model:
+class PlaneModel:
     """The frequency tables of a plane, and which segment uses which."""
 
     precision: int  # 0 where all prefixes are one
@@ -110,7 +110,7 @@ class Model:
     text: bytes  # as it stands in the payload
 
     @classmethod
-    def build(cls, histogram: Array, used: Array, size: int) -> "Model":
+    def build(cls, histogram: Array, used: Array, size: int) -> "PlaneModel":
         """From the counts [segments, used prefixes]."""
         symbols = np.zeros(size, np.uint8)
         symbols[used] = np.arange(used.size)

@@ -200,7 +200,7 @@ class _Reader:
         self.position = position
         self.words_end = 0
 
-    def unpack(self, form: struct.Struct) -> tuple:
+    def unpack(self, form: struct.Struct) -> tuple[int, ...]:
         return form.unpack(self.take(form.size, np.uint8).tobytes())
 
     def take(self, count: int, kind: type) -> Array:
@@ -211,7 +211,7 @@ class _Reader:
         return self.payload[begin:end].view(kind)
 
 
-def _parse_plane(reader: _Reader, entry: tuple, count: int, lanes: int, rows: int) -> Plane:
+def _parse_plane(reader: _Reader, entry: tuple[int, ...], count: int, lanes: int, rows: int) -> Plane:
     width, raw_bits, precision, tables, text_size, word_count = entry
     nothing, segments = np.zeros(0, np.uint8), -(-count // (lanes * rows))
     prefix_bits = width - raw_bits

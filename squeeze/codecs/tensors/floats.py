@@ -15,11 +15,12 @@ names, shapes and checksums are the container's (squeeze/packing).
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 
 from squeeze.codecs.tensors import rans
-from squeeze.codecs.tensors.float_models import Model, choose, take_plane
+from squeeze.codecs.tensors.float_models import PlaneModel, choose, take_plane
 from squeeze.codecs.tensors.float_payload import (
     DTYPES,
     FORMAT,
@@ -37,6 +38,7 @@ from squeeze.codecs.tensors.float_payload import (
     raw_size,
 )
 
+T = TypeVar("T")
 _LEAST_VALUES = 32  # below this a tensor is stored
 
 
@@ -135,7 +137,7 @@ def _encode_plane(
         histogram = histogram[:, ::2] + histogram[:, 1::2]
         raw_bits += 1
     used = np.flatnonzero(total)
-    model = Model.build(np.ascontiguousarray(histogram[:, used]), used, histogram.shape[1])
+    model = PlaneModel.build(np.ascontiguousarray(histogram[:, used]), used, histogram.shape[1])
     words, counts, states, raw = _code_segments(values, rotate, raw_bits, lanes, rows, model, threads)
     sections = [[np.frombuffer(model.text, np.uint8)]]
     if model.precision:
@@ -148,7 +150,7 @@ def _encode_plane(
 
 
 def _code_segments(
-    values: Array, rotate: int, raw_bits: int, lanes: int, rows: int, model: Model, threads: int
+    values: Array, rotate: int, raw_bits: int, lanes: int, rows: int, model: PlaneModel, threads: int
 ) -> tuple[list[Array], Array, Array, list[Array]]:
     """Words (a piece a range), word counts, states and packed raw bits (in one piece) of all segments."""
     per_segment = lanes * rows
@@ -188,7 +190,7 @@ def _decode_plane(coded: Coded, plane: Plane, first: int, last: int, out: Array,
         raise damaged(f"segment {bad} does not decode")
 
 
-def spread(work: Callable[[int, int], object], segments: int, threads: int) -> list:
+def spread(work: Callable[[int, int], T], segments: int, threads: int) -> list[T]:
     """`work(first, last)` over all segments, some of them at a time on `threads` threads; results in order."""
     if threads <= 1 or segments < 4:
         return [work(0, segments)]

@@ -8,6 +8,7 @@ import pytest
 from squeeze.codecs import bytewise
 from squeeze.codecs.bitmodels import histories, mixer
 from squeeze.codecs.deep import arrays as deeparrays
+from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import levels
 from squeeze.numerics import jit, logistic
 from tests.makers import inputs
@@ -90,10 +91,10 @@ def test_a_fresh_apm_changes_nothing():
 
 
 def test_presets_name_registers_that_exist_and_fit_the_tables():
-    for level in levels.AVAILABLE:
+    for level in levels.LEVELS:
         for kind in ("text", "executable", "table", "other"):
-            preset = levels.preset(level, kind)
-            build = deeparrays.build_model if level in levels.DEEP else bytewise.build_model
+            preset = levels.LEVELS[level].models(kind)
+            build = deeparrays.build_model if isinstance(preset, DeepPreset) else bytewise.build_model
             model = build(np.zeros(100, np.uint8), preset, 10)
             assert all(context[0] < model.registers.size for context in preset.contexts)
             assert len(set(preset.contexts)) == len(preset.contexts)
@@ -101,7 +102,7 @@ def test_presets_name_registers_that_exist_and_fit_the_tables():
 
 def test_models_of_ten_mebibytes_fit_the_memory_promise():
     for build, level in ((bytewise.build_model, 3), (deeparrays.build_model, 6)):
-        model = build(np.zeros(10 << 20, np.uint8), levels.preset(level, "text"))
+        model = build(np.zeros(10 << 20, np.uint8), levels.LEVELS[level].models("text"))
         arrays = [array for name, array in zip(model._fields, model, strict=True) if name != "counters"]
         assert sum(array.nbytes for array in arrays) < 1 << 30
 
@@ -114,5 +115,5 @@ def test_compiled_code_is_cached_under_a_name_made_from_the_sources():
 
 def test_more_context_is_worth_it():
     data = np.frombuffer(inputs.python_text(60_000), np.uint8)
-    sizes = [len(bytewise.encode(data, levels.preset(level, "text")) or data) for level in range(1, 5)]
+    sizes = [len(bytewise.encode(data, levels.LEVELS[level].models("text")) or data) for level in range(1, 5)]
     assert sizes == sorted(sizes, reverse=True)

@@ -15,10 +15,13 @@ from squeeze.codecs import bytewise
 from squeeze.codecs.bitmodels import evidence
 from squeeze.codecs.deep import coder as deep
 from squeeze.codecs.deep import presets as deeplevels
+from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import levels
 from squeeze.numerics import vectors
 from squeeze.numerics.jit import kernel
 from tests.makers import inputs
+
+DEEP = [n for n, row in levels.LEVELS.items() if isinstance(row.models("text"), DeepPreset)]
 
 CODE = """
 import hashlib, squeeze
@@ -42,7 +45,7 @@ def slot_of(slots, counters, h, buckets):
     return evidence.find_slot(slots, counters, h, buckets)
 
 
-@pytest.mark.parametrize("level", levels.DEEP)
+@pytest.mark.parametrize("level", DEEP)
 def test_command(tmp_path, level):
     note, text = tmp_path / "note.txt", inputs.words(1500)
     note.write_bytes(text)
@@ -91,7 +94,7 @@ def test_slots_are_found_again_and_the_weakest_makes_room():
 
 
 def test_every_kind_of_content_has_distinct_contexts_at_every_level():
-    for level in levels.DEEP:
+    for level in DEEP:
         for kind in deeplevels.CONTEXTS:
             contexts = deeplevels.preset(level, kind).contexts
             assert len(contexts) == len(set(contexts)) >= 11

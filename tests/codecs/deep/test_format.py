@@ -10,6 +10,7 @@ import pytest
 
 import squeeze
 from squeeze.codecs import bytewise
+from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import container, levels
 from squeeze.codecs.stream.index import read_index
 from tests.makers import inputs
@@ -29,6 +30,7 @@ from tests.references.naive_bytewise import (
 )
 from tests.references.naive_ssm import F, Network, dots
 
+DEEP = [n for n, row in levels.LEVELS.items() if isinstance(row.models("text"), DeepPreset)]
 FORMAT = Path(__file__).parents[3] / "docs" / "format.md"
 NATURAL = np.array(STRETCH, F) / F(4096)
 CONFIDENCE = np.array([0, *(min((c + 2) / 12, 1) for c in range(1, 16))], F)
@@ -361,7 +363,7 @@ BINARY = (
 )
 
 
-@pytest.mark.parametrize("level", levels.DEEP)
+@pytest.mark.parametrize("level", DEEP)
 @pytest.mark.parametrize("raw", [TEXT, BINARY], ids=["text", "binary"])
 def test_files_decode_as_they_are_specified(raw, level):
     coded = squeeze.compress(raw, level, verify=False)
@@ -374,9 +376,9 @@ def test_files_decode_as_they_are_specified(raw, level):
     assert Decoder(stream.header["level"], content.kind, content.record, len(raw)).decode(payload[begin:]) == raw
 
 
-@pytest.mark.parametrize("level", levels.DEEP)
+@pytest.mark.parametrize("level", DEEP)
 def test_tables_decode_as_they_are_specified(level):
     raw = inputs.records(6)
-    coded = bytewise.encode(np.frombuffer(raw, np.uint8), levels.preset(level, "table"), 24)
+    coded = bytewise.encode(np.frombuffer(raw, np.uint8), levels.LEVELS[level].models("table"), 24)
     assert coded is not None
     assert Decoder(level, "table", 24, len(raw)).decode(coded) == raw

@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 
 import squeeze
 from squeeze.codecs.stream import container, levels
-from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
+from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from tests.makers import inputs
 
-BYTEWISE = [level for level in levels.AVAILABLE if level not in levels.TOKENWISE]  # the others: test_lanes.py
+BYTEWISE = [n for n, row in levels.LEVELS.items() if not row.needs_language_model]  # the others: test_lanes.py
 
 
 _LONG = pytest.mark.slow  # at levels that take their time
 CASES = [
-    pytest.param(name, level, marks=[_LONG] if level in levels.DEEP and len(data) > 20_000 else [])
+    pytest.param(name, level, marks=[_LONG] if levels.LEVELS[level].takes_dictionary and len(data) > 20_000 else [])
     for name, data in inputs.EDGE_CASES.items()
     for level in BYTEWISE
 ]

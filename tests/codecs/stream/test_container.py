@@ -8,7 +8,8 @@ import xxhash
 
 import squeeze
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
+from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import index_bytes, read_index, read_index_before
 from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError, FormatError, TruncatedError

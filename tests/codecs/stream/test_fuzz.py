@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
+from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.container import check16, read_header
+from squeeze.codecs.stream.decompressor import decompress_stream
 from tests.makers import inputs
 
 DATA = inputs.words(700) + inputs.random_bytes(500) + inputs.words(300, seed=8) + inputs.records(20)

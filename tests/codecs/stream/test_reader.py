@@ -8,7 +8,8 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import compressor, container
-from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
+from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import Index, index_bytes, read_index
 from tests.makers import inputs
 

@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 import squeeze
 from squeeze import cli
 from squeeze.codecs.stream import coding, container, levels
-from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
+from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
-from squeeze.codecs.tokenwise import lanes
+from squeeze.codecs.stream.resources import LanguageOptions
+from squeeze.codecs.stream.settings import Settings, choose
+from squeeze.codecs.tokenwise import lanes, prefill
+from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.codecs.varint import varint
 from squeeze.lm import models
@@ -81,8 +85,15 @@ def only_tokenwise(monkeypatch) -> None:
     monkeypatch.setattr(coding, "_encode_bytewise", other)
 
 
+WITH_LANGUAGE_MODEL = [n for n, row in levels.LEVELS.items() if row.needs_language_model]
+
+
+def settings_of(folder: Path, threads: int) -> Settings:
+    return choose(levels.LEVELS[8], threads, None, LanguageOptions(folder))
+
+
 def preset(size: int, count: int | None = None, window: int | None = None) -> TokenPreset:
-    return levels.token_preset(8, size, 512, count, window)
+    return levels.LEVELS[8].text.preset(size, 512, count, window)
 
 
 def codecs_of(coded: bytes) -> list[str]:
@@ -126,8 +137,8 @@ def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, mo
     for count in (1, 4):
         expected = lanes.encode(TEXT, model, preset(len(TEXT), count, 32))
         with monkeypatch.context() as patch:
-            patch.setattr(lanes, "_ROWS", rows)
-            patch.setattr(lanes, "_COUNTED", max(rows // 3, 1))
+            patch.setattr(prefill, "ROWS", rows)
+            patch.setattr(prefill, "COUNTED", max(rows // 3, 1))
             for threads in (1, 2):
                 assert lanes.encode(TEXT, model, preset(len(TEXT), count, 32), threads) == expected
 
@@ -136,7 +147,7 @@ def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, mo
 def test_layout(entries, count):
     """Every entry lies in one lane, and a step's lanes are the first ones."""
     spelled = np.arange(1, entries + 1)
-    layout = lanes._layout(spelled, count, 16)
+    layout = LaneLayout.of(spelled, count, 16)
     assert layout.counts.sum() == entries and layout.steps == layout.counts.max()
     assert sum(layout.active(step) for step in range(layout.steps)) == entries
     for step in range(layout.steps):
@@ -144,10 +155,10 @@ def test_layout(entries, count):
     ends = np.cumsum(layout.counts)
     parts = [spelled[end - n : end].sum() for end, n in zip(ends, layout.counts, strict=True)]
     assert layout.lengths == tuple(parts)
-    assert coding._read_layout(io.BytesIO(coding._layout_bytes(layout)), int(spelled.sum())) == layout
+    assert LaneLayout.read(io.BytesIO(layout.to_bytes()), int(spelled.sum())) == layout
 
 
-@pytest.mark.parametrize("level", levels.TOKENWISE)
+@pytest.mark.parametrize("level", WITH_LANGUAGE_MODEL)
 @pytest.mark.parametrize("name", {**inputs.EDGE_CASES, **BYTES})
 def test_every_case_at_every_level(folder, level, name):
     data = {**inputs.EDGE_CASES, **BYTES}[name][:2_000]
@@ -156,7 +167,7 @@ def test_every_case_at_every_level(folder, level, name):
     assert len(coded) <= len(data) + 64
 
 
-@pytest.mark.parametrize("level", levels.TOKENWISE)
+@pytest.mark.parametrize("level", WITH_LANGUAGE_MODEL)
 def test_text_goes_through_the_model(folder, only_tokenwise, level):
     coded = squeeze.compress(TEXT, level, model=folder)
     assert codecs_of(coded) == ["tokenwise"]
@@ -251,7 +262,7 @@ def test_damaged_layouts(coded):
 def test_impossible_layouts(folder, layout):
     payload = b"\x01" + b"".join(map(varint, layout)) + bytes(50)
     with pytest.raises(squeeze.DamagedError):
-        coding.decode_block(coding.Coded(container.TOKENWISE, payload), 1000, coding.Coding(8, 1, folder))
+        coding.decode_block(coding.Coded(container.TOKENWISE, payload), 1000, settings_of(folder, 1))
 
 
 @pytest.mark.parametrize("rest", [b"", b"\x00" * 30, b"\xff" * 30, inputs.random_bytes(400)])
@@ -261,7 +272,7 @@ def test_payloads_of_nonsense_end(folder, layout, rest):
     for threads in (1, 2):
         block = coding.Coded(container.TOKENWISE, payload)
         try:
-            assert coding.decode_block(block, 1000, coding.Coding(8, threads, folder)).size == 1000
+            assert coding.decode_block(block, 1000, settings_of(folder, threads)).size == 1000
         except squeeze.DamagedError:
             continue
 

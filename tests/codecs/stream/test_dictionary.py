@@ -1,4 +1,4 @@
-"""Priors: what they bring, their file, short streams, and every way in which one can be missing, wrong or damaged."""
+"""Dictionaries: what they bring, their file, short streams; every way in which one can be missing, wrong or damaged."""
 
 import io
 import json
@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import squeeze
-from squeeze.codecs.stream import container, integers, levels, prior, training
-from squeeze.codecs.stream.coding import Coding
-from squeeze.codecs.stream.compressor import compress_stream, decompress_stream
+from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.stream import container, dictionary, integers, levels, training
+from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
+from squeeze.codecs.stream.threads import Threads, allot
 from squeeze.codecs.varint import varint
-from squeeze.errors import DamagedError, FormatError, LevelError, PriorError, TruncatedError
+from squeeze.errors import DamagedError, DictionaryError, FormatError, LevelError, TruncatedError
 from tests.makers import inputs
 
 SHORT_BYTES = 15  # around the code of a record of 128 to 16383 bytes, where that is below 128 bytes
@@ -37,31 +39,31 @@ SAMPLES, RECORDS = records(60, 1), records(4, 2)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("prior") / "jobs.sqzp"
+    path = tmp_path_factory.mktemp("dictionary") / "jobs.sqzp"
     squeeze.train(SAMPLES, path, level=4)
     return path
 
 
 @pytest.fixture(scope="module")
 def known(path):
-    return squeeze.Prior.read(path)
+    return squeeze.Dictionary.read(path)
 
 
 @pytest.fixture(scope="module")
 def short(known):
-    return squeeze.compress(RECORDS[0], prior=known)
+    return squeeze.compress(RECORDS[0], dictionary=known)
 
 
 def test_a_record_costs_less_than_half_and_next_to_no_header(known):
     for record in RECORDS:
-        coded = squeeze.compress(record, prior=known)
-        assert squeeze.decompress(coded, prior=known) == record
+        coded = squeeze.compress(record, dictionary=known)
+        assert squeeze.decompress(coded, dictionary=known) == record
         assert len(coded) < len(squeeze.compress(record, 4)) / 2
         payload = read_index(io.BytesIO(coded))[0].blocks[0].payload_length
         assert len(coded) == payload + SHORT_BYTES
 
 
-def test_training_gives_the_same_prior_again(known, tmp_path):
+def test_training_gives_the_same_dictionary_again(known, tmp_path):
     for i, sample in enumerate(SAMPLES):
         (tmp_path / f"{i:02d}").write_bytes(sample)
     again = squeeze.train(sorted(tmp_path.iterdir()), level=4)
@@ -71,36 +73,36 @@ def test_training_gives_the_same_prior_again(known, tmp_path):
 def test_nothing_may_follow_the_parts(path):
     header = json.loads(path.read_bytes()[6:].split(b"}")[0] + b"}")
     body = path.read_bytes()[6 + len(json.dumps(header, separators=(",", ":"))) : -8]
-    squeeze.Prior.from_bytes(forged(header, body))
+    squeeze.Dictionary.from_bytes(forged(header, body))
     for more in (forged(header, body + b"a"), forged({**header, "parts": [*header["parts"], 1]}, body + b"a")):
-        with pytest.raises(PriorError, match="not a prior that this version can use: train it anew"):
-            squeeze.Prior.from_bytes(more)
+        with pytest.raises(DictionaryError, match="not a dictionary that this version can use: train it anew"):
+            squeeze.Dictionary.from_bytes(more)
 
 
 def test_a_file_is_what_was_learned(path, known):
     data = path.read_bytes()
-    again = squeeze.Prior.from_bytes(data)
+    again = squeeze.Dictionary.from_bytes(data)
     assert again.identity == known.identity
     assert np.array_equal(again.learned.weights, known.learned.weights)
-    assert prior.to_bytes(4, again.content, again.text, again.learned) == data
+    assert dictionary.to_bytes(4, again.content, again.text, again.learned) == data
 
 
 @pytest.mark.parametrize("name", inputs.EDGE_CASES)
 def test_any_content_comes_back_under_a_prior(name, known):
     data = inputs.EDGE_CASES[name][:20_000]
-    coded = squeeze.compress(data, prior=known)
-    assert squeeze.decompress(coded, prior=known) == data
+    coded = squeeze.compress(data, dictionary=known)
+    assert squeeze.decompress(coded, dictionary=known) == data
     assert len(coded) <= len(data) + 64
 
 
 def test_long_files_have_blocks_and_an_index(known):
     data = b"\n".join(records(700, 3))
     assert len(data) > container.MAX_SHORT
-    coded = squeeze.compress(data, prior=known)
+    coded = squeeze.compress(data, dictionary=known)
     (stream,) = read_index(io.BytesIO(coded))
     assert (stream.short, stream.header["prior"]) == (False, known.identity[:32])
-    assert squeeze.decompress(coded, prior=known) == data
-    with pytest.raises(PriorError, match=f"the file needs the prior {known.identity[:8]}: name it with --prior"):
+    assert squeeze.decompress(coded, dictionary=known) == data
+    with pytest.raises(DictionaryError, match=f"the file needs the dictionary {known.identity[:8]}: name it with -D"):
         squeeze.decompress(coded)
 
 
@@ -110,9 +112,9 @@ def test_blocks_and_threads_change_nothing(known, block_size):
     written = []
     for threads in (1, 2, 4):
         sink = io.BytesIO()
-        compress_stream(io.BytesIO(data), sink, prior=known, threads=threads, block_size=block_size)
+        compress_stream(io.BytesIO(data), sink, dictionary=known, threads=threads, block_size=block_size)
         written.append(sink.getvalue())
-        assert squeeze.decompress(written[0], prior=known, threads=threads) == data
+        assert squeeze.decompress(written[0], dictionary=known, threads=threads) == data
     assert written[0] == written[1] == written[2]
 
 
@@ -120,8 +122,8 @@ def test_executables_and_tables_have_priors_too():
     for data in (inputs.machine_code(2_000), inputs.records(900)):
         half = len(data) // 48 * 24
         known = squeeze.train([data[:half]], level=4)
-        coded = squeeze.compress(data[half:], prior=known)
-        assert squeeze.decompress(coded, prior=known) == data[half:]
+        coded = squeeze.compress(data[half:], dictionary=known)
+        assert squeeze.decompress(coded, dictionary=known) == data[half:]
         assert len(coded) < len(squeeze.compress(data[half:], 4))
 
 
@@ -129,17 +131,17 @@ def test_executables_and_tables_have_priors_too():
 def test_levels_with_a_state_space_model(level):
     known = squeeze.train(SAMPLES[:20], level=level)
     assert known.learned.ssm_steps > 50
-    coded = [squeeze.compress(RECORDS[0], prior=known, threads=threads) for threads in (1, 2)]
+    coded = [squeeze.compress(RECORDS[0], dictionary=known, threads=threads) for threads in (1, 2)]
     assert coded[0] == coded[1]
     for threads in (1, 2):
-        assert squeeze.decompress(coded[0], prior=known, threads=threads) == RECORDS[0]
+        assert squeeze.decompress(coded[0], dictionary=known, threads=threads) == RECORDS[0]
 
 
 @pytest.mark.parametrize(("level", "beside", "blocks"), [(4, 1, 4), (5, 2, 2), (6, 2, 2), (3, 1, 4)])
 def test_threads_are_shared_between_blocks_and_the_training_beside_them(level, beside, blocks):
-    coding = Coding(level, threads=4)
-    assert (coding.threads_of_bytes, coding.blocks_at_a_time) == (beside, blocks)
-    assert Coding(level, threads=1).threads_of_bytes == 1
+    row = levels.LEVELS[level]
+    assert allot(row, 4) == Threads(blocks, beside, 1)
+    assert allot(row, 1) == Threads(1, 1, 1)
 
 
 def test_two_threads_of_one_file_at_level_5():
@@ -153,19 +155,19 @@ def test_streams_of_both_forms_may_follow_each_other(known, short):
     long = squeeze.compress(inputs.words(400), 1)
     for parts in ([short, long], [long, short], [short, short], [long, short, long]):
         data, raw = b"".join(parts), b"".join(RECORDS[0] if part is short else inputs.words(400) for part in parts)
-        assert squeeze.decompress(data, prior=known) == raw
+        assert squeeze.decompress(data, dictionary=known) == raw
         streams = read_index(io.BytesIO(data))
         assert [stream.short for stream in streams] == [part is short for part in parts]
-        with squeeze.open(io.BytesIO(data), prior=known) as file:
+        with squeeze.open(io.BytesIO(data), dictionary=known) as file:
             file.seek(100)
             assert file.read(120) == raw[100:220]
 
 
 def test_stored_records_are_read_in_part(known):
     data = inputs.random_bytes(500)
-    coded = squeeze.compress(data, prior=known)
+    coded = squeeze.compress(data, dictionary=known)
     assert len(coded) == len(data) + SHORT_BYTES  # a payload length of 0 has one byte too
-    with squeeze.open(io.BytesIO(coded), prior=known) as file:
+    with squeeze.open(io.BytesIO(coded), dictionary=known) as file:
         file.seek(300)
         assert file.read(10) == data[300:310]
 
@@ -175,15 +177,15 @@ def test_no_flipped_bit_of_a_short_stream_gives_wrong_data(known, short):
         flipped = bytearray(short)
         flipped[position] ^= 1 << position % 8
         try:
-            assert squeeze.decompress(bytes(flipped), prior=known) == RECORDS[0]
-        except (FormatError, PriorError):
+            assert squeeze.decompress(bytes(flipped), dictionary=known) == RECORDS[0]
+        except (FormatError, DictionaryError):
             continue
 
 
 def test_every_truncation_of_a_short_stream_is_named(known, short):
     for length in range(1, len(short)):
         with pytest.raises(TruncatedError):
-            squeeze.decompress(short[:length], prior=known)
+            squeeze.decompress(short[:length], dictionary=known)
         with pytest.raises(TruncatedError):
             read_index(io.BytesIO(short[:length]))
 
@@ -192,14 +194,14 @@ def test_lengths_that_are_impossible_take_no_memory(known):
     start = container.MAGIC + b"\x02" + bytes.fromhex(known.identity[:8])
     for lengths in (b"\xff\xff\x7f\x05", b"\x05\x06"):
         with pytest.raises(DamagedError, match="a block's lengths are impossible"):
-            squeeze.decompress(start + lengths + bytes(10), prior=known)
+            squeeze.decompress(start + lengths + bytes(10), dictionary=known)
 
 
 def test_salvage_of_short_streams(known, short):
     hurt = bytearray(short)
     hurt[12] ^= 1  # of the checksum
     sink = io.BytesIO()
-    totals = decompress_stream(io.BytesIO(bytes(hurt) + short), sink, prior=known, salvage=True)
+    totals = decompress_stream(io.BytesIO(bytes(hurt) + short), sink, dictionary=known, salvage=True)
     size = len(RECORDS[0])
     assert sink.getvalue() == bytes(size) + RECORDS[0]
     assert totals.damage == (f"bytes 0 to {size} are lost: their block is damaged",)
@@ -207,20 +209,33 @@ def test_salvage_of_short_streams(known, short):
 
 def test_a_missing_or_wrong_prior_is_named(known, short):
     other = squeeze.train(records(40, 9), level=4)
-    with pytest.raises(PriorError) as caught:
+    with pytest.raises(DictionaryError) as caught:
         squeeze.decompress(short)
-    assert str(caught.value) == f"the file needs the prior {known.identity[:8]}: name it with --prior"
-    for read in (lambda: squeeze.decompress(short, prior=other), lambda: squeeze.open(io.BytesIO(short), prior=other)):
-        with pytest.raises(PriorError) as caught:
-            read()
-        assert str(caught.value) == f"the file needs the prior {known.identity[:8]}, and this is {other.identity[:8]}"
-    with pytest.raises(PriorError):
+    assert str(caught.value) == f"the file needs the dictionary {known.identity[:8]}: name it with -D"
+    for read in (squeeze.decompress, lambda coded, **given: squeeze.open(io.BytesIO(coded), **given)):
+        with pytest.raises(DictionaryError) as caught:
+            read(short, dictionary=other)
+        assert (
+            str(caught.value) == f"the file needs the dictionary {known.identity[:8]}, and this is {other.identity[:8]}"
+        )
+    with pytest.raises(DictionaryError):
         decompress_stream(io.BytesIO(short), None, salvage=True)
 
 
-def test_a_prior_of_another_level(known):
-    with pytest.raises(LevelError, match="the prior was trained for level 4: leave the level out, or train another"):
-        squeeze.compress(b"abc", 5, prior=known)
+def test_the_older_names_still_work(known, short):
+    assert squeeze.Prior is squeeze.Dictionary and squeeze.PriorError is squeeze.DictionaryError
+    assert squeeze.compress(RECORDS[0], prior=known) == short
+    assert squeeze.decompress(short, prior=known) == RECORDS[0]
+    assert squeeze.open(io.BytesIO(short), prior=known).read() == RECORDS[0]
+    with pytest.raises(DictionaryError, match="`prior` is the older name of `dictionary`: give one of the two"):
+        squeeze.decompress(short, prior=known, dictionary=known)
+
+
+def test_a_dictionary_of_another_level(known):
+    with pytest.raises(
+        LevelError, match="the dictionary was trained for level 4: leave the level out, or train another"
+    ):
+        squeeze.compress(b"abc", 5, dictionary=known)
 
 
 @pytest.mark.parametrize("wanted", [7, "7f", None, ["a"]])
@@ -236,18 +251,18 @@ def test_damaged_priors_are_refused(path):
     for position in [*range(60), *generator.integers(0, len(data), 60)]:
         flipped = bytearray(data)
         flipped[position] ^= 1 << position % 8
-        with pytest.raises(PriorError):
-            squeeze.Prior.from_bytes(bytes(flipped))
+        with pytest.raises(DictionaryError):
+            squeeze.Dictionary.from_bytes(bytes(flipped))
     for length in range(0, len(data), len(data) // 50):
-        with pytest.raises(PriorError):
-            squeeze.Prior.from_bytes(data[:length])
+        with pytest.raises(DictionaryError):
+            squeeze.Dictionary.from_bytes(data[:length])
 
 
 def forged(header, body=b""):
     import xxhash
 
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    data = prior.MAGIC + bytes([prior.VERSION]) + varint(len(text)) + text + body
+    data = dictionary.MAGIC + bytes([dictionary.VERSION]) + varint(len(text)) + text + body
     return data + xxhash.xxh3_64_intdigest(data).to_bytes(8, "little")
 
 
@@ -268,37 +283,37 @@ HEADER = {
     ],
 )
 def test_priors_that_make_no_sense_are_refused(header):
-    with pytest.raises(PriorError, match="not a prior that this version can use: train it anew"):
-        squeeze.Prior.from_bytes(forged(header))
+    with pytest.raises(DictionaryError, match="not a dictionary that this version can use: train it anew"):
+        squeeze.Dictionary.from_bytes(forged(header))
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "not a prior: it does not begin with the mark of .sqzp files"),
-        (b"\xf5SQ\x01" + bytes(30), "not a prior: it does not begin with the mark of .sqzp files"),
-        (b"\xf5SP\x01", "the prior is damaged: its length is impossible"),
-        (b"\xf5SP\x09" + bytes(30), "the prior's version 9 is unknown: use a newer squeeze, or train it anew"),
-        (b"\xf5SP\x01" + bytes(30), "the prior is damaged: its checksum differs"),
+        (b"", "not a dictionary: it does not begin with the mark of .sqzp files"),
+        (b"\xf5SQ\x01" + bytes(30), "not a dictionary: it does not begin with the mark of .sqzp files"),
+        (b"\xf5SP\x01", "the dictionary is damaged: its length is impossible"),
+        (b"\xf5SP\x09" + bytes(30), "the dictionary's version 9 is unknown: use a newer squeeze, or train it anew"),
+        (b"\xf5SP\x01" + bytes(30), "the dictionary is damaged: its checksum differs"),
     ],
 )
 def test_files_that_are_no_priors(data, message, tmp_path):
     (tmp_path / "a.sqzp").write_bytes(data)
-    with pytest.raises(PriorError) as caught:
-        squeeze.compress(b"abc", prior=tmp_path / "a.sqzp")
+    with pytest.raises(DictionaryError) as caught:
+        squeeze.compress(b"abc", dictionary=tmp_path / "a.sqzp")
     assert str(caught.value) == message
 
 
 def test_samples_that_teach_nothing():
-    with pytest.raises(PriorError, match="a prior needs at least 1024 bytes of samples"):
+    with pytest.raises(DictionaryError, match="a dictionary needs at least 1024 bytes of samples"):
         squeeze.train([b"abc"], level=4)
-    with pytest.raises(PriorError, match="the samples are compressed or encrypted already"):
+    with pytest.raises(DictionaryError, match="the samples are compressed or encrypted already"):
         squeeze.train([inputs.random_bytes(20_000)], level=4)
-    with pytest.raises(LevelError, match="a prior is for one of the levels 4 to 6"):
+    with pytest.raises(LevelError, match="a dictionary is for one of the levels 4 to 6"):
         squeeze.train(SAMPLES, level=3)
-    with pytest.raises(PriorError, match="a prior's text has 1 to 1048576 bytes"):
+    with pytest.raises(DictionaryError, match="a dictionary's text has 1 to 1048576 bytes"):
         squeeze.train(SAMPLES, level=4, text_size=1 << 21)
-    with pytest.raises(PriorError, match="there must be something to learn from: at least 1 byte"):
+    with pytest.raises(DictionaryError, match="there must be something to learn from: at least 1 byte"):
         squeeze.train(SAMPLES, level=4, learn_size=0)
 
 
@@ -320,7 +335,9 @@ def test_zeros_cost_next_to_nothing():
     assert len(integers.encode(np.zeros((100, 100), np.int64))) < 100
 
 
-def test_every_deep_level_has_priors():
-    assert set(levels.BESIDE) < set(levels.DEEP)
-    for level in levels.DEEP:
-        assert prior._preset(level, container.Content("text"))
+def test_every_deep_level_takes_dictionaries():
+    deep = {n: row for n, row in levels.LEVELS.items() if isinstance(row.models("text"), DeepPreset)}
+    assert {n for n, row in levels.LEVELS.items() if row.overlapped_training} < set(deep)
+    assert {n for n, row in levels.LEVELS.items() if row.takes_dictionary} == set(deep)
+    for level in deep:
+        assert dictionary._preset(level, container.Content("text"))

@@ -1,15 +1,15 @@
-"""A prior: what sample files taught the models of levels 4 to 6, and its file. docs/format.md specifies the file.
+"""A dictionary: what sample files taught the models of levels 4 to 6, and its file. docs/format.md specifies the file.
 
 Learned numbers are kept as the difference, in steps of a fixed size, from
-where models begin without a prior, and coded by bitmodels/integers.py. So what
-was not learned costs next to nothing. training.py makes priors.
+where models begin without a dictionary, and coded by bitmodels/integers.py. So what
+was not learned costs next to nothing. training.py makes dictionaries.
 """
 
 import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,23 +18,23 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from squeeze.codecs import bytewise
+from squeeze.codecs import bytewise, presets
 from squeeze.codecs.bitmodels import mixer, ssm_arrays
 from squeeze.codecs.deep import learned
-from squeeze.codecs.deep.arrays import build_model
+from squeeze.codecs.deep.arrays import Model, build_model
 from squeeze.codecs.deep.learned import Learned, Start
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import container, integers, levels
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.varint import read_exactly, read_varint, varint
-from squeeze.errors import PriorError, SqueezeError
+from squeeze.errors import DictionaryError, SqueezeError
 
 MAGIC = b"\xf5SP"
 VERSION = 1
 SUFFIX = ".sqzp"
 MAX_FILE = 1 << 24
 MAX_TEXT = 1 << 20
-_TEXT_LEVEL = 1  # its models code the text
+_TEXT_MODELS = presets.SMALL  # these code the text
 _FIELDS = {"level", "numerics", "content", "record", "text", "rows", "apm_rows", "ssm_steps", "ssm_second", "parts"}
 _COUNT = 1023  # mask of an adaptive map's count; the 22 bits above are its probability, of which 12 are kept
 _STEP = np.float32(1 / 64)  # of weights
@@ -44,7 +44,7 @@ _LEAST_SECOND = 100  # binary places of Adam's mean of squared gradients
 
 
 @dataclass(frozen=True, eq=False)
-class Prior:
+class Dictionary:
     """What the models of one level know of one kind of content before they see a file. It never changes."""
 
     level: int
@@ -54,21 +54,24 @@ class Prior:
     identity: str  # SHA-256 of the file, in hexadecimal digits
 
     @classmethod
-    def read(cls, path: str | os.PathLike) -> "Prior":
-        """The prior in a file. Raises PriorError where it is none, or is damaged; OSError where it cannot be read."""
+    def read(cls, path: str | os.PathLike[str]) -> "Dictionary":
+        """The dictionary in a file.
+
+        Raises DictionaryError where it is none, or is damaged; OSError where it cannot be read.
+        """
         status = Path(path).stat()
         return _read(Path(path).absolute(), status.st_mtime_ns, status.st_size)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Prior":
-        """The prior in a file's bytes. Raises PriorError."""
+    def from_bytes(cls, data: bytes) -> "Dictionary":
+        """The dictionary in a file's bytes. Raises DictionaryError."""
         header, parts = _parse(data)
         content = Content(header["content"], header["record"])
         preset = _preset(header["level"], content)
         try:
             text, known = _unpack(header, parts, preset)
         except (SqueezeError, ValueError, StopIteration) as error:
-            raise PriorError("not a prior that this version can use: train it anew") from error
+            raise DictionaryError("not a dictionary that this version can use: train it anew") from error
         return cls(header["level"], content, text, known, hashlib.sha256(data).hexdigest())
 
     @cached_property
@@ -77,29 +80,35 @@ class Prior:
         return Start(learned.read(self.text, _preset(self.level, self.content), self.content.record), self.learned)
 
 
+# The older name.
+Prior = Dictionary
+
+
 def _preset(level: int, content: Content) -> DeepPreset:
-    preset = levels.preset(level, content.kind)
+    preset = levels.LEVELS[level].models(content.kind)
     assert isinstance(preset, DeepPreset)
     return preset
 
 
 @lru_cache(2)
-def _read(path: Path, modified: int, size: int) -> Prior:
+def _read(path: Path, modified: int, size: int) -> Dictionary:
     if size > MAX_FILE:
-        raise PriorError("not a prior: the file is too large to be one")
-    return Prior.from_bytes(path.read_bytes())
+        raise DictionaryError("not a dictionary: the file is too large to be one")
+    return Dictionary.from_bytes(path.read_bytes())
 
 
 def _parse(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """The header and the coded parts of a prior's file, checked."""
+    """The header and the coded parts of a dictionary's file, checked."""
     if data[: len(MAGIC)] != MAGIC:
-        raise PriorError(f"not a prior: it does not begin with the mark of {SUFFIX} files")
+        raise DictionaryError(f"not a dictionary: it does not begin with the mark of {SUFFIX} files")
     if len(data) < len(MAGIC) + 10 or len(data) > MAX_FILE:
-        raise PriorError("the prior is damaged: its length is impossible")
+        raise DictionaryError("the dictionary is damaged: its length is impossible")
     if data[len(MAGIC)] != VERSION:
-        raise PriorError(f"the prior's version {data[len(MAGIC)]} is unknown: use a newer squeeze, or train it anew")
+        raise DictionaryError(
+            f"the dictionary's version {data[len(MAGIC)]} is unknown: use a newer squeeze, or train it anew"
+        )
     if xxhash.xxh3_64_intdigest(data[:-8]) != int.from_bytes(data[-8:], "little"):
-        raise PriorError("the prior is damaged: its checksum differs")
+        raise DictionaryError("the dictionary is damaged: its checksum differs")
     file = io.BytesIO(data[:-8])
     file.seek(len(MAGIC) + 1)
     try:
@@ -110,19 +119,20 @@ def _parse(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
         if file.read(1):
             raise ValueError("more than the parts")
     except (SqueezeError, ValueError, TypeError, RecursionError) as error:
-        raise PriorError("not a prior that this version can use: train it anew") from error
+        raise DictionaryError("not a dictionary that this version can use: train it anew") from error
     return header, parts
 
 
 def _check(header: Any) -> None:
-    """Raise ValueError where a header asks for what no prior may."""
+    """Raise ValueError where a header asks for what no dictionary may."""
     numbers = ("level", "numerics", "record", "text", "rows", "apm_rows", "ssm_steps", "ssm_second")
     right = (
         isinstance(header, dict)
         and set(header) == _FIELDS
         and all(type(header[name]) is int and 0 <= header[name] < 1 << 40 for name in numbers)
         and header["numerics"] == container.NUMERICS_VERSION
-        and header["level"] in levels.DEEP
+        and header["level"] in levels.LEVELS
+        and levels.LEVELS[header["level"]].takes_dictionary
         and header["content"] in container.KINDS_OF_CONTENT
         and (header["content"] == "table") == (1 <= header["record"] < container.MAX_RECORD)
         and header["text"] <= MAX_TEXT
@@ -134,9 +144,9 @@ def _check(header: Any) -> None:
 
 
 def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned) -> bytes:
-    """A prior's file. What it holds is rounded: use what `Prior.from_bytes` makes of it."""
+    """A dictionary's file. What it holds is rounded: use what `Dictionary.from_bytes` makes of it."""
     preset = _preset(level, content)
-    coded = bytewise.encode(text, levels.preset(_TEXT_LEVEL, content.kind), content.record)
+    coded = bytewise.encode(text, _TEXT_MODELS[content.kind], content.record)
     parts = [coded or text.tobytes()]
     parts += [integers.encode(matrix) for matrix in _matrices(known, preset)]
     header = {
@@ -186,12 +196,25 @@ def _matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
         yield np.rint((known.ssm - ssm_arrays.initial_weights(preset.ssm)) / _STEP).reshape(-1, preset.ssm.width)
 
 
+def _unpack_maps(fresh: Model, take: Callable[[int, int], np.ndarray]) -> dict[str, np.ndarray]:
+    """Adaptive maps and last mixers, from how they differ from those of `fresh`."""
+    whole = {}
+    for name in learned.MAPS:
+        before = getattr(fresh, name).astype(np.int64)
+        probability = (take(before.size // 256, 256).ravel() << 20) + (before & ~_COUNT)
+        count = take(before.size // 256, 256).ravel() + (before & _COUNT)
+        whole[name] = (probability.clip(0, (1 << 32) - 1) & ~_COUNT | count.clip(0, _COUNT)).astype(np.uint32)
+    finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel()
+    whole["finals"] = fresh.finals + finals.astype(np.float32) * _FINAL_STEP
+    return whole
+
+
 def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> tuple[np.ndarray, Learned]:
     """The text and what was learned; ValueError, or a child of SqueezeError, where the parts make no sense."""
     coded, *matrices = parts
     text = np.frombuffer(bytearray(coded), np.uint8)
     if text.size != header["text"]:
-        text = bytewise.decode(coded, header["text"], levels.preset(_TEXT_LEVEL, header["content"]), header["record"])
+        text = bytewise.decode(coded, header["text"], _TEXT_MODELS[header["content"]], header["record"])
     fresh, left = build_model(np.zeros(1, np.uint8), preset), iter(matrices)
     if not 1 <= header["rows"] <= fresh.visits.size or header["apm_rows"] > fresh.apms.shape[0]:
         raise ValueError("impossible number of rows")
@@ -205,14 +228,7 @@ def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> t
     weights[1:] += weights[0]
     apm_rows = _rows(take(1, header["apm_rows"]), fresh.apms.shape[0])
     apms = (take(apm_rows.size, mixer.APM_STEPS) << 20) + mixer.fresh_apm(1)
-    whole = {}
-    for name in learned.MAPS:
-        before = getattr(fresh, name).astype(np.int64)
-        probability = (take(before.size // 256, 256).ravel() << 20) + (before & ~_COUNT)
-        count = take(before.size // 256, 256).ravel() + (before & _COUNT)
-        whole[name] = (probability.clip(0, (1 << 32) - 1) & ~_COUNT | count.clip(0, _COUNT)).astype(np.uint32)
-    finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel()
-    whole["finals"] = fresh.finals + finals.astype(np.float32) * _FINAL_STEP
+    whole = _unpack_maps(fresh, take)
     known = Learned(
         rows=rows,
         visits=visits,

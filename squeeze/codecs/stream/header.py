@@ -1,0 +1,68 @@
+"""A stream's header and the settings that it names, in both directions. How it lies in the file is container.py's."""
+
+from typing import Any
+
+from squeeze.codecs.stream import container, levels
+from squeeze.codecs.stream.resources import LanguageOptions, Resources, needed_dictionary
+from squeeze.codecs.stream.settings import Settings
+from squeeze.errors import FormatError
+
+DIGITS = 32  # of the SHA-256 of a language model or a dictionary
+_LACKS = "the file uses a level or parameter that this version lacks: use a newer squeeze"
+
+
+def to_header(settings: Settings) -> dict[str, Any]:
+    level = settings.level.number if settings.level else 0
+    header: dict[str, Any] = {"level": level, "numerics": container.NUMERICS_VERSION}
+    if settings.language:
+        header |= settings.language.to_header(DIGITS)
+    if settings.dictionary:
+        header["prior"] = settings.dictionary.identity[:DIGITS]
+    return header
+
+
+def from_header(header: container.Header, given: Resources) -> Settings:
+    """For decompressing what has this header.
+
+    Raises FormatError where this version cannot decode it, ModelError where `given.model` is not the one that the
+    file needs, and DictionaryError where `given.dictionary` is not.
+    """
+    fields = header.fields
+    if header.short:
+        dictionary = needed_dictionary(fields["prior"], given.dictionary)
+        return Settings(levels.LEVELS[dictionary.level], given.threads, dictionary=dictionary, short=True)
+    if not fields:
+        return Settings(None, given.threads)
+    number = fields.get("level")
+    if type(number) is not int or number not in levels.LEVELS:
+        raise FormatError(_LACKS)
+    level = levels.LEVELS[number]
+    return _of_bytes(level, fields, given) if level.text is None else _of_text(level, level.text, fields, given)
+
+
+def _of_bytes(level: levels.Level, fields: dict[str, Any], given: Resources) -> Settings:
+    if set(fields) - {"prior"} != {"level", "numerics"}:
+        raise FormatError(_LACKS)
+    if "prior" not in fields:
+        return Settings(level, given.threads)
+    if not _are_digits(fields["prior"]):
+        raise FormatError(_LACKS)
+    dictionary = needed_dictionary(fields["prior"], given.dictionary)
+    return Settings(level, given.threads, dictionary=dictionary)
+
+
+def _of_text(level: levels.Level, text: levels.TextModel, fields: dict[str, Any], given: Resources) -> Settings:
+    known = set(fields) - {"llamacpp"} == {"level", "numerics", "model", "weights"}
+    if not known or not isinstance(fields["model"], str) or not _are_digits(fields["weights"]):
+        raise FormatError(_LACKS)
+    # Start-up: language models bring tokenizers and kernels of their own, which other levels do without.
+    from squeeze.codecs.stream.language import Language, Named
+
+    language = Language(text, given.threads, LanguageOptions(given.model), Named.from_header(fields))
+    if given.model is not None:
+        _ = language.model  # refuses a wrong one before anything is decoded
+    return Settings(level, given.threads, language)
+
+
+def _are_digits(value: object) -> bool:
+    return isinstance(value, str) and len(value) == DIGITS

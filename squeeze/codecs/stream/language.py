@@ -1,0 +1,116 @@
+"""The language model of a stream: which it is, where it is found, and how it codes a block of text."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from squeeze.codecs.stream.container import MAX_BLOCK
+from squeeze.codecs.stream.levels import DEFAULT_BLOCK, TextModel
+from squeeze.codecs.stream.resources import LanguageOptions
+from squeeze.codecs.tokenwise import lanes
+from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_POSITIONS, LaneLayout
+from squeeze.codecs.tokenwise.presets import TokenPreset
+from squeeze.errors import LevelError
+from squeeze.lm import llamacpp, models
+from squeeze.lm.language_model import LanguageModel
+from squeeze.lm.llamacpp import LlamaCpp
+from squeeze.lm.llamacpp_engine import Setup
+from squeeze.lm.window import SINK
+from squeeze.system import cores
+
+Progress = Callable[[int], None] | None
+_MAX_WINDOW = 1 << 17
+
+
+@dataclass(frozen=True)
+class Named:
+    """The language model that a header names."""
+
+    name: str
+    weights: str  # the first digits of its identity
+    setup: Setup | None  # of llama.cpp, where that ran it
+
+    @classmethod
+    def from_header(cls, fields: dict[str, Any]) -> "Named":
+        """Raises FormatError or DamagedError where llama.cpp's set-up is none that this version writes."""
+        setup = Setup.from_json(fields["llamacpp"]) if "llamacpp" in fields else None
+        return cls(fields["model"], fields["weights"], setup)
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language model as the user chose it, or as a header names it. It is loaded when it is first used."""
+
+    text: TextModel
+    threads: int | None = None
+    options: LanguageOptions = field(default_factory=LanguageOptions)
+    named: Named | None = None
+
+    @property
+    def bound(self) -> bool:
+        """Whether llama.cpp runs it, whose numbers are those of one kind of machine."""
+        return bool(self.named.setup) if self.named else self.options.backend == "llamacpp"
+
+    @cached_property
+    def model(self) -> LanguageModel:
+        """Raises ModelError where it is missing or another."""
+        if self.bound:
+            return self._llamacpp
+        if self.named is None:
+            return models.find(self.options.model).network
+        return models.for_identity(self.named.name, self.named.weights, self.options.model).network
+
+    @cached_property
+    def _llamacpp(self) -> LlamaCpp:
+        if self.named is not None and self.named.setup is not None:
+            return llamacpp.for_identity(self.named.name, self.named.weights, self.options.model, self.named.setup)
+        chosen, threads = self.options, self.threads or cores.available()
+        window = self.text.preset(0, _MAX_WINDOW + SINK, chosen.lanes, chosen.window).window
+        return llamacpp.find(chosen.model, threads, chosen.lanes or self.text.batch, window)
+
+    def to_header(self, digits: int) -> dict[str, Any]:
+        """The fields that name it, with so many digits of its identity."""
+        header: dict[str, Any] = {"model": self.model.name, "weights": self.model.identity[:digits]}
+        if self.bound:
+            header["llamacpp"] = self._llamacpp.setup.to_json()
+        return header
+
+    def preset(self, size: int) -> TokenPreset:
+        """For compressing a text of `size` bytes."""
+        return self.text.preset(size, self.model.context, self.options.lanes, self.options.window)
+
+    def memory(self, size: int) -> int:
+        """About how many bytes compressing `size` bytes of text takes."""
+        size = min(size, DEFAULT_BLOCK)
+        return lanes.memory(self.model, self.preset(size), size)
+
+    def encode(self, data: np.ndarray, threads: int, progress: Progress) -> bytes | None:
+        """The layout and coded form of a text, or None where it would not be shorter."""
+        coded = lanes.encode(data.tobytes(), self.model, self.preset(data.size), threads, progress)
+        return None if coded is None else coded[0].to_bytes() + coded[1]
+
+    def decode(self, payload: io.BytesIO, length: int, threads: int, progress: Progress) -> np.ndarray:
+        """The `length` bytes of a text, as uint8. Raises DamagedError."""
+        layout = LaneLayout.read(payload, length)
+        preset = self.text.preset(length, layout.window, layout.lanes, layout.window)
+        return lanes.decode(payload.read(), layout, self.model, preset, threads, progress)
+
+
+def choose_language(text: TextModel, threads: int | None, options: LanguageOptions) -> Language:
+    """Raises LevelError where lanes or window are impossible, and ModelError where there is no such model."""
+    if options.lanes is not None and not 1 <= options.lanes <= MAX_LANES:
+        raise LevelError(f"a text is cut into 1 to {MAX_LANES} lanes")
+    if options.window is not None and not 16 <= options.window <= _MAX_WINDOW:
+        raise LevelError(f"a window has 16 to {_MAX_WINDOW} tokens")
+    language = Language(text, threads, options)
+    most = language.preset(MAX_BLOCK)
+    if most.lanes * most.window > MAX_POSITIONS:
+        raise LevelError(
+            f"{most.lanes} lanes that look back {most.window} tokens need too much memory: "
+            "use fewer lanes or a shorter window"
+        )
+    return language

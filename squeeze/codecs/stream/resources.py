@@ -1,0 +1,68 @@
+"""What a user gives besides the data: threads, a dictionary, a language model and how to run it."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
+
+from squeeze.errors import DictionaryError
+
+if TYPE_CHECKING:
+    from squeeze.codecs.stream.dictionary import Dictionary
+
+DictionarySource: TypeAlias = "Dictionary | str | os.PathLike[str] | None"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """For restoring. All may be left out: None is one thread, a language model that is found without, no dictionary."""
+
+    threads: int | None = None
+    model: Path | None = None  # where the language model lies
+    dictionary: DictionarySource = None
+
+
+@dataclass(frozen=True)
+class LanguageOptions:
+    """Options of the levels that use a language model; None is what the level chooses."""
+
+    model: Path | None = None  # where it lies; None: the bundled one
+    lanes: int | None = None
+    window: int | None = None
+    backend: str | None = None  # None: exact
+
+
+class LanguageKeywords(TypedDict, total=False):
+    """The fields of LanguageOptions, for the type of keyword arguments."""
+
+    model: Path | None
+    lanes: int | None
+    window: int | None
+    backend: str | None
+
+
+def either(dictionary: DictionarySource, prior: DictionarySource) -> DictionarySource:
+    """The dictionary by its keyword or by the older one. Raises DictionaryError where both are given."""
+    if dictionary is not None and prior is not None:
+        raise DictionaryError("`prior` is the older name of `dictionary`: give one of the two")
+    return prior if dictionary is None else dictionary
+
+
+def as_dictionary(source: DictionarySource) -> "Dictionary | None":
+    """The dictionary that a user named, by itself or by the path of its file. Raises DictionaryError."""
+    if source is None:
+        return None
+    # Start-up: a dictionary brings the models of levels 4 to 6, which no other use of a stream needs at once.
+    from squeeze.codecs.stream.dictionary import Dictionary
+
+    return source if isinstance(source, Dictionary) else Dictionary.read(source)
+
+
+def needed_dictionary(identity: str, source: DictionarySource) -> "Dictionary":
+    """The dictionary of a file whose header names one that begins with these digits. Raises DictionaryError."""
+    dictionary = as_dictionary(source)
+    if dictionary is None:
+        raise DictionaryError(f"the file needs the dictionary {identity[:8]}: name it with -D")
+    if not dictionary.identity.startswith(identity):
+        raise DictionaryError(f"the file needs the dictionary {identity[:8]}, and this is {dictionary.identity[:8]}")
+    return dictionary

@@ -1,0 +1,63 @@
+"""What decides how the blocks of a stream are coded: chosen by a user here, or read from a header in header.py."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from squeeze.codecs.stream import threads as sharing
+from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.levels import Level, those_with_language_model
+from squeeze.codecs.stream.resources import LanguageOptions
+from squeeze.codecs.stream.threads import Threads
+from squeeze.errors import LevelError
+
+if TYPE_CHECKING:
+    from squeeze.codecs.deep.learned import Start
+    from squeeze.codecs.stream.dictionary import Dictionary
+    from squeeze.codecs.stream.language import Language
+
+BACKENDS = ("exact", "llamacpp")  # what runs the language model
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a stream's header names, and with how many threads to go about it."""
+
+    level: Level | None = None  # None where all blocks are stored
+    threads: int | None = None
+    language: "Language | None" = None  # where the level needs a language model
+    dictionary: "Dictionary | None" = None
+    short: bool = False  # a short stream, whose one block the dictionary codes
+
+    @cached_property
+    def allotment(self) -> Threads:
+        return sharing.allot(self.level, self.threads)
+
+    @property
+    def bound(self) -> bool:
+        """Whether the file opens only on machines like this one, so that every block is verified."""
+        return self.language is not None and self.language.bound
+
+    def start(self, content: Content) -> "Start | None":
+        """What the models of a block begin with: a dictionary knows one kind of content."""
+        return self.dictionary.start if self.dictionary and self.dictionary.content == content else None
+
+
+def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", options: LanguageOptions) -> Settings:
+    """For compressing. Raises LevelError or ModelError."""
+    if options.backend not in (None, *BACKENDS):
+        raise LevelError(f"there is no backend {options.backend!r}: use {' or '.join(BACKENDS)}")
+    if dictionary and dictionary.level != level.number:
+        raise LevelError(
+            f"the dictionary was trained for level {dictionary.level}: leave the level out, or train another"
+        )
+    if level.text is None:
+        if options != LanguageOptions():
+            raise LevelError(
+                f"a language model, its backend, lanes and a window belong to levels {those_with_language_model()}"
+            )
+        return Settings(level, threads, dictionary=dictionary)
+    # Start-up: language models bring tokenizers and kernels of their own, which other levels do without.
+    from squeeze.codecs.stream.language import choose_language
+
+    return Settings(level, threads, choose_language(level.text, threads, options), dictionary)

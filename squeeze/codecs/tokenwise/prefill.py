@@ -1,0 +1,134 @@
+"""Running a language model over tokens that are known: many positions at once, in threads, ahead of the coder."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from squeeze.codecs.tokenwise import model as tokenwise
+from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
+from squeeze.codecs.tokenwise.layout import LaneLayout
+from squeeze.lm.language_model import LanguageModel
+from squeeze.numerics.team import Team
+
+ROWS = 256  # tokens in one prefill
+COUNTED = 32  # rows of frequencies at a time: 49,152 leaves make 400 kB a row
+
+
+def groups_of(model: LanguageModel, lanes: int, threads: int) -> list[tuple[int, int]]:
+    """Ranges of lanes that go through the model apart: two where there are threads for both."""
+    if threads < 2 or lanes < 2 or model.lockstep:
+        return [(0, lanes)]
+    half = -(-lanes // 2)
+    return [(0, half), (half, lanes)]
+
+
+def team_of(threads: int, groups: int, stack: ExitStack) -> Team:
+    team = Team(max(1, threads // groups))
+    stack.callback(team.close)
+    return team
+
+
+@dataclass(frozen=True)
+class Paths:
+    """What a model says of the entries of some lanes at some steps."""
+
+    logits: np.ndarray  # int32: those along each entry's path, one path after the other
+    starts: np.ndarray  # int64 [lanes, steps]: where each path begins
+    surprises: np.ndarray  # int64 [lanes, steps]
+
+
+def predictions(
+    model: LanguageModel, layout: LaneLayout, table: np.ndarray, threads: int, stack: ExitStack
+) -> Iterator[tuple[int, Paths]]:
+    """(first step, paths of all lanes for some steps), in order, computed ahead in threads."""
+    groups = groups_of(model, layout.lanes, threads)
+    steps = max(1, min(ROWS // -(-layout.lanes // len(groups)), model.longest_prefill))
+    bias = Bias(model.leaves.size, layout.lanes, len(groups))
+    runs = [
+        _Prefill(model, layout.seen, table[a:b], steps, bias, team_of(threads, len(groups), stack)) for a, b in groups
+    ]
+    firsts = range(0, layout.steps, steps)
+    if threads < 2:
+        for first in firsts:
+            yield first, _joined([run(first) for run in runs])
+        return
+    pools = [ThreadPoolExecutor(1) for _ in runs]  # one each: a session's calls come in order
+    for pool in pools:
+        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+    stack.callback(bias.stop)
+    waiting: list[list[Future[Paths]]] = []
+    for first in firsts:
+        waiting.append([pool.submit(run, first) for pool, run in zip(pools, runs, strict=True)])
+        if len(waiting) == 3:
+            yield firsts[(first // steps) - 2], _results(waiting.pop(0))
+    for i, parts in enumerate(waiting):
+        yield firsts[len(firsts) - len(waiting) + i], _results(parts)
+
+
+def _results(parts: Sequence[Future[Paths]]) -> Paths:
+    """All parts joined; where some failed, what the first that did so by itself raised."""
+    failures = [failure for part in parts if (failure := part.exception())]
+    for failure in sorted(failures, key=lambda failure: isinstance(failure, Stopped)):
+        raise failure
+    return _joined([part.result() for part in parts])
+
+
+def _joined(parts: Sequence[Paths]) -> Paths:
+    if len(parts) == 1:
+        return parts[0]
+    moved = np.cumsum([0, *(part.logits.size for part in parts[:-1])])
+    return Paths(
+        np.concatenate([part.logits for part in parts]),
+        np.concatenate([part.starts + shift for part, shift in zip(parts, moved, strict=True)]),
+        np.concatenate([part.surprises for part in parts]),
+    )
+
+
+class _Prefill:
+    """Runs a model over known entries int64 [lanes, steps], a few steps at a time."""
+
+    def __init__(self, model: LanguageModel, window: int, table: np.ndarray, steps: int, bias: Bias, team: Team):
+        self._model, self._table, self._steps = model, table, steps
+        self._bias, self._seen = bias, Seen(bias)
+        self._session = model.session(table.shape[0], window, table.shape[0] * steps, team)
+
+    def __call__(self, first: int) -> Paths:
+        """The paths of the steps from `first` on; to be called in order."""
+        try:
+            return self._run(first)
+        except BaseException:
+            self._bias.stop()
+            raise
+
+    def _run(self, first: int) -> Paths:
+        model, entries = self._model, np.ascontiguousarray(self._table[:, first : first + self._steps])
+        lanes, steps = entries.shape
+        before = self._table[:, first - 1 : first] if first else np.full((lanes, 1), -1)
+        fed = np.concatenate([before, entries[:, :-1]], axis=1)
+        self._session.forward(token_ids(model, fed))
+        flat = entries.ravel()
+        sizes = np.where(flat < 0, 0, model.trie.decisions[np.maximum(flat, 0)])
+        starts = np.cumsum(np.concatenate([[0], sizes]))
+        logits, surprises = np.zeros(starts[-1], np.int32), np.zeros(flat.size, np.int64)
+        every = self._bias.round_steps
+        begin = first
+        while begin < first + steps:
+            end = min(begin - begin % every + every, first + steps)
+            picked = (np.arange(lanes)[:, None] * steps + np.arange(begin - first, end - first)).ravel()
+            for rows in np.split(picked, range(COUNTED, picked.size, COUNTED)):
+                cdf = self._session.cdf(rows, self._bias.values(begin))
+                surprise = np.zeros(rows.size, np.int64)
+                tokenwise.follow(model.trie, cdf, flat[rows], starts[rows], logits, surprise)
+                surprises[rows] = surprise
+                self._seen.add(cdf, flat[rows])
+            self._seen.reach(end)
+            begin = end
+        return Paths(logits, starts[:-1].reshape(lanes, steps), surprises.reshape(lanes, steps))
+
+
+def token_ids(model: LanguageModel, entries: np.ndarray) -> np.ndarray:
+    """Token ids int64 of entries: a byte that no token spells is the start token to the model."""
+    return np.where(entries < 0, model.start_token, model.leaves[np.maximum(entries, 0)]).astype(np.int64)

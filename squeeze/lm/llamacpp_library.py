@@ -1,0 +1,49 @@
+"""The library llama.cpp itself: loading it silently, and what it says of itself and of what goes wrong."""
+
+import ctypes
+import functools
+from typing import Any
+
+from squeeze.errors import ModelError
+
+_HELP = "install it with `pip install squeeze[llamacpp]`"
+_said: list[str] = []  # the latest errors of llama.cpp, which would go to standard error
+
+
+@functools.cache
+def library() -> Any:
+    """The module llama_cpp, silenced."""
+    try:
+        import llama_cpp
+    except (ImportError, OSError, RuntimeError) as error:
+        raise ModelError(f"the backend llamacpp needs llama-cpp-python ({error}): {_HELP}") from error
+
+    @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator,unused-ignore]
+    def listen(level: int, text: bytes, data: object) -> None:
+        if level == 4:
+            _said[:] = [text.decode("utf-8", "replace").strip()]
+
+    llama_cpp.llama_log_set(listen, ctypes.c_void_p(0))
+    _kept.append(listen)
+    llama_cpp.llama_backend_init()
+    return llama_cpp
+
+
+_kept: list[object] = []  # what C code points to
+
+
+def reason() -> str:
+    return f": {_said[-1]}" if _said else ""
+
+
+def needed(pointer: Any, what: object) -> Any:
+    if not pointer:
+        raise ModelError(f"{what}: llama.cpp cannot load the model{reason()}")
+    return pointer
+
+
+def system(library: Any) -> str:
+    """Features of the build, those that are off left out: 'CPU: AVX AVX2 F16C'."""
+    text = library.llama_print_system_info().decode("utf-8", "replace")
+    parts = (part.strip().removesuffix("= 1").strip() for part in text.split("|") if not part.strip().endswith("= 0"))
+    return " ".join(part.replace(" : ", ": ") for part in parts if part)

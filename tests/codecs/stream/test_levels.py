@@ -1,0 +1,53 @@
+"""The table of levels: a new level is one row."""
+
+import pytest
+
+import squeeze
+from squeeze.codecs import presets
+from squeeze.codecs.stream import levels
+from squeeze.codecs.stream.levels import Level, TextModel
+from tests.makers import inputs, tiny_models
+
+
+@pytest.fixture
+def add(monkeypatch):
+    return lambda row: monkeypatch.setitem(levels.LEVELS, row.number, row)
+
+
+def test_a_row_is_a_level(add):
+    with pytest.raises(squeeze.LevelError, match="level 10 does not exist: use a level from 1 to 9"):
+        squeeze.compress(b"data", 10)
+    add(Level(10, "context mixing, text contexts for all", 500_000, lambda kind: presets.SMALL["text"]))
+    data = inputs.records(300)
+    coded = squeeze.compress(data, 10)
+    assert b'"level":10' in coded and coded != squeeze.compress(data, 1)
+    assert squeeze.decompress(coded) == data
+    assert levels.estimate_seconds(10, 1_000_000, verify=False) == 2
+
+
+def test_a_row_with_a_language_model_is_a_level(add, tmp_path, monkeypatch):
+    monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "cache"))
+    folder = tiny_models.write_folder(tmp_path / "tiny", tiny_models.byte_level())
+    add(Level(10, "language model, one lane", 500, presets.SMALL.__getitem__, text=TextModel(32, 1, 1, 1)))
+    data = inputs.words(600)
+    coded = squeeze.compress(data, 10, model=folder, verify=False)
+    assert squeeze.decompress(coded, model=folder) == data
+    with pytest.raises(squeeze.LevelError, match="belong to levels 7 to 10"):
+        squeeze.compress(data, 3, lanes=2)
+
+
+def test_a_file_of_a_level_that_is_no_row_is_refused(add, monkeypatch):
+    add(Level(10, "of tomorrow", 1, presets.SMALL.__getitem__))
+    coded = squeeze.compress(inputs.words(300), 10)
+    monkeypatch.delitem(levels.LEVELS, 10)
+    with pytest.raises(squeeze.FormatError, match="a level or parameter that this version lacks"):
+        squeeze.decompress(coded)
+
+
+def test_rows_are_in_order_and_every_one_has_a_speed_and_models_of_all_kinds_of_content():
+    assert list(levels.LEVELS) == list(range(1, 10))
+    speeds = [row.bytes_a_second for row in levels.LEVELS.values()]
+    assert speeds == sorted(speeds, reverse=True)
+    for row in levels.LEVELS.values():
+        assert all(row.models(kind).contexts for kind in ("text", "executable", "table", "other"))
+    assert len({row.name for row in levels.LEVELS.values()}) == 9
