@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from squeeze.codecs import bytewise
+from squeeze.codecs.bytewise import coder as bytewise
+from squeeze.codecs.deep import coder as deep
+from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.presets import Preset
 from squeeze.codecs.stream import blocks, container, levels
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.varint import read_varint, varint
@@ -272,11 +275,7 @@ def decode_block(coded: Coded, length: int, coding: Coding, progress: Progress =
     if coded.kind == container.TOKENWISE:
         return _decode_tokenwise(payload, length, coding, progress)
     preset = levels.preset(coding.level, content.kind)
-    data = bytewise.decode(
-        *(payload.read(), length, preset, content.record, progress),
-        threads=coding.threads_of_bytes,
-        start=coding.start(content),
-    )
+    data = _decode_bytes(payload.read(), length, preset, content, coding, progress)
     if content.kind == "executable":
         blocks.calls_to_relative(data)
     return data
@@ -288,14 +287,28 @@ def _encode_bytewise(data: np.ndarray, content: Content, coding: Coding, progres
         filtered = data.copy()
         blocks.calls_to_absolute(filtered)
     preset = levels.preset(coding.level or 0, content.kind)
-    coded = bytewise.encode(
-        *(filtered, preset, content.record, progress),
-        threads=coding.threads_of_bytes,
-        start=coding.start(content),
-    )
+    coded = _encode_bytes(filtered, preset, content, coding, progress)
     if coded is None:
         return None
     return Coded(container.BYTEWISE, (b"" if coding.short else container.content_bytes(content)) + coded)
+
+
+def _encode_bytes(
+    data: np.ndarray, preset: Preset | DeepPreset, content: Content, coding: Coding, progress: Progress
+) -> bytes | None:
+    """The coded form by the coder of the preset's kind, or None where it would not be shorter."""
+    if isinstance(preset, DeepPreset):
+        return deep.encode(data, preset, content.record, progress, coding.threads_of_bytes, coding.start(content))
+    return bytewise.encode(data, preset, content.record, progress)
+
+
+def _decode_bytes(
+    payload: bytes, length: int, preset: Preset | DeepPreset, content: Content, coding: Coding, progress: Progress
+) -> np.ndarray:
+    if isinstance(preset, DeepPreset):
+        threads, start = coding.threads_of_bytes, coding.start(content)
+        return deep.decode(payload, length, preset, content.record, progress, threads, start)
+    return bytewise.decode(payload, length, preset, content.record, progress)
 
 
 def _encode_tokenwise(data: np.ndarray, content: Content, coding: Coding, progress: Progress) -> Coded | None:

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from squeeze.codecs import bytewise
+from squeeze.codecs import presets
 from squeeze.codecs.bitmodels import mixer, ssm_arrays
+from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.arrays import build_model
 from squeeze.codecs.deep.learned import Learned, Start
@@ -136,7 +137,7 @@ def _check(header: Any) -> None:
 def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned) -> bytes:
     """A prior's file. What it holds is rounded: use what `Prior.from_bytes` makes of it."""
     preset = _preset(level, content)
-    coded = bytewise.encode(text, levels.preset(_TEXT_LEVEL, content.kind), content.record)
+    coded = bytewise.encode(text, presets.preset(_TEXT_LEVEL, content.kind), content.record)
     parts = [coded or text.tobytes()]
     parts += [integers.encode(matrix) for matrix in _matrices(known, preset)]
     header = {
@@ -177,11 +178,11 @@ def _matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
     yield weights
     yield _gaps(known.apm_rows)
     yield (known.apms >> 20).astype(np.int64) - (mixer.fresh_apm(1) >> 20)
-    for name in learned.MAPS:
-        before, after = getattr(fresh, name).reshape(-1, 256), known.whole[name].reshape(-1, 256)
+    for fresh_map, taught in zip(learned.maps_of(fresh), known.maps, strict=True):
+        before, after = fresh_map.reshape(-1, 256), taught.reshape(-1, 256)
         yield (after >> 20).astype(np.int64) - (before >> 20)
         yield (after & _COUNT).astype(np.int64) - (before & _COUNT)
-    yield np.rint((known.whole["finals"] - fresh.finals) / _FINAL_STEP).reshape(-1, fresh.logits.size)
+    yield np.rint((known.finals - fresh.finals) / _FINAL_STEP).reshape(-1, fresh.logits.size)
     if preset.ssm:
         yield np.rint((known.ssm - ssm_arrays.initial_weights(preset.ssm)) / _STEP).reshape(-1, preset.ssm.width)
 
@@ -191,7 +192,7 @@ def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> t
     coded, *matrices = parts
     text = np.frombuffer(bytearray(coded), np.uint8)
     if text.size != header["text"]:
-        text = bytewise.decode(coded, header["text"], levels.preset(_TEXT_LEVEL, header["content"]), header["record"])
+        text = bytewise.decode(coded, header["text"], presets.preset(_TEXT_LEVEL, header["content"]), header["record"])
     fresh, left = build_model(np.zeros(1, np.uint8), preset), iter(matrices)
     if not 1 <= header["rows"] <= fresh.visits.size or header["apm_rows"] > fresh.apms.shape[0]:
         raise ValueError("impossible number of rows")
@@ -205,21 +206,21 @@ def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> t
     weights[1:] += weights[0]
     apm_rows = _rows(take(1, header["apm_rows"]), fresh.apms.shape[0])
     apms = (take(apm_rows.size, mixer.APM_STEPS) << 20) + mixer.fresh_apm(1)
-    whole = {}
-    for name in learned.MAPS:
-        before = getattr(fresh, name).astype(np.int64)
+    maps = []
+    for before in (fresh_map.astype(np.int64) for fresh_map in learned.maps_of(fresh)):
         probability = (take(before.size // 256, 256).ravel() << 20) + (before & ~_COUNT)
         count = take(before.size // 256, 256).ravel() + (before & _COUNT)
-        whole[name] = (probability.clip(0, (1 << 32) - 1) & ~_COUNT | count.clip(0, _COUNT)).astype(np.uint32)
+        maps.append((probability.clip(0, (1 << 32) - 1) & ~_COUNT | count.clip(0, _COUNT)).astype(np.uint32))
     finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel()
-    whole["finals"] = fresh.finals + finals.astype(np.float32) * _FINAL_STEP
+    finals = fresh.finals + finals.astype(np.float32) * _FINAL_STEP
     known = Learned(
         rows=rows,
         visits=visits,
         weights=fresh.weights[0] + weights.astype(np.float32) * _STEP,
         apm_rows=apm_rows,
         apms=apms.clip(0, (1 << 32) - 1).astype(np.uint32),
-        whole=whole,
+        maps=maps,
+        finals=finals,
         ssm=np.zeros(0, np.float32),
         ssm_second=np.ldexp(np.float32(1), -header["ssm_second"]),
         ssm_steps=header["ssm_steps"],
