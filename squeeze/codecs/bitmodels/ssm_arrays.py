@@ -175,7 +175,10 @@ def initial_weights(sizes: Sizes, seed: int = 1) -> np.ndarray:
 
 def _activations(sizes: Sizes) -> Activations:
     d, e, n, layers, t = sizes.width, sizes.inner, sizes.states, sizes.layers, sizes.chunk
-    zeros = lambda *shape: np.zeros((2, *shape), np.float32)  # noqa: E731
+
+    def zeros(*shape: int) -> np.ndarray:
+        return np.zeros((2, *shape), np.float32)
+
     return Activations(
         tokens=np.zeros((2, t), np.int64),
         rows=np.zeros((2, t, GRAMS + GUESSES), np.int64),
@@ -201,7 +204,10 @@ def build(sizes: Sizes, weights: np.ndarray | None = None) -> StateSpaceModel:
     d, e, n, t = sizes.width, sizes.inner, sizes.states, sizes.chunk
     flat = initial_weights(sizes) if weights is None else weights.astype(np.float32)
     newest, gradient, dense = flat.copy(), np.zeros_like(flat), dense_count(sizes)
-    zeros = lambda *shape: np.zeros(shape, np.float32)  # noqa: E731
+
+    def zeros(*shape: int) -> np.ndarray:
+        return np.zeros(shape, np.float32)
+
     trainer = Trainer(
         weights=newest,
         gradient=gradient,

@@ -7,17 +7,17 @@ from squeeze.codecs.bitmodels.ssm_arrays import BYTES, GRAM_ROWS, GRAMS, GUESS_R
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
+    return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def _normalise(x: np.ndarray, gain: np.ndarray) -> np.ndarray:
-    return gain * x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON)
+    return np.asarray(gain * x / np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON))
 
 
 def _convolve(x: np.ndarray, taps: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """x float [T, E], taps [TAPS, E] -> [T, E]: each output from this input and those before it."""
     padded = np.concatenate([np.zeros((TAPS - 1, x.shape[1])), x])
-    return bias + sum(taps[k] * padded[TAPS - 1 - k : len(padded) - k] for k in range(TAPS))
+    return np.asarray(bias + sum(taps[k] * padded[TAPS - 1 - k : len(padded) - k] for k in range(TAPS)))
 
 
 def _scan(x: np.ndarray, delta: np.ndarray, decay: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ def log_probabilities(p: Parameters, tokens: np.ndarray) -> np.ndarray:
         gate = projected[:, inner:]
         residual = residual + (scanned * gate * _sigmoid(gate)) @ p.out[i]
     logits = _normalise(residual, p.last_norm) @ p.head + p.head_bias + p.guesses[rows[:, GRAMS:]].sum(1)
-    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    return np.asarray(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
 
 
 def cost(p: Parameters, tokens: np.ndarray, targets: np.ndarray) -> float:
