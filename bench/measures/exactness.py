@@ -20,7 +20,7 @@ from bench.entry import Row
 SIZE = 20_000
 GENERIC = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
 AVX2_ONLY = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
-# Name -> (environment, threads, tokens in one prefill; None for as many as lanes.py says)
+# Name -> (environment, threads, tokens in one prefill; None for as many as prefill.py says)
 WAYS: dict[str, tuple[dict[str, str], int, int | None]] = {
     "this processor": ({}, 2, None),
     "1 thread": ({}, 1, None),
@@ -38,9 +38,9 @@ import hashlib, json, sys, time
 from pathlib import Path
 import squeeze
 from squeeze.codecs.stream.index import read_index
-from squeeze.codecs.tokenwise import lanes
+from squeeze.codecs.tokenwise import prefill
 job = json.loads(sys.argv[1])
-lanes._ROWS = job["rows"] or lanes._ROWS
+prefill.ROWS = job["rows"] or prefill.ROWS
 source, target, other = (Path(job[name]) for name in ("source", "target", "other"))
 model = Path(job["model"]) if job["model"] else None
 data, options = source.read_bytes(), {"threads": job["threads"], "model": model}

@@ -55,10 +55,12 @@ def compress(
 
     job = Job(**common)
     verify = not no_verify or backend == "llamacpp"
-    begun = as_dictionary(prior)
-    default = begun.level if begun else known.DEFAULT
-    row = known.level(levels[-1] if levels else default)
-    level = row.number
+    dictionary = as_dictionary(prior)
+    default = (dictionary.level, None) if dictionary else known.default()
+    level, note = (levels[-1], None) if levels else default
+    row = known.level(level)
+    if note:
+        job.say(note)
     if job.stdout and sys.stdout.isatty():
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
     sources = job.sources(lambda path: True)
@@ -82,7 +84,7 @@ def compress(
             lanes=lanes,
             window=window,
             backend=backend,
-            dictionary=begun,
+            dictionary=dictionary,
             progress=tick,
         )
 
