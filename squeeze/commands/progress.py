@@ -1,6 +1,6 @@
 """What a long run shows on standard error: a bar with rate and time left on a terminal, JSON lines for machines.
 
-In a pipe nothing is shown but with --json, and then at most a line a second, such as
+In a pipe nothing is shown but with --json, and then lines after ten seconds and at most once a second, such as
 
     {"progress": "big.txt", "done": 1048576, "total": 6000000, "unit": "B", "rate": 524288.0, "left": 9.4}
 
@@ -22,7 +22,7 @@ from squeeze.system import files
 __all__ = ["Tick", "bar", "is_shown", "steps"]
 
 Tick = Callable[[int], None]
-_EVERY = 1.0  # seconds between lines
+_FIRST, _EVERY = 10.0, 1.0  # seconds before the first line, and between lines
 
 
 def is_shown(quiet: bool, as_json: bool) -> bool:
@@ -68,7 +68,7 @@ def _shown(name: str, total: int | None, unit: str, quiet: bool, as_json: bool, 
 
 
 class _Lines:
-    """What is used of tqdm's bars, in lines of JSON. The run's first and last tick have none: a short run is silent."""
+    """What is used of tqdm's bars, in lines of JSON. A short run is silent, and the last tick of any has no line."""
 
     def __init__(self, name: str, total: int | None, unit: str) -> None:
         self.name, self.total, self.unit, self.step = name, total, unit, ""
@@ -88,7 +88,7 @@ class _Lines:
     def update(self, count: float) -> None:
         now = time.monotonic()
         if self._started is None:
-            self._started = self._said = now
+            self._started, self._said = now, now + _FIRST - _EVERY
         self.n += count
         if now - self._said >= _EVERY and (not self.total or self.n < self.total):
             self._said = now

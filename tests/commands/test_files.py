@@ -353,9 +353,10 @@ def test_slow_run_says_so(note: Path, monkeypatch: pytest.MonkeyPatch):
     assert call("compress", "-2", "-qf", note).stderr == ""
 
 
-def test_note_of_the_default_level(note: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(levels, "default", lambda: (1, "Level 1 it is."))
-    assert call("compress", note).stderr == "Level 1 it is.\n"
+def test_the_default_level(note: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(levels, "DEFAULT", 1)
+    run("compress", note)
+    assert listed("note.txt.sqz")["streams"][0]["header"]["level"] == 1
 
 
 @pytest.mark.parametrize(

@@ -208,18 +208,18 @@ def test_tables_name_every_option():
 
 
 def test_lines_of_progress(monkeypatch, capsys):
-    clock = iter([0.0, 0.5, 2.0, 2.5, 10.0])
+    clock = iter([0.0, 9.5, 12.0, 12.5, 30.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with progress.bar("big.txt", 100, as_json=True) as tick:
         for _ in range(5):
             tick(20)
     (line,) = capsys.readouterr().err.splitlines()
-    wanted = {"progress": "big.txt", "done": 60, "total": 100, "unit": "B", "rate": 30.0, "left": 1.3}
+    wanted = {"progress": "big.txt", "done": 60, "total": 100, "unit": "B", "rate": 5.0, "left": 8.0}
     assert json.loads(line) == wanted
 
 
 def test_steps_have_lines_too(monkeypatch, capsys):
-    clock = iter([0.0, 4.0, 8.0])
+    clock = iter([0.0, 14.0, 18.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with progress.steps("out", as_json=True) as step:
         for done in range(3):

@@ -114,7 +114,7 @@ def test_kv_eval_measures_it(folder):
     found = run("kv-eval", folder / "model", "--text", folder / "text.txt", "--policy", "signs:power=1.5", "--context",
                 150, "--windows", 1, "--save-policy", folder / "signs.json", "--json", "-T", 1)  # fmt: skip
     assert found.exit_code == 0, found.output
-    row = json.loads(found.output.splitlines()[-1])
+    row = json.loads(found.stdout.splitlines()[-1])
     assert row["policy"] == "signs:power=1.5" and row["bits"] > 8 and row["distance"]["kl"] > 0
     assert load_policy(folder / "signs.json") == Signs(1.5)
 
@@ -123,4 +123,4 @@ def test_generate_uses_it(folder):
     for words in ("signs:window=16", "signs:window=16+snapkv:40,observed=8"):
         found = run("generate", folder / "model", "def main():" * 20, "-n", 5, "-T", 1, "--kv", words, "--json")
         assert found.exit_code == 0, found.output
-        assert "Signs(power=2.0, only='both', sinks=4, window=16, block=16)" in json.loads(found.output)["policy"]
+        assert "Signs(power=2.0, only='both', sinks=4, window=16, block=16)" in json.loads(found.stdout)["policy"]

@@ -48,7 +48,7 @@ def test_command(tmp_path, folder):
     assert done.output.endswith("2:4 is not faster than dense weights here; what it saves is size.\n")
     assert done.output.count("mlp.down_proj") == 1 and "model.layers.*.mlp.down_proj" in done.output
     done = CliRunner().invoke(main, ["advise", str(folder), "--device", "h200", "--bits", "4", "--json"])
-    found = json.loads(done.output)
+    found = json.loads(done.stdout)
     assert len(found["layers"]) == 2 * 5  # keys and values have few rows
     assert "nothing was measured" in found["constants"]
     squeeze.prune(folder, Magnitude(), out=tmp_path / "out")

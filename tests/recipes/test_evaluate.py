@@ -106,7 +106,7 @@ def test_command(tmp_path, folder, other):
     text.write_text("def main():\n    return 1\n" * 20)
     done = CliRunner().invoke(main, ["eval", str(folder), "--text", str(text), "--window", "32", "--json"])
     assert done.exit_code == 0, done.output
-    assert json.loads(done.output)["perplexity"] > 1
+    assert json.loads(done.stdout)["perplexity"] > 1
     done = CliRunner().invoke(main, ["eval", str(other), "--text", str(text), "--original", str(folder), "-T", "1"])
     assert "kl mean:" in done.output
     text.write_bytes(b"\xff\xfe")

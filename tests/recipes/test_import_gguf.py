@@ -72,7 +72,7 @@ def test_command_and_errors(tmp_path):
     path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level())
     out = tmp_path / "out"
     done = CliRunner().invoke(main, ["import", str(path), str(out), "--json"])
-    assert json.loads(done.output)["bytes"] > 0
+    assert json.loads(done.stdout)["bytes"] > 0
     done = CliRunner().invoke(main, ["import", str(path), str(out)])
     assert (done.exit_code, done.output) == (1, f"Error: {out} already exists; use -f to overwrite\n")
     damaged = tmp_path / "damaged.gguf"

@@ -67,7 +67,7 @@ def compress_stream(
     """
     known = as_dictionary(either(dictionary, prior))
     if level is None:
-        level = known.level if known else levels.default()[0]
+        level = known.level if known else levels.DEFAULT
     row = levels.level(level)
     size = levels.DEFAULT_BLOCK if block_size is None else block_size
     if not 1 <= size <= container.MAX_BLOCK:

@@ -80,11 +80,6 @@ def level(number: int) -> Level:
     return LEVELS[number]
 
 
-def default() -> tuple[int, str | None]:
-    """The level used when none is given, and a note to print, if any."""
-    return DEFAULT, None
-
-
 def those_with_language_model() -> str:
     """For messages: "7 to 9"."""
     numbers = [number for number, row in LEVELS.items() if row.needs_language_model]
