@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 import squeeze
+from bench.registry import ENTRIES
 from squeeze import cli
 from tests.docs.pages import DOCS, PAGES, ROOT, name_of
 
 _CODE = re.compile(r"`((?:squeeze|tests|bench|docs)/[\w./-]+)`")
+_BENCHMARK = re.compile(r"`python -m bench ([\w-]+)")
 _LINK = re.compile(r"\]\(([^)#\s]+?)(?:#[\w-]+)?\)")
 _METHODS = sorted(DOCS.glob("how/*/*.md"))
 
@@ -18,6 +20,11 @@ _METHODS = sorted(DOCS.glob("how/*/*.md"))
 def test_paths_exist(page: Path):
     named = [path for path in _CODE.findall(page.read_text("utf-8")) if "NAME" not in path]
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_benchmarks_exist(page: Path):
+    assert set(_BENCHMARK.findall(page.read_text("utf-8"))) <= {*ENTRIES, "docs", "quick", "NAME"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
