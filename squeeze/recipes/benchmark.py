@@ -93,7 +93,7 @@ def choose(
     Raises SqueezeError for an unknown rival, and LevelError for a level that cannot be used.
     """
     tools, notes = [], []
-    for level in sorted(set(levels)) or [known.default()[0]]:
+    for level in sorted(set(levels)) or [known.DEFAULT]:
         known.level(level)
         tools.append(_ours(level, processes, threads))
     for name in against:

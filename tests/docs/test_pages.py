@@ -1,15 +1,18 @@
 """What the pages say of the code is there: paths, commands, names, benchmarks; and every method has its page."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import squeeze
+from bench.registry import ENTRIES
 from squeeze import cli
 from tests.docs.pages import DOCS, PAGES, ROOT, name_of
 
 _CODE = re.compile(r"`((?:squeeze|tests|bench|docs)/[\w./-]+)`")
+_BENCHMARK = re.compile(r"`python -m bench ([\w-]+)")
 _LINK = re.compile(r"\]\(([^)#\s]+?)(?:#[\w-]+)?\)")
 _METHODS = sorted(DOCS.glob("how/*/*.md"))
 
@@ -18,6 +21,11 @@ _METHODS = sorted(DOCS.glob("how/*/*.md"))
 def test_paths_exist(page: Path):
     named = [path for path in _CODE.findall(page.read_text("utf-8")) if "NAME" not in path]
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_benchmarks_exist(page: Path):
+    assert set(_BENCHMARK.findall(page.read_text("utf-8"))) <= {*ENTRIES, "docs", "quick", "NAME"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -32,6 +40,13 @@ def test_a_method_has_its_source_its_worth_and_its_code(page: Path):
     assert headings == ["How", "Is it worth it?", "Source", "Code"]
 
 
+def test_every_layer_is_on_the_map():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    page = (DOCS / "architecture.md").read_text("utf-8")
+    assert [name for layer in layers for name in layer.split(" | ") if f"`{name}`" not in page] == []
+
+
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
     assert [
@@ -40,10 +55,9 @@ def test_every_page_is_in_the_navigation():
 
 
 def test_every_public_name_is_in_the_reference():
-    named = set(
-        re.findall(r"^::: squeeze\.(?:[\w.]+\.)?(\w+)$", (DOCS / "reference" / "python.md").read_text(), re.MULTILINE)
-    )
-    assert named == set(squeeze.__all__)
+    page = (DOCS / "reference" / "python.md").read_text("utf-8")
+    named = re.findall(r"^::: squeeze\.(?:[\w.]+\.)?(\w+)$|`squeeze\.(\w+)`", page, re.MULTILINE)
+    assert {name for pair in named for name in pair if name} == set(squeeze.__all__)
 
 
 def test_every_command_is_in_a_guide():
