@@ -13,22 +13,34 @@ from pathlib import Path
 import numpy as np
 
 from bench.entry import Row
-from squeeze.codecs.bitmodels import surroundings as around
+from squeeze.codecs.bitmodels import context_state as state
 from squeeze.codecs.deep import coder as deep
 from squeeze.codecs.deep import presets as deeplevels
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import blocks
 from squeeze.codecs.stream.container import Content
 
-_WORDS = (around.WORD, around.WORD_1, around.WORD_2, around.WORD_3, around.PAIR, around.LETTERS)
+_WORDS = (
+    state.WORD,
+    state.WORD_1,
+    state.WORD_2,
+    state.WORD_3,
+    state.PAIR,
+    state.LETTERS,
+)
 _FAMILIES = {  # registers of contexts
     "words": _WORDS,
-    "what followed": (around.FOLLOWED,),
-    "classes, outlines, lines": (around.CLASSES, around.OUTLINE, around.LINE, around.LINE_HEAD),
-    "brackets and tags": (around.BRACKET, around.TAG),
-    "records": (around.RECORD,),
-    "instructions": (around.OPCODES,),
-    "what matches expect": (around.MATCH,),
+    "what followed": (state.FOLLOWED,),
+    "classes, outlines, lines": (
+        state.CLASSES,
+        state.OUTLINE,
+        state.LINE,
+        state.LINE_HEAD,
+    ),
+    "brackets and tags": (state.BRACKET, state.TAG),
+    "records": (state.RECORD,),
+    "instructions": (state.OPCODES,),
+    "what matches expect": (state.MATCH,),
 }
 
 
@@ -41,7 +53,7 @@ def groups(preset: DeepPreset) -> Iterator[tuple[str, list[deeplevels.Context]]]
     for least, most in ((0, 2), (3, 5), (6, 32)):
         chosen = [deeplevels._order(n) for n in range(least, most + 1)]
         yield f"orders {least} to {most}", [c for c in preset.contexts if c in chosen]
-    bare = (around.NONE, around.POSITION)
+    bare = (state.NONE, state.POSITION)
     yield "sparse", [c for c in preset.contexts if {c[0], c[2]} <= set(bare) and not _is_order(c)]
     for name, registers in _FAMILIES.items():
         yield name, [c for c in preset.contexts if c[0] in registers or (c[0] in bare and c[2] in registers)]

@@ -1,17 +1,12 @@
 """Sizes with each part of the tokenwise mixing left out, from one run of the language model.
 
-A part that is a parameter is left out of the preset. Any other is an edit of the source of tokenwise.py, compiled
-apart: what is measured is always the present code.
+Every part is left out of the preset: what is measured is always the present code.
 """
 
 import argparse
-import importlib.util
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from unittest.mock import patch
 
 from bench.entry import Row
@@ -20,15 +15,13 @@ from squeeze.codecs import presets
 from squeeze.codecs.bitmodels import contexts
 from squeeze.codecs.stream import levels
 from squeeze.codecs.tokenwise import bias, lanes, prefill
-from squeeze.codecs.tokenwise import model as tokenwise
+from squeeze.codecs.tokenwise.arrays import APM, SET
 from squeeze.codecs.tokenwise.presets import CONTEXTS, TokenPreset
 from squeeze.lm import models
 from squeeze.lm.language_model import LanguageModel
-from squeeze.numerics import jit
 
-_ALL_SETS = "for k in range(x.rows.size):\n"
 _SET_NAMES = (
-    *("byte and token match", "bits of the byte", "the model's sureness and surprise", "latest byte"),
+    *("byte and token match", "bits of the byte", "the model's confidence and top probability", "latest byte"),
     *("longest known order", "column", "latest token", "node of the trie"),
 )
 _APM_NAMES = ("bits of the byte", "two latest bytes", "column", "word")
@@ -57,26 +50,20 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         yield {**about, "without": name, "bytes": coded, "more": round(coded / whole - 1, 5)}
 
 
-def _edits() -> Iterator[tuple[str, list[tuple[str, str, int]]]]:
-    """(what is left out, [(text, text in its place, times that it occurs)])."""
-    yield "token match", [("    if leaf >= t.low[node]", "    if x.places.size < 0 and leaf >= t.low[node]", 1)]
-    yield (
-        "mix of the bytewise models",
-        [("m.inputs[at + 3] = np.int32(m.scalars[bytewise.LOGIT])", "m.inputs[at + 3] = 0", 1)],
-    )
-    refined = "STRETCH[mixer.refine(x.apms, x.apm_rows[4], logit) >> 20]"
-    yield "the model's refined logit", [(refined, "0", 1)]
-    yield "contexts of stopping", [("STRETCH[entry >> 20] if entry & 1023 else 0", "0", 1)]
-    for k, name in enumerate(_SET_NAMES[: tokenwise._SETS]):
-        skip = f"{_ALL_SETS}        if k == {k}:\n            continue\n"
-        yield f"weight set: {name}", [(_ALL_SETS, skip, 2), ("FINE_ONE // _SETS", "FINE_ONE // (_SETS - 1)", 1)]
+def _without() -> Iterator[tuple[str, frozenset[str]]]:
+    """(what is left out, its names among the parts of the mixing)."""
+    yield "token match", frozenset({"input token_match"})
+    yield "mix of the bytewise models", frozenset({"input bytewise"})
+    yield "the model's refined logit", frozenset({"input refined"})
+    yield "contexts of stopping", frozenset({"stops"})
+    for field, name in zip(SET._fields, _SET_NAMES, strict=True):
+        yield f"weight set: {name}", frozenset({f"set {field}"})
     for kept in (1, 4):
-        first = f"for k in range({kept}):\n"
-        share = ("FINE_ONE // _SETS", f"FINE_ONE // {kept}", 1)
-        yield f"weight sets but the first {kept}", [(_ALL_SETS, first, 2), share]
-    for k, name in enumerate(_APM_NAMES):
-        yield f"refinement: {name}", [(f"mixer.refine(x.apms, x.apm_rows[{k}], mixed)", "probability", 1)]
-    yield "all refinements", [("min(max(refined >> 3, 1)", "min(max(probability, 1)", 1)]
+        yield f"weight sets but the first {kept}", frozenset(f"set {field}" for field in SET._fields[kept:])
+    refinements = [f"refinement {field}" for field in APM._fields[: APM.model]]
+    for part, name in zip(refinements, _APM_NAMES, strict=True):
+        yield f"refinement: {name}", frozenset({part})
+    yield "all refinements", frozenset(refinements)
 
 
 def _bytewise(whole: presets.Preset) -> Iterator[tuple[str, presets.Preset]]:
@@ -90,24 +77,6 @@ def _bytewise(whole: presets.Preset) -> Iterator[tuple[str, presets.Preset]]:
         yield name, without(specs)
     yield "long byte match", without([], 1)
     yield "all contexts but orders 0 and 1, and the long byte match", without(_HIGHER, 1)
-
-
-def _edited(edits: list[tuple[str, str, int]], folder: Path, number: int) -> ModuleType:
-    source = Path(tokenwise.__file__).read_text()
-    for old, new, times in edits:
-        if source.count(old) != times:
-            raise SystemExit(
-                f"Error: tokenwise.py has changed: bring bench/measures/lm_ablation.py up to date with {old!r}"
-            )
-        source = source.replace(old, new)
-    path = folder / f"tokenwise_{number}.py"
-    path.write_text(source)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    with patch.object(jit, "cache_folder", lambda: folder):
-        spec.loader.exec_module(module)
-    return module
 
 
 def sizes(
@@ -136,8 +105,6 @@ def sizes(
     for name, bytewise in _bytewise(preset.bytewise):
         if only in name:
             yield name, size(predictions=again, preset=replace(preset, bytewise=bytewise))
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (name, edits) in enumerate(_edits()):
-            if only in name:
-                module = _edited(edits, Path(folder), number)
-                yield name, size(predictions=again, tokenwise=module)
+    for name, parts in _without():
+        if only in name:
+            yield name, size(predictions=again, preset=replace(preset, without=parts))

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
-from squeeze.codecs import bytewise, presets
+from squeeze.codecs import presets
+from squeeze.codecs.bytewise import coder
+from squeeze.codecs.bytewise import model as bytewise
+from squeeze.codecs.bytewise.arrays import build_model
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import kernel
 from tests.makers import inputs
@@ -21,7 +24,7 @@ def cost_with_hints(m, hints, confidence):
         for shift in range(7, -1, -1):
             bytewise.gather(m)
             hint = (np.int64(hints[position]) >> shift) & 1
-            m.inputs[bytewise.first_extra(m)] = confidence if hint else -confidence
+            m.inputs[m.state.first_extra] = confidence if hint else -confidence
             bytewise.select(m)
             probability = bytewise.mix(m)
             bit = (byte >> shift) & 1
@@ -60,7 +63,7 @@ def test_a_predictor_from_outside_joins_as_an_input():
     bad = generator.integers(0, 256, data.size).astype(np.uint8)
 
     def cost(hints, confidence):
-        return cost_with_hints(bytewise.build_model(data.copy(), PRESET, extra=1), hints, confidence)
+        return cost_with_hints(build_model(data.copy(), PRESET, extra=1), hints, confidence)
 
     alone = cost(bad, 0)
     assert cost(good, 8192) > alone + 0.003
@@ -69,23 +72,23 @@ def test_a_predictor_from_outside_joins_as_an_input():
 
 def test_bits_that_are_not_coded_still_make_history():
     data = np.frombuffer(inputs.words(4_000), np.uint8)
-    seen, learned = [cost_of_odd_bytes(bytewise.build_model(data.copy(), PRESET), all_bits) for all_bits in (0, 1)]
+    seen, learned = [cost_of_odd_bytes(build_model(data.copy(), PRESET), all_bits) for all_bits in (0, 1)]
     assert 0.9 < seen < 1
     assert 0.9 < learned < 1
 
 
 def test_a_step_at_a_time_codes_what_one_step_codes():
     data = np.frombuffer(inputs.words(3_000), np.uint8)
-    whole = bytewise.encode(data, PRESET)
+    whole = coder.encode(data, PRESET)
     assert whole is not None
-    assert np.array_equal(bytewise.decode(whole, data.size, PRESET), data)
-    assert bytewise.STEP < 1 << 20  # an interrupt is noticed soon
+    assert np.array_equal(coder.decode(whole, data.size, PRESET), data)
+    assert coder.STEP < 1 << 20  # an interrupt is noticed soon
 
 
 def test_what_cannot_be_shortened_is_given_up():
-    assert bytewise.encode(np.frombuffer(inputs.random_bytes(3_000), np.uint8), PRESET) is None
+    assert coder.encode(np.frombuffer(inputs.random_bytes(3_000), np.uint8), PRESET) is None
 
 
 def test_code_that_ends_too_early_is_noticed():
     with pytest.raises(DamagedError, match="end too early"):
-        bytewise.decode(b"\x12\x34", 100_000, PRESET)
+        coder.decode(b"\x12\x34", 100_000, PRESET)

@@ -130,14 +130,14 @@ class Matches:
         sign = 1 if e else -1
         return sign * STRETCH[p], sign * 2 * (p - 2048), 2 * (1 + min(at >> 2, 6)) + e
 
-    def note_bit(self, bit, shift):
+    def update_bit(self, bit, shift):
         if self.entry is not None:
             hit = self.expected >> shift & 1 == bit
             learn_map(self.map, self.entry, hit, 255)
             if not hit:
                 self.length, self.misses = 0, self.misses << 1 | 1
 
-    def note_byte(self, data):
+    def update_byte(self, data):
         i = len(data) - 1
         if self.pointer > 0:
             if data[self.pointer] == data[i]:

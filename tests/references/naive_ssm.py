@@ -186,9 +186,9 @@ class Network:
         self.m1, self.m2, self.g = ({n: np.zeros_like(x) for n, x in self.w.items()} for _ in range(3))
         self.nothing = [np.zeros(e, F)] * N, (np.zeros(e, F),) * 3
         self.state, self.chunk = self.nothing, []
-        self.count, self.outside = [0] + [256 >> (i.bit_length() - 1) for i in range(1, 512)], 0
+        self.count, self.top_byte = [0] + [256 >> (i.bit_length() - 1) for i in range(1, 512)], 0
 
-    def note(self, data):
+    def update(self, data):
         """7.16: what follows byte data[-1]."""
         if self.chunk:
             self.chunk[-1].target = data[-1]
@@ -206,8 +206,8 @@ class Network:
         f.probability = f.e * (F(2**24) / F(count[1]))
         best = sorted(range(256), key=lambda b: (-count[256 + b], b))
         p = (count[256 + best[0]] << 8) // count[1]
-        sure = sum(bound < p for bound in (32, 64, 104, 152, 200, 232, 250))
-        self.count, self.outside = count, best[0] | sure << 8
+        confidence = sum(bound < p for bound in (32, 64, 104, 152, 200, 232, 250))
+        self.count, self.top_byte = count, best[0] | confidence << 8
 
     def train(self):
         """7.15."""

@@ -68,7 +68,7 @@ def context_hash(registers, register, register_mask, history_mask, salt):
 
 
 @inline
-def note_byte(registers, followed1, followed2, data, position, record):
+def update_byte(registers, followed1, followed2, data, position, record):
     """Bring the registers up to date after `data[position]`; `record` is the record length or 0."""
     byte = np.uint64(data[position])
     history = registers[HISTORY]
@@ -82,15 +82,15 @@ def note_byte(registers, followed1, followed2, data, position, record):
     registers[FOLLOWED] = np.uint64(followed1[one]) | (np.uint64(followed2[two]) << np.uint64(16))
     registers[POSITION] = np.uint64(position + 1)
     registers[CLASSES] = (registers[CLASSES] << np.uint64(4)) | CLASS[byte]
-    _note_letter(registers, byte)
+    _update_letter(registers, byte)
     if record > 0:
-        _note_record(registers, data, position + 1, record)
+        _update_record(registers, data, position + 1, record)
     else:
-        _note_line(registers, byte, data, position + 1)
+        _update_line(registers, byte, data, position + 1)
 
 
 @inline
-def _note_letter(registers, byte):
+def _update_letter(registers, byte):
     lower = byte
     if np.uint64(65) <= byte <= np.uint64(90):
         lower = byte + np.uint64(32)
@@ -105,7 +105,7 @@ def _note_letter(registers, byte):
 
 
 @inline
-def _note_record(registers, data, position, record):
+def _update_record(registers, data, position, record):
     above = np.uint64(data[position - record]) if position >= record else np.uint64(0)
     above2 = np.uint64(data[position - 2 * record]) if position >= 2 * record else np.uint64(0)
     column = np.uint64(position % record)
@@ -113,7 +113,7 @@ def _note_record(registers, data, position, record):
 
 
 @inline
-def _note_line(registers, byte, data, position):
+def _update_line(registers, byte, data, position):
     if byte == np.uint64(10):
         registers[_LINE_ABOVE] = registers[_LINE_START]
         registers[_LINE_START] = np.uint64(position)
@@ -126,7 +126,7 @@ def _note_line(registers, byte, data, position):
 
 
 @inline
-def note_token_byte(registers, byte):
+def update_token_byte(registers, byte):
     """Bring the registers of a token up to date after one of its bytes."""
     depth = (registers[PHASE] & np.uint64(0xFF)) + np.uint64(1)
     registers[PHASE] = min(depth, np.uint64(0xFF)) | np.uint64(0x100)
@@ -135,7 +135,7 @@ def note_token_byte(registers, byte):
 
 
 @inline
-def note_token(registers, token):
+def update_token(registers, token):
     """Begin a new token after `token`."""
     registers[_TOKENS_3] = mix_hash(registers[_TOKENS_2], token)
     registers[_TOKENS_2] = mix_hash(registers[_TOKENS_1], token)

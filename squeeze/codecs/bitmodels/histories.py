@@ -12,10 +12,10 @@ lossless data compression", 2005).
 
 import numpy as np
 
+from squeeze.codecs.bitmodels.layout import LINE
 from squeeze.numerics.jit import inline
 
-LINE = 64  # bytes: four slots
-SLOT = 16
+SLOT = 16  # bytes: four to a cache line
 
 # The most bits of the commoner value that a history counts, by the count of the rarer one.
 _COUNT_LIMITS = (60, 40, 12, 6, 5, 5)
@@ -76,12 +76,12 @@ def find_slot(slots, h, line_mask):
     """The slot of context hash `h`; the one with the least evidence makes room for a new context."""
     check = np.uint8(h >> np.uint64(8))
     line = line_of(h, line_mask)
-    least, evidence = line, 256
+    least, most = line, 256
     for k in range(0, LINE, SLOT):
         if slots[line + k] == check:
             return np.uint32(line + k)
-        if slots[line + k + 1] < evidence:
-            least, evidence = line + k, np.int64(slots[line + k + 1])
+        if slots[line + k + 1] < most:
+            least, most = line + k, np.int64(slots[line + k + 1])
     slots[least] = check
     for k in range(1, SLOT):
         slots[least + k] = 0

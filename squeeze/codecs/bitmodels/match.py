@@ -8,21 +8,35 @@ lpaq9 and paq8px), until a longer verified candidate appears.
 
 import numpy as np
 
+from squeeze.codecs.bitmodels import layout
 from squeeze.codecs.bitmodels.histories import learn
 from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import STRETCH
 
-POINTER, LENGTH, MISSES, EXPECTED, ENTRY = range(5)  # columns of the int64 state [matches, 5]
+# Of one match: where it points (0: nowhere), bytes that agreed, a bit for each of its recent misses, the expected byte
+# with a leading one (0: none), and the entry of its adaptive map that is asked for the present bit (-1: none).
+STATE = layout.fields("pointer length misses expected entry")
 ENTRIES = 512  # adaptive map entries of one match: 32 lengths x 16 histories of misses
 START_ENTRY = (3 << 20) << 10  # three of four expectations come true
 _VERIFIED = 400  # bytes compared behind a candidate
 _MULTIPLY = np.uint64(0x9E3779B97F4A7C15)
 
 
+def fresh_table(matches: int, size: int) -> np.ndarray:
+    """int32 [matches, rows]: where each hash stood last in a block of `size` bytes."""
+    return np.zeros((matches, 1 << min(max(size.bit_length(), 8), 22)), np.int32)
+
+
+def fresh_maps(matches: int) -> np.ndarray:
+    """uint32 [matches * ENTRIES]: adaptive maps of the chance that an expectation comes true."""
+    return np.full(matches * ENTRIES, START_ENTRY, np.uint32)
+
+
 @inline
-def begin_byte(state, data):
+def expect(state, data):
+    """Note which byte every match expects next."""
     for k in range(state.shape[0]):
-        state[k, EXPECTED] = np.int64(data[state[k, POINTER]]) | 256 if state[k, POINTER] > 0 else 0
+        state[k].expected = np.int64(data[state[k].pointer]) | 256 if state[k].pointer > 0 else 0
 
 
 @inline
@@ -44,12 +58,12 @@ def gather(state, maps, partial, shift, inputs, first):
     """
     found = 0
     for k in range(state.shape[0]):
-        expected = state[k, EXPECTED]
+        expected = state[k].expected
         entry, logit, tilt = -1, 0, 0
         if (expected >> (shift + 1)) == partial:
             bit = (expected >> shift) & 1
-            length = _length_class(state[k, LENGTH])
-            entry = k * ENTRIES + length * 16 + (state[k, MISSES] & 15)
+            length = _length_class(state[k].length)
+            entry = k * ENTRIES + length * 16 + (state[k].misses & 15)
             probability = np.int64(maps[entry] >> np.uint32(20))
             logit = np.int64(STRETCH[probability])
             tilt = (probability - 2048) * 2
@@ -57,21 +71,21 @@ def gather(state, maps, partial, shift, inputs, first):
                 logit, tilt = -logit, -tilt
             if found == 0:
                 found = 2 * (1 + min(length >> 2, 6)) + bit
-        state[k, ENTRY] = entry
+        state[k].entry = entry
         inputs[first + 2 * k] = logit
         inputs[first + 2 * k + 1] = tilt
     return found
 
 
 @inline
-def note_bit(state, maps, bit, shift, limit):
+def update_bit(state, maps, bit, shift, limit):
     for k in range(state.shape[0]):
-        if state[k, ENTRY] >= 0:
-            hit = np.int64(((state[k, EXPECTED] >> shift) & 1) == bit)
-            learn(maps, state[k, ENTRY], hit, limit)
+        if state[k].entry >= 0:
+            hit = np.int64(((state[k].expected >> shift) & 1) == bit)
+            learn(maps, state[k].entry, hit, limit)
             if hit == 0:
-                state[k, LENGTH] = 0
-                state[k, MISSES] = (state[k, MISSES] << 1) | 1
+                state[k].length = 0
+                state[k].misses = (state[k].misses << 1) | 1
 
 
 @inline
@@ -85,31 +99,31 @@ def _row(table, data, position, least):
 
 @inline
 def fetch(least_lengths, table, data, position):
-    """Ask for what `note_byte` will look up."""
+    """Ask for what `update_byte` will look up."""
     for k in range(least_lengths.size):
         if position + 1 >= least_lengths[k]:
             prefetch(table, k * table.shape[1] + _row(table, data, position, least_lengths[k]))
 
 
 @inline
-def note_byte(state, least_lengths, table, data, position):
+def update_byte(state, least_lengths, table, data, position):
     """Advance every match past `data[position]` and look for better ones."""
     for k in range(state.shape[0]):
-        if state[k, POINTER] > 0:
-            if data[state[k, POINTER]] == data[position]:
-                state[k, LENGTH] += 1
-                if state[k, LENGTH] >= 16:
-                    state[k, MISSES] = 0
-            state[k, POINTER] += 1
-            if (state[k, MISSES] & 255) == 255 or state[k, POINTER] >= data.size:
-                state[k, POINTER] = 0
-                state[k, LENGTH] = 0
-                state[k, MISSES] = 0
+        if state[k].pointer > 0:
+            if data[state[k].pointer] == data[position]:
+                state[k].length += 1
+                if state[k].length >= 16:
+                    state[k].misses = 0
+            state[k].pointer += 1
+            if (state[k].misses & 255) == 255 or state[k].pointer >= data.size:
+                state[k].pointer = 0
+                state[k].length = 0
+                state[k].misses = 0
         least = least_lengths[k]
         if position + 1 >= least:
             row = _row(table, data, position, least)
             candidate = np.int64(table[k, row])
-            if state[k, LENGTH] < least and candidate > 0:
+            if state[k].length < least and candidate > 0:
                 length = 0
                 while (
                     length < _VERIFIED
@@ -118,7 +132,7 @@ def note_byte(state, least_lengths, table, data, position):
                 ):
                     length += 1
                 if length >= least:
-                    state[k, POINTER] = candidate
-                    state[k, LENGTH] = length
-                    state[k, MISSES] = 0
+                    state[k].pointer = candidate
+                    state[k].length = length
+                    state[k].misses = 0
             table[k, row] = position + 1

@@ -75,3 +75,19 @@ def train_fine(weights, inputs, error, rate):
     step = np.int64(np.int32(error * rate))
     for i in range(inputs.size):
         weights[i] = np.int32(weights[i] + ((step * np.int64(inputs[i]) + (1 << 23)) >> 24))
+
+
+# Where inputs are so many that speed asks for float32, a logit is natural, weights are float32, and sums have the one
+# order of vectors.py. Probabilities stay integers.
+
+
+@inline
+def to_q12(logit):
+    """Q12 integer logit, clamped, of a natural float32 one."""
+    return clamp_logit(np.int64(logit * np.float32(4096)))
+
+
+@inline
+def error_of(bit, probability):
+    """float32 difference of a bit and a 32-bit probability."""
+    return np.float32((bit << 32) - probability) * np.float32(2.0**-32)

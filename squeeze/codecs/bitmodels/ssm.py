@@ -23,7 +23,6 @@ from squeeze.numerics.exact import exp_negative, maximum
 from squeeze.numerics.jit import inline, part
 
 EPSILON = np.float32(1e-5)
-BANK, BYTE, STEPS, FED, PAST = range(5)  # columns of `place`
 COUNT_BITS = 24  # fractional bits of a byte's frequency
 ONE = np.float32(1.0)
 
@@ -137,9 +136,9 @@ def forward(p, a, bank, t, past):
 @part
 def predict(m, byte):
     """Feed one byte; `probabilities` and the tree `counts` then tell what the next one may be."""
-    m.place[PAST] = ((m.place[PAST] << 8) | byte) & 0xFFFFFF
-    logits = m.acts.logits[m.place[BANK], m.place[BYTE]]
-    forward(m.parameters, m.acts, m.place[BANK], m.place[BYTE], m.place[PAST])
+    m.state.past = ((m.state.past << 8) | byte) & 0xFFFFFF
+    logits = m.acts.logits[m.state.bank, m.state.byte]
+    forward(m.parameters, m.acts, m.state.bank, m.state.byte, m.state.past)
     for i in range(BYTES):
         share = logits[i] * np.float32(1 << COUNT_BITS)
         m.counts[BYTES + i] = 1 + (
@@ -154,32 +153,32 @@ def predict(m, byte):
 
 
 @inline
-def probability(m, partial):
+def probability(counts, partial):
     """That the next bit is a one, in 16 bits, given the bits of the byte so far after a leading one."""
-    return (m.counts[2 * partial + 1] << 16) // m.counts[partial]
+    return (counts[2 * partial + 1] << 16) // counts[partial]
 
 
 @inline
-def outlook(m):
-    """The likeliest byte (8 bits), and how likely it is (3 bits)."""
+def top_prediction(m):
+    """The likeliest byte (8 bits), and the class of its probability (3 bits)."""
     first = BYTES
     for i in range(BYTES + 1, 2 * BYTES):
         if m.counts[i] > m.counts[first]:
             first = i
     p = (m.counts[first] << 8) // m.counts[1]
-    sure = (p > 32) + (p > 64) + (p > 104) + (p > 152) + (p > 200) + (p > 232) + (p > 250)
-    return np.uint64((first - BYTES) | (sure << 8))
+    confidence = (p > 32) + (p > 64) + (p > 104) + (p > 152) + (p > 200) + (p > 232) + (p > 250)
+    return np.uint64((first - BYTES) | (confidence << 8))
 
 
 @inline
-def note(m, byte):
-    """Tell what the byte was; returns whether the chunk is complete, so that `turn` is due."""
-    if m.place[FED] == 0:  # nothing was fed yet
-        m.place[FED] = 1
+def update(m, byte):
+    """Take what the byte was; returns whether the chunk is complete, so that `next_chunk` is due."""
+    if m.state.fed == 0:  # nothing was fed yet
+        m.state.fed = 1
         return False
-    m.acts.targets[m.place[BANK], m.place[BYTE]] = byte
-    m.place[BYTE] += 1
-    return m.place[BYTE] == m.acts.tokens.shape[1]
+    m.acts.targets[m.state.bank, m.state.byte] = byte
+    m.state.byte += 1
+    return m.state.byte == m.acts.tokens.shape[1]
 
 
 @inline
@@ -189,26 +188,26 @@ def _copy(source, target):
 
 
 @part
-def turn(m):
+def next_chunk(m):
     """Begin another chunk in the other bank."""
-    a, bank = m.acts, m.place[BANK]
+    a, bank = m.acts, m.state.bank
     other, t = 1 - bank, m.acts.tokens.shape[1]
     for layer in range(a.mixed.shape[1]):
         for k in range(a.states.shape[3]):
             _copy(a.states[bank, layer, t, k], a.states[other, layer, 0, k])
         for k in range(TAPS - 1):
             _copy(a.projected[bank, layer, t + k], a.projected[other, layer, k])
-    m.place[BANK] = other
-    m.place[BYTE] = 0
+    m.state.bank = other
+    m.state.byte = 0
 
 
 @part
 def refresh(m):
-    """Predict with the newest weights from here, before `turn`: the other bank's chunk is what they were trained on."""
+    """Predict with the newest weights, before `next_chunk`: the other bank's chunk is what they were trained on."""
     for i in range(m.trainer.first.size):
         m.weights[i] = m.trainer.weights[i]
     for k in range(m.acts.rows.shape[1]):
-        rows = m.acts.rows[1 - m.place[BANK], k]
+        rows = m.acts.rows[1 - m.state.bank, k]
         for j in range(GRAMS):
             _copy(m.trainer.newest.grams[rows[j]], m.parameters.grams[rows[j]])
         for j in range(GRAMS, GRAMS + GUESSES):

@@ -1,9 +1,11 @@
 """Sizes, weights and arrays of the state-space model (ssm.py), and what a fresh one begins with."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from squeeze.codecs.bitmodels import layout
 
 BYTES = 256
 TAPS = 4  # of the convolution
@@ -12,6 +14,10 @@ GRAMS = 2  # tables of embeddings: of the latest two bytes, and three
 GRAM_ROWS = 1 << 13  # of each table
 GUESSES = 2  # tables of logits: of the latest byte, and two
 GUESS_ROWS = 1 << 12  # of the second; the first has one for each byte
+
+# The bank that predicts, the byte of its chunk, training steps so far, whether anything was fed, three latest bytes;
+# rates of Adam at first and in the end, and steps in which the excess over the last one halves.
+STATE = layout.fields("bank byte steps fed past", floats="rate last_rate halving")
 
 
 @dataclass(frozen=True)
@@ -87,14 +93,12 @@ class Trainer(NamedTuple):
     thin: np.ndarray  # [D]
 
 
-class Model(NamedTuple):
+class StateSpaceModel(NamedTuple):
     weights: np.ndarray  # float32 flat: what predicts
     parameters: Parameters  # views of it
     acts: Activations
     trainer: Trainer
-    place: np.ndarray  # int64 [5]: bank, byte of the chunk, training steps so far, whether anything was fed, the
-    #   latest three bytes
-    rates: np.ndarray  # float32 [3]: of Adam at first and in the end, halving
+    state: Any  # a record of STATE
     counts: np.ndarray  # int64 [512]: a tree, whose node n has the sum of 2n and 2n + 1
     probabilities: np.ndarray  # float32 [256]
 
@@ -195,7 +199,7 @@ def _activations(sizes: Sizes) -> Activations:
     )
 
 
-def build(sizes: Sizes, weights: np.ndarray | None = None) -> Model:
+def build(sizes: Sizes, weights: np.ndarray | None = None) -> StateSpaceModel:
     """A fresh model, or one that begins with these weights."""
     d, e, n, t = sizes.width, sizes.inner, sizes.states, sizes.chunk
     flat = initial_weights(sizes) if weights is None else weights.astype(np.float32)
@@ -218,13 +222,12 @@ def build(sizes: Sizes, weights: np.ndarray | None = None) -> Model:
         narrow=zeros(RANK + 2 * n),
         thin=zeros(d),
     )
-    return Model(
+    return StateSpaceModel(
         weights=flat,
         parameters=views(flat, sizes),
         acts=_activations(sizes),
         trainer=trainer,
-        place=np.zeros(5, np.int64),
-        rates=np.array([sizes.rate, sizes.last_rate, sizes.halving], np.float32),
+        state=layout.record(STATE, rate=sizes.rate, last_rate=sizes.last_rate, halving=sizes.halving),
         counts=np.array([BYTES >> (max(i, 1).bit_length() - 1) for i in range(2 * BYTES)], np.int64),
         probabilities=zeros(BYTES),
     )

@@ -6,7 +6,7 @@ vectors.py, and every loop runs over what is not summed.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.ssm import ONE, STEPS, sigmoid
+from squeeze.codecs.bitmodels.ssm import ONE, sigmoid
 from squeeze.codecs.bitmodels.ssm_arrays import BYTES, GRAMS, GUESSES, RANK, TAPS
 from squeeze.numerics import vectors
 from squeeze.numerics.exact import exp_negative
@@ -208,8 +208,8 @@ def adagrad(w, rate, rows):
 def train(m, bank):
     """Learn from a complete chunk: one step of the newest weights."""
     gradients(m, bank)
-    steps = m.place[STEPS]
-    rate = m.rates[1] + (m.rates[0] - m.rates[1]) / (ONE + np.float32(steps) / m.rates[2])
+    steps = m.state.steps
+    rate = m.state.last_rate + (m.state.rate - m.state.last_rate) / (ONE + np.float32(steps) / m.state.halving)
     adam(m.trainer, rate, steps)
     adagrad(m.trainer, rate, m.acts.rows[bank])
-    m.place[STEPS] = steps + 1
+    m.state.steps = steps + 1

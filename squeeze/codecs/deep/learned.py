@@ -1,27 +1,24 @@
 """What the models of levels 4 to 6 begin with where a dictionary is used, in place of knowing nothing.
 
-A *memory* is what reading a text leaves behind: evidence in slots, runs,
+A *memory* is what reading a text leaves behind: what happened in contexts, runs,
 matches, registers. *Learned* is what coding sample files has taught everything
-that has no memory: mixers, adaptive maps, the state-space model. dictionary.py
-keeps both in a file, training.py makes them.
+that has no memory: mixers, adaptive maps, the state-space model. codecs/stream
+makes both, and keeps them in a file.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import ssm, ssm_arrays
-from squeeze.codecs.deep import arrays as deeparrays
-from squeeze.codecs.deep.arrays import Model, build_model
-from squeeze.codecs.deep.model import advance, begin_byte, end_byte, gather, note
+from squeeze.codecs.bitmodels import ssm_arrays
+from squeeze.codecs.bitmodels.ssm_arrays import StateSpaceModel
+from squeeze.codecs.deep import predictors
+from squeeze.codecs.deep.arrays import DeepModel, build_model, build_network
+from squeeze.codecs.deep.model import advance, begin_byte, end_byte, gather, update
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics.jit import kernel
 
-NO_SSM = ssm_arrays.Sizes(16, 16, 8, 1, 4)  # stands in where a preset has none, and is never asked
-MAPS = ("maps", "run_maps", "match_maps", "ssm_map")  # adaptive maps, whose sizes are multiples of 256
-WHOLE = (*MAPS, "finals")  # what is learned besides rows of weights and of adaptive probability maps
-_COPIED = ("registers", "followed1", "followed2", "followed3", "stack", "matches")  # of a memory
+_COPIED = ("registers", "followed1", "followed2", "followed3", "stack")  # of a memory, besides what predictors keep
 
 
 class Learned(NamedTuple):
@@ -32,7 +29,8 @@ class Learned(NamedTuple):
     weights: np.ndarray  # float32 [r, inputs]
     apm_rows: np.ndarray  # int64 [a], ascending
     apms: np.ndarray  # uint32 [a, APM_STEPS]
-    whole: dict[str, np.ndarray]  # the arrays that WHOLE names
+    maps: list[np.ndarray]  # uint32: adaptive maps, as `maps_of` has them
+    finals: np.ndarray  # float32: weights of the last mixers
     ssm: np.ndarray  # float32, flat as in ssm.py; nothing where the level has no such model
     ssm_second: np.float32  # Adam's running mean of squared gradients, the mean of all weights'
     ssm_steps: int  # of training
@@ -42,7 +40,7 @@ class Memory(NamedTuple):
     """The model that has read a dictionary's text. Blocks copy from it and never write to it."""
 
     text: np.ndarray  # uint8
-    model: Model
+    model: DeepModel
 
 
 class Start(NamedTuple):
@@ -51,66 +49,76 @@ class Start(NamedTuple):
 
 
 @kernel
-def _read(m, s, count):
+def _read(m: DeepModel, count: int) -> None:
     for position in range(count):
         begin_byte(m)
         byte = np.int64(m.data[position])
         for shift in range(7, -1, -1):
             bit = (byte >> shift) & 1
-            gather(m, s)
-            note(m, bit)
+            gather(m)
+            update(m, bit)
             advance(m, bit)
         end_byte(m, position)
 
 
 def read(text: np.ndarray, preset: DeepPreset, record: int) -> Memory:
     """The memory of uint8 `text`. No state-space model reads it."""
-    model = build_model(text.copy(), replace(preset, ssm=None), record)
-    _read(model, ssm_arrays.build(NO_SSM), text.size)
+    model = build_model(text.copy(), preset, record)
+    _read(model, text.size)
     return Memory(text, model)
 
 
-def build_models(data: np.ndarray, preset: DeepPreset, record: int, start: Start) -> tuple[Model, ssm_arrays.Model]:
-    """Models for one block that begin with `start`; `data` is its text and then the block."""
-    model = remember(data, preset, record, start.memory)
-    recall(model, start.learned)
-    return model, build_ssm(preset, start.learned)
+def started_models(
+    data: np.ndarray, preset: DeepPreset, record: int, start: Start
+) -> tuple[DeepModel, StateSpaceModel]:
+    """The models for one block that begin with `start`; `data` is its text and then the block."""
+    network = _build_network(preset, start.learned)
+    model = remember(data, preset, record, start.memory, network)
+    _recall(model, start.learned)
+    return model, network
 
 
-def remember(data: np.ndarray, preset: DeepPreset, record: int, memory: Memory) -> Model:
+def remember(
+    data: np.ndarray, preset: DeepPreset, record: int, memory: Memory, network: StateSpaceModel | None = None
+) -> DeepModel:
     """A model that has read the text, and has learned nothing else."""
-    model, before = build_model(data, preset, record, memory.text.size), memory.model
-    model = model._replace(
-        learned=before.slots,
-        learned_counters=before.counters,
-        runs=_widened(before.runs, model.runs.shape[1]),
-        match_table=_widened(before.match_table, model.match_table.shape[1]),
-    )
+    before = memory.model
+    model = build_model(data, preset, record, memory.text.size, network)
     for name in _COPIED:
         getattr(model, name)[...] = getattr(before, name)
-    model.settings[deeparrays.LEARNED] = before.settings[deeparrays.BUCKETS]
-    model.settings[deeparrays.RUN_MASK] = model.runs.shape[1] - 1
-    return model
+    return model._replace(predictors=predictors.remember(model.predictors, before.predictors))
 
 
-def _widened(table: np.ndarray, size: int) -> np.ndarray:
-    """A copy with rows of at least `size`, a power of two, in which every hash finds what it found before."""
-    return np.tile(table, (1, max(size // table.shape[1], 1)))
+def maps_of(model: DeepModel) -> list[np.ndarray]:
+    """uint32: the adaptive maps, whose sizes are multiples of 256."""
+    return predictors.adaptive_maps(model.predictors)
 
 
-def recall(model: Model, learned: Learned) -> None:
+def sharing(model: DeepModel, learner: DeepModel) -> DeepModel:
+    """The model, which goes on with what the other one learned: both share the arrays."""
+    return model._replace(
+        weights=learner.weights,
+        visits=learner.visits,
+        apms=learner.apms,
+        finals=learner.finals,
+        predictors=predictors.with_maps(model.predictors, maps_of(learner)),
+    )
+
+
+def _recall(model: DeepModel, learned: Learned) -> None:
     width = model.inputs.size
     model.weights.reshape(-1, width)[learned.rows] = learned.weights
     model.visits[learned.rows] = learned.visits
     model.apms[learned.apm_rows] = learned.apms
-    for name in WHOLE:
-        getattr(model, name)[...] = learned.whole[name]
+    model.finals[...] = learned.finals
+    for fresh, taught in zip(maps_of(model), learned.maps, strict=True):
+        fresh[...] = taught
 
 
-def build_ssm(preset: DeepPreset, learned: Learned) -> ssm_arrays.Model:
+def _build_network(preset: DeepPreset, learned: Learned) -> StateSpaceModel:
     if preset.ssm is None:
-        return ssm_arrays.build(NO_SSM)
+        return build_network(preset)
     network = ssm_arrays.build(preset.ssm, learned.ssm)
     network.trainer.second[: network.trainer.first.size] = learned.ssm_second
-    network.place[ssm.STEPS] = learned.ssm_steps
+    network.state.steps = learned.ssm_steps
     return network

@@ -1,14 +1,14 @@
 """What levels 4 to 6 mean: the contexts of each kind of content, and the sizes of mixers and state-space model.
 
 The tables here are part of the format, as those of codecs/presets.py are. A context is
-two registers (bitmodels/surroundings.py), a mask on the first, and a mask on
+two registers (bitmodels/context_state.py), a mask on the first, and a mask on
 the last eight bytes.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from squeeze.codecs.bitmodels import surroundings as around
+from squeeze.codecs.bitmodels import context_state as state
 from squeeze.codecs.bitmodels.ssm_arrays import Sizes
 
 Context = tuple[int, int, int, int]
@@ -22,80 +22,80 @@ class DeepPreset:
     contexts: tuple[Context, ...]
     matches: tuple[int, ...]  # least match lengths
     selectors: int  # of mixer weight sets
-    buckets: int  # the most buckets of evidence, of 192 bytes each
-    rates: tuple[float, ...]  # of learning, see deepmodel.py
+    buckets: int  # the most buckets of slots, of 192 bytes each
+    rates: tuple[float, ...]  # of learning, see deep/arrays.py
     ssm: Sizes | None
 
 
 def _order(n: int) -> Context:
     if n <= 8:
-        return (around.NONE, 0, around.NONE, (1 << 8 * n) - 1)
-    return (around.OLDER, (1 << 8 * (n - 8)) - 1, around.NONE, _ALL)
+        return (state.NONE, 0, state.NONE, (1 << 8 * n) - 1)
+    return (state.OLDER, (1 << 8 * (n - 8)) - 1, state.NONE, _ALL)
 
 
-def _pair(first: int, second: int = around.NONE, history: int = 0, mask: int = _ALL) -> Context:
+def _pair(first: int, second: int = state.NONE, history: int = 0, mask: int = _ALL) -> Context:
     return (first, mask, second, history)
 
 
 # The third and fourth context of every table also choose weight sets, so they are orders 2 and 3.
 _ORDERS = tuple(map(_order, range(5)))
 _WORDS = {
-    "word": _pair(around.WORD),
-    "word and the one before": _pair(around.WORD, around.WORD_1),
-    "word and the second before": _pair(around.WORD, around.WORD_2),
-    "word and two before": _pair(around.WORD, around.PAIR),
-    "word and byte": _pair(around.WORD, history=0xFF),
-    "word and the third before": _pair(around.WORD, around.WORD_3),
+    "word": _pair(state.WORD),
+    "word and the one before": _pair(state.WORD, state.WORD_1),
+    "word and the second before": _pair(state.WORD, state.WORD_2),
+    "word and two before": _pair(state.WORD, state.PAIR),
+    "word and byte": _pair(state.WORD, history=0xFF),
+    "word and the third before": _pair(state.WORD, state.WORD_3),
 }
 _FOLLOWED = {
-    "what followed the byte": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF),
-    "what followed two bytes": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF0000),
-    "what followed three bytes": _pair(around.FOLLOWED, history=0xFF, mask=0xFFFF00000000),
+    "what followed the byte": _pair(state.FOLLOWED, history=0xFF, mask=0xFFFF),
+    "what followed two bytes": _pair(state.FOLLOWED, history=0xFF, mask=0xFFFF0000),
+    "what followed three bytes": _pair(state.FOLLOWED, history=0xFF, mask=0xFFFF00000000),
 }
-_EXPECTED = {"match and byte": _pair(around.MATCH, history=0xFF, mask=0xFFFF)}
-_TWO_MATCHES = {"two matches": _pair(around.MATCH, mask=0x3FFFFF)}
+_EXPECTED = {"match and byte": _pair(state.MATCH, history=0xFF, mask=0xFFFF)}
+_TWO_MATCHES = {"two matches": _pair(state.MATCH, mask=0x3FFFFF)}
 _OPEN = 0xFF00FF  # of BRACKET: the innermost bracket that is open, and the one outside it
 TEXT = {
     **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8, 12)},
     **_WORDS,
     **_FOLLOWED,
-    "classes of twelve bytes": _pair(around.CLASSES, mask=0xFFFFFFFFFFFF),
-    "line above": _pair(around.LINE, mask=0xFF0000FF),
-    "letters only": _pair(around.LETTERS, mask=0xFFFFFFFFFF),
-    "tag and word": _pair(around.TAG, around.WORD),
-    "outline of the line": _pair(around.OUTLINE, history=0xFF),
-    "head of the line and word": _pair(around.LINE_HEAD, around.WORD),
-    "bracket": _pair(around.BRACKET, history=0xFFFF, mask=0xFFFF),
-    "brackets and byte": _pair(around.BRACKET, history=0xFF, mask=_OPEN),
-    "brackets and tag": _pair(around.BRACKET, around.TAG, mask=_OPEN),
-    "brackets and head of the line": _pair(around.BRACKET, around.LINE_HEAD, mask=_OPEN),
-    "brackets and outline of the line": _pair(around.BRACKET, around.OUTLINE, mask=_OPEN),
-    "column and classes of two bytes": _pair(around.LINE, history=0xE0E0, mask=0xFF0000),
-    "classes of four bytes and the word before": _pair(around.CLASSES, around.WORD_1, mask=0xFFFF),
-    "bytes 2 and 3": (around.NONE, 0, around.NONE, 0xFFFF00),
+    "classes of twelve bytes": _pair(state.CLASSES, mask=0xFFFFFFFFFFFF),
+    "line above": _pair(state.LINE, mask=0xFF0000FF),
+    "letters only": _pair(state.LETTERS, mask=0xFFFFFFFFFF),
+    "tag and word": _pair(state.TAG, state.WORD),
+    "outline of the line": _pair(state.OUTLINE, history=0xFF),
+    "head of the line and word": _pair(state.LINE_HEAD, state.WORD),
+    "bracket": _pair(state.BRACKET, history=0xFFFF, mask=0xFFFF),
+    "brackets and byte": _pair(state.BRACKET, history=0xFF, mask=_OPEN),
+    "brackets and tag": _pair(state.BRACKET, state.TAG, mask=_OPEN),
+    "brackets and head of the line": _pair(state.BRACKET, state.LINE_HEAD, mask=_OPEN),
+    "brackets and outline of the line": _pair(state.BRACKET, state.OUTLINE, mask=_OPEN),
+    "column and classes of two bytes": _pair(state.LINE, history=0xE0E0, mask=0xFF0000),
+    "classes of four bytes and the word before": _pair(state.CLASSES, state.WORD_1, mask=0xFFFF),
+    "bytes 2 and 3": (state.NONE, 0, state.NONE, 0xFFFF00),
     **_EXPECTED,
 }
 _SPARSE = {
-    "bytes 2 and 3": (around.NONE, 0, around.NONE, 0xFFFF00),
-    "bytes 1 and 3": (around.NONE, 0, around.NONE, 0xFF00FF),
-    "bytes 2 to 4": (around.NONE, 0, around.NONE, 0xFFFFFF00),
-    "bytes 3 and 4": (around.NONE, 0, around.NONE, 0xFFFF0000),
-    "high halves": (around.NONE, 0, around.NONE, 0xF0F0F0FF),
-    "byte 4 in fours": (around.POSITION, 3, around.NONE, 0xFF000000),
-    "byte 1 in fours": (around.POSITION, 3, around.NONE, 0xFF),
+    "bytes 2 and 3": (state.NONE, 0, state.NONE, 0xFFFF00),
+    "bytes 1 and 3": (state.NONE, 0, state.NONE, 0xFF00FF),
+    "bytes 2 to 4": (state.NONE, 0, state.NONE, 0xFFFFFF00),
+    "bytes 3 and 4": (state.NONE, 0, state.NONE, 0xFFFF0000),
+    "high halves": (state.NONE, 0, state.NONE, 0xF0F0F0FF),
+    "byte 4 in fours": (state.POSITION, 3, state.NONE, 0xFF000000),
+    "byte 1 in fours": (state.POSITION, 3, state.NONE, 0xFF),
 }
 OTHER = {
     **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 5, 6, 8)},
-    "word": _pair(around.WORD),
+    "word": _pair(state.WORD),
     **_FOLLOWED,
     **_SPARSE,
-    "instructions": _pair(around.OPCODES, mask=0xFFFFFF),
-    "instructions and byte": _pair(around.OPCODES, history=0xFF, mask=0xFFFF),
-    "bytes 5 to 8": (around.NONE, 0, around.NONE, 0xFFFFFFFF00000000),
-    "byte 3": (around.NONE, 0, around.NONE, 0xFF0000),
-    "two bytes in eights": _pair(around.POSITION, history=0xFFFF, mask=7),
-    "two bytes in sixteens": _pair(around.POSITION, history=0xFFFF, mask=15),
-    "operand, instruction and byte": _pair(around.OPCODES, around.SKIP, history=0xFF, mask=0xFF),
+    "instructions": _pair(state.OPCODES, mask=0xFFFFFF),
+    "instructions and byte": _pair(state.OPCODES, history=0xFF, mask=0xFFFF),
+    "bytes 5 to 8": (state.NONE, 0, state.NONE, 0xFFFFFFFF00000000),
+    "byte 3": (state.NONE, 0, state.NONE, 0xFF0000),
+    "two bytes in eights": _pair(state.POSITION, history=0xFFFF, mask=7),
+    "two bytes in sixteens": _pair(state.POSITION, history=0xFFFF, mask=15),
+    "operand, instruction and byte": _pair(state.OPCODES, state.SKIP, history=0xFF, mask=0xFF),
     **_EXPECTED,
     **_TWO_MATCHES,
 }
@@ -103,60 +103,60 @@ TABLE = {
     **{f"order {n}": _order(n) for n in (0, 1, 2, 3, 4, 6, 8)},
     **_FOLLOWED,
     **{name: _SPARSE[name] for name in ("bytes 2 and 3", "bytes 1 and 3", "high halves")},
-    "two above and column": _pair(around.RECORD, mask=0xFFFFFFFF),
-    "above and column": _pair(around.RECORD, mask=0xFFFF00FF),
-    "column": _pair(around.RECORD, mask=0xFFFF0000),
-    "two above": _pair(around.RECORD, mask=0xFFFF),
-    "above and byte": _pair(around.RECORD, history=0xFF, mask=0xFF),
-    "above and two bytes": _pair(around.RECORD, history=0xFFFF, mask=0xFF),
-    "column and byte": _pair(around.RECORD, history=0xFF, mask=0xFFFF0000),
-    "column and two bytes": _pair(around.RECORD, history=0xFFFF, mask=0xFFFF0000),
-    "three above": _pair(around.RECORD, mask=0xFF0000FFFF),
-    "above, column and byte": _pair(around.RECORD, history=0xFF, mask=0xFFFF00FF),
+    "two above and column": _pair(state.RECORD, mask=0xFFFFFFFF),
+    "above and column": _pair(state.RECORD, mask=0xFFFF00FF),
+    "column": _pair(state.RECORD, mask=0xFFFF0000),
+    "two above": _pair(state.RECORD, mask=0xFFFF),
+    "above and byte": _pair(state.RECORD, history=0xFF, mask=0xFF),
+    "above and two bytes": _pair(state.RECORD, history=0xFFFF, mask=0xFF),
+    "column and byte": _pair(state.RECORD, history=0xFF, mask=0xFFFF0000),
+    "column and two bytes": _pair(state.RECORD, history=0xFFFF, mask=0xFFFF0000),
+    "three above": _pair(state.RECORD, mask=0xFF0000FFFF),
+    "above, column and byte": _pair(state.RECORD, history=0xFF, mask=0xFFFF00FF),
     **_EXPECTED,
     **_TWO_MATCHES,
 }
 MORE_TEXT = {  # at level 6: each brings little
-    "two words before and byte": _pair(around.PAIR, history=0xFF),
-    "word before and byte": _pair(around.WORD_1, history=0xFF),
-    "word before, word and two bytes": _pair(around.WORD, around.WORD_1, history=0xFFFF),
-    "two words before, word and byte": _pair(around.WORD, around.PAIR, history=0xFF),
-    "length of the word and the one before": _pair(around.WORD_LENGTH, around.WORD_1),
-    "four letters": _pair(around.LETTERS, mask=0xFFFFFFFF),
-    "seven letters": _pair(around.LETTERS, mask=0xFFFFFFFFFFFFFF),
-    "line above and word": _pair(around.LINE, around.WORD, mask=0xFFFF),
-    "column and byte": _pair(around.LINE, history=0xFF, mask=0xFF0000),
-    "bracket and word": _pair(around.BRACKET, around.WORD, mask=0xFF),
-    "classes of eight bytes and byte": _pair(around.CLASSES, history=0xFF, mask=0xFFFFFFFF),
-    "classes of six bytes and word": _pair(around.CLASSES, around.WORD, mask=0xFFFFFF),
-    "classes of eight bytes and two": _pair(around.CLASSES, history=0xFFFF, mask=0xFFFFFFFF),
-    "three letters and the word before": _pair(around.LETTERS, around.WORD_1, mask=0xFFFFFF),
-    "outline of the line and word": _pair(around.OUTLINE, around.WORD),
-    "match and word": _pair(around.MATCH, around.WORD, mask=0x1FFF),
-    "head of the line and two bytes": _pair(around.LINE_HEAD, history=0xFFFF),
-    "three words before": _pair(around.WORD_3, around.PAIR),
-    "second and third word before and two bytes": _pair(around.WORD_2, around.WORD_3, history=0xFFFF),
-    "classes of four bytes and the second word before": _pair(around.CLASSES, around.WORD_2, mask=0xFFFF),
-    "classes of sixteen bytes": _pair(around.CLASSES),
-    "column and length of the word": _pair(around.LINE, around.WORD_LENGTH, mask=0xFF0000),
-    "lengths of the word and the line above, column": _pair(around.LINE, around.WORD_LENGTH, mask=0xFF00FF0000),
-    "brackets and two bytes": _pair(around.BRACKET, history=0xFFFF, mask=_OPEN),
-    "bracket and the word before": _pair(around.BRACKET, around.WORD_1, mask=0xFF),
-    "bytes in the bracket and length of the word": _pair(around.BRACKET, around.WORD_LENGTH, mask=0xFFFF),
+    "two words before and byte": _pair(state.PAIR, history=0xFF),
+    "word before and byte": _pair(state.WORD_1, history=0xFF),
+    "word before, word and two bytes": _pair(state.WORD, state.WORD_1, history=0xFFFF),
+    "two words before, word and byte": _pair(state.WORD, state.PAIR, history=0xFF),
+    "length of the word and the one before": _pair(state.WORD_LENGTH, state.WORD_1),
+    "four letters": _pair(state.LETTERS, mask=0xFFFFFFFF),
+    "seven letters": _pair(state.LETTERS, mask=0xFFFFFFFFFFFFFF),
+    "line above and word": _pair(state.LINE, state.WORD, mask=0xFFFF),
+    "column and byte": _pair(state.LINE, history=0xFF, mask=0xFF0000),
+    "bracket and word": _pair(state.BRACKET, state.WORD, mask=0xFF),
+    "classes of eight bytes and byte": _pair(state.CLASSES, history=0xFF, mask=0xFFFFFFFF),
+    "classes of six bytes and word": _pair(state.CLASSES, state.WORD, mask=0xFFFFFF),
+    "classes of eight bytes and two": _pair(state.CLASSES, history=0xFFFF, mask=0xFFFFFFFF),
+    "three letters and the word before": _pair(state.LETTERS, state.WORD_1, mask=0xFFFFFF),
+    "outline of the line and word": _pair(state.OUTLINE, state.WORD),
+    "match and word": _pair(state.MATCH, state.WORD, mask=0x1FFF),
+    "head of the line and two bytes": _pair(state.LINE_HEAD, history=0xFFFF),
+    "three words before": _pair(state.WORD_3, state.PAIR),
+    "second and third word before and two bytes": _pair(state.WORD_2, state.WORD_3, history=0xFFFF),
+    "classes of four bytes and the second word before": _pair(state.CLASSES, state.WORD_2, mask=0xFFFF),
+    "classes of sixteen bytes": _pair(state.CLASSES),
+    "column and length of the word": _pair(state.LINE, state.WORD_LENGTH, mask=0xFF0000),
+    "lengths of the word and the line above, column": _pair(state.LINE, state.WORD_LENGTH, mask=0xFF00FF0000),
+    "brackets and two bytes": _pair(state.BRACKET, history=0xFFFF, mask=_OPEN),
+    "bracket and the word before": _pair(state.BRACKET, state.WORD_1, mask=0xFF),
+    "bytes in the bracket and length of the word": _pair(state.BRACKET, state.WORD_LENGTH, mask=0xFFFF),
 }
 MORE_OTHER = {
-    "high halves of six bytes": (around.NONE, 0, around.NONE, 0xF0F0F0F0F0F0),
-    "bytes 3 to 6": (around.NONE, 0, around.NONE, 0xFFFFFFFF0000),
-    "place in eights": _pair(around.POSITION, mask=7),
-    "byte 8 in eights": _pair(around.POSITION, history=0xFF << 56, mask=7),
-    "byte 8 in sixteens": _pair(around.POSITION, history=0xFF << 56, mask=15),
+    "high halves of six bytes": (state.NONE, 0, state.NONE, 0xF0F0F0F0F0F0),
+    "bytes 3 to 6": (state.NONE, 0, state.NONE, 0xFFFFFFFF0000),
+    "place in eights": _pair(state.POSITION, mask=7),
+    "byte 8 in eights": _pair(state.POSITION, history=0xFF << 56, mask=7),
+    "byte 8 in sixteens": _pair(state.POSITION, history=0xFF << 56, mask=15),
     "classes of twelve bytes": TEXT["classes of twelve bytes"],
 }
 MORE_TABLE = {
     "order 5": _order(5),
-    "above and its neighbours": _pair(around.RECORD, mask=0xFFFF00000000FF),
-    "above and the bits around": _pair(around.RECORD, history=0x0F, mask=0xF00F00000000FF),
-    "above and match": _pair(around.RECORD, around.MATCH, mask=0xFF),
+    "above and its neighbours": _pair(state.RECORD, mask=0xFFFF00000000FF),
+    "above and the bits around": _pair(state.RECORD, history=0x0F, mask=0xF00F00000000FF),
+    "above and match": _pair(state.RECORD, state.MATCH, mask=0xFF),
     "classes of twelve bytes": TEXT["classes of twelve bytes"],
 }
 CONTEXTS = {"text": TEXT, "executable": OTHER, "table": TABLE, "other": OTHER}
@@ -187,12 +187,12 @@ _LARGE = Sizes(width=64, inner=128, chunk=16, last_rate=0.001)
 
 
 GROUPS = 3  # of contexts: histories, words, all else
-_OF_WORDS = {around.WORD, around.WORD_1, around.WORD_2, around.WORD_3, around.PAIR, around.LETTERS, around.WORD_LENGTH}
+_OF_WORDS = {state.WORD, state.WORD_1, state.WORD_2, state.WORD_3, state.PAIR, state.LETTERS, state.WORD_LENGTH}
 
 
 def group_of(context: Context) -> int:
     """The group whose means a context counts for; those of a group are neighbours in a preset."""
-    registers = {context[0], context[2]} - {around.NONE, around.OLDER}
+    registers = {context[0], context[2]} - {state.NONE, state.OLDER}
     if not registers:
         return 0
     return 1 if registers <= _OF_WORDS else 2

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from squeeze.codecs import bytewise, presets
+from squeeze.codecs import presets
 from squeeze.codecs.bitmodels import mixer, ssm_arrays
+from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.deep import learned
-from squeeze.codecs.deep.arrays import Model, build_model
+from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.learned import Learned, Start
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import container, integers, levels
@@ -187,26 +188,23 @@ def _matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
     yield weights
     yield _gaps(known.apm_rows)
     yield (known.apms >> 20).astype(np.int64) - (mixer.fresh_apm(1) >> 20)
-    for name in learned.MAPS:
-        before, after = getattr(fresh, name).reshape(-1, 256), known.whole[name].reshape(-1, 256)
+    for fresh_map, taught in zip(learned.maps_of(fresh), known.maps, strict=True):
+        before, after = fresh_map.reshape(-1, 256), taught.reshape(-1, 256)
         yield (after >> 20).astype(np.int64) - (before >> 20)
         yield (after & _COUNT).astype(np.int64) - (before & _COUNT)
-    yield np.rint((known.whole["finals"] - fresh.finals) / _FINAL_STEP).reshape(-1, fresh.logits.size)
+    yield np.rint((known.finals - fresh.finals) / _FINAL_STEP).reshape(-1, fresh.logits.size)
     if preset.ssm:
         yield np.rint((known.ssm - ssm_arrays.initial_weights(preset.ssm)) / _STEP).reshape(-1, preset.ssm.width)
 
 
-def _unpack_maps(fresh: Model, take: Callable[[int, int], np.ndarray]) -> dict[str, np.ndarray]:
-    """Adaptive maps and last mixers, from how they differ from those of `fresh`."""
-    whole = {}
-    for name in learned.MAPS:
-        before = getattr(fresh, name).astype(np.int64)
+def _unpack_maps(fresh: DeepModel, take: Callable[[int, int], np.ndarray]) -> list[np.ndarray]:
+    """Adaptive maps, from how they differ from those of `fresh`."""
+    maps = []
+    for before in (fresh_map.astype(np.int64) for fresh_map in learned.maps_of(fresh)):
         probability = (take(before.size // 256, 256).ravel() << 20) + (before & ~_COUNT)
         count = take(before.size // 256, 256).ravel() + (before & _COUNT)
-        whole[name] = (probability.clip(0, (1 << 32) - 1) & ~_COUNT | count.clip(0, _COUNT)).astype(np.uint32)
-    finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel()
-    whole["finals"] = fresh.finals + finals.astype(np.float32) * _FINAL_STEP
-    return whole
+        maps.append((probability.clip(0, (1 << 32) - 1) & ~_COUNT | count.clip(0, _COUNT)).astype(np.uint32))
+    return maps
 
 
 def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> tuple[np.ndarray, Learned]:
@@ -228,14 +226,16 @@ def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> t
     weights[1:] += weights[0]
     apm_rows = _rows(take(1, header["apm_rows"]), fresh.apms.shape[0])
     apms = (take(apm_rows.size, mixer.APM_STEPS) << 20) + mixer.fresh_apm(1)
-    whole = _unpack_maps(fresh, take)
+    maps = _unpack_maps(fresh, take)
+    finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel().astype(np.float32)
     known = Learned(
         rows=rows,
         visits=visits,
         weights=fresh.weights[0] + weights.astype(np.float32) * _STEP,
         apm_rows=apm_rows,
         apms=apms.clip(0, (1 << 32) - 1).astype(np.uint32),
-        whole=whole,
+        maps=maps,
+        finals=fresh.finals + finals * _FINAL_STEP,
         ssm=np.zeros(0, np.float32),
         ssm_second=np.ldexp(np.float32(1), -header["ssm_second"]),
         ssm_steps=header["ssm_steps"],

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.bitmodels import mixer, ssm, ssm_arrays
-from squeeze.codecs.deep import arrays as deeparrays
+from squeeze.codecs.bitmodels import mixer, ssm_arrays
 from squeeze.codecs.deep import coder as deep
 from squeeze.codecs.deep import learned
-from squeeze.codecs.deep.learned import NO_SSM, Learned, Memory, remember
+from squeeze.codecs.deep.arrays import DeepModel, build_network
+from squeeze.codecs.deep.learned import Learned, Memory, remember
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import blocks, levels
 from squeeze.codecs.stream.container import Content
@@ -138,31 +138,30 @@ def _learn(
     chosen = pieces[every // 2 :: every]
     total = max(sum(piece.size for piece in chosen), 1)
     passes = min(max(_REPEATED // total, 1), 3)
-    model = remember(memory.text, preset, content.record, memory)
-    kept = {name: getattr(model, name) for name in ("weights", "visits", "apms", *learned.WHOLE)}
-    network = ssm_arrays.build(preset.ssm or NO_SSM)
+    network = build_network(preset)
+    model = remember(memory.text, preset, content.record, memory, network)
     for piece in chosen * passes:
-        model = remember(np.concatenate([memory.text, piece]), preset, content.record, memory)._replace(**kept)
-        network = _following(network, preset)
+        data, network = np.concatenate([memory.text, piece]), _following(network, preset)
+        model = learned.sharing(remember(data, preset, content.record, memory, network), model)
         coder, coded = np.zeros(3, np.uint64), np.zeros(2 * piece.size + 256, np.uint8)
         arithmetic.start_encoder(coder)
         deep.code(model, network, coder, coded, memory.text.size, model.data.size, False, True)
         if progress:
             progress(piece.size)
-    return _gathered(model, network, preset)
+    return _gathered(model, network)
 
 
-def _following(network: ssm_arrays.Model, preset: DeepPreset) -> ssm_arrays.Model:
+def _following(network: ssm_arrays.StateSpaceModel, preset: DeepPreset) -> ssm_arrays.StateSpaceModel:
     """A state-space model that has seen nothing, with what another has learned."""
     if preset.ssm is None:
         return network
     after = ssm_arrays.build(preset.ssm, network.trainer.weights)
     after.trainer.second[...] = network.trainer.second
-    after.place[ssm.STEPS] = network.place[ssm.STEPS]
+    after.state.steps = network.state.steps
     return after
 
 
-def _gathered(model: deeparrays.Model, network: ssm_arrays.Model, preset: DeepPreset) -> Learned:
+def _gathered(model: DeepModel, network: ssm_arrays.StateSpaceModel) -> Learned:
     width = model.inputs.size
     rows = _first(model.visits, _ROWS)
     moved = np.abs(model.apms.astype(np.int64) - mixer.fresh_apm(1)).sum(1)
@@ -174,10 +173,11 @@ def _gathered(model: deeparrays.Model, network: ssm_arrays.Model, preset: DeepPr
         weights=model.weights.reshape(-1, width)[rows],
         apm_rows=apm_rows,
         apms=model.apms[apm_rows],
-        whole={name: getattr(model, name) for name in learned.WHOLE},
+        maps=learned.maps_of(model),
+        finals=model.finals,
         ssm=network.trainer.weights,
         ssm_second=np.float32(math.fsum(second) / second.size),  # a sum of any order, exactly rounded
-        ssm_steps=int(network.place[ssm.STEPS]),
+        ssm_steps=int(network.state.steps),
     )
 
 

@@ -14,10 +14,11 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from squeeze.codecs import bytewise
 from squeeze.codecs.bitmodels import coder as arithmetic
+from squeeze.codecs.bytewise import arrays as bytewise
 from squeeze.codecs.tokenwise import model as tokenwise
 from squeeze.codecs.tokenwise import prefill
+from squeeze.codecs.tokenwise.arrays import EXTRA, build_mix
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
 from squeeze.codecs.tokenwise.layout import MAX_LANES, LaneLayout
 from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of, token_ids
@@ -45,8 +46,8 @@ class _Coder:
         self.length = sum(layout.lengths)
         longest = int(np.diff(self.trie.offsets).max())
         self.data = np.zeros(self.length + longest, np.uint8)
-        self.model = bytewise.build_model(self.data, preset.bytewise, 0, tokenwise.extra_inputs())
-        self.mix = tokenwise.build_mix(self.model, self.trie, layout.counts)
+        self.model = bytewise.build_model(self.data, preset.bytewise, 0, EXTRA)
+        self.mix = build_mix(self.model, self.trie, layout.counts, preset.without)
         self.mix.places[:] = np.cumsum([0, *layout.lengths[:-1]])
         self.ends = np.cumsum(layout.lengths)
         self.coder, self.coded = np.zeros(3, np.uint64), coded

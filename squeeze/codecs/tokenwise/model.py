@@ -6,132 +6,46 @@ Tokens come in *lanes*, which take turns, one token each: tables and weights are
 belongs to a place in the text is kept for every lane.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
-from squeeze.codecs import bytewise
 from squeeze.codecs.bitmodels import coder as arithmetic
 from squeeze.codecs.bitmodels import contexts, histories, mixer
+from squeeze.codecs.bytewise import coder as bytecoder
+from squeeze.codecs.bytewise import model as bytewise
+from squeeze.codecs.tokenwise import token_match
+from squeeze.codecs.tokenwise.arrays import (
+    APM,
+    CONFIDENCES,
+    EXTRA,
+    FIRST_APM,
+    FIRST_ROW,
+    INPUT,
+    SET,
+    STOP_BITS,
+    STOP_ORDERS,
+    TOP_CLASSES,
+)
 from squeeze.numerics import trie
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.logistic import STRETCH, squash
 from squeeze.numerics.trie import STOP
 
-# Scalars of a mix.
-(SURPRISE, MODEL_LOGIT, LOGIT, MIXED, MATCH_ENTRY, MATCH_LENGTH, EXPECTED, MATCHED, FINAL_ROW, DECISIONS) = range(10)
-
 # Learning rates, in 4096ths; that of the weights falls from both together to the first, half way at _HALF decisions.
 _RATE, _RATE_AT_START, _HALF, _FINAL_RATE = 12, 48, 30000, 1
 _APM_RATE = 6
-_FIRST_WEIGHT = mixer.FINE_ONE // 50  # of all inputs but the language model, which begins with 1
-
-_STOP_ORDERS = 6
-_STOP_BITS = 20
 _STOP_LIMIT = 250
-_MATCH_ORDER = 4
-_MATCH_BITS = 18
-_SETS = 8
-# First rows of the weight sets.
-_BY_MATCH, _BY_BITS, _BY_MODEL, _BY_LATEST, _BY_KNOWN, _BY_COLUMN, _BY_TOKEN, _BY_NODE = (
-    *(0, 32, 544, 640, 2688, 2944, 4992, 9088),
-)
-_APMS = 5
-_APM_ROWS = 1 << 16  # of each
-_EXTRA = 5  # inputs: the model's logit, two of the token match, the bytewise models' own mix, the model's refined
-
-
-class Mix(NamedTuple):
-    """What the tokenwise levels add to the bytewise models."""
-
-    scalars: np.ndarray  # int64
-    registers: np.ndarray  # uint64 [lanes, REGISTERS]: those of the bytewise models, put aside
-    matches: np.ndarray  # int64 [lanes, matches, 5]
-    places: np.ndarray  # int64 [lanes]: where the lane's next byte goes
-    tokens: np.ndarray  # int32: entries of all lanes, one lane after the other; -1 where there is none yet
-    token_places: np.ndarray  # int64 [lanes]
-    token_matches: np.ndarray  # int64 [lanes, 2]: pointer and length
-    token_table: np.ndarray  # int32: where a hash of tokens was seen last
-    token_maps: np.ndarray  # uint32 [32]
-    escape: np.ndarray  # uint32 [1]: how often a byte is no token's
-    weights: np.ndarray  # int32 [rows, inputs]
-    rows: np.ndarray  # int64 [selectors]
-    logits: np.ndarray  # int32 [selectors]
-    final_weights: np.ndarray  # int32 [rows, selectors]
-    apms: np.ndarray  # uint32 [rows, steps]
-    apm_rows: np.ndarray  # int64 [apms]
-    stop_maps: np.ndarray  # uint32 [orders, 2^bits]
-    stop_entries: np.ndarray  # int64 [orders]
-
-
-def extra_inputs() -> int:
-    return _EXTRA
 
 
 @inline
 def spare_bytes(decisions):
     """More bytes than an entry of so many decisions can add to the coded bytes."""
-    return 4 * decisions + bytewise.SPARE
-
-
-def build_mix(m: bytewise.Model, t: trie.Trie, counts: np.ndarray) -> Mix:
-    """Fresh models for a block whose lanes have int64 `counts` entries."""
-    inputs, lanes = m.inputs.size, counts.size
-    model_input = m.slot.size + 2 * m.matches.shape[0] + 1
-    weights = np.full((_BY_NODE + max(t.low.size, 1), inputs), _FIRST_WEIGHT, np.int32)
-    weights[:, model_input] = mixer.FINE_ONE
-    weights[:, (model_input - 1, model_input + 4)] = 0  # bias, and what repeats the model
-    return Mix(
-        scalars=np.zeros(10, np.int64),
-        registers=np.zeros((lanes, contexts.REGISTERS), np.uint64),
-        matches=np.zeros((lanes, *m.matches.shape), np.int64),
-        places=np.zeros(lanes, np.int64),
-        tokens=np.full(int(counts.sum()), -1, np.int32),
-        token_places=np.cumsum(counts) - counts,
-        token_matches=np.zeros((lanes, 2), np.int64),
-        token_table=np.zeros(1 << _MATCH_BITS, np.int32),
-        token_maps=np.full(32, (3 << 20) << 10, np.uint32),
-        escape=np.full(1, (1 << 12) << 10, np.uint32),
-        weights=weights,
-        rows=np.zeros(_SETS, np.int64),
-        logits=np.zeros(_SETS, np.int32),
-        final_weights=np.full((1024, _SETS), mixer.FINE_ONE // _SETS, np.int32),
-        apms=mixer.fresh_apm(_APMS * _APM_ROWS),
-        apm_rows=np.zeros(_APMS, np.int64),
-        stop_maps=np.full((_STOP_ORDERS, 1 << _STOP_BITS), 1 << 31, np.uint32),
-        stop_entries=np.zeros(_STOP_ORDERS, np.int64),
-    )
+    return 4 * decisions + bytecoder.SPARE
 
 
 @inline
-def surprise_of(counts):
-    """ln(1 / p) of the model's first choice, with 24 fractional bits, from its cumulative counts."""
+def top_nll(counts):
+    """-ln(p) of the model's top token, with 24 fractional bits, from its cumulative counts."""
     return trie.logarithm(np.int64(counts[counts.size - 1])) - trie.FIRST_CHOICE
-
-
-@inline
-def _match_tokens(x, t, node, inputs, at):
-    """Fill two inputs with what followed the latest tokens before."""
-    leaf = x.scalars[EXPECTED]
-    x.scalars[MATCH_ENTRY], x.scalars[MATCHED] = -1, 0
-    inputs[at], inputs[at + 1] = 0, 0
-    if leaf >= t.low[node] and leaf < t.high[node]:
-        bit = np.int64(leaf >= t.middle[node])
-        entry = min(x.scalars[MATCH_LENGTH], 31)
-        x.scalars[MATCH_ENTRY], x.scalars[MATCHED] = entry * 2 + bit, 1 + min(entry >> 2, 3)
-        probability = np.int64(x.token_maps[entry] >> np.uint32(20))
-        logit, tilt = np.int64(STRETCH[probability]), (probability - 2048) * 2
-        inputs[at] = logit if bit else -logit
-        inputs[at + 1] = tilt if bit else -tilt
-
-
-@inline
-def _note_token_match(x, bit):
-    entry = x.scalars[MATCH_ENTRY]
-    if entry >= 0:
-        histories.learn(x.token_maps, entry >> 1, np.int64((entry & 1) == bit), 255)
-        if (entry & 1) != bit:
-            x.scalars[EXPECTED] = -1
 
 
 @inline
@@ -140,32 +54,36 @@ def _hashed_row(a, b, bits):
 
 
 @inline
+def _clear_extra(m):
+    for i in range(m.state.first_extra, m.state.first_extra + EXTRA):
+        m.inputs[i] = 0
+
+
+@inline
 def _gather_byte(m, x):
     """Inputs, weight sets and refinements of a bit of a byte."""
     bytewise.gather(m)
-    at = bytewise.first_extra(m)
-    for i in range(at, at + _EXTRA):
-        m.inputs[i] = 0
+    _clear_extra(m)
     bytewise.select(m)
     bytewise.mix(m)
-    m.inputs[at + 3] = np.int32(m.scalars[bytewise.LOGIT])
-    registers, scalars = m.registers, m.scalars
-    partial, found = scalars[bytewise.PARTIAL], scalars[bytewise.MATCHED]
+    m.inputs[m.state.first_extra + INPUT.bytewise] = np.int32(m.state.logit) if x.state.has_bytewise else 0
+    registers = m.registers
+    partial, found = m.state.partial, m.state.matched
     phase = np.int64(registers[contexts.PHASE] >> np.uint64(8))
     history = registers[contexts.HISTORY]
     latest = np.int64(history & np.uint64(0xFF))
     column = np.int64((registers[contexts.LINE] >> np.uint64(8)) & np.uint64(0xFF))
-    x.rows[0] = _BY_MATCH + found
-    x.rows[1] = _BY_BITS + partial + 256 * phase
-    x.rows[3] = _BY_LATEST + latest * 8 + scalars[bytewise.SHIFT]
-    x.rows[4] = _BY_KNOWN + scalars[bytewise.KNOWN] * 16 + found
-    x.rows[5] = _BY_COLUMN + column * 8
-    x.apm_rows[0] = partial + 256 * phase
-    x.apm_rows[1] = _APM_ROWS + _hashed_row(history & np.uint64(0xFFFF), partial, 16)
-    x.apm_rows[2] = 2 * _APM_ROWS + (column << 8 | partial)
-    x.apm_rows[3] = 3 * _APM_ROWS + _hashed_row(registers[contexts.WORD], partial, 16)
-    x.apm_rows[4] = 4 * _APM_ROWS + (latest << 8 | partial)
-    x.scalars[FINAL_ROW] = found
+    x.rows[SET.match] = FIRST_ROW.match + found
+    x.rows[SET.bits] = FIRST_ROW.bits + partial + 256 * phase
+    x.rows[SET.latest] = FIRST_ROW.latest + latest * 8 + m.state.shift
+    x.rows[SET.known] = FIRST_ROW.known + m.state.known * 16 + found
+    x.rows[SET.column] = FIRST_ROW.column + column * 8
+    x.apm_rows[APM.bits] = FIRST_APM.bits + partial + 256 * phase
+    x.apm_rows[APM.latest] = FIRST_APM.latest + _hashed_row(history & np.uint64(0xFFFF), partial, 16)
+    x.apm_rows[APM.column] = FIRST_APM.column + (column << 8 | partial)
+    x.apm_rows[APM.word] = FIRST_APM.word + _hashed_row(registers[contexts.WORD], partial, 16)
+    x.apm_rows[APM.model] = FIRST_APM.model + (latest << 8 | partial)
+    x.state.final_row = found
 
 
 @inline
@@ -174,144 +92,119 @@ def _gather_stop(m, x, node):
     for i in range(m.inputs.size):
         m.inputs[i] = 0
     registers = m.registers
-    for k in range(_STOP_ORDERS):
+    for k in range(STOP_ORDERS):
         if k < 3:
-            row = _hashed_row(registers[contexts.TOKEN_1 + k], k, _STOP_BITS)
+            row = _hashed_row(registers[contexts.TOKEN_1 + k], k, STOP_BITS)
         elif k == 3:
-            row = _hashed_row(registers[contexts.HISTORY] & np.uint64(0xFFFFFFFF), k, _STOP_BITS)
+            row = _hashed_row(registers[contexts.HISTORY] & np.uint64(0xFFFFFFFF), k, STOP_BITS)
         elif k == 4:
-            row = _hashed_row(registers[contexts.WORD], k, _STOP_BITS)
+            row = _hashed_row(registers[contexts.WORD], k, STOP_BITS)
         else:
-            row = _hashed_row(np.uint64(node), k, _STOP_BITS)
+            row = _hashed_row(np.uint64(node), k, STOP_BITS)
         x.stop_entries[k] = row
         entry = np.int64(x.stop_maps[k, row])
-        m.inputs[k] = STRETCH[entry >> 20] if entry & 1023 else 0
-    m.inputs[bytewise.first_extra(m) - 1] = 1024
+        m.inputs[k] = STRETCH[entry >> 20] if entry & 1023 and x.state.has_stops else 0
+    m.inputs[m.state.bias] = bytewise.BIAS
     depth = min(np.int64(registers[contexts.PHASE] & np.uint64(0xFF)), 7)
     latest = np.int64(registers[contexts.HISTORY] & np.uint64(0xFF))
-    x.rows[0] = _BY_MATCH + 31
-    x.rows[1] = _BY_BITS + 256 * (depth & 1)  # free: no partial byte is 0
-    x.rows[3] = _BY_LATEST + latest * 8 + 7
-    x.rows[4] = _BY_KNOWN + 128 + depth
-    x.rows[5] = _BY_COLUMN + 255 * 8
-    x.apm_rows[0] = 512 + depth
-    x.apm_rows[1] = _APM_ROWS + (node & 65535)
-    x.apm_rows[2] = 2 * _APM_ROWS
-    x.apm_rows[3] = 3 * _APM_ROWS + _hashed_row(registers[contexts.TOKEN_1], 7, 16)
-    x.apm_rows[4] = 4 * _APM_ROWS + (latest << 8)
-    x.scalars[FINAL_ROW] = 16 + depth
+    x.rows[SET.match] = FIRST_ROW.match + 31
+    x.rows[SET.bits] = FIRST_ROW.bits + 256 * (depth & 1)  # free: no partial byte is 0
+    x.rows[SET.latest] = FIRST_ROW.latest + latest * 8 + 7
+    x.rows[SET.known] = FIRST_ROW.known + 128 + depth
+    x.rows[SET.column] = FIRST_ROW.column + 255 * 8
+    x.apm_rows[APM.bits] = FIRST_APM.bits + 512 + depth
+    x.apm_rows[APM.latest] = FIRST_APM.latest + (node & 65535)
+    x.apm_rows[APM.column] = FIRST_APM.column
+    x.apm_rows[APM.word] = FIRST_APM.word + _hashed_row(registers[contexts.TOKEN_1], 7, 16)
+    x.apm_rows[APM.model] = FIRST_APM.model + (latest << 8)
+    x.state.final_row = 16 + depth
+
+
+@inline
+def _refine(x, k, logit, probability):
+    """The probability by refinement `k`, or `probability` where that is left out."""
+    return mixer.refine(x.apms, x.apm_rows[k], logit) if x.refines[k] else probability
 
 
 @inline
 def _predict(m, x, t, node, logit):
     """The 32-bit probability that the decision is a one."""
-    at = bytewise.first_extra(m)
-    sure = min(abs(logit) >> 11, 11)
-    surprise = min(x.scalars[SURPRISE] >> 22, 7)
-    m.inputs[at] = np.int32(logit)
-    _match_tokens(x, t, node, m.inputs, at + 1)
-    m.inputs[at + 4] = STRETCH[mixer.refine(x.apms, x.apm_rows[4], logit) >> 20]
-    x.scalars[MODEL_LOGIT] = logit
-    x.rows[0] += 16 * (x.scalars[MATCHED] > 0) if x.rows[0] < 16 else 0
-    x.rows[2] = _BY_MODEL + sure * 8 + surprise
-    x.rows[5] += sure >> 1
-    bits = np.uint64(m.scalars[bytewise.PARTIAL])
-    x.rows[6] = _BY_TOKEN + _hashed_row(m.registers[contexts.TOKEN_1], bits, 12)
-    x.rows[7] = _BY_NODE + node
-    final = 32 * x.scalars[MATCHED] + x.scalars[FINAL_ROW]
-    x.scalars[FINAL_ROW] = final
-    for k in range(x.rows.size):
+    first = m.state.first_extra
+    confidence = min(abs(logit) >> 11, CONFIDENCES - 1)
+    top_class = min(x.state.top_nll >> 22, TOP_CLASSES - 1)
+    m.inputs[first + INPUT.model] = np.int32(logit)
+    token_match.gather(x, t, node, m.inputs, first + INPUT.token_match)
+    refined = STRETCH[mixer.refine(x.apms, x.apm_rows[APM.model], logit) >> 20]
+    m.inputs[first + INPUT.refined] = refined if x.state.has_refined else 0
+    x.state.model_logit = logit
+    x.rows[SET.match] += 16 * (x.state.matched > 0) if x.rows[SET.match] < 16 else 0
+    x.rows[SET.confidence] = FIRST_ROW.confidence + confidence * TOP_CLASSES + top_class
+    x.rows[SET.column] += confidence >> 1
+    bits = np.uint64(m.state.partial)
+    x.rows[SET.token] = FIRST_ROW.token + _hashed_row(m.registers[contexts.TOKEN_1], bits, 12)
+    x.rows[SET.node] = FIRST_ROW.node + node
+    final = 32 * x.state.matched + x.state.final_row
+    x.state.final_row = final
+    for k in x.sets:
         x.logits[k] = np.int32(mixer.dot_fine(x.weights[x.rows[k]], m.inputs))
     mixed = mixer.dot_fine(x.final_weights[final], x.logits)
-    x.scalars[LOGIT], probability = mixed, squash(mixed)
-    x.scalars[MIXED] = probability
-    refined = 2 * probability
-    refined += mixer.refine(x.apms, x.apm_rows[0], mixed) + mixer.refine(x.apms, x.apm_rows[1], mixed)
-    refined += 2 * mixer.refine(x.apms, x.apm_rows[2], mixed) + 2 * mixer.refine(x.apms, x.apm_rows[3], mixed)
-    return min(max(refined >> 3, 1), (1 << 32) - 1)
+    x.state.logit, probability = mixed, squash(mixed)
+    x.state.mixed = probability
+    total = 2 * probability
+    total += _refine(x, APM.bits, mixed, probability) + _refine(x, APM.latest, mixed, probability)
+    total += 2 * _refine(x, APM.column, mixed, probability) + 2 * _refine(x, APM.word, mixed, probability)
+    return min(max(total >> 3, 1), (1 << 32) - 1)
 
 
 @inline
 def _correct(m, x, bit):
-    """Tell weight sets and refinements what the decision was."""
-    target, logit = (bit << 32) - bit, x.scalars[LOGIT]
-    for k in range(4):
+    """Update weight sets and refinements by what the decision was."""
+    target, logit = (bit << 32) - bit, x.state.logit
+    for k in range(APM.model):
         mixer.learn_apm(x.apms, x.apm_rows[k], logit, bit, _APM_RATE)
-    mixer.learn_apm(x.apms, x.apm_rows[4], x.scalars[MODEL_LOGIT], bit, _APM_RATE)
-    x.scalars[DECISIONS] += 1
-    rate = _RATE + _RATE_AT_START * _HALF // (_HALF + x.scalars[DECISIONS])
-    for k in range(x.rows.size):
+    mixer.learn_apm(x.apms, x.apm_rows[APM.model], x.state.model_logit, bit, _APM_RATE)
+    x.state.decisions += 1
+    rate = _RATE + _RATE_AT_START * _HALF // (_HALF + x.state.decisions)
+    for k in x.sets:
         error = (target - squash(np.int64(x.logits[k]))) >> 12
         mixer.train_fine(x.weights[x.rows[k]], m.inputs, error, rate)
-    error = (target - x.scalars[MIXED]) >> 12
-    mixer.train_fine(x.final_weights[x.scalars[FINAL_ROW]], x.logits, error, _FINAL_RATE)
-    _note_token_match(x, bit)
+    error = (target - x.state.mixed) >> 12
+    mixer.train_fine(x.final_weights[x.state.final_row], x.logits, error, _FINAL_RATE)
+    token_match.update_bit(x, bit)
 
 
 @inline
 def _learn_byte(m, x, bit):
-    """Tell the bytewise models, which never saw the inputs from outside."""
-    at = bytewise.first_extra(m)
-    for i in range(at, at + _EXTRA):
-        m.inputs[i] = 0
+    """Update the bytewise models, which never saw the inputs from outside."""
+    _clear_extra(m)
     bytewise.learn(m, bit)
     bytewise.advance(m, bit)
 
 
 @inline
 def _end_byte(m, position, byte):
-    m.scalars[bytewise.PARTIAL] = 256 | np.int64(byte)
+    m.state.partial = 256 | np.int64(byte)
     bytewise.end_byte(m, position)
-    contexts.note_token_byte(m.registers, np.uint64(byte))
+    contexts.update_token_byte(m.registers, np.uint64(byte))
 
 
 @inline
 def _enter_lane(m, x, lane):
     for i in range(m.registers.size):
         m.registers[i] = x.registers[lane, i]
-    for k in range(m.matches.shape[0]):
-        for i in range(m.matches.shape[1]):
-            m.matches[k, i] = x.matches[lane, k, i]
-    x.scalars[EXPECTED], x.scalars[MATCH_LENGTH] = -1, x.token_matches[lane, 1]
-    if x.token_matches[lane, 1] > 0:
-        x.scalars[EXPECTED] = x.tokens[x.token_matches[lane, 0]]
+    for k in range(m.matches.size):
+        m.matches[k] = x.matches[lane, k]
+    token_match.expect(x, lane)
 
 
 @inline
 def _leave_lane(m, x, lane, entry):
-    contexts.note_token(m.registers, np.uint64(entry + 256))
+    contexts.update_token(m.registers, np.uint64(entry + 256))
     for i in range(m.registers.size):
         x.registers[lane, i] = m.registers[i]
-    for k in range(m.matches.shape[0]):
-        for i in range(m.matches.shape[1]):
-            x.matches[lane, k, i] = m.matches[k, i]
-    _note_token(x, lane, entry)
-
-
-@inline
-def _note_token(x, lane, entry):
-    """Follow the lane's match of tokens, or look for one."""
-    at = x.token_places[lane]
-    x.tokens[at] = entry
-    x.token_places[lane] = at + 1
-    pointer, length = x.token_matches[lane, 0], x.token_matches[lane, 1]
-    if length > 0 and pointer + 1 < x.tokens.size and x.tokens[pointer] == entry:
-        pointer, length = pointer + 1, length + 1
-    else:
-        length = 0
-    h = np.uint64(0)
-    for k in range(_MATCH_ORDER):
-        h = contexts.mix_hash(h, np.uint64((x.tokens[at - k] if at >= k else -1) + 300))
-    row = np.int64(h >> np.uint64(64 - _MATCH_BITS))
-    candidate = np.int64(x.token_table[row])
-    if length == 0 and candidate > 0:
-        while (
-            length < min(candidate, 32) and length <= at and x.tokens[candidate - 1 - length] == x.tokens[at - length]
-        ):
-            length += 1
-        pointer, length = candidate, length if length >= _MATCH_ORDER - 1 else 0
-    x.token_matches[lane, 0], x.token_matches[lane, 1] = pointer, length
-    x.token_table[row] = at + 1 if at + 1 < x.tokens.size else 0
+    for k in range(m.matches.size):
+        x.matches[lane, k] = m.matches[k]
+    token_match.update_token(x, lane, entry)
 
 
 @inline
@@ -332,9 +225,9 @@ def _code_byte(m, x, lane, entry, coder, coded, decoding):
     position = x.places[lane]
     if not decoding:
         m.data[position] = np.uint8(-1 - entry)
-    bytewise.code(m, coder, coded, position, position + 1, decoding)
+    bytecoder.code(m, coder, coded, position, position + 1, decoding)
     byte = m.data[position]
-    contexts.note_token_byte(m.registers, np.uint64(byte))
+    contexts.update_token_byte(m.registers, np.uint64(byte))
     x.places[lane] = position + 1
     return -1 - np.int64(byte)
 
@@ -359,8 +252,8 @@ def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding):
                 bytewise.begin_byte(m)
                 begun = True
             byte = np.int64(t.spelling[spelling + depth])
-            while m.scalars[bytewise.SHIFT] > t.shift[node]:
-                bytewise.advance(m, (byte >> m.scalars[bytewise.SHIFT]) & 1)
+            while m.state.shift > t.shift[node]:
+                bytewise.advance(m, (byte >> m.state.shift) & 1)
             _gather_byte(m, x)
         probability = _predict(m, x, t, node, logit)
         if decoding:
@@ -370,7 +263,7 @@ def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding):
             arithmetic.encode(bit, probability, coder, coded)
         _correct(m, x, bit)
         if stop:
-            for k in range(_STOP_ORDERS):
+            for k in range(STOP_ORDERS):
                 histories.learn(x.stop_maps[k], x.stop_entries[k], bit, _STOP_LIMIT)
         else:
             _learn_byte(m, x, bit)
@@ -402,18 +295,18 @@ def code_entry(m, x, t, lane, entry, counts, logits, coder, coded, decoding):
 
 
 @kernel
-def code_steps(m, x, t, known, counts, first_lane, active, ends, logits, starts, surprises, coder, coded, decoding):
+def code_steps(m, x, t, known, counts, first_lane, active, ends, logits, starts, top_nlls, coder, coded, decoding):
     """Code entries of lanes from `first_lane` on, one step of all lanes after the other, in either direction.
 
     known: int64 [lanes, steps], the entries, which decoding fills in; active: int64 [steps], the lanes that
     have one; ends: int64 [all lanes], where each lane's bytes end. Decoding takes one step, its model's
     cumulative counts uint64 [lanes, leaves + 1]; encoding takes logits, where each path starts in them, and
-    surprises, int64 [lanes, steps]. Returns False where `coded` is full, or cannot have been coded so.
+    top_nlls, int64 [lanes, steps]. Returns False where `coded` is full, or cannot have been coded so.
     """
     for step in range(known.shape[1]):
         for i in range(active[step]):
             lane = first_lane + i
-            room = bytewise.SPARE if decoding else -spare_bytes(t.decisions[max(known[i, step], 0)])
+            room = bytecoder.SPARE if decoding else -spare_bytes(t.decisions[max(known[i, step], 0)])
             if np.int64(coder[arithmetic.POSITION]) > coded.size + room:
                 return False
             if x.places[lane] >= ends[lane]:
@@ -421,10 +314,10 @@ def code_steps(m, x, t, known, counts, first_lane, active, ends, logits, starts,
             path, row = logits, counts[0]
             if decoding:
                 row = counts[i]
-                x.scalars[SURPRISE] = surprise_of(row)
+                x.state.top_nll = top_nll(row)
             else:
                 path = logits[starts[i, step] :]
-                x.scalars[SURPRISE] = surprises[i, step]
+                x.state.top_nll = top_nlls[i, step]
             known[i, step] = code_entry(m, x, t, lane, known[i, step], row, path, coder, coded, decoding)
             if x.places[lane] > ends[lane]:
                 return False
@@ -432,11 +325,11 @@ def code_steps(m, x, t, known, counts, first_lane, active, ends, logits, starts,
 
 
 @kernel
-def follow(t, counts, entries, starts, logits, surprises):
-    """The model's logits along the path of each entry, from its start in `logits` on, and its surprise."""
+def follow(t, counts, entries, starts, logits, top_nlls):
+    """The model's logits along the path of each entry, from its start in `logits` on, and -ln(p) of its top token."""
     for r in range(entries.size):
         entry, row, at = entries[r], counts[r], starts[r]
-        surprises[r] = surprise_of(row)
+        top_nlls[r] = top_nll(row)
         node = 0 if entry >= 0 and t.low.size > 0 else -1
         while node >= 0:
             logits[at] = np.int32(trie.logit_of(t, row, node))

@@ -17,6 +17,7 @@ class TokenPreset:
     bytewise: Preset
     lanes: int
     window: int  # positions, a multiple of 16
+    without: frozenset[str] = frozenset()  # of arrays.PARTS, those left out to measure what they are worth
 
 
 CONTEXTS = (

@@ -25,13 +25,13 @@ def feed(s, byte):
 
 
 @kernel
-def note(s, byte):
-    return ssm.note(s, byte)
+def update(s, byte):
+    return ssm.update(s, byte)
 
 
 @kernel
-def turn(s):
-    ssm.turn(s)
+def next_chunk(s):
+    ssm.next_chunk(s)
 
 
 @kernel
@@ -43,11 +43,11 @@ def fed(tokens, sizes=SIZES, seed=3):
     """A model that was fed all but the last of `tokens`, one chunk, and float64 copies of its parameters."""
     model = ssm_arrays.build(sizes, ssm_arrays.initial_weights(sizes, seed))
     found = []
-    note(model, int(tokens[0]))
+    update(model, int(tokens[0]))
     for token, following in itertools.pairwise(tokens):
         feed(model, int(token))
         found.append(model.probabilities.copy())
-        note(model, int(following))
+        update(model, int(following))
     return model, ssm_arrays.views(model.weights.astype(np.float64), sizes), np.array(found)
 
 
@@ -64,10 +64,10 @@ def test_predictions_are_those_of_the_definition():
 def test_a_chunk_goes_on_from_the_one_before():
     tokens = np.arange(60, 60 + 2 * SIZES.chunk)
     model, parameters, _ = fed(tokens[: SIZES.chunk + 1])
-    turn(model)
+    next_chunk(model)
     for token in tokens[SIZES.chunk : -1]:
         feed(model, int(token))
-        note(model, 0)
+        update(model, 0)
     expected = np.exp(ssm_reference.log_probabilities(parameters, tokens[:-1])[-1])
     assert np.abs(model.probabilities - expected).max() < 1e-5
 
@@ -95,11 +95,11 @@ def test_it_learns_what_it_sees():
     for i, byte in enumerate(pattern.tolist()):
         if i:
             costs.append(-np.log2(model.probabilities[byte]))
-        if note(model, byte):
-            bank = int(model.place[ssm.BANK])
+        if update(model, byte):
+            bank = int(model.state.bank)
             ssm_training.train(model, bank)
             model.weights[:] = model.trainer.weights
-            turn(model)
+            next_chunk(model)
         feed(model, byte)
     assert np.mean(costs[:20]) > 5
     assert np.mean(costs[-20:]) < 1

@@ -1,4 +1,4 @@
-"""Levels 4 to 6 as a whole: the same bytes on older processors, the fixed order of sums, hashed evidence."""
+"""Levels 4 to 6 as a whole: the same bytes on older processors, the fixed order of sums, hashed hashed."""
 
 import hashlib
 import os
@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 import squeeze
 from squeeze.cli import main
-from squeeze.codecs import bytewise
-from squeeze.codecs.bitmodels import evidence
+from squeeze.codecs.bitmodels import slots as hashed
 from squeeze.codecs.deep import coder as deep
 from squeeze.codecs.deep import presets as deeplevels
 from squeeze.codecs.deep.presets import DeepPreset
@@ -42,7 +41,7 @@ def matrix(y, w, x):
 
 @kernel
 def slot_of(slots, counters, h, buckets):
-    return evidence.find_slot(slots, counters, h, buckets)
+    return hashed.find_slot(slots, counters, h, buckets)
 
 
 @pytest.mark.parametrize("level", DEEP)
@@ -81,13 +80,13 @@ def test_a_product_with_a_matrix_adds_rows_in_order(shape):
 
 
 def test_slots_are_found_again_and_the_weakest_makes_room():
-    slots = np.zeros(evidence.BUCKET, np.uint8)
+    slots = np.zeros(hashed.BUCKET, np.uint8)
     counters = slots.view(np.uint16)
     hashes = [np.uint64(k * 0x1010101) for k in range(1, 6)]
     found = []
     for h, history in zip(hashes, (9, 3, 9, 9), strict=False):
         found.append(slot_of(slots, counters, h, 1))
-        slots[evidence.histories_at(found[-1]) + 1] = history
+        slots[hashed.histories_at(found[-1]) + 1] = history
     assert sorted(found) == [0, 1, 2, 3]
     assert [slot_of(slots, counters, h, 1) for h in hashes[:4]] == found
     assert slot_of(slots, counters, hashes[4], 1) == found[1]
@@ -104,9 +103,9 @@ def test_every_kind_of_content_has_distinct_contexts_at_every_level():
 def test_each_preset_restores_what_it_codes(kind):
     data = np.frombuffer(inputs.records(60) + inputs.machine_code(50), np.uint8)
     preset = deeplevels.preset(5, kind)
-    coded = bytewise.encode(data, preset, 24)
+    coded = deep.encode(data, preset, 24)
     assert coded is not None
-    assert np.array_equal(bytewise.decode(coded, data.size, preset, 24), data)
+    assert np.array_equal(deep.decode(coded, data.size, preset, 24), data)
 
 
 @pytest.mark.parametrize("record", [1, 2, 65_535])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs import bytewise
+from squeeze.codecs.deep import coder as deep
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import container, levels
 from squeeze.codecs.stream.index import read_index
@@ -69,7 +69,7 @@ class Registers(dict):
     def __missing__(self, name):
         return 0
 
-    def note_byte(self, c, data, record):
+    def update_byte(self, c, data, record):
         def places():
             h = self["HISTORY"]
             return (1, h & 0xFF), (2, h & 0xFFFF), (3, mix(h & 0xFFFFFF, 3) >> 46)
@@ -82,7 +82,7 @@ class Registers(dict):
         self["POSITION"] = q = len(data)
         one, two, three = (self.followed.get(place, 0) for place in places())
         self["FOLLOWED"] = one | two << 16 | three << 32
-        self.note_letter(c)
+        self.update_letter(c)
         if c == 10:
             self.update({"LINE_ABOVE": self["LINE_START"], "LINE_START": q, "LINE_HEAD": 0, "OUTLINE": 0})
         start, column = self["LINE_START"], q - self["LINE_START"]
@@ -90,7 +90,7 @@ class Registers(dict):
         above, beyond = (data[at] if at < start else 10 for at in (over, over + 1))
         first, length = data[start] if column else 0, start - self["LINE_ABOVE"]
         self["LINE"] = above | beyond << 8 | min(column, 255) << 16 | first << 24 | min(length, 255) << 32
-        self.note_bracket(c)
+        self.update_bracket(c)
         if self["SKIP"] > 0:
             self["SKIP"] -= 1
         else:
@@ -103,7 +103,7 @@ class Registers(dict):
             right = data[q - record + 1] if 1 < record <= q else 0
             self["RECORD"] = above1 | above2 << 8 | q % record << 16 | above3 << 32 | left << 40 | right << 48
 
-    def note_letter(self, c):
+    def update_letter(self, c):
         d = c + 32 if 65 <= c <= 90 else c
         if 97 <= d <= 122 or d >= 128:
             if self["WORD"] == 0:
@@ -123,7 +123,7 @@ class Registers(dict):
         if c == 60:
             self["IN_TAG"] = 1
 
-    def note_bracket(self, c):
+    def update_bracket(self, c):
         since = 0
         if c in b"([{<":
             self.stack = [*self.stack, c][-16:]
@@ -169,7 +169,7 @@ class Decoder:
         first[4 * self.n : 4 * self.n + 16] = [0.84] + [0] * 15
         self.weights, self.visits = {(0, 0): first}, {}
         self.finals, self.apms = {}, {}
-        self.outlook = self.ssm_index = 0
+        self.top_prediction = self.ssm_index = 0
 
     def begin_byte(self):
         """MATCH, hashes, runs, slots."""
@@ -242,12 +242,12 @@ class Decoder:
         """The inputs of the state-space model."""
         if not self.network:
             return []
-        outside, partial, shift = self.registers["OUTSIDE"], self.partial, self.shift
-        top = outside & 255 | 256
+        top_byte, partial, shift = self.registers["TOP_BYTE"], self.partial, self.shift
+        top = top_byte & 255 | 256
         says = 1 + (top >> shift & 1) if top >> (shift + 1) == partial else 0
-        self.outlook = 3 * (outside >> 8 & 7) + says
+        self.top_prediction = 3 * (top_byte >> 8 & 7) + says
         p = (self.network.count[2 * partial + 1] << 16) // self.network.count[partial]
-        self.ssm_index = (p >> 11) * 192 + self.outlook * 8 + shift
+        self.ssm_index = (p >> 11) * 192 + self.top_prediction * 8 + shift
         self.own = NATURAL[p >> 4]
         return [self.own, F(p - 32768) / F(16384), NATURAL[self.ssm_map[self.ssm_index] >> 20]]
 
@@ -257,7 +257,7 @@ class Decoder:
         history, classes = r["HISTORY"], r["CLASSES"]
         rows = [0, partial + (256 * (1 + (found & 1)) if found else 0)]
         chosen = [history & 255, 16 * self.known + found, history >> 8 & 255, classes & 255, r["MATCH"] & 255]
-        chosen += [r["LINE"] >> 16 & 255, history >> 16 & 255, self.outlook]
+        chosen += [r["LINE"] >> 16 & 255, history >> 16 & 255, self.top_prediction]
         chosen += [16 * (r["WORD_LENGTH"] & 15) + (classes & 15), r["BRACKET"] & 255, self.index[2], self.index[3]]
         rows += [8 * row + shift for row in chosen]
         self.rows = list(enumerate(rows))[: self.sets]
@@ -270,7 +270,7 @@ class Decoder:
         self.final_rows = [(0, partial), (1, 8 * (history & 255) + shift), (2, 16 * self.known + found)]
         if self.network:
             self.logits[self.sets] = self.own
-            self.final_rows.append((3, 8 * self.outlook + shift))
+            self.final_rows.append((3, 8 * self.top_prediction + shift))
         weights = [self.finals.setdefault(row, np.full(16, F(1) / F(self.sets), F)) for row in self.final_rows]
         self.final = dots(np.stack(weights), self.logits).clip(F(-15.9), F(15.9))
         for logit in self.final:
@@ -320,7 +320,7 @@ class Decoder:
             if self.run_index[k] is not None:
                 learn_map(self.run_maps[k], self.run_index[k], self.run[k] >> self.shift & 1 == bit, 255)
         for match in self.matches:
-            match.note_bit(bit, self.shift)
+            match.update_bit(bit, self.shift)
 
     def end_byte(self):
         c = self.partial & 255
@@ -328,12 +328,12 @@ class Decoder:
         for runs, at, run in zip(self.runs, self.run_at, self.run, strict=True):
             again = run > 0 and run & 255 == c
             runs[at] = 256 | c if not again else run + 256 if run >> 8 < 255 else run
-        self.registers.note_byte(c, self.data, self.record)
+        self.registers.update_byte(c, self.data, self.record)
         for match in self.matches:
-            match.note_byte(self.data)
+            match.update_byte(self.data)
         if self.network:
-            self.network.note(self.data)
-            self.registers["OUTSIDE"] = self.network.outside
+            self.network.update(self.data)
+            self.registers["TOP_BYTE"] = self.network.top_byte
 
     def decode(self, coded):
         coder = Coder(coded)
@@ -379,6 +379,6 @@ def test_files_decode_as_they_are_specified(raw, level):
 @pytest.mark.parametrize("level", DEEP)
 def test_tables_decode_as_they_are_specified(level):
     raw = inputs.records(6)
-    coded = bytewise.encode(np.frombuffer(raw, np.uint8), levels.LEVELS[level].models("table"), 24)
+    coded = deep.encode(np.frombuffer(raw, np.uint8), levels.LEVELS[level].models("table"), 24)
     assert coded is not None
     assert Decoder(level, "table", 24, len(raw)).decode(coded) == raw

@@ -110,7 +110,7 @@ def test_totals_and_progress():
 
 
 def test_a_wrong_result_is_never_reported_as_success(monkeypatch):
-    from squeeze.codecs import bytewise
+    from squeeze.codecs.bytewise import coder as bytewise
 
     right = bytewise.decode
     monkeypatch.setattr(bytewise, "decode", lambda *a, **k: right(*a, **k) ^ 1)

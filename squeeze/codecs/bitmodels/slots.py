@@ -1,4 +1,4 @@
-"""Evidence of a context, of three kinds: bit histories, probabilities with a count, and the byte that last followed.
+"""What happened in a context: bit histories, counters, and the byte that last followed.
 
 A *slot* serves one context and one nibble of a byte: 15 bit histories (see
 histories.py), 15 counters of 16 bits, and a check of 24 bits. Four slots are a
@@ -46,12 +46,12 @@ def find_slot(slots, counters, h, buckets):
     bucket = bucket_of(h, buckets)
     check, more = np.uint8(h), np.uint16(h >> np.uint64(8))
     line = bucket * BUCKET
-    least, evidence = 0, 256
+    least, most = 0, 256
     for k in range(_SLOTS):
         if slots[line + _SLOT * k] == check and counters[(line >> 1) + 32 + 16 * k] == more:
             return bucket * _SLOTS + k
-        if slots[line + _SLOT * k + 1] < evidence:
-            least, evidence = k, np.int64(slots[line + _SLOT * k + 1])
+        if slots[line + _SLOT * k + 1] < most:
+            least, most = k, np.int64(slots[line + _SLOT * k + 1])
     at = line + _SLOT * least
     slots[at] = check
     for k in range(1, _SLOT):
@@ -106,7 +106,7 @@ RUN_MAP = 512  # entries of one context's map of runs: 64 lengths x 8 bits of a 
 
 
 @inline
-def note_run(run, byte):
+def update_run(run, byte):
     """A run is a byte that followed (low 8 bits) and how often it did in a row (high 8 bits, 0: never)."""
     if run == 0 or (run & 255) != byte:
         return 256 | byte

@@ -1,5 +1,4 @@
-"""What surrounds a byte, for the levels with many contexts: words, lines, brackets,
-tags, records, matches.
+"""The state of contexts, for the levels with many: words, lines, brackets, tags, records, matches.
 
 As in contexts.py, 64-bit *registers* are brought up to date after every byte,
 and a context is a row of numbers: two registers, a mask for the first, and a
@@ -30,7 +29,7 @@ RECORD = 15  # bytes in this column one and two records above (8 bits each), the
 POSITION = 16  # bytes since the start of the block
 MATCH = 17  # byte that the longest match expects (9 bits), class of its length (4 bits), that of the second (9 bits)
 OUTLINE = 18  # characters that are no letters, and one mark for each run of letters
-OUTSIDE = 19  # what the state-space model expects: byte (8 bits), how sure it is (3 bits)
+TOP_BYTE = 19  # what the state-space model expects: byte (8 bits), class of its probability (3 bits)
 OPCODES = 20  # first bytes of the last eight x86 instructions
 WORD_LENGTH = 21
 _LINE_START = 22
@@ -56,7 +55,7 @@ _BRACKETS = _bracket_table()
 
 
 @inline
-def note_byte(r, followed1, followed2, followed3, stack, data, position, record):
+def update_byte(r, followed1, followed2, followed3, stack, data, position, record):
     """Bring the registers up to date after `data[position]`; `record` is the record length or 0."""
     byte = np.uint64(data[position])
     history = r[HISTORY]
@@ -77,16 +76,16 @@ def note_byte(r, followed1, followed2, followed3, stack, data, position, record)
     )
     r[POSITION] = np.uint64(position + 1)
     r[CLASSES] = (r[CLASSES] << np.uint64(4)) | CLASS[byte]
-    _note_letter(r, byte)
-    _note_line(r, byte, data, position + 1)
-    _note_bracket(r, stack, byte)
-    _note_instruction(r, byte, history)
+    _update_letter(r, byte)
+    _update_line(r, byte, data, position + 1)
+    _update_bracket(r, stack, byte)
+    _update_instruction(r, byte, history)
     if record > 0:
-        _note_record(r, data, position + 1, record)
+        _update_record(r, data, position + 1, record)
 
 
 @inline
-def _note_letter(r, byte):
+def _update_letter(r, byte):
     lower = byte
     if np.uint64(65) <= byte <= np.uint64(90):
         lower = byte + np.uint64(32)
@@ -115,7 +114,7 @@ def _note_letter(r, byte):
 
 
 @inline
-def _note_line(r, byte, data, position):
+def _update_line(r, byte, data, position):
     if byte == np.uint64(10):
         r[_LINE_ABOVE] = r[_LINE_START]
         r[_LINE_START] = np.uint64(position)
@@ -138,7 +137,7 @@ def _note_line(r, byte, data, position):
 
 
 @inline
-def _note_bracket(r, stack, byte):
+def _update_bracket(r, stack, byte):
     kind = np.uint64(_BRACKETS[byte])
     size = np.int64(r[_STACK_SIZE])
     since = (r[BRACKET] >> np.uint64(8)) & np.uint64(0xFF)
@@ -163,7 +162,7 @@ def _note_bracket(r, stack, byte):
 
 
 @inline
-def _note_record(r, data, position, record):
+def _update_record(r, data, position, record):
     above = np.uint64(data[position - record]) if position >= record else np.uint64(0)
     above2 = np.uint64(data[position - 2 * record]) if position >= 2 * record else np.uint64(0)
     above3 = np.uint64(data[position - 3 * record]) if position >= 3 * record else np.uint64(0)
@@ -181,7 +180,7 @@ def _note_record(r, data, position, record):
 
 
 @inline
-def _note_instruction(r, byte, history):
+def _update_instruction(r, byte, history):
     """A guess at where x86 instructions begin: after calls and jumps with operands of four bytes, and else anywhere."""
     if r[SKIP] > np.uint64(0):
         r[SKIP] -= np.uint64(1)

@@ -1,0 +1,94 @@
+"""The arrays of bytewise context mixing (model.py), their sizes, and what fresh ones hold."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from squeeze.codecs.bitmodels import contexts, histories, layout, match, mixer
+from squeeze.codecs.presets import Preset
+
+
+class Rows(NamedTuple):
+    """Of weight sets, by what chooses one; a preset uses the first two or all."""
+
+    bits: int  # of the byte so far, and what the longest match expects
+    latest: int  # byte, and place of the bit
+    known: int  # how many contexts know something, and the match
+
+
+ROWS = Rows(bits=768, latest=2048, known=256)
+FIRST_ROW = layout.offsets(ROWS)
+WEIGHT = 12000  # at first, of WEIGHT_ONE
+
+STATE = layout.fields(
+    "record line_mask bias first_extra"  # settings: record length or 0, mask of lines, inputs
+    " partial shift node known matched logit mixed apm_row"  # of the present bit
+)
+
+
+class ByteModel(NamedTuple):
+    """Everything that predicts, in arrays: the shared state of encoder and decoder."""
+
+    data: np.ndarray  # uint8: the block, as far as it is known
+    state: Any  # a record of STATE
+    registers: np.ndarray  # uint64 [REGISTERS]
+    followed1: np.ndarray  # uint16 [256]
+    followed2: np.ndarray  # uint16 [65536]
+    specs: np.ndarray  # uint64 [n, 3]: register, its mask, history mask
+    hashes: np.ndarray  # uint64 [n]
+    slots: np.ndarray  # uint8, aligned to cache lines
+    slot: np.ndarray  # uint32 [n]: the present slot of each context
+    entry: np.ndarray  # uint32 [n]: the present adaptive map entry of each context
+    maps: np.ndarray  # uint32 [n * 256]
+    matches: np.ndarray  # match.STATE [matches]
+    least_lengths: np.ndarray  # int64 [matches]
+    match_table: np.ndarray  # int32 [matches, 2^bits]
+    match_maps: np.ndarray  # uint32 [matches * ENTRIES]
+    inputs: np.ndarray  # int32 [inputs]: contexts, two a match, bias, extra, padding
+    weights: np.ndarray  # int32 [rows of all selectors, inputs]
+    rows: np.ndarray  # int64 [selectors]
+    logits: np.ndarray  # int32 [selectors]
+    final_weights: np.ndarray  # int32 [256, selectors]
+    apm_byte: np.ndarray  # uint32 [256, APM_STEPS]
+    apm_order2: np.ndarray  # uint32 [65536, APM_STEPS]
+
+
+def table_size(size: int, preset: Preset) -> int:
+    """Bytes of the slots for a block of `size` bytes."""
+    return layout.LINE << _line_bits(size, preset)
+
+
+def _line_bits(size: int, preset: Preset) -> int:
+    return min(max((size * len(preset.contexts) // 4).bit_length(), 8), preset.slot_bits)
+
+
+def build_model(data: np.ndarray, preset: Preset, record: int = 0, extra: int = 0) -> ByteModel:
+    """Fresh models for one block, with room for `extra` inputs; table sizes follow from the block's length."""
+    n, matches, selectors = len(preset.contexts), len(preset.matches), preset.selectors
+    bias = n + 2 * matches
+    inputs = -(-(bias + 1 + extra) // 4) * 4
+    lines = 1 << _line_bits(data.size, preset)
+    return ByteModel(
+        data=data,
+        state=layout.record(STATE, record=record, line_mask=lines - 1, bias=bias, first_extra=bias + 1, partial=1),
+        registers=np.zeros(contexts.REGISTERS, np.uint64),
+        followed1=np.zeros(256, np.uint16),
+        followed2=np.zeros(65536, np.uint16),
+        specs=np.array(preset.contexts, np.uint64),
+        hashes=np.zeros(n, np.uint64),
+        slots=layout.aligned_zeros(table_size(data.size, preset)),
+        slot=np.zeros(n, np.uint32),
+        entry=np.zeros(n, np.uint32),
+        maps=np.tile(histories.START, n),
+        matches=np.zeros(matches, match.STATE),
+        least_lengths=np.array(preset.matches, np.int64),
+        match_table=match.fresh_table(matches, data.size),
+        match_maps=match.fresh_maps(matches),
+        inputs=np.zeros(inputs, np.int32),
+        weights=np.full((sum(ROWS[:selectors]), inputs), WEIGHT, np.int32),
+        rows=np.zeros(selectors, np.int64),
+        logits=np.zeros(selectors, np.int32),
+        final_weights=np.full((256, selectors), mixer.WEIGHT_ONE // selectors, np.int32),
+        apm_byte=mixer.fresh_apm(256),
+        apm_order2=mixer.fresh_apm(65536),
+    )

@@ -1,0 +1,142 @@
+"""Bytewise context mixing: a byte is eight decisions, high bit first. The levels that need no language model.
+
+The model is driven in small steps, so that others can drive it too:
+
+    begin_byte
+    eight times: gather, select, mix -> probability, [code the bit], learn, advance
+    end_byte
+
+coder.py is one such driver, for both directions. A predictor from outside joins
+by asking `build_model` for extra inputs and writing its logits to
+`inputs[state.first_extra:]` between `gather` and `mix`. A driver whose decisions
+are sometimes forced calls `gather` and `advance` for a bit that is not coded
+(with `learn` too, where the models should see it), and a decision
+that is no bit of a byte uses mixer.py with weights of its own.
+"""
+
+import numpy as np
+
+from squeeze.codecs.bitmodels import contexts, histories, match, mixer
+from squeeze.codecs.bytewise.arrays import FIRST_ROW
+from squeeze.numerics.jit import inline, prefetch
+from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
+
+BIAS = 1024  # Q12, of an input that never changes
+_MAP_LIMIT, _MATCH_LIMIT = 511, 255  # observations that an adaptive map remembers
+_RATE, _FINAL_RATE = 10, 1
+
+
+@inline
+def _find_slots(m, salt):
+    """Enter the slots of this nibble: all contexts' cache lines are asked for before any is read."""
+    mask = np.uint64(m.state.line_mask)
+    for i in range(m.hashes.size):
+        prefetch(m.slots, histories.line_of(contexts.mix_hash(m.hashes[i], salt), mask))
+    for i in range(m.hashes.size):
+        m.slot[i] = histories.find_slot(m.slots, contexts.mix_hash(m.hashes[i], salt), mask)
+    m.state.node = 1
+
+
+@inline
+def begin_byte(m):
+    for i in range(m.hashes.size):
+        spec = m.specs[i]
+        m.hashes[i] = contexts.context_hash(m.registers, np.int64(spec[0]), spec[1], spec[2], np.uint64(i))
+    match.expect(m.matches, m.data)
+    m.state.partial = 1
+    m.state.shift = 7
+    _find_slots(m, np.uint64(0))
+
+
+@inline
+def gather(m):
+    """Fill the inputs with what every context and match says of the next bit."""
+    node, known, n = np.uint64(m.state.node), 0, m.slot.size
+    for i in range(n):
+        history = m.slots[np.uint64(m.slot[i]) + node]
+        entry = np.uint32(i * 256) + np.uint32(history)
+        m.entry[i] = entry
+        m.inputs[i] = STRETCH[m.maps[entry] >> np.uint32(20)] if history else 0
+        known += history > 0
+    partial = m.state.partial
+    found = match.gather(m.matches, m.match_maps, partial, m.state.shift, m.inputs, n)
+    m.inputs[m.state.bias] = BIAS
+    m.state.known = known * 7 // n
+    m.state.matched = found
+
+
+@inline
+def select(m):
+    """Choose the weight sets."""
+    partial, found = m.state.partial, m.state.matched
+    latest = np.int64(m.registers[contexts.HISTORY] & np.uint64(0xFF))
+    selectors = m.rows.size
+    m.rows[0] = FIRST_ROW.bits + partial + (256 * (1 + (found & 1)) if found else 0)
+    if selectors > 1:
+        m.rows[1] = FIRST_ROW.latest + latest * 8 + m.state.shift
+    if selectors > 2:
+        m.rows[2] = FIRST_ROW.known + m.state.known * 16 + found
+
+
+@inline
+def mix(m):
+    """The 32-bit probability that the next bit is a one."""
+    total = np.int64(0)
+    final = m.final_weights[m.state.partial]
+    for k in range(m.rows.size):
+        logit = mixer.dot(m.weights[m.rows[k]], m.inputs)
+        m.logits[k] = np.int32(logit)
+        total += logit * np.int64(final[k])
+    logit = clamp_logit(total >> 16)
+    m.state.logit = logit
+    mixed = squash(logit)
+    m.state.mixed = mixed
+    partial = m.state.partial
+    row = np.int64(
+        contexts.mix_hash(m.registers[contexts.HISTORY] & np.uint64(0xFFFF), np.uint64(partial)) >> np.uint64(48)
+    )
+    m.state.apm_row = row
+    refined = mixed + mixer.refine(m.apm_byte, partial, logit) + 2 * mixer.refine(m.apm_order2, row, logit)
+    return min(max(refined >> 2, 1), (1 << 32) - 1)
+
+
+@inline
+def learn(m, bit):
+    """Update everything that predicted by what the bit was."""
+    logit, target = m.state.logit, (bit << 32) - bit
+    mixer.learn_apm(m.apm_byte, m.state.partial, logit, bit, 6)
+    mixer.learn_apm(m.apm_order2, m.state.apm_row, logit, bit, 5)
+    for k in range(m.rows.size):
+        error = (target - squash(np.int64(m.logits[k]))) >> 16
+        mixer.train(m.weights[m.rows[k]], m.inputs, error, _RATE)
+    error = (target - m.state.mixed) >> 16
+    mixer.train(m.final_weights[m.state.partial], m.logits, error, _FINAL_RATE)
+    _update(m, bit)
+
+
+@inline
+def _update(m, bit):
+    """Update contexts and matches by a bit; `learn` updates the mixers."""
+    node, taken = np.uint64(m.state.node), np.uint32(bit << 8)
+    for i in range(m.slot.size):
+        at = np.uint64(m.slot[i]) + node
+        m.slots[at] = histories.NEXT[taken | np.uint32(m.slots[at])]
+        histories.learn(m.maps, m.entry[i], bit, _MAP_LIMIT)
+    match.update_bit(m.matches, m.match_maps, bit, m.state.shift, _MATCH_LIMIT)
+
+
+@inline
+def advance(m, bit):
+    """Move past a bit."""
+    m.state.partial = 2 * m.state.partial + bit
+    m.state.node = 2 * m.state.node + bit
+    m.state.shift -= 1
+    if m.state.shift == 3:
+        _find_slots(m, np.uint64(m.state.partial))
+
+
+@inline
+def end_byte(m, position):
+    m.data[position] = np.uint8(m.state.partial & 255)
+    contexts.update_byte(m.registers, m.followed1, m.followed2, m.data, position, m.state.record)
+    match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position)

@@ -1,0 +1,232 @@
+"""The contexts of levels 4 to 6 as a predictor: what happened in each, as four inputs.
+
+They are the adaptive map of a context's bit history as a logit and as a distance
+from one half, its counter, and the byte that last followed it. The mixers see how
+far each of them is from the mean of its kind, that mean, and how far from it the
+means of three groups of contexts are.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from squeeze.codecs.bitmodels import context_state, histories, layout, match, slots
+from squeeze.codecs.bitmodels.contexts import mix_hash
+from squeeze.codecs.deep.predictor import WEIGHT, Extent, Predictor
+from squeeze.codecs.deep.presets import GROUPS, DeepPreset, group_of
+from squeeze.numerics.jit import inline, prefetch
+
+_PER_CONTEXT = 4  # inputs, one of each kind
+_MEAN_WEIGHTS = (0.84, 0, 0, 0)  # at first, of the means of inputs
+_MEAN_SCALE = np.float32(2)
+_MAP_LIMIT, _RUN_LIMIT = 511, 255  # observations that an adaptive map remembers
+FRESH_COUNT = 6  # observations that a fresh adaptive map's first guess is worth
+
+_STATE = layout.fields("buckets run_mask memory_buckets")  # the last 0 where there is no memory
+
+
+class Contexts(NamedTuple):
+    """The arrays of n contexts."""
+
+    state: Any  # a record of _STATE
+    specs: np.ndarray  # uint64 [n, 4]
+    groups: np.ndarray  # int64 [GROUPS + 1]: where each group of contexts begins
+    hashes: np.ndarray  # uint64 [n]
+    slots: np.ndarray  # uint8, aligned to cache lines
+    counters: np.ndarray  # the same memory as uint16
+    history_at: np.ndarray  # int64 [n]
+    counter_at: np.ndarray  # int64 [n]
+    entry: np.ndarray  # int64 [n]: of `maps`
+    maps: np.ndarray  # uint32 [n * 256]
+    runs: np.ndarray  # uint16 [n, 2^bits]
+    run_at: np.ndarray  # int64 [n]
+    run_entry: np.ndarray  # int64 [n]: of `run_maps`, -1 where no run goes on
+    run_maps: np.ndarray  # uint32 [n * RUN_MAP]
+    memory: np.ndarray  # uint8: slots of a dictionary; only read
+    memory_counters: np.ndarray  # the same memory as uint16
+
+
+def _build(preset: DeepPreset, extent: Extent) -> Contexts:
+    n = len(preset.contexts)
+    # Two slots for a byte and context, two thirds of them.
+    buckets = min(max((extent.size - extent.known) * n // 3, 1 << 8), preset.buckets)
+    memory = layout.aligned_zeros(buckets * slots.BUCKET)
+    run_bits = min(max(extent.size.bit_length(), 8), 20)
+    return Contexts(
+        state=layout.record(_STATE, buckets=buckets, run_mask=(1 << run_bits) - 1),
+        specs=np.array(preset.contexts, np.uint64),
+        groups=np.searchsorted([group_of(context) for context in preset.contexts], np.arange(GROUPS + 1)),
+        hashes=np.zeros(n, np.uint64),
+        slots=memory,
+        counters=memory.view(np.uint16),
+        history_at=np.zeros(n, np.int64),
+        counter_at=np.zeros(n, np.int64),
+        entry=np.zeros(n, np.int64),
+        maps=np.tile(histories.START | np.uint32(FRESH_COUNT), n),
+        runs=np.zeros((n, 1 << run_bits), np.uint16),
+        run_at=np.zeros(n, np.int64),
+        run_entry=np.zeros(n, np.int64),
+        run_maps=np.full(n * slots.RUN_MAP, match.START_ENTRY, np.uint32),
+        memory=memory[:0],
+        memory_counters=memory.view(np.uint16)[:0],
+    )
+
+
+def _weights(preset: DeepPreset) -> np.ndarray:
+    each = np.full(_PER_CONTEXT * len(preset.contexts), WEIGHT, np.float32)
+    return np.concatenate([each, np.array(_MEAN_WEIGHTS, np.float32), np.zeros(_PER_CONTEXT * GROUPS, np.float32)])
+
+
+def _remember(own: Contexts, before: Contexts) -> Contexts:
+    """Slots that fill from those of `before`, and its runs."""
+    runs = layout.widened(before.runs, own.runs.shape[1])
+    own.state.memory_buckets, own.state.run_mask = before.state.buckets, runs.shape[1] - 1
+    return own._replace(memory=before.slots, memory_counters=before.counters, runs=runs)
+
+
+@inline
+def _find_slots(own, salt):
+    """Enter the slots of this nibble: all are asked for before any is read."""
+    buckets, remembered, n = own.state.buckets, own.state.memory_buckets, own.hashes.size
+    for i in range(n):
+        slots.fetch(own.slots, mix_hash(own.hashes[i], salt), buckets)
+    for i in range(n):
+        h = mix_hash(own.hashes[i], salt)
+        slot = slots.find_slot(own.slots, own.counters, h, buckets)
+        own.history_at[i] = slots.histories_at(slot)
+        if remembered and own.slots[own.history_at[i] + 1] == 0:
+            slots.recall(own.slots, own.counters, slot, own.memory, own.memory_counters, h, remembered)
+        own.counter_at[i] = slots.counters_at(slot)
+
+
+@inline
+def _begin_nibble(m, own):
+    """Hash the contexts of a byte, and enter their slots."""
+    r = m.registers
+    if m.state.shift == 3:
+        _find_slots(own, np.uint64(m.state.partial))
+        return
+    for i in range(own.hashes.size):
+        h = mix_hash(r[context_state.HISTORY] & own.specs[i, 3], np.uint64(i))
+        h = mix_hash(r[own.specs[i, 0]] & own.specs[i, 1], h)
+        own.hashes[i] = mix_hash(r[own.specs[i, 2]], h)
+        own.run_at[i] = np.int64(own.hashes[i] >> np.uint64(40)) & own.state.run_mask
+        prefetch(own.runs, i * own.runs.shape[1] + own.run_at[i])
+    _find_slots(own, np.uint64(0))
+
+
+@inline
+def _centre(m, own, first):
+    """Take from every input of a context that is not 0 the mean of those of its kind; the means become inputs too, and
+    those of each group of contexts less the whole mean.
+
+    What contexts agree on is most of what they say. Apart from it, a step of learning can tell them from each other.
+    """
+    n = own.hashes.size
+    zero, one = np.float32(0), np.float32(1)
+    total0, total1, total2, total3 = zero, zero, zero, zero
+    count0, count1, count2, count3 = zero, zero, zero, zero
+    at = first + _PER_CONTEXT * (n + 1)
+    for g in range(GROUPS):
+        sum0, sum1, sum2, sum3 = zero, zero, zero, zero
+        some0, some1, some2, some3 = zero, zero, zero, zero
+        begin, end = first + _PER_CONTEXT * own.groups[g], first + _PER_CONTEXT * own.groups[g + 1]
+        for i in range(begin, end, _PER_CONTEXT):
+            x0, x1, x2, x3 = m.inputs[i], m.inputs[i + 1], m.inputs[i + 2], m.inputs[i + 3]
+            sum0 += x0
+            sum1 += x1
+            sum2 += x2
+            sum3 += x3
+            some0 += one if x0 != zero else zero
+            some1 += one if x1 != zero else zero
+            some2 += one if x2 != zero else zero
+            some3 += one if x3 != zero else zero
+        m.inputs[at] = sum0 / max(some0, one)
+        m.inputs[at + 1] = sum1 / max(some1, one)
+        m.inputs[at + 2] = sum2 / max(some2, one)
+        m.inputs[at + 3] = sum3 / max(some3, one)
+        total0, total1, total2, total3 = total0 + sum0, total1 + sum1, total2 + sum2, total3 + sum3
+        count0, count1, count2, count3 = count0 + some0, count1 + some1, count2 + some2, count3 + some3
+        at += _PER_CONTEXT
+    mean0, mean1 = total0 / max(count0, one), total1 / max(count1, one)
+    mean2, mean3 = total2 / max(count2, one), total3 / max(count3, one)
+    for i in range(first, first + _PER_CONTEXT * n, _PER_CONTEXT):
+        x0, x1, x2, x3 = m.inputs[i], m.inputs[i + 1], m.inputs[i + 2], m.inputs[i + 3]
+        m.inputs[i] = x0 - mean0 if x0 != zero else zero
+        m.inputs[i + 1] = x1 - mean1 if x1 != zero else zero
+        m.inputs[i + 2] = x2 - mean2 if x2 != zero else zero
+        m.inputs[i + 3] = x3 - mean3 if x3 != zero else zero
+    at = first + _PER_CONTEXT * n
+    m.inputs[at] = mean0 * _MEAN_SCALE
+    m.inputs[at + 1] = mean1 * _MEAN_SCALE
+    m.inputs[at + 2] = mean2 * _MEAN_SCALE
+    m.inputs[at + 3] = mean3 * _MEAN_SCALE
+    for i in range(at + _PER_CONTEXT, at + _PER_CONTEXT * (1 + GROUPS), _PER_CONTEXT):
+        m.inputs[i] = (m.inputs[i] - mean0) * _MEAN_SCALE
+        m.inputs[i + 1] = (m.inputs[i + 1] - mean1) * _MEAN_SCALE
+        m.inputs[i + 2] = (m.inputs[i + 2] - mean2) * _MEAN_SCALE
+        m.inputs[i + 3] = (m.inputs[i + 3] - mean3) * _MEAN_SCALE
+
+
+@inline
+def _gather(m, own, first):
+    """Four inputs a context, their means, and how many contexts know something."""
+    node, known, n = m.state.node, 0, own.hashes.size
+    partial, shift = m.state.partial, m.state.shift
+    for i in range(n):
+        history = np.int64(own.slots[own.history_at[i] + node])
+        entry = i * 256 + history
+        own.entry[i] = entry
+        p = np.int64(own.maps[entry] >> np.uint32(20))
+        live = np.float32(1.0) if history else np.float32(0.0)
+        m.inputs[first + 4 * i] = slots.STRETCH_FLOAT[p] * live
+        m.inputs[first + 4 * i + 1] = np.float32(p - 2048) * np.float32(1 / 1024) * live
+        c = np.int64(own.counters[own.counter_at[i] + node])
+        m.inputs[first + 4 * i + 2] = slots.STRETCH_FLOAT[c >> 4] * slots.CONFIDENCE[c & 15]
+        known += history > 0
+        run = np.int64(own.runs[i, own.run_at[i]])
+        value, at = np.float32(0), -1
+        if run and ((run & 255) | 256) >> (shift + 1) == partial:
+            at = i * slots.RUN_MAP + min(run >> 8, 63) * 8 + shift
+            value = slots.STRETCH_FLOAT[own.run_maps[at] >> np.uint32(20)]
+            if (run >> shift) & 1 == 0:
+                value = -value
+        own.run_entry[i] = at
+        m.inputs[first + 4 * i + 3] = value
+    _centre(m, own, first)
+    m.state.known = known * 15 // n
+    m.state.history2, m.state.history3 = own.entry[2] & 255, own.entry[3] & 255
+
+
+@inline
+def _update(m, own, bit):
+    node, shift, taken = m.state.node, m.state.shift, np.uint32(bit << 8)
+    for i in range(own.hashes.size):
+        at = own.history_at[i] + node
+        own.slots[at] = histories.NEXT[taken | np.uint32(own.slots[at])]
+        histories.learn(own.maps, own.entry[i], bit, _MAP_LIMIT)
+        slots.learn_counter(own.counters, own.counter_at[i] + node, bit)
+        at = own.run_entry[i]
+        if at >= 0:
+            hit = np.int64(((np.int64(own.runs[i, own.run_at[i]]) >> shift) & 1) == bit)
+            histories.learn(own.run_maps, at, hit, _RUN_LIMIT)
+
+
+@inline
+def _end_byte(m, own, position):
+    byte = np.int64(m.data[position])
+    for i in range(own.hashes.size):
+        at = own.run_at[i]
+        own.runs[i, at] = np.uint16(slots.update_run(np.int64(own.runs[i, at]), byte))
+
+
+PREDICTOR = Predictor(
+    _build,
+    _weights,
+    _gather,
+    begin_nibble=_begin_nibble,
+    update=_update,
+    end_byte=_end_byte,
+    maps=("maps", "run_maps"),
+    remember=_remember,
+)

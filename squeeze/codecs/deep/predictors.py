@@ -1,0 +1,61 @@
+"""All predictors of levels 4 to 6, in the order of their inputs. The order is part of the format."""
+
+import numpy as np
+
+from squeeze.codecs.deep import contexts, matches, state_space
+from squeeze.codecs.deep.predictor import WEIGHT, Arrays, Extent, Predictor, gather_in_turn, in_turn
+from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.numerics import vectors
+from squeeze.numerics.jit import inline
+
+_BIAS = np.float32(0.3)  # a logit that never changes
+
+
+@inline
+def _gather_bias(m, own, first):
+    m.inputs[first] = _BIAS
+
+
+BIAS = Predictor(lambda preset, extent: (), lambda preset: np.full(1, WEIGHT, np.float32), _gather_bias)
+
+PREDICTORS = (contexts.PREDICTOR, matches.PREDICTOR, BIAS, state_space.PREDICTOR)
+
+gather = gather_in_turn([predictor.gather for predictor in PREDICTORS])
+begin_nibble = in_turn([predictor.begin_nibble for predictor in PREDICTORS])
+update = in_turn([predictor.update for predictor in PREDICTORS])
+prefetch = in_turn([predictor.prefetch for predictor in PREDICTORS])
+end_byte = in_turn([predictor.end_byte for predictor in PREDICTORS])
+
+
+def build(preset: DeepPreset, extent: Extent) -> tuple[Arrays, ...]:
+    """Fresh arrays of every predictor."""
+    return tuple(predictor.arrays(preset, extent) for predictor in PREDICTORS)
+
+
+def lay_out(preset: DeepPreset) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [predictors], where the inputs of each begin; float32 [inputs and padding], weights to begin with."""
+    weights = [predictor.weights(preset) for predictor in PREDICTORS]
+    ends = np.cumsum([part.size for part in weights])
+    padding = np.full(-int(ends[-1]) % vectors.LANES, WEIGHT, np.float32)
+    return np.concatenate([[0], ends[:-1]]), np.concatenate([*weights, padding])
+
+
+def adaptive_maps(arrays: tuple[Arrays, ...]) -> list[np.ndarray]:
+    """uint32: those that a dictionary keeps, in the order of its file."""
+    return [getattr(own, name) for p, own in zip(PREDICTORS, arrays, strict=True) for name in p.maps]
+
+
+def with_maps(arrays: tuple[Arrays, ...], maps: list[np.ndarray]) -> tuple[Arrays, ...]:
+    """The arrays, with these adaptive maps in the place of theirs."""
+    left = iter(maps)
+    return tuple(
+        own._replace(**{name: next(left) for name in p.maps}) if p.maps else own
+        for p, own in zip(PREDICTORS, arrays, strict=True)
+    )
+
+
+def remember(arrays: tuple[Arrays, ...], before: tuple[Arrays, ...]) -> tuple[Arrays, ...]:
+    """The arrays of predictors that go on from what others have read, and else know nothing."""
+    return tuple(
+        p.remember(own, read) if p.remember else own for p, own, read in zip(PREDICTORS, arrays, before, strict=True)
+    )

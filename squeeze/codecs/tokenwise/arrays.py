@@ -1,0 +1,140 @@
+"""The arrays of tokenwise context mixing (model.py), their sizes, and what fresh ones hold."""
+
+from collections.abc import Set
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from squeeze.codecs.bitmodels import contexts, layout, match, mixer
+from squeeze.codecs.bytewise.arrays import ByteModel
+from squeeze.codecs.tokenwise import token_match
+from squeeze.numerics import trie
+
+
+class Inputs(NamedTuple):
+    """What the mixers see besides the bytewise models' inputs: how many numbers each is."""
+
+    model: int  # the language model's logit
+    token_match: int
+    bytewise: int  # what the bytewise models alone would say
+    refined: int  # the model's logit, by what followed it before
+
+
+class Sets(NamedTuple):
+    """Weight sets, by what chooses a row of each."""
+
+    match: int  # of bytes, and whether one of tokens is there
+    bits: int  # of the byte so far
+    confidence: int  # of the language model
+    latest: int  # byte
+    known: int  # how many contexts know something
+    column: int
+    token: int  # before this one
+    node: int  # of the trie
+
+
+class Refinements(NamedTuple):
+    """Adaptive probability maps, by what chooses a row of each."""
+
+    bits: int  # of the byte so far
+    latest: int  # two bytes
+    column: int
+    word: int
+    model: int  # the latest byte; this one refines the language model's logit, and is an input
+
+
+STOP_ORDERS = 6  # contexts of the decision whether a token stops
+STOP_BITS = 20
+CONFIDENCES, TOP_CLASSES = 12, 8  # classes of the model's logit, and of its top token's probability
+_INPUTS = Inputs(model=1, token_match=2, bytewise=1, refined=1)
+INPUT = layout.offsets(_INPUTS)  # after the first extra input of the bytewise models
+EXTRA = sum(_INPUTS)
+SET = Sets(*range(len(Sets._fields)))
+_ROWS = Sets(
+    match=32,
+    bits=512,
+    confidence=CONFIDENCES * TOP_CLASSES,
+    latest=2048,
+    known=256,
+    column=2048,
+    token=4096,
+    node=0,  # as many as the trie has
+)
+FIRST_ROW = layout.offsets(_ROWS)
+FINAL_ROWS = 1024
+APM = Refinements(*range(len(Refinements._fields)))
+_APM_ROWS = 1 << 16  # of each
+FIRST_APM = layout.offsets(Refinements(*[_APM_ROWS] * len(APM)))
+_WEIGHT = mixer.FINE_ONE // 50  # at first, of all inputs but the language model, which begins with 1
+
+# What can be left out, to measure what it is worth: inputs, weight sets, refinements, and contexts of stopping.
+PARTS = (
+    *(f"input {name}" for name in ("token_match", "bytewise", "refined")),
+    *(f"set {name}" for name in SET._fields),
+    *(f"refinement {name}" for name in APM._fields[: APM.model]),
+    "stops",
+)
+
+STATE = layout.fields(
+    "top_nll model_logit logit mixed final_row decisions"  # of the present decision; decisions so far
+    " match_entry match_length expected matched"  # of the lane's token match
+    " has_token_match has_bytewise has_refined has_stops"  # which inputs there are: 0 or 1
+)
+
+
+class TokenMix(NamedTuple):
+    """What the tokenwise levels add to the bytewise models."""
+
+    state: Any  # a record of STATE
+    registers: np.ndarray  # uint64 [lanes, REGISTERS]: those of the bytewise models, put aside
+    matches: np.ndarray  # match.STATE [lanes, matches]
+    places: np.ndarray  # int64 [lanes]: where the lane's next byte goes
+    tokens: np.ndarray  # int32: entries of all lanes, one lane after the other; -1 where there is none yet
+    token_places: np.ndarray  # int64 [lanes]
+    token_matches: np.ndarray  # token_match.STATE [lanes]
+    token_table: np.ndarray  # int32: where a hash of tokens was seen last
+    token_maps: np.ndarray  # uint32 [token_match.LENGTHS]
+    escape: np.ndarray  # uint32 [1]: how often a byte is no token's
+    weights: np.ndarray  # int32 [rows, inputs]
+    sets: np.ndarray  # int64: the weight sets that are used, of SET
+    rows: np.ndarray  # int64 [len(SET)]
+    logits: np.ndarray  # int32 [len(SET)]
+    final_weights: np.ndarray  # int32 [FINAL_ROWS, len(SET)]
+    apms: np.ndarray  # uint32 [rows, steps]
+    apm_rows: np.ndarray  # int64 [len(APM)]
+    refines: np.ndarray  # bool [len(APM)]: which refinements there are
+    stop_maps: np.ndarray  # uint32 [orders, 2^bits]
+    stop_entries: np.ndarray  # int64 [orders]
+
+
+def build_mix(m: ByteModel, t: trie.Trie, counts: np.ndarray, without: Set[str] = frozenset()) -> TokenMix:
+    """Fresh models for a block whose lanes have int64 `counts` entries, `without` some of PARTS."""
+    assert without <= set(PARTS), without
+    lanes, extra = counts.size, int(m.state.first_extra)
+    weights = np.full((FIRST_ROW.node + max(t.low.size, 1), m.inputs.size), _WEIGHT, np.int32)
+    weights[:, extra + INPUT.model] = mixer.FINE_ONE
+    weights[:, (m.state.bias, extra + INPUT.refined)] = 0  # the latter repeats the model
+    sets = [k for k, name in enumerate(SET._fields) if f"set {name}" not in without]
+    uses = {f"has_{name}": f"input {name}" not in without for name in ("token_match", "bytewise", "refined")}
+    return TokenMix(
+        state=layout.record(STATE, has_stops="stops" not in without, **uses),
+        registers=np.zeros((lanes, contexts.REGISTERS), np.uint64),
+        matches=np.zeros((lanes, m.matches.size), match.STATE),
+        places=np.zeros(lanes, np.int64),
+        tokens=np.full(int(counts.sum()), -1, np.int32),
+        token_places=np.cumsum(counts) - counts,
+        token_matches=np.zeros(lanes, token_match.STATE),
+        token_table=np.zeros(1 << token_match.TABLE_BITS, np.int32),
+        token_maps=np.full(token_match.LENGTHS, match.START_ENTRY, np.uint32),
+        escape=np.full(1, (1 << 12) << 10, np.uint32),
+        weights=weights,
+        sets=np.array(sets, np.int64),
+        rows=np.zeros(len(SET), np.int64),
+        logits=np.zeros(len(SET), np.int32),
+        final_weights=np.full((FINAL_ROWS, len(SET)), mixer.FINE_ONE // len(sets), np.int32),
+        apms=mixer.fresh_apm(len(APM) * _APM_ROWS),
+        apm_rows=np.zeros(len(APM), np.int64),
+        refines=np.array([f"refinement {name}" not in without for name in APM._fields]),
+        stop_maps=np.full((STOP_ORDERS, 1 << STOP_BITS), 1 << 31, np.uint32),
+        stop_entries=np.zeros(STOP_ORDERS, np.int64),
+    )
