@@ -30,85 +30,101 @@ def _normalise_back(x, inverse, gain, slope, out, gain_slope):
         out[i] += inverse * (slope[i] - inner * x[i])
 
 
+@inline
+def _gate_backward(p, g, w, layer, stream, scanned, active, projected, d_projected):
+    """From the gradient after a block to those of its gates, and of what the scan gave (`w.wide[1]`)."""
+    e, d = active.size, p.norm.shape[1]
+    d_gated, d_scanned, opened = w.wide[0], w.wide[1], w.wide[4]
+    for i in range(e):
+        d_gated[i] = vectors.dot(p.out[layer, i], 0, stream, 0, d)
+    for i in range(e):  # one array a loop is written to: with more the compiler does not see that they are apart
+        opened[i] = sigmoid(projected[e + i])
+    for i in range(e):
+        d_scanned[i] = d_gated[i] * projected[e + i] * opened[i]
+    for i in range(e):
+        s = opened[i]
+        d_projected[e + i] = d_gated[i] * scanned[i] * (s + projected[e + i] * s * (ONE - s))
+    for i in range(e):
+        g.skip[layer, i] += d_scanned[i] * active[i]
+
+
+@inline
+def _scan_backward(p, g, w, layer, befores, afters, chosen, delta, active):
+    """From the gradient of what the scan gave to those of its input (`w.wide[2]`), step (3), B and C (`w.narrow`)."""
+    e, states = active.size, p.decay.shape[1]
+    d_scanned, d_active, d_delta, product = w.wide[1], w.wide[2], w.wide[3], w.wide[4]
+    for i in range(e):
+        d_active[i] = d_scanned[i] * p.skip[layer, i]
+    _clear(d_delta)
+    for k in range(states):
+        before, after = befores[k], afters[k]
+        decay, carried, d_decay = p.decay[layer, k], w.carried[k], g.decay[layer, k]
+        b, c = chosen[RANK + k], chosen[RANK + states + k]
+        w.narrow[RANK + states + k] = vectors.dot(d_scanned, 0, after, 0, e)
+        for i in range(e):
+            slope = carried[i] + d_scanned[i] * c
+            keep = exp_negative(min(delta[i] * decay[i], np.float32(0)))
+            through = slope * keep * before[i]
+            d_decay[i] += through * delta[i]
+            d_delta[i] += through * decay[i] + slope * b * active[i]
+            d_active[i] += slope * delta[i] * b
+            product[i] = slope * delta[i]
+            carried[i] = slope * keep
+        w.narrow[RANK + k] = vectors.dot(product, 0, active, 0, e)
+
+
+@inline
+def _selection_backward(p, g, w, layer, raw, chosen, active):
+    """From the gradients of step, B and C to that of what chose them, added to `w.wide[2]`."""
+    e, n2 = active.size, p.select.shape[2]
+    d_active, d_delta = w.wide[2], w.wide[3]
+    for i in range(e):
+        d_delta[i] *= sigmoid(raw[i])
+    for i in range(e):
+        g.step_bias[layer, i] += d_delta[i]
+    for i in range(RANK):
+        w.narrow[i] = vectors.dot(p.step[layer, i], 0, d_delta, 0, e)
+        vectors.add_scaled(g.step[layer, i], 0, chosen[i], d_delta, 0, e)
+    for i in range(e):
+        d_active[i] += vectors.dot(p.select[layer, i], 0, w.narrow, 0, n2)
+        vectors.add_scaled(g.select[layer, i], 0, active[i], w.narrow, 0, n2)
+
+
+@inline
+def _convolution_backward(p, g, w, layer, projected, mixed, t):
+    """From the gradient after the convolution and its SiLU (`w.wide[2]`) to those of its inputs (`w.block`)."""
+    e = mixed.size
+    d_active, d_mixed = w.wide[2], w.wide[5]
+    for i in range(e):
+        s = sigmoid(mixed[i])
+        d_mixed[i] = d_active[i] * (s + mixed[i] * s * (ONE - s))
+    for i in range(e):
+        g.taps_bias[layer, i] += d_mixed[i]
+    for k in range(TAPS):
+        before, d_before = projected[t + TAPS - 1 - k], w.block[t + TAPS - 1 - k]
+        tap, d_tap = p.taps[layer, k], g.taps[layer, k]
+        for i in range(e):
+            d_tap[i] += d_mixed[i] * before[i]
+            d_before[i] += d_mixed[i] * tap[i]
+
+
 @part
 def _block_backward(p, g, a, w, bank, layer):
     """From the gradient after a block (`w.stream`) to the one before it; adds those of its parameters to `g`."""
-    e, n2, chunk = p.taps_bias.shape[1], p.select.shape[2], a.tokens.shape[1]
-    d, states = p.norm.shape[1], (p.select.shape[2] - RANK) // 2
+    e, chunk = p.taps_bias.shape[1], a.tokens.shape[1]
+    d, states = p.norm.shape[1], p.decay.shape[1]
     for k in range(w.block.shape[0]):
         _clear(w.block[k])
     for k in range(states):
         _clear(w.carried[k])
-    d_gated, d_scanned, d_active, d_delta, product, d_mixed = (
-        w.wide[0],
-        w.wide[1],
-        w.wide[2],
-        w.wide[3],
-        w.wide[4],
-        w.wide[5],
-    )
+    projected, states_of = a.projected[bank, layer], a.states[bank, layer]
     for t in range(chunk - 1, -1, -1):
-        stream, chosen, delta, active = (
-            w.stream[t],
-            a.chosen[bank, layer, t],
-            a.delta[bank, layer, t],
-            a.active[bank, layer, t],
-        )
-        scanned, projected = a.scanned[bank, layer, t], a.projected[bank, layer, t + TAPS - 1]
-        d_projected = w.block[t + TAPS - 1]
-        for i in range(e):
-            d_gated[i] = vectors.dot(p.out[layer, i], 0, stream, 0, d)
-        opened = product  # one array a loop is written to: with more the compiler does not see that they are apart
-        for i in range(e):
-            opened[i] = sigmoid(projected[e + i])
-        for i in range(e):
-            d_scanned[i] = d_gated[i] * projected[e + i] * opened[i]
-        for i in range(e):
-            s = opened[i]
-            d_projected[e + i] = d_gated[i] * scanned[i] * (s + projected[e + i] * s * (ONE - s))
-        for i in range(e):
-            g.skip[layer, i] += d_scanned[i] * active[i]
-        for i in range(e):
-            d_active[i] = d_scanned[i] * p.skip[layer, i]
-        _clear(d_delta)
-        for k in range(states):
-            before, after = a.states[bank, layer, t, k], a.states[bank, layer, t + 1, k]
-            decay, carried, d_decay = p.decay[layer, k], w.carried[k], g.decay[layer, k]
-            b, c = chosen[RANK + k], chosen[RANK + states + k]
-            w.narrow[RANK + states + k] = vectors.dot(d_scanned, 0, after, 0, e)
-            for i in range(e):
-                slope = carried[i] + d_scanned[i] * c
-                keep = exp_negative(min(delta[i] * decay[i], np.float32(0)))
-                through = slope * keep * before[i]
-                d_decay[i] += through * delta[i]
-                d_delta[i] += through * decay[i] + slope * b * active[i]
-                d_active[i] += slope * delta[i] * b
-                product[i] = slope * delta[i]
-                carried[i] = slope * keep
-            w.narrow[RANK + k] = vectors.dot(product, 0, active, 0, e)
-        raw = a.raw_step[bank, layer, t]
-        for i in range(e):
-            d_delta[i] *= sigmoid(raw[i])
-        for i in range(e):
-            g.step_bias[layer, i] += d_delta[i]
-        for i in range(RANK):
-            w.narrow[i] = vectors.dot(p.step[layer, i], 0, d_delta, 0, e)
-            vectors.add_scaled(g.step[layer, i], 0, chosen[i], d_delta, 0, e)
-        for i in range(e):
-            d_active[i] += vectors.dot(p.select[layer, i], 0, w.narrow, 0, n2)
-            vectors.add_scaled(g.select[layer, i], 0, active[i], w.narrow, 0, n2)
-        mixed = a.mixed[bank, layer, t]
-        for i in range(e):
-            s = sigmoid(mixed[i])
-            d_mixed[i] = d_active[i] * (s + mixed[i] * s * (ONE - s))
-        for i in range(e):
-            g.taps_bias[layer, i] += d_mixed[i]
-        for k in range(TAPS):
-            before, d_before = a.projected[bank, layer, t + TAPS - 1 - k], w.block[t + TAPS - 1 - k]
-            tap, d_tap = p.taps[layer, k], g.taps[layer, k]
-            for i in range(e):
-                d_tap[i] += d_mixed[i] * before[i]
-                d_before[i] += d_mixed[i] * tap[i]
+        stream, chosen, active = w.stream[t], a.chosen[bank, layer, t], a.active[bank, layer, t]
+        here, d_projected = projected[t + TAPS - 1], w.block[t + TAPS - 1]
+        _gate_backward(p, g, w, layer, stream, a.scanned[bank, layer, t], active, here, d_projected)
+        _scan_backward(p, g, w, layer, states_of[t], states_of[t + 1], chosen, a.delta[bank, layer, t], active)
+        _selection_backward(p, g, w, layer, a.raw_step[bank, layer, t], chosen, active)
+        _convolution_backward(p, g, w, layer, projected, a.mixed[bank, layer, t], t)
         for i in range(d):
             w.thin[i] = vectors.dot(p.into[layer, i], 0, d_projected, 0, 2 * e)
         gated = a.gated[bank, layer, t]
