@@ -50,9 +50,7 @@ class Predictor:
     prefetch: Step | None = None  # (m, own, position): ask for what `end_byte` will read
     end_byte: Step | None = None  # (m, own, position): data[position] is complete, and registers know it
     maps: tuple[str, ...] = ()  # adaptive maps, which a dictionary keeps; their sizes are multiples of 256
-    remember: Callable[[Arrays, Arrays], Arrays] | None = (
-        None  # (fresh, those that read a dictionary's text): go on from it
-    )
+    remember: Callable[[Arrays, Arrays], Arrays] | None = None  # (fresh, those of a memory): go on from the memory
 
 
 def in_turn(steps: Sequence[Step | None]) -> Step:

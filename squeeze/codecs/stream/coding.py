@@ -10,6 +10,7 @@ import xxhash
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.deep import coder as deep
 from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.presets import Preset
 from squeeze.codecs.stream import blocks, container
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.settings import Settings
@@ -76,7 +77,8 @@ def decode_block(coded: Coded, length: int, settings: Settings, progress: Progre
         if settings.language is None:
             raise DamagedError("a block needs a language model, and the header names none: the file is damaged")
         return settings.language.decode(payload, length, settings.allotment.per_text, progress)
-    data = _decode_bytes(payload.read(), length, content, settings, progress)
+    preset = settings.level.models(content.kind)
+    data = _decode_bytes(payload.read(), length, preset, content, settings, progress)
     if content.kind == "executable":
         blocks.calls_to_relative(data)
     return data
@@ -87,35 +89,36 @@ def _encode_bytewise(data: np.ndarray, content: Content, settings: Settings, pro
     if content.kind == "executable":
         filtered = data.copy()
         blocks.calls_to_absolute(filtered)
-    coded = _encode_bytes(filtered, content, settings, progress)
+    assert settings.level
+    coded = _encode_bytes(filtered, settings.level.models(content.kind), content, settings, progress)
     if coded is None:
         return None
     return Coded(container.BYTEWISE, (b"" if settings.short else container.content_bytes(content)) + coded)
-
-
-def _encode_bytes(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> bytes | None:
-    """The coded form by the coder of the preset's kind, or None where it would not be shorter."""
-    assert settings.level
-    preset = settings.level.models(content.kind)
-    if isinstance(preset, DeepPreset):
-        threads, start = settings.allotment.per_block, settings.start(content)
-        return deep.encode(data, preset, content.record, progress, threads, start)
-    return bytewise.encode(data, preset, content.record, progress)
-
-
-def _decode_bytes(payload: bytes, length: int, content: Content, settings: Settings, progress: Progress) -> np.ndarray:
-    assert settings.level
-    preset = settings.level.models(content.kind)
-    if isinstance(preset, DeepPreset):
-        threads, start = settings.allotment.per_block, settings.start(content)
-        return deep.decode(payload, length, preset, content.record, progress, threads, start)
-    return bytewise.decode(payload, length, preset, content.record, progress)
 
 
 def _encode_text(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
     assert settings.language
     coded = settings.language.encode(data, settings.allotment.per_text, progress)
     return None if coded is None else Coded(container.TOKENWISE, container.content_bytes(content) + coded)
+
+
+def _encode_bytes(
+    data: np.ndarray, preset: Preset | DeepPreset, content: Content, settings: Settings, progress: Progress
+) -> bytes | None:
+    """The coded form by the coder of the preset's kind, or None where it would not be shorter."""
+    if isinstance(preset, DeepPreset):
+        threads, start = settings.allotment.per_block, settings.start(content)
+        return deep.encode(data, preset, content.record, progress, threads, start)
+    return bytewise.encode(data, preset, content.record, progress)
+
+
+def _decode_bytes(
+    payload: bytes, length: int, preset: Preset | DeepPreset, content: Content, settings: Settings, progress: Progress
+) -> np.ndarray:
+    if isinstance(preset, DeepPreset):
+        threads, start = settings.allotment.per_block, settings.start(content)
+        return deep.decode(payload, length, preset, content.record, progress, threads, start)
+    return bytewise.decode(payload, length, preset, content.record, progress)
 
 
 def check_raw(data: np.ndarray, checksum: int, short: bool = False) -> None:

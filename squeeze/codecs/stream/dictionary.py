@@ -197,15 +197,14 @@ def _matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
         yield np.rint((known.ssm - ssm_arrays.initial_weights(preset.ssm)) / _STEP).reshape(-1, preset.ssm.width)
 
 
-def _unpack_maps(fresh: DeepModel, take: Callable[[int, int], np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Adaptive maps and last mixers, from how they differ from those of `fresh`."""
+def _unpack_maps(fresh: DeepModel, take: Callable[[int, int], np.ndarray]) -> list[np.ndarray]:
+    """Adaptive maps, from how they differ from those of `fresh`."""
     maps = []
     for before in (fresh_map.astype(np.int64) for fresh_map in learned.maps_of(fresh)):
         probability = (take(before.size // 256, 256).ravel() << 20) + (before & ~_COUNT)
         count = take(before.size // 256, 256).ravel() + (before & _COUNT)
         maps.append((probability.clip(0, (1 << 32) - 1) & ~_COUNT | count.clip(0, _COUNT)).astype(np.uint32))
-    finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel()
-    return maps, fresh.finals + finals.astype(np.float32) * _FINAL_STEP
+    return maps
 
 
 def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> tuple[np.ndarray, Learned]:
@@ -227,7 +226,8 @@ def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> t
     weights[1:] += weights[0]
     apm_rows = _rows(take(1, header["apm_rows"]), fresh.apms.shape[0])
     apms = (take(apm_rows.size, mixer.APM_STEPS) << 20) + mixer.fresh_apm(1)
-    maps, finals = _unpack_maps(fresh, take)
+    maps = _unpack_maps(fresh, take)
+    finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel().astype(np.float32)
     known = Learned(
         rows=rows,
         visits=visits,
@@ -235,7 +235,7 @@ def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> t
         apm_rows=apm_rows,
         apms=apms.clip(0, (1 << 32) - 1).astype(np.uint32),
         maps=maps,
-        finals=finals,
+        finals=fresh.finals + finals * _FINAL_STEP,
         ssm=np.zeros(0, np.float32),
         ssm_second=np.ldexp(np.float32(1), -header["ssm_second"]),
         ssm_steps=header["ssm_steps"],

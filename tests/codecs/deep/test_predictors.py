@@ -46,7 +46,7 @@ def take(m, bits):
     gather(shared, m.predictors, m.first)
 
 
-@pytest.mark.parametrize("level", (4, 5, 6))
+@pytest.mark.parametrize("level", [4, 5, 6])
 @pytest.mark.parametrize("kind", CONTEXTS)
 def test_inputs_lie_where_the_format_says(level, kind):
     chosen = preset(level, kind)
