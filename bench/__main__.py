@@ -96,7 +96,7 @@ def shown(row: Row) -> str:
 def text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def quick() -> int:

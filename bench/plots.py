@@ -133,6 +133,17 @@ def _dress(axes: Any, plot: Plot) -> None:
         axes.legend(frameon=False, fontsize=8, loc="best")
 
 
+def _files(rows: Sequence[Row]) -> list[Series]:
+    def points(ours: bool) -> list[Point]:
+        return [
+            Point(row["compress"], 8 * row["bytes"] / row["raw"], row["tool"].removeprefix("squeeze "))
+            for row in rows
+            if row["tool"].startswith("squeeze") == ours
+        ]
+
+    return [Series("squeeze", BLUE, "o", points(True), True), Series("others", ORANGE, "^", points(False))]
+
+
 def _by_size(rows: Sequence[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: row["raw"])
 
@@ -198,6 +209,12 @@ def _kv(rows: Sequence[Row]) -> list[Series]:
 
 
 PLOTS = {
+    "files": Plot(
+        "Bits per byte against the speed of compressing, for the levels of squeeze and other compressors",
+        *("plane", _files, "speed of compressing, as a multiple of zpaq -m5", "bits per byte, enwik8's first megabyte"),
+        log="x",
+        offsets=(("-1", (7, 4)), ("zpaq -m5", (7, 3)), ("-2", (-8, 4)), ("-3", (7, -9))),
+    ),
     "packing": Plot(
         "How far packed checkpoints are above the zero-order bound, from the smallest to the largest",
         *("pack", _packing, "bytes above the zero-order bound, %", ""),

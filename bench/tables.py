@@ -179,5 +179,5 @@ def significant(field: str, digits: int, unit: str = "") -> Callable[[Row], str 
     return found
 
 
-def mebibytes(field: str) -> Callable[[Row], str]:
-    return lambda row: f"{row[field] / 2**20:,.0f}"
+def mebibytes(field: str) -> Callable[[Row], str | None]:
+    return lambda row: f"{row[field] / 2**20:,.0f}" if row.get(field) else None

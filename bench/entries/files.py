@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.entry import Entry, option
-from bench.tables import Column, Listing, Pivot, Record, Row, markdown, mebibytes, pair, percent
+from bench.tables import Column, Listing, Pivot, Record, Row, markdown, mebibytes, pair, percent, significant
 
 _RIVALS = ("xz", "zstd", "brotli", "bzip2", "zpaq", "7z", "lpaq1", "paq8px")
 _README = {"enwik8.1m": "enwik8, first megabyte", "twitter.json": "twitter.json", "kennedy.xls": "kennedy.xls"}
@@ -151,8 +151,8 @@ PLANE = Entry(
             (
                 Column("tool", "tool"),
                 Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
-                Column("compressing, of zpaq", "compress", ".2f"),
-                Column("decompressing, of zpaq", "decompress", ".2f"),
+                Column("compressing, of zpaq", significant("compress", 3)),
+                Column("decompressing, of zpaq", significant("decompress", 3)),
             ),
             order=lambda row: -row["bytes"],
         )
