@@ -65,9 +65,10 @@ def test_every_command_is_in_a_guide():
     assert [name for name in cli.main.commands if f"squeeze {name} " not in lessons] == []
 
 
-def test_readme_is_short():
+def test_readme_is_short_and_has_one_picture():
     readme = (ROOT / "README.md").read_text("utf-8")
     assert len(readme.splitlines()) < 150
+    assert readme.count("![") == 1
 
 
 def test_readme_says_nothing_twice():
