@@ -22,6 +22,7 @@ from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.factor.methods import METHODS
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.tokens import calibration_tokens
+from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.heal import heal
 
 KEEPS = (0.9, 0.8)
@@ -73,7 +74,7 @@ def made(bench: Bench, name: str, out: Path) -> Row:
 def healed(bench: Bench, source: Path, out: Path) -> Row:
     shutil.copytree(source, out, dirs_exist_ok=True)
     tokens = calibration_tokens(bench.original, bench.calibration, 400, 512, 0)
-    done = heal(bench.original, out, tokens, minutes=bench.args.heal)
+    done = heal(bench.original, out, tokens, Training(minutes=bench.args.heal))
     before = Report.from_json(json.loads((out / NAME).read_text()))
     losses = done.losses[:: done.steps // 9 or 1]
     return {"bytes": bytes_of(before.layers), "steps": done.steps, "losses": losses}

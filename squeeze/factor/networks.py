@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 
 from squeeze.factor.form import Form
+from squeeze.kernels import blr, tt
 
 __all__ = ["Blast", "MonarchMatrix", "TTMatrix", "TuckerMatrix"]
 
@@ -36,8 +37,6 @@ class TTMatrix(Form):
             raise ValueError("the ranks of neighbouring cores differ")
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        from squeeze.kernels import tt
-
         if len(x) >= tt.rows_to_expand(tuple(core.shape for core in self.cores)):
             return x @ self.dequantize(x.dtype).T
         return tt.multiply(x, [core.to(x.dtype) for core in self.cores])
@@ -106,8 +105,6 @@ class MonarchMatrix(Form):
             raise ValueError("the blocks of the two factors have different ranks")
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        from squeeze.kernels import blr
-
         return blr.monarch(x, self.outer.to(x.dtype), self.inner.to(x.dtype))
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -139,8 +136,6 @@ class Blast(Form):
             raise ValueError("the parts have different ranks")
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        from squeeze.kernels import blr
-
         return blr.blast(x, self.bases.to(x.dtype), self.mix.to(x.dtype), self.inputs.to(x.dtype))
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -25,6 +25,7 @@ from squeeze.errors import SqueezeError
 from squeeze.options.operation import fill
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals
+from squeeze.recipes.evaluate import measure
 from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
 from squeeze.system.json_object import read_object
 from squeeze.system.stamps import stamps
@@ -159,8 +160,6 @@ def _finish(report: Report, source: Path, made: Path, out: Path, recipe: Recipe)
 
 
 def _measure(report: Report, made: Path, text: Path | str, windows: int | None, device: str) -> None:
-    from squeeze.recipes.evaluate import measure
-
     target, report.target = report.target, str(made)
     measure(report, Path(text), windows, device)
     report.target = target

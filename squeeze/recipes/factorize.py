@@ -26,10 +26,11 @@ from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.options import FACTORIZE, WHOLE, Factorizing, Plan
 from squeeze.recipes.plan.edits import Edits, Noted
 from squeeze.recipes.plan.modegpt import modegpt
-from squeeze.recipes.plan.plan import Plan as Planned
-from squeeze.recipes.plan.plan import make_plan
+from squeeze.recipes.plan.plan import Plan as ChosenPlan
+from squeeze.recipes.plan.plan import PlanConfig, make_plan
 from squeeze.recipes.plan.slicegpt import slicegpt
 from squeeze.recipes.run import Run, Source, read, takes_models
+from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.heal import heal as healed
 
 __all__ = ["factorize", "writer"]
@@ -97,7 +98,7 @@ def factorize(
     if not settings.heal or tokens is None:
         return report
     shared = {"resume": resume, "device": device, "progress": progress}
-    done = healed(run.source, run.out, tokens, minutes=settings.heal, **shared)
+    done = healed(run.source, run.out, tokens, Training(minutes=settings.heal, **shared))
     report.settings = {**report.settings, "healing": f"{done.steps} steps"}
     report.seconds = round(report.seconds + done.seconds, 3)
     report.write(run.out)
@@ -210,7 +211,7 @@ def _factorised(
     if task.is_whole and tokens is not None:
         edits = _edits(run, task, checkpoint, tokens)
         methods, checkpoint = edits.methods, edits.applied(checkpoint)
-        if isinstance(edits, Planned):
+        if isinstance(edits, ChosenPlan):
             described["plan"], predicted = edits.as_json(), edits.predicted
     paired = task.name == PAIRED  # whose pairs stay as they were made
     report = run.compress(
@@ -232,8 +233,7 @@ def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -
     whole, settings = task.whole, task.asked.settings
     if task.name == PAIRED:
         return modegpt(checkpoint, tokens, whole.keep, ignore=task.ignore, device=run.device)
-    return make_plan(
-        *(checkpoint, tokens[: max(1, _CURVATURE_TOKENS // tokens.shape[1])]),
+    asked = PlanConfig(
         keep=whole.keep if whole.target_bytes is None else None,
         target_bytes=whole.target_bytes,
         pairs=whole.pairs,
@@ -243,10 +243,9 @@ def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -
         value_bits=task.value_bits(checkpoint.config.get("hidden_size", _WIDTH)),
         entries=settings.outliers,
         ignore=task.ignore,
-        seed=run.common.seed,
-        device=run.device,
-        progress=run.progress,
     )
+    sequences = tokens[: max(1, _CURVATURE_TOKENS // tokens.shape[1])]
+    return make_plan(checkpoint, sequences, asked, seed=run.common.seed, device=run.device, progress=run.progress)
 
 
 def family(name: str, keep: float) -> Method:

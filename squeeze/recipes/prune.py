@@ -22,6 +22,7 @@ from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.options import PRUNE, RECOVER, Pruning, Recovering
 from squeeze.recipes.run import Run, Source, read, takes_models
+from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import recover
 from squeeze.system.json_object import read_object
 
@@ -94,8 +95,10 @@ def recovered(
 def _trained(run: Run, settings: Recovering, tokens: torch.Tensor) -> Report:
     """The report of a pruned folder, which is trained first."""
     report = Report.from_json(read_object(run.out / REPORT))
-    shared: dict[str, Any] = {"seed": run.common.seed, "resume": run.resume, "device": run.device}
-    done = recover(run.source, run.out, tokens, progress=run.progress, **values_of(settings), **shared)
+    given = values_of(settings)
+    rank = given.pop("rank")
+    shared: dict[str, Any] = {"resume": run.resume, "device": run.device, "progress": run.progress}
+    done = recover(run.source, run.out, tokens, Training(seed=run.common.seed, **given, **shared), rank)
     report.settings |= {"recovery": f"{done.steps} steps"}
     checkpoint = Checkpoint.open(run.out)
     report.stored_bytes = checkpoint.bytes_of(checkpoint.files)

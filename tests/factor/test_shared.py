@@ -11,6 +11,7 @@ from squeeze.factor.linear import FactorLinear, join
 from squeeze.factor.lowrank import root
 from squeeze.factor.shared import SharedSVD
 from squeeze.integrations.load_model import load_model
+from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.heal import heal
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -90,7 +91,7 @@ def test_a_basis_is_healed_once_for_all_that_read_it(tmp_path, folders):
     squeeze.factorize(folders("llama"), "shared", keep=0.5, calibration=TOKENS, out=tmp_path / "out")
     path = tmp_path / "out" / "model.safetensors"
     before = load_file(path)
-    found = heal(folders("llama"), tmp_path / "out", TOKENS, minutes=1, steps=30, rate=3e-3, batch=2)
+    found = heal(folders("llama"), tmp_path / "out", TOKENS, Training(minutes=1, steps=30, rate=3e-3, batch=2))
     after = load_file(path)
     assert sum(found.losses[-5:]) < sum(found.losses[:5])
     assert sorted(after) == sorted(before) and "model.layers.0.self_attn.k_proj.base" not in after

@@ -23,6 +23,7 @@ from squeeze.factor.methods import METHODS
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.options import WHOLE
 from squeeze.recipes.plan.plan import fill
+from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.heal import heal
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -157,7 +158,7 @@ def test_entries_are_kept_and_healed(tmp_path, folders, kind, method):
     assert len(entries) >= (8 if method != "plan" else 1)
     if kind == "llama":
         before = load_model(tmp_path / "out")
-        done = heal(folders(kind), tmp_path / "out", TOKENS, minutes=1, steps=8, rate=1e-3)
+        done = heal(folders(kind), tmp_path / "out", TOKENS, Training(minutes=1, steps=8, rate=1e-3))
         assert done.losses[-1] < done.losses[0]
         after = load_model(tmp_path / "out").state_dict()
         moved = [
@@ -247,9 +248,9 @@ def test_healing_lowers_the_divergence_and_can_go_on(tmp_path, folders, monkeypa
 
     monkeypatch.setattr(distil.Distillation, "_train", stopping)
     with pytest.raises(KeyboardInterrupt):
-        heal(folders("llama"), tmp_path / "out", TOKENS, minutes=1, steps=30, rate=3e-3, batch=2, blocks=0.2)
+        heal(folders("llama"), tmp_path / "out", TOKENS, Training(minutes=1, steps=30, rate=3e-3, batch=2), 0.2)
     assert divergence() == before
-    found = heal(folders("llama"), tmp_path / "out", TOKENS, minutes=1, steps=30, rate=3e-3, batch=2, blocks=0.2)
+    found = heal(folders("llama"), tmp_path / "out", TOKENS, Training(minutes=1, steps=30, rate=3e-3, batch=2), 0.2)
     assert found.steps == len(found.losses) == 30 and len(calls) == 8 + 25
     assert set(calls[:6]) == {"_by_block"} and set(calls[9:]) == {"_divergence"}
     assert divergence() < before
@@ -310,7 +311,7 @@ def test_what_cannot_be_done_is_said(tmp_path, folders):
     with pytest.raises(FormatError, match="its weights are dense"):
         squeeze.densify(folders("llama"), tmp_path / "no")
     with pytest.raises(SqueezeError, match="has no factors in floating point to heal"):
-        heal(folders("llama"), folders("llama"), TOKENS, minutes=0.01)
+        heal(folders("llama"), folders("llama"), TOKENS, Training(minutes=0.01))
     assert not (tmp_path / "no").exists()
 
 

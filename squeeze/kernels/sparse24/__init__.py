@@ -10,7 +10,7 @@ import torch
 from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.checkpoint.sparse import SparseTensor
+from squeeze.checkpoint.sparse import SparseTensor, dense_of
 from squeeze.kernels.roofline import constants_of, fastest
 from squeeze.kernels.sparse24 import reference
 from squeeze.kernels.split_k import GEMV_ROWS
@@ -150,8 +150,6 @@ def prepare(weight: SparseTensor, dtype: torch.dtype, device: torch.device) -> R
         return Runtime(weight, dtype, device)
     adapters = None
     if weight.adapters is not None:
-        from squeeze.checkpoint.sparse import dense_of
-
         sides = dense_of(weight.adapters.left), dense_of(weight.adapters.right)
         adapters = sides[0].to(device, dtype), sides[1].to(device, dtype)
     return Runtime(weight, dtype, device, Packed24.of(weight, dtype).to(device), adapters)

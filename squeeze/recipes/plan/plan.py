@@ -43,40 +43,55 @@ class Plan(Edits):
         return {name: {"family": family, "bits": bits, "cost": cost} for name, family, bits, cost in self.rows}
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+    """What a plan is to hold to.
+
+    keep: share of the blocks' matrices, or target_bytes: of the whole checkpoint. pairs: also leave channels out
+    between matrices, where the architecture is known. shared: also put queries and keys on one basis there. families:
+    other makers of methods by share of stored values, whose damage is measured. dtype: of stored values. value_bits:
+    what each takes in the end, where factors are quantised; entries: of each matrix that are kept besides.
+    """
+
+    keep: float | None = None
+    target_bytes: int | None = None
+    pairs: bool = True
+    shared: bool = True
+    families: Mapping[str, Maker] = field(default_factory=dict)
+    dtype: torch.dtype = torch.bfloat16
+    value_bits: float | None = None
+    entries: int = 0
+    ignore: tuple[str, ...] = ()
+
+    @property
+    def bits(self) -> float:
+        """Of a stored value."""
+        return self.value_bits or 8 * self.dtype.itemsize
+
+
 def make_plan(
     checkpoint: Checkpoint,
     tokens: torch.Tensor,
+    asked: PlanConfig,
     *,
-    keep: float | None = None,
-    target_bytes: int | None = None,
-    pairs: bool = True,
-    shared: bool = True,
-    families: Mapping[str, Maker] | None = None,
-    dtype: torch.dtype = torch.bfloat16,
-    value_bits: float | None = None,
-    entries: int = 0,
-    ignore: Iterable[str] = (),
     seed: int = 0,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Plan:
-    """Plan for `keep` of the blocks' matrices, or for a whole checkpoint of `target_bytes`.
+    """Plan a family and a rank for each matrix.
 
-    tokens: calibration sequences [N, L], two at least. pairs: also leave channels out between matrices, where the
-    architecture is known. shared: also put queries and keys on one basis there. families: other makers of methods by
-    share of stored values, whose damage is measured. dtype: of stored values. value_bits: what each takes in the end,
-    where factors are quantised; entries: of each matrix that are kept besides. The whole model and its curvature are
-    in memory. Experts that too few tokens reach are priced like the others of their block, and noted. Raises
-    SqueezeError where the budget cannot be met.
+    tokens: calibration sequences [N, L], two at least. The whole model and its curvature are in memory. Experts that
+    too few tokens reach are priced like the others of their block, and noted. Raises SqueezeError where the budget
+    cannot be met.
     """
-    if keep is None and target_bytes is None:
+    if asked.keep is None and asked.target_bytes is None:
         raise SqueezeError("say how much to keep, or how many bytes the result may take")
     if len(tokens) < 2:
         raise SqueezeError("a plan needs at least two calibration sequences: it prices on one half what the other gave")
     network = Network(checkpoint)
     network.check(tokens)
     model = whole(network, device)
-    blocks = linear_names(network, model, tuple(ignore))
+    blocks = linear_names(network, model, asked.ignore)
     names = [f"{block}.{leaf}" for block, leaves in blocks.items() for leaf in leaves]
     done = count(1)
 
@@ -84,13 +99,14 @@ def make_plan(
         if progress:
             progress("curvature", next(done), len(tokens))
 
-    seen, held = (curvature(model, half, names, seed, tick) for half in (tokens[::2], tokens[1::2]))
+    fit, validation = (curvature(model, half, names, seed, tick) for half in (tokens[::2], tokens[1::2]))
     model.to("cpu")
     shapes = {name: (weight(model, name).shape[0], weight(model, name).shape[1]) for name in names}
-    notes = {**fill(seen, shapes), **fill(held, shapes)}
-    scene = Scene(network, model, seen, held, dtype, families or {}, notes, shared, value_bits or 8 * dtype.itemsize)
-    units = [unit(scene, block, leaves, pairs) for block, leaves in blocks.items()]
-    budget = _budget(scene, keep, target_bytes) - (_PLACE + 8 * dtype.itemsize) * entries * len(names)
+    notes = {**fill(fit, shapes), **fill(validation, shapes)}
+    scene = Scene(network, model, fit, validation, asked.dtype, asked.families, notes, asked.shared, asked.bits)
+    units = [unit(scene, block, leaves, asked.pairs) for block, leaves in blocks.items()]
+    budget = _budget(scene, asked.keep, asked.target_bytes)
+    budget -= (_PLACE + 8 * asked.dtype.itemsize) * asked.entries * len(names)
     plan = _assembled(scene, choose(units, budget))
     plan.alone = _alone(units, budget)
     return plan

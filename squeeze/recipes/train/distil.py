@@ -21,10 +21,20 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.engine.network import find_blocks
+from squeeze.engine.pipeline import Progress
 from squeeze.packing import folder
 from squeeze.system.json_object import read_object
 
-__all__ = ["Distillation", "Healing", "divergence", "in_halves", "is_trained", "rate_for", "replace_tensors"]
+__all__ = [
+    "Distillation",
+    "Healing",
+    "Training",
+    "divergence",
+    "in_halves",
+    "is_trained",
+    "rate_for",
+    "replace_tensors",
+]
 
 _SAVE_EVERY = 20  # steps
 _RATE_SEQUENCES = 4
@@ -38,6 +48,29 @@ class Healing:
     steps: int
     losses: tuple[float, ...]
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How long, and how, something is trained.
+
+    minutes: at most so long, the saving aside; steps: or so many steps. rate: the largest step size of Adam, None for
+    one that suits the damage (rate_for); it rises for a tenth of the time and falls to 0 with a cosine. batch:
+    sequences a step. A run that was stopped goes on; resume: it has to.
+    """
+
+    minutes: float
+    steps: int | None = None
+    rate: float | None = None
+    batch: int = 1
+    seed: int = 0
+    resume: bool = False
+    device: str = "cpu"
+    progress: Progress | None = None
+
+    def described(self) -> dict[str, Any]:
+        """What a stopped run has to agree in."""
+        return {name: getattr(self, name) for name in ("rate", "batch", "seed", "minutes", "steps")}
 
 
 class Distillation:

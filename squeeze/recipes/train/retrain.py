@@ -13,12 +13,11 @@ from torch import nn
 from torch.nn import functional
 
 from squeeze.checkpoint.sparse import SparseTensor
-from squeeze.engine.pipeline import Progress
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.sparse24 import SparseFormat
-from squeeze.recipes.train.distil import Distillation, Healing, rate_for, replace_tensors
+from squeeze.recipes.train.distil import Distillation, Healing, Training, rate_for, replace_tensors
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder
 
@@ -92,44 +91,31 @@ def _with_values(sparse: SparseTensor, found: torch.Tensor) -> SparseTensor:
 
 
 def recover(
-    original: Path | str,
-    target: Path | str,
-    tokens: torch.Tensor,
-    *,
-    minutes: float,
-    steps: int | None = None,
-    rank: int | None = None,
-    rate: float | None = None,
-    batch: int = 1,
-    seed: int = 0,
-    resume: bool = False,
-    device: str = "cpu",
-    progress: Progress | None = None,
+    original: Path | str, target: Path | str, tokens: torch.Tensor, training: Training, rank: int | None = None
 ) -> Healing:
     """Retrain a pruned folder in place, which is replaced when all is done; a run that was stopped goes on.
 
-    tokens: [N, L] sequences, in random order. minutes: of training, at most; steps: or so many steps. rank: of what is
-    added to each matrix; None trains all weights kept, which learns faster and takes three times their memory besides.
-    rate: the largest step size of Adam, None for one that suits the damage (distil.rate_for); batch: sequences a step.
-    A run that was stopped goes on; resume: it has to. Raises SqueezeError where that was of other settings, and where
-    the folder has no sparse weights in floating point.
+    tokens: [N, L] sequences, in random order. rank: of what is added to each matrix; None trains all weights kept,
+    which learns faster and takes three times their memory besides. Raises SqueezeError where a run that was stopped was
+    of other settings, and where the folder has no sparse weights in floating point.
     """
     original, target = Path(original), Path(target)
     started = time.perf_counter()
-    student = load_model(target, torch.float32, device)
-    changed = _opened(student, rank, seed, device)
+    student = load_model(target, torch.float32, training.device)
+    changed = _opened(student, rank, training.seed, training.device)
     if not changed:
         raise SqueezeError(f"{target}: has no sparse weights in floating point to retrain")
     trained = {f"{name}.{leaf}": value for name, layer in changed.items() for leaf, value in layer.named_parameters()}
     norms = {name: value for name, value in student.named_parameters() if "norm" in name and value.ndim == 1}
-    teacher = load_model(original, torch.float32, device)
-    task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rate": rate}
-    task |= {"batch": batch, "seed": seed, "minutes": minutes, "steps": steps, "rank": rank}
-    with work_folder(target, "recovering", task, resume or None) as work:
-        rate = rate or rate_for(student, teacher, tokens, _RATE if rank is None else _LOW_RANK_RATE)
-        run = Distillation(student, teacher, {**trained, **norms}, tokens, rate, batch, 0.0, seed, work / "state.pt")
-        total = steps or 0
-        run.go(60 * minutes, steps, (lambda count: progress("recovery", run.step, total)) if progress else None)
+    teacher = load_model(original, torch.float32, training.device)
+    task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rank": rank}
+    with work_folder(target, "recovering", task | training.described(), training.resume or None) as work:
+        rate = training.rate or rate_for(student, teacher, tokens, _RATE if rank is None else _LOW_RANK_RATE)
+        both, batch, seed = {**trained, **norms}, training.batch, training.seed
+        run = Distillation(student, teacher, both, tokens, rate, batch, 0.0, seed, work / "state.pt")
+        total, progress = training.steps or 0, training.progress
+        tick = (lambda count: progress("recovery", run.step, total)) if progress else None
+        run.go(60 * training.minutes, training.steps, tick)
         values = dict(norms)
         for name, layer in changed.items():
             payload = SparseFormat().tensors("", layer.merged())[".sparse_values"]

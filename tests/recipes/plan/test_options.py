@@ -13,7 +13,7 @@ from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.factor.modular import Slice
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.plan.options import Scene, edited, planned, tails, unit
-from squeeze.recipes.plan.plan import make_plan
+from squeeze.recipes.plan.plan import PlanConfig, make_plan
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 TOKENS = torch.randint(0, 300, (4, 48), generator=torch.Generator().manual_seed(1))
@@ -88,6 +88,6 @@ def test_kinds_are_put_right_by_the_predictor(scene):
 def test_a_plan_needs_two_sequences_and_a_budget(folder):
     checkpoint = Checkpoint.open(folder)
     with pytest.raises(SqueezeError, match="at least two calibration sequences"):
-        make_plan(checkpoint, TOKENS[:1], keep=0.9)
+        make_plan(checkpoint, TOKENS[:1], PlanConfig(keep=0.9))
     with pytest.raises(SqueezeError, match="say how much to keep"):
-        make_plan(checkpoint, TOKENS)
+        make_plan(checkpoint, TOKENS, PlanConfig())

@@ -14,6 +14,7 @@ from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.prune import recovered
 from squeeze.recipes.train import distil
+from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import MaskedLinear, MaskLoRA, recover
 from tests.prune.test_methods import problem
 
@@ -57,7 +58,7 @@ def test_a_pruned_model_recovers_and_keeps_its_zeros(tmp_path, monkeypatch, kind
     source, out = model(tmp_path / "model", kind), tmp_path / "out"
     squeeze.prune(source, Magnitude(), out=out)
     before = sparse(out)
-    done = recover(source, out, TOKENS, minutes=5, steps=24, rank=rank, rate=1e-2, batch=4)
+    done = recover(source, out, TOKENS, Training(minutes=5, steps=24, rate=1e-2, batch=4), rank)
     assert done.steps == 24 and done.losses[-1] < 0.7 * done.losses[0]
     after = sparse(out)
     assert before.keys() == after.keys() and len(before) > 0
@@ -82,10 +83,10 @@ def test_the_layers_start_as_the_weight_they_stand_for(method):
 
 def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     source = model(tmp_path / "model")
-    settings = {"minutes": 5, "steps": 4, "rank": 4, "batch": 2}
+    settings = {"minutes": 5, "steps": 4, "batch": 2}
     for name in ("whole", "again"):
         squeeze.prune(source, Magnitude(), out=tmp_path / name)
-    recover(source, tmp_path / "whole", TOKENS, **settings)
+    recover(source, tmp_path / "whole", TOKENS, Training(**settings), 4)
     monkeypatch.setattr(distil, "_SAVE_EVERY", 1)
 
     def stop(what, done, total):
@@ -93,8 +94,8 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        recover(source, tmp_path / "again", TOKENS, progress=stop, **settings)
-    done = recover(source, tmp_path / "again", TOKENS, **settings)
+        recover(source, tmp_path / "again", TOKENS, Training(progress=stop, **settings), 4)
+    done = recover(source, tmp_path / "again", TOKENS, Training(**settings), 4)
     assert done.steps == 4
     wanted, found = sparse(tmp_path / "whole"), sparse(tmp_path / "again")
     assert all(torch.equal(wanted[name].sparse(), found[name].sparse()) for name in wanted)
@@ -112,7 +113,7 @@ def test_the_report_and_what_is_refused(tmp_path):
         with pytest.raises(SqueezeError, match="recovery takes neither quantised weights nor a dense folder"):
             squeeze.prune(source, method, recover=1, dense=dense, calibration=TOKENS, out=tmp_path / "x")
     with pytest.raises(SqueezeError, match="has no sparse weights in floating point to retrain"):
-        recover(source, source, TOKENS, minutes=1)
+        recover(source, source, TOKENS, Training(minutes=1))
     with pytest.raises(SqueezeError, match=r"has no compression_report\.json"):
         recovered(source, source, minutes=1, calibration=TOKENS)
 
