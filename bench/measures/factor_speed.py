@@ -19,7 +19,7 @@ from bench.entry import Row
 from squeeze.factor.form import Form, packed_mask
 from squeeze.factor.linear import FactorLinear
 from squeeze.factor.lowrank import rank_for
-from squeeze.factor.matrices import LowRank, Pivoted, Sliced
+from squeeze.factor.matrices import PIFA, LowRank, RowColumnPruned
 from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix
 from squeeze.factor.tensor_network import factors_of
 from squeeze.integrations.load_model import load_model
@@ -37,13 +37,13 @@ def forms(outputs: int, inputs: int, keep: float, dtype: torch.dtype) -> dict[st
     mask = torch.zeros(outputs, dtype=torch.bool)
     mask[torch.randperm(outputs)[:rank]] = True
     pivots = packed_mask(mask)
-    found = {"pivoted": Pivoted(pivots, random(outputs - rank, rank), random(rank, inputs))}
+    found = {"pivoted": PIFA(pivots, random(outputs - rank, rank), random(rank, inputs))}
     rank = rank_for(outputs, inputs, keep, pivoted=False)
     found["two factors"] = LowRank(random(outputs, rank), random(rank, inputs))
     rows = torch.arange(outputs) < round(outputs * keep)
     whole = packed_mask(torch.ones(inputs, dtype=torch.bool))
     size = torch.tensor([outputs, inputs], dtype=torch.int32)
-    found["sliced"] = Sliced(random(int(rows.sum()), inputs), packed_mask(rows), whole, size)
+    found["sliced"] = RowColumnPruned(random(int(rows.sum()), inputs), packed_mask(rows), whole, size)
     (a, b), (c, d) = factors_of(outputs, 2), factors_of(inputs, 2)[::-1]
     rank = int(keep * outputs * inputs / (a * c + b * d))
     found["tensor train"] = TTMatrix((random(1, a, c, rank), random(rank, b, d, 1)))

@@ -11,10 +11,10 @@ from squeeze.recipes import benchmark
 from squeeze.recipes.benchmark import Rival, Tool
 
 FOLDERS = ("text", "binary")
-# What `squeeze bench` does not know, since nobody has it at hand.
-benchmark.RIVALS.setdefault(
-    "paq8px", Rival(("paq8px",), "paq8px -8", "-8 raw coded", "-d coded out/raw", to_stdout=False)
-)
+# And one that no package brings: https://github.com/hxim/paq8px.
+RIVALS = benchmark.RIVALS | {
+    "paq8px": Rival(("paq8px",), "paq8px -8", "-8 raw coded", "-d coded out/raw", to_stdout=False)
+}
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -29,7 +29,7 @@ def chosen(levels: str, against: str, threads: int = 1) -> list[Tool]:
     """The tools named, with a note on each that is not installed. Each proves its round trip whenever it runs."""
     numbers = [int(level) for level in levels.split(",") if level]
     rivals = [name for name in against.split(",") if name]
-    tools, notes = benchmark.choose(numbers or (3,), rivals, False, threads)
+    tools, notes = benchmark.choose(numbers or (3,), rivals, False, threads, RIVALS)
     for note in notes:
         print(f"Note: {note}", file=sys.stderr)
     return tools if numbers else tools[1:]

@@ -6,13 +6,13 @@ import torch
 
 from squeeze.errors import FormatError
 from squeeze.factor.form import Form
-from squeeze.factor.matrices import Exact, LowRank, Pivoted, Shared, Sliced
+from squeeze.factor.matrices import PIFA, LowRank, RowColumnPruned, Shared, SparseResidual
 from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix, TuckerMatrix
 from squeeze.quant.formats.own import SqueezeFormat
 
 __all__ = ["FORMS", "LEAVES", "basis_of", "modules_of", "read_form"]
 
-_EACH = (LowRank, Pivoted, Shared, Sliced, TTMatrix, TuckerMatrix, MonarchMatrix, Blast)
+_EACH = (LowRank, PIFA, Shared, RowColumnPruned, TTMatrix, TuckerMatrix, MonarchMatrix, Blast)
 FORMS: dict[str, type[Form]] = {form.kind: form for form in _EACH}
 _PARTS = 4  # at most, of a tuple of tensors
 
@@ -27,16 +27,16 @@ def _names(form: type[Form]) -> list[str]:
 
 
 LEAVES: tuple[str, ...] = tuple(
-    dict.fromkeys((*(name for form in FORMS.values() for name in _names(form)), *Exact.leaves))
+    dict.fromkeys((*(name for form in FORMS.values() for name in _names(form)), *SparseResidual.leaves))
 )
 
 
 def read_form(module: str, tensors: Mapping[str, torch.Tensor], as_layers: bool = False) -> Form:
     """The form whose tensors these are, by their names. Raises FormatError where there is none."""
     given = {name for name, tensor in tensors.items() if tensor is not None}
-    if set(Exact.leaves) <= given:
-        inner = {name: tensor for name, tensor in tensors.items() if name not in Exact.leaves}
-        exact = Exact(read_form(module, inner, as_layers), tensors["entries_at"], tensors["entries"])
+    if set(SparseResidual.leaves) <= given:
+        inner = {name: tensor for name, tensor in tensors.items() if name not in SparseResidual.leaves}
+        exact = SparseResidual(read_form(module, inner, as_layers), tensors["entries_at"], tensors["entries"])
         try:
             exact.check()
         except ValueError as error:

@@ -16,12 +16,12 @@ import torch
 
 from squeeze.engine.method import HessianError, Result
 from squeeze.factor.form import Form, packed_mask
-from squeeze.factor.matrices import LowRank, Pivoted, Whole
+from squeeze.factor.matrices import PIFA, Dense, LowRank
 from squeeze.factor.pivots import pivoted
 from squeeze.factor.share import Share
 from squeeze.options import option
 
-__all__ = ["ASVD", "SVD", "Keep", "Truncation", "WhitenedSVD", "rank_for", "root"]
+__all__ = ["ASVD", "SVD", "Identity", "Truncation", "WhitenedSVD", "rank_for", "root"]
 
 _ESCALATIONS = 6  # times that the damping is multiplied by 10
 
@@ -81,7 +81,7 @@ class Truncation(Share):
         if not self.pivoted:
             return Result(LowRank(left.to(weight.dtype), right.to(weight.dtype)))
         if rank == weight.shape[0]:
-            return Result(Whole(weight.contiguous()))
+            return Result(Dense(weight.contiguous()))
         return Result(pivoted(left, right, weight.dtype))
 
     def factors(
@@ -163,7 +163,7 @@ class WhitenedSVD(Truncation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keep:
+class Identity:
     """Leaves a matrix whole; in a calibrated run it still makes up for errors before it. pivoted: stored in the form of
     low rank with every row as a pivot, for experts, which must all be in one form."""
 
@@ -175,9 +175,9 @@ class Keep:
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Form]:
         """As Method.compress."""
         if not self.pivoted:
-            return Result(Whole(weight.contiguous()))
+            return Result(Dense(weight.contiguous()))
         every = torch.ones(len(weight), dtype=torch.bool, device=weight.device)
-        return Result(Pivoted(packed_mask(every), weight.new_zeros(0, len(weight)), weight.contiguous()))
+        return Result(PIFA(packed_mask(every), weight.new_zeros(0, len(weight)), weight.contiguous()))
 
-    def fallback(self) -> "Keep":
+    def fallback(self) -> "Identity":
         return self

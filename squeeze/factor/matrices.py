@@ -11,7 +11,7 @@ from squeeze.factor.form import Form, Matrix, as_dense, mask_of, product
 from squeeze.kernels import lowrank
 from squeeze.kernels.lowrank import cpu
 
-__all__ = ["Exact", "LowRank", "Pivoted", "Shared", "Sliced", "Whole"]
+__all__ = ["PIFA", "Dense", "LowRank", "RowColumnPruned", "Shared", "SparseResidual"]
 
 
 def _rows(matrix: Matrix) -> int:
@@ -30,7 +30,7 @@ def _columns_at(y: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Whole(Form):
+class Dense(Form):
     """weight [O, I] itself, which may have moved to make up for errors of the layers before it."""
 
     kind: ClassVar[str] = "dense"
@@ -78,7 +78,7 @@ class LowRank(Form):
 
 
 @dataclass(frozen=True)
-class Pivoted(Form):
+class PIFA(Form):
     """R rows of the matrix as they are, base [R, I], and every other row as coefficients [O - R, R] of those.
 
     A matrix of rank R in R (O + I - R) values, never more than O I: the gauge freedom of left times right is used up
@@ -135,7 +135,7 @@ class Pivoted(Form):
 
 @dataclass(frozen=True)
 class Shared(Form):
-    """As Pivoted, of a basis [R, I] that several matrices with the same inputs have in common: this one's pivots are
+    """As PIFA, of a basis [R, I] that several matrices with the same inputs have in common: this one's pivots are
     its rows from `start` (int32 [1]) on. base_of: uint8, the last part of the name of the module that stores the basis;
     None where it is this one."""
 
@@ -198,7 +198,7 @@ class Shared(Form):
 
 
 @dataclass(frozen=True)
-class Sliced(Form):
+class RowColumnPruned(Form):
     """core [R, C] in the rows and columns that are set in `rows` [ceil(O / 8)] and `columns` [ceil(I / 8)]; all else
     is 0. size: int32 [2], O and I."""
 
@@ -243,7 +243,7 @@ class Sliced(Form):
 
 
 @dataclass(frozen=True)
-class Exact(Form):
+class SparseResidual(Form):
     """Another form, but for some entries that are as they were. entries_at: int32 [K], row * I + column; entries: [K].
     What the other form has there counts for nothing."""
 
@@ -259,8 +259,8 @@ class Exact(Form):
         return self.other.shape
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        if isinstance(self.other, Whole):  # a plain weight
-            return Whole(self.dequantize(self.entries.dtype)).tensors()
+        if isinstance(self.other, Dense):  # a plain weight
+            return Dense(self.dequantize(self.entries.dtype)).tensors()
         return {**self.other.tensors(), "entries_at": self.entries_at, "entries": self.entries}
 
     def check(self) -> None:

@@ -8,7 +8,7 @@ import torch
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.method import Method, Result
 from squeeze.factor.form import Form, Matrix
-from squeeze.factor.matrices import Exact, LowRank, Pivoted, Sliced, Whole
+from squeeze.factor.matrices import PIFA, Dense, LowRank, RowColumnPruned, SparseResidual
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
 
@@ -39,7 +39,7 @@ class WithOutliers:
         rest.view(-1)[places] = 0
         found = self.method.compress(rest, hessian)
         values = weight.flatten()[places]
-        return replace(found, tensor=Exact(found.tensor, places.to(torch.int32), values))
+        return replace(found, tensor=SparseResidual(found.tensor, places.to(torch.int32), values))
 
     def fallback(self) -> Method:
         return cast(Method, WithOutliers(self.method.fallback(), self.count))
@@ -65,32 +65,32 @@ class Quantised:
         """As Method.compress."""
         found = self.method.compress(weight, hessian)
         form: Form = found.tensor
-        if not isinstance(form, Exact):
+        if not isinstance(form, SparseResidual):
             return self._of(found, weight, hessian)
         rest = weight.clone(memory_format=torch.contiguous_format)
         rest.view(-1)[form.entries_at.long()] = 0
         inner = self._of(replace(found, tensor=form.other), rest, hessian)
-        return replace(inner, tensor=Exact(inner.tensor, form.entries_at, form.entries))
+        return replace(inner, tensor=SparseResidual(inner.tensor, form.entries_at, form.entries))
 
     def _of(self, found: Result[Any], weight: torch.Tensor, hessian: torch.Tensor | None) -> Result[Any]:
         """What was made of a weight [O, I], with quantised factors."""
         form, notes = found.tensor, found.notes
-        if isinstance(form, Pivoted):
+        if isinstance(form, PIFA):
             base = self._rounded(form.base, hessian)
             others = weight[~form.mask]
-            form = Pivoted(form.pivots, self._second(others, base, hessian), base)
+            form = PIFA(form.pivots, self._second(others, base, hessian), base)
         elif isinstance(form, LowRank):
             right = self._rounded(form.right, hessian)
             form = LowRank(self._second(weight, right, hessian), right)
-        elif isinstance(form, Sliced):
+        elif isinstance(form, RowColumnPruned):
             inputs = form.at[1]
             core = self._rounded(form.core, None if hessian is None else hessian[inputs][:, inputs])
-            form = Sliced(core, form.rows, form.columns, form.size)
-        elif isinstance(form, Whole):
+            form = RowColumnPruned(core, form.rows, form.columns, form.size)
+        elif isinstance(form, Dense):
             device = weight.device
             size = torch.tensor(weight.shape, dtype=torch.int32, device=device)
             rows, columns = (torch.full((-(-n // 8),), 255, dtype=torch.uint8, device=device) for n in weight.shape)
-            form = Sliced(self._rounded(form.weight, hessian), rows, columns, size)
+            form = RowColumnPruned(self._rounded(form.weight, hessian), rows, columns, size)
         else:
             notes = (*notes, f"a {form.kind} matrix is not quantised")
         return replace(found, tensor=form, notes=notes)

@@ -3,7 +3,7 @@
 import torch
 
 from squeeze.factor.form import packed_mask
-from squeeze.factor.matrices import Pivoted
+from squeeze.factor.matrices import PIFA
 
 __all__ = ["maxvol", "pivoted"]
 
@@ -36,8 +36,8 @@ def maxvol(left: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return rows, terms
 
 
-def pivoted(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> Pivoted:
-    """left [O, R] times right [R, I] in the form Pivoted. The base is rounded first, and the coefficients fitted to
+def pivoted(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> PIFA:
+    """left [O, R] times right [R, I] in the form PIFA. The base is rounded first, and the coefficients fitted to
     what it has become."""
     rows, _ = maxvol(left)
     rows = rows.sort().values
@@ -45,7 +45,7 @@ def pivoted(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> Pivo
     mask[rows] = True
     base = (left[mask] @ right).to(dtype)
     others = left[~mask] @ right
-    return Pivoted(packed_mask(mask), fitted(others, base.double()).to(dtype), base)
+    return PIFA(packed_mask(mask), fitted(others, base.double()).to(dtype), base)
 
 
 def fitted(rows: torch.Tensor, base: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ from squeeze.factor.networks import TTMatrix, TuckerMatrix
 from squeeze.factor.share import Share
 from squeeze.options import option
 
-__all__ = ["Network", "TensorRing", "TensorTrain", "Tucker", "factors_of", "ring_svd", "tt_svd", "tucker_svd"]
+__all__ = ["TensorNetwork", "TensorRing", "TensorTrain", "Tucker", "factors_of", "ring_svd", "tt_svd", "tucker_svd"]
 
 _DAMPING = 1e-3
 _BISECTIONS = 40
@@ -117,7 +117,7 @@ def _ranks(spectra: Sequence[torch.Tensor], size: Callable[[list[int]], int], mo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network(Share, ABC):
+class TensorNetwork(Share, ABC):
     """whiten: weigh errors by the inputs that a Hessian tells of."""
 
     name: ClassVar[str]
@@ -141,7 +141,7 @@ class Network(Share, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorTrain(Network):
+class TensorTrain(TensorNetwork):
     """modes: pairs (o_k, i_k) that the matrix is split into, and cores."""
 
     name: ClassVar[str] = "tt"
@@ -149,7 +149,7 @@ class TensorTrain(Network):
     modes: int = option(2, "Pairs of modes that the matrix is split into, and cores.", least=2)
 
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
-        """As Network.decompose."""
+        """As TensorNetwork.decompose."""
         tensor, inverses, outputs, inputs = _as_tensor(weight, hessian, self.modes)
         sizes = tensor.shape
         unfoldings = [tensor.reshape(prod(sizes[:k]), -1) for k in range(1, self.modes)]
@@ -163,7 +163,7 @@ class TensorTrain(Network):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorRing(Network):
+class TensorRing(TensorNetwork):
     """modes: as of TensorTrain. ring: the rank that closes the ring, which the first split must have room for."""
 
     name: ClassVar[str] = "ring"
@@ -172,7 +172,7 @@ class TensorRing(Network):
     ring: int = option(2, "Rank that closes the ring.", least=1)
 
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
-        """As Network.decompose."""
+        """As TensorNetwork.decompose."""
         tensor, inverses, outputs, inputs = _as_tensor(weight, hessian, self.modes)
         sizes = tensor.shape
         unfoldings = [tensor.reshape(prod(sizes[:k]), -1) for k in range(1, self.modes)]
@@ -189,13 +189,13 @@ class TensorRing(Network):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tucker(Network):
+class Tucker(TensorNetwork):
     """The tensor [o1, o2, I] with one factor a mode."""
 
     name: ClassVar[str] = "tucker"
 
     def decompose(self, weight: torch.Tensor, hessian: torch.Tensor | None) -> Form:
-        """As Network.decompose."""
+        """As TensorNetwork.decompose."""
         first, second = factors_of(len(weight), 2)
         inner, inverse = (None, None) if hessian is None else root(hessian, _DAMPING)
         tensor = (weight if inner is None else weight @ inner).view(first, second, -1)

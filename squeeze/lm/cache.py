@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from squeeze.lm import mapped as tensorfile
-from squeeze.lm.mapped import TensorFile
+from squeeze.lm.mapped import MappedFile
 
 _IDENTITY = re.compile(r"[0-9a-f]{32,64}")
 _LAYOUT = "1"  # of the cached file: packing, names of tensors
@@ -26,7 +26,7 @@ def folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "squeeze" / "models"
 
 
-def get(identity: str) -> TensorFile | None:
+def get(identity: str) -> MappedFile | None:
     """The file of the model whose identity begins so, if it is there and undamaged."""
     if not _IDENTITY.fullmatch(identity):
         return None
@@ -34,7 +34,7 @@ def get(identity: str) -> TensorFile | None:
         path = next(folder().glob(f"{identity}*.safetensors"), None)
         if path is None:
             return None
-        file = TensorFile(path)
+        file = MappedFile(path)
         wanted = {"identity": path.stem, "layout": _LAYOUT}
         return file if wanted.items() <= file.metadata.items() and file.is_sound() else None
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):

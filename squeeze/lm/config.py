@@ -10,7 +10,29 @@ import numpy as np
 from squeeze.errors import ModelError
 from squeeze.lm import rotary
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+
+@dataclass(frozen=True)
+class Family:
+    """What differs between the architectures that the exact engine runs; biases and norms of heads follow from the
+    tensors that a model has.
+
+    context: positions, where config.json leaves them out; head_size: likewise, None for the width by the heads.
+    interleaved: GGUF files hold the two channels of a rotary pair side by side. window_by_choice: a sliding window
+    counts only where `use_sliding_window` says so.
+    """
+
+    context: int
+    head_size: int | None = None
+    interleaved: bool = False
+    window_by_choice: bool = False
+
+
+ARCHITECTURES = {  # by config.json's model_type, and general.architecture of GGUF files
+    "llama": Family(2048, interleaved=True),
+    "mistral": Family(131072, interleaved=True),
+    "qwen2": Family(32768, window_by_choice=True),
+    "qwen3": Family(32768, head_size=128, window_by_choice=True),
+}
 
 
 @dataclass(frozen=True)
@@ -55,8 +77,8 @@ class Config:
 
 
 def unsupported(name: str, what: str) -> ModelError:
-    supported = f"{', '.join(ARCHITECTURES[:-1])} and {ARCHITECTURES[-1]}"
-    return ModelError(f"{name}: {what} is not supported; plain {supported} models are")
+    *most, last = ARCHITECTURES
+    return ModelError(f"{name}: {what} is not supported; plain {', '.join(most)} and {last} models are")
 
 
 def from_gguf(name: str, fields: Mapping[str, Any], vocabulary: int, factors: list[float] | None) -> Config:
@@ -144,12 +166,12 @@ def from_folder(name: str, values: Mapping[str, Any], vocabulary: int) -> Config
         raise unsupported(name, "a folder of quantised tensors")
     if values.get("hidden_act", "silu") != "silu":
         raise unsupported(name, f"activation '{values['hidden_act']}'")
-    heads, width = int(values["num_attention_heads"]), int(values["hidden_size"])
-    head_size = int(values.get("head_dim") or (128 if architecture == "qwen3" else width // heads))
-    context = int(values.get("max_position_embeddings") or _CONTEXTS[architecture])
+    family, heads, width = ARCHITECTURES[architecture], int(values["num_attention_heads"]), int(values["hidden_size"])
+    head_size = int(values.get("head_dim") or family.head_size or width // heads)
+    context = int(values.get("max_position_embeddings") or family.context)
     frequencies, attention_factor = _folder_rotary(name, values, head_size, context)
     sliding = values.get("sliding_window")
-    if architecture.startswith("qwen") and not values.get("use_sliding_window"):
+    if family.window_by_choice and not values.get("use_sliding_window"):
         sliding = None
     return Config(
         architecture=architecture,
@@ -166,9 +188,6 @@ def from_folder(name: str, values: Mapping[str, Any], vocabulary: int) -> Config
         attention_factor=attention_factor,
         start_token=_start_token(values),
     )
-
-
-_CONTEXTS = {"llama": 2048, "mistral": 131072, "qwen2": 32768, "qwen3": 32768}  # where config.json leaves it out
 
 
 def _start_token(values: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from squeeze.errors import ModelError
 from squeeze.lm import cache
 from squeeze.lm.config import Config
 from squeeze.lm.convert import convert
-from squeeze.lm.mapped import TensorFile
+from squeeze.lm.mapped import MappedFile
 from squeeze.lm.sources import fingerprint, open_source
 from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
 
@@ -78,7 +78,7 @@ def _to_file(weights: Weights) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     return tensors, metadata
 
 
-def _from_file(file: TensorFile) -> Weights:
+def _from_file(file: MappedFile) -> Weights:
     config = Config.from_json(json.loads(file.metadata["config"]))
 
     def array(name: str) -> np.ndarray | None:

@@ -23,7 +23,7 @@ _DTYPES = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "F16": np.float16, "B
 _NAMES = {np.dtype(np.int8): "I8", np.dtype(np.uint8): "U8", np.dtype(np.int32): "I32", np.dtype(np.float32): "F32"}
 
 
-class TensorFile:
+class MappedFile:
     """A safetensors file: `metadata`, and `tensors`, what checkpoint/safetensors.py says of each by its name.
 
     Raises ValueError where the file is not a sound safetensors file.

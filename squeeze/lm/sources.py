@@ -17,7 +17,7 @@ from squeeze.errors import ModelError
 from squeeze.lm import config, vocabulary
 from squeeze.lm.config import Config
 from squeeze.lm.gguffile import GgufFile
-from squeeze.lm.mapped import TensorFile
+from squeeze.lm.mapped import MappedFile
 
 # Our name: (safetensors, GGUF).
 OUTER = {
@@ -109,7 +109,7 @@ def _open_folder(path: Path) -> Source:
         raise config.unsupported(name, f"architecture '{values.get('model_type')}'")
     found = {}
     for shard in _shards(path):
-        file = TensorFile(shard)
+        file = MappedFile(shard)
         for key, tensor in file.tensors.items():
             if not key.endswith("rotary_emb.inv_freq"):
                 found[key] = Tensor(tensor.shape, partial(file.float_rows, key))
@@ -148,7 +148,7 @@ def _open_gguf(path: Path) -> Source:
     tensors = _renamed(name, 1, found)
     settings = config.from_gguf(name, fields, _rows(name, tensors), divisors)
     tokenizer = vocabulary.from_gguf(name, fields)
-    return Source(name, settings, tensors, tokenizer, interleaved=settings.architecture in ("llama", "mistral"))
+    return Source(name, settings, tensors, tokenizer, config.ARCHITECTURES[settings.architecture].interleaved)
 
 
 def _rows(name: str, tensors: dict[str, Tensor]) -> int:

@@ -21,7 +21,7 @@ from squeeze.prune.recover import reconstruct
 from squeeze.prune.refine import can_refine, refine
 from squeeze.quant import refine as codes_refinement
 from squeeze.quant.gptq import GPTQ, inverse_factor
-from squeeze.quant.grid import Params
+from squeeze.quant.grid import QParams
 
 __all__ = ["SparseGPT"]
 
@@ -105,7 +105,7 @@ class SparseGPT(PruningMethod):
         return values, mask
 
     def _sweep(
-        self, weight: torch.Tensor, upper: torch.Tensor, mask: torch.Tensor | None, params: Params | None
+        self, weight: torch.Tensor, upper: torch.Tensor, mask: torch.Tensor | None, params: QParams | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Values, mask and codes [O, I]. mask: chosen on the way where it is None. params: of the quantiser's grid."""
         work, inputs = weight.clone(), weight.shape[1]
@@ -122,9 +122,12 @@ class SparseGPT(PruningMethod):
                     chosen[:, j:end] = self.pattern.mask((work[:, j:end] / upper.diagonal()[j:end]).square())
                 value = work[:, j]
                 if params is not None and self.quantizer is not None:
-                    mine = params[:, j // self.quantizer.groups_of(inputs)]
-                    found = self.quantizer.levels().encode(value[:, None], mine)
-                    codes[:, j], value = found[:, 0], self.quantizer.levels().decode(found, mine)[:, 0].to(work.dtype)
+                    mine = params[:, j // self.quantizer.effective_group_size(inputs)]
+                    found = self.quantizer.as_quantizer().encode(value[:, None], mine)
+                    codes[:, j], value = (
+                        found[:, 0],
+                        self.quantizer.as_quantizer().decode(found, mine)[:, 0].to(work.dtype),
+                    )
                 values[:, j] = value.masked_fill(~chosen[:, j], 0)
                 error = (work[:, j] - values[:, j]) / upper[j, j]
                 work[:, j + 1 : last].addr_(error, upper[j, j + 1 : last], alpha=-1)
@@ -164,8 +167,8 @@ def _damped(hessian: torch.Tensor, damping: float) -> torch.Tensor:
     return damped
 
 
-def _zero_codes(grid: GPTQ, params: Params, shape: torch.Size) -> torch.Tensor:
+def _zero_codes(grid: GPTQ, params: QParams, shape: torch.Size) -> torch.Tensor:
     """Codes [O, I] of the weight 0."""
-    size, levels = grid.groups_of(shape[1]), grid.levels()
+    size, quantizer = grid.effective_group_size(shape[1]), grid.as_quantizer()
     zeros = [torch.zeros((shape[0], min(size, shape[1] - at))) for at in range(0, shape[1], size)]
-    return torch.cat([levels.encode(part, params[:, g]) for g, part in enumerate(zeros)], 1)
+    return torch.cat([quantizer.encode(part, params[:, g]) for g, part in enumerate(zeros)], 1)

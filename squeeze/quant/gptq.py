@@ -13,7 +13,7 @@ from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.method import HessianError, Result
 from squeeze.options import option
 from squeeze.quant import refine
-from squeeze.quant.grid import Params
+from squeeze.quant.grid import QParams
 from squeeze.quant.method import GridMethod
 from squeeze.quant.rtn import RTN
 
@@ -93,7 +93,7 @@ class GPTQ(GridMethod):
         if self.act_order:
             rank = -diagonal.double()
         if self.act_order and self.dynamic:
-            size = self.groups_of(inputs)
+            size = self.effective_group_size(inputs)
             group = torch.arange(inputs, device=diagonal.device) // size
             sums = torch.zeros(int(group[-1]) + 1, dtype=torch.float64, device=diagonal.device)
             place = sums.index_add(0, group, diagonal.double()).argsort(descending=True, stable=True).argsort()[group]
@@ -106,12 +106,12 @@ class GPTQ(GridMethod):
         weight: torch.Tensor,
         order: torch.Tensor,
         upper: torch.Tensor,
-        params: Params,
+        params: QParams,
         dtype: torch.dtype,
         kept: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Codes [O, I], and the weights as they were when their column was rounded. Dynamic scales go into `params`."""
-        levels, size = self.levels(), self.groups_of(weight.shape[1])
+        quantizer, size = self.as_quantizer(), self.effective_group_size(weight.shape[1])
         work = weight[:, order]
         groups, columns = (order // size).tolist(), order.tolist()
         codes = torch.zeros(work.shape, dtype=torch.uint8, device=work.device)
@@ -125,8 +125,8 @@ class GPTQ(GridMethod):
                     seen.add(groups[j])
                     self._refit(work, errors, upper, order, params, first, j, size, dtype)
                 mine = params[:, groups[j]]
-                code = levels.encode(work[:, j, None], mine)
-                error = (work[:, j] - levels.decode(code, mine)[:, 0]) / upper[j, j]
+                code = quantizer.encode(work[:, j, None], mine)
+                error = (work[:, j] - quantizer.decode(code, mine)[:, 0]) / upper[j, j]
                 work[:, j + 1 : last].addr_(error, upper[j, j + 1 : last], alpha=-1)
                 errors[:, j - first], codes[:, j] = error, code[:, 0]
             work[:, last:].addmm_(errors, upper[first:last, last:], alpha=-1)
@@ -139,7 +139,7 @@ class GPTQ(GridMethod):
         errors: torch.Tensor,
         upper: torch.Tensor,
         order: torch.Tensor,
-        params: Params,
+        params: QParams,
         first: int,
         j: int,
         size: int,
@@ -152,7 +152,7 @@ class GPTQ(GridMethod):
         behind = places >= first + errors.shape[1]
         if j > first and behind.any():
             values[:, behind] -= errors[:, : j - first] @ upper[first:j][:, places[behind]]
-        fitted = self.levels().fit(values, None, dtype)
+        fitted = self.as_quantizer().fit(values, None, dtype)
         params.scale[:, :, group] = fitted.scale
         if params.zero is not None and fitted.zero is not None:
             params.zero[:, group] = fitted.zero

@@ -11,7 +11,7 @@ import torch
 
 from squeeze.errors import SqueezeError
 
-__all__ = ["CODEBOOKS", "ROWS", "Codebook", "Grid", "Integer", "Params", "Whole", "make"]
+__all__ = ["CODEBOOKS", "ROWS", "Codebook", "Integer", "PerTensor", "QParams", "Quantizer", "make"]
 
 ROWS = 256  # whose scales are found at once: what they take stays near the processor
 _SHRINKS = 40  # clipping ranges tried, from the whole one down
@@ -23,7 +23,7 @@ _SAMPLES, _ZOOMS = 16, 3
 
 
 @dataclass(frozen=True)
-class Params:
+class QParams:
     """Of groups of shape [...]. scale: float32 [P, ...], as it is stored; zero: float32 [...], or None; factor: of all
     scales together, where they are stored as multiples of it."""
 
@@ -31,13 +31,13 @@ class Params:
     zero: torch.Tensor | None = None
     factor: torch.Tensor | None = None
 
-    def __getitem__(self, index: tuple[int | slice, ...]) -> "Params":
+    def __getitem__(self, index: tuple[int | slice, ...]) -> "QParams":
         """Some of the groups."""
         zero = None if self.zero is None else self.zero[index]
-        return Params(self.scale[(slice(None), *index)], zero, self.factor)
+        return QParams(self.scale[(slice(None), *index)], zero, self.factor)
 
 
-class Grid(Protocol):
+class Quantizer(Protocol):
     """bits: stored for each code. codebook: float32 [P, levels] or None. scale_bits: as QuantizedTensor has it.
     free_scales: whether any float may be a scale. group_size: the only one that there is, -1 for a row, None where any
     will do."""
@@ -57,16 +57,16 @@ class Grid(Protocol):
     @property
     def codebook(self) -> torch.Tensor | None: ...
 
-    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> Params:
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> QParams:
         """Parameters for weights [..., n], float32; importance: [..., n] or None, a factor of squared errors;
         dtype: in which scales are stored."""
         ...
 
-    def encode(self, weight: torch.Tensor, params: Params) -> torch.Tensor:
+    def encode(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
         """uint8 codes of the nearest levels, for weights [..., n]."""
         ...
 
-    def decode(self, codes: torch.Tensor, params: Params) -> torch.Tensor:
+    def decode(self, codes: torch.Tensor, params: QParams) -> torch.Tensor:
         """float32 [..., n]."""
         ...
 
@@ -90,7 +90,7 @@ class Integer:
     def codebook(self) -> torch.Tensor | None:
         return None
 
-    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> Params:
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> QParams:
         low, high = weight.amin(-1).clamp(max=0), weight.amax(-1).clamp(min=0)
         if not self.clip:
             return self._params(low, high, dtype)
@@ -100,35 +100,35 @@ class Integer:
         rows = torch.split(weight, ROWS)
         parts = [self.fit(part, shared[i] if shared else None, dtype) for i, part in enumerate(rows)]
         zeros = [part.zero for part in parts if part.zero is not None]
-        return Params(torch.cat([part.scale for part in parts], 1), torch.cat(zeros) if zeros else None)
+        return QParams(torch.cat([part.scale for part in parts], 1), torch.cat(zeros) if zeros else None)
 
-    def _params(self, low: torch.Tensor, high: torch.Tensor, dtype: torch.dtype) -> Params:
+    def _params(self, low: torch.Tensor, high: torch.Tensor, dtype: torch.dtype) -> QParams:
         top = (1 << self.bits) - 1
         if self.symmetric:
-            return Params(stored(2 * torch.maximum(-low, high) / top, dtype)[None])
+            return QParams(stored(2 * torch.maximum(-low, high) / top, dtype)[None])
         scale = stored((high - low) / top, dtype)
-        return Params(scale[None], torch.round(-low / scale).clamp(0, top))
+        return QParams(scale[None], torch.round(-low / scale).clamp(0, top))
 
-    def encode(self, weight: torch.Tensor, params: Params) -> torch.Tensor:
+    def encode(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
         codes = torch.round(weight / params.scale[0][..., None]) + self._zero(params)
         return codes.clamp_(0, (1 << self.bits) - 1).to(torch.uint8)
 
-    def decode(self, codes: torch.Tensor, params: Params) -> torch.Tensor:
+    def decode(self, codes: torch.Tensor, params: QParams) -> torch.Tensor:
         return (codes.to(torch.float32) - self._zero(params)) * params.scale[0][..., None]
 
-    def _zero(self, params: Params) -> torch.Tensor | int:
+    def _zero(self, params: QParams) -> torch.Tensor | int:
         return 1 << (self.bits - 1) if params.zero is None else params.zero[..., None]
 
 
 @dataclass(frozen=True)
-class Whole(Integer):
+class PerTensor(Integer):
     """Integers around the middle with one scale for all weights, the one of least expected squared error over their
     histogram, found on ever finer grids: SLiM-Quant (Mozaffari et al. 2024, arXiv 2410.09615)."""
 
     free_scales: ClassVar[bool] = False
     group_size: ClassVar[int | None] = -1
 
-    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> Params:
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> QParams:
         largest = weight.abs().amax().clamp(min=1e-30)
         bins = ((weight / largest + 1) * (_BINS / 2)).long().clamp_(max=_BINS - 1).flatten()
         counts = torch.bincount(bins, None if importance is None else importance.expand_as(weight).flatten(), _BINS)
@@ -136,12 +136,12 @@ class Whole(Integer):
         least, most = 0.0, 1.0  # shares of the largest weight
         for _ in range(_ZOOMS):
             tried = torch.linspace(least, most, _SAMPLES + 1)[1:]
-            params = Params(2 * tried[None].to(weight.device) / ((1 << self.bits) - 1))
+            params = QParams(2 * tried[None].to(weight.device) / ((1 << self.bits) - 1))
             found = error(self, centres.expand(_SAMPLES, -1), counts.float(), params)
             step, best = (most - least) / _SAMPLES, float(tried[found.argmin()])
             least, most = max(best - step, 0.0), min(best + step, 1.0)
         scale = stored(2 * best * largest / ((1 << self.bits) - 1), dtype)
-        return Params(scale.expand(1, *weight.shape[:-1]).clone())
+        return QParams(scale.expand(1, *weight.shape[:-1]).clone())
 
 
 def _shrinks() -> list[float]:
@@ -154,20 +154,22 @@ def stored(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.where(rounded > 0, rounded, torch.ones_like(rounded))
 
 
-def error(grid: Grid, weight: torch.Tensor, importance: torch.Tensor | None, params: Params) -> torch.Tensor:
+def error(grid: Quantizer, weight: torch.Tensor, importance: torch.Tensor | None, params: QParams) -> torch.Tensor:
     """Squared error of each group [...]."""
     difference = (grid.decode(grid.encode(weight, params), params) - weight).square_()
     return (difference if importance is None else difference * importance).sum(-1)
 
 
-def _least_error(grid: Grid, weight: torch.Tensor, importance: torch.Tensor | None, tried: list[Params]) -> Params:
+def _least_error(
+    grid: Quantizer, weight: torch.Tensor, importance: torch.Tensor | None, tried: list[QParams]
+) -> QParams:
     """Of each group's candidates the one with the least error."""
     best, least = tried[0], error(grid, weight, importance, tried[0])
     for params in tried[1:]:
         found = error(grid, weight, importance, params)
         better = found < least
         zero = None if best.zero is None or params.zero is None else torch.where(better, params.zero, best.zero)
-        best = Params(torch.where(better, params.scale, best.scale), zero, best.factor)
+        best = QParams(torch.where(better, params.scale, best.scale), zero, best.factor)
         least = torch.minimum(found, least)
     return best
 
@@ -206,34 +208,34 @@ class Codebook:
     def free_scales(self) -> bool:
         return self.scale_kind == "float"
 
-    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> Params:
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> QParams:
         largest = weight.abs().amax(-1)
         top = max(self.planes[0])
         if self.scale_kind == "power":
             exponent = torch.floor(torch.log2(largest.clamp(min=2.0**-120))) - 2  # 6 = 1.5 * 2^2 is the largest level
-            tried = [Params(torch.exp2(exponent + step).clamp(min=2.0**-126)[None]) for step in (0, 1, -1)]
+            tried = [QParams(torch.exp2(exponent + step).clamp(min=2.0**-126)[None]) for step in (0, 1, -1)]
             return _least_error(self, weight, importance, tried)
         if self.scale_kind == "float8":
             factor = (largest.max() / top / 448).clamp(min=2.0**-100)  # 448 is the largest e4m3
             ratios = [s * largest / top / factor for s in torch.linspace(1.0, 0.5, 11).tolist()]
-            tried = [Params(factor * stored(ratio, torch.float8_e4m3fn)[None], None, factor) for ratio in ratios]
+            tried = [QParams(factor * stored(ratio, torch.float8_e4m3fn)[None], None, factor) for ratio in ratios]
             return _least_error(self, weight, importance, tried)
         if len(self.planes) == 1:
             least = 0.3 if len(self.planes[0]) == 3 else _LEAST_SHRINK
             shrinks = torch.linspace(1.0, least, _SHRINKS).tolist()
-            tried = [Params(stored(s * largest / top, dtype)[None]) for s in shrinks]
+            tried = [QParams(stored(s * largest / top, dtype)[None]) for s in shrinks]
             return self._refit(weight, importance, _least_error(self, weight, importance, tried), dtype)
         spread = weight.abs().mean(-1)
         tried = [
-            Params(torch.stack([stored(a * spread, dtype), stored(b * spread, dtype)]))
+            QParams(torch.stack([stored(a * spread, dtype), stored(b * spread, dtype)]))
             for a, b in ((1.2, 0.5), (1.5, 0.6), (1.8, 0.8), (1.5, 0.4), (2.2, 0.9))
         ]
         fitted = [self._refit(weight, importance, params, dtype) for params in tried]
         return _least_error(self, weight, importance, fitted)
 
     def _refit(
-        self, weight: torch.Tensor, importance: torch.Tensor | None, params: Params, dtype: torch.dtype
-    ) -> Params:
+        self, weight: torch.Tensor, importance: torch.Tensor | None, params: QParams, dtype: torch.dtype
+    ) -> QParams:
         """Least squares for the scales given the codes, and back, a few times."""
         table = self.codebook.to(weight.device)
         weighted = torch.ones_like(weight) if importance is None else importance.expand_as(weight)
@@ -244,10 +246,10 @@ class Codebook:
             ridge = 1e-6 * gram.diagonal(dim1=-2, dim2=-1).mean(-1) + 1e-30
             gram = gram + ridge[..., None, None] * torch.eye(len(table), dtype=gram.dtype, device=gram.device)
             scale = torch.linalg.solve(gram, right).abs().movedim(-1, 0).float()
-            params = _least_error(self, weight, importance, [params, Params(stored(scale, dtype))])
+            params = _least_error(self, weight, importance, [params, QParams(stored(scale, dtype))])
         return params
 
-    def encode(self, weight: torch.Tensor, params: Params) -> torch.Tensor:
+    def encode(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
         if len(self.planes) == 1:
             sorted_levels = sorted({level + 0.0 for level in self.planes[0]})
             codes = torch.tensor(list(map(self.planes[0].index, sorted_levels)), dtype=torch.uint8)
@@ -264,11 +266,11 @@ class Codebook:
             best = torch.minimum(best, distance)
         return found
 
-    def decode(self, codes: torch.Tensor, params: Params) -> torch.Tensor:
+    def decode(self, codes: torch.Tensor, params: QParams) -> torch.Tensor:
         levels = (params.scale[..., None] * self._table(params)).sum(0)
         return levels.expand(*codes.shape[:-1], -1).gather(-1, codes.long())
 
-    def _table(self, params: Params) -> torch.Tensor:
+    def _table(self, params: QParams) -> torch.Tensor:
         shape = (len(self.planes), *(1,) * (params.scale.ndim - 1), -1)
         return self.codebook.to(params.scale.device).reshape(shape)
 
@@ -284,7 +286,7 @@ CODEBOOKS = {
 }
 
 
-def make(name: str, bits: int, symmetric: bool, clip: bool) -> Grid:
+def make(name: str, bits: int, symmetric: bool, clip: bool) -> Quantizer:
     """A grid by name, "integer", "whole" or a codebook's. Raises SqueezeError for a name or number of bits that is
     unknown."""
     if name in ("integer", "whole"):
@@ -292,7 +294,7 @@ def make(name: str, bits: int, symmetric: bool, clip: bool) -> Grid:
             raise SqueezeError(f"{bits} bits: an integer grid has 2 to 8")
         if name == "whole" and not symmetric:
             raise SqueezeError("the grid whole is symmetric")
-        return Integer(bits, symmetric, clip) if name == "integer" else Whole(bits)
+        return Integer(bits, symmetric, clip) if name == "integer" else PerTensor(bits)
     if name not in CODEBOOKS:
         raise SqueezeError(f"grid {name!r} is unknown: choose from {', '.join(['integer', 'whole', *CODEBOOKS])}")
     return CODEBOOKS[name]

@@ -11,7 +11,7 @@ from squeeze.engine.method import Method, Result
 from squeeze.errors import SqueezeError
 from squeeze.options import check, option
 from squeeze.quant import grid as grids
-from squeeze.quant.grid import Grid, Params
+from squeeze.quant.grid import QParams, Quantizer
 
 __all__ = ["GridMethod"]
 
@@ -35,7 +35,7 @@ class GridMethod(ABC):
 
     def __post_init__(self) -> None:
         check(self)
-        self.levels()
+        self.as_quantizer()
         if self.group_size != -1 and self.group_size < 1:
             raise SqueezeError(f"a group of {self.group_size} inputs: it needs at least 1, or -1 for all of a row")
 
@@ -47,7 +47,7 @@ class GridMethod(ABC):
     def fallback(self) -> Method:
         """As Method.fallback."""
 
-    def levels(self) -> Grid:
+    def as_quantizer(self) -> Quantizer:
         """The grid. Raises SqueezeError where there is none such."""
         return grids.make(self.grid, self.bits, self.symmetric, self.clip)
 
@@ -57,9 +57,9 @@ class GridMethod(ABC):
 
         return replace(self, **changes)
 
-    def groups_of(self, inputs: int) -> int:
+    def effective_group_size(self, inputs: int) -> int:
         """Inputs that share a scale in a row of so many."""
-        own = self.levels().group_size
+        own = self.as_quantizer().group_size
         size = own or self.group_size
         if size == -1:
             return inputs
@@ -73,33 +73,33 @@ class GridMethod(ABC):
             return self.scale_dtype
         return weight.dtype if weight.dtype in (torch.float16, torch.bfloat16) else torch.float16
 
-    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> Params:
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> QParams:
         """Parameters [O, G] of a float32 matrix [O, I]; importance: [I] or None."""
-        size, levels = self.groups_of(weight.shape[1]), self.levels()
+        size, quantizer = self.effective_group_size(weight.shape[1]), self.as_quantizer()
         whole = weight.shape[1] // size * size
         parts = []
         for start, stop, n in ((0, whole, size), (whole, weight.shape[1], weight.shape[1] - whole)):
             if start < stop:
                 groups = weight[:, start:stop].reshape(len(weight), (stop - start) // n, n)
                 shared = None if importance is None else importance[start:stop].reshape(1, -1, n)
-                parts.append(levels.fit(groups, shared, dtype))
+                parts.append(quantizer.fit(groups, shared, dtype))
         zeros = [part.zero for part in parts if part.zero is not None]
-        return Params(
+        return QParams(
             torch.cat([part.scale for part in parts], -1), torch.cat(zeros, -1) if zeros else None, parts[0].factor
         )
 
-    def assemble(self, codes: torch.Tensor, params: Params, dtype: torch.dtype) -> QuantizedTensor:
+    def assemble(self, codes: torch.Tensor, params: QParams, dtype: torch.dtype) -> QuantizedTensor:
         """The result from codes uint8 [O, I] and parameters [O, G]."""
-        levels = self.levels()
+        quantizer = self.as_quantizer()
         scales = params.scale if params.factor is None else params.scale / params.factor
         scales = scales.to(torch.float8_e4m3fn).float() if params.factor is not None else scales
         return QuantizedTensor(
             codes=codes.contiguous(),
-            scales=scales if levels.scale_bits else scales.to(dtype),
+            scales=scales if quantizer.scale_bits else scales.to(dtype),
             zeros=None if params.zero is None else params.zero.to(torch.uint8),
-            bits=levels.bits,
-            group_size=self.groups_of(codes.shape[1]),
-            codebook=levels.codebook,
+            bits=quantizer.bits,
+            group_size=self.effective_group_size(codes.shape[1]),
+            codebook=quantizer.codebook,
             global_scale=params.factor,
-            scale_bits=levels.scale_bits,
+            scale_bits=quantizer.scale_bits,
         )

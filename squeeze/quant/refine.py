@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from squeeze.quant.grid import ROWS, Params, stored
+from squeeze.quant.grid import ROWS, QParams, stored
 
 if TYPE_CHECKING:
     from squeeze.quant.method import GridMethod
@@ -24,13 +24,13 @@ def refine(
     weight: torch.Tensor,
     hessian: torch.Tensor,
     codes: torch.Tensor,
-    params: Params,
+    params: QParams,
     dtype: torch.dtype,
     mask: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, Params]:
+) -> tuple[torch.Tensor, QParams]:
     """Better codes [O, I] and parameters [O, G] for a weight [O, I] in float32 under a Hessian [I, I]. mask: bool
     [O, I], codes outside which stay as they are."""
-    if method.levels().free_scales:
+    if method.as_quantizer().free_scales:
         params = _scales(method, weight, hessian, codes, params, dtype)
     return _descend(method, weight, hessian, codes, params, mask), params
 
@@ -40,17 +40,17 @@ def _scales(
     weight: torch.Tensor,
     hessian: torch.Tensor,
     codes: torch.Tensor,
-    params: Params,
+    params: QParams,
     dtype: torch.dtype,
-) -> Params:
+) -> QParams:
     """Scales that minimise each row's error with its codes, where they are better than the ones it has."""
     planes, target = _unscaled(method, codes, params), weight @ hessian
     before = params.scale.movedim(0, 1).reshape(len(weight), -1)  # [O, P G]
-    size = method.groups_of(weight.shape[1])
+    size = method.effective_group_size(weight.shape[1])
     parts = zip(*(torch.split(t, ROWS, dim) for t, dim in ((planes, 1), (target, 0), (before, 0))), strict=True)
     best = torch.cat([_best_scales(p, t, b, hessian, size, dtype) for p, t, b in parts])
     best = best.reshape(len(weight), len(planes), -1).movedim(1, 0).contiguous()
-    return Params(best, params.zero, params.factor)
+    return QParams(best, params.zero, params.factor)
 
 
 def _best_scales(
@@ -91,13 +91,15 @@ def _best_scales(
     return torch.where((error(after) < error(before))[:, None], after, before).float()
 
 
-def _unscaled(method: "GridMethod", codes: torch.Tensor, params: Params) -> torch.Tensor:
+def _unscaled(method: "GridMethod", codes: torch.Tensor, params: QParams) -> torch.Tensor:
     """What codes stand for before their scales, [P, O, I]."""
-    levels, size = method.levels(), method.groups_of(codes.shape[1])
-    if levels.codebook is not None:
-        return levels.codebook.to(codes.device)[:, codes.long()]
-    unit = Params(torch.ones_like(params.scale), params.zero)
-    return torch.cat([levels.decode(part, unit[:, g]) for g, part in enumerate(torch.split(codes, size, 1))], 1)[None]
+    quantizer, size = method.as_quantizer(), method.effective_group_size(codes.shape[1])
+    if quantizer.codebook is not None:
+        return quantizer.codebook.to(codes.device)[:, codes.long()]
+    unit = QParams(torch.ones_like(params.scale), params.zero)
+    return torch.cat([quantizer.decode(part, unit[:, g]) for g, part in enumerate(torch.split(codes, size, 1))], 1)[
+        None
+    ]
 
 
 def _descend(
@@ -105,13 +107,13 @@ def _descend(
     weight: torch.Tensor,
     hessian: torch.Tensor,
     codes: torch.Tensor,
-    params: Params,
+    params: QParams,
     mask: torch.Tensor | None,
 ) -> torch.Tensor:
     """One pass over all columns, each rounded to what is best with the others as they are."""
-    levels, size = method.levels(), method.groups_of(weight.shape[1])
+    quantizer, size = method.as_quantizer(), method.effective_group_size(weight.shape[1])
     codes = codes.clone()
-    parts = [levels.decode(part, params[:, g]) for g, part in enumerate(torch.split(codes, size, 1))]
+    parts = [quantizer.decode(part, params[:, g]) for g, part in enumerate(torch.split(codes, size, 1))]
     values = torch.cat(parts, 1)
     pull = (weight - values) @ hessian  # [O, I], half the negative gradient
     for first in range(0, weight.shape[1], _BLOCK):
@@ -121,10 +123,10 @@ def _descend(
             if hessian[j, j] <= 0:
                 continue
             mine = params[:, j // size]
-            code = levels.encode((values[:, j] + local[:, j - first] / hessian[j, j])[:, None], mine)
+            code = quantizer.encode((values[:, j] + local[:, j - first] / hessian[j, j])[:, None], mine)
             if mask is not None:
                 code = torch.where(mask[:, j, None], code, codes[:, j, None])
-            fresh = levels.decode(code, mine)[:, 0]
+            fresh = quantizer.decode(code, mine)[:, 0]
             local.addr_(fresh - values[:, j], hessian[j, first:last], alpha=-1)
             values[:, j], codes[:, j] = fresh, code[:, 0]
         pull.addmm_(values[:, first:last] - before, hessian[first:last], alpha=-1)

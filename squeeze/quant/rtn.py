@@ -7,7 +7,7 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.method import Result
-from squeeze.quant.grid import Params
+from squeeze.quant.grid import QParams
 from squeeze.quant.method import GridMethod
 
 __all__ = ["RTN"]
@@ -33,7 +33,7 @@ class RTN(GridMethod):
         return self
 
 
-def encode(method: GridMethod, weight: torch.Tensor, params: Params) -> torch.Tensor:
+def encode(method: GridMethod, weight: torch.Tensor, params: QParams) -> torch.Tensor:
     """Nearest codes [O, I], group by group."""
-    levels, size = method.levels(), method.groups_of(weight.shape[1])
-    return torch.cat([levels.encode(part, params[:, i]) for i, part in enumerate(torch.split(weight, size, 1))], 1)
+    quantizer, size = method.as_quantizer(), method.effective_group_size(weight.shape[1])
+    return torch.cat([quantizer.encode(part, params[:, i]) for i, part in enumerate(torch.split(weight, size, 1))], 1)

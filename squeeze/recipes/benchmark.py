@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +86,11 @@ RIVALS = {
 
 
 def choose(
-    levels: Iterable[int], against: Iterable[str], processes: bool, threads: int = 1
+    levels: Iterable[int],
+    against: Iterable[str],
+    processes: bool,
+    threads: int = 1,
+    rivals: Mapping[str, Rival] = RIVALS,
 ) -> tuple[list[Tool], list[str]]:
     """The tools to measure, and a note on each rival that is not installed.
 
@@ -97,9 +101,9 @@ def choose(
         known.level(level)
         tools.append(_ours(level, processes, threads))
     for name in against:
-        if name not in RIVALS:
-            raise SqueezeError(f"unknown rival {name!r}; choose from {', '.join(RIVALS)}")
-        rival = RIVALS[name]
+        if name not in rivals:
+            raise SqueezeError(f"unknown rival {name!r}; choose from {', '.join(rivals)}")
+        rival = rivals[name]
         program = next(filter(None, map(shutil.which, rival.programs)), None)
         if program:
             tools.append(_theirs(rival, program))

@@ -15,16 +15,16 @@ from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
 from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form
-from squeeze.factor.lowrank import Keep
+from squeeze.factor.lowrank import Identity
 from squeeze.factor.methods import METHODS
-from squeeze.factor.modular import Slice
+from squeeze.factor.modegpt import RowColumnPruning
 from squeeze.factor.outliers import Quantised, WithOutliers
 from squeeze.factor.share import Share
 from squeeze.factor.shared import SharedSVD
 from squeeze.options import Asked, load, of, values_of
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.options import FACTORIZE, WHOLE, Factorizing, Plan
-from squeeze.recipes.plan.edits import Edits, Noted
+from squeeze.recipes.plan.edits import Edits, WithNote
 from squeeze.recipes.plan.modegpt import modegpt
 from squeeze.recipes.plan.plan import Plan as ChosenPlan
 from squeeze.recipes.plan.plan import PlanConfig, make_plan
@@ -131,7 +131,7 @@ class Task:
     @cached_property
     def one(self) -> Method:
         """What is done where nothing else is planned."""
-        return Keep() if self.is_whole else cast(Method, self.asked.made())
+        return Identity() if self.is_whole else cast(Method, self.asked.made())
 
     def check(self) -> None:
         """Raises SqueezeError for what is unknown, or does not go together."""
@@ -196,8 +196,10 @@ class Task:
     def wrapped(self, method: Method) -> Method:
         """With entries kept exactly, where they would not be without, and quantised factors."""
         settings = self.asked.settings
-        inner = method.method if isinstance(method, Noted) else method
-        whole = isinstance(inner, (Keep, Slice)) and not (inner.pivoted if isinstance(inner, Keep) else inner.always)
+        inner = method.method if isinstance(method, WithNote) else method
+        whole = isinstance(inner, (Identity, RowColumnPruning)) and not (
+            inner.pivoted if isinstance(inner, Identity) else inner.always
+        )
         if settings.outliers and not isinstance(inner, SharedSVD) and (settings.bits or not whole):
             method = cast(Method, WithOutliers(method, settings.outliers))
         return cast(Method, Quantised(method, self.grid())) if settings.bits else method

@@ -51,10 +51,10 @@ def _spec(
     method: GridMethod, methods: Mapping[str, GridMethod], left: tuple[str, ...], dtype: torch.dtype
 ) -> QuantizationSpec:
     def grid(one: GridMethod) -> Grid:
-        levels = one.levels()
-        size = levels.group_size or one.group_size
-        codebook = None if levels.codebook is None else one.grid.removesuffix("-planes")
-        return Grid(levels.bits, size, one.symmetric, codebook, bool(getattr(one, "outliers", 0)))
+        quantizer = one.as_quantizer()
+        size = quantizer.group_size or one.group_size
+        codebook = None if quantizer.codebook is None else one.grid.removesuffix("-planes")
+        return Grid(quantizer.bits, size, one.symmetric, codebook, bool(getattr(one, "outliers", 0)))
 
     common = grid(method)
     other = {name: grid(one) for name, one in methods.items() if grid(one) != common}

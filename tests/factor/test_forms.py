@@ -8,8 +8,8 @@ from squeeze.factor.block_lowrank import BLAST, Monarch
 from squeeze.factor.form import packed_mask
 from squeeze.factor.forms import read_form
 from squeeze.factor.linear import FactorLinear
-from squeeze.factor.lowrank import SVD, Keep, WhitenedSVD
-from squeeze.factor.matrices import Exact, Pivoted, Whole
+from squeeze.factor.lowrank import SVD, Identity, WhitenedSVD
+from squeeze.factor.matrices import PIFA, Dense, SparseResidual
 from squeeze.factor.outliers import Quantised, WithOutliers
 from squeeze.factor.tensor_network import TensorRing, TensorTrain, Tucker
 from squeeze.kernels.lowrank import cpu
@@ -32,7 +32,7 @@ def test_entries_of_a_form_that_is_whole_or_moves():
     whole = WithOutliers(SVD(keep=1.0), 3).compress(weight).tensor
     assert torch.equal(whole.tensors()["weight"], weight) and len(whole.tensors()) == 1
     stored = weight.clone()
-    exact = Exact(Whole(stored), torch.tensor([5], dtype=torch.int32), torch.tensor([9.0]))
+    exact = SparseResidual(Dense(stored), torch.tensor([5], dtype=torch.int32), torch.tensor([9.0]))
     assert exact.dequantize()[0, 5] == 9 and torch.equal(stored, weight)
     layer = FactorLinear.of(WithOutliers(SVD(rank=2), 3).compress(weight).tensor)
     x = matrix(2, 8)
@@ -46,7 +46,7 @@ def test_entries_of_a_form_that_is_whole_or_moves():
         torch.testing.assert_close(layer(x), x @ layer.weight.T)
 
 
-@pytest.mark.parametrize("method", [WhitenedSVD(rank=32), Keep(), Keep(pivoted=True)])
+@pytest.mark.parametrize("method", [WhitenedSVD(rank=32), Identity(), Identity(pivoted=True)])
 @pytest.mark.parametrize("calibrated", [True, False])
 def test_quantised_factors_with_entries_kept(method, calibrated):
     """Without statistics, too, there is a form of as few bits."""
@@ -75,7 +75,7 @@ def test_one_row_times_a_pivoted_matrix(dtype, outputs, inputs, rank, monkeypatc
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     mask = torch.zeros(outputs, dtype=torch.bool)
     mask[torch.randperm(outputs, generator=SEED)[:rank]] = True
-    form = Pivoted(packed_mask(mask), matrix(outputs - rank, rank).to(dtype), matrix(rank, inputs).to(dtype))
+    form = PIFA(packed_mask(mask), matrix(outputs - rank, rank).to(dtype), matrix(rank, inputs).to(dtype))
     x = matrix(1, inputs).to(dtype)
     assert cpu.fits(x, form.base, form.coefficients) == (dtype == torch.bfloat16)
     layer = FactorLinear.of(form)
@@ -93,7 +93,7 @@ def test_one_row_times_a_pivoted_matrix(dtype, outputs, inputs, rank, monkeypatc
 
 
 def test_a_row_follows_weights_that_move():
-    form = Pivoted(packed_mask(torch.tensor([True, False, True])), matrix(1, 2), matrix(2, 4))
+    form = PIFA(packed_mask(torch.tensor([True, False, True])), matrix(1, 2), matrix(2, 4))
     layer, x = FactorLinear.of(form), matrix(1, 4).bfloat16()
     with torch.inference_mode():
         layer(x.float())

@@ -7,14 +7,15 @@ from hypothesis import strategies as st
 
 from squeeze.engine.method import HessianError, layer_error
 from squeeze.errors import FormatError, SqueezeError
-from squeeze.factor import forms, modular
+from squeeze.factor import forms
+from squeeze.factor import modegpt as decomposition
 from squeeze.factor.block_lowrank import BLAST, Monarch
 from squeeze.factor.curvature import Curvature, curvature, damage
 from squeeze.factor.form import mask_of, packed_mask
 from squeeze.factor.forms import read_form
 from squeeze.factor.linear import FactorLinear
 from squeeze.factor.lowrank import ASVD, SVD, WhitenedSVD, rank_for, root
-from squeeze.factor.matrices import LowRank, Pivoted, Whole
+from squeeze.factor.matrices import PIFA, Dense, LowRank
 from squeeze.factor.networks import TTMatrix
 from squeeze.factor.outliers import Quantised, WithOutliers
 from squeeze.factor.pivots import maxvol
@@ -85,13 +86,13 @@ def test_ranks_spend_what_may_be_kept(outputs, inputs, keep):
 def test_a_matrix_of_low_rank_is_stored_in_fewer_values_without_loss():
     left, right = matrix(40, 9).double(), matrix(9, 30).double()
     form = SVD(rank=9).compress((left @ right).float()).tensor
-    assert isinstance(form, Pivoted)
+    assert isinstance(form, PIFA)
     assert torch.allclose(form.dequantize(), (left @ right).float(), atol=1e-4)
     assert form.stored_bits == 32 * 9 * (40 + 30 - 9) + 8 * 5
     rows, terms = maxvol(left)
     assert torch.allclose(terms @ left[rows], left) and terms.abs().max() < 1.1
     full = SVD(keep=1.0).compress(matrix(12, 30)).tensor
-    assert isinstance(full, Whole)
+    assert isinstance(full, Dense)
 
 
 def test_singular_statistics():
@@ -177,7 +178,7 @@ def test_budgets_that_no_rank_fits():
         TensorTrain(keep=0.001).compress(matrix(16, 16), moments(16))
     with pytest.raises(SqueezeError, match="to keep: it lies above 0"):
         Tucker(keep=0)
-    with pytest.raises(SqueezeError, match="a rank of 0"):
+    with pytest.raises(SqueezeError, match="rank 0: it is at least 1"):
         SVD(rank=0)
 
 
@@ -256,24 +257,24 @@ def pair():
 def test_channels_make_up_for_those_that_go():
     matrices, x, inner = pair()
     seen = Curvature(inner.T @ inner / len(inner), torch.eye(16), len(inner))
-    path = modular.channels(matrices["down"], seen, 6, group=1)
-    out = modular.without_channels(matrices, seen, path.order)
+    path = decomposition.channels(matrices["down"], seen, 6, group=1)
+    out = decomposition.without_channels(matrices, seen, path.order)
     changed = torch.nn.functional.silu(x @ out["gate"].T) * (x @ out["up"].T) @ out["down"].T
     error = (changed - inner @ matrices["down"].T).square().sum(1).mean() / 2
     assert float(error) == pytest.approx(float(path.costs[-1]), rel=0.02)
-    scores = modular.leverage(seen.inputs).argsort()
-    other = modular.channels(matrices["down"], seen, 6, scores, group=1)
+    scores = decomposition.leverage(seen.inputs).argsort()
+    other = decomposition.channels(matrices["down"], seen, 6, scores, group=1)
     assert path.costs[-1] <= other.costs[-1]
-    sliced = modular.Slice().compress(out["down"]).tensor
+    sliced = decomposition.RowColumnPruning().compress(out["down"]).tensor
     assert sliced.core.shape == (16, 18) and torch.equal(sliced.dequantize(), out["down"])
 
 
 def test_values_of_a_head_are_taken_apart():
     v, o = matrix(16, 24), matrix(24, 32)  # two key heads, two queries each
     seen = Curvature(moments(24), moments(16), 100)
-    heads = modular.values(v, o, seen, 8)
+    heads = decomposition.values(v, o, seen, 8)
     bias = matrix(16, 1)[:, 0]
-    same_v, same_o, same_bias = modular.with_values(v, o, heads, [8, 8], bias)
+    same_v, same_o, same_bias = decomposition.with_values(v, o, heads, [8, 8], bias)
 
     def products(v, o):
         return torch.einsum("ohqs,hsi->hqoi", o.view(24, 2, 2, 8), v.view(2, 8, 24))
@@ -281,7 +282,7 @@ def test_values_of_a_head_are_taken_apart():
     assert torch.allclose(products(same_v, same_o), products(v, o), atol=1e-3)
     repeated = [one.view(2, 1, 8).expand(2, 2, 8).reshape(32) for one in (same_bias, bias)]
     assert torch.allclose(same_o @ repeated[0], o @ repeated[1], atol=1e-3)
-    less_v, less_o, _ = modular.with_values(v, o, heads, [5, 8])
+    less_v, less_o, _ = decomposition.with_values(v, o, heads, [5, 8])
     assert (less_v == 0).all(1).sum() == 3 and (less_o == 0).all(0).sum() == 6
     assert torch.allclose(products(less_v, less_o)[1], products(v, o)[1], atol=1e-3)
 
@@ -289,11 +290,11 @@ def test_values_of_a_head_are_taken_apart():
 def test_rotary_pairs_go_from_queries_and_keys_alike():
     q, k = matrix(32, 24), matrix(16, 24)
     k[3] = k[7] = 0  # the pair 3 of the first head, whose loss costs nothing
-    units, path = modular.rotary_pairs(
+    units, path = decomposition.rotary_pairs(
         q, k, Curvature(moments(24), moments(32), 9), Curvature(moments(24), moments(16), 9), 8
     )
     assert units[0].tolist() == [0, 3] and path.costs[1] == 0 and len(path.costs) == 9
-    new_q, new_k = modular.without_pairs(q, k, units[:2], 8)
+    new_q, new_k = decomposition.without_pairs(q, k, units[:2], 8)
     assert (new_k == 0).all(1).sum() == 4 and (new_q == 0).all(1).sum() == 8
 
 

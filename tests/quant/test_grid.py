@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from squeeze.quant.grid import CODEBOOKS, Integer, Params, Whole, error
+from squeeze.quant.grid import CODEBOOKS, Integer, PerTensor, QParams, error
 from squeeze.quant.rtn import RTN
 
 WEIGHT = torch.randn((6, 5, 64), generator=torch.Generator().manual_seed(2)) * 0.05
@@ -13,7 +13,7 @@ GRIDS = {
     for kind in ("sym", "asym")
     for clip in (False, True)
 }
-GRIDS |= {f"{bits}-whole": Whole(bits) for bits in (2, 3, 4, 8)} | CODEBOOKS
+GRIDS |= {f"{bits}-whole": PerTensor(bits) for bits in (2, 3, 4, 8)} | CODEBOOKS
 
 
 def test_every_codebook_is_tested_and_stored_in_its_bits():
@@ -26,9 +26,9 @@ def test_every_codebook_is_tested_and_stored_in_its_bits():
 def test_no_level_is_nearer_than_the_one_taken(name):
     grid = GRIDS[name]
     params = grid.fit(WEIGHT, None, torch.float16)
-    levels = 1 << grid.bits if grid.codebook is None else grid.codebook.shape[1]
+    quantizer = 1 << grid.bits if grid.codebook is None else grid.codebook.shape[1]
     found = (grid.decode(grid.encode(WEIGHT, params), params) - WEIGHT).abs()
-    for code in range(levels):
+    for code in range(quantizer):
         other = grid.decode(torch.full(WEIGHT.shape, code, dtype=torch.uint8), params)
         assert (found <= (other - WEIGHT).abs() + 1e-6).all()
 
@@ -49,12 +49,12 @@ def test_clipping_lowers_the_error_that_it_is_asked_to_lower(bits, symmetric):
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 def test_one_scale_for_all_has_nearly_the_least_error_of_any(bits):
     importance = torch.rand(WEIGHT.shape, generator=torch.Generator().manual_seed(1))
-    grid = Whole(bits)
+    grid = PerTensor(bits)
     for weights in (None, importance):
         found = grid.fit(WEIGHT, weights, torch.float16)
         assert len(found.scale.unique()) == 1
         top = 2 * WEIGHT.abs().max() / ((1 << bits) - 1)
-        tried = [Params((top * share).expand(found.scale.shape)) for share in torch.linspace(0.05, 1, 300)]
+        tried = [QParams((top * share).expand(found.scale.shape)) for share in torch.linspace(0.05, 1, 300)]
         least = min(error(grid, WEIGHT, weights, params).sum() for params in tried)
         assert error(grid, WEIGHT, weights, found).sum() < 1.02 * least
 

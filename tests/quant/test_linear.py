@@ -14,7 +14,7 @@ from tests.kernels.test_w4a16 import others
 from tests.makers.quantised import dense_model, matrix, rounded, write
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-quantised = pytest.importorskip("squeeze.integrations.transformers").quantised
+quantised = pytest.importorskip("squeeze.integrations.quantised")
 
 GRIDS = {
     "4 bits": Grid(4, 32),

@@ -17,11 +17,11 @@ from squeeze.quant.formats.registry import Format, format_of
 from squeeze.quant.formats.spec import QuantizationSpec
 from squeeze.system.json_object import read_object
 
-__all__ = ["Checkpoint", "read", "summary"]
+__all__ = ["QuantizedCheckpoint", "read", "summary"]
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class QuantizedCheckpoint:
     """A quantised checkpoint. `modules` are the names of those that are quantised, `tensors` all that is stored."""
 
     format: Format
@@ -82,7 +82,7 @@ def summary(folder: Path) -> dict[str, object] | None:
     }
 
 
-def read(folder: Path | str) -> Checkpoint:
+def read(folder: Path | str) -> QuantizedCheckpoint:
     """Open a quantised checkpoint of any of FORMATS, packed or not; tensors are read when they are asked for.
 
     Raises FormatError where the folder is not one, DamagedError where its files are damaged.
@@ -103,7 +103,7 @@ def read(folder: Path | str) -> Checkpoint:
         tensors = _Files(folder)
     mark = "." + format.leaves[0]
     modules = tuple(sorted(name.removesuffix(mark) for name in tensors if name.endswith(mark)))
-    return Checkpoint(format, spec, tensors, modules)
+    return QuantizedCheckpoint(format, spec, tensors, modules)
 
 
 def _config(folder: Path) -> dict[str, Any]:

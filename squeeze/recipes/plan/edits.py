@@ -9,13 +9,13 @@ import torch
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.method import Method, Result
 from squeeze.engine.network import Network
-from squeeze.factor.modular import EditedCheckpoint, Slice
+from squeeze.factor.modegpt import EditedCheckpoint, RowColumnPruning
 
-__all__ = ["Edits", "Noted", "is_expert"]
+__all__ = ["Edits", "WithNote", "is_expert"]
 
 
 @dataclass(frozen=True)
-class Noted:
+class WithNote:
     """Another method, with something that the report is to say of what it makes."""
 
     method: Method
@@ -34,8 +34,8 @@ class Noted:
         found = self.method.compress(weight, hessian)
         return replace(found, notes=(self.note, *found.notes))
 
-    def fallback(self) -> "Noted":
-        return Noted(self.method.fallback(), self.note)
+    def fallback(self) -> "WithNote":
+        return WithNote(self.method.fallback(), self.note)
 
 
 def is_expert(name: str) -> bool:
@@ -60,8 +60,8 @@ class Edits:
             module = name.rpartition(".")[0]
             dtype = checkpoint.load([source])[source].dtype
             if leaf.endswith(".weight"):
-                slicing: Any = Slice(always=is_expert(module))
-                self.methods[self.network.stored_name(module)] = Noted(slicing, note) if note else slicing
+                slicing: Any = RowColumnPruning(always=is_expert(module))
+                self.methods[self.network.stored_name(module)] = WithNote(slicing, note) if note else slicing
             self.replaced[source] = tensor.to("cpu", dtype).contiguous()
 
     def applied(self, checkpoint: Checkpoint) -> Checkpoint:

@@ -18,7 +18,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.calibration import InputStatistics
 from squeeze.engine.network import Network
 from squeeze.errors import SqueezeError
-from squeeze.factor import modular
+from squeeze.factor import modegpt as decomposition
 from squeeze.factor.curvature import Curvature
 from squeeze.factor.sensitivity import input_statistics
 from squeeze.recipes.plan.edits import Edits
@@ -50,7 +50,7 @@ def modegpt(
         raise SqueezeError(f"a share of {keep:g} to keep: it lies above 0 and is at most 1")
     network = Network(checkpoint)
     network.check(tokens)
-    architecture, size = architecture_of(checkpoint.config, modular.PAIRS), head_size(checkpoint.config)
+    architecture, size = architecture_of(checkpoint.config, decomposition.PAIRS), head_size(checkpoint.config)
     model = whole(network, device)
     leaves = linear_names(network, model, tuple(ignore))
     names = [f"{block}.{leaf}" for block in leaves for leaf in leaves[block]]
@@ -103,9 +103,9 @@ def attention(tensors: Weights, seen: InputStatistics, size: int, keep: float, s
     readers = o.double().view(len(o), len(v) // size, -1, size)
     grams = torch.einsum("ogqs,ogqt->gst", readers, readers)
     joint = torch.block_diag(*grams)  # type: ignore[no-untyped-call]
-    heads = modular.values(v, o, Curvature(moments, joint), size, 1e-6)
+    heads = decomposition.values(v, o, Curvature(moments, joint), size, 1e-6)
     ranks = [max(1, int(keep * size))] * len(heads)
-    v, o, bias = modular.with_values(v, o, heads, ranks, tensors.get(f"{_VALUE}.bias"))
+    v, o, bias = decomposition.with_values(v, o, heads, ranks, tensors.get(f"{_VALUE}.bias"))
     found = {f"{leaf}.weight": w for leaf, w in zip((_QUERY, _KEY, _VALUE, _OUTPUT), (q, k, v, o), strict=True)}
     return found if bias is None else found | {f"{_VALUE}.bias": bias}
 
@@ -114,10 +114,10 @@ def _fewer_pairs(
     q: torch.Tensor, k: torch.Tensor, moments: torch.Tensor, size: int, keep: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     seen_q, seen_k = (Curvature(moments, torch.eye(len(matrix))) for matrix in (q, k))
-    costs = modular.pair_costs(q, k, seen_q, seen_k, size)  # [key heads, size / 2]
+    costs = decomposition.pair_costs(q, k, seen_q, seen_k, size)  # [key heads, size / 2]
     gone = costs.topk(size // 2 - max(1, int(keep * (size // 2))), largest=False).indices
     units = torch.stack([torch.arange(len(gone))[:, None].expand_as(gone), gone], -1).flatten(0, 1)
-    return modular.without_pairs(q, k, units, size)
+    return decomposition.without_pairs(q, k, units, size)
 
 
 def channels(matrices: Mapping[str, torch.Tensor], seen: InputStatistics, share: float) -> tuple[Weights, str | None]:
@@ -132,8 +132,8 @@ def channels(matrices: Mapping[str, torch.Tensor], seen: InputStatistics, share:
         sizes = matrices["gate"].norm(dim=1) * matrices["up"].norm(dim=1) * down.norm(dim=0)
         gone = sizes.topk(width - kept, largest=False).indices
         return {name: _without(name, matrix, gone) for name, matrix in matrices.items()}, note
-    gone = modular.leverage(seen.hessian, _RIDGE).topk(width - kept, largest=False).indices
-    return modular.without_channels(matrices, Curvature(seen.hessian, torch.eye(outputs)), gone), None
+    gone = decomposition.leverage(seen.hessian, _RIDGE).topk(width - kept, largest=False).indices
+    return decomposition.without_channels(matrices, Curvature(seen.hessian, torch.eye(outputs)), gone), None
 
 
 def _without(name: str, matrix: torch.Tensor, gone: torch.Tensor) -> torch.Tensor:
@@ -143,7 +143,7 @@ def _without(name: str, matrix: torch.Tensor, gone: torch.Tensor) -> torch.Tenso
 
 
 def _stored(matrix: torch.Tensor) -> float:
-    """How many values modular.Slice stores, its masks among them."""
+    """How many values decomposition.RowColumnPruning stores, its masks among them."""
     rows, columns = (matrix != 0).any(1), (matrix != 0).any(0)
     return int(rows.sum()) * int(columns.sum()) + _masks(*matrix.shape)
 

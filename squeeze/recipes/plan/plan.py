@@ -18,7 +18,7 @@ from squeeze.errors import SqueezeError
 from squeeze.factor.curvature import Curvature, curvature
 from squeeze.factor.planner import Option, Unit, choose
 from squeeze.recipes.plan.edits import Edits, is_expert
-from squeeze.recipes.plan.options import DENSE, Maker, Scene, edited, planned, unit
+from squeeze.recipes.plan.options import DENSE, Maker, PlanContext, edited, planned, unit
 from squeeze.recipes.plan.whole import linear_names, weight, whole
 
 __all__ = ["Plan", "make_plan"]
@@ -103,11 +103,11 @@ def make_plan(
     model.to("cpu")
     shapes = {name: (weight(model, name).shape[0], weight(model, name).shape[1]) for name in names}
     notes = {**fill(fit, shapes), **fill(validation, shapes)}
-    scene = Scene(network, model, fit, validation, asked.dtype, asked.families, notes, asked.shared, asked.bits)
-    units = [unit(scene, block, leaves, asked.pairs) for block, leaves in blocks.items()]
-    budget = _budget(scene, asked.keep, asked.target_bytes)
+    context = PlanContext(network, model, fit, validation, asked.dtype, asked.families, notes, asked.shared, asked.bits)
+    units = [unit(context, block, leaves, asked.pairs) for block, leaves in blocks.items()]
+    budget = _budget(context, asked.keep, asked.target_bytes)
     budget -= (_PLACE + 8 * asked.dtype.itemsize) * asked.entries * len(names)
-    plan = _assembled(scene, choose(units, budget))
+    plan = _assembled(context, choose(units, budget))
     plan.alone = _alone(units, budget)
     return plan
 
@@ -162,27 +162,27 @@ def _mean(sizes: Iterable[torch.Tensor]) -> float:
     return sum(found) / len(found) if found else 1.0
 
 
-def _budget(scene: Scene, keep: float | None, target_bytes: int | None) -> int:
+def _budget(context: PlanContext, keep: float | None, target_bytes: int | None) -> int:
     """Bits for the matrices."""
-    checkpoint, sources = scene.network.checkpoint, scene.network.sources
+    checkpoint, sources = context.network.checkpoint, context.network.sources
     if target_bytes is None:
         assert keep is not None
-        return int(keep * scene.bits * sum(scene.weight(name).numel() for name in scene.seen))
-    stored = checkpoint.bytes_of(sources[f"{name}.weight"] for name in scene.seen)
+        return int(keep * context.bits * sum(context.weight(name).numel() for name in context.fit))
+    stored = checkpoint.bytes_of(sources[f"{name}.weight"] for name in context.fit)
     return 8 * (target_bytes - (checkpoint.bytes_of(checkpoint.files) - stored))
 
 
-def _assembled(scene: Scene, chosen: Mapping[str, Option]) -> Plan:
-    plan = Plan(scene.network)
+def _assembled(context: PlanContext, chosen: Mapping[str, Option]) -> Plan:
+    plan = Plan(context.network)
     for name, option in chosen.items():
         plan.rows.append((name, option.family, round(option.bits), option.cost))
         if option.method is not None:
-            plan.methods[scene.network.stored_name(name)] = option.method
+            plan.methods[context.network.stored_name(name)] = option.method
         else:
             assert option.edit is not None
             block = name.rpartition(".")[0]
-            made = planned(scene, block, option.edit)
-            plan.methods |= {scene.network.stored_name(module): method for module, method in made.items()}
+            made = planned(context, block, option.edit)
+            plan.methods |= {context.network.stored_name(module): method for module, method in made.items()}
             if not made:
-                plan.put(block, edited(scene, block, option.edit))
+                plan.put(block, edited(context, block, option.edit))
     return plan

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import squeeze
-from squeeze.codecs.stream import compressor, container
+from squeeze.codecs.stream import container, reader
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import Index, index_bytes, read_index
@@ -55,7 +55,7 @@ def test_it_is_a_file_object(coded, tmp_path):
 
 def test_only_the_blocks_that_are_read_are_decoded(coded, monkeypatch):
     decoded = []
-    right = compressor.decode_block
+    right = reader.decode_block
     monkeypatch.setattr("squeeze.codecs.stream.reader.decode_block", lambda *a: decoded.append(1) or right(*a))
     with squeeze.open(io.BytesIO(coded)) as file:
         file.seek(1_100)

@@ -10,9 +10,9 @@ from squeeze.errors import SqueezeError
 from squeeze.factor.block_lowrank import Monarch
 from squeeze.factor.curvature import Curvature, curvature, damage
 from squeeze.factor.lowrank import WhitenedSVD
-from squeeze.factor.modular import Slice
+from squeeze.factor.modegpt import RowColumnPruning
 from squeeze.integrations.load_model import load_model
-from squeeze.recipes.plan.options import Scene, edited, planned, tails, unit
+from squeeze.recipes.plan.options import PlanContext, edited, planned, tails, unit
 from squeeze.recipes.plan.plan import PlanConfig, make_plan
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -30,11 +30,11 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def scene(folder):
+def context(folder):
     network, model = Network(Checkpoint.open(folder)), load_model(folder)
     names = [f"{block}.{leaf}" for block in network.blocks for leaf in linear_modules(network, block)[0]]
     seen, held = (curvature(model, half, names) for half in (TOKENS[::2], TOKENS[1::2]))
-    return Scene(network, model, seen, held, torch.bfloat16, {"monarch": lambda keep: Monarch(keep=keep)})
+    return PlanContext(network, model, seen, held, torch.bfloat16, {"monarch": lambda keep: Monarch(keep=keep)})
 
 
 def test_tails_are_what_ranks_cost_on_other_tokens():
@@ -54,35 +54,35 @@ def test_tails_are_what_ranks_cost_on_other_tokens():
         assert damage((left @ right).float() - weight, held) == pytest.approx(float(found[7]), rel=1e-3)
 
 
-def test_bits_are_those_that_are_stored(scene):
-    block = scene.network.blocks[0]
-    made = unit(scene, block, linear_modules(scene.network, block)[0], pairs=True).all()
+def test_bits_are_those_that_are_stored(context):
+    block = context.network.blocks[0]
+    made = unit(context, block, linear_modules(context.network, block)[0], pairs=True).all()
     assert {name.rpartition(".")[2] for name in made} >= {"mlp", "values", "scores", "q_proj", "down_proj"}
     for name, one in made.items():
         for option in (one.options[0], one.options[len(one.options) // 2], one.options[-1]):
             if option.method is not None:
-                weight = scene.weight(name).bfloat16()
-                stored = option.method.compress(weight, scene.seen[name].inputs).tensor.stored_bits
-            elif methods := planned(scene, block, option.edit):
-                weights = {module: scene.weight(module).bfloat16() for module in methods}
+                weight = context.weight(name).bfloat16()
+                stored = option.method.compress(weight, context.fit[name].inputs).tensor.stored_bits
+            elif methods := planned(context, block, option.edit):
+                weights = {module: context.weight(module).bfloat16() for module in methods}
                 joint = methods[f"{block}.self_attn.q_proj"].compress_together(
-                    weights, scene.seen[next(iter(weights))].inputs
+                    weights, context.fit[next(iter(weights))].inputs
                 )
                 stored = sum(one.tensor.stored_bits for one in joint.values())
             else:
-                parts = (part for part in edited(scene, block, option.edit).values() if part.ndim == 2)
-                stored = sum(Slice().compress(part.bfloat16()).tensor.stored_bits for part in parts)
+                parts = (part for part in edited(context, block, option.edit).values() if part.ndim == 2)
+                stored = sum(RowColumnPruning().compress(part.bfloat16()).tensor.stored_bits for part in parts)
             assert option.bits == stored, (name, option.family, option.edit)
             assert option.cost >= 0 and (option.cost == 0) == (option.family == "dense")
     assert [option.family for option in made[f"{block}.mlp.up_proj"].options].count("monarch") == 5
 
 
-def test_kinds_are_put_right_by_the_predictor(scene):
-    assert set(scene.factors) == {"q", "k", "v", "o", "gate", "up", "down"}
-    name = f"{scene.network.blocks[0]}.mlp.up_proj"
-    changed = scene.weight(name) + 0.01
-    expected = scene.factors["up"] * damage(changed - scene.weight(name), scene.held[name])
-    assert scene.price(name, changed) == pytest.approx(expected)
+def test_kinds_are_put_right_by_the_predictor(context):
+    assert set(context.factors) == {"q", "k", "v", "o", "gate", "up", "down"}
+    name = f"{context.network.blocks[0]}.mlp.up_proj"
+    changed = context.weight(name) + 0.01
+    expected = context.factors["up"] * damage(changed - context.weight(name), context.validation[name])
+    assert context.price(name, changed) == pytest.approx(expected)
 
 
 def test_a_plan_needs_two_sequences_and_a_budget(folder):

@@ -3,8 +3,8 @@
 MoDeGPT (Lin et al. 2024, arXiv 2408.09632) takes apart what lies between two matrices of a block: channels of the MLP
 (Nystrom), rotary pairs of queries and keys (CR), and the values of each head (SVD). Each function here ranks what there
 is to leave out, with the rise of the loss that a Curvature predicts for every number left out, and makes the pair for
-one of them. Matrices keep their shapes, and what is left out of them is 0: `Slice` stores the rest. Published are
-`leverage` for channels and G = I elsewhere: recipes/plan/modegpt.py.
+one of them. Matrices keep their shapes, and what is left out of them is 0: `RowColumnPruning` stores the rest.
+Published are `leverage` for channels and G = I elsewhere: recipes/plan/modegpt.py.
 
 Instead of ridge leverage scores channels go by backward elimination, each by what it costs once the remaining ones have
 made up for it (the optimal brain surgeon of Hassibi and Stork 1992 for columns, as ZipLM, Kurtic et al. 2023, arXiv
@@ -22,16 +22,16 @@ from squeeze.engine.method import Result
 from squeeze.factor.curvature import Curvature
 from squeeze.factor.form import Form, packed_mask
 from squeeze.factor.lowrank import root
-from squeeze.factor.matrices import Sliced, Whole
+from squeeze.factor.matrices import Dense, RowColumnPruned
 
-__all__ = ["EditedCheckpoint", "Path", "Slice", "channels", "leverage", "rotary_pairs", "values"]
+__all__ = ["EditedCheckpoint", "EliminationOrder", "RowColumnPruning", "channels", "leverage", "rotary_pairs", "values"]
 
 _DAMPING = 1e-4
 PAIRS = "pairs of matrices are taken apart in {known}, not {kind}"  # said of an architecture that is not known
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slice:
+class RowColumnPruning:
     """Leaves out rows and columns that are all 0. always: store a matrix without any in the same form."""
 
     name: ClassVar[str] = "sliced"
@@ -43,17 +43,17 @@ class Slice:
         """As Method.compress."""
         rows, columns = (weight != 0).any(1), (weight != 0).any(0)
         if rows.all() and columns.all() and not self.always:
-            return Result(Whole(weight.contiguous()), comparable=False)
+            return Result(Dense(weight.contiguous()), comparable=False)
         size = torch.tensor(weight.shape, dtype=torch.int32, device=weight.device)
-        kept = Sliced(weight[rows][:, columns].contiguous(), packed_mask(rows), packed_mask(columns), size)
+        kept = RowColumnPruned(weight[rows][:, columns].contiguous(), packed_mask(rows), packed_mask(columns), size)
         return Result(kept, comparable=False)
 
-    def fallback(self) -> "Slice":
+    def fallback(self) -> "RowColumnPruning":
         return self
 
 
 @dataclass(frozen=True)
-class Path:
+class EliminationOrder:
     """What is left out first, and what it costs. order: int64 [N], units from the first to go; costs: float64 [N + 1],
     the predicted rise in nats a token when so many are gone, from 0."""
 
@@ -70,7 +70,9 @@ def leverage(moments: torch.Tensor, ridge: float = 1e-3) -> torch.Tensor:
     return found
 
 
-def channels(down: torch.Tensor, seen: Curvature, most: int, order: torch.Tensor | None = None, group: int = 8) -> Path:
+def channels(
+    down: torch.Tensor, seen: Curvature, most: int, order: torch.Tensor | None = None, group: int = 8
+) -> EliminationOrder:
     """Inputs [I] of the second matrix [O, I] of an MLP, at most `most` of them, the cheapest first.
 
     order: one that is given, such as by leverage. group: channels that go at a time; the costs within it rise evenly.
@@ -93,7 +95,7 @@ def channels(down: torch.Tensor, seen: Curvature, most: int, order: torch.Tensor
         inverse[out, out] = 1
         alive[out] = False
         gone = torch.cat([gone, out])
-    return Path(gone, costs)
+    return EliminationOrder(gone, costs)
 
 
 def without_inputs(down: torch.Tensor, seen: Curvature, gone: torch.Tensor) -> torch.Tensor:
@@ -136,13 +138,13 @@ def pair_costs(q: torch.Tensor, k: torch.Tensor, seen_q: Curvature, seen_k: Curv
 
 def rotary_pairs(
     q: torch.Tensor, k: torch.Tensor, seen_q: Curvature, seen_k: Curvature, size: int
-) -> tuple[torch.Tensor, Path]:
+) -> tuple[torch.Tensor, EliminationOrder]:
     """Pairs of channels that the rotary embedding turns together, in all queries of a key head, cheapest first: units
     int64 [key heads * size / 2, 2], (key head, pair), and the path through them. Arguments as of pair_costs."""
     price = pair_costs(q, k, seen_q, seen_k, size).flatten()
     order = price.argsort()
     units = torch.stack([order // (size // 2), order % (size // 2)], 1)
-    return units, Path(order, torch.cat([price.new_zeros(1), price[order].cumsum(0)]))
+    return units, EliminationOrder(order, torch.cat([price.new_zeros(1), price[order].cumsum(0)]))
 
 
 def _row_costs(weight: torch.Tensor, seen: Curvature) -> torch.Tensor:
