@@ -54,12 +54,14 @@ def compiled_sources(package: Path) -> dict[str, str]:
     """The text of each file that compiled code comes from, by its module: those that import a decorator from here,
     and, since a constant of another file becomes part of the machine code, all that these import from the package."""
     texts = {}
-    for path in package.rglob("*.py"):
-        parts = path.relative_to(package.parent).with_suffix("").parts
-        texts[".".join(parts).removesuffix(".__init__")] = path.read_text("utf-8")
+    for folder, _, names in os.walk(package):
+        room = ".".join([package.name, *Path(folder).relative_to(package).parts])
+        for name in (name.removesuffix(".py") for name in names if name.endswith(".py")):
+            module = room if name == "__init__" else f"{room}.{name}"
+            texts[module] = Path(folder, f"{name}.py").read_text("utf-8")
     decorators = {f"{__name__}.{name}" for name in ("kernel", "lossy_kernel", "part", "inline", "prefetch")}
     del texts[package.name]  # names all of the package, and compiles nothing
-    waiting = [__name__, *(name for name, text in texts.items() if decorators & _imports(text))]
+    waiting = [__name__, *(name for name, text in texts.items() if __name__ in text and decorators & _imports(text))]
     found: dict[str, str] = {}
     while waiting:
         name = waiting.pop()

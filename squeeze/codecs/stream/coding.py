@@ -3,18 +3,21 @@
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
 from squeeze.codecs.bytewise import coder as bytewise
-from squeeze.codecs.deep import coder as deep
-from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.presets import Preset
 from squeeze.codecs.stream import blocks, container
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError, VerifyError
+
+if TYPE_CHECKING:
+    from squeeze.codecs.deep.presets import DeepPreset
+
 
 Progress = Callable[[int], None] | None
 _HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
@@ -103,19 +106,23 @@ def _encode_text(data: np.ndarray, content: Content, settings: Settings, progres
 
 
 def _encode_bytes(
-    data: np.ndarray, preset: Preset | DeepPreset, content: Content, settings: Settings, progress: Progress
+    data: np.ndarray, preset: "Preset | DeepPreset", content: Content, settings: Settings, progress: Progress
 ) -> bytes | None:
     """The coded form by the coder of the preset's kind, or None where it would not be shorter."""
-    if isinstance(preset, DeepPreset):
+    if not isinstance(preset, Preset):
+        from squeeze.codecs.deep import coder as deep  # start-up, as in levels.py
+
         threads, start = settings.allotment.per_block, settings.start(content)
         return deep.encode(data, preset, content.record, progress, threads, start)
     return bytewise.encode(data, preset, content.record, progress)
 
 
 def _decode_bytes(
-    payload: bytes, length: int, preset: Preset | DeepPreset, content: Content, settings: Settings, progress: Progress
+    payload: bytes, length: int, preset: "Preset | DeepPreset", content: Content, settings: Settings, progress: Progress
 ) -> np.ndarray:
-    if isinstance(preset, DeepPreset):
+    if not isinstance(preset, Preset):
+        from squeeze.codecs.deep import coder as deep  # start-up, as in levels.py
+
         threads, start = settings.allotment.per_block, settings.start(content)
         return deep.decode(payload, length, preset, content.record, progress, threads, start)
     return bytewise.decode(payload, length, preset, content.record, progress)

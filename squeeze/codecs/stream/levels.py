@@ -7,14 +7,17 @@ the coded bytes, so it needs a new numerics version. A new level is a new row.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from squeeze.codecs import presets
-from squeeze.codecs.deep import presets as deep
-from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.presets import Preset
 from squeeze.codecs.tokenwise.presets import BYTEWISE, TokenPreset
 from squeeze.errors import LevelError
 from squeeze.lm.window import SINK
+
+if TYPE_CHECKING:
+    from squeeze.codecs.deep.presets import DeepPreset
+
 
 DEFAULT = 3
 DEFAULT_BLOCK = 1 << 24  # raw bytes
@@ -37,6 +40,13 @@ class TextModel:
         return TokenPreset(self.bytewise, lanes, max(window // 16, 1) * 16)
 
 
+def _deep(number: int, kind: str) -> "DeepPreset":
+    # Start-up: what levels 4 to 6 compile takes a tenth of a second to load, which other levels do without.
+    from squeeze.codecs.deep.presets import preset
+
+    return preset(number, kind)
+
+
 @dataclass(frozen=True)
 class Level:
     """All that a level decides. `models` gives those of a kind of content: "text", "executable", "table", "other"."""
@@ -44,7 +54,7 @@ class Level:
     number: int
     name: str
     bytes_a_second: int  # raw, coded by one thread on a slow machine of today: for estimates only
-    models: Callable[[str], Preset | DeepPreset]
+    models: Callable[[str], "Preset | DeepPreset"]
     takes_dictionary: bool = False
     overlapped_training: bool = False  # of the state-space model, in a second thread beside the coding of its block
     text: TextModel | None = None  # None where text is coded as everything else is
@@ -63,9 +73,9 @@ _ROWS = (
     Level(1, "context mixing, small", 550_000, presets.SMALL.__getitem__),
     Level(2, "context mixing, medium", 400_000, presets.MEDIUM.__getitem__),
     Level(3, "context mixing, large", 300_000, presets.LARGE.__getitem__),
-    Level(4, "deep context mixing, few contexts", 100_000, partial(deep.preset, 4), True),
-    Level(5, "deep context mixing and a state-space model", 25_000, partial(deep.preset, 5), True, True),
-    Level(6, "deep context mixing and a large state-space model", 15_000, partial(deep.preset, 6), True, True),
+    Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True),
+    Level(5, "deep context mixing and a state-space model", 25_000, partial(_deep, 5), True, True),
+    Level(6, "deep context mixing and a large state-space model", 15_000, partial(_deep, 6), True, True),
     Level(7, "language model, short window", 1_200, presets.LARGE.__getitem__, text=TextModel(512, 64, 1 << 13, 16)),
     Level(8, "language model", 1_100, presets.LARGE.__getitem__, text=TextModel(1024, 16, 1 << 14, 4)),
     Level(9, "language model, long window", 500, presets.LARGE.__getitem__, text=TextModel(4096, 4, 1 << 18, 1)),
