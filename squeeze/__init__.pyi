@@ -1,28 +1,26 @@
-from squeeze.codecs.stream.compressor import compress as compress
-from squeeze.codecs.stream.compressor import compress_stream as compress_stream
-from squeeze.codecs.stream.decompressor import decompress as decompress
-from squeeze.codecs.stream.decompressor import decompress_stream as decompress_stream
-from squeeze.codecs.stream.dictionary import Dictionary as Dictionary
-from squeeze.codecs.stream.dictionary import Prior as Prior
+from squeeze.codecs.stream.compressor import compress as compress, compress_stream as compress_stream
+from squeeze.codecs.stream.decompressor import decompress as decompress, decompress_stream as decompress_stream
+from squeeze.codecs.stream.dictionary import Dictionary as Dictionary, Prior as Prior
 from squeeze.codecs.stream.reader import open as open
 from squeeze.codecs.stream.training import train as train
-from squeeze.errors import DamagedError as DamagedError
-from squeeze.errors import DictionaryError as DictionaryError
-from squeeze.errors import FormatError as FormatError
-from squeeze.errors import LevelError as LevelError
-from squeeze.errors import ModelError as ModelError
-from squeeze.errors import OptionError as OptionError
-from squeeze.errors import PolicyError as PolicyError
-from squeeze.errors import PriorError as PriorError
-from squeeze.errors import QualityError as QualityError
-from squeeze.errors import SqueezeError as SqueezeError
-from squeeze.errors import TruncatedError as TruncatedError
-from squeeze.errors import VerifyError as VerifyError
+from squeeze.errors import (
+    DamagedError as DamagedError,
+    DictionaryError as DictionaryError,
+    FormatError as FormatError,
+    LevelError as LevelError,
+    ModelError as ModelError,
+    OptionError as OptionError,
+    PolicyError as PolicyError,
+    PriorError as PriorError,
+    QualityError as QualityError,
+    SqueezeError as SqueezeError,
+    TruncatedError as TruncatedError,
+    VerifyError as VerifyError,
+)
 from squeeze.kv import QuantizedKVCache as QuantizedKVCache
 from squeeze.packing.load import load as load
 from squeeze.packing.pack import pack as pack
-from squeeze.packing.unpack import unpack as unpack
-from squeeze.packing.unpack import verify as verify
+from squeeze.packing.unpack import unpack as unpack, verify as verify
 from squeeze.prune.sparsegpt import SparseGPT as SparseGPT
 from squeeze.quant.gptq import GPTQ as GPTQ
 from squeeze.quant.rtn import RTN as RTN

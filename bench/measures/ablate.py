@@ -14,8 +14,7 @@ import numpy as np
 
 from bench.entry import Row
 from squeeze.codecs.bitmodels import context_state as state
-from squeeze.codecs.deep import coder as deep
-from squeeze.codecs.deep import presets as deeplevels
+from squeeze.codecs.deep import coder as deep, presets as deeplevels
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import blocks
 from squeeze.codecs.stream.container import Content

@@ -18,8 +18,7 @@ from torch.nn import functional
 from bench.entry import Row
 from squeeze.checkpoint.bits import unpack, words_for
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.kernels.dequant import Packed
-from squeeze.kernels.dequant import reference as expansion
+from squeeze.kernels.dequant import Packed, reference as expansion
 from squeeze.kernels.w4a16 import reference
 from squeeze.quant.linear import QuantLinear
 

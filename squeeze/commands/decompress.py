@@ -1,17 +1,16 @@
 """`squeeze decompress`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
+import squeeze
+from squeeze.codecs.stream.totals import Totals
 from squeeze.commands import options
 from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
 from squeeze.commands.progress import Tick
 from squeeze.system import files
-
-if TYPE_CHECKING:
-    from squeeze.codecs.stream.totals import Totals
 
 _PIECE = 1 << 20
 
@@ -29,8 +28,6 @@ def decompress(
 
     Example: squeeze decompress --range 0:100 report.txt.sqz
     """
-    from squeeze.codecs.stream.decompressor import decompress_stream
-
     if span:
         common["stdout"] = common["stdout"] or common["output"] is None
         if salvage or common["rm"] or "-" in (common["files"] or ("-",)):
@@ -38,10 +35,10 @@ def decompress(
     job = Job(**common)
     refuse_terminal(job)
 
-    def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
+    def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         if span:
             return _copy_range(source, sink, *span, threads=job.threads, model=model, dictionary=prior)
-        return decompress_stream(
+        return squeeze.decompress_stream(
             source, sink, threads=job.threads, model=model, dictionary=prior, progress=tick, salvage=salvage
         )
 
@@ -51,11 +48,8 @@ def decompress(
     job.finish()
 
 
-def _copy_range(source: BinaryIO, sink: BinaryIO, start: int, end: int | None, **options: Any) -> "Totals":
-    from squeeze.codecs.stream.reader import open as open_sqz
-    from squeeze.codecs.stream.totals import Totals
-
-    file = open_sqz(source, **options)
+def _copy_range(source: BinaryIO, sink: BinaryIO, start: int, end: int | None, **options: Any) -> Totals:
+    file = squeeze.open(source, **options)
     file.seek(start)
     written = 0
     while piece := file.read(_PIECE if end is None else min(_PIECE, end - start - written)):

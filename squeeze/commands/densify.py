@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+import squeeze
 from squeeze.commands import options
 
 
@@ -19,9 +20,7 @@ def densify(source: Path, target: Path, force: bool, quiet: bool, as_json: bool)
 
     Example: squeeze densify my-model-24 my-model-dense
     """
-    from squeeze.recipes.densify import densify as run
-
-    size = run(source, target, overwrite=force)
+    size = squeeze.densify(source, target, overwrite=force)
     if as_json:
         click.echo(json.dumps({"command": "densify", "input": str(source), "output": str(target), "bytes": size}))
     elif not quiet:

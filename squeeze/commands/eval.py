@@ -35,17 +35,13 @@ def evaluate(
 
     Example: squeeze eval my-model-4bit --original my-model --text wiki.txt
     """
-    from squeeze.checkpoint.text import read_tokens
-    from squeeze.engine import quality
-    from squeeze.integrations.load_model import load_model
+    from squeeze.recipes import evaluate as evaluating
 
     use(threads)
-    tokens = read_tokens(text, original or checkpoint)
-    model = load_model(checkpoint, device=device)
-    reference = load_model(original, device=device) if original else None
+    tokens, model, reference = evaluating.opened(checkpoint, text, original, device)
     total = len(tokens) if windows is None else min(len(tokens), window + (windows - 1) * (stride or window))
     with bar(checkpoint.name, total, unit="", quiet=quiet, as_json=as_json) as tick:
-        found = quality.evaluate(
+        found = evaluating.evaluate(
             model, tokens, window=window, stride=stride, windows=windows, original=reference, progress=tick
         )
     if as_json:

@@ -41,18 +41,15 @@ def generate(
 
     Example: squeeze generate my-model "Once upon a time" --kv 4
     """
-    from squeeze.checkpoint.pretrained import load_tokenizer
-    from squeeze.integrations.load_model import load_model
     from squeeze.recipes import generate as generating
     from squeeze.recipes.kv_eval import cache_for, memory_line
 
     use(threads)
-    network = load_model(model, device=device)
-    tokenizer = load_tokenizer(model)
+    network, tokenizer = generating.opened(model, device)
     if draft is not None and (kv or kv_budget):
         raise SqueezeError("a draft needs transformers' own cache: use either --draft or --kv")
     cache = None if draft else cache_for(network, tokenizer, kv, kv_budget, calibrate)
-    helper = load_model(draft, device=device) if draft else None
+    helper = generating.opened(draft, device)[0] if draft else None
 
     def show(piece: str) -> None:
         if not as_json:

@@ -22,15 +22,9 @@ def import_(source: Path, target: Path, force: bool, quiet: bool, as_json: bool)
 
     Example: squeeze import model.gguf my-model
     """
-    from squeeze.errors import ModelError
-    from squeeze.lm import models
-    from squeeze.recipes.import_gguf import import_gguf
+    from squeeze.recipes.import_gguf import import_gguf, named
 
-    path: Path | None = source
-    if str(source) == models.BUNDLED and not source.exists():
-        path = models.bundled_path()
-    if path is None:
-        raise ModelError(f"the language model {models.BUNDLED} is not installed: {models.HELP}")
+    path = named(source)
     started = time.perf_counter()
     with bar(path.name, None, quiet=quiet, as_json=as_json) as tick:
         size = import_gguf(path, target, overwrite=force, progress=tick)

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+import squeeze
 from squeeze.commands import options
 from squeeze.commands.declared import OperationCommand, given
 from squeeze.commands.reporting import reporting
@@ -22,12 +23,10 @@ def pack(source: Path, target: Path, force: bool, threads: int, quiet: bool, as_
 
     Example: squeeze pack my-model my-model-packed
     """
-    from squeeze.packing.pack import pack as run
-
     try:
         asked = PACK.read(given(PACK, more))
         with reporting(source, target, "pack", threads=threads, quiet=quiet, as_json=as_json) as (shared, done):
-            done(run(source, target, overwrite=force, **values_of(asked.settings), **shared))
+            done(squeeze.pack(source, target, overwrite=force, **values_of(asked.settings), **shared))
     except KeyboardInterrupt:
         click.echo("Stopped; the same command goes on from here.", err=True)
         raise

@@ -22,12 +22,11 @@ def prune(source: Path, target: Path, force: bool, threads: int, quiet: bool, as
 
     Example: squeeze prune my-model my-model-24 --pattern 2:4 --calibration wiki.txt
     """
-    from squeeze.recipes import prune as api
-    from squeeze.recipes.run import read
+    from squeeze.recipes import prune as api, run
 
     use(threads)
     verdict, asked_for = Verdict.taken_from(more), given(PRUNE, more)
-    asked, common = read(PRUNE, None, asked_for)
+    asked, common = run.read(PRUNE, None, asked_for)
     method = api.made(asked)
     if not quiet:
         say_estimate(source, common, asked.settings.correction, more["device"], method.needs_hessian)

@@ -27,12 +27,11 @@ def quantize(
     Example: squeeze quantize my-model my-model-4bit --bits 4 --calibration wiki.txt
     """
     from squeeze.packing import folder
-    from squeeze.recipes import quantize as api
-    from squeeze.recipes.run import read
+    from squeeze.recipes import quantize as api, run
 
     use(threads)
     verdict, asked_for = Verdict.taken_from(more), given(QUANTIZE, more)
-    asked, common = read(QUANTIZE, None, asked_for)
+    asked, common = run.read(QUANTIZE, None, asked_for)
     if not quiet:
         say_estimate(source, common, asked.settings.correction, more["device"], asked.made().needs_hessian)
     folder.check_target(source, target, force)

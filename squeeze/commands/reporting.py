@@ -43,25 +43,7 @@ def reporting(
 
 def checkpoint_bar(source: Path, quiet: bool, as_json: bool) -> AbstractContextManager[Tick]:
     """As progress.bar, of a checkpoint's raw bytes."""
-    total = _raw_size(source) if is_shown(quiet, as_json) else None
+    from squeeze.packing.folder import raw_size
+
+    total = raw_size(source) if is_shown(quiet, as_json) else None
     return bar(source.name, total, quiet=quiet, as_json=as_json)
-
-
-def _raw_size(source: Path) -> int:
-    """Raw bytes of a checkpoint, packed or not, as far as headers tell them."""
-    from squeeze.checkpoint import safetensors as tensorfile
-    from squeeze.errors import SqueezeError
-    from squeeze.packing import container
-
-    total = 0
-    for path in source.rglob("*") if source.is_dir() else [source]:
-        try:
-            if path.suffix == ".safetensors":
-                file = tensorfile.read(path)
-                packed = container.is_packed(file)
-                total += container.describe(file).description.size if packed else file.size
-            elif path.is_file():
-                total += path.stat().st_size
-        except (SqueezeError, OSError):
-            continue
-    return total

@@ -1,16 +1,15 @@
 """`squeeze test`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
+import squeeze
+from squeeze.codecs.stream.totals import Totals
 from squeeze.commands import options
 from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
 from squeeze.commands.progress import Tick
-
-if TYPE_CHECKING:
-    from squeeze.codecs.stream.totals import Totals
 
 
 @click.command()
@@ -22,13 +21,13 @@ def test(model: Path | None, prior: Path | None, **common: Any) -> None:
 
     Example: squeeze test *.sqz
     """
-    from squeeze.codecs.stream.decompressor import decompress_stream
-
     job = Job(**common, reads_only=True)
     refuse_terminal(job)
 
-    def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> "Totals":
-        return decompress_stream(source, None, threads=job.threads, model=model, dictionary=prior, progress=tick)
+    def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
+        return squeeze.decompress_stream(
+            source, None, threads=job.threads, model=model, dictionary=prior, progress=tick
+        )
 
     for path in job.sources(is_compressed):
         with job.attempt(str(path or "-")):

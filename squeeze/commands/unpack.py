@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+import squeeze
 from squeeze.commands import options
 from squeeze.commands.declared import base
 from squeeze.commands.reporting import reporting
@@ -19,7 +20,5 @@ def unpack(source: Path, target: Path, force: bool, base: Path | None, **common:
 
     Example: squeeze unpack my-model-packed my-model
     """
-    from squeeze.packing.unpack import unpack as run
-
     with reporting(source, target, "unpack", **common) as (shared, done):
-        done(run(source, target, overwrite=force, base=base, **shared))
+        done(squeeze.unpack(source, target, overwrite=force, base=base, **shared))

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+import squeeze
 from squeeze.commands import options
 from squeeze.commands.declared import base
 from squeeze.commands.reporting import reporting
@@ -19,7 +20,5 @@ def verify(source: Path, base: Path | None, **common: Any) -> None:
 
     Example: squeeze verify my-model-packed
     """
-    from squeeze.packing.unpack import verify as run
-
     with reporting(source, None, "verify", **common) as (shared, done):
-        done(run(source, base=base, **shared))
+        done(squeeze.verify(source, base=base, **shared))

@@ -20,7 +20,7 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.engine.calibration import InputStatistics
 from squeeze.engine.network import find_blocks, weight_of
 from squeeze.errors import ModelError, SqueezeError
-from squeeze.factor.lowrank import WhitenedSVD
+from squeeze.factor.lowrank import WhitenedSVD, rank_for
 
 __all__ = [
     "Example",
@@ -277,8 +277,6 @@ def train(given: Sequence[Example], steps: int = 600, rate: float = 3e-3, seed: 
 def spectral(weight: torch.Tensor, keep: float = KEEP) -> float:
     """The plain heuristic: the share of a matrix's squared singular values beyond the rank that keeps such a share of
     its values."""
-    from squeeze.factor.lowrank import rank_for
-
     values = torch.linalg.svdvals(weight.detach().float()).square()
     return float(values[rank_for(weight.shape[0], weight.shape[1], keep) :].sum() / values.sum())
 

@@ -8,7 +8,6 @@ import base64
 import json
 import zlib
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import xxhash
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile
-from squeeze.codecs.tensors import floats, zeros
+from squeeze.codecs.tensors import floats, floats_archive, zeros
 from squeeze.errors import DamagedError, FormatError, SqueezeError, VerifyError
 from squeeze.packing import fields
 
@@ -238,14 +237,9 @@ def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: i
     return data
 
 
-@cache
 def coder(level: str) -> Any:
     """The module that codes at a level."""
-    if level == "archive":
-        from squeeze.codecs.tensors import floats_archive
-
-        return floats_archive
-    return floats
+    return floats_archive if level == "archive" else floats
 
 
 def check_tensor(data: Bytes, record: Record, name: str) -> None:

@@ -229,3 +229,19 @@ def has_packed(path: Path) -> bool:
     if path.is_dir():
         return (path / MANIFEST).is_file()
     return path.suffix == SUFFIX and container.is_packed(tensorfile.read(path))
+
+
+def raw_size(source: Path) -> int:
+    """Raw bytes of a checkpoint, packed or not, as far as headers tell them."""
+    total = 0
+    for path in source.rglob("*") if source.is_dir() else [source]:
+        try:
+            if path.suffix == ".safetensors":
+                file = tensorfile.read(path)
+                packed = container.is_packed(file)
+                total += container.describe(file).description.size if packed else file.size
+            elif path.is_file():
+                total += path.stat().st_size
+        except (SqueezeError, OSError):
+            continue
+    return total

@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import FormatError, SqueezeError
+from squeeze.kernels import df_decode
+from squeeze.kernels.df_decode import Prepared
 from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile, Record
-
-if TYPE_CHECKING:
-    import torch
-
-    from squeeze.kernels.df_decode import Prepared
 
 
 def load(path: Path | str, device: str = "cpu", *, base: Path | str | None = None, threads: int = 1) -> "Weights":
@@ -44,7 +42,7 @@ def load(path: Path | str, device: str = "cpu", *, base: Path | str | None = Non
 class Entry:
     """One tensor: its record, and its payload or, where that is not coded for fast decoding, its values."""
 
-    def __init__(self, name: str, record: Record, payload: "torch.Tensor", coded: bool):
+    def __init__(self, name: str, record: Record, payload: torch.Tensor, coded: bool):
         self.name = name
         self.record = record
         self.payload = payload  # uint8
@@ -54,10 +52,8 @@ class Entry:
     def nbytes(self) -> int:
         return self.payload.nbytes
 
-    def decode(self, out: "torch.Tensor | None" = None, threads: int = 1) -> "torch.Tensor":
+    def decode(self, out: torch.Tensor | None = None, threads: int = 1) -> torch.Tensor:
         """The tensor, in the bytes of `out` (contiguous, as large) if given."""
-        from squeeze.kernels import df_decode
-
         dtype = torch_dtype(self.record.dtype, self.name)
         if self._prepared is not None:
             return df_decode.decode(self._prepared, out, threads).view(self.record.shape)
@@ -65,19 +61,15 @@ class Entry:
         return values.view(dtype).view(self.record.shape)
 
 
-def _prepare(payload: "torch.Tensor", record: Record) -> "Prepared":
-    from squeeze.kernels import df_decode
-
+def _prepare(payload: torch.Tensor, record: Record) -> Prepared:
     return df_decode.prepare(payload, record.dtype, record.size)
 
 
-def torch_dtype(dtype: str, name: str) -> "torch.dtype":
+def torch_dtype(dtype: str, name: str) -> torch.dtype:
     """torch's type of a safetensors dtype. Raises FormatError where it has none."""
-    from squeeze.kernels.df_decode import TORCH_DTYPES
-
-    if dtype not in TORCH_DTYPES:
+    if dtype not in df_decode.TORCH_DTYPES:
         raise FormatError(f"tensor {name!r}: torch has no type for {dtype}")
-    return TORCH_DTYPES[dtype]
+    return df_decode.TORCH_DTYPES[dtype]
 
 
 def _entries(packed: PackedFile, device: str, base: Base | None, threads: int) -> dict[str, Entry]:
@@ -92,8 +84,6 @@ def _entries(packed: PackedFile, device: str, base: Base | None, threads: int) -
 def _entry(
     tensor: Tensor, record: Record, payload: tensorfile.Bytes, device: str, base: Base | None, threads: int
 ) -> Entry:
-    import torch
-
     torch_dtype(record.dtype, tensor.name)
     if record.coding not in (container.RANS, container.STORED):
         other = base.for_record(tensor.name, record) if base and record.coding.startswith(container.DELTA) else None
@@ -102,14 +92,14 @@ def _entry(
     return Entry(tensor.name, record, torch.from_numpy(payload).to(device), record.coding == container.RANS)
 
 
-class Weights(Mapping[str, "torch.Tensor"]):
+class Weights(Mapping[str, torch.Tensor]):
     """A loaded checkpoint. `weights[name]` decodes a tensor anew; `decode` can do so into a buffer."""
 
     def __init__(self, entries: dict[str, Entry], threads: int = 1):
         self.entries = entries
         self.threads = threads
 
-    def __getitem__(self, name: str) -> "torch.Tensor":
+    def __getitem__(self, name: str) -> torch.Tensor:
         return self.entries[name].decode(threads=self.threads)
 
     def __iter__(self) -> Iterator[str]:
@@ -118,7 +108,7 @@ class Weights(Mapping[str, "torch.Tensor"]):
     def __len__(self) -> int:
         return len(self.entries)
 
-    def decode(self, name: str, out: "torch.Tensor") -> "torch.Tensor":
+    def decode(self, name: str, out: torch.Tensor) -> torch.Tensor:
         """The tensor `name` in the memory of `out`, a contiguous tensor of as many bytes on the same device."""
         if out.nbytes != self.entries[name].record.size or not out.is_contiguous():
             size = self.entries[name].record.size

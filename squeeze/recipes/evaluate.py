@@ -2,12 +2,24 @@
 
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.quality import evaluate
 from squeeze.engine.report import Report
 from squeeze.integrations.load_model import load_model
 
-__all__ = ["measure"]
+__all__ = ["evaluate", "measure", "opened"]
+
+
+def opened(
+    checkpoint: Path, text: Path, original: Path | None, device: str = "cpu"
+) -> tuple[torch.Tensor, nn.Module, nn.Module | None]:
+    """The tokens [T] of a text, a model, and the original that it is compared with."""
+    tokens = read_tokens(text, original or checkpoint)
+    reference = load_model(original, device=device) if original else None
+    return tokens, load_model(checkpoint, device=device), reference
 
 
 def measure(report: Report, text: Path | str, windows: int | None = None, device: str = "cpu") -> None:

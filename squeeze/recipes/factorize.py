@@ -26,8 +26,7 @@ from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.options import FACTORIZE, WHOLE, Factorizing, Plan
 from squeeze.recipes.plan.edits import Edits, WithNote
 from squeeze.recipes.plan.modegpt import modegpt
-from squeeze.recipes.plan.plan import Plan as ChosenPlan
-from squeeze.recipes.plan.plan import PlanConfig, make_plan
+from squeeze.recipes.plan.plan import Plan as ChosenPlan, PlanConfig, make_plan
 from squeeze.recipes.plan.slicegpt import slicegpt
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.train.distil import Training

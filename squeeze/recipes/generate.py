@@ -6,14 +6,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from squeeze.checkpoint.pretrained import load_tokenizer
 from squeeze.checkpoint.text import tokenize
 from squeeze.errors import SqueezeError
+from squeeze.integrations.load_model import load_model
 
-__all__ = ["Generation", "generate"]
+__all__ = ["Generation", "generate", "opened"]
+
+
+def opened(folder: Path, device: str = "cpu") -> tuple[nn.Module, Any]:
+    """A folder's model and tokenizer."""
+    return load_model(folder, device=device), load_tokenizer(folder)
 
 
 @dataclass(frozen=True)

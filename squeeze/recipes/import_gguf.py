@@ -15,7 +15,7 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Parts
 from squeeze.errors import ModelError
-from squeeze.lm import rotary, sources, vocabulary
+from squeeze.lm import models, rotary, sources, vocabulary
 from squeeze.lm.config import unsupported
 from squeeze.lm.gguffile import GgufFile
 from squeeze.packing import folder
@@ -29,6 +29,17 @@ _CLASSES = {
     "qwen3": "Qwen3ForCausalLM",
 }
 _LLAMA3 = ((8.0, 1.0, 4.0, 8192.0), (32.0, 1.0, 4.0, 8192.0))  # factor, low, high, context: Llama 3.1 and 3.2
+
+
+def named(source: Path) -> Path:
+    """The file that a user names: a path, or the name of the bundled model. Raises ModelError where that is not
+    installed."""
+    if str(source) != models.BUNDLED or source.exists():
+        return source
+    path = models.bundled_path()
+    if path is None:
+        raise ModelError(f"the language model {models.BUNDLED} is not installed: {models.HELP}")
+    return path
 
 
 def import_gguf(

@@ -10,8 +10,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.inputs import input_squares
 from squeeze.engine.pipeline import Progress, Writer
-from squeeze.engine.report import NAME as REPORT
-from squeeze.engine.report import Report
+from squeeze.engine.report import NAME as REPORT, Report
 from squeeze.errors import SqueezeError
 from squeeze.options import Asked, values_of
 from squeeze.prune.method import PruningMethod

@@ -13,8 +13,7 @@ from torch import nn
 from squeeze.checkpoint.checkpoint import Checkpoint, saved
 from squeeze.engine.method import Method
 from squeeze.engine.pipeline import Compression, Progress, Writer
-from squeeze.engine.report import NAME as REPORT
-from squeeze.engine.report import Report
+from squeeze.engine.report import NAME as REPORT, Report
 from squeeze.errors import SqueezeError
 from squeeze.options import Asked, Operation, of
 from squeeze.options.operation import fill

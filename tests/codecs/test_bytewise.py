@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs import presets
-from squeeze.codecs.bytewise import coder
-from squeeze.codecs.bytewise import model as bytewise
+from squeeze.codecs.bytewise import coder, model as bytewise
 from squeeze.codecs.bytewise.arrays import build_model
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import kernel

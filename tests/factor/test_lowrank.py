@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from squeeze.engine.method import HessianError, layer_error
 from squeeze.errors import FormatError, SqueezeError
-from squeeze.factor import forms
-from squeeze.factor import modegpt as decomposition
+from squeeze.factor import forms, modegpt as decomposition
 from squeeze.factor.block_lowrank import BLAST, Monarch
 from squeeze.factor.curvature import Curvature, curvature, damage
 from squeeze.factor.form import mask_of, packed_mask

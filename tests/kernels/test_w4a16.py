@@ -5,8 +5,7 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.kernels import dequant, w4a16
-from squeeze.kernels.dequant import Packed
-from squeeze.kernels.dequant import reference as expansion
+from squeeze.kernels.dequant import Packed, reference as expansion
 from squeeze.kernels.w4a16 import cpu, reference
 from squeeze.quant.linear import QuantLinear
 from tests.makers.gpu import compile_for_a_gpu

@@ -6,8 +6,7 @@ import sys
 import pytest
 import torch
 import transformers.cache_utils
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from transformers import DynamicCache
 
 from squeeze.errors import PolicyError

@@ -6,8 +6,7 @@ import gguf
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from squeeze.errors import ModelError
 from squeeze.lm import vocabulary

@@ -5,8 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from squeeze.numerics import exact
 from squeeze.numerics.exact import CHUNK, PANEL, TOP, pack, unpack

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.bitmodels import context_state, ssm, ssm_training
+from squeeze.codecs.bitmodels import coder as arithmetic, context_state, ssm, ssm_training
 from squeeze.codecs.bitmodels.ssm_arrays import StateSpaceModel
 from squeeze.codecs.deep.arrays import DeepModel, build_model, build_network
 from squeeze.codecs.deep.learned import Start, started_models

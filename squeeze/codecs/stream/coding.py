@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -110,10 +111,9 @@ def _encode_bytes(
 ) -> bytes | None:
     """The coded form by the coder of the preset's kind, or None where it would not be shorter."""
     if not isinstance(preset, Preset):
-        from squeeze.codecs.deep import coder as deep  # start-up, as in levels.py
-
         threads, start = settings.allotment.per_block, settings.start(content)
-        return deep.encode(data, preset, content.record, progress, threads, start)
+        coded: bytes | None = _deep().encode(data, preset, content.record, progress, threads, start)
+        return coded
     return bytewise.encode(data, preset, content.record, progress)
 
 
@@ -121,11 +121,16 @@ def _decode_bytes(
     payload: bytes, length: int, preset: "Preset | DeepPreset", content: Content, settings: Settings, progress: Progress
 ) -> np.ndarray:
     if not isinstance(preset, Preset):
-        from squeeze.codecs.deep import coder as deep  # start-up, as in levels.py
-
         threads, start = settings.allotment.per_block, settings.start(content)
-        return deep.decode(payload, length, preset, content.record, progress, threads, start)
+        data: np.ndarray = _deep().decode(payload, length, preset, content.record, progress, threads, start)
+        return data
     return bytewise.decode(payload, length, preset, content.record, progress)
+
+
+def _deep() -> ModuleType:
+    from squeeze.codecs.deep import coder  # start-up, as in levels.py
+
+    return coder
 
 
 def check_raw(data: np.ndarray, checksum: int, short: bool = False) -> None:

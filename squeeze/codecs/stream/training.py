@@ -14,10 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.bitmodels import mixer, ssm_arrays
-from squeeze.codecs.deep import coder as deep
-from squeeze.codecs.deep import learned
+from squeeze.codecs.bitmodels import coder as arithmetic, mixer, ssm_arrays
+from squeeze.codecs.deep import coder as deep, learned
 from squeeze.codecs.deep.arrays import DeepModel, build_network
 from squeeze.codecs.deep.learned import Learned, Memory, remember
 from squeeze.codecs.deep.presets import DeepPreset

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.bitmodels import histories, mixer
+from squeeze.codecs.bitmodels import coder as arithmetic, histories, mixer
 from squeeze.codecs.tensors.float_payload import Array
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.logistic import STRETCH, squash

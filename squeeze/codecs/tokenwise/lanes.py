@@ -16,8 +16,7 @@ import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic
 from squeeze.codecs.bytewise import arrays as bytewise
-from squeeze.codecs.tokenwise import model as tokenwise
-from squeeze.codecs.tokenwise import prefill
+from squeeze.codecs.tokenwise import model as tokenwise, prefill
 from squeeze.codecs.tokenwise.arrays import EXTRA, build_mix
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
 from squeeze.codecs.tokenwise.layout import MAX_LANES, LaneLayout

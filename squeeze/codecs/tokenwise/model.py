@@ -8,10 +8,8 @@ belongs to a place in the text is kept for every lane.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.bitmodels import contexts, histories, mixer
-from squeeze.codecs.bytewise import coder as bytecoder
-from squeeze.codecs.bytewise import model as bytewise
+from squeeze.codecs.bitmodels import coder as arithmetic, contexts, histories, mixer
+from squeeze.codecs.bytewise import coder as bytecoder, model as bytewise
 from squeeze.codecs.tokenwise import token_match
 from squeeze.codecs.tokenwise.arrays import (
     APM,

@@ -1,5 +1,7 @@
 """Products with block low-rank matrices: Triton on a GPU, torch for all else. reference.py defines them."""
 
+from typing import Any
+
 import torch
 
 from squeeze.kernels.blr import reference
@@ -11,9 +13,7 @@ def monarch(x: torch.Tensor, outer: torch.Tensor, inner: torch.Tensor) -> torch.
     """x [T, Q i], outer [P, o, Q R], inner [Q, P R, i] -> [T, P o]."""
     if x.device.type == "cpu" or torch.is_grad_enabled():
         return reference.monarch(x, outer, inner)
-    from squeeze.kernels.blr import kernel
-
-    found: torch.Tensor = kernel.monarch(x, outer, inner)
+    found: torch.Tensor = _kernel().monarch(x, outer, inner)
     return found
 
 
@@ -21,7 +21,11 @@ def blast(x: torch.Tensor, bases: torch.Tensor, mix: torch.Tensor, inputs: torch
     """x [T, Q i], bases [P, o, R], mix [P, Q, R], inputs [Q, R, i] -> [T, P o]."""
     if x.device.type == "cpu" or torch.is_grad_enabled():
         return reference.blast(x, bases, mix, inputs)
-    from squeeze.kernels.blr import kernel
-
-    found: torch.Tensor = kernel.blast(x, bases, mix, inputs)
+    found: torch.Tensor = _kernel().blast(x, bases, mix, inputs)
     return found
+
+
+def _kernel() -> Any:
+    from squeeze.kernels.blr import kernel  # triton is optional
+
+    return kernel

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.bitmodels import histories, layout, mixer
-from squeeze.codecs.bytewise import arrays as bytearrays
-from squeeze.codecs.bytewise import coder as bytewise
-from squeeze.codecs.deep import arrays as deeparrays
-from squeeze.codecs.deep import coder as deep
+from squeeze.codecs.bytewise import arrays as bytearrays, coder as bytewise
+from squeeze.codecs.deep import arrays as deeparrays, coder as deep
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import levels
 from squeeze.numerics import jit, logistic

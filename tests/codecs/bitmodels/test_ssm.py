@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.bitmodels import ssm, ssm_arrays, ssm_reference, ssm_training
-from squeeze.codecs.deep import coder as deep
-from squeeze.codecs.deep import presets
+from squeeze.codecs.deep import coder as deep, presets
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import kernel
 from tests.makers import inputs

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 import squeeze
 from squeeze.cli import main
 from squeeze.codecs.bitmodels import slots as hashed
-from squeeze.codecs.deep import coder as deep
-from squeeze.codecs.deep import presets as deeplevels
+from squeeze.codecs.deep import coder as deep, presets as deeplevels
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import levels
 from squeeze.numerics import vectors

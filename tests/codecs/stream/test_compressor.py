@@ -4,8 +4,7 @@ import io
 import itertools
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import squeeze
 from squeeze.codecs.stream import container, levels

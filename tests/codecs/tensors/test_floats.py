@@ -4,8 +4,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from squeeze.codecs.tensors import float_payload, floats, floats_archive, rans
 from squeeze.codecs.tensors.float_payload import DTYPES
