@@ -116,7 +116,7 @@ def _begin_nibble(m, own):
 
 
 @inline
-def _centre(m, own, first):
+def _centre(inputs, own):
     """Take from every input of a context that is not 0 the mean of those of its kind; the means become inputs too, and
     those of each group of contexts less the whole mean.
 
@@ -126,13 +126,13 @@ def _centre(m, own, first):
     zero, one = np.float32(0), np.float32(1)
     total0, total1, total2, total3 = zero, zero, zero, zero
     count0, count1, count2, count3 = zero, zero, zero, zero
-    at = first + _PER_CONTEXT * (n + 1)
+    at = _PER_CONTEXT * (n + 1)
     for g in range(GROUPS):
         sum0, sum1, sum2, sum3 = zero, zero, zero, zero
         some0, some1, some2, some3 = zero, zero, zero, zero
-        begin, end = first + _PER_CONTEXT * own.groups[g], first + _PER_CONTEXT * own.groups[g + 1]
+        begin, end = _PER_CONTEXT * own.groups[g], _PER_CONTEXT * own.groups[g + 1]
         for i in range(begin, end, _PER_CONTEXT):
-            x0, x1, x2, x3 = m.inputs[i], m.inputs[i + 1], m.inputs[i + 2], m.inputs[i + 3]
+            x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
             sum0 += x0
             sum1 += x1
             sum2 += x2
@@ -141,35 +141,35 @@ def _centre(m, own, first):
             some1 += one if x1 != zero else zero
             some2 += one if x2 != zero else zero
             some3 += one if x3 != zero else zero
-        m.inputs[at] = sum0 / max(some0, one)
-        m.inputs[at + 1] = sum1 / max(some1, one)
-        m.inputs[at + 2] = sum2 / max(some2, one)
-        m.inputs[at + 3] = sum3 / max(some3, one)
+        inputs[at] = sum0 / max(some0, one)
+        inputs[at + 1] = sum1 / max(some1, one)
+        inputs[at + 2] = sum2 / max(some2, one)
+        inputs[at + 3] = sum3 / max(some3, one)
         total0, total1, total2, total3 = total0 + sum0, total1 + sum1, total2 + sum2, total3 + sum3
         count0, count1, count2, count3 = count0 + some0, count1 + some1, count2 + some2, count3 + some3
         at += _PER_CONTEXT
     mean0, mean1 = total0 / max(count0, one), total1 / max(count1, one)
     mean2, mean3 = total2 / max(count2, one), total3 / max(count3, one)
-    for i in range(first, first + _PER_CONTEXT * n, _PER_CONTEXT):
-        x0, x1, x2, x3 = m.inputs[i], m.inputs[i + 1], m.inputs[i + 2], m.inputs[i + 3]
-        m.inputs[i] = x0 - mean0 if x0 != zero else zero
-        m.inputs[i + 1] = x1 - mean1 if x1 != zero else zero
-        m.inputs[i + 2] = x2 - mean2 if x2 != zero else zero
-        m.inputs[i + 3] = x3 - mean3 if x3 != zero else zero
-    at = first + _PER_CONTEXT * n
-    m.inputs[at] = mean0 * _MEAN_SCALE
-    m.inputs[at + 1] = mean1 * _MEAN_SCALE
-    m.inputs[at + 2] = mean2 * _MEAN_SCALE
-    m.inputs[at + 3] = mean3 * _MEAN_SCALE
+    for i in range(0, _PER_CONTEXT * n, _PER_CONTEXT):
+        x0, x1, x2, x3 = inputs[i], inputs[i + 1], inputs[i + 2], inputs[i + 3]
+        inputs[i] = x0 - mean0 if x0 != zero else zero
+        inputs[i + 1] = x1 - mean1 if x1 != zero else zero
+        inputs[i + 2] = x2 - mean2 if x2 != zero else zero
+        inputs[i + 3] = x3 - mean3 if x3 != zero else zero
+    at = _PER_CONTEXT * n
+    inputs[at] = mean0 * _MEAN_SCALE
+    inputs[at + 1] = mean1 * _MEAN_SCALE
+    inputs[at + 2] = mean2 * _MEAN_SCALE
+    inputs[at + 3] = mean3 * _MEAN_SCALE
     for i in range(at + _PER_CONTEXT, at + _PER_CONTEXT * (1 + GROUPS), _PER_CONTEXT):
-        m.inputs[i] = (m.inputs[i] - mean0) * _MEAN_SCALE
-        m.inputs[i + 1] = (m.inputs[i + 1] - mean1) * _MEAN_SCALE
-        m.inputs[i + 2] = (m.inputs[i + 2] - mean2) * _MEAN_SCALE
-        m.inputs[i + 3] = (m.inputs[i + 3] - mean3) * _MEAN_SCALE
+        inputs[i] = (inputs[i] - mean0) * _MEAN_SCALE
+        inputs[i + 1] = (inputs[i + 1] - mean1) * _MEAN_SCALE
+        inputs[i + 2] = (inputs[i + 2] - mean2) * _MEAN_SCALE
+        inputs[i + 3] = (inputs[i + 3] - mean3) * _MEAN_SCALE
 
 
 @inline
-def _gather(m, own, first):
+def _gather(m, own, inputs):
     """Four inputs a context, their means, and how many contexts know something."""
     node, known, n = m.state.node, 0, own.hashes.size
     partial, shift = m.state.partial, m.state.shift
@@ -179,10 +179,10 @@ def _gather(m, own, first):
         own.entry[i] = entry
         p = np.int64(own.maps[entry] >> np.uint32(20))
         live = np.float32(1.0) if history else np.float32(0.0)
-        m.inputs[first + 4 * i] = slots.STRETCH_FLOAT[p] * live
-        m.inputs[first + 4 * i + 1] = np.float32(p - 2048) * np.float32(1 / 1024) * live
+        inputs[4 * i] = slots.STRETCH_FLOAT[p] * live
+        inputs[4 * i + 1] = np.float32(p - 2048) * np.float32(1 / 1024) * live
         c = np.int64(own.counters[own.counter_at[i] + node])
-        m.inputs[first + 4 * i + 2] = slots.STRETCH_FLOAT[c >> 4] * slots.CONFIDENCE[c & 15]
+        inputs[4 * i + 2] = slots.STRETCH_FLOAT[c >> 4] * slots.CONFIDENCE[c & 15]
         known += history > 0
         run = np.int64(own.runs[i, own.run_at[i]])
         value, at = np.float32(0), -1
@@ -192,8 +192,8 @@ def _gather(m, own, first):
             if (run >> shift) & 1 == 0:
                 value = -value
         own.run_entry[i] = at
-        m.inputs[first + 4 * i + 3] = value
-    _centre(m, own, first)
+        inputs[4 * i + 3] = value
+    _centre(inputs, own)
     m.state.known = known * 15 // n
     m.state.history2, m.state.history3 = own.entry[2] & 255, own.entry[3] & 255
 

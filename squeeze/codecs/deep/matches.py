@@ -43,10 +43,10 @@ def _remember(own: Matches, before: Matches) -> Matches:
 
 
 @inline
-def _gather(m, own, first):
+def _gather(m, own, inputs):
     m.state.matched = match.gather(own.state, own.maps, m.state.partial, m.state.shift, own.logits, 0)
     for k in range(own.logits.size):
-        m.inputs[first + k] = np.float32(own.logits[k]) * np.float32(1 / 4096)
+        inputs[k] = np.float32(own.logits[k]) * np.float32(1 / 4096)
 
 
 @inline

@@ -1,8 +1,8 @@
 """What a predictor of levels 4 to 6 is, and how the compiled steps of several become one.
 
-A predictor has arrays of its own (`own` below: a NamedTuple of arrays and records) and a place among the inputs of the
-mixers, from `first` on, that it does not choose: predictors.py names all predictors in a tuple, and widths and offsets
-follow from that. Its compiled steps take what all share, `m`: little, since a call takes the longer to compile the
+A predictor has arrays of its own (`own` below: a NamedTuple of arrays and records) and a share of the inputs of the
+mixers, whose place it does not choose: predictors.py names all predictors in a tuple, and widths and offsets follow
+from that. Its compiled steps take what all share, `m`: little, since a call takes the longer to compile the
 more arrays it is given.
 """
 
@@ -44,7 +44,7 @@ class Predictor:
 
     arrays: Callable[[DeepPreset, Extent], Arrays]  # fresh ones
     weights: Callable[[DeepPreset], np.ndarray]  # float32: what its inputs count for at first, so how many there are
-    gather: Step  # (m, own, first)
+    gather: Step  # (m, own, inputs): its share of the mixers' inputs, float32
     begin_nibble: Step | None = None  # (m, own): before the first and the fifth bit of a byte
     update: Step | None = None  # (m, own, bit): after each bit
     prefetch: Step | None = None  # (m, own, position): ask for what `end_byte` will read
@@ -79,11 +79,11 @@ def _first_of(step: Step, k: int, others: Step) -> Step:
 
 
 def gather_in_turn(steps: Sequence[Step]) -> Step:
-    """As `in_turn`, and each is given where its inputs begin."""
+    """As `in_turn`, and each is given its inputs: those from where `first` says."""
 
     def placed(step: Step, k: int) -> Step:
         def gather(m: Shared, own: Arrays, first: np.ndarray) -> None:
-            step(m, own, first[k])
+            step(m, own, m.inputs[first[k] :])
 
         return inline(gather)  # type: ignore[no-any-return]
 

@@ -12,8 +12,8 @@ _BIAS = np.float32(0.3)  # a logit that never changes
 
 
 @inline
-def _gather_bias(m, own, first):
-    m.inputs[first] = _BIAS
+def _gather_bias(m, own, inputs):
+    inputs[0] = _BIAS
 
 
 BIAS = Predictor(lambda preset, extent: (), lambda preset: np.full(1, WEIGHT, np.float32), _gather_bias)

@@ -49,16 +49,16 @@ def _top_prediction(m):
 
 
 @inline
-def _gather(m, own, first):
+def _gather(m, own, inputs):
     if m.state.has_ssm:
         m.state.top_prediction = _top_prediction(m)
         p = ssm.probability(own.counts, m.state.partial)
         m.state.ssm_logit = slots.STRETCH_FLOAT[p >> 4]
-        m.inputs[first] = slots.STRETCH_FLOAT[p >> 4]
-        m.inputs[first + 1] = np.float32(p - 32768) * np.float32(1 / 16384)
+        inputs[0] = slots.STRETCH_FLOAT[p >> 4]
+        inputs[1] = np.float32(p - 32768) * np.float32(1 / 16384)
         entry = np.int64(p >> 11) * (TOP_PREDICTIONS * 8) + m.state.top_prediction * 8 + m.state.shift
         own.state.entry = entry
-        m.inputs[first + 2] = slots.STRETCH_FLOAT[own.map[entry] >> np.uint32(20)]
+        inputs[2] = slots.STRETCH_FLOAT[own.map[entry] >> np.uint32(20)]
 
 
 @inline

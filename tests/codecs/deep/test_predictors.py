@@ -17,9 +17,9 @@ class Count(NamedTuple):
 
 
 @inline
-def _gather_ones(m, own, first):
-    m.inputs[first] = own.ones[0]
-    m.inputs[first + 1] = -1
+def _gather_ones(m, own, inputs):
+    inputs[0] = own.ones[0]
+    inputs[1] = -1
 
 
 @inline
