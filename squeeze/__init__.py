@@ -14,6 +14,8 @@ HOMES = {
     "FormatError": "squeeze.errors",
     "GPTQ": "squeeze.quant.gptq",
     "LevelError": "squeeze.errors",
+    "LimitError": "squeeze.errors",
+    "Limits": "squeeze.system.limits",
     "ModelError": "squeeze.errors",
     "OptionError": "squeeze.errors",
     "PolicyError": "squeeze.errors",

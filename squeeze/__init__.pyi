@@ -8,6 +8,7 @@ from squeeze.errors import (
     DictionaryError as DictionaryError,
     FormatError as FormatError,
     LevelError as LevelError,
+    LimitError as LimitError,
     ModelError as ModelError,
     OptionError as OptionError,
     PolicyError as PolicyError,
@@ -28,4 +29,5 @@ from squeeze.recipes.densify import densify as densify
 from squeeze.recipes.factorize import factorize as factorize
 from squeeze.recipes.prune import prune as prune
 from squeeze.recipes.quantize import quantize as quantize
+from squeeze.system.limits import Limits as Limits
 from squeeze.version import __version__ as __version__

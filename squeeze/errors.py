@@ -1,5 +1,14 @@
 """What can go wrong that a user can cause or mend. Every message says what to do."""
 
+_LONGEST = 200  # characters of a foreign text in a message
+
+
+def printable(foreign: object) -> str:
+    """What a file says, fit for a message: one line of at most 200 characters, with control codes escaped."""
+    text = str(foreign)
+    text = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
 
 class SqueezeError(Exception):
     """The parent of every error that squeeze raises on purpose."""
@@ -15,6 +24,10 @@ class DamagedError(FormatError):
 
 class TruncatedError(DamagedError):
     """The input is a .sqz file whose end is missing."""
+
+
+class LimitError(SqueezeError):
+    """A file asks for more memory or output than the user allows."""
 
 
 class LevelError(SqueezeError, ValueError):

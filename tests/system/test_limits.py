@@ -1,0 +1,48 @@
+"""Limits: what a file may cost, and what is said where it asks for more."""
+
+import pytest
+
+from squeeze.errors import LimitError, SqueezeError, printable
+from squeeze.system import limits
+from squeeze.system.limits import Limits
+
+
+def test_memory_and_output_up_to_the_limit_are_taken():
+    allowed = Limits(memory=100, output=10)
+    allowed.need_memory(100, "the block")
+    allowed.need_output(10)
+    Limits().need_output(1 << 60)
+
+
+def test_more_is_refused_by_a_line_that_names_the_limit():
+    allowed = Limits(memory=1000, output=10)
+    with pytest.raises(LimitError, match=r"^the block needs 1,001 bytes of memory, and the limit is 1,000: .*--memlimit"):
+        allowed.need_memory(1001, "the block")
+    with pytest.raises(LimitError, match=r"^11 bytes or more .* the limit is 10: raise it with --max-output"):
+        allowed.need_output(11)
+    assert issubclass(LimitError, SqueezeError)
+
+
+@pytest.mark.parametrize(("free", "most"), [(1 << 30, 2 << 30), (20 << 30, 10 << 30)])
+def test_by_default_half_of_the_free_memory_is_allowed_and_at_least_2_gib(monkeypatch, free, most):
+    monkeypatch.setattr(limits, "free_memory", lambda: free)
+    Limits().need_memory(most, "it")
+    with pytest.raises(LimitError):
+        Limits().need_memory(most + 1, "it")
+
+
+def test_a_container_bounds_what_is_free(tmp_path, monkeypatch):
+    limit, used = tmp_path / "max", tmp_path / "current"
+    monkeypatch.setattr(limits, "_CGROUPS", ((limit, used),))
+    whole = limits.free_memory()
+    limit.write_text("max\n")
+    used.write_text("5\n")
+    assert limits.free_memory() > whole // 2
+    limit.write_text("1005\n")
+    assert limits.free_memory() == 1000
+
+
+def test_what_a_file_says_is_printed_escaped_and_short():
+    assert printable("a name") == "a name"
+    assert printable("a\x1b[2J\nb\ud800") == "a\\x1b[2J\\nb\\ud800"
+    assert len(printable("x" * 10_000)) == 200
