@@ -28,11 +28,21 @@ Matrices = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    given = matrices(Bench(options, "prune-layer"), options.layer)
-    for name, (method, more) in methods().items():
-        if isinstance(method, GPTQ) or more.get("permute") or method.pattern != Pattern() or name == REFINED:
-            continue
+    bench, known = Bench(options, "prune-layer"), layerwise()
+    wanted = bench.chosen(known)
+    given = matrices(bench, options.layer)
+    for name in wanted:
+        method = known[name]
         yield {"name": name, "layer": options.layer, "samples": options.samples, **compared(method, given)}
+
+
+def layerwise() -> dict[str, Any]:
+    """The methods of `prune` that a matrix alone suffices for, by their rows' names."""
+    found = {}
+    for name, (method, more) in methods().items():
+        if not (isinstance(method, GPTQ) or more.get("permute") or method.pattern != Pattern() or name == REFINED):
+            found[name] = method
+    return found
 
 
 def compared(method: Any, given: Matrices) -> Row:

@@ -57,13 +57,22 @@ class Bench:
 
     def run(self, names: Iterable[str], measure: Callable[[str], Row]) -> Iterator[Row]:
         """The rows that were asked for, of `names` all, as they are measured."""
+        wanted = self.chosen(names)
         if "original" not in self.found:
             self._keep("original", self._evaluated(self.original, False).as_json())
-        for name in self.args.rows.split(",") if self.args.rows else names:
+        for name in wanted:
             if name in self.found:
                 print(f"Note: {name} stands in {self.log.name}, and is not measured again", file=sys.stderr)
             else:
                 yield self._keep(name, measure(name))
+
+    def chosen(self, names: Iterable[str]) -> list[str]:
+        """Of `names`, those that were asked for."""
+        known = list(names)
+        wanted = self.args.rows.split(",") if self.args.rows else known
+        if unknown := set(wanted) - set(known):
+            sys.exit(f"Error: no row is named {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        return wanted
 
     def _keep(self, name: str, row: Row) -> Row:
         self.found[name] = {**self.same, "name": name, **row}
