@@ -6,7 +6,11 @@ _LONGEST = 200  # characters of a foreign text in a message
 def printable(foreign: object) -> str:
     """What a file says, fit for a message: one line of at most 200 characters, with control codes escaped."""
     text = str(foreign)
-    text = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return escaped(text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "...")
+
+
+def escaped(text: str) -> str:
+    """A text of any length on one line, with control codes and what is no character escaped."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 

@@ -1,6 +1,7 @@
 """Options that several commands share, each declared once, and the kinds of value they take."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import click
 
 from squeeze.errors import OptionError
 from squeeze.options.option import size_of
+from squeeze.system.limits import Limits
 
 Command = Callable[..., None]
 PATH = click.Path(path_type=Path)
@@ -113,6 +115,30 @@ def output(what: str = "this file", required: bool = False) -> Callable[[Command
     return click.option(*names, type=PATH, required=required, metavar="FILE", help=f"Write to {what}.")
 
 
+def _note_limit(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
+    """The command gets both options as one: `limits`."""
+    given = {} if value is None else {"memory" if param.name == "memlimit" else "output": value}
+    ctx.params["limits"] = replace(ctx.params.get("limits") or Limits(), **given)
+
+
+limits = several(
+    click.option(
+        "--memlimit",
+        metavar="SIZE",
+        type=Size(),
+        expose_value=False,
+        callback=_note_limit,
+        help="The most memory that reading a file may take, such as 4G; half of what is free, and at least 2G.",
+    ),
+    click.option(
+        "--max-output",
+        metavar="SIZE",
+        type=Size(),
+        expose_value=False,
+        callback=_note_limit,
+        help="The most bytes that may come out of a file, such as 1G.",
+    ),
+)
 saying = several(quiet, as_json)
 computing = several(device, threads)
 reading = several(

@@ -31,9 +31,15 @@ class Limits:
     def _most_memory(self) -> int:
         return max(free_memory() // 2, _LEAST) if self.memory is None else self.memory
 
+    def allows_memory(self, size: int) -> bool:
+        """Whether so many bytes may be taken."""
+        if self.memory is None and size <= _LEAST:
+            return True  # without a look at what is free
+        return size <= self._most_memory
+
     def need_memory(self, size: int, subject: str) -> None:
-        """Raises LimitError where `subject`, the start of a sentence, takes more than `size` bytes of memory."""
-        if size > self._most_memory:
+        """Raises LimitError where `size` bytes, which `subject`, the start of a sentence, takes, are not allowed."""
+        if not self.allows_memory(size):
             raise LimitError(
                 f"{subject} needs {size:,} bytes of memory, and the limit is {self._most_memory:,}: "
                 "raise it with --memlimit"

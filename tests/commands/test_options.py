@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import squeeze
 from squeeze import cli
-from squeeze.commands import progress
+from squeeze.commands import options, progress
 from squeeze.commands.reference import OPERATIONS, operation_table, options_table
 from squeeze.errors import OptionError
 from squeeze.options import Operation, of
@@ -23,6 +23,7 @@ from squeeze.recipes.options import FACTORIZE, PACK, PRUNE, QUANTIZE, RECOVER, C
 from squeeze.recipes.run import read
 from squeeze.recipes.steps import STEPS
 from squeeze.system import files
+from squeeze.system.limits import Limits
 
 ROOT = Path(squeeze.__file__).parent
 ALL = (*OPERATIONS, RECOVER)
@@ -229,11 +230,24 @@ def test_steps_have_lines_too(monkeypatch, capsys):
 
 
 def test_silence_and_the_end_of_a_run(monkeypatch, capsys):
-    for options in ({"quiet": True, "as_json": True}, {}):
-        with progress.bar("x", 10, **options) as tick:
+    for silence in ({"quiet": True, "as_json": True}, {}):
+        with progress.bar("x", 10, **silence) as tick:
             tick(1)
             monkeypatch.setattr(files, "interrupted", type("Set", (), {"is_set": lambda self: True})())
             with pytest.raises(KeyboardInterrupt):
                 tick(1)
             monkeypatch.undo()
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ([], Limits()),
+        (["--memlimit", "4G"], Limits(memory=4 << 30)),
+        (["--max-output", "10", "--memlimit", "1K"], Limits(memory=1 << 10, output=10)),
+    ],
+)
+def test_both_limits_reach_a_command_as_one(words, wanted):
+    command = click.command()(options.limits(lambda limits: limits))
+    assert command.main(words, standalone_mode=False) == wanted

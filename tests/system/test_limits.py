@@ -42,6 +42,12 @@ def test_a_container_bounds_what_is_free(tmp_path, monkeypatch):
     assert limits.free_memory() == 1000
 
 
+def test_what_is_allowed_by_default_is_found_without_a_look_at_the_machine(monkeypatch):
+    monkeypatch.delattr(limits, "free_memory")
+    assert Limits().allows_memory(2 << 30)
+    assert not Limits(memory=10).allows_memory(11)
+
+
 def test_what_a_file_says_is_printed_escaped_and_short():
     assert printable("a name") == "a name"
     assert printable("a\x1b[2J\nb\ud800") == "a\\x1b[2J\\nb\\ud800"

@@ -1,0 +1,66 @@
+"""What Python code does to the machine, by an audit hook in a process of its own: files, network, processes, pickles.
+
+See PEP 578. What is read of the interpreter, of installed packages, of compiled code and of the facts of the machine is
+no news; all else is.
+"""
+
+import json
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+import squeeze
+from squeeze.numerics import jit
+
+_KNOWN = (
+    *(sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()),
+    *("/proc", "/sys/fs/cgroup", "/sys/devices/system", "/dev/null", "/dev/urandom", "/etc/localtime"),
+)
+_HOOK = """
+import json, os, sys
+
+known, refused, news = json.loads(sys.argv[1]), set(json.loads(sys.argv[2])), []
+STARTS = ("socket.", "urllib.", "http.", "ftplib.", "smtplib.", "subprocess.", "os.exec", "os.posix_spawn", "os.spawn")
+
+def cached_by_numba():
+    frame = sys._getframe(2)
+    while frame:
+        if frame.f_code.co_filename.endswith(("numba/core/caching.py", "numba/core/serialize.py")):
+            return True
+        frame = frame.f_back
+    return False
+
+def is_known(path):
+    path = os.path.realpath(os.fsdecode(path))
+    return any(path == one or path.startswith(one + os.sep) for one in known)
+
+def hook(event, arguments):
+    if event == "open" and not isinstance(arguments[0], int):
+        if not is_known(arguments[0]):
+            news.append(f"open {os.fsdecode(arguments[0])}")
+    elif event == "import" and arguments[0].partition(".")[0] in refused:
+        news.append(f"import {arguments[0]}")
+    elif event == "pickle.find_class" and not cached_by_numba():
+        news.append(f"unpickle {arguments[0]}.{arguments[1]}")
+    elif event.startswith(STARTS) or event in ("os.system", "os.fork"):
+        news.append(event)
+
+sys.addaudithook(hook)
+exec(sys.stdin.read(), {"__name__": "audited"})
+print(json.dumps(sorted(set(news))))
+"""
+
+
+def news(code: str, files: Iterable[Path] = (), refused: Iterable[str] = ()) -> list[str]:
+    """What `code` did besides reading and writing `files` (folders stand for all in them) and importing what is not
+    `refused`: lines such as "open /etc/passwd", "import torch", "unpickle os.system", "socket.connect"."""
+    known = [*_KNOWN, str(Path(squeeze.__file__).parent), str(jit.cache_folder().parent), *map(str, files)]
+    arguments = [json.dumps(sorted({str(Path(one).resolve()) for one in known})), json.dumps(sorted(refused))]
+    done = subprocess.run(
+        [sys.executable, "-c", _HOOK, *arguments], input=code, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return found
