@@ -11,6 +11,8 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
 import pytest
 from hypothesis import settings
 
+from tests.makers import command
+
 settings.register_profile("compiled", deadline=None)  # a first call compiles
 settings.load_profile("compiled")
 
@@ -29,3 +31,24 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     from tests.makers import networks
 
     return cache(lambda kind: networks.save(kind, tmp_path_factory.mktemp("models") / kind))
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in the test's own folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def note(in_folder: None) -> Path:
+    """A text file in the test's own folder."""
+    path = Path("note.txt")
+    path.write_bytes(command.TEXT)
+    return path
+
+
+@pytest.fixture
+def packed(note: Path) -> Path:
+    """The text file, compressed beside itself at level 1."""
+    command.run("compress", "-1", note)
+    return Path("note.txt.sqz")

@@ -7,7 +7,7 @@ import torch
 from squeeze.codecs.tensors import float_payload, floats
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import reference
-from tests.codecs.tensors.test_floats import as_bf16, bytes_of, weights
+from tests.makers.floats import as_bf16, bytes_of, weights
 from tests.makers.gpu import compile_for_a_gpu
 
 kernel = pytest.importorskip("squeeze.kernels.df_decode.kernel", reason="triton is not installed")

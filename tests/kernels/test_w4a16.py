@@ -9,7 +9,7 @@ from squeeze.kernels.dequant import Packed, reference as expansion
 from squeeze.kernels.w4a16 import cpu, reference
 from squeeze.quant.linear import QuantLinear
 from tests.makers.gpu import compile_for_a_gpu
-from tests.makers.quantised import FP4, TRITS, Grid, matrix, rounded
+from tests.makers.quantised import Grid, matrix, others, rounded
 
 try:
     from squeeze.kernels.dequant import kernel as expansion_kernel
@@ -33,16 +33,6 @@ def close(found, expected, tolerance):
     """Within a share of the largest value."""
     assert found.shape == expected.shape and found.dtype == expected.dtype
     assert (found.float() - expected.float()).abs().max() <= tolerance * expected.float().abs().max()
-
-
-def others():
-    """Grids that are not of integers."""
-    codes = torch.randint(0, 16, (6, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
-    return {
-        "nf4": rounded(matrix(6, 40), Grid(4, 7, codebook="nf4")),
-        "ternary": QuantizedTensor(codes % 9, torch.rand(2, 6, 2), None, 4, 20, TRITS),
-        "nvfp4": QuantizedTensor(codes, torch.rand(1, 6, 3), None, 4, 16, FP4[None], torch.tensor(0.3)),
-    }
 
 
 @pytest.mark.parametrize("grid", INTEGERS, ids=str)

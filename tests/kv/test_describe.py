@@ -1,4 +1,4 @@
-"""Policies as files, and bits of heads chosen by calibration."""
+"""Policies as files."""
 
 import json
 
@@ -8,22 +8,16 @@ from safetensors.torch import save_file
 
 from squeeze.errors import FormatError, PolicyError
 from squeeze.kv import KIVI, POLICIES, QuantizedKVCache, Rotated
-from squeeze.kv.bit_allocation import bits_by_head
-from squeeze.kv.blockfloat import BlockFloat
 from squeeze.kv.describe import digest_of, load_policy, policy_of, save_policy
 from squeeze.kv.evict import SinksAndWindow, SnapKV, SoftPrune
-from squeeze.kv.measure import nominal_bits
-from squeeze.kv.observe import observe
 from squeeze.kv.policies import EVICTIONS
-from squeeze.kv.statistics import KVStatistics
 from squeeze.kv.waterfill import transform_policy
-from tests.makers.kv_models import llama, tokens
+from tests.makers.kv_models import calibrated_on_text, llama, tokens
 
 
 @pytest.fixture(scope="module")
 def calibrated():
-    model = llama()
-    return model, observe(model, tokens(length=400)[0], context=200, windows=2, window=16)
+    return calibrated_on_text(llama())
 
 
 @pytest.mark.parametrize(
@@ -96,26 +90,3 @@ def test_files_that_hold_something_else(tmp_path):
         load_policy(tmp_path / "none.json")
     with pytest.raises(PolicyError, match="give it as policy="):
         policy_of(json.loads('{"name": "transform", "digest": "00"}'))
-
-
-@pytest.mark.parametrize("policy", [KIVI(group=16, window=16), Rotated(window=16)], ids=repr)
-def test_bits_by_head(calibrated, policy):
-    model, statistics = calibrated
-    for bits in (5.5, 7.0):
-        found = bits_by_head(model, statistics, policy, bits)
-        assert bits - 1.5 < nominal_bits(found, model) <= bits
-    costly = [value.clone() for value in statistics[1].fisher]
-    costly[0][1] *= 1e6
-    changed = statistics | {1: KVStatistics(statistics[1].mean, statistics[1].moment, costly,
-                                                    statistics[1].sample)}  # fmt: skip
-    assert bits_by_head(model, changed, policy, 7.0).bits[1][1] == 8
-
-
-def test_bits_by_head_errors(calibrated):
-    model, statistics = calibrated
-    with pytest.raises(PolicyError, match=r"this policy takes 5\.0"):
-        bits_by_head(model, statistics, KIVI(group=16, window=16), 2)
-    with pytest.raises(PolicyError, match="BlockFloat has no bits that heads could differ in"):
-        bits_by_head(model, statistics, BlockFloat(), 4)
-    with pytest.raises(PolicyError, match="hold no block of 512 tokens"):
-        bits_by_head(model, statistics, KIVI(group=512), 4)

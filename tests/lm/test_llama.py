@@ -264,18 +264,3 @@ def test_a_team_that_is_closed_in_the_middle_of_its_work(llama):
         team.close()
         worker.join(30)
         assert ended == ["a team of threads was broken off"]
-
-
-def test_a_failure_in_any_thread_of_a_team_ends_its_work():
-    for failing in range(3):
-        team = Team(3)
-
-        def work(rank: int, barrier: np.ndarray, failing: int = failing) -> None:
-            if rank == failing:
-                raise ValueError("as expected")
-
-        with pytest.raises(ValueError, match="as expected"):
-            team.run(work)
-        with pytest.raises(RuntimeError, match="broken off"):
-            team.run(work)
-        team.close()

@@ -12,6 +12,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from squeeze.kv import FullPrecision, QuantizedKVCache
+from squeeze.kv.observe import observe
+
 VOCABULARY = 61
 _SHAPE = {
     "vocab_size": VOCABULARY,
@@ -64,3 +67,19 @@ def _made(kind, config):
 
 def tokens(batch=1, length=40, seed=0):
     return torch.randint(2, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def error_of(model, policy):
+    """Of keys and values, relative, through a cache."""
+    cache, ids = QuantizedKVCache(model.config, policy), tokens(length=200, seed=3)
+    plain = QuantizedKVCache(model.config, FullPrecision())
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+        model(ids, past_key_values=plain)
+    pairs = [(a.dense(), b.dense()) for a, b in zip(cache.packed_layers, plain.packed_layers, strict=True)]
+    return max(float((x - y).norm() / y.norm()) for a, b in pairs for x, y in zip(a, b, strict=True))
+
+
+def calibrated_on_text(model):
+    """The model and statistics of its keys and values on random tokens."""
+    return model, observe(model, tokens(length=400)[0], context=200, windows=2, window=16)

@@ -83,3 +83,13 @@ def dense_model(source, weights, dtype):
 
 
 __all__ = ["FP4", "NF4", "TRITS", "Grid", "QuantizationSpec", "dense_model", "matrix", "rounded", "write"]
+
+
+def others():
+    """Grids that are not of integers."""
+    codes = torch.randint(0, 16, (6, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    return {
+        "nf4": rounded(matrix(6, 40), Grid(4, 7, codebook="nf4")),
+        "ternary": QuantizedTensor(codes % 9, torch.rand(2, 6, 2), None, 4, 20, TRITS),
+        "nvfp4": QuantizedTensor(codes, torch.rand(1, 6, 3), None, 4, 16, FP4[None], torch.tensor(0.3)),
+    }

@@ -122,3 +122,9 @@ def reversed_copy(x):
 
 def test_a_lossy_kernel_may_allocate():
     assert reversed_copy(np.arange(3)).tolist() == [2, 1, 0]
+
+
+def test_compiled_code_is_cached_under_a_name_made_from_the_sources():
+    folder = jit.cache_folder()
+    assert folder.is_dir()
+    assert len(folder.name) == 16

@@ -15,7 +15,7 @@ from squeeze.errors import DamagedError
 from squeeze.packing import container, fields
 from squeeze.packing.container import Record
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, read
-from tests.integrations.test_transformers import tiny_model
+from tests.makers.hf_models import tiny_model
 from tests.makers.quantised import matrix, rounded, write
 
 

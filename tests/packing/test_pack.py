@@ -8,86 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from click.testing import CliRunner
 
 import squeeze
-from squeeze import cli
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.errors import DamagedError, FormatError, SqueezeError, TruncatedError
-from squeeze.packing import container, folder
-from squeeze.system.in_order import in_order
+from squeeze.errors import DamagedError, FormatError, SqueezeError
+from squeeze.packing import container
 from squeeze.system.work import work_folder
-from tests.codecs.tensors.test_floats import as_bf16, weights
+from tests.makers.checkpoints import content, model_folder, same, tensors, write
+from tests.makers.command import call, names
+from tests.makers.floats import weights
 
-
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def write(path, tensors, metadata=None, pad=0):
-    """A safetensors file of {name: (dtype, shape, bytes)}, its header padded with `pad` spaces."""
-    entries, at = {}, 0
-    if metadata is not None:
-        entries["__metadata__"] = metadata
-    for name, (dtype, shape, data) in tensors.items():
-        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + len(data)]}
-        at += len(data)
-    text = json.dumps(entries).encode() + b" " * pad
-    body = b"".join(data for _, _, data in tensors.values())
-    Path(path).write_bytes(len(text).to_bytes(8, "little") + text + body)
-    return Path(path)
-
-
-def tensors(seed=1, rows=64):
-    layer = as_bf16(weights(rows * 256, seed))
-    return {
-        "layer.weight": ("BF16", (rows, 256), layer.tobytes()),
-        "empty": ("F32", (0, 7), b""),
-        "scalar": ("F32", (), np.float32(2.5).tobytes()),
-        "half": ("F16", (rows, 100), weights(rows * 100, seed + 1).astype(np.float16).tobytes()),
-        "ids": ("I64", (1, 512), np.arange(512).tobytes()),
-        "mask": ("BOOL", (300,), bytes(300)),
-        "wide": ("F32", (3, 50, 60), weights(9_000, seed + 2).astype(np.float32).tobytes()),
-        "tied ö": ("BF16", (rows, 256), layer.tobytes()),
-        "fp8": ("F8_E4M3", (64, 64), (as_bf16(weights(4_096)) >> 4).astype(np.uint8).tobytes()),
-        "noise": ("U8", (999,), np.random.default_rng(0).bytes(999)),
-    }
-
-
-def model_folder(path, seed=1):
-    """A sharded folder as Hugging Face has it."""
-    path = Path(path)
-    (path / "sub").mkdir(parents=True)
-    all_tensors = tensors(seed)
-    order = list(all_tensors)
-    shards = {
-        "model-00001-of-00002.safetensors": order[:5],
-        "model-00002-of-00002.safetensors": order[5:],
-    }
-    for shard, part in shards.items():
-        write(path / shard, {name: all_tensors[name] for name in part}, {"format": "pt"})
-    index = {
-        "metadata": {"total_size": sum(len(data) for _, _, data in all_tensors.values())},
-        "weight_map": {name: shard for shard, part in shards.items() for name in part},
-    }
-    (path / "model.safetensors.index.json").write_text(json.dumps(index))
-    (path / "config.json").write_text('{"model_type": "llama",   "hidden_size": 64}\n')
-    (path / "tokenizer.json").write_text("{}")
-    (path / "sub" / "notes.txt").write_bytes(b"\0\1\2")
-    return path
-
-
-def names():
-    return sorted(path.name for path in Path().iterdir())
-
-
-def same(one, other):
-    return Path(one).read_bytes() == Path(other).read_bytes()
-
-
-def content(root):
-    return {p.relative_to(root).as_posix(): p.read_bytes() for p in sorted(Path(root).rglob("*")) if p.is_file()}
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 @pytest.mark.parametrize("level", ["runtime", "archive"])
@@ -141,29 +72,6 @@ def test_threads_and_verification_make_no_difference():
     assert same("b.safetensors", "c.safetensors")
 
 
-def test_folders_come_back_byte_for_byte():
-    model_folder("model")
-    totals = squeeze.pack("model", "packed")
-    assert totals.coded == sum(map(len, content("packed").values()))
-    assert squeeze.unpack("packed", "back") == totals
-    assert content("back") == content("model")
-    assert squeeze.verify("packed") == totals
-    assert names() == ["back", "model", "packed"]
-
-
-def test_a_packed_folder_keeps_its_index_true():
-    model_folder("model")
-    squeeze.pack("model", "packed")
-    index = json.loads(Path("packed/model.safetensors.index.json").read_text())
-    sizes = 0
-    for name, shard in index["weight_map"].items():
-        sizes += tensorfile.read(Path("packed") / shard).by_name[name].size
-    assert index["metadata"]["total_size"] == sizes
-    config = json.loads(Path("packed/config.json").read_text())
-    assert config.pop("quantization_config") == {"quant_method": "squeeze", "dtype": "bfloat16"}
-    assert config == json.loads(Path("model/config.json").read_text())
-
-
 @pytest.mark.parametrize("level", ["runtime", "archive"])
 def test_deltas_are_small_and_need_their_base(level):
     base = tensors()
@@ -189,15 +97,6 @@ def test_deltas_are_small_and_need_their_base(level):
     with pytest.raises(SqueezeError, match="needs no base"):
         squeeze.verify("alone.safetensors", base="base.safetensors")
     assert not Path("no.safetensors").exists()
-
-
-def test_a_folder_as_the_base_of_a_folder():
-    model_folder("base", seed=1)
-    model_folder("tuned", seed=1)
-    squeeze.pack("tuned", "delta", base="base")
-    assert sum(map(len, content("delta").values())) < 0.6 * sum(map(len, content("tuned").values()))
-    squeeze.unpack("delta", "back", base="base")
-    assert content("back") == content("tuned")
 
 
 class Stop(KeyboardInterrupt):
@@ -308,52 +207,6 @@ def test_two_packs_of_one_target_exclude_each_other():
         squeeze.pack("a.safetensors", "b.safetensors")
 
 
-def header(entries):
-    text = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
-    return len(text).to_bytes(8, "little") + text
-
-
-def entry(begin, end, dtype="U8", shape=None):
-    return {"dtype": dtype, "shape": [end - begin] if shape is None else shape, "data_offsets": [begin, end]}
-
-
-BAD = {
-    "": (TruncatedError, "within the first 8 bytes"),
-    "ff" * 8: (FormatError, "header would be"),
-    (1000).to_bytes(8, "little").hex(): (TruncatedError, "within its header"),
-    header(b"nonsense").hex(): (FormatError, "not JSON"),
-    header(b"\xff\xfe{}").hex(): (FormatError, "not JSON"),
-    header(b"[" * 200_000).hex(): (FormatError, "not JSON"),
-    header(b"[]").hex(): (FormatError, "not a JSON object"),
-    header({"__metadata__": {"a": 1}}).hex(): (FormatError, "not a table of strings"),
-    header(b'{"a": {"dtype": "U8", "shape": [], "data_offsets": [0, 1]}, "a": 2}').hex(): (FormatError, "twice"),
-    header({"a": 7}).hex(): (FormatError, "not one of dtype"),
-    (header({"a": entry(0, 8)}) + bytes(3)).hex(): (TruncatedError, "5 bytes too early"),
-    (header({"a": entry(0, 8)}) + bytes(9)).hex(): (FormatError, "1 bytes follow the last tensor"),
-    (header({"a": entry(0, 8), "b": entry(4, 12)}) + bytes(12)).hex(): (FormatError, "overlaps the one before"),
-    (header({"a": entry(0, 8), "b": entry(9, 12)}) + bytes(12)).hex(): (FormatError, "leaves a hole"),
-    (header({"a": entry(0, 8, "F32")}) + bytes(8)).hex(): (FormatError, "do not fit F32"),
-    (header({"a": entry(0, 8, "F99")}) + bytes(8)).hex(): (FormatError, "dtype 'F99' is unknown"),
-    header({"a": entry(0, 8, shape=[1 << 70])}).hex(): (FormatError, "is impossible"),
-    header({"a": entry(0, 8, shape=[-8])}).hex(): (FormatError, "is impossible"),
-    header({"a": entry(0, 8, shape=[True])}).hex(): (FormatError, "is impossible"),
-    header({"a": entry(0, 1 << 62, shape=[1 << 62])}).hex(): (TruncatedError, "too early"),
-    header({"a": {"dtype": "U8", "shape": [8], "data_offsets": [0]}}).hex(): (FormatError, "offsets"),
-    header({"a": {"dtype": "U8", "shape": [8], "data_offsets": [8, 0]}}).hex(): (FormatError, "do not fit"),
-}
-
-
-@pytest.mark.parametrize("bad", list(BAD), ids=range(len(BAD)))
-def test_bad_files_have_named_errors(bad):
-    error, words = BAD[bad]
-    Path("bad.safetensors").write_bytes(bytes.fromhex(bad))
-    with pytest.raises(error, match=words) as caught:
-        squeeze.pack("bad.safetensors", "b.safetensors")
-    assert type(caught.value) is error
-    assert "bad.safetensors" in str(caught.value)
-    assert names() == ["bad.safetensors"]
-
-
 def test_mutated_packed_files_never_restore_wrong_bytes():
     write("a.safetensors", tensors(rows=8))
     squeeze.pack("a.safetensors", "b.safetensors")
@@ -383,44 +236,6 @@ def test_every_damaged_payload_is_named():
         Path("hurt.safetensors").write_bytes(hurt)
         with pytest.raises(DamagedError, match=f"tensor {tensor.name!r}"):
             squeeze.verify("hurt.safetensors")
-
-
-def test_folders_with_faults_have_named_errors():
-    root = model_folder("model")
-    (root / "model-00002-of-00002.safetensors").rename("elsewhere")
-    with pytest.raises(FormatError, match=r"the shard model-00002-of-00002.safetensors is missing"):
-        squeeze.pack("model", "packed")
-    write(root / "model-00002-of-00002.safetensors", {})
-    with pytest.raises(FormatError, match=r"tensor '.*' is not in model-00002"):
-        squeeze.pack("model", "packed")
-    Path("elsewhere").replace(root / "model-00002-of-00002.safetensors")
-    os.truncate(root / "model-00002-of-00002.safetensors", 5_000)
-    with pytest.raises(TruncatedError, match=r"model-00002-of-00002.safetensors: the file ends"):
-        squeeze.pack("model", "packed")
-    assert names() == ["model"]
-
-
-def test_a_changed_packed_folder_is_refused():
-    model_folder("model")
-    squeeze.pack("model", "packed")
-    Path("packed/tokenizer.json").write_text("{ }")
-    with pytest.raises(DamagedError, match=r"tokenizer.json: the SHA-256"):
-        squeeze.unpack("packed", "back")
-    Path("packed/tokenizer.json").unlink()
-    with pytest.raises(DamagedError, match=r"tokenizer.json is missing"):
-        squeeze.verify("packed")
-    assert names() == ["model", "packed"]
-
-
-@pytest.mark.parametrize("name", ["/etc/evil", "../evil", "a/../../evil", "", "a//b", "."])
-def test_a_manifest_cannot_write_outside_its_folder(name):
-    model_folder("model")
-    squeeze.pack("model", "packed")
-    manifest = json.loads(Path("packed/squeeze.json").read_text())
-    manifest["files"][name] = "0" * 64
-    Path("packed/squeeze.json").write_text(json.dumps(manifest))
-    with pytest.raises(DamagedError, match="is damaged"):
-        squeeze.unpack("packed", "back")
 
 
 @pytest.mark.parametrize("name", ["model.bin", "model.pt", "model.pth", "other"])
@@ -462,17 +277,6 @@ def test_targets_that_may_not_be_written():
         squeeze.pack("a.safetensors", "c.safetensors", level="best")
 
 
-def test_overwriting_a_folder():
-    model_folder("model")
-    squeeze.pack("model", "packed")
-    before = content("packed")
-    with pytest.raises(SqueezeError, match="already exists"):
-        squeeze.pack("model", "packed")
-    Path("packed/more").write_text("left over")
-    squeeze.pack("model", "packed", overwrite=True)
-    assert content("packed") == before
-
-
 def test_a_source_that_changes_is_noticed(monkeypatch):
     path = write("a.safetensors", tensors())
     original = container.encode_tensor
@@ -508,10 +312,6 @@ def test_progress_counts_every_raw_byte():
         assert sum(counts) == sum(map(len, content("model").values()))
 
 
-def call(*arguments):
-    return CliRunner().invoke(cli.main, [str(a) for a in arguments], prog_name="squeeze")
-
-
 def test_commands():
     model_folder("model")
     for command in (
@@ -531,71 +331,3 @@ def test_commands():
     result = call("verify", "nothing")
     assert result.exit_code == 1
     assert "No such file" in result.stderr
-
-
-def test_inspect_of_packed_and_plain_files_agrees():
-    write("a.safetensors", tensors())
-    squeeze.pack("a.safetensors", "b.safetensors")
-    plain, packed = (json.loads(call("inspect", "--json", f"{name}.safetensors").stdout) for name in "ab")
-    assert plain == packed
-    layer = plain["tensors"][0]
-    assert (layer["name"], layer["coding"], layer["values"], layer["raw"]) == ("layer.weight", "rans", 16384, 32768)
-    values = np.frombuffer(tensors()["layer.weight"][2], np.uint16)
-    shares = np.bincount(values >> 7 & 0xFF) / values.size
-    shares = shares[shares > 0]
-    assert layer["fields"]["exponent"] == pytest.approx(-(shares * np.log2(shares)).sum())
-    assert layer["bound"] == pytest.approx(sum(layer["fields"].values()) * 16384 / 8)
-    assert layer["gap"] == pytest.approx(100 * (layer["coded"] / layer["bound"] - 1))
-    assert plain["totals"][-1]["coded"] == sum(entry["coded"] for entry in plain["tensors"])
-    table = call("inspect", "b.safetensors").stdout
-    assert len(table.splitlines()) == 1 + len(plain["tensors"]) + len(plain["totals"])
-    assert "exponent" in table
-
-
-def test_inspect_knows_the_base():
-    write("base.safetensors", tensors())
-    write("tuned.safetensors", tensors())
-    squeeze.pack("tuned.safetensors", "delta.safetensors", base="base.safetensors")
-    found = [
-        json.loads(call("inspect", "--json", "--base", "base.safetensors", f"{name}.safetensors").stdout)
-        for name in ("tuned", "delta")
-    ]
-    assert found[0] == found[1]
-    assert found[0]["tensors"][0]["coding"] == "delta+rans"
-
-
-def test_manifest_of_a_future_version_is_refused():
-    model_folder("model")
-    squeeze.pack("model", "packed")
-    path = Path("packed") / folder.MANIFEST
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(FormatError, match="format 2 is unknown: use a newer squeeze"):
-        squeeze.verify("packed")
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_tensors_come_in_order_whatever_their_sizes(threads):
-    sizes = [100, 5 << 20, 3 << 20, 1, 3 << 20, 3 << 20, 6 << 20, 7]
-    taken, given = [], []
-
-    def tasks():
-        for number, size in enumerate(sizes):
-            taken.append(number)
-            yield size, lambda threads, number=number: (number, threads)
-
-    for result in in_order(tasks(), threads):
-        given.append(result)
-        ahead = sum(sizes[number] for number in taken[len(given) :])
-        assert ahead <= (8 << 20) + max(sizes)
-    assert [number for number, _ in given] == list(range(len(sizes)))
-    assert {sizes[number] for number, used in given if used > 1} == ({5 << 20, 6 << 20} if threads > 1 else set())
-
-
-def test_a_failure_among_tensors_side_by_side_is_raised():
-    def fails(threads):
-        raise DamagedError("no")
-
-    results = in_order([(1 << 21, lambda threads: 0), (1, fails), (1, lambda threads: 1)], 2)
-    assert next(results) == 0
-    with pytest.raises(DamagedError, match="no"):
-        next(results)

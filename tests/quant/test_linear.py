@@ -9,9 +9,8 @@ from safetensors.torch import load_file, save_file
 from squeeze.errors import FormatError
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, read
 from squeeze.quant.linear import QuantLinear
-from tests.integrations.test_transformers import IDS, tiny_model
-from tests.kernels.test_w4a16 import others
-from tests.makers.quantised import dense_model, matrix, rounded, write
+from tests.makers.hf_models import IDS, tiny_model
+from tests.makers.quantised import dense_model, matrix, others, rounded, write
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 quantised = pytest.importorskip("squeeze.integrations.quantised")

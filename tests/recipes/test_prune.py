@@ -24,7 +24,7 @@ from squeeze.prune.wanda import Wanda
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.densify import densify
 from tests.makers import tiny_models
-from tests.prune.test_methods import problem
+from tests.makers.layers import problem
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

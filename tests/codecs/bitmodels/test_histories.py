@@ -1,34 +1,9 @@
-"""The models' parts, one by one: logistic tables, bit histories, slots, mixer, APM, presets, compiled code."""
-
-import math
+"""Bit histories and their slots: they fit a byte, are found again, and learn a frequency."""
 
 import numpy as np
 import pytest
 
-from squeeze.codecs.bitmodels import histories, layout, mixer
-from squeeze.codecs.bytewise import arrays as bytearrays, coder as bytewise
-from squeeze.codecs.deep import arrays as deeparrays, coder as deep
-from squeeze.codecs.deep.presets import DeepPreset
-from squeeze.codecs.stream import levels
-from squeeze.numerics import jit, logistic
-from tests.makers import inputs
-
-
-def test_stretch_is_the_logit():
-    p = (np.arange(4096) + 0.5) / 4096
-    assert np.abs(logistic.STRETCH - 4096 * np.log(p / (1 - p))).max() <= 0.51
-
-
-def test_squash_is_the_logistic_function():
-    for x in [-65535, -40000, -4097, -1, 0, 1, 31, 32, 33, 5000, 65535]:
-        assert logistic.squash(x) / 2**32 == pytest.approx(1 / (1 + math.exp(-x / 4096)), rel=2e-5, abs=2**-32)
-
-
-def test_squash_rises_and_stays_inside():
-    values = [logistic.squash(x) for x in range(-logistic.LOGIT_MAX, logistic.LOGIT_MAX + 1, 13)]
-    assert values == sorted(values)
-    assert values[0] >= 1
-    assert values[-1] < 2**32
+from squeeze.codecs.bitmodels import histories, layout
 
 
 def test_histories_fit_a_byte_and_stay_in_it():
@@ -71,60 +46,3 @@ def test_an_adaptive_map_learns_a_frequency():
     for bit in bits:
         histories.learn(entries, 0, int(bit), 1023)
     assert (int(entries[0]) >> 10) / 2**22 == pytest.approx(0.9, abs=0.03)
-
-
-def test_the_mixer_learns_which_input_to_trust():
-    weights, values = np.full(4, 10_000, np.int32), np.zeros(4, np.int32)
-    generator = np.random.default_rng(6)
-    for _ in range(3_000):
-        bit = int(generator.integers(0, 2))
-        values[:] = [(2 * bit - 1) * 4096, *generator.integers(-8192, 8192, 2), 0]
-        error = ((bit << 32) - bit - logistic.squash(mixer.dot(weights, values))) >> 16
-        mixer.train(weights, values, error, 5)
-    assert weights[0] > 4 * abs(weights[1:]).max()
-
-
-def test_a_fresh_apm_changes_nothing():
-    apm = mixer.fresh_apm(2)
-    for logit in (-65535, -30000, 0, 4096, 65535):
-        assert mixer.refine(apm, 1, logit) / 2**32 == pytest.approx(logistic.squash(logit) / 2**32, abs=0.02)
-
-
-def test_presets_name_registers_that_exist_and_fit_the_tables():
-    for level in levels.LEVELS:
-        for kind in ("text", "executable", "table", "other"):
-            preset = levels.LEVELS[level].models(kind)
-            build = deeparrays.build_model if isinstance(preset, DeepPreset) else bytearrays.build_model
-            model = build(np.zeros(100, np.uint8), preset, 10)
-            assert all(context[0] < model.registers.size for context in preset.contexts)
-            assert len(set(preset.contexts)) == len(preset.contexts)
-
-
-def memory_of(value):
-    """{address: bytes} of all arrays in nested tuples; what two arrays see counts once."""
-    if not isinstance(value, tuple):
-        return {np.asarray(value).__array_interface__["data"][0]: value.nbytes}
-    sizes = {}
-    for part in value:
-        for address, size in memory_of(part).items():
-            sizes[address] = max(size, sizes.get(address, 0))
-    return sizes
-
-
-def test_models_of_ten_mebibytes_fit_the_memory_promise():
-    for build, level in ((bytearrays.build_model, 3), (deeparrays.build_model, 6)):
-        model = build(np.zeros(10 << 20, np.uint8), levels.LEVELS[level].models("text"))
-        assert sum(memory_of(model).values()) < 1 << 30
-
-
-def test_compiled_code_is_cached_under_a_name_made_from_the_sources():
-    folder = jit.cache_folder()
-    assert folder.is_dir()
-    assert len(folder.name) == 16
-
-
-def test_more_context_is_worth_it():
-    data = np.frombuffer(inputs.python_text(60_000), np.uint8)
-    sizes = [len(bytewise.encode(data, levels.LEVELS[level].models("text")) or data) for level in range(1, 4)]
-    sizes.append(len(deep.encode(data, levels.LEVELS[4].models("text")) or data))
-    assert sizes == sorted(sizes, reverse=True)

@@ -6,15 +6,13 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 import squeeze
 from squeeze.codecs.deep.presets import DeepPreset
-from squeeze.codecs.stream import container, dictionary, integers, levels, training
+from squeeze.codecs.stream import container, dictionary, levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
-from squeeze.codecs.stream.threads import Threads, allot
 from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError, DictionaryError, FormatError, LevelError, TruncatedError
 from tests.makers import inputs
@@ -134,20 +132,6 @@ def test_levels_with_a_state_space_model(level):
     assert coded[0] == coded[1]
     for threads in (1, 2):
         assert squeeze.decompress(coded[0], dictionary=known, threads=threads) == RECORDS[0]
-
-
-@pytest.mark.parametrize(("level", "beside", "blocks"), [(4, 1, 4), (5, 2, 2), (6, 2, 2), (3, 1, 4)])
-def test_threads_are_shared_between_blocks_and_the_training_beside_them(level, beside, blocks):
-    row = levels.LEVELS[level]
-    assert allot(row, 4) == Threads(blocks, beside, 1)
-    assert allot(row, 1) == Threads(1, 1, 1)
-
-
-def test_two_threads_of_one_file_at_level_5():
-    data = inputs.words(3_000)
-    one, two = (squeeze.compress(data, 5, threads=threads, verify=False) for threads in (1, 2))
-    assert one == two
-    assert squeeze.decompress(one, threads=2) == data
 
 
 def test_streams_of_both_forms_may_follow_each_other(known, short):
@@ -314,24 +298,6 @@ def test_samples_that_teach_nothing():
         squeeze.train(SAMPLES, level=4, text_size=1 << 21)
     with pytest.raises(DictionaryError, match="there must be something to learn from: at least 1 byte"):
         squeeze.train(SAMPLES, level=4, learn_size=0)
-
-
-def test_text_and_learning_share_the_samples():
-    pieces = [np.zeros(100, np.uint8)] * 100
-    text, rest = training._divide(pieces, 2_000)
-    assert (len(text), len(rest)) == (20, 80)
-    text, rest = training._divide(pieces, 1 << 20)
-    assert (len(text), len(rest)) == (50, 50)
-
-
-@given(st.lists(st.lists(st.integers(-(1 << 39), 1 << 39), min_size=3, max_size=3), min_size=1, max_size=20))
-def test_matrices_of_integers_come_back(rows):
-    matrix = np.array(rows, np.int64)
-    assert np.array_equal(integers.decode(integers.encode(matrix), matrix.shape), matrix)
-
-
-def test_zeros_cost_next_to_nothing():
-    assert len(integers.encode(np.zeros((100, 100), np.int64))) < 100
 
 
 def test_every_deep_level_takes_dictionaries():

@@ -1,9 +1,13 @@
-"""The table of levels: a new level is one row."""
+"""The table of levels: a new level is one row; its models fit their tables and the memory, and more is better."""
 
+import numpy as np
 import pytest
 
 import squeeze
 from squeeze.codecs import presets
+from squeeze.codecs.bytewise import arrays as bytearrays, coder as bytewise
+from squeeze.codecs.deep import arrays as deeparrays, coder as deep
+from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import levels
 from squeeze.codecs.stream.levels import Level, TextModel
 from tests.makers import inputs, tiny_models
@@ -51,3 +55,37 @@ def test_rows_are_in_order_and_every_one_has_a_speed_and_models_of_all_kinds_of_
     for row in levels.LEVELS.values():
         assert all(row.models(kind).contexts for kind in ("text", "executable", "table", "other"))
     assert len({row.name for row in levels.LEVELS.values()}) == 9
+
+
+def test_presets_name_registers_that_exist_and_fit_the_tables():
+    for level in levels.LEVELS:
+        for kind in ("text", "executable", "table", "other"):
+            preset = levels.LEVELS[level].models(kind)
+            build = deeparrays.build_model if isinstance(preset, DeepPreset) else bytearrays.build_model
+            model = build(np.zeros(100, np.uint8), preset, 10)
+            assert all(context[0] < model.registers.size for context in preset.contexts)
+            assert len(set(preset.contexts)) == len(preset.contexts)
+
+
+def memory_of(value):
+    """{address: bytes} of all arrays in nested tuples; what two arrays see counts once."""
+    if not isinstance(value, tuple):
+        return {np.asarray(value).__array_interface__["data"][0]: value.nbytes}
+    sizes = {}
+    for part in value:
+        for address, size in memory_of(part).items():
+            sizes[address] = max(size, sizes.get(address, 0))
+    return sizes
+
+
+def test_models_of_ten_mebibytes_fit_the_memory_promise():
+    for build, level in ((bytearrays.build_model, 3), (deeparrays.build_model, 6)):
+        model = build(np.zeros(10 << 20, np.uint8), levels.LEVELS[level].models("text"))
+        assert sum(memory_of(model).values()) < 1 << 30
+
+
+def test_more_context_is_worth_it():
+    data = np.frombuffer(inputs.python_text(60_000), np.uint8)
+    sizes = [len(bytewise.encode(data, levels.LEVELS[level].models("text")) or data) for level in range(1, 4)]
+    sizes.append(len(deep.encode(data, levels.LEVELS[4].models("text")) or data))
+    assert sizes == sorted(sizes, reverse=True)

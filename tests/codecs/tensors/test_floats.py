@@ -6,30 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from squeeze.codecs.tensors import float_payload, floats, floats_archive, rans
+from squeeze.codecs.tensors import float_payload, floats, floats_archive
 from squeeze.codecs.tensors.float_payload import DTYPES
 from squeeze.errors import DamagedError, SqueezeError
+from tests.makers.floats import as_bf16, bytes_of, weights
 
 CODECS = [floats, floats_archive]
 both = pytest.mark.parametrize("codec", CODECS, ids=["runtime", "archive"])
-
-
-def as_bf16(values):
-    """Rounded as torch does, as uint16."""
-    bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def weights(count, seed=1):
-    """Weights whose scale varies by row, as those of networks do."""
-    generator = np.random.default_rng(seed)
-    columns = 256
-    scale = np.exp(generator.normal(-4, 0.5, (-(-count // columns), 1)))
-    return (generator.normal(0, 1, (scale.size, columns)) * scale).ravel()[:count]
-
-
-def bytes_of(array):
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def round_trip(codec, data, dtype, **options):
@@ -198,12 +181,3 @@ def test_a_flipped_word_is_found_by_the_states_alone():
     plane.words[100] ^= 1
     with pytest.raises(DamagedError, match="segment 0 does not decode"):
         floats.decode(payload, "BF16", 2 * values.size)
-
-
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=256).filter(any), st.integers(8, 13))
-def test_frequencies_add_up_and_none_is_lost(counts, precision):
-    counts = np.array(counts, np.int64)
-    frequencies = np.zeros(counts.size, np.int64)
-    rans.quantise(counts, precision, frequencies)
-    assert frequencies.sum() == 1 << precision
-    assert np.array_equal(frequencies > 0, counts > 0)

@@ -19,12 +19,11 @@ from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import Settings, choose
 from squeeze.codecs.tokenwise import lanes, prefill
-from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.codecs.varint import varint
 from squeeze.lm import models
-from tests.codecs.stream.test_fuzz import mutate
 from tests.makers import inputs, tiny_models
+from tests.makers.mutations import mutate
 
 TEXT = inputs.python_text(4_000)
 BYTES = {
@@ -140,21 +139,6 @@ def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, mo
             patch.setattr(prefill, "COUNTED", max(rows // 3, 1))
             for threads in (1, 2):
                 assert lanes.encode(TEXT, model, preset(len(TEXT), count, 32), threads) == expected
-
-
-@pytest.mark.parametrize(("entries", "count"), [(1, 1), (5, 5), (7, 3), (9, 3), (100, 7)])
-def test_layout(entries, count):
-    """Every entry lies in one lane, and a step's lanes are the first ones."""
-    spelled = np.arange(1, entries + 1)
-    layout = LaneLayout.of(spelled, count, 16)
-    assert layout.counts.sum() == entries and layout.steps == layout.counts.max()
-    assert sum(layout.active(step) for step in range(layout.steps)) == entries
-    for step in range(layout.steps):
-        assert layout.active(step) == (layout.counts > step).sum()
-    ends = np.cumsum(layout.counts)
-    parts = [spelled[end - n : end].sum() for end, n in zip(ends, layout.counts, strict=True)]
-    assert layout.lengths == tuple(parts)
-    assert LaneLayout.read(io.BytesIO(layout.to_bytes()), int(spelled.sum())) == layout
 
 
 @pytest.mark.parametrize("level", WITH_LANGUAGE_MODEL)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from squeeze.quant.formats import Grid, QuantizationSpec
-from tests.integrations.test_transformers import IDS, tiny_model
+from tests.makers.hf_models import IDS, tiny_model
 from tests.makers.quantised import dense_model, write
 from tests.makers.tiny_models import byte_level
 

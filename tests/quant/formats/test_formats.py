@@ -10,7 +10,7 @@ from squeeze.checkpoint import bits
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, format_of, read
-from tests.integrations.test_transformers import tiny_model
+from tests.makers.hf_models import tiny_model
 from tests.makers.quantised import FP4, TRITS, matrix, rounded, write
 
 INTEGERS = [Grid(b, size, symmetric) for b in (2, 3, 4, 8) for size in (32, -1) for symmetric in (True, False)]

@@ -1,6 +1,4 @@
-"""MoDeGPT's pairs and SliceGPT's stream: smaller dense shapes, the function kept at keep 1, budgets, errors."""
-
-import json
+"""MoDeGPT's pairs: smaller shapes, the function kept at keep 1, budgets, errors."""
 
 import pytest
 import torch
@@ -9,31 +7,15 @@ from safetensors.torch import load_file
 import squeeze
 from squeeze.engine.calibration import InputStatistics
 from squeeze.errors import ModelError, SqueezeError
-from squeeze.integrations.load_model import load_model
 from squeeze.recipes.plan import modegpt
-from squeeze.recipes.plan.slicegpt import Stream
+from tests.makers.factorised import distance, factorised, logits
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-
-TOKENS = torch.randint(0, 300, (12, 48), generator=torch.Generator().manual_seed(1))
-
-
-def logits(folder):
-    with torch.no_grad():
-        return load_model(folder)(TOKENS).logits.float()
-
-
-def distance(found, wanted):
-    return float(((wanted - found).norm(dim=-1) / wanted.norm(dim=-1)).median())
-
-
-def made(folders, kind, method, out, **options):
-    return squeeze.factorize(folders(kind), method, calibration=TOKENS, out=out, **options)
 
 
 @pytest.mark.parametrize("kind", ("llama", "qwen2", "qwen3", "mixtral"))
 def test_pairs_at_one_ratio(tmp_path, folders, kind):
-    report = made(folders, kind, "modegpt", tmp_path / "out", keep=0.9)
+    report = factorised(folders, kind, "modegpt", tmp_path / "out", keep=0.9)
     assert 16 * 0.88 < report.bits_per_weight <= 16 * 0.9
     assert {layer.method for layer in report.layers} == {"sliced"} and not report.fallbacks
     assert {layer.error for layer in report.layers} == {None}
@@ -53,12 +35,14 @@ def test_pairs_at_one_ratio(tmp_path, folders, kind):
 
 @pytest.mark.parametrize("kind", ("llama", "qwen2", "qwen3"))
 def test_all_pairs_kept_keep_the_function(tmp_path, folders, kind):
-    made(folders, kind, "modegpt", tmp_path / "out", keep=1.0)
+    factorised(folders, kind, "modegpt", tmp_path / "out", keep=1.0)
     assert distance(logits(tmp_path / "out"), logits(folders(kind))) < 0.05  # masks cost every MLP a channel
 
 
 def test_pairs_of_which_a_part_is_ignored_stay_whole(tmp_path, folders):
-    report = made(folders, "llama", "modegpt", tmp_path / "out", keep=0.9, ignore=["layers.0.mlp.gate_proj", "k_proj"])
+    report = factorised(
+        folders, "llama", "modegpt", tmp_path / "out", keep=0.9, ignore=["layers.0.mlp.gate_proj", "k_proj"]
+    )
     left = {layer.name for layer in report.layers if layer.method == "dense"}
     assert left == {f"model.layers.{i}.self_attn.{leaf}_proj" for i in (0, 1) for leaf in "qvo"} | {
         f"model.layers.0.mlp.{leaf}_proj" for leaf in ("up", "down")
@@ -102,54 +86,19 @@ def test_experts_without_statistics_keep_their_largest_channels():
     assert (found["gate"][3] == 0).all() and (found["down"][:, 3] == 0).all()
 
 
-@pytest.mark.parametrize("kind", ("llama", "qwen2", "qwen3", "mixtral", "qwen2_moe"))
-def test_a_stream_of_all_directions_keeps_the_function(tmp_path, folders, kind):
-    made(folders, kind, "slicegpt", tmp_path / "out", keep=1.0)
-    assert distance(logits(tmp_path / "out"), logits(folders(kind))) < 0.02  # bf16
-
-
-def test_a_narrower_stream_is_a_plain_model(tmp_path, folders):
-    report = made(folders, "llama", "slicegpt", tmp_path / "out", keep=0.9)
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["hidden_size"] == 56 and config["head_dim"] == 16 and "quantization_config" not in config
-    assert config["rms_norm_eps"] == pytest.approx(1e-6 * 64 / 56)
-    assert len(report.layers) == 14 and report.bits_per_weight == pytest.approx(16 * 56 / 64)
-    assert all(0 < layer.error < 0.5 and layer.tokens == TOKENS.numel() for layer in report.layers)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    assert model.lm_head.weight.shape == (300, 56)
-    errors = [distance(logits(tmp_path / "out"), logits(folders("llama")))]
-    made(folders, "llama", "slicegpt", tmp_path / "less", keep=0.6)
-    errors.append(distance(logits(tmp_path / "less"), logits(folders("llama"))))
-    assert errors[0] < 0.7 < errors[1]
-
-
-def test_a_stream_in_a_subspace_is_read_without_loss():
-    generator = torch.Generator().manual_seed(4)
-    basis = torch.linalg.qr(torch.randn((12, 12), generator=generator).double()).Q[:, :5]
-    x = torch.randn((100, 5), generator=generator).double() @ basis.T
-    u = x / x.square().mean(1, keepdim=True).sqrt()
-    stream = Stream({"norm": u.T @ u / 100}, {"norm": torch.rand(12, generator=generator).double()}, 100)
-    kept = stream.directions(5)
-    narrow = x @ kept
-    narrow = narrow / narrow.square().mean(1, keepdim=True).sqrt()  # RMSNorm of the narrow stream
-    weight = torch.randn((7, 12), generator=generator).double()
-    wanted = u * stream.factors["norm"] @ weight.T
-    assert torch.allclose(narrow @ (weight @ stream.reader("norm", kept)).T, wanted, atol=1e-4)
-
-
 def test_what_cannot_be_done_is_said(tmp_path, folders):
     with pytest.raises(
         ModelError, match=r"taken apart in llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, not 'gpt2'"
     ):
-        made(folders, "gpt2", "modegpt", tmp_path / "no")
+        factorised(folders, "gpt2", "modegpt", tmp_path / "no")
     with pytest.raises(ModelError, match="the stream of architecture 'gpt2' cannot be sliced"):
-        made(folders, "gpt2", "slicegpt", tmp_path / "no")
+        factorised(folders, "gpt2", "slicegpt", tmp_path / "no")
     with pytest.raises(SqueezeError, match="slicegpt writes a smaller dense model"):
-        made(folders, "llama", "slicegpt", tmp_path / "no", bits=4)
+        factorised(folders, "llama", "slicegpt", tmp_path / "no", bits=4)
     with pytest.raises(SqueezeError, match=r"a share of 0.01 of 64 dimensions: from 0.0625 to 1 can be kept"):
-        made(folders, "llama", "slicegpt", tmp_path / "no", keep=0.01)
+        factorised(folders, "llama", "slicegpt", tmp_path / "no", keep=0.01)
     with pytest.raises(SqueezeError, match=r"a share of 1.5 to keep"):
-        made(folders, "llama", "modegpt", tmp_path / "no", keep=1.5)
+        factorised(folders, "llama", "modegpt", tmp_path / "no", keep=1.5)
     with pytest.raises(SqueezeError, match="a size to reach needs the method plan"):
-        made(folders, "llama", "modegpt", tmp_path / "no", target_bytes=10**9)
+        factorised(folders, "llama", "modegpt", tmp_path / "no", target_bytes=10**9)
     assert not (tmp_path / "no").exists()

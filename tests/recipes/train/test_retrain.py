@@ -16,7 +16,7 @@ from squeeze.recipes.prune import recovered
 from squeeze.recipes.train import distil
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import MaskedLinear, MaskLoRA, recover
-from tests.prune.test_methods import problem
+from tests.makers.layers import problem
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

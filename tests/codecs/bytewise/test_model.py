@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from squeeze.codecs import presets
-from squeeze.codecs.bytewise import coder, model as bytewise
+from squeeze.codecs.bytewise import model as bytewise
 from squeeze.codecs.bytewise.arrays import build_model
-from squeeze.errors import DamagedError
 from squeeze.numerics.jit import kernel
 from tests.makers import inputs
 
@@ -74,20 +73,3 @@ def test_bits_that_are_not_coded_still_make_history():
     seen, learned = [cost_of_odd_bytes(build_model(data.copy(), PRESET), all_bits) for all_bits in (0, 1)]
     assert 0.9 < seen < 1
     assert 0.9 < learned < 1
-
-
-def test_a_step_at_a_time_codes_what_one_step_codes():
-    data = np.frombuffer(inputs.words(3_000), np.uint8)
-    whole = coder.encode(data, PRESET)
-    assert whole is not None
-    assert np.array_equal(coder.decode(whole, data.size, PRESET), data)
-    assert coder.STEP < 1 << 20  # an interrupt is noticed soon
-
-
-def test_what_cannot_be_shortened_is_given_up():
-    assert coder.encode(np.frombuffer(inputs.random_bytes(3_000), np.uint8), PRESET) is None
-
-
-def test_code_that_ends_too_early_is_noticed():
-    with pytest.raises(DamagedError, match="end too early"):
-        coder.decode(b"\x12\x34", 100_000, PRESET)

@@ -1,0 +1,22 @@
+"""Threads: how they are shared, and that the bytes do not depend on them."""
+
+import pytest
+
+import squeeze
+from squeeze.codecs.stream import levels
+from squeeze.codecs.stream.threads import Threads, allot
+from tests.makers import inputs
+
+
+@pytest.mark.parametrize(("level", "beside", "blocks"), [(4, 1, 4), (5, 2, 2), (6, 2, 2), (3, 1, 4)])
+def test_threads_are_shared_between_blocks_and_the_training_beside_them(level, beside, blocks):
+    row = levels.LEVELS[level]
+    assert allot(row, 4) == Threads(blocks, beside, 1)
+    assert allot(row, 1) == Threads(1, 1, 1)
+
+
+def test_two_threads_of_one_file_at_level_5():
+    data = inputs.words(3_000)
+    one, two = (squeeze.compress(data, 5, threads=threads, verify=False) for threads in (1, 2))
+    assert one == two
+    assert squeeze.decompress(one, threads=2) == data

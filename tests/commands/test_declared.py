@@ -1,0 +1,131 @@
+"""What commands, recipes and functions take is the same, for every option of every method."""
+
+from inspect import signature
+
+import pytest
+from click.testing import CliRunner
+
+import squeeze
+from squeeze import cli
+from squeeze.commands.reference import OPERATIONS
+from squeeze.errors import OptionError
+from squeeze.options import Operation, of
+from squeeze.packing.container import LEVELS
+from squeeze.packing.pack import pack
+from squeeze.recipes.options import RECOVER, Common, Packing
+from squeeze.recipes.run import read
+from squeeze.recipes.steps import STEPS
+from tests.makers.command import params
+
+ALL = (*OPERATIONS, RECOVER)
+BY_NAME = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
+# Of the run, and not of what becomes of the weights.
+OF_THE_RUN = {
+    *("source", "target", "force", "threads", "quiet", "as_json", "device", "resume", "_click_default_help"),
+    *("text", "windows", "max_ppl_increase", "max_kl", "packed"),
+}
+
+
+def calls() -> list[tuple[Operation, str, str]]:
+    """An operation, a method or none, and the name of an option."""
+    found = []
+    for operation in ALL:
+        for method in operation.methods or ("",):
+            found += [(operation, method, key) for key in operation.keys if key != "method"]
+    return found
+
+
+def value_of(operation: Operation, key: str) -> object:
+    """One that an option may have."""
+    one = operation.owned()[key].option
+    if key in ("pattern", "format", "grid", "base"):
+        return {"pattern": "4:8", "format": "squeeze", "grid": "nf4", "base": "other"}[key]
+    if one.choices:
+        return one.choices[-1]
+    if key == "families":
+        return ("tt",)
+    return {"bool": True, "int": 8, "float": 0.5, "str": "x"}[one.type]
+
+
+@BY_NAME
+def test_a_command_takes_what_its_operation_does(operation):
+    found = [one.name for one in params(operation.name) if one.name not in OF_THE_RUN]
+    common = [one.name for one in of(Common)] if operation.methods else []
+    assert sorted(found) == sorted([*operation.keys, *common])
+
+
+def test_a_step_takes_what_its_operation_does():
+    assert {step.operation.name: step.operation for step in STEPS.values()} == {one.name: one for one in ALL}
+    assert all(name == step.operation.name for name, step in STEPS.items())
+
+
+@pytest.mark.parametrize(("operation", "method", "key"), calls(), ids=str)
+def test_every_option_of_every_method_means_the_same_in_all_three(operation, method, key):
+    """The command's texts, a recipe's values and keyword arguments make the same method and settings."""
+    chosen = {"method": method} if method else {}
+    value = value_of(operation, key)
+    wanted = operation.read({**chosen, key: value})
+    if operation.methods:
+        assert read(operation, None, {**chosen, key: value})[0] == wanted
+    try:
+        step = STEPS[operation.name]({**chosen, key: value})
+    except squeeze.SqueezeError as error:
+        assert not isinstance(error, OptionError)  # known and in bounds, but not beside the others
+    else:
+        assert step.asked() == wanted
+    if operation is RECOVER:
+        return
+    (param,) = (one for one in params(operation.name) if one.name == key)
+    text = ",".join(value) if isinstance(value, tuple) else str(value)
+    command = cli.main.commands[operation.name]
+    words = [param.opts[0], *([] if value is True else [text])]
+    if method:
+        words += ["--method", method]
+    with command.make_context(operation.name, ["in", "out", *words]) as context:
+        given = {name: context.params[name] for name in operation.keys}
+    given = {name: one for name, one in given.items() if one not in (None, ())}
+    found = operation.read(given)
+    assert (found.method, dict(found.given)) == (wanted.method, dict(wanted.given))
+    assert str(found.settings) == str(wanted.settings).replace("base='other'", "base=PosixPath('other')")
+
+
+@pytest.mark.parametrize("operation", ALL, ids=lambda one: one.name)
+def test_an_unknown_key_is_named_with_the_nearest(operation):
+    key = operation.keys[-1]
+    with pytest.raises(OptionError, match=f"'{key}x' is unknown: choose from .*; nearest is {key}"):
+        operation.read({f"{key}x": 1})
+    with pytest.raises(OptionError, match=f"'{key}x' is unknown"):
+        STEPS[operation.name]({f"{key}x": 1})
+
+
+def test_functions_name_unknown_keys(tmp_path):
+    for function in (squeeze.quantize, squeeze.prune, squeeze.factorize):
+        with pytest.raises(OptionError, match="'group_sizes' is unknown: choose from method"):
+            function(tmp_path, group_sizes=3, out=tmp_path / "out")
+        assert len(signature(function).parameters) <= 10
+
+
+def test_packing_takes_what_its_function_does():
+    assert {one.name for one in of(Packing)} <= set(signature(pack).parameters)
+    assert all(signature(pack).parameters[one.name].default == one.default for one in of(Packing))
+    (level,) = (one for one in of(Packing) if one.name == "level")
+    assert level.choices == LEVELS
+
+
+def test_bounds_are_said_the_same_everywhere(tmp_path):
+    wanted = "samples 0: it is at least 1"
+    with pytest.raises(OptionError, match=wanted):
+        squeeze.prune(tmp_path, samples=0, out=tmp_path / "out")
+    with pytest.raises(OptionError, match="damping -1: it is at least 0"):
+        squeeze.GPTQ(damping=-1)
+    for words, message in (
+        (["--samples", "0"], wanted),
+        (["--damping", "-1"], "damping -1: it is at least 0"),
+        (["--bits", "9"], "9 bits: it is from 2 to 8"),
+    ):
+        done = CliRunner().invoke(cli.main, ["quantize", "in", "out", *words])
+        assert (done.exit_code, done.output) == (2, f"Error: {message}\n")
+
+
+def test_one_group_size():
+    assert squeeze.GPTQ().group_size == squeeze.RTN().group_size == 64

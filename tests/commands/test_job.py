@@ -1,0 +1,313 @@
+"""Commands that read and write files: what they take, skip, keep and replace, and what they say."""
+
+import errno
+import json
+import os
+import pty
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from squeeze.codecs.stream import writer
+from squeeze.system import files
+from tests.makers.command import SQUEEZE, TEXT, call, fails, names, run, usage_error
+
+pytestmark = pytest.mark.usefixtures("in_folder")
+
+
+def big_text(size: int) -> bytes:
+    chance = random.Random(1)
+    words = ["".join(chance.choices("etaoinshrdlu", k=chance.randint(2, 9))) for _ in range(3000)]
+    return " ".join(chance.choices(words, k=size // 5)).encode()[:size]
+
+
+def test_one_letter_names(note: Path):
+    run("c", "-1", note)
+    run("d", "-f", "note.txt.sqz")
+    assert note.read_bytes() == TEXT
+
+
+def test_output(note: Path):
+    run("compress", "-1", note, "-o", "other")
+    run("decompress", "other", "--output", "back")
+    assert Path("back").read_bytes() == TEXT
+
+
+def test_output_takes_one_file(note: Path):
+    assert usage_error("compress", note, note, "-o", "x") == "Error: -o takes one file"
+
+
+def test_output_and_stdout_exclude_each_other(note: Path):
+    assert usage_error("compress", note, "-c", "-o", "x") == "Error: -c and -o exclude each other"
+
+
+def test_output_to_a_special_file_leaves_it_there(note: Path):
+    run("compress", "-1", note, "-o", "/dev/null")
+    assert not Path("/dev/null").is_file()
+
+
+def test_output_to_the_source(note: Path):
+    assert fails("compress", "-1", "-f", note, "-o", note) == ("Error: note.txt: input and output are the same file\n")
+    assert note.read_bytes() == TEXT
+
+
+def test_stdout(note: Path):
+    coded = run("compress", "-1", "-c", note).stdout_bytes
+    assert run("decompress", "-c", stdin=coded).stdout_bytes == TEXT
+    assert names() == ["note.txt"]
+
+
+@pytest.mark.parametrize("name", [[], ["-"]])
+def test_stdin_to_stdout(name: list[str]):
+    coded = run("compress", "-1", *name, stdin=TEXT).stdout_bytes
+    assert run("decompress", *name, stdin=coded).stdout_bytes == TEXT
+    run("test", *name, stdin=coded)
+
+
+def test_pipes_between_processes(note: Path):
+    first = subprocess.Popen([*SQUEEZE, "compress", "-1", "-c", note], stdout=subprocess.PIPE)
+    second = subprocess.run([*SQUEEZE, "decompress"], stdin=first.stdout, capture_output=True, check=True)
+    first.communicate()
+    assert (first.returncode, second.stdout, second.stderr) == (0, TEXT, b"")
+
+
+def test_stdin_to_a_file():
+    run("compress", "-1", "-o", "x.sqz", stdin=TEXT)
+    assert run("decompress", "-c", "x.sqz").stdout_bytes == TEXT
+    mask = os.umask(0)
+    os.umask(mask)
+    assert Path("x.sqz").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_several_files_go_on_after_a_failing_one(note: Path):
+    Path("b.txt").write_bytes(b"b")
+    assert fails("compress", "-1", "missing", note, "b.txt") == "Error: missing: No such file or directory\n"
+    assert names() == ["b.txt", "b.txt.sqz", "note.txt", "note.txt.sqz"]
+
+
+def test_double_dash():
+    Path("-1").write_bytes(TEXT)
+    run("compress", "-1", "--", "-1")
+    assert names() == ["-1", "-1.sqz"]
+
+
+def test_existing_output(note: Path, packed: Path):
+    expected = "Error: note.txt: note.txt.sqz already exists; use -f to overwrite\n"
+    assert fails("compress", "-1", note) == expected
+    run("compress", "-1", "-f", note)
+    assert fails("decompress", packed) == "Error: note.txt.sqz: note.txt already exists; use -f to overwrite\n"
+
+
+def test_output_is_a_folder(note: Path):
+    Path("note.txt.sqz").mkdir()
+    assert fails("compress", "-1", note) == "Error: note.txt: note.txt.sqz is a directory\n"
+
+
+def test_compressed_file_is_skipped(packed: Path):
+    result = call("compress", "-1", packed)
+    assert (result.exit_code, result.stderr) == (
+        0,
+        "Warning: note.txt.sqz: already ends in .sqz; skipped (use -f to compress it)\n",
+    )
+    run("compress", "-1", "-f", packed)
+    assert "note.txt.sqz.sqz" in names()
+
+
+def test_link_is_skipped(note: Path):
+    Path("link").symlink_to(note)
+    result = call("compress", "-1", "link")
+    assert (result.exit_code, result.stderr) == (0, "Warning: link: is a symbolic link; skipped (use -f to take it)\n")
+    assert call("compress", "-1", "-q", "link").stderr == ""
+    run("compress", "-1", "-f", "link")
+    assert run("decompress", "-c", "link.sqz").stdout_bytes == TEXT
+
+
+def test_special_file_is_skipped():
+    os.mkfifo("pipe")
+    assert call("compress", "-1", "pipe").stderr == (
+        "Warning: pipe: is not a regular file; skipped (use -f to take it)\n"
+    )
+
+
+def test_folder(note: Path):
+    Path("folder/below").mkdir(parents=True)
+    for name in ("folder/a", "folder/below/b"):
+        Path(name).write_bytes(TEXT)
+    assert fails("compress", "-1", "folder") == "Error: folder: is a directory; use -r to take every file in it\n"
+    run("compress", "-1", "-r", "folder", "--rm")
+    assert sorted(str(p) for p in Path("folder").rglob("*") if p.is_file()) == ["folder/a.sqz", "folder/below/b.sqz"]
+    Path("folder/other").write_bytes(b"")
+    run("decompress", "-r", "folder")
+    assert Path("folder/below/b").read_bytes() == TEXT
+
+
+def test_mode_and_times_are_kept(note: Path):
+    note.chmod(0o640)
+    os.utime(note, ns=(1_500_000_000_123_456_789, 1_400_000_000_987_654_321))
+    run("compress", "-1", note, "--rm")
+    run("decompress", "note.txt.sqz")
+    for path in (note, Path("note.txt.sqz")):
+        assert path.stat().st_mode & 0o777 == 0o640
+        assert path.stat().st_mtime_ns == 1_400_000_000_987_654_321
+
+
+def test_rm_and_keep(note: Path):
+    run("compress", "-1", "-k", note)
+    run("compress", "-1", "-f", "--rm", note)
+    assert names() == ["note.txt.sqz"]
+    run("decompress", "--rm", "note.txt.sqz")
+    assert names() == ["note.txt"]
+
+
+def test_rm_with_stdout(note: Path):
+    assert usage_error("compress", "--rm", "-c", note) == "Error: --rm and -c exclude each other"
+
+
+def test_rm_keeps_a_source_that_failed(note: Path, packed: Path):
+    fails("compress", "-1", "--rm", note)
+    assert note.exists()
+
+
+def test_threads_write_the_same_bytes(note: Path):
+    coded = {run("compress", "-1", "--block-size", "1K", "-T", n, "-c", note).stdout_bytes for n in (0, 1, 2)}
+    assert len(coded) == 1
+    assert run("decompress", "-T2", stdin=coded.pop()).stdout_bytes == TEXT
+
+
+def test_verbose_and_quiet(note: Path):
+    said = call("compress", "-1", "-v", note).stderr
+    coded = Path("note.txt.sqz").stat().st_size
+    assert said.startswith(f"note.txt: 2960 -> {coded} bytes ({100 * coded / 2960:.1f} %), ")
+    assert call("decompress", "-vf", "note.txt.sqz").stderr.startswith(f"note.txt.sqz: {coded} -> 2960 bytes")
+    assert call("compress", "-1vqf", note).stderr == ""
+
+
+def test_json(note: Path):
+    record = json.loads(run("compress", "-1", "--json", note).stdout)
+    assert record.pop("seconds") >= 0
+    coded = Path("note.txt.sqz").stat().st_size
+    sizes = {"raw_size": 2960, "coded_size": coded}
+    assert record == {"file": "note.txt", "level": 1, "output": "note.txt.sqz", **sizes}
+    record = json.loads(run("test", "--json", "note.txt.sqz").stdout)
+    assert record.pop("seconds") >= 0
+    assert record == {"file": "note.txt.sqz", **sizes}
+
+
+def test_json_of_a_failure():
+    result = call("decompress", "--json", "missing.sqz")
+    assert (result.exit_code, result.stderr) == (1, "Error: missing.sqz: No such file or directory\n")
+    assert json.loads(result.stdout) == {"file": "missing.sqz", "error": "missing.sqz: No such file or directory"}
+
+
+def test_json_and_stdout(note: Path):
+    assert usage_error("compress", "--json", "-c", note) == "Error: --json and -c both write to standard output"
+    assert usage_error("compress", "--json") == "Error: --json and -c both write to standard output"
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_full_disk(note: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(writer.Writer, "_put", full_disk)
+    assert fails("compress", "-1", "--rm", note) == (
+        "Error: note.txt: no space is left on the disk; nothing was replaced\n"
+    )
+    assert names() == ["note.txt"]
+
+
+def test_full_device(note: Path):
+    assert fails("compress", "-1", note, "-o", "/dev/full") == (
+        "Error: note.txt: no space is left on the disk; nothing was replaced\n"
+    )
+
+
+def test_failed_rename_leaves_no_temporary(note: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Path, "replace", full_disk)
+    fails("compress", "-1", note)
+    assert names() == ["note.txt"]
+
+
+def on_terminal(*arguments: str, reads: bool) -> tuple[int, bytes]:
+    """Exit code and words of a command whose standard input (or else output) is a terminal."""
+    master, slave = pty.openpty()
+    stdin, stdout = (slave, subprocess.PIPE) if reads else (subprocess.DEVNULL, slave)
+    try:
+        done = subprocess.run(
+            [*SQUEEZE, *arguments], stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    finally:
+        os.close(slave)
+        os.close(master)
+    return done.returncode, done.stderr
+
+
+def test_coded_data_and_terminals(note: Path):
+    assert on_terminal("compress", "-c", "note.txt", reads=False) == (
+        1,
+        b"Error: compressed data is not written to a terminal; use -o or redirect it\n",
+    )
+    expected = b"Error: compressed data is not read from a terminal; name a file or redirect one\n"
+    assert on_terminal("decompress", reads=True) == (1, expected)
+    assert on_terminal("test", "-", reads=True) == (1, expected)
+
+
+def start_long_run(*options: str) -> subprocess.Popen[bytes]:
+    """A compression that has begun to write its temporary file."""
+    Path("big.txt").write_bytes(big_text(6_000_000))
+    process = subprocess.Popen(
+        [*SQUEEZE, "compress", "-3", "--rm", "--block-size", "256K", *options, "big.txt"], stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while not any(path.stat().st_size for path in Path().glob(".big.txt.sqz.*.tmp")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("threads", ["-T1", "-T2"])
+def test_interrupt(number: signal.Signals, threads: str):
+    process = start_long_run(threads)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (1, b"Error: interrupted; nothing was replaced\n")
+    assert names() == ["big.txt"]
+
+
+def test_kill():
+    process = start_long_run()
+    process.kill()
+    process.communicate()
+    assert Path("big.txt").read_bytes() == big_text(6_000_000)
+    assert not Path("big.txt.sqz").exists()
+
+
+def test_reader_that_goes_away():
+    Path("noise").write_bytes(random.Random(2).randbytes(1 << 20))
+    process = subprocess.Popen(
+        [*SQUEEZE, "compress", "-1", "-c", "noise"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), said) == (1, b"")
+
+
+def test_long_name():
+    name = "n" * 250
+    Path(name).write_bytes(TEXT)
+    run("compress", "-1", name)
+    assert names() == [name, name + ".sqz"]
+
+
+def test_signal_handlers_are_given_back(note: Path):
+    before = signal.getsignal(signal.SIGTERM)
+    run("compress", "-1", note)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not files.interrupted.is_set()

@@ -1,0 +1,12 @@
+"""Masks, packed."""
+
+import torch
+from hypothesis import given, strategies as st
+
+from squeeze.factor.form import mask_of, packed_mask
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_masks(bits):
+    mask = torch.tensor(bits, dtype=torch.bool)
+    assert torch.equal(mask_of(packed_mask(mask), len(bits)), mask)

@@ -1,0 +1,50 @@
+"""Layers of factorised matrices: one row at a time, and after weights have moved."""
+
+import pytest
+import torch
+
+from squeeze.factor.form import packed_mask
+from squeeze.factor.linear import FactorLinear
+from squeeze.factor.matrices import PIFA
+from squeeze.kernels.lowrank import cpu
+from tests.makers.draws import Draws
+
+draws = Draws(6)
+matrix = draws.matrix
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("outputs, inputs, rank", [(33, 47, 21), (64, 5, 3), (7, 90, 1), (12, 12, 12)])
+def test_one_row_times_a_pivoted_matrix(dtype, outputs, inputs, rank, monkeypatch):
+    """In one call where it is small: what the definition gives."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    mask = torch.zeros(outputs, dtype=torch.bool)
+    mask[torch.randperm(outputs, generator=draws.generator)[:rank]] = True
+    form = PIFA(packed_mask(mask), matrix(outputs - rank, rank).to(dtype), matrix(rank, inputs).to(dtype))
+    x = matrix(1, inputs).to(dtype)
+    assert cpu.fits(x, form.base, form.coefficients) == (dtype == torch.bfloat16)
+    layer = FactorLinear.of(form)
+    for parameter in layer.parameters():
+        parameter.requires_grad_(True)
+    with torch.no_grad():
+        found = layer(x)
+    assert not found.requires_grad and layer(x).requires_grad
+    wanted = x.double() @ form.dequantize(torch.float64).T
+    error = 1e-5 if dtype == torch.float32 else 1e-2
+    assert (found.double() - wanted).norm() <= error * wanted.norm()
+    monkeypatch.setattr(cpu, "fits", lambda *_: False)
+    with torch.no_grad():
+        torch.testing.assert_close(found, layer(x), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-4)
+
+
+def test_a_row_follows_weights_that_move():
+    form = PIFA(packed_mask(torch.tensor([True, False, True])), matrix(1, 2), matrix(2, 4))
+    layer, x = FactorLinear.of(form), matrix(1, 4).bfloat16()
+    with torch.inference_mode():
+        layer(x.float())
+        layer.to(torch.bfloat16)
+        assert layer(x).dtype == torch.bfloat16
+        layer.base.data = -layer.base.data
+        assert torch.equal(layer(x), -FactorLinear.of(form).to(torch.bfloat16)(x))
+    whole = matrix(1200, 1800)
+    assert not cpu.fits(x, whole, whole) and not cpu.fits(x.expand(2, 4), form.base, form.coefficients)

@@ -1,0 +1,33 @@
+"""What policies are measured by."""
+
+import pytest
+import torch
+
+from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache
+from squeeze.kv.measure import passkeys, quality, stepped
+from tests.makers.kv_models import llama, tokens
+
+
+def test_quality_and_stepped_agree_on_full_precision():
+    model, text = llama(), tokens(length=128)[0]
+    found = quality(model, text, {"full": FullPrecision(), "kivi": KIVI(bits=8, window=0, group=16)}, 64, 2)
+    assert found["full"].perplexity == pytest.approx(found["full precision"].perplexity, rel=1e-6)
+    assert 0 < found["kivi"].kl < 0.01
+    logits = []
+    steps = [stepped(model, text, lambda: QuantizedKVCache(model.config, FullPrecision()), 64, 2, logits) for _ in "ab"]
+    assert steps[0] == steps[1] and len(logits) == 2
+    assert steps[0].perplexity == pytest.approx(found["full"].perplexity, rel=1e-4)
+
+
+def test_passkeys_are_looked_for():
+    class Tokenizer:
+        def __call__(self, words, **options):
+            ids = [2 + ord(letter) % 50 for letter in words]
+            return {"input_ids": torch.tensor([ids]) if options.get("return_tensors") else ids}
+
+        def decode(self, ids):
+            return "".join(map(str, ids))
+
+    model = llama()
+    found = passkeys(model, Tokenizer(), lambda: QuantizedKVCache(model.config, KIVI(4, group=8)), 300, (0.1, 0.9))
+    assert found == [False, False]

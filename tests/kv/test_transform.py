@@ -1,0 +1,72 @@
+"""Transform coding: its error, and attention without decoding."""
+
+import pytest
+import torch
+
+from squeeze.errors import PolicyError
+from squeeze.kernels import kv_attention
+from squeeze.kernels.kv_attention import cpu, transformed
+from squeeze.kv import QuantizedKVCache
+from squeeze.kv.transform import TransformCoder
+from squeeze.kv.waterfill import transform_policy
+from tests.makers.kv_models import calibrated_on_text, error_of, gpt2, llama, tokens
+
+
+@pytest.fixture(scope="module", params=[llama, gpt2])
+def calibrated(request):
+    return calibrated_on_text(request.param())
+
+
+def test_transform_coding(calibrated):
+    model, statistics = calibrated
+    policies = [transform_policy(model, statistics, bits, window=16) for bits in (3, 5, 6.9)]
+    errors = [error_of(model, policy) for policy in policies]
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 0.06
+    for policy, bits in zip(policies, (3, 5, 6.9), strict=True):
+        assert policy.bits <= bits
+        assert policy.bits > bits - 0.2
+    with pytest.raises(PolicyError, match="not in 9"):
+        transform_policy(model, statistics, 9)
+    assert model.config._attn_implementation != "squeeze_kv_observer"
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("widths", [(6, 6, 5, 4, 3, 3, 2, 1), (1,), ()])
+def test_transform_unpacking_equals_plain_torch(widths):
+    count = 8 * len(widths)
+    into = torch.eye(64)[:count]
+    coder = TransformCoder(widths, into, into.T.contiguous(), torch.zeros(64), torch.ones(count))
+    fields = coder.encode(torch.randn(2, 1, 3, 32, 64), 0)
+    packed, scale = fields["codes"].flatten(2, 3), torch.rand(2, 1, 96)
+    assert torch.equal(coder.channels_of(packed, scale), coder.points_of(packed) * scale[..., None])
+    rows, weights, plain = (
+        torch.randn(3, 64),
+        torch.rand(3, 96),
+        coder.decode(fields, 0, torch.float32)[1, 0].flatten(0, 1),
+    )
+    here = {name: field[1, 0] for name, field in fields.items()}
+    found = torch.empty(3, 96), torch.ones(3, 64)
+    transformed.scores(coder, here, rows, 0, found[0])
+    transformed.outputs(coder, here, weights, found[1])
+    torch.testing.assert_close(found[0], rows @ plain.T, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[1], 1 + weights @ plain, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_transform_coded_attention_without_decoding(calibrated, monkeypatch):
+    model, statistics = calibrated
+    policy = transform_policy(model, statistics, 4, window=16)
+    ids, found = tokens(length=150, seed=3), []
+    kv_attention.install(model)
+    for decodes in (True, False):
+        cache = QuantizedKVCache(model.config, policy)
+        model(ids[:, :140], past_key_values=cache)
+        with monkeypatch.context() as patch:
+            if decodes:
+                patch.setattr(cpu, "fits", lambda query, view: False)
+            else:
+                patch.setattr(TransformCoder, "decode", None)
+            found.append([model(ids[:, at : at + 1], past_key_values=cache).logits for at in range(140, 143)])
+    for with_tiles, without in zip(*found, strict=True):
+        torch.testing.assert_close(without, with_tiles, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,19 @@
+"""Random matrices, one after another."""
+
+import torch
+
+
+class Draws:
+    """Matrices and second moments drawn from one generator: the same ones in the same order for a seed."""
+
+    def __init__(self, seed: int):
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def matrix(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=self.generator)
+
+    def moments(self, size: int) -> torch.Tensor:
+        """Of inputs that are far from white."""
+        inputs = self.matrix(4 * size, size) * torch.logspace(0, -2, size)
+        turned = inputs @ torch.linalg.qr(self.matrix(size, size)).Q
+        return turned.T @ turned / len(turned)

@@ -1,0 +1,34 @@
+"""Tasks side by side: results in order, memory within bounds, failures raised."""
+
+import pytest
+
+from squeeze.errors import DamagedError
+from squeeze.system.in_order import in_order
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_tensors_come_in_order_whatever_their_sizes(threads):
+    sizes = [100, 5 << 20, 3 << 20, 1, 3 << 20, 3 << 20, 6 << 20, 7]
+    taken, given = [], []
+
+    def tasks():
+        for number, size in enumerate(sizes):
+            taken.append(number)
+            yield size, lambda threads, number=number: (number, threads)
+
+    for result in in_order(tasks(), threads):
+        given.append(result)
+        ahead = sum(sizes[number] for number in taken[len(given) :])
+        assert ahead <= (8 << 20) + max(sizes)
+    assert [number for number, _ in given] == list(range(len(sizes)))
+    assert {sizes[number] for number, used in given if used > 1} == ({5 << 20, 6 << 20} if threads > 1 else set())
+
+
+def test_a_failure_among_tensors_side_by_side_is_raised():
+    def fails(threads):
+        raise DamagedError("no")
+
+    results = in_order([(1 << 21, lambda threads: 0), (1, fails), (1, lambda threads: 1)], 2)
+    assert next(results) == 0
+    with pytest.raises(DamagedError, match="no"):
+        next(results)

@@ -1,0 +1,71 @@
+"""The group of commands: its help, its version, and usage errors."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from squeeze import cli
+from tests.makers.command import call, run, usage_error
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys, squeeze.cli; print({'numba', 'numpy', 'torch', 'tqdm'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_version():
+    assert run("--version").stdout == "squeeze, version 0.1.0\n"
+
+
+def test_help_of_every_command_ends_in_an_example():
+    for name in cli.COMMANDS:
+        assert f"Example: squeeze {name}" in run(name, "--help").stdout
+
+
+def test_readme_names_every_command():
+    readme = (ROOT / "README.md").read_text()
+    assert [name for name in cli.COMMANDS if f"squeeze {name}" not in readme] == []
+
+
+def test_no_command_is_a_usage_error():
+    assert call().exit_code == 2
+
+
+def test_unknown_command_is_a_usage_error():
+    assert usage_error("squash") == "Error: No such command 'squash'."
+
+
+def test_unknown_option_is_a_usage_error():
+    assert usage_error("compress", "--fast").startswith("Error: No such option")
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_table_of_commands_says_what_the_commands_do(name):
+    module, _, attribute = cli.COMMANDS[name][0].partition(":")
+    command = cli.main.commands[name]
+    assert command.name == name and (ROOT / "squeeze" / "commands" / f"{module}.py").is_file() and attribute
+    first = " ".join(command.help.partition("\n\n")[0].split())
+    short = cli.COMMANDS[name][1].removesuffix(".")
+    words = short.split(", and ")[0]
+    assert first.startswith(words), (first, short)
+
+
+def test_help_of_a_command_imports_nothing_heavy():
+    for name in cli.COMMANDS:
+        code = (
+            f"import sys; from squeeze.cli import main; main(['{name}', '--help'], standalone_mode=False); "
+            "print({'numba', 'numpy', 'torch', 'tqdm'} & set(sys.modules))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.endswith("\nset()\n"), (name, done.stdout[-80:])
+
+
+def test_help_of_the_group_imports_no_command():
+    code = "import sys; from squeeze.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {one for one in done.stdout.split() if one.startswith("squeeze.commands")}
