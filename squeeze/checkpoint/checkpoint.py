@@ -5,6 +5,7 @@ What the tensors mean to a network is network.py's.
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
@@ -128,7 +130,11 @@ class Parts:
     def put(self, part: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Write a part in one step."""
         unfinished = self.path(part).with_suffix(".unfinished")
-        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, unfinished)
+        whole = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+        try:
+            save_file(whole, unfinished)
+        except SafetensorError as error:
+            raise _error_of_the_disk(error, unfinished) from None
         unfinished.replace(self.path(part))
 
     def join(self, parts: Iterable[str], folder: Path, max_shard: int = MAX_SHARD) -> int:
@@ -154,6 +160,12 @@ class Parts:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
         return total
+
+
+def _error_of_the_disk(error: SafetensorError, path: Path) -> Exception:
+    """What Rust says of the system as what Python says, or `error` itself where it is something else."""
+    found = re.search(r"os error (\d+)", str(error))
+    return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else error
 
 
 def _concatenate(files: list[tensorfile.TensorFile], target: Path) -> int:

@@ -20,6 +20,7 @@ import click
 from squeeze.commands.progress import Tick, bar, is_shown
 from squeeze.errors import SqueezeError
 from squeeze.system import cores, files
+from squeeze.system.moving import harmless_to
 
 if TYPE_CHECKING:
     from squeeze.codecs.stream.totals import Totals
@@ -34,10 +35,10 @@ def explain(error: BaseException, name: str = "") -> str:
         return "interrupted; nothing was replaced"
     if isinstance(error, MemoryError):
         return f"{prefix}not enough memory; use fewer threads (-T) or a smaller --block-size"
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.strerror == os.strerror(errno.ENOSPC):
         return f"{prefix}no space is left on the disk; nothing was replaced"
     if isinstance(error, OSError) and error.strerror:
-        return f"{prefix or f'{error.filename}: ' * bool(error.filename)}{error.strerror}"
+        return f"{f'{error.filename}: ' if error.filename else prefix}{error.strerror}"
     return f"{prefix}{error}"
 
 
@@ -103,13 +104,23 @@ class Job:
                 found.append(None)
                 continue
             with self.attempt(name):
-                for path in files.expand(Path(name), self.recursive, wanted):
-                    reason = files.reason_to_skip(path)
-                    if reason and not (self.force or self.stdout or self.output or self.reads_only):
-                        self.say(f"Warning: {path}: {reason}; skipped (use -f to take it)")
-                    else:
-                        found.append(path)
+                for path in files.expand(Path(name), self.recursive, wanted, self._pass_over):
+                    with self.attempt(str(path)):
+                        if self._takes(path):
+                            found.append(path)
         return found
+
+    def _takes(self, path: Path) -> bool:
+        reason = files.reason_to_skip(path)
+        if reason and not (self.force or self.stdout or self.output or self.reads_only):
+            self.say(f"Warning: {path}: {reason}; skipped (use -f to take it)")
+            return False
+        return True
+
+    def _pass_over(self, error: OSError) -> None:
+        """Report a folder that cannot be read."""
+        with self.attempt(str(error.filename)):
+            raise error
 
     def progress(
         self, name: str, total: Callable[[], int | None] = lambda: None, passes: int = 1
@@ -139,24 +150,26 @@ def transform(
     started = time.perf_counter()
     if target:
         files.check_target(target, [path] if path else [], job.force)
-    reading: AbstractContextManager[BinaryIO] = nullcontext(sys.stdin.buffer)
+        if job.rm and files.is_special(target):
+            raise SqueezeError(f"{target} is not a regular file, so --rm would lose the source")
+    reading: AbstractContextManager[BinaryIO] = path.open("rb") if path else nullcontext(sys.stdin.buffer)
     writing: AbstractContextManager[BinaryIO] = nullcontext(sys.stdout.buffer)
-    if path:
-        reading = path.open("rb")
-    if target:
-        writing = files.replacing(target, path)
-    with (
-        reading as source,
-        writing as sink,
-        job.progress(str(path or "-"), lambda: total(source), passes) as tick,
-    ):
-        totals = action(source, sink, tick)
-        sink.flush()
-    for line in totals.damage:
+    with reading as source:
+        opened = os.fstat(source.fileno()) if path else None
+        if target:
+            writing = files.replacing(target, opened, job.force)
+        with writing as sink, job.progress(str(path or "-"), lambda: total(source), passes) as tick:
+            totals = action(source, sink, tick)
+            sink.flush()
+        complaints = list(totals.damage)
+        if path and opened and files.has_changed(path, opened):
+            complaints.append(f"changed while it was read{f'; {target} holds what was read' if target else ''}")
+        if job.rm and path and not complaints:
+            with harmless_to(target or path, path):
+                path.unlink()
+    for line in complaints:
         job.failed = True
         click.echo(f"Error: {path or '-'}: {line}", err=True)
-    if job.rm and path and not totals.damage:
-        path.unlink()
     record = {"file": str(path or "-"), **details}
     if not job.reads_only:
         record["output"] = str(target or "-")

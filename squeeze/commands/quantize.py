@@ -37,7 +37,7 @@ def quantize(
     folder.check_target(source, target, force)
     out = target.with_name(f".{target.name[:60]}.quantised") if packed else target
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = api.quantize(source, out=out, overwrite=force or packed, progress=progress, **asked_for, **more)
+        report = api.quantize(source, out=out, overwrite=force, progress=progress, **asked_for, **more)
     verdict.measure(report, more["device"])
     if packed:
         api.pack_result(report, target, force, threads or cores.available())

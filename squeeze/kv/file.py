@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -26,6 +25,7 @@ from squeeze.kv.describe import described, policy_of
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.records import decoded, encoded
+from squeeze.system import files
 
 __all__ = ["load_cache", "save_cache"]
 
@@ -71,18 +71,9 @@ def save_cache(cache: Saved, path: Path | str, model: Any = None) -> int:
         "records": records,
     }
     data = safetensors.numpy.save(payloads, metadata={FORMAT: json.dumps(description)})
-    _replace(Path(path), data)
+    with files.replacing(Path(path)) as file:
+        file.write(data)
     return len(data)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def load_cache(

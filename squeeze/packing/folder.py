@@ -9,15 +9,14 @@ import base64
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.errors import DamagedError, FormatError, SqueezeError
+from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
 from squeeze.packing import container
+from squeeze.system import moving
 from squeeze.system.json_object import read_object
 
 SUFFIX = ".safetensors"
@@ -29,6 +28,8 @@ _TORCH = (".bin", ".pt", ".pth", ".ckpt")
 _MANIFEST_VERSION = 1
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 _MAX_KEPT = 1 << 26
+
+move_into_place = moving.move_into_place
 
 
 def place(root: Path, name: str) -> Path:
@@ -47,7 +48,7 @@ def files_to_take(source: Path) -> list[str]:
                     raise FormatError(_how_to_convert(source))
             raise FormatError(f"{source}: not a checkpoint: pack takes {SUFFIX} files and folders that hold them")
         return [""]
-    found = [path for path in sorted(source.rglob("*")) if path.is_file()]
+    found = [path for path in _below(source) if path.is_file()]
     names = [path.relative_to(source).as_posix() for path in found]
     if not any(name.endswith(SUFFIX) for name in names):
         torch_files = [path for path in found if path.suffix in _TORCH]
@@ -58,6 +59,35 @@ def files_to_take(source: Path) -> list[str]:
         if name.endswith(_INDEX):
             _check_index(source, name)
     return names
+
+
+def _below(source: Path) -> list[Path]:
+    """All that a folder holds, in order; links to folders are not followed. OSError where it cannot be read."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    walk = os.walk(source, onerror=fail)
+    return sorted(Path(root, name) for root, folders, names in walk for name in (*folders, *names))
+
+
+def left_out(source: Path, strict: bool) -> tuple[str, ...]:
+    """What a packed folder does not bring back, each in words. strict: raises SqueezeError where there is any."""
+    found = [(path, _reason_left(path)) for path in _below(source)] if source.is_dir() else []
+    left = tuple(f"{printable(path)}: {reason}" for path, reason in found if reason)
+    if strict and left:
+        raise SqueezeError(f"{left[0]}, which would be left out; move it away, or pack without --strict")
+    return left
+
+
+def _reason_left(path: Path) -> str | None:
+    if path.is_file():
+        return None
+    if path.is_symlink():
+        return "is a link to a folder" if path.is_dir() else "is a link to no file"
+    if path.is_dir():
+        return None if any(path.iterdir()) else "is an empty folder"
+    return "is no regular file"
 
 
 def _how_to_convert(path: Path) -> str:
@@ -99,31 +129,12 @@ def check_target(source: Path, target: Path, overwrite: bool) -> None:
         raise SqueezeError("the output may not lie in the input folder")
     if target.resolve() in source.resolve().parents:
         raise SqueezeError("the input may not lie in the output folder")
-    if target.exists():
+    if os.path.lexists(target):
         if target.is_dir() != source.is_dir():
             kind = "folder" if target.is_dir() else "file"
             raise SqueezeError(f"{target} exists and is a {kind}; choose another name")
-        if not overwrite and (target.is_file() or any(target.iterdir())):
-            raise SqueezeError(f"{target} already exists; use -f to overwrite")
-
-
-def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
-    """Rename a finished file or folder to its name; what it replaces goes only after that."""
-    if not made.is_dir() or not target.exists():
-        made.replace(target)
-        return
-    if not overwrite:
-        target.rmdir()  # refuses a folder that has been filled in the meantime
-        made.replace(target)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name[:60]}.", suffix=".old", dir=target.parent))
-    target.replace(old / "content")
-    try:
-        made.replace(target)
-    except OSError:
-        (old / "content").replace(target)
-        raise
-    shutil.rmtree(old)
+        if not overwrite and (not target.is_dir() or any(target.iterdir())):
+            raise moving.in_the_way(target)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ itself is container.py's, the way back unpack.py's.
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from squeeze.errors import FormatError, SqueezeError, VerifyError
 from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import Description, Record
+from squeeze.system import files
 from squeeze.system.in_order import in_order
 from squeeze.system.work import work_folder
 from squeeze.version import __version__
@@ -37,10 +37,12 @@ _PIECE = 1 << 22
 
 @dataclass(frozen=True)
 class Totals:
-    """Bytes of the checkpoint's files before and after, other files of a folder included."""
+    """Bytes of the checkpoint's files before and after, other files of a folder included; what of a folder was left
+    out, in words."""
 
     raw: int
     coded: int
+    left_out: tuple[str, ...] = ()
 
 
 def pack(
@@ -51,22 +53,25 @@ def pack(
     base: Path | str | None = None,
     threads: int = 1,
     verify: bool = True,
+    strict: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Totals:
     """Pack a safetensors file, or a folder with its other files, to `target`; `unpack` restores it byte for byte.
 
     level: "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU only). base: a checkpoint;
-    what is written is the difference from its tensors of the same names. progress(n) is told of n more
-    raw bytes done. Raises FormatError for what is no safetensors file, SqueezeError where a file is in
-    the way, VerifyError if a coded tensor does not decode to itself. A run stopped by anything but an
-    error in the input goes on where it was when it is started again.
+    what is written is the difference from its tensors of the same names. strict: refuse a folder of which
+    something would be left out, such as empty folders and pipes. progress(n) is told of n more raw bytes
+    done. Raises FormatError for what is no safetensors file, SqueezeError where a file is in the way,
+    VerifyError if a coded tensor does not decode to itself. A run stopped by anything but an error in the
+    input goes on where it was when it is started again.
     """
     source, target = Path(source), Path(target)
     if level not in container.LEVELS:
         raise SqueezeError(f"level {level!r} is unknown: choose from {', '.join(container.LEVELS)}")
     folder.check_target(source, target, overwrite)
     names = folder.files_to_take(source)
+    left = folder.left_out(source, strict)
     known = Base.open(base) if base is not None else None
     task = {
         "version": __version__,
@@ -87,7 +92,7 @@ def pack(
             totals = Totals(totals.raw + raw, totals.coded + after.stat().st_size)
         if source.is_dir():
             added = folder.write_manifest(source, work / folder.CONTENT, hashes)
-            totals = Totals(totals.raw, totals.coded + added)
+            totals = Totals(totals.raw, totals.coded + added, left)
         folder.move_into_place(work / folder.CONTENT, target, overwrite)
     return totals
 
@@ -125,7 +130,7 @@ class _Job:
                 size += len(piece)
                 self.progress(len(piece))
             os.fsync(writing.fileno())
-        shutil.copystat(source, target)
+        files.copy_status(source, target)
         return size, state.hexdigest()
 
     def _pack_file(self, source: Path, target: Path, work: Path) -> tuple[int, str]:
@@ -166,7 +171,7 @@ class _Job:
             writing.write(container.header_bytes(names, sizes, description, start))
             writing.flush()
             os.fsync(writing.fileno())
-        shutil.copystat(source, unfinished)
+        files.copy_status(source, unfinished)
         unfinished.replace(target)
         journal.clear()
         self.progress(len(file.header))

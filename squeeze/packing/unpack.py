@@ -3,9 +3,6 @@
 import hashlib
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +14,9 @@ from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import Record
 from squeeze.packing.pack import Progress, RunningHash, Totals
+from squeeze.system import files
 from squeeze.system.in_order import in_order
+from squeeze.system.work import scratch_folder
 
 _PIECE = 1 << 22
 
@@ -38,7 +37,7 @@ def unpack(
     """
     source, target = Path(source), Path(target)
     folder.check_target(source, target, overwrite)
-    with _temporary(target) as work:
+    with scratch_folder(target) as work:
         made = work / folder.CONTENT
         totals = _restore(source, made, base, threads, progress)
         folder.move_into_place(made, target, overwrite)
@@ -50,15 +49,6 @@ def verify(
 ) -> Totals:
     """Decode a packed file or folder and compare every checksum; nothing is written. Raises as `unpack` does."""
     return _restore(Path(source), None, base, threads, progress)
-
-
-@contextmanager
-def _temporary(target: Path) -> Iterator[Path]:
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name[:60]}.", suffix=".tmp", dir=target.parent))
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _restore(
@@ -92,11 +82,12 @@ def _restore_other(source: Path, target: Path | None, kept: bytes | None) -> tup
     if kept is not None:
         if target:
             target.write_bytes(kept)
-            shutil.copystat(source, target)
+            files.copy_status(source, target)
         return Totals(len(kept), source.stat().st_size), hashlib.sha256(kept).hexdigest()
     size = source.stat().st_size
     if target:
-        shutil.copy2(source, target)
+        shutil.copyfile(source, target)
+        files.copy_status(source, target)
     return Totals(size, size), folder.sha256_of(target or source)
 
 
@@ -115,7 +106,7 @@ def _restore_file(
                     _decode(packed, reading, writing, base, threads, progress)
                     writing.flush()
                     os.fsync(writing.fileno())
-                shutil.copystat(source, target)
+                files.copy_status(source, target)
     except FormatError as error:
         raise type(error)(f"{source}: {error}") from None
     return Totals(packed.description.size, packed.file.size), packed.description.sha256

@@ -4,8 +4,6 @@ The reading is lm/'s, whose names for tensors are turned into those of Hugging F
 """
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from squeeze.lm import models, rotary, sources, vocabulary
 from squeeze.lm.config import unsupported
 from squeeze.lm.gguffile import GgufFile
 from squeeze.packing import folder
+from squeeze.system.work import scratch_folder
 
 __all__ = ["import_gguf"]
 
@@ -65,16 +64,13 @@ def import_gguf(
         if isinstance(error, ModelError):
             raise
         raise ModelError(f"{source}: the GGUF file is damaged: {error}") from error
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name[:60]}.", suffix=".import", dir=target.absolute().parent))
-    try:
+    with scratch_folder(target) as work:
         made = work / folder.CONTENT
         made.mkdir()
         size = _write_weights(model, work, made, progress or (lambda count: None))
         for name, content in {"config.json": description, **tokenizer}.items():
             (made / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
         folder.move_into_place(made, target, overwrite)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return size
 
 

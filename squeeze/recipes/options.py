@@ -116,6 +116,7 @@ class Packing(Checked):
         choices=("runtime", "archive"),
     )
     verify: bool = option(True, "Decode each tensor again to prove it.")
+    strict: bool = option(False, "Refuse a folder of which something would be left out.")
     base: Path | str | None = option(None, "The checkpoint that this one differs from.")
 
 

@@ -3,21 +3,23 @@
 Nothing here knows the .sqz format; nothing here prints.
 """
 
+import errno
 import os
+import shutil
 import signal
 import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from squeeze.errors import SqueezeError
+from squeeze.system.moving import NAME_LIMIT, about, in_the_way, move_into_place
 
 SUFFIX = ".sqz"
 interrupted = threading.Event()  # tells threads that the user wants an end
-_NAME_LIMIT = 60  # characters of the target kept in the temporary name, below the 255 bytes a name may have
 
 
 def compressed_name(path: Path) -> Path:
@@ -31,23 +33,22 @@ def restored_name(path: Path) -> Path:
     return path.with_suffix("")
 
 
-def expand(path: Path, recursive: bool, wanted: Callable[[Path], bool]) -> Iterator[Path]:
+def expand(
+    path: Path, recursive: bool, wanted: Callable[[Path], bool], unreadable: Callable[[OSError], None]
+) -> Iterator[Path]:
     """`path` itself, or with `recursive` the wanted files below a folder, in the order of their names.
 
-    Links to folders are not followed below `path`. Raises SqueezeError for a folder without `recursive`.
+    Links to folders are not followed below `path`. `unreadable` is told of folders that cannot be read, which are left
+    out. Raises SqueezeError for a folder without `recursive`.
     """
     if not path.is_dir() or (path.is_symlink() and not recursive):
         yield path
     elif not recursive:
         raise SqueezeError("is a directory; use -r to take every file in it")
     else:
-        for folder, subfolders, names in os.walk(path, onerror=_reraise):
+        for folder, subfolders, names in os.walk(path, onerror=unreadable):
             subfolders.sort()
             yield from filter(wanted, (Path(folder, name) for name in sorted(names)))
-
-
-def _reraise(error: OSError) -> None:
-    raise error
 
 
 def reason_to_skip(path: Path) -> str | None:
@@ -58,45 +59,87 @@ def reason_to_skip(path: Path) -> str | None:
     return None if stat.S_ISREG(mode) else "is not a regular file"
 
 
+def has_changed(path: Path, opened: os.stat_result) -> bool:
+    """Whether another file is at `path`, or it was written to, since it was opened and had the status `opened`.
+
+    To be asked while the file is open. Pipes and devices never change.
+    """
+    if not stat.S_ISREG(opened.st_mode):
+        return False
+    try:
+        return _identity(path.stat()) != _identity(opened)
+    except FileNotFoundError:
+        return True
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None:
-    """Raises SqueezeError when `target` may not be written."""
+    """Raises SqueezeError when `target` may not be written, OSError where its folder is missing."""
     if target.is_dir():
         raise SqueezeError(f"{target} is a directory")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"the folder {target.parent} does not exist; make it first", str(target))
     if any(target.exists() and source.exists() and target.samefile(source) for source in sources):
         raise SqueezeError("input and output are the same file")
-    if target.is_file() and not overwrite:
-        raise SqueezeError(f"{target} already exists; use -f to overwrite")
+    if not overwrite and not is_special(target) and os.path.lexists(target):
+        raise in_the_way(target)
+
+
+def is_special(target: Path) -> bool:
+    """Whether `target` is no file that can be replaced, such as a pipe or /dev/null."""
+    return target.exists() and not target.is_file()
 
 
 @contextmanager
-def replacing(target: Path, source: Path | None) -> Iterator[BinaryIO]:
+def replacing(target: Path, like: os.stat_result | None = None, overwrite: bool = True) -> Iterator[BinaryIO]:
     """A file to write that becomes `target` when the block ends well, and vanishes when it does not.
 
-    The result has the permissions and times of `source`. A target that is no regular file, such as a pipe or
-    /dev/null, is written directly.
+    The result has the permissions and times of the status `like`, and its owner if root asks. What is special is
+    written directly. Raises SqueezeError where `target` has come and may not be overwritten.
     """
-    if target.exists() and not target.is_file():
+    if is_special(target):
         with target.open("wb") as file:
             yield file
         return
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:_NAME_LIMIT]}.", suffix=".tmp", dir=target.parent)
+    with about(target):
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:NAME_LIMIT]}.", suffix=".tmp", dir=target.parent)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
-            file.flush()
-            if source is None:
-                os.fchmod(handle, _new_file_mode())
-            else:
-                like = source.stat()
-                os.fchmod(handle, stat.S_IMODE(like.st_mode) & 0o777)
-                os.utime(handle, ns=(like.st_atime_ns, like.st_mtime_ns))
-            os.fsync(handle)
-        temporary.replace(target)
+            with about(target):
+                file.flush()
+                _make_like(handle, like)
+                os.fsync(handle)
+        move_into_place(temporary, target, overwrite)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(target.parent)
+
+
+def _make_like(handle: int, like: os.stat_result | None) -> None:
+    if like is None:
+        os.fchmod(handle, _new_file_mode())
+        return
+    keep_owner(handle, like)
+    os.fchmod(handle, stat.S_IMODE(like.st_mode) & 0o777)
+    os.utime(handle, ns=(like.st_atime_ns, like.st_mtime_ns))
+
+
+def keep_owner(file: int | Path, like: os.stat_result) -> None:
+    """Give a new file the owner that another has, where root asks and the file system can."""
+    if os.geteuid() == 0:
+        with suppress(OSError):
+            os.chown(file, like.st_uid, like.st_gid)
+
+
+def copy_status(source: Path, target: Path) -> None:
+    """Give a copy the permissions, times and, where root asks, the owner of what it is a copy of."""
+    keep_owner(target, source.stat())
+    shutil.copystat(source, target)
 
 
 def _new_file_mode() -> int:
@@ -105,29 +148,24 @@ def _new_file_mode() -> int:
     return 0o666 & ~mask
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` last through a power cut, where the system can."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # some network file systems cannot
-    finally:
-        os.close(handle)
-
-
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within the block Ctrl-C and SIGTERM set `interrupted` and raise KeyboardInterrupt, so that files are tidied."""
+    """Within the block Ctrl-C, SIGTERM and SIGHUP set `interrupted` and raise KeyboardInterrupt, so that files are
+    tidied. What is ignored, as by nohup, stays so."""
 
     def interrupt(signum: int, frame: object) -> None:
+        if signum != signal.SIGINT:
+            signal.signal(signum, signal.SIG_IGN)  # a closed terminal sends it twice, and tidying goes on
         interrupted.set()
         raise KeyboardInterrupt
 
     interrupted.clear()
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    heeded = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     try:
+        for number in heeded:
+            signal.signal(number, interrupt)
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in heeded.items():
             signal.signal(number, handler)

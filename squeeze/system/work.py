@@ -1,19 +1,30 @@
-"""The folder beside a target in which a long run leaves what is done, so that it can go on after it was stopped."""
+"""The folder beside a target in which a long run leaves what is done, so that it can go on after it was stopped.
 
+A run deletes nothing but what lies in a folder of its own: one that it made, or a real folder of this user's with the
+marker of an earlier run, a file of a random name that the file `lock` tells. Links are never followed.
+"""
+
+import errno
 import fcntl
 import json
+import os
+import secrets
 import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from squeeze.errors import SqueezeError
-from squeeze.system.files import sync_folder
+from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync_folder
 
-__all__ = ["other_settings", "work_folder"]
+__all__ = ["other_settings", "scratch_folder", "work_folder"]
 
-_TASK = "task.json"
+_LOCK, _TASK = "lock", "task.json"
+_MARKER = 32  # letters of its name
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 @contextmanager
@@ -22,32 +33,140 @@ def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | No
     all is done.
 
     task: what the run is, as JSON; what another task left is deleted. resume: whether what the same task left is
-    used; None for whenever there is some. Raises SqueezeError where another process works in the folder, or `resume`
-    asks to go on and the task is another.
+    used; None for whenever there is some. Raises SqueezeError where something else has the folder's name, another
+    process works in it, or `resume` asks to go on and the task is another.
     """
     folder = _place(target, work)
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SqueezeError(f"{target} is being written by another process") from None
+    with _opened(folder, target) as inside, _locked(folder, inside, target) as marker:
         described, text = folder / _TASK, json.dumps(task, default=str)
-        same = described.is_file() and described.read_text() == text
+        same = described.is_file() and described.read_bytes() == text.encode()
         if resume and described.is_file() and not same:
             raise SqueezeError(other_settings(target))
         if resume is False or not same:
-            for path in folder.iterdir():
-                if path.name != "lock":
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-            described.write_text(text)
+            _empty(inside, _LOCK, marker)
+            unfinished = folder / f"{_TASK}.unfinished"
+            unfinished.write_text(text)
+            unfinished.rename(described)
         try:
             yield folder
         except SqueezeError:
-            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                _delete(folder, inside, marker)
             raise
-    shutil.rmtree(folder)
-    sync_folder(folder.parent)
+        with harmless_to(target, folder):
+            _delete(folder, inside, marker)
+            sync_folder(folder.parent)
+
+
+@contextmanager
+def _opened(folder: Path, target: Path) -> Iterator[int]:
+    """A handle of the folder, made if nothing is there. Raises SqueezeError for what is no folder of this user's."""
+    with about(target), suppress(FileExistsError):
+        folder.mkdir(0o700)
+    try:
+        inside = os.open(folder, _FOLDER)
+    except NotADirectoryError:  # a link, too
+        raise _not_ours(folder) from None
+    try:
+        if os.fstat(inside).st_uid != os.geteuid():
+            raise _not_ours(folder)
+        yield inside
+    finally:
+        os.close(inside)
+
+
+@contextmanager
+def _locked(folder: Path, inside: int, target: Path) -> Iterator[str]:
+    """The name of the marker, with the folder to ourselves. Raises SqueezeError where a process has it, or it is
+    neither marked nor empty."""
+    names = os.listdir(inside)
+    if names and _LOCK not in names:
+        raise _not_ours(folder)
+    try:
+        lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=inside)
+    except FileNotFoundError:  # the folder was deleted in this moment
+        raise _busy(target) from None
+    except OSError as error:
+        raise (_not_ours(folder) if error.errno == errno.ELOOP else error) from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _busy(target) from None
+        if not _is_at(folder, inside):
+            raise _busy(target)
+        yield _marked(folder, inside, lock)
+    finally:
+        os.close(lock)
+
+
+def _is_at(folder: Path, inside: int) -> bool:
+    try:
+        return os.path.samestat(folder.lstat(), os.fstat(inside))
+    except FileNotFoundError:
+        return False
+
+
+def _marked(folder: Path, inside: int, lock: int) -> str:
+    """The name of the marker, made if there is nothing but an empty lock. Raises SqueezeError where there is more."""
+    status, names = os.fstat(lock), os.listdir(inside)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        raise _not_ours(folder)
+    marker = os.pread(lock, 2 * _MARKER, 0).decode("ascii", "replace")
+    if len(marker) == _MARKER and marker in names:
+        return marker
+    if marker or names != [_LOCK]:
+        raise _not_ours(folder)
+    marker = secrets.token_hex(_MARKER // 2)
+    os.pwrite(lock, marker.encode(), 0)
+    try:
+        os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside))
+    except BaseException:
+        os.ftruncate(lock, 0)
+        raise
+    return marker
+
+
+def _empty(inside: int, *kept: str) -> None:
+    """Delete what is in a folder; the task first, so that no run goes on from a part of the rest."""
+    for name in sorted(os.listdir(inside), key=lambda name: name != _TASK):
+        if name in kept:
+            continue
+        if stat.S_ISDIR(os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode):
+            shutil.rmtree(name, dir_fd=inside)
+        else:
+            os.unlink(name, dir_fd=inside)
+
+
+def _delete(folder: Path, inside: int, marker: str) -> None:
+    """Delete the folder, its marks last, so that it is ours until it is empty."""
+    _empty(inside, marker, _LOCK)
+    _empty(inside, _LOCK)
+    _empty(inside)
+    folder.rmdir()
+
+
+def _busy(target: Path) -> SqueezeError:
+    return SqueezeError(f"{target} is being written by another process")
+
+
+def _not_ours(folder: Path) -> SqueezeError:
+    return SqueezeError(f"{folder} is in the way, and squeeze did not make it: move or delete it")
+
+
+@contextmanager
+def scratch_folder(target: Path) -> Iterator[Path]:
+    """A new folder beside `target` to write in, which goes when the block ends, well or not."""
+    with about(target):
+        prefix = f".{target.name[:NAME_LIMIT]}."
+        folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=".tmp", dir=target.absolute().parent))
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    with harmless_to(target, folder):
+        shutil.rmtree(folder)
 
 
 def other_settings(target: Path) -> str:
@@ -57,4 +176,4 @@ def other_settings(target: Path) -> str:
 
 
 def _place(target: Path, work: str) -> Path:
-    return target.absolute().parent / f".{target.name[:60]}.{work}"
+    return target.absolute().parent / f".{target.name[:NAME_LIMIT]}.{work}"

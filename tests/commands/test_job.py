@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from squeeze.codecs.stream import writer
-from squeeze.system import files
+from squeeze.system import files, moving
 from tests.makers.command import SQUEEZE, TEXT, call, fails, names, run, usage_error
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -227,7 +227,7 @@ def test_full_device(note: Path):
 
 
 def test_failed_rename_leaves_no_temporary(note: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Path, "replace", full_disk)
+    monkeypatch.setattr(moving, "rename", full_disk)
     fails("compress", "-1", note)
     assert names() == ["note.txt"]
 

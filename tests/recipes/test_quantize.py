@@ -16,6 +16,7 @@ from squeeze.integrations.load_model import load_model
 from squeeze.options import load
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
+from squeeze.system.work import work_folder
 from tests.makers import networks, tiny_models
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -182,10 +183,9 @@ def test_same_seed_same_files_and_resumed_runs_too(tmp_path, folders, monkeypatc
         assert (tmp_path / f".stopped{stop}.compressing").is_dir()
         assert not (tmp_path / f"stopped{stop}").exists()
         assert run(f"stopped{stop}", resume=True) == wanted
+    with pytest.raises(KeyboardInterrupt), work_folder(tmp_path / "other", "compressing", {}):
+        raise KeyboardInterrupt
     with pytest.raises(SqueezeError, match="had other settings"):
-        work = tmp_path / ".other.compressing"
-        work.mkdir()
-        (work / "task.json").write_text("{}")
         run("other", resume=True)
 
 

@@ -74,7 +74,7 @@ def train(
         text = everything
     coded = to_bytes(level, content, _joined(text), known)
     if out is not None:
-        with files.replacing(Path(out), None) as file:
+        with files.replacing(Path(out), overwrite=overwrite) as file:
             file.write(coded)
     return Dictionary.from_bytes(coded)
 

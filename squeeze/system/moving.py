@@ -1,0 +1,136 @@
+"""Giving a finished file or folder its name: in one step, over nothing that may not be replaced, through power cuts."""
+
+import ctypes
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from squeeze.errors import SqueezeError
+
+__all__ = ["NAME_LIMIT", "about", "harmless_to", "in_the_way", "move_into_place", "sync_folder"]
+
+NAME_LIMIT = 60  # characters of the target kept in a temporary name, below the 255 bytes a name may have
+_AT_FDCWD, _NO_REPLACE, _EXCHANGE = -100, 1, 2  # of Linux's renameat2
+_TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR}
+_UNABLE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
+_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+
+
+def in_the_way(target: Path) -> SqueezeError:
+    return SqueezeError(f"{target} already exists; use -f to overwrite")
+
+
+def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
+    """Rename a finished file or folder to its name; what it replaces goes only after that.
+
+    Raises SqueezeError where something is there that may not be replaced, whenever it came: all but an empty folder
+    under a folder. Where anything else goes wrong before the end, `target` is what it was.
+    """
+    replaced = None
+    with about(target):
+        try:
+            if not overwrite:
+                _take_name(made, target)
+            elif made.is_dir() and os.path.lexists(target):
+                replaced = _swap(made, target)
+            else:
+                made.replace(target)
+        except OSError as error:
+            if overwrite or error.errno not in _TAKEN:
+                raise
+            raise in_the_way(target) from None
+        try:
+            sync_folder(target.parent)
+        except OSError:
+            if not overwrite:
+                target.rename(made)
+            raise
+    if replaced:
+        with harmless_to(target, replaced):
+            shutil.rmtree(replaced)
+
+
+def _take_name(made: Path, target: Path) -> None:
+    """Rename to a name that is free, or an empty folder's. Raises OSError where it is taken."""
+    if made.is_dir():
+        made.rename(target)  # which replaces no folder with anything in it
+    elif not rename(made, target, _NO_REPLACE):
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        try:
+            made.replace(target)
+        except BaseException:
+            target.unlink()
+            raise
+
+
+def _swap(made: Path, target: Path) -> Path:
+    """Put a folder in the place of what is at `target`; the folder beside it where that is now, to be deleted.
+
+    It is renamed before, so that no later run takes what was replaced for its own work.
+    """
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name[:NAME_LIMIT]}.", suffix=".old", dir=target.parent))
+    new, old = aside / "new", aside / "old"
+    try:
+        made.rename(new)
+        if not rename(new, target, _EXCHANGE):
+            target.rename(old)
+            try:
+                new.rename(target)
+            except BaseException:
+                old.rename(target)
+                raise
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        with suppress(OSError):
+            aside.rmdir()
+        raise
+    return aside
+
+
+def rename(made: Path, target: Path, flag: int) -> bool:
+    """Rename with one of Linux's flags; False where system or file system cannot."""
+    if _renameat2 is None:
+        return False
+    if _renameat2(_AT_FDCWD, os.fsencode(made), _AT_FDCWD, os.fsencode(target), flag) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNABLE:
+        return False
+    raise OSError(code, os.strerror(code), str(made), None, str(target))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` last through a power cut, where the system can. Raises OSError where the disk fails."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return  # a folder that may be written and not read
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in {*_UNABLE, errno.EBADF, errno.EACCES}:  # of network file systems
+            raise
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Let errors of the system be about `path`, and not about a temporary name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+@contextmanager
+def harmless_to(written: Path, path: Path) -> Iterator[None]:
+    """Let errors of the system be about `path`, and say that `written` is there all the same."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; {written} is written all the same", str(path)) from None

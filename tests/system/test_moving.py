@@ -1,0 +1,155 @@
+"""Finished files and folders get their names in one step, and nothing is replaced that was not to be."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from squeeze.errors import SqueezeError
+from squeeze.system import moving
+from squeeze.system.moving import move_into_place
+
+WHERE = pytest.mark.parametrize("renames", ["with flags", "without"])
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch, request):
+    """On file systems that know renameat2's flags, and on others."""
+    monkeypatch.chdir(tmp_path)
+    if "renames" in request.fixturenames and request.getfixturevalue("renames") == "without":
+        monkeypatch.setattr(moving, "_renameat2", None)
+
+
+def names(folder="."):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def made(kind):
+    path = Path("made")
+    if kind == "file":
+        path.write_text("new")
+    else:
+        path.mkdir()
+        (path / "inside").write_text("new")
+    return path
+
+
+def text(path):
+    return (path / "inside" if path.is_dir() else path).read_text()
+
+
+@WHERE
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_free_name_is_taken(renames, kind, overwrite):
+    move_into_place(made(kind), Path("target"), overwrite)
+    assert text(Path("target")) == "new"
+    assert names() == ["target"]
+
+
+@WHERE
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("other", ["file", "folder", "link", "dangling"])
+def test_nothing_that_appeared_is_replaced(renames, kind, other):
+    target = Path("target")
+    if other == "folder":
+        target.mkdir()
+        (target / "inside").write_text("old")
+    elif other == "file":
+        target.write_text("old")
+    else:
+        Path("old").write_text("old")
+        target.symlink_to("old" if other == "link" else "nothing")
+    with pytest.raises(SqueezeError, match=r"^target already exists; use -f to overwrite$"):
+        move_into_place(made(kind), target, False)
+    assert text(Path("made")) == "new"
+    assert target.is_symlink() if other == "dangling" else text(target) == "old"
+
+
+@WHERE
+def test_an_empty_folder_gives_way_to_a_folder(renames):
+    Path("target").mkdir()
+    move_into_place(made("folder"), Path("target"), False)
+    assert text(Path("target")) == "new"
+
+
+@WHERE
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_overwriting(renames, kind):
+    made(kind).rename("target")
+    (Path("target") / "inside" if kind == "folder" else Path("target")).write_text("old")
+    move_into_place(made(kind), Path("target"), True)
+    assert text(Path("target")) == "new"
+    assert names() == ["target"]
+
+
+@WHERE
+def test_a_link_is_replaced_and_not_followed(renames):
+    Path("victim").mkdir()
+    Path("victim/inside").write_text("old")
+    Path("target").symlink_to("victim")
+    move_into_place(made("folder"), Path("target"), True)
+    assert names() == ["target", "victim"]
+    assert (text(Path("target")), text(Path("victim"))) == ("new", "old")
+    assert not Path("target").is_symlink()
+
+
+@WHERE
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), KeyboardInterrupt()])
+def test_what_is_there_stays_where_a_swap_fails(renames, monkeypatch, error):
+    made("folder").rename("target")
+    (Path("target") / "inside").write_text("old")
+    real = os.rename
+
+    def fail(path, name, *rest):
+        if str(path).endswith("new"):
+            raise error
+        return real(path, name, *rest)
+
+    monkeypatch.setattr(os, "rename", fail)
+    if renames == "with flags":
+        monkeypatch.setattr(moving, "rename", fail)
+    with pytest.raises(type(error)):
+        move_into_place(made("folder"), Path("target"), True)
+    assert text(Path("target")) == "old"
+    assert names() == ["target"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_name_that_may_not_last_is_given_back(monkeypatch, kind):
+    """So that --rm deletes no source, and the same command can be given again."""
+
+    def fail(folder):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(moving, "sync_folder", fail)
+    with pytest.raises(OSError, match="broken") as caught:
+        move_into_place(made(kind), Path("target"), False)
+    assert caught.value.filename == "target"
+    assert names() == ["made"]
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_only_file_systems_that_cannot_are_excused_from_lasting(monkeypatch, code):
+    def fail(handle):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    if code == errno.EIO:
+        with pytest.raises(OSError, match="Input/output error"):
+            moving.sync_folder(Path())
+    else:
+        moving.sync_folder(Path())
+
+
+def test_a_folder_replaced_that_cannot_be_deleted_is_named(monkeypatch):
+    made("folder").rename("target")
+
+    def fail(folder):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(moving.shutil, "rmtree", fail)
+    with pytest.raises(OSError, match="broken; target is written all the same"):
+        move_into_place(made("folder"), Path("target"), True)
+    assert text(Path("target")) == "new"

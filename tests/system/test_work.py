@@ -1,0 +1,196 @@
+"""Work folders: gone on with after a stop, and nothing deleted that is not a run's own."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from squeeze.errors import SqueezeError
+from squeeze.system import work as module
+from squeeze.system.work import scratch_folder, work_folder
+
+TARGET, PLACE = Path("q"), Path(".q.packing")
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("victim").mkdir()
+    Path("victim/precious").write_text("mine")
+
+
+def names(folder="."):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def open_work(task=None, resume=None):
+    return work_folder(TARGET, "packing", task or {"level": 1}, resume)
+
+
+def stop(task=None, **files):
+    """Leave what a stopped run leaves."""
+    with pytest.raises(KeyboardInterrupt), open_work(task) as folder:
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        raise KeyboardInterrupt
+
+
+def refused(**options):
+    with pytest.raises(SqueezeError) as caught, open_work(**options):
+        pass
+    return str(caught.value)
+
+
+IN_THE_WAY = f"{PLACE} is in the way, and squeeze did not make it: move or delete it"
+
+
+def precious():
+    return Path("victim/precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("error", [None, SqueezeError("wrong")])
+def test_it_goes_when_all_is_done_or_proves_wrong(error):
+    try:
+        with open_work() as folder:
+            (folder / "below").mkdir()
+            (folder / "below/part").write_text("x")
+            if error:
+                raise error
+    except SqueezeError as raised:
+        assert raised is error
+    assert names() == ["victim"]
+
+
+@pytest.mark.parametrize("resume", [None, True])
+def test_a_stopped_run_is_gone_on_with(resume):
+    stop(part="half")
+    with open_work(resume=resume) as folder:
+        assert (folder / "part").read_text() == "half"
+
+
+def test_another_task_starts_anew():
+    stop(part="half")
+    assert "had other settings" in refused(task={"level": 2}, resume=True)
+    with open_work({"level": 2}) as folder:
+        assert not (folder / "part").exists()
+    stop(part="half")
+    with open_work(resume=False) as folder:
+        assert not (folder / "part").exists()
+
+
+@pytest.mark.parametrize("resume", [None, False, True])
+def test_a_planted_link_is_not_followed(resume):
+    PLACE.symlink_to("victim")
+    assert refused(resume=resume).endswith(IN_THE_WAY)
+    assert precious() and names("victim") == ["precious"]
+
+
+def test_a_link_to_a_folder_of_squeeze_is_not_followed_either():
+    stop(part="half")
+    PLACE.rename("elsewhere")
+    PLACE.symlink_to("elsewhere")
+    assert refused().endswith(IN_THE_WAY)
+    assert Path("elsewhere/part").exists()
+
+
+@pytest.mark.parametrize("planted", [["notes"], ["lock", "notes"], ["task.json"], ["lock"]])
+def test_a_folder_that_is_not_marked_is_left_alone(planted):
+    PLACE.mkdir()
+    for name in planted:
+        (PLACE / name).write_text("mine")
+    assert refused(resume=False).endswith(IN_THE_WAY)
+    assert names(PLACE) == sorted(planted)
+    assert all((PLACE / name).read_text() == "mine" for name in planted)
+
+
+@pytest.mark.parametrize("kind", ["symlink", "link", "fifo"])
+def test_a_lock_that_is_something_else_is_not_written(kind):
+    PLACE.mkdir()
+    Path("victim/empty").touch()
+    if kind == "fifo":
+        os.mkfifo(PLACE / "lock")
+    else:
+        getattr(os, kind)(Path("victim/empty").absolute(), PLACE / "lock")
+    assert refused().endswith(IN_THE_WAY)
+    assert Path("victim/empty").read_text() == ""
+
+
+def test_a_file_in_the_way_is_named():
+    PLACE.write_text("mine")
+    assert refused().endswith(IN_THE_WAY)
+    assert PLACE.read_text() == "mine"
+
+
+def test_another_users_folder_is_left_alone(monkeypatch):
+    stop(part="half")
+    user = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert refused().endswith(IN_THE_WAY)
+    assert (PLACE / "part").exists()
+
+
+def test_links_inside_are_deleted_as_links():
+    stop(part="half")
+    (PLACE / "folder").symlink_to(Path("victim").absolute())
+    (PLACE / "below").mkdir()
+    (PLACE / "below/folder").symlink_to(Path("victim").absolute())
+    with open_work({"level": 2}) as folder:
+        assert not (folder / "folder").is_symlink()
+    assert precious() and not PLACE.exists()
+
+
+def test_a_folder_swapped_for_a_link_meanwhile_is_not_followed():
+    with pytest.raises(OSError, match="q is written all the same"), open_work() as folder:
+        folder.rename("elsewhere")
+        folder.symlink_to("victim")
+    assert precious() and names("elsewhere") == []
+
+
+@pytest.mark.parametrize("left", [[], ["lock"]])
+def test_what_a_run_leaves_that_was_killed_at_once_is_taken(left):
+    PLACE.mkdir()
+    for name in left:
+        (PLACE / name).touch()
+    with open_work() as folder:
+        assert (folder / "task.json").exists()
+
+
+def test_two_runs_exclude_each_other():
+    with open_work():
+        assert refused() == "q is being written by another process"
+
+
+@pytest.mark.parametrize("moment", ["before the lock", "before the handle"])
+def test_a_folder_deleted_in_this_moment_is_anothers(monkeypatch, moment):
+    real = module.fcntl.flock if moment == "before the handle" else os.listdir
+
+    def delete(*args):
+        done = real(*args)
+        for path in PLACE.glob("*"):
+            path.unlink()
+        PLACE.rmdir()
+        return done
+
+    monkeypatch.setattr(*((module.fcntl, "flock") if moment == "before the handle" else (os, "listdir")), delete)
+    assert refused() == "q is being written by another process"
+
+
+def test_only_this_user_may_look_in():
+    with open_work() as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        lock = (folder / "lock").read_text()
+        assert len(lock) == 32 and (folder / lock).exists()
+        assert json.loads((folder / "task.json").read_text()) == {"level": 1}
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_a_scratch_folder_always_goes(error):
+    try:
+        with scratch_folder(TARGET) as folder:
+            (folder / "part").touch()
+            if error:
+                raise error
+    except KeyboardInterrupt:
+        pass
+    assert names() == ["victim"]
