@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from squeeze.commands import options
+from squeeze.commands.echo import echo
 
 
 @click.command()
@@ -24,4 +25,4 @@ def advise(checkpoint: Path, device: str, batch: int, bits: str, as_json: bool) 
     from squeeze.recipes.advise import advise as predict
 
     found = predict(checkpoint, device, batch, int(bits))
-    click.echo(json.dumps(found.as_json()) if as_json else found.table())
+    echo(json.dumps(found.as_json()) if as_json else found.table())

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from squeeze.commands import options
+from squeeze.commands.echo import echo
 from squeeze.commands.models import use
 from squeeze.commands.progress import steps
 
@@ -39,4 +40,4 @@ def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, a
     if as_json:
         click.echo(json.dumps([report.as_json() for report in reports]))
     else:
-        click.echo("\n\n".join(report.table() for report in reports))
+        echo("\n\n".join(report.table() for report in reports))

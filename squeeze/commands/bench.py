@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from squeeze.commands import options
+from squeeze.commands.echo import echo
 from squeeze.system import cores
 
 
@@ -41,10 +42,10 @@ def bench(
     for result in benchmark.measure(paths, tools, runs):
         results.append(result)
         if result.error:
-            click.echo(f"Error: {result.file}: {result.tool}: {result.error}", err=True)
+            echo(f"Error: {result.file}: {result.tool}: {result.error}", err=True)
         if as_json:
             click.echo(json.dumps(asdict(result)))
     if not as_json:
-        click.echo(benchmark.table(results, runs, processes, threads))
+        echo(benchmark.table(results, runs, processes, threads))
     if any(result.error for result in results):
         raise click.exceptions.Exit(1)

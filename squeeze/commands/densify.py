@@ -7,6 +7,7 @@ import click
 
 import squeeze
 from squeeze.commands import options
+from squeeze.commands.echo import echo
 
 
 @click.command()
@@ -24,4 +25,4 @@ def densify(source: Path, target: Path, force: bool, quiet: bool, as_json: bool)
     if as_json:
         click.echo(json.dumps({"command": "densify", "input": str(source), "output": str(target), "bytes": size}))
     elif not quiet:
-        click.echo(f"{target}: {size} bytes of weights", err=True)
+        echo(f"{target}: {size} bytes of weights", err=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from squeeze.commands import options
+from squeeze.commands.echo import echo
 from squeeze.commands.progress import bar
 
 
@@ -33,4 +34,4 @@ def import_(source: Path, target: Path, force: bool, quiet: bool, as_json: bool)
         record = {"command": "import", "input": str(path), "output": str(target), "bytes": size, "seconds": seconds}
         click.echo(json.dumps(record))
     elif not quiet:
-        click.echo(f"{target}: {size} bytes of weights in bf16, {seconds:.1f} s", err=True)
+        echo(f"{target}: {size} bytes of weights in bf16, {seconds:.1f} s", err=True)

@@ -8,6 +8,7 @@ import click
 
 from squeeze.commands import options
 from squeeze.commands.declared import base
+from squeeze.commands.echo import echo
 from squeeze.commands.reporting import checkpoint_bar
 from squeeze.system import cores
 
@@ -40,9 +41,9 @@ def inspect(source: Path, level: str, base: Path | None, threads: int, quiet: bo
         found: dict[str, Any] = {key: [entry.as_json() for entry in value] for key, value in parts.items()}
         click.echo(json.dumps(found | ({"quantised": quantised} if quantised else {})))
         return
-    click.echo(inspecting.table(entries))
+    echo(inspecting.table(entries))
     if quantised:
-        click.echo(
+        echo(
             f"quantised in the format {quantised['format']}: {quantised['modules']} modules, "
             f"{quantised['bits_per_weight']:.3f} bits a weight"
         )

@@ -5,6 +5,7 @@ is the command's; how a file is replaced is files.py's.
 """
 
 import errno
+import io
 import json
 import os
 import sys
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from squeeze.commands.echo import echo
 from squeeze.commands.progress import Tick, bar, is_shown
-from squeeze.errors import SqueezeError
+from squeeze.errors import SqueezeError, escaped
 from squeeze.system import cores, files
 from squeeze.system.moving import harmless_to
 
@@ -29,8 +31,11 @@ MISHAPS = (SqueezeError, OSError, MemoryError)
 
 
 def explain(error: BaseException, name: str = "") -> str:
-    """One sentence for what went wrong with the file `name`."""
-    prefix = f"{name}: " if name else ""
+    """One sentence for what went wrong with the file `name`, on one line."""
+    return escaped(_explain(error, f"{name}: " if name else ""))
+
+
+def _explain(error: BaseException, prefix: str) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; nothing was replaced"
     if isinstance(error, MemoryError):
@@ -80,7 +85,7 @@ class Job:
 
     def say(self, line: str) -> None:
         if not self.quiet:
-            click.echo(line, err=True)
+            echo(line, err=True)
 
     @contextmanager
     def attempt(self, name: str) -> Iterator[None]:
@@ -153,9 +158,9 @@ def transform(
         if job.rm and files.is_special(target):
             raise SqueezeError(f"{target} is not a regular file, so --rm would lose the source")
     reading: AbstractContextManager[BinaryIO] = path.open("rb") if path else nullcontext(sys.stdin.buffer)
-    writing: AbstractContextManager[BinaryIO] = nullcontext(sys.stdout.buffer)
     with reading as source:
         opened = os.fstat(source.fileno()) if path else None
+        writing: AbstractContextManager[BinaryIO] = nullcontext(_output(job, target))
         if target:
             writing = files.replacing(target, opened, job.force)
         with writing as sink, job.progress(str(path or "-"), lambda: total(source), passes) as tick:
@@ -169,7 +174,7 @@ def transform(
                 path.unlink()
     for line in complaints:
         job.failed = True
-        click.echo(f"Error: {path or '-'}: {line}", err=True)
+        echo(f"Error: {path or '-'}: {line}", err=True)
     record = {"file": str(path or "-"), **details}
     if not job.reads_only:
         record["output"] = str(target or "-")
@@ -185,6 +190,11 @@ def _summarize(job: Job, record: dict[str, object], totals: "Totals", seconds: f
         before, after = (totals.raw, totals.coded) if "level" in record else (totals.coded, totals.raw)
         percent = f" ({100 * totals.coded / totals.raw:.1f} %)" if totals.raw else ""
         job.say(f"{record['file']}: {before} -> {after} bytes{percent}, {seconds:.1f} s")
+
+
+def _output(job: Job, target: Path | None) -> BinaryIO:
+    """Standard output; where nothing is written to it, nobody asks whether it is open."""
+    return io.BytesIO() if job.reads_only or target else sys.stdout.buffer
 
 
 def is_compressed(path: Path) -> bool:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from squeeze.commands import options
+from squeeze.commands.echo import echo
 from squeeze.commands.job import Job, is_compressed
+from squeeze.errors import escaped, printable
 
 if TYPE_CHECKING:
     from squeeze.codecs.stream.index import Stream
@@ -43,12 +45,12 @@ def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool) -> 
     for stream in streams:
         ratio = f"{100 * stream.coded_size / stream.raw_size:.1f} %" if stream.raw_size else "-"
         codecs = ",".join(sorted({block.codec for block in stream.blocks})) or "-"
-        checksum, level = f"{stream.checksum:016x}", stream.header.get("level", "-")
-        click.echo(_ROW.format(stream.coded_size, stream.raw_size, ratio, level, codecs, checksum, path))
+        checksum, level = f"{stream.checksum:016x}", printable(stream.header.get("level", "-"))
+        echo(_ROW.format(stream.coded_size, stream.raw_size, ratio, level, codecs, checksum, escaped(str(path))))
         if not verbose:
             continue
-        settings = ", ".join(f"{name} {value}" for name, value in stream.header.items()) or "none"
-        click.echo(f"  parameters: {settings}")
+        shown = (f"{printable(name)} {printable(value)}" for name, value in stream.header.items())
+        echo(f"  parameters: {', '.join(shown) or 'none'}")
         click.echo(_BLOCK_ROW.format("raw offset", "raw length", "coded length", "codec", "content", "checksum"))
         for block in stream.blocks:
             row = (block.raw_offset, block.raw_length, block.coded_length, block.codec, block.content)

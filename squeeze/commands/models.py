@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from squeeze.commands.echo import echo
 from squeeze.errors import QualityError
 from squeeze.system import cores
 
@@ -49,7 +50,7 @@ class Verdict:
         if as_json:
             click.echo(json.dumps(report.as_json()))
         elif not quiet:
-            click.echo(report.table())
+            echo(report.table())
         try:
             report.check(**self.limits)
         except QualityError as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from squeeze.errors import escaped
 from squeeze.system import files
 
 __all__ = ["Tick", "bar", "is_shown", "steps"]
@@ -64,7 +65,8 @@ def _shown(name: str, total: int | None, unit: str, quiet: bool, as_json: bool, 
         return _Lines(name, total, unit.strip())
     from tqdm import tqdm  # here, since `--help` does not need it
 
-    return tqdm(total=total, desc=name, unit=unit, leave=False, disable=quiet or not sys.stderr.isatty(), **more)
+    silent = quiet or not sys.stderr.isatty()
+    return tqdm(total=total, desc=escaped(name), unit=unit, leave=False, disable=silent, **more)
 
 
 class _Lines:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from squeeze.commands.echo import echo
 from squeeze.commands.progress import Tick, bar, is_shown
 from squeeze.system import cores
 
@@ -38,7 +39,7 @@ def reporting(
         if not quiet and sys.stderr.isatty():
             percent = f" ({100 * totals.coded / totals.raw:.2f} %)" if totals.raw else ""
             sizes_text = f"{totals.raw} bytes, packed {totals.coded}{percent}"
-            click.echo(f"{source}: {sizes_text}, {seconds:.1f} s", err=True)
+            echo(f"{source}: {sizes_text}, {seconds:.1f} s", err=True)
 
     with checkpoint_bar(source, quiet, as_json) as tick:
         yield {"threads": threads or cores.available(), "progress": tick}, done

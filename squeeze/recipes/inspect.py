@@ -17,6 +17,7 @@ import numpy as np
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.codecs.tensors.float_payload import DTYPES
+from squeeze.errors import escaped
 from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.pack import Progress
@@ -178,7 +179,7 @@ def _row(entry: Entry) -> str:
     ratio = f"{100 * entry.coded / entry.raw:.2f} %" if entry.raw else "-"
     gap = "-" if entry.gap is None else f"{entry.gap:+.2f} %"
     sizes = (f"{entry.raw}", f"{entry.coded}", ratio, f"{entry.bound:.0f}", gap)
-    return _line(entry.name, entry.dtype, entry.coding, *sizes, fields)
+    return _line(escaped(entry.name), entry.dtype, entry.coding, *sizes, fields)
 
 
 def _line(name: str, dtype: str, coding: str, raw: str, coded: str, ratio: str, bound: str, gap: str, last: str) -> str:

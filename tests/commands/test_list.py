@@ -1,9 +1,15 @@
 """`squeeze list`: streams and blocks, as they stand in the index."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from squeeze import cli
+from squeeze.codecs.stream import container
+from squeeze.codecs.stream.index import Index, index_bytes
 from tests.makers.command import listed, run, usage_error
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -37,3 +43,47 @@ def test_list_of_an_empty_file():
 
 def test_list_needs_files():
     assert usage_error("list") == "Error: list takes files: it reads their ends first"
+
+
+def shown(path: Path, *options: str) -> Result:
+    return CliRunner().invoke(cli.main, ["list", *options, os.fspath(path)], prog_name="squeeze")
+
+
+def file_with(path: Path, **fields: object) -> Path:
+    header = container.header_bytes(fields)
+    path.write_bytes(header + index_bytes(Index(len(header))))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"), [(None, "None"), ("\x1b[2J", "\\x1b[2J"), ({"a": 1}, "{'a':"), ([1, [2]], "[1,")]
+)
+def test_any_level_is_shown_escaped(tmp_path, level, expected):
+    path = file_with(tmp_path / "a.sqz", level=level)
+    for options in ((), ("-v",)):
+        found = shown(path, *options)
+        assert (found.exit_code, found.stderr) == (0, "")
+        assert found.stdout.splitlines()[1].split()[3] == expected
+        assert "\x1b" not in found.stdout
+    assert json.loads(shown(path, "--json").stdout)["streams"][0]["header"]["level"] == level
+
+
+def test_a_header_nested_deep_is_one_line(tmp_path):
+    nested: list[object] = []
+    for _ in range(800):
+        nested = [nested]
+    for options in ((), ("-v",), ("--json",)):
+        found = shown(file_with(tmp_path / "a.sqz", level=nested), *options)
+        assert found.exit_code == 1
+        assert found.stderr == f"Error: {tmp_path}/a.sqz: the header is damaged: it holds more than a header does\n"
+
+
+def test_names_are_shown_escaped(tmp_path):
+    path = file_with(tmp_path / os.fsdecode(b"a\xff\x1b[2J\n.sqz"))
+    found = shown(path)
+    assert found.exit_code == 0
+    assert found.stdout.splitlines()[1].endswith("/a\\udcff\\x1b[2J\\n.sqz")
+    path.write_bytes(b"hello")
+    found = shown(path)
+    assert (found.exit_code, found.stderr.count("\n")) == (1, 1)
+    assert "/a\\udcff\\x1b[2J\\n.sqz: not a .sqz file" in found.stderr

@@ -5,13 +5,14 @@ checked against a limit before memory is taken for it.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
 
 from squeeze.codecs.varint import read_exactly, read_varint, varint
-from squeeze.errors import DamagedError, FormatError
+from squeeze.errors import DamagedError, FormatError, printable
 
 FORMAT_VERSION = 1
 SHORT_VERSION = 2  # of a short stream: one block that a dictionary codes, with next to nothing around it
@@ -23,6 +24,7 @@ END, STORED, BYTEWISE, TOKENWISE = 0, 1, 2, 3
 CODECS = {STORED: "stored", BYTEWISE: "bytewise", TOKENWISE: "tokenwise"}
 
 MAX_HEADER = 1 << 16
+_MOST_VALUES, _DEEPEST = 64, 4  # in a header: its values, and how far they are nested
 MAX_SHORT = (1 << 16) - 1  # raw bytes of a short stream
 MAX_BLOCK = 1 << 28  # raw bytes of a coded block; a stored block may have any length
 _DICTIONARY_BYTES = 4  # of a dictionary's SHA-256 in a short stream
@@ -92,15 +94,35 @@ def read_header(file: BinaryIO) -> Header | None:
     if read_exactly(file, 2) != check16(body):
         raise DamagedError("the header is damaged: its checksum differs")
     try:
-        header = json.loads(text)
+        header = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise DamagedError("the header is damaged: it is not JSON") from None
     if not isinstance(header, dict):
         raise DamagedError("the header is damaged: it is not a JSON object")
+    if not _is_plain(header):
+        raise DamagedError("the header is damaged: it holds more than a header does")
     numerics = header.get("numerics", NUMERICS_VERSION)
     if type(numerics) is not int or numerics != NUMERICS_VERSION:
-        raise FormatError(f"numerics version {numerics} is unknown: decompress with a newer squeeze")
+        raise FormatError(f"numerics version {printable(numerics)} is unknown: decompress with a newer squeeze")
     return Header(header, len(body) + 2, False)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _is_plain(header: dict[str, Any]) -> bool:
+    """Whether it has the shape of a header: few values, none of them deep."""
+    found: list[Any] = [header]
+    for _ in range(_DEEPEST):
+        found = [value for one in found if isinstance(one, (dict, list)) for value in _parts(one)]
+        if not found or len(found) > _MOST_VALUES:
+            break
+    return not found
+
+
+def _parts(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def block_header_bytes(kind: int, raw_length: int, payload_length: int, checksum: int) -> bytes:

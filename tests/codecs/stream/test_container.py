@@ -164,6 +164,24 @@ def test_json_that_is_no_object_is_refused():
             squeeze.decompress(body + container.check16(body))
 
 
+@pytest.mark.parametrize("fields", [{"level": [[[[[]]]]]}, {"a": {"b": {"c": {"d": 1}}}}, {"level": [0] * 99}])
+def test_a_header_that_holds_more_than_headers_do_is_refused(fields):
+    with pytest.raises(DamagedError, match=r"^the header is damaged: it holds more than a header does$"):
+        squeeze.decompress(container.header_bytes(fields))
+
+
+def test_numbers_that_json_lacks_are_refused():
+    with pytest.raises(DamagedError, match="it is not JSON"):
+        squeeze.decompress(header_with(level=float("nan")))
+
+
+def test_what_a_header_says_is_printed_escaped_and_short():
+    with pytest.raises(FormatError) as caught:
+        squeeze.decompress(header_with(numerics="\x1b[2J" + "x" * 50_000))
+    assert str(caught.value).startswith("numerics version \\x1b[2Jxxx")
+    assert len(str(caught.value)) < 300
+
+
 def test_claimed_lengths_take_no_memory():
     claims = header_with() + container.block_header_bytes(container.BYTEWISE, 1 << 28, 1 << 28, 0) + b"short"
     tracemalloc.start()
