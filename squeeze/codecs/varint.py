@@ -6,7 +6,7 @@ from typing import BinaryIO
 from squeeze.errors import DamagedError, TruncatedError
 
 CUT = "the file ends too early: it was cut off, and its end is missing"
-_PIECE = 1 << 20
+PIECE = 1 << 20
 
 
 def varint(value: int) -> bytes:
@@ -35,7 +35,7 @@ def read_exactly(file: BinaryIO, count: int) -> bytes:
     """`count` bytes, which must already be known to be within a limit; pipes may give them in parts."""
     parts = []
     while count:
-        part = file.read(min(count, _PIECE))
+        part = file.read(min(count, PIECE))
         if not part:
             raise TruncatedError(CUT)
         parts.append(part)
@@ -46,6 +46,6 @@ def read_exactly(file: BinaryIO, count: int) -> bytes:
 def copy_pieces(source: BinaryIO, count: int) -> Iterator[bytes]:
     """`count` bytes of `source` in pieces of at most a mebibyte."""
     while count:
-        piece = read_exactly(source, min(count, _PIECE))
+        piece = read_exactly(source, min(count, PIECE))
         yield piece
         count -= len(piece)

@@ -11,6 +11,7 @@ from squeeze.commands import options
 from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
 from squeeze.commands.progress import Tick
 from squeeze.system import files
+from squeeze.system.limits import Limits
 
 _PIECE = 1 << 20
 
@@ -18,11 +19,21 @@ _PIECE = 1 << 20
 @click.command()
 @click.option("--range", "span", type=options.Range(), metavar="A:B", help="Only these bytes of the content.")
 @click.option("--salvage", is_flag=True, help="Restore what is undamaged, and say what is missing.")
+@click.option(
+    "--missing", type=click.Choice(["zeros", "skip"]), help="What --salvage writes for what is lost: zeros, or nothing."
+)
 @options.model
 @options.dictionary
+@options.limits
 @options.writing
 def decompress(
-    span: tuple[int, int | None] | None, salvage: bool, model: Path | None, prior: Path | None, **common: Any
+    span: tuple[int, int | None] | None,
+    salvage: bool,
+    missing: str | None,
+    model: Path | None,
+    prior: Path | None,
+    limits: Limits,
+    **common: Any,
 ) -> None:
     """Restore each FILE.sqz to FILE.
 
@@ -32,15 +43,17 @@ def decompress(
         common["stdout"] = common["stdout"] or common["output"] is None
         if salvage or common["rm"] or "-" in (common["files"] or ("-",)):
             raise click.UsageError("--range takes files, and neither --salvage nor --rm")
+    if missing and not salvage:
+        raise click.UsageError("--missing says what --salvage writes: give both")
     job = Job(**common)
     refuse_terminal(job)
+    given: dict[str, Any] = {"threads": job.threads, "model": model, "dictionary": prior, "limits": limits}
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         if span:
-            return _copy_range(source, sink, *span, threads=job.threads, model=model, dictionary=prior)
-        return squeeze.decompress_stream(
-            source, sink, threads=job.threads, model=model, dictionary=prior, progress=tick, salvage=salvage
-        )
+            return _copy_range(source, sink, *span, **given)
+        kept = missing or "zeros"
+        return squeeze.decompress_stream(source, sink, progress=tick, salvage=salvage, missing=kept, **given)
 
     for path in job.sources(is_compressed):
         with job.attempt(str(path or "-")):
@@ -48,10 +61,13 @@ def decompress(
     job.finish()
 
 
-def _copy_range(source: BinaryIO, sink: BinaryIO, start: int, end: int | None, **options: Any) -> Totals:
-    file = squeeze.open(source, **options)
+def _copy_range(
+    source: BinaryIO, sink: BinaryIO, start: int, end: int | None, *, limits: Limits, **options: Any
+) -> Totals:
+    file = squeeze.open(source, limits=limits, **options)
     file.seek(start)
     written = 0
     while piece := file.read(_PIECE if end is None else min(_PIECE, end - start - written)):
+        limits.need_output(written + len(piece))
         written += sink.write(piece)
     return Totals(written, source.seek(0, 2))

@@ -10,13 +10,15 @@ from squeeze.codecs.stream.totals import Totals
 from squeeze.commands import options
 from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
 from squeeze.commands.progress import Tick
+from squeeze.system.limits import Limits
 
 
 @click.command()
 @options.model
 @options.dictionary
+@options.limits
 @options.reading
-def test(model: Path | None, prior: Path | None, **common: Any) -> None:
+def test(model: Path | None, prior: Path | None, limits: Limits, **common: Any) -> None:
     """Decode each FILE.sqz, compare its checksums, and write nothing.
 
     Example: squeeze test *.sqz
@@ -26,7 +28,7 @@ def test(model: Path | None, prior: Path | None, **common: Any) -> None:
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         return squeeze.decompress_stream(
-            source, None, threads=job.threads, model=model, dictionary=prior, progress=tick
+            source, None, threads=job.threads, model=model, dictionary=prior, progress=tick, limits=limits
         )
 
     for path in job.sources(is_compressed):

@@ -24,6 +24,7 @@ from squeeze.lm.llamacpp_library import library
 from squeeze.lm.window import SINK
 from squeeze.numerics.team import Team
 from squeeze.numerics.trie import Trie
+from squeeze.system.limits import Limits
 
 
 def find(path: Path | None, threads: int, lanes: int, window: int) -> "LlamaCpp":
@@ -38,10 +39,11 @@ def find(path: Path | None, threads: int, lanes: int, window: int) -> "LlamaCpp"
     return LlamaCpp(engine, replace(setup, fingerprint=engine.fingerprint(setup)))
 
 
-def for_identity(name: str, identity: str, path: Path | None, setup: Setup) -> "LlamaCpp":
+def for_identity(name: str, identity: str, path: Path | None, setup: Setup, limits: Limits | None = None) -> "LlamaCpp":
     """The model and setup that a file was written with.
 
-    Raises ModelError where the model is missing or another, or where it gives other numbers here.
+    Raises ModelError where the model is missing or another, or where it gives other numbers here, and LimitError where
+    its lanes take more memory than the limits allow.
     """
     wanted = f"'{name}' ({identity[:12]})"
     if path is None and models.bundled_path() is None:
@@ -53,6 +55,9 @@ def for_identity(name: str, identity: str, path: Path | None, setup: Setup) -> "
         raise ModelError(
             f"the file needs the language model {wanted}, and {path} is '{engine.name}' ({engine.identity[:12]})"
         )
+    if limits:
+        needed = engine.size + setup.lanes * (setup.window + SINK) * engine.size_of_position
+        limits.need_memory(needed, f"llama.cpp with {setup.lanes} lanes of {setup.window} tokens")
     here = Setup.here(setup.threads, setup.lanes, setup.window)
     if here.gpu_layers != setup.gpu_layers or engine.fingerprint(setup) != setup.fingerprint:
         raise ModelError(

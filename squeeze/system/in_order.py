@@ -61,19 +61,29 @@ def _run(batch: list[Callable[[int], T]]) -> list[T]:
     return [work(1) for work in batch]
 
 
-def ordered_map(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
-    """`map` over a few items at a time: at most `threads` results are worked on or wait."""
+def ordered_map(
+    function: Callable[[T], R],
+    items: Iterable[T],
+    threads: int,
+    cost: Callable[[T], int] = lambda item: 0,
+    fits: Callable[[int], bool] = lambda total: True,
+) -> Iterator[R]:
+    """`map` over a few items at a time: at most `threads` results are worked on or wait, and of several only as many
+    as their costs in all fit."""
     if threads <= 1:
         yield from map(function, items)
         return
     pool = ThreadPoolExecutor(threads)
-    waiting: deque[Future[R]] = deque()
+    waiting: deque[tuple[Future[R], int]] = deque()
     try:
         for item in items:
-            waiting.append(pool.submit(function, item))
+            needed = cost(item)
+            while waiting and not fits(sum(cost for _, cost in waiting) + needed):
+                yield waiting.popleft()[0].result()
+            waiting.append((pool.submit(function, item), needed))
             if len(waiting) >= threads:
-                yield waiting.popleft().result()
+                yield waiting.popleft()[0].result()
         while waiting:
-            yield waiting.popleft().result()
+            yield waiting.popleft()[0].result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.makers.command import TEXT, fails, listed, names, run, usage_error
+import squeeze
+from tests.makers import inputs
+from tests.makers.command import TEXT, call, fails, listed, names, run, usage_error
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -57,6 +59,8 @@ def test_salvage(note: Path):
     assert names() == ["note.txt.sqz"]
     assert fails("decompress", "--salvage", "--rm", "note.txt.sqz") == (
         "Error: note.txt.sqz: bytes 1024 to 2048 are lost: their block is damaged\n"
+        "Error: note.txt.sqz: the order of the other blocks in bytes 0 to 2960 is unproved: "
+        "the checksum of all of them cannot be compared\n"
     )
     assert note.read_bytes() == TEXT[:1024] + bytes(1024) + TEXT[2048:]
     assert names() == ["note.txt", "note.txt.sqz"]
@@ -65,3 +69,50 @@ def test_salvage(note: Path):
 def test_salvage_of_a_whole_file(packed: Path):
     run("decompress", "-f", "--salvage", packed)
     assert Path("note.txt").read_bytes() == TEXT
+
+
+RANDOM = inputs.random_bytes(9_000)
+
+
+@pytest.fixture
+def stored() -> Path:
+    path = Path("note.sqz")
+    path.write_bytes(squeeze.compress(RANDOM, 1))
+    return path
+
+
+@pytest.mark.parametrize("command", ["decompress", "test"])
+def test_more_output_than_is_allowed_is_refused_and_nothing_is_written(stored, command):
+    said = "9,000 bytes or more would be written, and the limit is 1,024: raise it with --max-output\n"
+    found = call(command, "--max-output", "1K", stored)
+    assert (found.exit_code, found.stderr) == (1, f"Error: note.sqz: {said}")
+    found = call(command, "--max-output", "1K", "-", stdin=stored.read_bytes())
+    assert (found.exit_code, found.stderr) == (1, f"Error: -: {said}")
+    assert [path.name for path in Path().iterdir()] == ["note.sqz"]
+
+
+def test_more_memory_than_is_allowed_is_refused(stored):
+    stored.write_bytes(squeeze.compress(inputs.words(5_000), 1))
+    for command in ("decompress", "test"):
+        found = call(command, "--memlimit", "1M", stored)
+        assert found.exit_code == 1
+        assert found.stderr.startswith("Error: note.sqz: a block of 5,000 bytes at level 1 needs ")
+        assert found.stderr.endswith(" bytes of memory, and the limit is 1,048,576: raise it with --memlimit\n")
+
+
+def test_a_range_is_limited_by_its_own_length(stored):
+    assert call("decompress", "--range", "10:110", "--max-output", "100", stored).stdout_bytes == RANDOM[10:110]
+    found = call("decompress", "--range", "10:111", "--max-output", "100", stored)
+    assert (found.exit_code, found.stderr.count("\n")) == (1, 1)
+
+
+def test_what_is_missing_can_be_left_out(stored):
+    first = squeeze.compress(b"first", 1)
+    hurt = bytearray(first + stored.read_bytes())
+    hurt[len(first) + 100] ^= 1
+    stored.write_bytes(hurt)
+    found = call("decompress", "--salvage", "--missing", "skip", stored)
+    assert found.exit_code == 1
+    assert found.stderr == "Error: note.sqz: bytes 5 to 9005 are lost: their block is damaged\n"
+    assert Path("note").read_bytes() == b"first"
+    assert call("decompress", "--missing", "skip", stored).exit_code == 2

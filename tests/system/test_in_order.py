@@ -3,7 +3,7 @@
 import pytest
 
 from squeeze.errors import DamagedError
-from squeeze.system.in_order import in_order
+from squeeze.system.in_order import in_order, ordered_map
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -32,3 +32,19 @@ def test_a_failure_among_tensors_side_by_side_is_raised():
     assert next(results) == 0
     with pytest.raises(DamagedError, match="no"):
         next(results)
+
+
+def test_of_what_does_not_fit_together_less_is_at_work():
+    asked: list[int] = []
+
+    def fits(total: int) -> bool:
+        asked.append(total)
+        return total <= 5
+
+    costs = [2, 3, 1, 9, 1, 1, 1]
+    assert list(ordered_map(lambda cost: 10 * cost, costs, 3, lambda cost: cost, fits)) == [10 * n for n in costs]
+    assert asked == [5, 6, 4, 13, 10, 10, 2, 3]
+
+
+def test_one_that_fits_nowhere_runs_alone():
+    assert list(ordered_map(abs, [-1, -2], 2, lambda item: 7, lambda total: False)) == [1, 2]

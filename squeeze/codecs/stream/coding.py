@@ -11,7 +11,7 @@ import xxhash
 
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.presets import Preset
-from squeeze.codecs.stream import blocks, container
+from squeeze.codecs.stream import blocks, container, memory
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError, VerifyError
@@ -86,6 +86,25 @@ def decode_block(coded: Coded, length: int, settings: Settings, progress: Progre
     if content.kind == "executable":
         blocks.calls_to_relative(data)
     return data
+
+
+def memory_of(settings: Settings, kind: int, length: int, payload: int) -> int:
+    """Bytes for a block of `length` raw bytes and so many coded ones. What a language model takes is not among them."""
+    if kind == container.STORED or settings.level is None:
+        return 0
+    if kind == container.TOKENWISE:
+        return length + 3 * payload
+    number, text = settings.level.number, settings.dictionary.text.size if settings.dictionary else 0
+    learned = memory.of_models(number, text) + text + length if text else 0
+    return memory.of_models(number, text + length) + length + 3 * payload + learned
+
+
+def need_memory(settings: Settings, kind: int, length: int, payload: int) -> int:
+    """As `memory_of`. Raises LimitError where the settings' limits do not allow it."""
+    needed = memory_of(settings, kind, length, payload)
+    if settings.limits and settings.level:
+        settings.limits.need_memory(needed, f"a block of {length:,} bytes at level {settings.level.number}")
+    return needed
 
 
 def _encode_bytewise(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:

@@ -2,17 +2,18 @@
 
 import io
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import xxhash
 
-from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import Coded, Progress, check_raw, decode_block, report
+from squeeze.codecs.stream import container, memory
+from squeeze.codecs.stream.coding import Coded, Progress, check_raw, decode_block, need_memory, report
 from squeeze.codecs.stream.container import BlockHeader
 from squeeze.codecs.stream.header import from_header
-from squeeze.codecs.stream.index import Index, read_following_index
+from squeeze.codecs.stream.index import Index, read_following_index, read_index
 from squeeze.codecs.stream.resources import DictionarySource, Resources, either
 from squeeze.codecs.stream.salvage import salvage_stream
 from squeeze.codecs.stream.settings import Settings
@@ -20,6 +21,7 @@ from squeeze.codecs.stream.totals import Totals
 from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError, FormatError
 from squeeze.system.in_order import ordered_map
+from squeeze.system.limits import Limits
 
 
 def decompress(
@@ -29,12 +31,27 @@ def decompress(
     model: Path | None = None,
     dictionary: DictionarySource = None,
     prior: DictionarySource = None,
+    limits: Limits | None = None,
 ) -> bytes:
-    """Restore what `compress` was given. Raises FormatError or its children, ModelError or DictionaryError, and never
-    returns wrong bytes."""
-    sink = io.BytesIO()
-    decompress_stream(io.BytesIO(data), sink, threads=threads, model=model, dictionary=either(dictionary, prior))
+    """Restore what `compress` was given. Raises FormatError or its children, ModelError, DictionaryError or LimitError,
+    and never returns wrong bytes. Here the limit of memory is one of the result, too."""
+    limits = limits or Limits()
+    sink = _Kept(limits)
+    chosen = either(dictionary, prior)
+    decompress_stream(io.BytesIO(data), sink, threads=threads, model=model, dictionary=chosen, limits=limits)
     return sink.getvalue()
+
+
+class _Kept(io.BytesIO):
+    """What is restored in memory, as long as the limits allow it."""
+
+    def __init__(self, limits: Limits):
+        super().__init__()
+        self._limits = limits
+
+    def write(self, data: Any, /) -> int:
+        self._limits.need_memory(self.tell() + len(data), "what is restored in memory")
+        return super().write(data)
 
 
 def decompress_stream(
@@ -47,28 +64,21 @@ def decompress_stream(
     prior: DictionarySource = None,
     progress: Progress = None,
     salvage: bool = False,
+    missing: str = "zeros",
+    limits: Limits | None = None,
 ) -> Totals:
     """Restore every stream of a .sqz file or pipe into `sink`, or only check it where `sink` is None.
 
     `model` is where the language model lies that a file needs, if it is not found without, and `dictionary` (`prior`
     by its older name) the dictionary that it was compressed with, or its path. With `salvage` damage raises nothing:
-    undamaged blocks are restored in their places, zeros stand for what is missing, and `Totals.damage` names it.
+    undamaged blocks are restored in their places, zeros stand for what is `missing` ("zeros"; "skip" leaves it out),
+    and `Totals.damage` names it, and what is unproved. What takes more than the `limits` raises LimitError before it
+    is taken; where they allow fewer blocks at once than there are threads, fewer are decoded at once.
     """
-    given = Resources(threads, model, either(dictionary, prior))
+    given = Resources(threads, model, either(dictionary, prior), limits or Limits())
     if salvage:
-        return salvage_stream(source, sink, given, progress)
-    counted = cast(BinaryIO, _Counted(source))
-    raw, first = 0, True
-    while (header := container.read_header(counted)) is not None:
-        settings = from_header(header, given)
-        if header.short:
-            raw += _decode_short(counted, sink, settings, progress)
-        else:
-            raw += _decode_stream(counted, sink, settings, header.size, progress)
-        first = False
-    if first:
-        raise FormatError("not a .sqz file: it is empty")
-    return Totals(raw, counted.tell())
+        return salvage_stream(source, sink, given, missing, progress)
+    return _Restoring(source, sink, given, progress).run()
 
 
 class _Counted:
@@ -87,55 +97,100 @@ class _Counted:
         return self._position
 
 
-def _decode_short(source: BinaryIO, sink: BinaryIO | None, settings: Settings, progress: Progress) -> int:
-    """Decode one short stream after its header; returns its raw size."""
-    block = container.read_short_block_header(source)
-    payload = read_exactly(source, block.payload_length)
-    if block.kind == container.STORED:
-        data = np.frombuffer(payload, np.uint8)
-        report(progress, data.size)
-    else:
-        data = decode_block(Coded(block.kind, payload), block.raw_length, settings, progress)
-    check_raw(data, block.checksum, short=True)
-    if sink is not None:
-        sink.write(data.data)
-    return block.raw_length
+class _Part(NamedTuple):
+    """Of a stream: a coded block, or a piece of a stored one, which has no header here."""
+
+    block: BlockHeader | None
+    data: bytes
+    memory: int  # that decoding it takes
 
 
-def _decode_stream(
-    source: BinaryIO, sink: BinaryIO | None, settings: Settings, header_size: int, progress: Progress
-) -> int:
-    """Decode one stream after its header; returns its raw size."""
-    index, whole = Index(header_size), xxhash.xxh3_64()
+class _Restoring:
+    """One file on its way back."""
 
-    def decode(part: bytes | tuple[BlockHeader, bytes]) -> bytes | memoryview:
-        if isinstance(part, bytes):
-            return part
-        block, payload = part
-        data = decode_block(Coded(block.kind, payload), block.raw_length, settings, progress)
-        check_raw(data, block.checksum)
-        return data.data
+    def __init__(self, source: BinaryIO, sink: BinaryIO | None, given: Resources, progress: Progress):
+        self._file, self._source, self._sink = source, cast(BinaryIO, _Counted(source)), sink
+        self._given, self._limits, self._progress = given, given.limits, progress
+        self._raw = 0  # bytes of all blocks whose headers were read
 
-    for data in ordered_map(decode, _read_parts(source, index, progress), settings.allotment.blocks):
-        whole.update(data)
-        if sink is not None:
-            sink.write(data)
-    index.checksum = whole.intdigest()
-    read_following_index(source, index)
-    return sum(raw for raw, _ in index.entries)
+    def run(self) -> Totals:
+        self._need_all()
+        first = True
+        while (header := container.read_header(self._source)) is not None:
+            settings = from_header(header, self._given)
+            if header.short:
+                self._short(settings)
+            else:
+                self._stream(settings, header.size)
+            first = False
+        if first:
+            raise FormatError("not a .sqz file: it is empty")
+        return Totals(self._raw, self._source.tell())
 
+    def _need_all(self) -> None:
+        """Raises LimitError where the index tells already that too much comes out. It may lie, so that all is counted
+        again as it comes."""
+        if self._limits.output is None or not self._file.seekable() or self._file.tell():
+            return
+        with suppress(FormatError):
+            told = sum(stream.raw_size for stream in read_index(self._file, self._limits))
+            self._limits.need_output(told)
+        self._file.seek(0)
 
-def _read_parts(source: BinaryIO, index: Index, progress: Progress) -> Iterator[bytes | tuple[BlockHeader, bytes]]:
-    """Payloads of coded blocks with their headers, and the bytes of stored blocks, checked, in pieces."""
-    while (block := container.read_block_header(source)) is not None:
-        index.entries.append((block.raw_length, block.size + block.payload_length))
-        if block.kind != container.STORED:
-            yield block, read_exactly(source, block.payload_length)
-            continue
-        state = xxhash.xxh3_64()
-        for piece in copy_pieces(source, block.payload_length):
-            state.update(piece)
-            report(progress, len(piece))
-            yield piece
-        if state.intdigest() != block.checksum:
-            raise DamagedError("a stored block's checksum differs: the file is damaged")
+    def _need(self, block: BlockHeader, settings: Settings) -> int:
+        """Memory for a block. Raises LimitError where it, or what is restored so far with it, is too much."""
+        self._raw += block.raw_length
+        self._limits.need_output(self._raw)
+        return need_memory(settings, block.kind, block.raw_length, block.payload_length)
+
+    def _short(self, settings: Settings) -> None:
+        """Decode one short stream after its header."""
+        block = container.read_short_block_header(self._source)
+        self._need(block, settings)
+        payload = read_exactly(self._source, block.payload_length)
+        if block.kind == container.STORED:
+            data = np.frombuffer(payload, np.uint8)
+            report(self._progress, data.size)
+        else:
+            data = decode_block(Coded(block.kind, payload), block.raw_length, settings, self._progress)
+        check_raw(data, block.checksum, short=True)
+        if self._sink is not None:
+            self._sink.write(data.data)
+
+    def _stream(self, settings: Settings, header_size: int) -> None:
+        """Decode one stream after its header."""
+        index, whole = Index(header_size), xxhash.xxh3_64()
+
+        def decode(part: _Part) -> bytes | memoryview:
+            if part.block is None:
+                return part.data
+            coded = Coded(part.block.kind, part.data)
+            data = decode_block(coded, part.block.raw_length, settings, self._progress)
+            check_raw(data, part.block.checksum)
+            return data.data
+
+        threads, fits = settings.allotment.blocks, self._limits.allows_memory
+        for data in ordered_map(decode, self._parts(settings, index), threads, lambda part: part.memory, fits):
+            whole.update(data)
+            if self._sink is not None:
+                self._sink.write(data)
+        index.checksum = whole.intdigest()
+        read_following_index(self._source, index)
+
+    def _parts(self, settings: Settings, index: Index) -> Iterator[_Part]:
+        """Payloads of coded blocks with their headers, and the bytes of stored blocks, checked, in pieces."""
+        source, entries = self._source, memory.Entries(self._limits)
+        while (block := container.read_block_header(source)) is not None:
+            index.entries.append((block.raw_length, block.size + block.payload_length))
+            entries.add()
+            needed = self._need(block, settings)
+            if block.kind != container.STORED:
+                yield _Part(block, read_exactly(source, block.payload_length), needed)
+                continue
+            state = xxhash.xxh3_64()
+            for piece in copy_pieces(source, block.payload_length):
+                state.update(piece)
+                report(self._progress, len(piece))
+                yield _Part(None, piece, len(piece))
+            if state.intdigest() != block.checksum:
+                raise DamagedError("a stored block's checksum differs: the file is damaged")

@@ -25,10 +25,11 @@ from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.learned import Learned, Start
 from squeeze.codecs.deep.presets import DeepPreset
-from squeeze.codecs.stream import container, integers, levels
+from squeeze.codecs.stream import container, integers, levels, memory
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DictionaryError, SqueezeError
+from squeeze.system.limits import Limits
 
 MAGIC = b"\xf5SP"
 VERSION = 1
@@ -36,6 +37,8 @@ SUFFIX = ".sqzp"
 MAX_FILE = 1 << 24
 MAX_TEXT = 1 << 20
 _TEXT_MODELS = presets.SMALL  # these code the text
+_OF_LEARNED = 200 << 20  # bytes that what was learned takes at the most, while it is read
+_UNPACKED = 2  # copies of the file's bytes
 _FIELDS = {"level", "numerics", "content", "record", "text", "rows", "apm_rows", "ssm_steps", "ssm_second", "parts"}
 _COUNT = 1023  # mask of an adaptive map's count; the 22 bits above are its probability, of which 12 are kept
 _STEP = np.float32(1 / 64)  # of weights
@@ -55,18 +58,21 @@ class Dictionary:
     identity: str  # SHA-256 of the file, in hexadecimal digits
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> "Dictionary":
+    def read(cls, path: str | os.PathLike[str], *, limits: Limits | None = None) -> "Dictionary":
         """The dictionary in a file.
 
-        Raises DictionaryError where it is none, or is damaged; OSError where it cannot be read.
+        Raises DictionaryError where it is none, or is damaged; OSError where it cannot be read; LimitError where it
+        takes more memory than the limits allow.
         """
         status = Path(path).stat()
-        return _read(Path(path).absolute(), status.st_mtime_ns, status.st_size)
+        return _read(Path(path).absolute(), status.st_mtime_ns, status.st_size, limits or Limits())
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "Dictionary":
-        """The dictionary in a file's bytes. Raises DictionaryError."""
+    def from_bytes(cls, data: bytes, *, limits: Limits | None = None) -> "Dictionary":
+        """The dictionary in a file's bytes. Raises DictionaryError or LimitError."""
         header, parts = _parse(data)
+        needed = memory.of_models(header["level"], header["text"]) + _UNPACKED * len(data) + _OF_LEARNED
+        (limits or Limits()).need_memory(needed, "the dictionary")
         content = Content(header["content"], header["record"])
         preset = _preset(header["level"], content)
         try:
@@ -92,10 +98,12 @@ def _preset(level: int, content: Content) -> DeepPreset:
 
 
 @lru_cache(2)
-def _read(path: Path, modified: int, size: int) -> Dictionary:
-    if size > MAX_FILE:
+def _read(path: Path, modified: int, size: int, limits: Limits) -> Dictionary:
+    with path.open("rb") as file:
+        data = file.read(MAX_FILE + 1)  # of a device without a size, too
+    if len(data) > MAX_FILE:
         raise DictionaryError("not a dictionary: the file is too large to be one")
-    return Dictionary.from_bytes(path.read_bytes())
+    return Dictionary.from_bytes(data, limits=limits)
 
 
 def _parse(data: bytes) -> tuple[dict[str, Any], list[bytes]]:

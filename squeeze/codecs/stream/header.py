@@ -1,5 +1,6 @@
 """A stream's header and the settings that it names, in both directions. How it lies in the file is container.py's."""
 
+from dataclasses import replace
 from typing import Any
 
 from squeeze.codecs.stream import container, levels
@@ -25,11 +26,15 @@ def from_header(header: container.Header, given: Resources) -> Settings:
     """For decompressing what has this header.
 
     Raises FormatError where this version cannot decode it, ModelError where `given.model` is not the one that the
-    file needs, and DictionaryError where `given.dictionary` is not.
+    file needs, DictionaryError where `given.dictionary` is not, and LimitError where that takes too much memory.
     """
+    return replace(_from_header(header, given), limits=given.limits)
+
+
+def _from_header(header: container.Header, given: Resources) -> Settings:
     fields = header.fields
     if header.short:
-        dictionary = needed_dictionary(fields["prior"], given.dictionary)
+        dictionary = needed_dictionary(fields["prior"], given)
         return Settings(levels.LEVELS[dictionary.level], given.threads, dictionary=dictionary, short=True)
     if not fields:
         return Settings(None, given.threads)
@@ -47,8 +52,7 @@ def _of_bytes(level: levels.Level, fields: dict[str, Any], given: Resources) -> 
         return Settings(level, given.threads)
     if not _are_digits(fields["prior"]):
         raise FormatError(_LACKS)
-    dictionary = needed_dictionary(fields["prior"], given.dictionary)
-    return Settings(level, given.threads, dictionary=dictionary)
+    return Settings(level, given.threads, dictionary=needed_dictionary(fields["prior"], given))
 
 
 def _of_text(level: levels.Level, text: levels.TextModel, fields: dict[str, Any], given: Resources) -> Settings:
@@ -58,7 +62,7 @@ def _of_text(level: levels.Level, text: levels.TextModel, fields: dict[str, Any]
     # Start-up: language models bring tokenizers and kernels of their own, which other levels do without.
     from squeeze.codecs.stream.language import Language, Named
 
-    language = Language(text, given.threads, LanguageOptions(given.model), Named.from_header(fields))
+    language = Language(text, given.threads, LanguageOptions(given.model), Named.from_header(fields), given.limits)
     if given.model is not None:
         _ = language.model  # refuses a wrong one before anything is decoded
     return Settings(level, given.threads, language)

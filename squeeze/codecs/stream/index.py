@@ -20,8 +20,10 @@ from squeeze.codecs.stream.container import (
     read_header,
     read_short_block_header,
 )
+from squeeze.codecs.stream.memory import Entries
 from squeeze.codecs.varint import CUT, read_exactly, read_varint, varint
 from squeeze.errors import DamagedError, FormatError, TruncatedError
+from squeeze.system.limits import Limits
 
 MAX_INDEX = 1 << 28
 _FOOTER = 8
@@ -76,27 +78,43 @@ def index_bytes(index: Index) -> bytes:
     return body + check16(body + tail) + tail + END_MARK
 
 
-def _parse_index(body: bytes) -> Index:
+def _parse_index(body: bytes, room: int, entries: Entries) -> Index:
+    """The index of a stream that lies in `room` bytes before it."""
     file = io.BytesIO(body[1:-8])
     index = Index(read_varint(file)[0], checksum=int.from_bytes(body[-8:], "little"))
+    room -= index.header_size
     while file.tell() < len(body) - 9:
         raw, _ = read_varint(file)
         coded, _ = read_varint(file)
         if coded < _LEAST_BLOCK or raw > max(MAX_BLOCK, coded):
             raise DamagedError("the index is damaged: a block's lengths are impossible")
+        room -= coded
+        if room < 0:
+            break
         index.entries.append((raw, coded))
+        entries.add()
+    if room < 0:
+        raise DamagedError("the index does not agree with the file's length: the file is damaged")
     return index
 
 
 def read_following_index(file: BinaryIO, written: Index) -> None:
     """Read the index after its tag, in a stream read from the front; it must agree with what was read."""
     expected = index_bytes(written)
-    written_bytes = read_exactly(file, len(expected) - 1)
-    if written_bytes[-2:] != END_MARK or written_bytes[:-2] != expected[1:-2]:
+    if read_exactly(file, len(expected) - 1) != expected[1:]:
         raise DamagedError("the index does not agree with the blocks: the file is damaged")
 
 
-def read_index_before(file: BinaryIO, end: int) -> tuple[Index, int]:
+def read_checksum(file: BinaryIO, written: Index) -> int:
+    """As `read_following_index`, where the blocks were not decoded: the checksum that the index tells of all."""
+    body = read_exactly(file, len(index_bytes(written)) - 1)
+    checksum = int.from_bytes(body[-_FOOTER - 8 : -_FOOTER], "little")
+    if index_bytes(replace(written, checksum=checksum))[1:] != body:
+        raise DamagedError("the index does not agree with the blocks: the file is damaged")
+    return checksum
+
+
+def read_index_before(file: BinaryIO, end: int, entries: Entries | None = None) -> tuple[Index, int]:
     """The index of the stream that ends at offset `end`, and where that stream starts."""
     if end < _FOOTER:
         raise TruncatedError(CUT)
@@ -111,28 +129,27 @@ def read_index_before(file: BinaryIO, end: int) -> tuple[Index, int]:
     body = read_exactly(file, length)
     if check16(body + footer[2:6]) != footer[:2] or body[0] != END:
         raise DamagedError("the index is damaged: its checksum differs")
-    index = _parse_index(body)
-    start = end - _FOOTER - length - index.header_size - sum(coded for _, coded in index.entries)
-    if start < 0:
-        raise DamagedError("the index does not agree with the file's length: the file is damaged")
-    return index, start
+    room = end - _FOOTER - length
+    index = _parse_index(body, room, entries or Entries(Limits()))
+    return index, room - index.header_size - sum(coded for _, coded in index.entries)
 
 
-def read_index(file: BinaryIO) -> list[Stream]:
+def read_index(file: BinaryIO, limits: Limits | None = None) -> list[Stream]:
     """Every stream of a seekable .sqz file, without decoding: from the indexes, or from the front where there are
     short streams, which have none."""
+    limits = limits or Limits()
     end = file.seek(0, io.SEEK_END)
     if end == 0:
         raise FormatError("not a .sqz file: it is empty")
     file.seek(0)
     first = read_header(file)  # a file that is not .sqz is named as such, whatever its end
     if first is not None and first.short:
-        return _with_raw_offsets(_streams_from_front(file, end))
+        return _with_raw_offsets(_streams_from_front(file, end, Entries(limits)))
     try:
-        return _with_raw_offsets(_streams_from_end(file, end))
+        return _with_raw_offsets(_streams_from_end(file, end, Entries(limits)))
     except FormatError as error:
         try:
-            streams = _streams_from_front(file, end)
+            streams = _streams_from_front(file, end, Entries(limits))
         except FormatError:
             streams = []
         if not any(stream.short for stream in streams):
@@ -140,17 +157,19 @@ def read_index(file: BinaryIO) -> list[Stream]:
         return _with_raw_offsets(streams)
 
 
-def _streams_from_end(file: BinaryIO, end: int) -> list[Stream]:
+def _streams_from_end(file: BinaryIO, end: int, entries: Entries) -> list[Stream]:
     streams: list[Stream] = []
     while end:
-        index, start = read_index_before(file, end)
+        index, start = read_index_before(file, end, entries)
         streams.append(_stream(file, index, start, end))
+        entries.add()
         end = start
     return streams[::-1]
 
 
-def _streams_from_front(file: BinaryIO, end: int) -> list[Stream]:
-    streams, start = [], 0
+def _streams_from_front(file: BinaryIO, end: int, entries: Entries) -> list[Stream]:
+    streams: list[Stream] = []
+    start = 0
     while start < end:
         file.seek(start)
         header = read_header(file)
@@ -163,29 +182,27 @@ def _streams_from_front(file: BinaryIO, end: int) -> list[Stream]:
                 header.fields, True, [block], start, finish - start, block_header.raw_length, block_header.checksum
             )
         else:
-            index = _walk_blocks(file, header.size, end)
+            index = _walk_blocks(file, header.size, end, entries)
             stream = _stream(file, index, start, file.tell())
             finish = start + stream.coded_size
         if finish > end:
             raise TruncatedError(CUT)
         streams.append(stream)
+        entries.add()
         start = finish
     return streams
 
 
-def _walk_blocks(file: BinaryIO, header_size: int, end: int) -> Index:
+def _walk_blocks(file: BinaryIO, header_size: int, end: int, entries: Entries) -> Index:
     """The index of the stream whose header was just read, from its block headers; leaves the file at its end."""
     index = Index(header_size)
     while (header := read_block_header(file)) is not None:
         if header.payload_length > end - file.tell():
             raise TruncatedError(CUT)
         index.entries.append((header.raw_length, header.size + header.payload_length))
+        entries.add()
         file.seek(header.payload_length, io.SEEK_CUR)
-    length = len(index_bytes(index))
-    body = bytes([END]) + read_exactly(file, length - 1)
-    index.checksum = int.from_bytes(body[-_FOOTER - 8 : -_FOOTER], "little")
-    if index_bytes(index) != body:
-        raise DamagedError("the index does not agree with the blocks: the file is damaged")
+    index.checksum = read_checksum(file, index)
     return index
 
 

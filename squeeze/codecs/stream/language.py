@@ -8,22 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from squeeze.codecs.bytewise.arrays import table_size
 from squeeze.codecs.stream.container import MAX_BLOCK
 from squeeze.codecs.stream.levels import DEFAULT_BLOCK, TextModel
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.tokenwise import lanes
 from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_POSITIONS, LaneLayout
 from squeeze.codecs.tokenwise.presets import TokenPreset
-from squeeze.errors import LevelError
+from squeeze.errors import LevelError, printable
 from squeeze.lm import llamacpp, models
 from squeeze.lm.language_model import LanguageModel
 from squeeze.lm.llamacpp import LlamaCpp
 from squeeze.lm.llamacpp_engine import Setup
 from squeeze.lm.window import SINK
 from squeeze.system import cores
+from squeeze.system.limits import Limits
 
 Progress = Callable[[int], None] | None
 _MAX_WINDOW = 1 << 17
+_SPARE_POSITIONS = 48  # of a lane: its first ones, and those that are not seen any more
+_MIXERS = 150 << 20  # bytes of what does not grow with a text
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Named:
     def from_header(cls, fields: dict[str, Any]) -> "Named":
         """Raises FormatError or DamagedError where llama.cpp's set-up is none that this version writes."""
         setup = Setup.from_json(fields["llamacpp"]) if "llamacpp" in fields else None
-        return cls(fields["model"], fields["weights"], setup)
+        return cls(printable(fields["model"]), fields["weights"], setup)
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Language:
     threads: int | None = None
     options: LanguageOptions = field(default_factory=LanguageOptions)
     named: Named | None = None
+    limits: Limits | None = None  # that a file from somewhere must keep
 
     @property
     def bound(self) -> bool:
@@ -67,7 +72,9 @@ class Language:
     @cached_property
     def _llamacpp(self) -> LlamaCpp:
         if self.named is not None and self.named.setup is not None:
-            return llamacpp.for_identity(self.named.name, self.named.weights, self.options.model, self.named.setup)
+            return llamacpp.for_identity(
+                self.named.name, self.named.weights, self.options.model, self.named.setup, self.limits
+            )
         chosen, threads = self.options, self.threads or cores.available()
         window = self.text.preset(0, _MAX_WINDOW + SINK, chosen.lanes, chosen.window).window
         return llamacpp.find(chosen.model, threads, chosen.lanes or self.text.batch, window)
@@ -94,10 +101,22 @@ class Language:
         return None if coded is None else coded[0].to_bytes() + coded[1]
 
     def decode(self, payload: io.BytesIO, length: int, threads: int, progress: Progress) -> np.ndarray:
-        """The `length` bytes of a text, as uint8. Raises DamagedError."""
+        """The `length` bytes of a text, as uint8. Raises DamagedError or LimitError."""
         layout = LaneLayout.read(payload, length)
         preset = self.text.preset(length, layout.window, layout.lanes, layout.window)
+        if self.limits:
+            subject = f"a text in {layout.lanes} lanes that look back {layout.seen} tokens"
+            self.limits.need_memory(memory_to_restore(self.model, layout, preset), subject)
         return lanes.decode(payload.read(), layout, self.model, preset, threads, progress)
+
+
+def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPreset) -> int:
+    """About how many bytes restoring a text takes."""
+    size, leaves = sum(layout.lengths), model.leaves.size
+    cache = layout.lanes * (layout.seen + _SPARE_POSITIONS) * model.size_of_position
+    frequencies = (layout.lanes + 8) * leaves * 24
+    tables = table_size(size, preset.bytewise) + leaves * 128 + _MIXERS
+    return model.size + cache + frequencies + tables + size + 4 * layout.entries
 
 
 def choose_language(text: TextModel, threads: int | None, options: LanguageOptions) -> Language:

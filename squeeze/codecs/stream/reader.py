@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import Coded, check_raw, decode_block
+from squeeze.codecs.stream.coding import Coded, check_raw, decode_block, need_memory
 from squeeze.codecs.stream.container import Header
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.index import Block, read_index
@@ -19,6 +19,7 @@ from squeeze.codecs.stream.resources import DictionarySource, Resources, either
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError
+from squeeze.system.limits import Limits
 
 
 def open(
@@ -28,15 +29,17 @@ def open(
     model: Path | None = None,
     dictionary: DictionarySource = None,
     prior: DictionarySource = None,
+    limits: Limits | None = None,
 ) -> io.BufferedReader:
     """Open a .sqz file for reading its raw content anywhere.
 
     `file` is a path or a seekable binary file, which stays open until the
     result is closed. Only the blocks that are read are decoded, each is checked, and
     the latest is kept. `dictionary` (`prior` by its older name) is the one that the file was compressed with, if it
-    was. Raises FormatError or its children, and DictionaryError.
+    was. `limits.memory` holds for the index and for each block; how much comes out is how much is read. Raises
+    FormatError or its children, DictionaryError, and LimitError.
     """
-    given = Resources(threads, model, either(dictionary, prior))
+    given = Resources(threads, model, either(dictionary, prior), limits or Limits())
     if not isinstance(file, str | os.PathLike):
         return io.BufferedReader(SqueezeFile(file, given))
     with ExitStack() as opened:  # closes the file again if it cannot be read
@@ -56,7 +59,7 @@ class SqueezeFile(io.RawIOBase):
     def __init__(self, source: BinaryIO, given: Resources):
         self._source = source
         self._blocks: list[tuple[Block, Settings]] = []
-        for stream in read_index(source):
+        for stream in read_index(source, given.limits):
             settings = from_header(Header(stream.header, 0, stream.short), given)
             self._blocks += [(block, settings) for block in stream.blocks if block.raw_length]
         self._starts = [block.raw_offset for block, _ in self._blocks]
@@ -112,6 +115,9 @@ class SqueezeFile(io.RawIOBase):
     def _decode(self, number: int, block: Block, settings: Settings) -> None:
         if number == self._number:
             return
+        need_memory(settings, block.kind, block.raw_length, block.payload_length)
+        self._data = self._data[:0]  # makes room for the next
+        self._number = -1
         self._source.seek(_payload_offset(block))
         payload = read_exactly(self._source, block.payload_length)
         data = decode_block(Coded(block.kind, payload), block.raw_length, settings)

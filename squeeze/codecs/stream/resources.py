@@ -1,11 +1,12 @@
 """What a user gives besides the data: threads, a dictionary, a language model and how to run it."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
-from squeeze.errors import DictionaryError
+from squeeze.errors import DictionaryError, printable
+from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:
     from squeeze.codecs.stream.dictionary import Dictionary
@@ -15,11 +16,15 @@ DictionarySource: TypeAlias = "Dictionary | str | os.PathLike[str] | None"
 
 @dataclass(frozen=True)
 class Resources:
-    """For restoring. All may be left out: None is one thread, a language model that is found without, no dictionary."""
+    """For restoring. All may be left out: None is one thread, a language model that is found without, no dictionary.
+
+    `limits` are those of one file: what may be taken is looked up once.
+    """
 
     threads: int | None = None
     model: Path | None = None  # where the language model lies
     dictionary: DictionarySource = None
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)
@@ -48,21 +53,22 @@ def either(dictionary: DictionarySource, prior: DictionarySource) -> DictionaryS
     return prior if dictionary is None else dictionary
 
 
-def as_dictionary(source: DictionarySource) -> "Dictionary | None":
-    """The dictionary that a user named, by itself or by the path of its file. Raises DictionaryError."""
+def as_dictionary(source: DictionarySource, limits: Limits | None = None) -> "Dictionary | None":
+    """The dictionary that a user named, by itself or by the path of its file. Raises DictionaryError or LimitError."""
     if source is None:
         return None
     # Start-up: a dictionary brings the models of levels 4 to 6, which no other use of a stream needs at once.
     from squeeze.codecs.stream.dictionary import Dictionary
 
-    return source if isinstance(source, Dictionary) else Dictionary.read(source)
+    return source if isinstance(source, Dictionary) else Dictionary.read(source, limits=limits)
 
 
-def needed_dictionary(identity: str, source: DictionarySource) -> "Dictionary":
-    """The dictionary of a file whose header names one that begins with these digits. Raises DictionaryError."""
-    dictionary = as_dictionary(source)
+def needed_dictionary(identity: str, given: Resources) -> "Dictionary":
+    """The dictionary of a file whose header names one that begins with these digits. Raises DictionaryError or
+    LimitError."""
+    dictionary, wanted = as_dictionary(given.dictionary, given.limits), printable(identity[:8])
     if dictionary is None:
-        raise DictionaryError(f"the file needs the dictionary {identity[:8]}: name it with -D")
+        raise DictionaryError(f"the file needs the dictionary {wanted}: name it with -D")
     if not dictionary.identity.startswith(identity):
-        raise DictionaryError(f"the file needs the dictionary {identity[:8]}, and this is {dictionary.identity[:8]}")
+        raise DictionaryError(f"the file needs the dictionary {wanted}, and this is {dictionary.identity[:8]}")
     return dictionary

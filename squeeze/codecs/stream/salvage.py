@@ -2,113 +2,172 @@
 
 Where the indexes at the end are whole, they say where each block lies, and
 damage anywhere else costs only the block it is in. Where they are not, the
-blocks are walked from the front, up to the first whose header is damaged.
+blocks are walked from the front, up to the first whose header is damaged. What
+stands between blocks is proved by the checksum of a stream alone: where that cannot be compared, it is said.
 """
 
 import io
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import xxhash
 
 from squeeze.codecs.stream import container
-from squeeze.codecs.stream.coding import Coded, Progress, decode_block
+from squeeze.codecs.stream.coding import Coded, Progress, decode_block, need_memory
 from squeeze.codecs.stream.header import from_header
-from squeeze.codecs.stream.index import Index, index_bytes, read_index_before
+from squeeze.codecs.stream.index import Index, index_bytes, read_checksum, read_index_before
+from squeeze.codecs.stream.memory import Entries
 from squeeze.codecs.stream.resources import Resources
+from squeeze.codecs.stream.salvaged import Salvaged
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.stream.totals import Totals
-from squeeze.codecs.varint import copy_pieces, read_exactly
-from squeeze.errors import DamagedError, DictionaryError, FormatError, ModelError, SqueezeError
+from squeeze.codecs.varint import PIECE, copy_pieces, read_exactly
+from squeeze.errors import (
+    DamagedError,
+    DictionaryError,
+    FormatError,
+    LimitError,
+    ModelError,
+    SqueezeError,
+    TruncatedError,
+)
+from squeeze.system.limits import Limits
 
 _Place = tuple[int, int]  # where a block's header lies, and the raw length of the block
 
 
-def salvage_stream(
-    source: BinaryIO,
-    sink: BinaryIO | None,
-    given: Resources,
-    progress: Progress = None,
-) -> Totals:
-    """Write what can be restored, with zeros for what cannot; the totals name every missing range.
+@dataclass
+class _Found:
+    """A stream, as far as it can be told."""
 
-    Raises FormatError only where `source` is not a .sqz file at all.
+    start: int
+    short: bool = False
+    places: list[_Place] = field(default_factory=list)
+    checksum: int | None = None  # XXH3-64 of all raw bytes, where the index is whole
+
+
+def salvage_stream(
+    source: BinaryIO, sink: BinaryIO | None, given: Resources, missing: str = "zeros", progress: Progress = None
+) -> Totals:
+    """Write what can be restored, with zeros for what cannot, or without what is `missing`; the totals name every
+    missing range, and all that is unproved.
+
+    Raises FormatError only where `source` is not a .sqz file at all, and LimitError where it takes too much.
     """
-    file = source if source.seekable() else io.BytesIO(source.read())
+    file = source if source.seekable() else _kept(source, given.limits)
     end = file.seek(0, io.SEEK_END)
     if end == 0:
         raise FormatError("not a .sqz file: it is empty")
-    streams, reason = _by_index(file, end), None
+    restored = Salvaged(sink, given.limits, missing, end)
+    streams, reason = _by_index(file, end, given.limits), None
     if streams is None:
-        streams, reason = _by_walk(file, end)
-    raw, damage = 0, []
-    for start, places in streams:
-        settings = _settings(file, start, given)
-        for offset, length in places:
-            pieces = _restore(file, offset, length, settings, progress)
-            if pieces is None:
-                damage.append(f"bytes {raw} to {raw + length} are lost: their block is damaged")
-                pieces = _zeros(length)
-            raw += length
-            if sink is not None:
-                sink.writelines(pieces)
+        streams, reason = _by_walk(file, end, given.limits)
+    damage = [line for stream in streams for line in _restore_stream(file, stream, given, restored, progress)]
     if reason:
-        damage.append(f"what follows byte {raw} is lost: {reason}")
-    return Totals(raw, end, tuple(damage))
+        damage.append(f"what follows byte {restored.place} is lost: {reason}")
+    return Totals(restored.finish(), end, tuple(damage))
 
 
-def _by_index(file: BinaryIO, end: int) -> list[tuple[int, list[_Place]]] | None:
-    """(start, blocks) of every stream, from the indexes alone; None where one of them is damaged."""
-    streams = []
+def _kept(source: BinaryIO, limits: Limits) -> BinaryIO:
+    """All of a pipe, in memory."""
+    kept = io.BytesIO()
+    while piece := source.read(PIECE):
+        limits.need_memory(kept.tell() + len(piece), "salvaging what comes through a pipe")
+        kept.write(piece)
+    return kept
+
+
+def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
+    """Every stream, from the indexes alone; None where one of them is damaged."""
+    streams, entries = [], Entries(limits)
     while end:
         try:
-            index, start = read_index_before(file, end)
-        except SqueezeError:
+            index, start = read_index_before(file, end, entries)
+        except FormatError:
             return None
         places, offset = [], start + index.header_size
         for raw, coded in index.entries:
             places.append((offset, raw))
             offset += coded
-        streams.append((start, places))
+        streams.append(_Found(start, False, places, index.checksum))
+        entries.add()
         end = start
     return streams[::-1]
 
 
-def _by_walk(file: BinaryIO, end: int) -> tuple[list[tuple[int, list[_Place]]], str | None]:
-    """(start, blocks) of every stream, from the front, and why the walk ended early, if it did."""
-    streams: list[tuple[int, list[_Place]]] = []
-    written, short = Index(0), False
+def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], str | None]:
+    """Every stream, from the front, and why the walk ended early, if it did."""
+    streams: list[_Found] = []
+    entries = Entries(limits)
     file.seek(0)
     try:
         while (start := file.tell()) < end:
             header = container.read_header(file)
             if header is None:
                 break
-            streams.append((start, []))
-            if header.short:
-                short = True
-                only_block = container.read_short_block_header(file)
-                streams[-1][1].append((file.tell() - only_block.size, only_block.raw_length))
-                file.seek(only_block.payload_length, io.SEEK_CUR)
-                if file.tell() > end:
-                    return streams, "the file was cut off"
-                continue
-            written = Index(header.size)
-            while (block := container.read_block_header(file)) is not None:
-                offset = file.tell() - block.size
-                if file.tell() + block.payload_length > end:
-                    return streams, "the file was cut off"
-                streams[-1][1].append((offset, block.raw_length))
-                written.entries.append((block.raw_length, block.size + block.payload_length))
-                file.seek(block.payload_length, io.SEEK_CUR)
-            read_exactly(file, len(index_bytes(written)) - 1)
+            streams.append(_Found(start, header.short))
+            entries.add()
+            if not _walk(file, streams[-1], header.size, end, entries):
+                return streams, "the file was cut off"
     except DamagedError as error:
         return streams, str(error)
     except FormatError as error:
         if not streams:
             raise
         return streams, str(error)
-    return streams, None if short else "the index is damaged"
+    return streams, None
+
+
+def _walk(file: BinaryIO, stream: _Found, header_size: int, end: int, entries: Entries) -> bool:
+    """Find the blocks of the stream whose header was just read; whether all are there. Raises FormatError."""
+    read_block_header = container.read_short_block_header if stream.short else container.read_block_header
+    written = Index(header_size)
+    while (block := read_block_header(file)) is not None:
+        offset = file.tell() - block.size
+        if file.tell() + block.payload_length > end:
+            return False
+        stream.places.append((offset, block.raw_length))
+        written.entries.append((block.raw_length, block.size + block.payload_length))
+        entries.add()
+        file.seek(block.payload_length, io.SEEK_CUR)
+        if stream.short:
+            return True
+    after = file.tell()
+    try:
+        stream.checksum = read_checksum(file, written)
+    except TruncatedError:
+        raise
+    except DamagedError:
+        file.seek(after + len(index_bytes(written)) - 1)
+    return True
+
+
+def _restore_stream(
+    file: BinaryIO, stream: _Found, given: Resources, restored: Salvaged, progress: Progress
+) -> list[str]:
+    """Restore a stream; what is lost of it, and unproved."""
+    settings = _settings(file, stream.start, given)
+    first, whole, lost = restored.place, xxhash.xxh3_64(), []
+    for offset, length in stream.places:
+        pieces = _restore(file, offset, length, settings, restored, progress)
+        if pieces is None:
+            lost.append(f"bytes {restored.place} to {restored.place + length} are lost: their block is damaged")
+            restored.miss(length)
+            continue
+        for piece in pieces:
+            whole.update(piece)
+            restored.write(piece)
+    if stream.short or len(lost) == len(stream.places) > 0:
+        return lost  # what a block's own checksum proves, or nothing at all
+    blocks = f"the order of the{' other' * bool(lost)} blocks in bytes {first} to {restored.place} is unproved"
+    if lost:
+        return [*lost, f"{blocks}: the checksum of all of them cannot be compared"]
+    if stream.checksum is None:
+        return [f"{blocks}, and whether they are all: the index with the checksum of all of them is lost"]
+    if stream.checksum != whole.intdigest():
+        return [f"{blocks}: the checksum of all of them differs, so some are missing, doubled or in another's place"]
+    return []
 
 
 def _settings(file: BinaryIO, start: int, given: Resources) -> Settings:
@@ -122,31 +181,32 @@ def _settings(file: BinaryIO, start: int, given: Resources) -> Settings:
 
 
 def _restore(
-    file: BinaryIO, offset: int, length: int, settings: Settings, progress: Progress
-) -> Iterable[bytes] | None:
+    file: BinaryIO, offset: int, length: int, settings: Settings, restored: Salvaged, progress: Progress
+) -> Iterable[bytes | memoryview] | None:
     """The raw bytes of the block at `offset` in pieces, or None where it is damaged."""
     try:
         file.seek(offset)
         header = container.read_short_block_header(file) if settings.short else container.read_block_header(file)
         if header is None or header.raw_length != length:
             return None
+        restored.need(length)
+        need_memory(settings, header.kind, length, header.payload_length)
         if header.kind == container.STORED:
-            state = xxhash.xxh3_64()
-            for piece in copy_pieces(file, length):
-                state.update(piece)
-            file.seek(offset + header.size)
-            right = container.is_checksum(state.intdigest(), header.checksum, settings.short)
-            return copy_pieces(file, length) if right else None
+            return _stored(file, offset, header, settings)
         coded = Coded(header.kind, read_exactly(file, header.payload_length))
         data = decode_block(coded, length, settings, progress)
-    except (ModelError, DictionaryError):
+    except (ModelError, DictionaryError, LimitError):
         raise
     except SqueezeError:
         return None
     right = container.is_checksum(xxhash.xxh3_64_intdigest(data.data), header.checksum, settings.short)
-    return [data.tobytes()] if right else None
+    return [data.data] if right else None
 
 
-def _zeros(length: int) -> Iterable[bytes]:
-    for start in range(0, length, 1 << 20):
-        yield bytes(min(1 << 20, length - start))
+def _stored(file: BinaryIO, offset: int, header: container.BlockHeader, settings: Settings) -> Iterable[bytes] | None:
+    state = xxhash.xxh3_64()
+    for piece in copy_pieces(file, header.raw_length):
+        state.update(piece)
+    file.seek(offset + header.size)
+    right = container.is_checksum(state.intdigest(), header.checksum, settings.short)
+    return copy_pieces(file, header.raw_length) if right else None

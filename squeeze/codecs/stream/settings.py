@@ -10,6 +10,7 @@ from squeeze.codecs.stream.levels import Level, those_with_language_model
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.threads import Threads
 from squeeze.errors import LevelError
+from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:
     from squeeze.codecs.deep.learned import Start
@@ -28,6 +29,7 @@ class Settings:
     language: "Language | None" = None  # where the level needs a language model
     dictionary: "Dictionary | None" = None
     short: bool = False  # a short stream, whose one block the dictionary codes
+    limits: Limits | None = None  # that a file from somewhere must keep
 
     @cached_property
     def allotment(self) -> Threads:

@@ -14,7 +14,7 @@ from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.varint import varint
-from squeeze.errors import DamagedError, DictionaryError, FormatError, LevelError, TruncatedError
+from squeeze.errors import DamagedError, DictionaryError, FormatError, LevelError, LimitError, TruncatedError
 from tests.makers import inputs
 
 SHORT_BYTES = 15  # around the code of a record of 128 to 16383 bytes, where that is below 128 bytes
@@ -178,6 +178,21 @@ def test_lengths_that_are_impossible_take_no_memory(known):
     for lengths in (b"\xff\xff\x7f\x05", b"\x05\x06"):
         with pytest.raises(DamagedError, match="a block's lengths are impossible"):
             squeeze.decompress(start + lengths + bytes(10), dictionary=known)
+
+
+def test_what_a_dictionary_takes_of_memory_is_limited(path, known, short):
+    limits = squeeze.Limits(memory=200 << 20)
+    with pytest.raises(LimitError, match=r"^the dictionary needs [\d,]+ bytes of memory, and the limit is"):
+        squeeze.Dictionary.read(path, limits=limits)
+    with pytest.raises(LimitError, match=r"^the dictionary needs"):
+        squeeze.decompress(short, dictionary=path, limits=limits)
+    with pytest.raises(LimitError, match=r"^a block of [\d,]+ bytes at level 4 needs"):
+        squeeze.decompress(short, dictionary=known, limits=limits)
+
+
+def test_what_has_no_end_is_no_dictionary():
+    with pytest.raises(DictionaryError, match="the file is too large to be one"):
+        squeeze.Dictionary.read("/dev/zero")
 
 
 def test_salvage_of_short_streams(known, short):

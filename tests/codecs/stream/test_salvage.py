@@ -1,6 +1,7 @@
-"""What is left of a file after damage."""
+"""What is left of a file after damage, what is said of it, and what stands for the rest."""
 
 import io
+import os
 
 import pytest
 
@@ -9,6 +10,8 @@ from squeeze.codecs.stream import container
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import Index, index_bytes, read_index
+from squeeze.errors import LimitError, OptionError
+from squeeze.system.limits import Limits
 from tests.makers import inputs
 
 DATA = inputs.words(2_000) + inputs.random_bytes(3_000) + inputs.words(4_000, seed=3)
@@ -24,9 +27,10 @@ def coded():
 WHOLE = DATA + DATA[:1_500]
 
 
-def salvage(data):
+def salvage(data, **options):
     sink = io.BytesIO()
-    totals = decompress_stream(io.BytesIO(data), sink, salvage=True)
+    totals = decompress_stream(io.BytesIO(data), sink, salvage=True, **options)
+    assert sink.tell() == totals.raw
     return sink.getvalue(), totals.damage
 
 
@@ -46,7 +50,11 @@ def test_damage_stays_in_its_block(coded):
             expected[start:end] = bytes(end - start)
             assert salvage(bytes(damaged)) == (
                 bytes(expected),
-                (f"bytes {start} to {end} are lost: their block is damaged",),
+                (
+                    f"bytes {start} to {end} are lost: their block is damaged",
+                    f"the order of the other blocks in bytes 0 to {stream.raw_size} is unproved: "
+                    "the checksum of all of them cannot be compared",
+                ),
             )
 
 
@@ -55,7 +63,11 @@ def test_a_cut_file_gives_all_whole_blocks(coded):
     hurt = blocks[-1]
     restored, damage = salvage(coded[: hurt.coded_offset + 20])
     assert restored == DATA[: hurt.raw_offset]
-    assert damage == (f"what follows byte {hurt.raw_offset} is lost: the file was cut off",)
+    assert damage == (
+        f"the order of the blocks in bytes 0 to {hurt.raw_offset} is unproved, and whether they are all: "
+        "the index with the checksum of all of them is lost",
+        f"what follows byte {hurt.raw_offset} is lost: the file was cut off",
+    )
 
 
 @pytest.mark.parametrize("junk", [b"junk", b"\xf5SQ\x09", b"\xf5SQ"])
@@ -76,3 +88,118 @@ def test_salvage_refuses_what_is_no_sqz_file():
         salvage(b"")
     with pytest.raises(squeeze.FormatError, match=r"not a \.sqz file"):
         salvage(b"hello, this is text")
+
+
+TEXT = inputs.words(4_000)
+UNPROVED = "the order of the blocks in bytes 0 to {} is unproved: the checksum of all of them differs"
+
+
+@pytest.fixture(scope="module")
+def blocks() -> list[bytes]:
+    """Blocks of a thousand bytes of TEXT, as they lie in a file."""
+    coded = io.BytesIO()
+    compress_stream(io.BytesIO(TEXT), coded, level=1, block_size=1_000)
+    (stream,) = read_index(coded)
+    raw = coded.getvalue()
+    return [raw[block.coded_offset : block.coded_offset + block.coded_length] for block in stream.blocks]
+
+
+HEADER = container.header_bytes({"level": 1, "numerics": container.NUMERICS_VERSION})
+
+
+def rebuilt(blocks: list[bytes], checksum: int) -> bytes:
+    """A file of these blocks, with an index that fits them."""
+    index = Index(len(HEADER), [(1_000, len(block)) for block in blocks], checksum)
+    return HEADER + b"".join(blocks) + index_bytes(index)
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2, 3), (0, 1, 3), (0, 1, 1, 2, 3)], ids=["swapped", "missing", "doubled"])
+@pytest.mark.parametrize("walks", [False, True])
+def test_blocks_in_another_order_are_never_taken_for_the_file(blocks, order, walks):
+    """Whole blocks with an index that fits them, found by the index and from the front."""
+    (stream,) = read_index(io.BytesIO(squeeze.compress(TEXT, 1)))
+    data = rebuilt([blocks[i] for i in order], stream.checksum)
+    restored, damage = salvage(data + b"x" * walks)
+    assert restored == b"".join(TEXT[1_000 * i : 1_000 * (i + 1)] for i in order)
+    assert damage[0].startswith(UNPROVED.format(1_000 * len(order)))
+    assert len(damage) == 1 + walks
+    assert salvage(rebuilt(blocks, stream.checksum)) == (TEXT, ())
+
+
+def test_what_a_lost_index_could_prove_is_named(blocks):
+    whole = rebuilt(blocks, 0)
+    damaged = whole[:-12] + bytes([whole[-12] ^ 1]) + whole[-11:]
+    restored, damage = salvage(damaged)
+    assert restored == TEXT
+    assert damage == (
+        "the order of the blocks in bytes 0 to 4000 is unproved, and whether they are all: "
+        "the index with the checksum of all of them is lost",
+    )
+
+
+def damaged(blocks: list[bytes]) -> bytes:
+    """The second of four blocks is lost."""
+    return rebuilt([blocks[0], blocks[1][:-30] + bytes(30), *blocks[2:]], 0)
+
+
+def test_what_is_missing_is_zeros_or_left_out(blocks):
+    restored, damage = salvage(damaged(blocks))
+    assert restored == TEXT[:1_000] + bytes(1_000) + TEXT[2_000:]
+    assert salvage(damaged(blocks), missing="skip") == (TEXT[:1_000] + TEXT[2_000:], damage)
+    assert damage == (
+        "bytes 1000 to 2000 are lost: their block is damaged",
+        "the order of the other blocks in bytes 0 to 4000 is unproved: the checksum of all of them cannot be compared",
+    )
+    with pytest.raises(OptionError, match="missing 'ones' is unknown: choose from zeros, skip"):
+        salvage(damaged(blocks), missing="ones")
+
+
+def lost_blocks(count: int) -> bytes:
+    """A file of few bytes whose blocks, all of them damaged, claim as much as a block can hold."""
+    block = b"\xff" * container.MAX_BLOCK.bit_length()
+    index = Index(len(HEADER), [(container.MAX_BLOCK, len(block))] * count, 0)
+    return HEADER + block * count + index_bytes(index)
+
+
+def test_holes_take_no_room_on_the_disk(tmp_path):
+    path = tmp_path / "restored"
+    with path.open("wb") as sink:
+        totals = decompress_stream(io.BytesIO(lost_blocks(1)), sink, salvage=True)
+    assert totals.raw == path.stat().st_size == container.MAX_BLOCK
+    assert path.stat().st_blocks * 512 < 1 << 20
+    assert totals.damage == ("bytes 0 to 268435456 are lost: their block is damaged",)
+
+
+def test_a_file_that_holds_something_already_gets_zeros(tmp_path, blocks):
+    path, expected = tmp_path / "restored", TEXT[:1_000] + bytes(1_000) + TEXT[2_000:]
+    for flags in (os.O_RDWR, os.O_RDWR | os.O_APPEND):
+        path.write_bytes(b"x" * 10_000)
+        with os.fdopen(os.open(path, flags), "r+b" if flags == os.O_RDWR else "ab") as sink:
+            decompress_stream(io.BytesIO(damaged(blocks)), sink, salvage=True)
+        assert expected in path.read_bytes()
+
+
+def test_a_small_file_does_not_become_gigabytes_of_zeros(tmp_path):
+    data = lost_blocks(100)
+    assert len(data) < 3_600
+    said = r"^zeros for 536,870,912 missing bytes or more are too many for a file of [\d,]+: leave them out with "
+    with (tmp_path / "restored").open("wb") as sink, pytest.raises(LimitError, match=said):
+        decompress_stream(io.BytesIO(data), sink, salvage=True)
+    assert decompress_stream(io.BytesIO(data), None, salvage=True, missing="skip").raw == 0
+    allowed = Limits(output=container.MAX_BLOCK * 100)
+    assert decompress_stream(io.BytesIO(data), None, salvage=True, limits=allowed).raw == container.MAX_BLOCK * 100
+    with pytest.raises(LimitError, match="raise it with --max-output"):
+        decompress_stream(io.BytesIO(data), None, salvage=True, limits=Limits(output=1_000))
+
+
+def test_a_limit_stops_what_is_undamaged_too(blocks):
+    with pytest.raises(LimitError, match=r"^3,000 bytes or more would be written"):
+        salvage(damaged(blocks), limits=Limits(output=2_500))
+    assert len(salvage(damaged(blocks), missing="skip", limits=Limits(output=3_000))[0]) == 3_000
+
+
+def test_a_pipe_is_kept_as_far_as_memory_allows(blocks):
+    pipe = type("Pipe", (io.BytesIO,), {"seekable": lambda self: False})
+    assert decompress_stream(pipe(damaged(blocks)), None, salvage=True).raw == 4_000
+    with pytest.raises(LimitError, match=r"^salvaging what comes through a pipe needs"):
+        decompress_stream(pipe(damaged(blocks)), None, salvage=True, limits=Limits(memory=100))

@@ -1,0 +1,155 @@
+"""What a block takes is told before it is taken, and no more is taken than the limits allow."""
+
+import io
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+import xxhash
+
+import squeeze
+from squeeze.codecs.bytewise import arrays as bytewise
+from squeeze.codecs.deep import arrays as deep
+from squeeze.codecs.presets import Preset
+from squeeze.codecs.stream import container, decompressor, levels, memory
+from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.decompressor import decompress_stream
+from squeeze.codecs.stream.index import Index, index_bytes, read_index
+from squeeze.codecs.stream.resources import Resources
+from squeeze.errors import LimitError
+from squeeze.system.limits import Limits
+from tests.makers import inputs
+
+DATA = inputs.words(4_000)
+
+
+def coded(level: int = 1, block_size: int = 500) -> bytes:
+    sink = io.BytesIO()
+    compress_stream(io.BytesIO(DATA), sink, level=level, block_size=block_size, verify=False)
+    return sink.getvalue()
+
+
+def claiming(level: int, kind: int = container.BYTEWISE, blocks: int = 1) -> bytes:
+    """A file of few bytes whose blocks claim to be as long as a block can be."""
+    payload = b"\x01" + bytes(150)
+    block = container.block_header_bytes(kind, container.MAX_BLOCK, len(payload), 0) + payload
+    return container.header_bytes({"level": level, "numerics": container.NUMERICS_VERSION}) + blocks * block
+
+
+@pytest.mark.parametrize(("level", "size"), [(1, 0), (1, 1 << 24), (3, 1 << 28), (4, 1_000), (6, 1 << 20)])
+def test_what_models_take_is_told_before(level, size):
+    data, preset = np.zeros(size, np.uint8), levels.LEVELS[level].models("text")
+    tracemalloc.start()
+    try:
+        if isinstance(preset, Preset):
+            model = bytewise.build_model(data, preset)
+        else:
+            network = deep.build_network(preset)
+            model = deep.build_model(data, preset, 0, 0, network)
+        taken = tracemalloc.get_traced_memory()[1]
+        assert model.data is data
+    finally:
+        tracemalloc.stop()
+    assert taken <= memory.of_models(level, size) <= taken + (50 << 20)
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4, 5, 6])
+def test_a_claim_above_the_limit_is_refused_before_it_costs_anything(level, monkeypatch):
+    monkeypatch.delattr(decompressor, "decode_block")
+    monkeypatch.delattr("squeeze.codecs.stream.salvage.decode_block")
+    said = rf"^a block of 268,435,456 bytes at level {level} needs [\d,]+ bytes of memory, and the limit is 104,857,600"
+    limits = Limits(memory=100 << 20)
+    with pytest.raises(LimitError, match=said):
+        squeeze.decompress(claiming(level, blocks=200), threads=4, limits=limits)
+    with pytest.raises(LimitError, match=said):
+        decompress_stream(io.BytesIO(claiming(level)), None, salvage=True, limits=limits)
+
+
+def test_an_open_file_keeps_the_limit_too():
+    with (
+        squeeze.open(io.BytesIO(coded()), limits=Limits(memory=1 << 20)) as file,
+        pytest.raises(LimitError, match=r"^a block of 500 bytes at level 1 needs"),
+    ):
+        file.read(1)
+
+
+def test_fewer_blocks_at_once_where_memory_allows_no_more(monkeypatch):
+    together, most, lock = 0, [], threading.Lock()
+    decode = decompressor.decode_block
+
+    def counting(*arguments):
+        nonlocal together
+        with lock:
+            together += 1
+            most.append(together)
+        try:
+            return decode(*arguments)
+        finally:
+            with lock:
+                together -= 1
+
+    monkeypatch.setattr(decompressor, "decode_block", counting)
+    one = memory.of_models(1, 500)
+    for limit in (one + 10_000, 2 * one + 20_000):
+        sink = io.BytesIO()
+        decompress_stream(io.BytesIO(coded()), sink, threads=4, limits=Limits(memory=limit))
+        assert sink.getvalue() == DATA
+        assert max(most) <= limit // one
+
+
+def test_output_is_counted_as_it_comes():
+    file, through_pipe = coded(), type("Pipe", (io.BytesIO,), {"seekable": lambda self: False})
+    for length, source in ((len(DATA), io.BytesIO), (len(DATA) - 1, io.BytesIO), (len(DATA) - 1, through_pipe)):
+        limits = Limits(output=length)
+        if length == len(DATA):
+            assert decompress_stream(source(file), None, limits=limits).raw == length
+            continue
+        with pytest.raises(LimitError, match=r"^4,000 bytes or more would be written, and the limit is 3,999: raise"):
+            decompress_stream(source(file), None, limits=limits)
+    stored = squeeze.compress(inputs.random_bytes(9_000), 1)
+    with pytest.raises(LimitError, match="9,000 bytes"):
+        squeeze.decompress(stored, limits=Limits(output=8_999))
+
+
+def test_a_file_that_tells_of_too_much_output_is_refused_before_a_block_is_decoded(monkeypatch):
+    file = coded()
+    monkeypatch.delattr(decompressor, "decode_block")
+    with pytest.raises(LimitError, match=r"^4,000 bytes or more would be written"):
+        squeeze.decompress(file, threads=4, limits=Limits(output=3_999))
+
+
+def test_what_is_restored_in_memory_is_limited_by_memory():
+    stored = squeeze.compress(inputs.random_bytes(9_000), 1)
+    with pytest.raises(LimitError, match=r"^what is restored in memory needs 9,000 bytes"):
+        squeeze.decompress(stored, limits=Limits(memory=8_999))
+
+
+def test_an_index_of_too_many_blocks_is_refused(monkeypatch):
+    monkeypatch.setattr(memory, "_OFTEN", 4)
+    limits = Limits(memory=5_000)
+    said = r"^an index of 12 blocks or more needs 6,144 bytes of memory"
+    many = io.BytesIO(squeeze.compress(b"", 1) * 12)
+    with pytest.raises(LimitError, match=said):
+        read_index(many, limits)
+    with pytest.raises(LimitError, match=said):
+        decompress_stream(many, None, salvage=True, limits=limits)
+    empty = container.block_header_bytes(container.STORED, 0, 0, xxhash.xxh3_64_intdigest(b""))
+    with pytest.raises(LimitError, match=said):
+        squeeze.decompress(container.header_bytes({}) + 20 * empty, limits=limits)
+
+
+def test_an_index_that_claims_more_than_the_file_holds_is_not_read_to_its_end():
+    header = container.header_bytes({})
+    lying = header + index_bytes(Index(len(header), [(0, 1 << 20)] * 100_000, 0))
+    tracemalloc.start()
+    try:
+        with pytest.raises(squeeze.DamagedError, match="does not agree with the file's length"):
+            read_index(io.BytesIO(lying))
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(lying)
+    finally:
+        tracemalloc.stop()
+
+
+def test_by_default_what_is_free_is_looked_up_once():
+    assert Resources().limits == Limits()
