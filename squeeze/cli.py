@@ -73,9 +73,11 @@ class Group(click.Group):
     """Turns exceptions into one line, knows the one-letter names of two commands, and lists all without their code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from squeeze.commands.job import MISHAPS, explain  # what `--help` does not need
+        from squeeze.commands import standard  # what `--help` does not need
+        from squeeze.commands.job import MISHAPS, explain
         from squeeze.system import files
 
+        standard.guard()
         try:
             with files.interruptible():
                 return super().invoke(ctx)
