@@ -1,4 +1,4 @@
-"""Thousands of mutated files: each decodes to the exact data or raises a named error, and soon."""
+"""Mutated files decode to the exact data or raise a named error, and soon; decoding touches nothing but its files."""
 
 import io
 
@@ -10,6 +10,7 @@ from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.container import check16, read_header
 from squeeze.codecs.stream.decompressor import decompress_stream
 from tests.makers import inputs
+from tests.makers.audit import news
 from tests.makers.mutations import mutate
 
 DATA = inputs.words(700) + inputs.random_bytes(500) + inputs.words(300, seed=8) + inputs.records(20)
@@ -61,3 +62,38 @@ def test_random_bytes_are_no_sqz_file():
     for seed in range(200):
         assert outcome(inputs.random_bytes(50, seed)) is None
         assert outcome(b"\xf5SQ\x01" + inputs.random_bytes(50, seed)) is None
+
+
+FOREIGN = ["torch", "transformers", "safetensors", "tokenizers", "requests", "urllib3", "huggingface_hub"]
+_CODE = """
+import io, squeeze
+with open({source!r}, "rb") as source, open({target!r}, "wb") as target:
+    squeeze.decompress_stream(source, target)
+with open({source!r}, "rb") as source, squeeze.open(source) as file:
+    file.read()
+"""
+
+
+@pytest.mark.parametrize("level", [1, 3, pytest.param(5, marks=pytest.mark.slow)])
+def test_decoding_reads_the_input_and_writes_the_output_and_nothing_else(tmp_path, level):
+    data, paths = inputs.words(1_000), {"source": str(tmp_path / "a.sqz"), "target": str(tmp_path / "a")}
+    (tmp_path / "a.sqz").write_bytes(squeeze.compress(data, level))
+    assert news(_CODE.format(**paths), [tmp_path], FOREIGN) == []
+    assert (tmp_path / "a").read_bytes() == data
+
+
+@pytest.mark.slow
+def test_decoding_by_the_language_model_reads_the_model_besides(tmp_path):
+    from squeeze.lm import cache, models
+
+    bundled = models.bundled_path()
+    if bundled is None:
+        pytest.skip("the bundled model is not installed")
+    paths = {"source": str(tmp_path / "a.sqz"), "target": str(tmp_path / "a")}
+    with (tmp_path / "b").open("wb") as raw:
+        raw.write(inputs.words(300))
+    with (tmp_path / "b").open("rb") as source, (tmp_path / "a.sqz").open("wb") as sink:
+        compress_stream(source, sink, level=8)
+    refused = [name for name in FOREIGN if name not in ("safetensors", "tokenizers")]
+    assert news(_CODE.format(**paths), [tmp_path, cache.folder(), bundled], refused) == []
+    assert (tmp_path / "a").read_bytes() == inputs.words(300)

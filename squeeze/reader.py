@@ -1,0 +1,71 @@
+"""`python -m squeeze.reader FILE.sqz`: the way back alone, for archives that must open in ten years.
+
+Levels 1 to 6 need Python, numpy, numba, xxhash and click, and nothing else of what squeeze needs: no torch, no
+tokenizers, no network. The decoder is the one that `squeeze decompress` runs.
+"""
+
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from squeeze.codecs.stream.decompressor import decompress_stream
+from squeeze.commands import options, standard
+from squeeze.commands.job import MISHAPS, explain
+from squeeze.system import files
+from squeeze.system.limits import Limits
+
+__all__ = ["main"]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("source", metavar="FILE.sqz", type=options.PATH)
+@options.output()
+@click.option("-c", "--stdout", is_flag=True, help="Write to standard output.")
+@options.force("the file")
+@options.dictionary
+@options.threads
+@options.limits
+def main(
+    source: Path, output: Path | None, stdout: bool, force: bool, prior: Path | None, threads: int, limits: Limits
+) -> None:
+    """Restore FILE.sqz to FILE, with no more than levels 1 to 6 need.
+
+    Example: python -m squeeze.reader report.txt.sqz
+    """
+    if output and stdout:
+        raise click.UsageError("-c and -o exclude each other")
+    standard.guard()
+    try:
+        with files.interruptible():
+            target = None if stdout else output or files.restored_name(source)
+            _restore(source, target, force, prior, threads, limits)
+    except ImportError as error:
+        said = f"{source}: needs {error.name}: levels 7 to 9 take all of squeeze: pip install squeeze"
+        raise click.ClickException(said) from error
+    except (*MISHAPS, KeyboardInterrupt) as error:
+        raise click.ClickException(explain(error, str(source))) from error
+
+
+def _restore(
+    source: Path, target: Path | None, force: bool, dictionary: Path | None, threads: int, limits: Limits
+) -> None:
+    """target: None for standard output."""
+    if target:
+        files.check_target(target, [source], force)
+    with source.open("rb") as file:
+        writing: AbstractContextManager[BinaryIO]
+        if target:
+            writing = files.replacing(target, os.fstat(file.fileno()), force)
+        else:
+            writing = nullcontext(sys.stdout.buffer)
+        with writing as sink:
+            decompress_stream(file, sink, threads=threads or None, dictionary=dictionary, limits=limits)
+            sink.flush()
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m squeeze.reader")
