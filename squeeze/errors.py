@@ -5,7 +5,10 @@ _LONGEST = 200  # characters of a foreign text in a message
 
 def printable(foreign: object) -> str:
     """What a file says, fit for a message: one line of at most 200 characters, with control codes escaped."""
-    text = str(foreign)
+    try:
+        text = str(foreign)
+    except RecursionError:  # lists within lists, as deep as JSON allows
+        text = "..."
     return escaped(text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "...")
 
 

@@ -5,7 +5,6 @@ in torch (`load`, by the package safetensors); lm/mapped.py has them as a memory
 The format: github.com/huggingface/safetensors.
 """
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,9 +15,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
-from squeeze.errors import DamagedError, FormatError, TruncatedError
+from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
+from squeeze.system.json_object import parse_object, parsed_size
+from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,7 @@ Bytes = npt.NDArray[np.uint8]
 
 MAX_HEADER = 100_000_000  # bytes, as safetensors has it
 _MAX_RANK = 64
+_MOST = 1 << 63  # values of a tensor, counting a size of 0 as 1: torch's strides have 64 bits
 # Bits of one element.
 ELEMENT_BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
@@ -69,14 +71,21 @@ class TensorFile:
         return {tensor.name: tensor for tensor in self.tensors}
 
 
-def read(path: Path) -> TensorFile:
-    """Check the header of a safetensors file. Raises FormatError or its children, each with the fault it found."""
+def named(name: str) -> str:
+    """How a message names a tensor."""
+    return f"tensor '{printable(name)}'"
+
+
+def read(path: Path, limits: Limits | None = None) -> TensorFile:
+    """Check the header of a safetensors file. Raises FormatError or its children, each with the fault it found, and
+    LimitError where reading the header takes more memory than `limits` allow."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        return parse(path, size, _read_header(file, size))
+        return parse(path, size, read_header(file, size), limits)
 
 
-def _read_header(file: BinaryIO, size: int) -> bytes:
+def read_header(file: BinaryIO, size: int) -> bytes:
+    """All bytes before the tensors of a file of `size` bytes."""
     start = file.read(8)
     if len(start) < 8:
         raise TruncatedError("the file ends within the first 8 bytes: it is not a whole safetensors file")
@@ -91,14 +100,17 @@ def _read_header(file: BinaryIO, size: int) -> bytes:
     return start + header
 
 
-def parse(path: Path, size: int, header: bytes) -> TensorFile:
+def parse(path: Path, size: int, header: bytes, limits: Limits | None = None) -> TensorFile:
     """Check a header (with its length) against a file of `size` bytes."""
+    if int.from_bytes(header[:8], "little") != len(header) - 8:
+        raise FormatError("not a safetensors file: its header is not as long as it says")
+    (limits or Limits()).need_memory(parsed_size(header), "the header")
     try:
-        entries = json.loads(header[8:].decode("utf-8"), object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError):
+        entries = parse_object(header[8:].decode(), unique=True)
+    except UnicodeDecodeError:
         raise FormatError("not a safetensors file: its header is not JSON") from None
-    if not isinstance(entries, dict):
-        raise FormatError("not a safetensors file: its header is not a JSON object")
+    except FormatError as error:
+        raise FormatError(f"not a safetensors file: its header {error}") from None
     metadata = entries.pop("__metadata__", None)
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
@@ -112,30 +124,36 @@ def parse(path: Path, size: int, header: bytes) -> TensorFile:
     return TensorFile(path, size, header, metadata, tuple(tensors))
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        raise FormatError("the header names a tensor twice")
-    return table
-
-
 def _tensor(name: str, entry: Any, start: int) -> Tensor:
     def number(value: Any) -> bool:
         return type(value) is int and 0 <= value < 1 << 63
 
+    if not name.isprintable() and not _is_unicode(name):
+        raise FormatError(f"{named(name)}: the name is not valid Unicode")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise FormatError(f"tensor {name!r}: the header's entry is not one of dtype, shape and data_offsets")
+        raise FormatError(f"{named(name)}: the header's entry is not one of dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ELEMENT_BITS:
-        raise FormatError(f"tensor {name!r}: dtype {dtype!r} is unknown to this version")
+        raise FormatError(f"{named(name)}: dtype '{printable(dtype)}' is unknown to this version")
     if not isinstance(shape, list) or len(shape) > _MAX_RANK or not all(map(number, shape)):
-        raise FormatError(f"tensor {name!r}: the shape {str(shape)[:100]} is impossible")
+        raise FormatError(f"{named(name)}: the shape {printable(shape)} is impossible")
+    if prod(size or 1 for size in shape) >= _MOST:
+        raise FormatError(f"{named(name)}: the shape {printable(shape)} is impossible")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(number, offsets)):
-        raise FormatError(f"tensor {name!r}: the offsets {str(offsets)[:100]} are impossible")
+        raise FormatError(f"{named(name)}: the offsets {printable(offsets)} are impossible")
     begin, end = offsets
     if begin > end or 8 * (end - begin) != prod(shape) * ELEMENT_BITS[dtype]:
-        raise FormatError(f"tensor {name!r}: offsets {begin} to {end} do not fit {dtype} of shape {shape}")
+        raise FormatError(f"{named(name)}: offsets {begin} to {end} do not fit {dtype} of shape {printable(shape)}")
     return Tensor(name, dtype, tuple(shape), start + begin, start + end)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text is without lone surrogates, which JSON can spell and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_tiling(tensors: list[Tensor], size: int, start: int) -> None:
@@ -143,7 +161,7 @@ def _check_tiling(tensors: list[Tensor], size: int, start: int) -> None:
     for tensor in tensors:
         if tensor.begin != at:
             fault = "overlaps the one before" if tensor.begin < at else "leaves a hole before it"
-            raise FormatError(f"tensor {tensor.name!r} {fault}: the header is wrong")
+            raise FormatError(f"{named(tensor.name)} {fault}: the header is wrong")
         at = tensor.end
     if at > size:
         raise TruncatedError(f"the file ends {at - size} bytes too early: it was cut off")
@@ -159,12 +177,15 @@ def read_tensor(file: BinaryIO, tensor: Tensor) -> Bytes:
     while at < tensor.size:
         count = file.readinto(view[at:])  # type: ignore[attr-defined]
         if not count:
-            raise DamagedError(f"tensor {tensor.name!r}: the file became shorter while it was read")
+            raise DamagedError(f"{named(tensor.name)}: the file became shorter while it was read")
         at += count
     return data
 
 
 def load(path: Path, names: Iterable[str] | None = None, device: str = "cpu") -> "dict[str, torch.Tensor]":
-    """Tensors of a file in torch, all or those named. Raises SafetensorError where the file is damaged."""
-    with safe_open(path, framework="pt", device=device) as file:  # type: ignore[no-untyped-call]
-        return {name: file.get_tensor(name) for name in (file.keys() if names is None else names)}
+    """Tensors of a file in torch, all or those named. Raises DamagedError where the file is damaged."""
+    try:
+        with safe_open(path, framework="pt", device=device) as file:  # type: ignore[no-untyped-call]
+            return {name: file.get_tensor(name) for name in (file.keys() if names is None else names)}
+    except SafetensorError as error:
+        raise DamagedError(f"{path}: {printable(error)}") from None

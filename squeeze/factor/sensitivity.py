@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.engine.calibration import InputStatistics
 from squeeze.engine.network import find_blocks, weight_of
-from squeeze.errors import ModelError, SqueezeError
+from squeeze.errors import FormatError, ModelError, SqueezeError
 from squeeze.factor.lowrank import WhitenedSVD, rank_for
 
 __all__ = [
@@ -95,7 +94,7 @@ class Predictor(nn.Module):
             tensors = tensorfile.load(path)
             made = cls(len(tensors["layers.0.bias"]))
             made.load_state_dict(tensors)
-        except (OSError, KeyError, RuntimeError, ValueError, SafetensorError) as error:
+        except (OSError, KeyError, RuntimeError, ValueError, FormatError) as error:
             raise ModelError(f"{path}: holds no sensitivity predictor") from error
         return made.eval()
 
