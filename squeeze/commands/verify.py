@@ -9,16 +9,18 @@ import squeeze
 from squeeze.commands import options
 from squeeze.commands.declared import base
 from squeeze.commands.reporting import reporting
+from squeeze.system.limits import Limits
 
 
 @click.command()
 @click.argument("source", metavar="IN", type=options.PATH)
 @base
+@options.limits
 @options.coding
-def verify(source: Path, base: Path | None, **common: Any) -> None:
+def verify(source: Path, base: Path | None, limits: Limits, **common: Any) -> None:
     """Decode a packed checkpoint, compare every checksum, and write nothing.
 
     Example: squeeze verify my-model-packed
     """
     with reporting(source, None, "verify", **common) as (shared, done):
-        done(squeeze.verify(source, base=base, **shared))
+        done(squeeze.verify(source, base=base, limits=limits, **shared))

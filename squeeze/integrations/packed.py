@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.safetensors import named
 from squeeze.codecs.tensors.float_payload import parse
 from squeeze.errors import FormatError
 from squeeze.kernels import df_decode
@@ -175,7 +176,7 @@ class Payloads:
                 continue
             record, size = self.records[found]
             if tuple(tensor.shape) != record.shape:
-                raise FormatError(f"tensor {found!r} has shape {record.shape}, but the model needs {tensor.shape}")
+                raise FormatError(f"{named(found)} has shape {record.shape}, but the model needs {tensor.shape}")
             self.places[name] = record, tensor.dtype
             module, leaf = _owner(model, name)
             payload = torch.empty(size, dtype=torch.uint8, device="meta")
@@ -246,7 +247,7 @@ def _records(files: list[str]) -> dict[str, tuple[Record, int]]:
         for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
             if record.coding.startswith(container.DELTA) or record.coding.endswith(container.ARCHIVE):
                 raise FormatError(
-                    f"{name}: tensor {tensor.name!r} is coded as {record.coding}, which is for storage: "
+                    f"{name}: {named(tensor.name)} is coded as {record.coding}, which is for storage: "
                     "unpack the checkpoint, and pack it again at the level runtime without a base"
                 )
             found[tensor.name] = record, tensor.size

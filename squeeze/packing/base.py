@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile
+from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.packing import container, folder
 from squeeze.packing.container import Record
@@ -45,7 +45,7 @@ class Base:
         """The same for a coded difference, where it must exist."""
         data = self._bytes(name, record.dtype, record.shape)
         if data is None:
-            raise SqueezeError(f"the base {self.path} has no tensor {name!r} of the right kind")
+            raise SqueezeError(f"the base {self.path} has no {named(name)} of the right kind")
         return data
 
     def check(self, hashes: tuple[str, ...]) -> None:

@@ -4,9 +4,7 @@
 codecs/tensors/floats.py's and codecs/tensors/floats_archive.py's, files and folders pack.py's.
 """
 
-import base64
 import json
-import zlib
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,62 +14,53 @@ import numpy as np
 import xxhash
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile
+from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
 from squeeze.codecs.tensors import floats, floats_archive, zeros
 from squeeze.errors import DamagedError, FormatError, SqueezeError, VerifyError
 from squeeze.packing import fields
+from squeeze.packing.description import (
+    ARCHIVE,
+    CODINGS,
+    DELTA,
+    LEVELS,
+    RANS,
+    RELAID,
+    STORED,
+    ZEROS,
+    Description,
+    Record,
+    damaged,
+)
+from squeeze.system.limits import Limits
+
+__all__ = [
+    "ARCHIVE",
+    "DELTA",
+    "KEY",
+    "LEVELS",
+    "RANS",
+    "STORED",
+    "ZEROS",
+    "Description",
+    "PackedFile",
+    "Record",
+    "allowed",
+    "check_limits",
+    "check_tensor",
+    "coder",
+    "decode_tensor",
+    "describe",
+    "encode_tensor",
+    "header_bytes",
+    "is_packed",
+    "read",
+    "reserve",
+]
 
 KEY = "squeeze"  # in __metadata__
-FORMAT_VERSION = 1
-LEVELS = ("runtime", "archive")
-STORED, RANS, ARCHIVE = "stored", "rans", "archive"
-DELTA = "delta+"  # before the coding of a difference
 _PIECE = 1 << 20
-_RELAID = tuple(f"{kind}+{coding}" for kind in fields.KINDS for coding in (RANS, ARCHIVE))
-ZEROS = "zeros+"  # before the coding of what is not 0
-_FLOATS = ("F8_E4M3", "F8_E5M2", "F16", "BF16", "F32", "F64")  # of which that is tried
-_LEAST_ZEROS = 0.2  # share of the values from which on that is
-CODINGS = (STORED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, ZEROS + RANS, ZEROS + ARCHIVE, *_RELAID)
-
-
-@dataclass(frozen=True)
-class Record:
-    """How one tensor is coded. `checksum` is XXH3-64 of its raw bytes."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    coding: str
-    checksum: int
-
-    @property
-    def size(self) -> int:
-        """Raw bytes."""
-        return prod(self.shape) * tensorfile.ELEMENT_BITS[self.dtype] // 8
-
-
-@dataclass(frozen=True)
-class Description:
-    """What a packed file says of the original: its hash, header and tensors in the order of their bytes."""
-
-    size: int
-    sha256: str
-    header: bytes
-    level: str
-    records: tuple[Record, ...]
-    base: tuple[str, ...] = ()  # sorted SHA-256 of the base's safetensors files
-
-    def to_text(self) -> str:
-        described: dict[str, Any] = {
-            "format": FORMAT_VERSION,
-            "level": self.level,
-            "size": self.size,
-            "sha256": self.sha256,
-            "header": base64.b64encode(zlib.compress(self.header, 9)).decode(),
-            "tensors": [[r.dtype, list(r.shape), r.coding, f"{r.checksum:016x}"] for r in self.records],
-        }
-        if self.base:
-            described["base"] = list(self.base)
-        return json.dumps(described, separators=(",", ":"))
+_FLOATS = ("F8_E4M3", "F8_E5M2", "F16", "BF16", "F32", "F64")  # of which zeros are tried
+_LEAST_ZEROS = 0.2  # share of the values from which on they are
 
 
 def header_bytes(names: list[str], sizes: list[int], description: Description, length: int = 0) -> bytes:
@@ -107,8 +96,8 @@ def reserve(source: TensorFile, level: str, base: tuple[str, ...]) -> int:
 
 def allowed(coding: str, dtype: str) -> bool:
     """Whether a tensor may be coded so."""
-    fits = dtype in (fields.DTYPES if coding in _RELAID else _FLOATS)
-    return coding in CODINGS and (fits or not (coding in _RELAID or coding.startswith(ZEROS)))
+    fits = dtype in (fields.DTYPES if coding in RELAID else _FLOATS)
+    return coding in CODINGS and (fits or not (coding in RELAID or coding.startswith(ZEROS)))
 
 
 @dataclass(frozen=True)
@@ -123,58 +112,45 @@ def is_packed(file: TensorFile) -> bool:
     return file.metadata is not None and KEY in file.metadata
 
 
-def read(path: Path) -> PackedFile:
-    """Raises FormatError where `path` is not a packed file, and DamagedError where it contradicts itself."""
-    return describe(tensorfile.read(path))
+def read(path: Path, limits: Limits | None = None) -> PackedFile:
+    """Raises FormatError where `path` is not a packed file, DamagedError where it contradicts itself, and LimitError
+    where reading what it says of itself takes more memory than `limits` allow."""
+    return describe(tensorfile.read(path, limits), limits)
 
 
-def describe(file: TensorFile) -> PackedFile:
+def describe(file: TensorFile, limits: Limits | None = None) -> PackedFile:
+    """As `read`, of a file whose header was checked."""
     if file.metadata is None or KEY not in file.metadata:
         raise FormatError("not a packed checkpoint: it has no description by squeeze")
+    description = Description.from_text(file.metadata[KEY], limits or Limits())
     try:
-        described = json.loads(file.metadata[KEY])
-        version = described["format"]
-        if version != FORMAT_VERSION:
-            raise FormatError(f"packed format {version!r} is unknown: use a newer squeeze")
-        description = _description(described)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error):
-        raise _damaged("it cannot be read") from None
-    _check(file, description)
+        original = tensorfile.parse(file.path, description.size, description.header, limits)
+    except FormatError as error:
+        raise damaged(f"of the original, {error}") from None
+    _check(file, original, description)
     return PackedFile(file, description)
 
 
-def _description(described: dict[str, Any]) -> Description:
-    unpacker = zlib.decompressobj()
-    header = unpacker.decompress(base64.b64decode(described["header"], validate=True), tensorfile.MAX_HEADER + 8)
-    records = tuple(
-        Record(str(dtype), tuple(map(int, shape)), str(coding), int(checksum, 16))
-        for dtype, shape, coding, checksum in described["tensors"]
-    )
-    return Description(
-        *(int(described["size"]), str(described["sha256"]), header, str(described["level"]), records),
-        tuple(map(str, described.get("base", ()))),
-    )
-
-
-def _check(file: TensorFile, description: Description) -> None:
+def _check(file: TensorFile, original: TensorFile, description: Description) -> None:
     """Raises DamagedError where the description is not that of the file's tensors."""
-    original = tensorfile.parse(file.path, description.size, description.header)
     if len(original.tensors) != len(file.tensors) or len(description.records) != len(file.tensors):
-        raise _damaged("it is of other tensors")
+        raise damaged("it is of other tensors")
     if set(original.by_name) != set(file.by_name):
-        raise _damaged("it is of tensors with other names")
+        raise damaged("it is of tensors with other names")
     for tensor, record in zip(file.tensors, description.records, strict=True):
         before = original.by_name[tensor.name]
         if tensor.dtype != "U8" or (before.dtype, before.shape) != (record.dtype, record.shape):
-            raise _damaged(f"tensor {tensor.name!r} is another")
+            raise damaged(f"{named(tensor.name)} is another")
         if not allowed(record.coding, record.dtype) or (record.coding == STORED and tensor.size != record.size):
-            raise _damaged(f"tensor {tensor.name!r} has an impossible coding")
+            raise damaged(f"{named(tensor.name)} has an impossible coding")
         if record.coding.startswith(DELTA) and not description.base:
-            raise _damaged(f"tensor {tensor.name!r} is a difference, but no base is named")
+            raise damaged(f"{named(tensor.name)} is a difference, but no base is named")
 
 
-def _damaged(why: str) -> DamagedError:
-    return DamagedError(f"the description of the packed checkpoint is damaged: {why}")
+def check_limits(packed: PackedFile, limits: Limits) -> None:
+    """Raises LimitError where decoding a tensor takes more memory than may be taken."""
+    for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
+        limits.need_memory(record.memory(tensor.size), named(tensor.name))
 
 
 def encode_tensor(
@@ -221,7 +197,7 @@ def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: i
     if record.coding == STORED:
         return payload
     level = "archive" if record.coding.endswith(ARCHIVE) else "runtime"
-    if record.coding in _RELAID:
+    if record.coding in RELAID:
         kind = record.coding.partition("+")[0]
         if not fields.fits(record.shape, kind):
             raise DamagedError("its coding is impossible for its shape")
@@ -244,4 +220,4 @@ def coder(level: str) -> Any:
 
 def check_tensor(data: Bytes, record: Record, name: str) -> None:
     if xxhash.xxh3_64_intdigest(data.data) != record.checksum:
-        raise DamagedError(f"tensor {name!r}: its checksum differs: the file is damaged")
+        raise DamagedError(f"{named(name)}: its checksum differs: the file is damaged")

@@ -9,15 +9,19 @@ import base64
 import hashlib
 import json
 import os
+import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
+from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, printable
 from squeeze.packing import container
+from squeeze.packing.description import unfolded
 from squeeze.system import moving
 from squeeze.system.json_object import read_object
+from squeeze.system.limits import Limits
 
 SUFFIX = ".safetensors"
 MANIFEST = "squeeze.json"
@@ -28,6 +32,7 @@ _TORCH = (".bin", ".pt", ".pth", ".ckpt")
 _MANIFEST_VERSION = 1
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 _MAX_KEPT = 1 << 26
+_MAX_NAME = 4096  # bytes, of a file below the folder
 
 move_into_place = moving.move_into_place
 
@@ -101,20 +106,29 @@ def _how_to_convert(path: Path) -> str:
 
 def _check_index(source: Path, name: str) -> None:
     """Raises FormatError where an index names shards or tensors that are not there."""
-    index = read_object(source / name)
+    weight_map = read_object(source / name).get("weight_map") or {}
+    if not isinstance(weight_map, dict):
+        raise FormatError(f"{source / name}: its weight_map is not a table of tensors and shards")
     shards: dict[str, set[str]] = {}
-    for tensor, shard in dict(index.get("weight_map") or {}).items():
-        shards.setdefault(str(shard), set()).add(tensor)
+    for tensor, shard in weight_map.items():
+        shards.setdefault(_shard_name(source / name, shard), set()).add(tensor)
     for shard, tensors in shards.items():
         path = (source / name).parent / shard
         if not path.is_file():
-            raise FormatError(f"{source / name}: the shard {shard} is missing")
+            raise FormatError(f"{source / name}: the shard {printable(shard)} is missing")
         try:
             missing = tensors - set(tensorfile.read(path).by_name)
         except FormatError as error:
             raise type(error)(f"{path}: {error}") from None
         if missing:
-            raise FormatError(f"{source / name}: tensor {min(missing)!r} is not in {shard}")
+            raise FormatError(f"{source / name}: {tensorfile.named(min(missing))} is not in {printable(shard)}")
+
+
+def _shard_name(index: Path, name: Any) -> str:
+    try:
+        return _safe_name(name)
+    except ValueError:
+        raise FormatError(f"{index}: '{printable(name)}' is not the name of a shard in its folder") from None
 
 
 def check_target(source: Path, target: Path, overwrite: bool) -> None:
@@ -203,30 +217,48 @@ def _float_type(packed: Path) -> str | None:
     return _FLOATS[max(sizes, key=lambda dtype: sizes[dtype])] if sizes else None
 
 
-def read_manifest(packed: Path) -> Manifest:
-    """Raises FormatError where the folder has none."""
+def read_manifest(packed: Path, limits: Limits | None = None) -> Manifest:
+    """Raises FormatError where the folder has none, DamagedError where it says what no writer says, and LimitError
+    where reading it takes more memory than `limits` allow."""
     path = packed / MANIFEST
     if not path.is_file():
         raise FormatError(f"{packed}: not a packed folder: it has no {MANIFEST}")
-    described = read_object(path)
-    if described.get("format") != _MANIFEST_VERSION:
-        raise FormatError(f"{path}: format {described.get('format')!r} is unknown: use a newer squeeze")
+    limits = limits or Limits()
+    described = read_object(path, unique=True, limits=limits)
+    version = described.get("format")
+    if type(version) is not int or version != _MANIFEST_VERSION:
+        raise FormatError(f"{path}: format {printable(version)} is unknown: use a newer squeeze")
     try:
-        hashes = {_safe_name(str(name)): str(value) for name, value in described["files"].items()}
-        kept = {}
-        for name, text in described["kept"].items():
-            data = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _MAX_KEPT)
-            kept[_safe_name(str(name))] = data
+        return _manifest(described, limits)
     except (ValueError, KeyError, TypeError, AttributeError, zlib.error):
         raise DamagedError(f"{path}: is damaged") from None
+    except LimitError as error:
+        raise LimitError(f"{path}: {error}") from None
+
+
+def _manifest(described: dict[str, Any], limits: Limits) -> Manifest:
+    """Raises KeyError and its like where anything is not as it must be."""
+    files, texts = described["files"], described["kept"]
+    if described.keys() != {"format", "files", "kept"} or not texts.keys() <= files.keys():
+        raise ValueError
+    hashes = {_safe_name(name): digest for name, digest in files.items() if re.fullmatch("[0-9a-f]{64}", digest)}
+    if len(hashes) < len(files):
+        raise ValueError
+    kept, taken = {}, 0
+    for name, text in texts.items():
+        kept[name] = unfolded(text, _MAX_KEPT, limits, f"'{printable(name)}'")
+        taken += 8 * len(kept[name])
+        limits.need_memory(taken, "the manifest")
     return Manifest(hashes, kept)
 
 
 def _safe_name(name: str) -> str:
-    """A relative name that stays in its folder."""
-    parts = name.split("/")
-    if not name or name.startswith("/") or os.sep != "/" or any(part in ("", ".", "..") for part in parts):
-        raise ValueError(name)
+    """A relative name that stays in its folder. Raises ValueError for any other, and for what no file is called."""
+    parts = name.split("/") if isinstance(name, str) else []
+    if os.sep != "/" or not parts or any(part in ("", ".", "..") or len(os.fsencode(part)) > 255 for part in parts):
+        raise ValueError
+    if "\0" in name or len(os.fsencode(name)) > _MAX_NAME:
+        raise ValueError
     return name
 
 

@@ -6,21 +6,31 @@ from pathlib import Path
 import torch
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.safetensors import Tensor
-from squeeze.errors import FormatError, SqueezeError
+from squeeze.checkpoint.safetensors import Tensor, named
+from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import Prepared
 from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile, Record
+from squeeze.system.limits import Limits
 
 
-def load(path: Path | str, device: str = "cpu", *, base: Path | str | None = None, threads: int = 1) -> "Weights":
+def load(
+    path: Path | str,
+    device: str = "cpu",
+    *,
+    base: Path | str | None = None,
+    threads: int = 1,
+    limits: Limits | None = None,
+) -> "Weights":
     """Open a packed file or folder: a mapping from names to tensors, which are decoded on each access.
 
     The payloads are read into the memory of `device` at once; on a GPU they are decoded there. Tensors at
-    the archive level and differences (`base` names what from) are decoded now and kept as they are.
-    Raises FormatError where `path` is not packed, DamagedError where it is damaged.
+    the archive level and differences (`base` names what from) are decoded now and kept as they are. On the CPU a
+    tensor is compared with its checksum when it is first decoded; `squeeze.verify` compares all.
+    Raises FormatError where `path` is not packed, DamagedError where it is damaged, and LimitError where it takes
+    more memory than `limits` allow.
 
     >>> weights = load("my-model-packed", device="cuda")  # doctest: +SKIP
     >>> weights["lm_head.weight"].shape  # doctest: +SKIP
@@ -28,15 +38,35 @@ def load(path: Path | str, device: str = "cpu", *, base: Path | str | None = Non
     path = Path(path)
     names = [name for name in folder.files_to_take(path) if not name or name.endswith(folder.SUFFIX)]
     known = Base.open(base) if base is not None else None
+    limits = limits or Limits()
     entries: dict[str, Entry] = {}
+    held = raw = 0
     for name in names:
-        packed = container.read(folder.place(path, name))
-        if packed.description.base and known is None:
-            raise SqueezeError("this checkpoint is stored as a difference: name its base")
-        if known:
-            known.check(packed.description.base)
-        entries |= _entries(packed, device, known, threads)
+        place = folder.place(path, name)
+        try:
+            packed = container.read(place, limits)
+            held, raw = held + _held(packed), raw + packed.description.size
+            limits.need_memory(held, f"the checkpoint in {packed.file.size:,} bytes")
+            limits.need_output(raw)
+            container.check_limits(packed, limits)
+            _check_base(packed, known)
+            entries |= _entries(packed, device, known, threads)
+        except (FormatError, LimitError) as error:
+            raise type(error)(f"{escaped(str(place))}: {error}") from None
     return Weights(entries, threads)
+
+
+def _held(packed: PackedFile) -> int:
+    """Bytes that stay in memory."""
+    pairs = zip(packed.file.tensors, packed.description.records, strict=True)
+    return sum(tensor.size if record.coding == container.RANS else record.size for tensor, record in pairs)
+
+
+def _check_base(packed: PackedFile, base: Base | None) -> None:
+    if packed.description.base and base is None:
+        raise SqueezeError("this checkpoint is stored as a difference: name its base")
+    if base:
+        base.check(packed.description.base)
 
 
 class Entry:
@@ -47,6 +77,7 @@ class Entry:
         self.record = record
         self.payload = payload  # uint8
         self._prepared = _prepare(payload, record) if coded else None
+        self._checked = payload.device.type != "cpu"  # elsewhere values are not brought back for that
 
     @property
     def nbytes(self) -> int:
@@ -55,10 +86,23 @@ class Entry:
     def decode(self, out: torch.Tensor | None = None, threads: int = 1) -> torch.Tensor:
         """The tensor, in the bytes of `out` (contiguous, as large) if given."""
         dtype = torch_dtype(self.record.dtype, self.name)
-        if self._prepared is not None:
-            return df_decode.decode(self._prepared, out, threads).view(self.record.shape)
-        values = self.payload.clone() if out is None else out.view(-1).view(self.payload.dtype).copy_(self.payload)
-        return values.view(dtype).view(self.record.shape)
+        if not self.record.size:  # torch cannot view nothing as another type
+            return torch.empty(self.record.shape, dtype=dtype, device=self.payload.device)
+        if self._prepared is None:
+            values = self.payload.clone() if out is None else out.view(-1).view(self.payload.dtype).copy_(self.payload)
+            return self._compared(values.view(dtype).view(self.record.shape))
+        try:
+            decoded = df_decode.decode(self._prepared, out, threads)
+        except DamagedError as error:
+            raise DamagedError(f"{named(self.name)}: {error}") from None
+        return self._compared(decoded.view(self.record.shape))
+
+    def _compared(self, values: torch.Tensor) -> torch.Tensor:
+        """The same, once its checksum is known to be right. Raises DamagedError."""
+        if not self._checked:
+            container.check_tensor(values.view(-1).view(torch.uint8).numpy(), self.record, self.name)
+            self._checked = True
+        return values
 
 
 def _prepare(payload: torch.Tensor, record: Record) -> Prepared:
@@ -68,7 +112,7 @@ def _prepare(payload: torch.Tensor, record: Record) -> Prepared:
 def torch_dtype(dtype: str, name: str) -> torch.dtype:
     """torch's type of a safetensors dtype. Raises FormatError where it has none."""
     if dtype not in df_decode.TORCH_DTYPES:
-        raise FormatError(f"tensor {name!r}: torch has no type for {dtype}")
+        raise FormatError(f"{named(name)}: torch has no type for {dtype}")
     return df_decode.TORCH_DTYPES[dtype]
 
 
@@ -85,11 +129,17 @@ def _entry(
     tensor: Tensor, record: Record, payload: tensorfile.Bytes, device: str, base: Base | None, threads: int
 ) -> Entry:
     torch_dtype(record.dtype, tensor.name)
-    if record.coding not in (container.RANS, container.STORED):
-        other = base.for_record(tensor.name, record) if base and record.coding.startswith(container.DELTA) else None
-        payload = container.decode_tensor(payload, record, other, threads)
+    is_ready = record.coding in (container.RANS, container.STORED)
+    other = base.for_record(tensor.name, record) if base and record.coding.startswith(container.DELTA) else None
+    try:
+        if not is_ready:
+            payload = container.decode_tensor(payload, record, other, threads)
+        entry = Entry(tensor.name, record, torch.from_numpy(payload).to(device), record.coding == container.RANS)
+    except DamagedError as error:
+        raise DamagedError(f"{named(tensor.name)}: {error}") from None
+    if not is_ready:
         container.check_tensor(payload, record, tensor.name)
-    return Entry(tensor.name, record, torch.from_numpy(payload).to(device), record.coding == container.RANS)
+    return entry
 
 
 class Weights(Mapping[str, torch.Tensor]):
@@ -112,7 +162,7 @@ class Weights(Mapping[str, torch.Tensor]):
         """The tensor `name` in the memory of `out`, a contiguous tensor of as many bytes on the same device."""
         if out.nbytes != self.entries[name].record.size or not out.is_contiguous():
             size = self.entries[name].record.size
-            raise SqueezeError(f"tensor {name!r} needs a contiguous buffer of {size} bytes, not {out.nbytes}")
+            raise SqueezeError(f"{named(name)} needs a contiguous buffer of {size} bytes, not {out.nbytes}")
         return self.entries[name].decode(out, self.threads)
 
     @property

@@ -22,6 +22,7 @@ from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.pack import Progress
 from squeeze.quant.formats.reading import summary
+from squeeze.system.limits import Limits
 
 _PIECE = 1 << 22  # values counted at a time
 
@@ -81,6 +82,8 @@ def inspect(
     for name in names:
         file = tensorfile.read(folder.place(source, name))
         packed = container.describe(file) if container.is_packed(file) else None
+        if packed:
+            container.check_limits(packed, Limits())
         with file.path.open("rb") as reading:
             for number, tensor in enumerate(file.tensors):
                 data = tensorfile.read_tensor(reading, tensor)

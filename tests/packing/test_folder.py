@@ -104,3 +104,91 @@ def test_manifest_of_a_future_version_is_refused():
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(FormatError, match="format 2 is unknown: use a newer squeeze"):
         squeeze.verify("packed")
+
+
+@pytest.fixture
+def packed():
+    model_folder("model")
+    squeeze.pack("model", "packed")
+    return Path("packed/squeeze.json")
+
+
+NAMES = ["/etc/evil", "../evil", "a/../../evil", "", "a//b", ".", "a\0b", "a" * 256, "a/" * 2100 + "a", "\ud800"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_names_that_no_file_of_the_folder_has(packed, name):
+    manifest = json.loads(packed.read_text())
+    manifest["files"][name] = "0" * 64
+    packed.write_text(json.dumps(manifest))
+    for read in (squeeze.verify, lambda source: squeeze.unpack(source, "back")):
+        with pytest.raises(DamagedError, match=r"^packed/squeeze.json: is damaged$"):
+            read("packed")
+    assert sorted(path.name for path in Path().iterdir()) == ["model", "packed"]
+
+
+CHANGES = {
+    "files no table": lambda manifest: manifest.update(files=[]),
+    "kept no table": lambda manifest: manifest.update(kept=[]),
+    "kept missing": lambda manifest: manifest.pop("kept"),
+    "kept of no file": lambda manifest: manifest["kept"].update(more=manifest["kept"]["config.json"]),
+    "kept no text": lambda manifest: manifest["kept"].update({"config.json": 1}),
+    "kept cut off": lambda manifest: manifest["kept"].update({"config.json": manifest["kept"]["config.json"][:8]}),
+    "hash no text": lambda manifest: manifest["files"].update({"config.json": 1}),
+    "hash of another kind": lambda manifest: manifest["files"].update({"config.json": "0" * 40}),
+    "word unknown": lambda manifest: manifest.update(more=1),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_manifests_that_no_writer_wrote(packed, name):
+    manifest = json.loads(packed.read_text())
+    CHANGES[name](manifest)
+    packed.write_text(json.dumps(manifest))
+    with pytest.raises(DamagedError, match=r"^packed/squeeze.json: is damaged$"):
+        squeeze.verify("packed")
+
+
+def test_a_file_that_is_named_twice_hides_no_other(packed):
+    text = packed.read_text()
+    packed.write_text(text.replace('"tokenizer.json"', '"sub/notes.txt"'))
+    with pytest.raises(FormatError, match=r"^packed/squeeze.json: has 'sub/notes.txt' twice$"):
+        squeeze.verify("packed")
+
+
+@pytest.mark.parametrize("version", [True, 1.0, "1", None, [1]])
+def test_versions_of_another_type(packed, version):
+    manifest = json.loads(packed.read_text()) | {"format": version}
+    packed.write_text(json.dumps(manifest))
+    with pytest.raises(FormatError, match=r"^packed/squeeze.json: format .* is unknown: use a newer squeeze$"):
+        squeeze.verify("packed")
+
+
+@pytest.mark.parametrize("shard", ["../outside.safetensors", "/tmp/outside.safetensors", "a\0b", 7, None, []])
+def test_an_index_names_shards_of_its_folder(shard):
+    model_folder("model")
+    path = Path("model/model.safetensors.index.json")
+    index = json.loads(path.read_text())
+    index["weight_map"]["scalar"] = shard
+    path.write_text(json.dumps(index))
+    for read in (lambda source: squeeze.pack(source, "packed"), squeeze.load):
+        with pytest.raises(FormatError, match=r"index.json: '.*' is not the name of a shard in its folder$"):
+            read("model")
+
+
+def test_an_index_without_a_table():
+    model_folder("model")
+    Path("model/model.safetensors.index.json").write_text('{"weight_map": [1, 2]}')
+    with pytest.raises(FormatError, match=r"index.json: its weight_map is not a table of tensors and shards$"):
+        squeeze.pack("model", "packed")
+
+
+def test_names_that_are_not_utf_8_come_back():
+    model_folder("model")
+    try:
+        Path("model", "caf\udce9.txt").write_bytes(b"x")
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    squeeze.pack("model", "packed")
+    squeeze.unpack("packed", "back")
+    assert Path("back", "caf\udce9.txt").read_bytes() == b"x"

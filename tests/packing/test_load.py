@@ -2,18 +2,21 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 
 import squeeze
 from squeeze.cli import main
-from squeeze.errors import FormatError, ModelError
+from squeeze.errors import DamagedError, FormatError, ModelError
 from squeeze.integrations.load_model import load_model
+from squeeze.packing import container
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.magnitude import Magnitude
 from squeeze.quant.rtn import RTN
 from tests.makers import tiny_models
+from tests.makers.checkpoints import tensors, write
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -70,3 +73,35 @@ def test_commands(tmp_path):
         assert [one.exit_code for one in done] == [0, 0], [one.output for one in done]
         found.append((json.loads(done[0].stdout)["perplexity"], done[1].stdout))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("level", ["runtime", "archive"])
+def test_a_damaged_tensor_is_named(level, tmp_path):
+    raw = {name: value for name, value in tensors().items() if name in ("layer.weight", "half", "wide", "noise")}
+    write(tmp_path / "a.safetensors", raw)
+    path = tmp_path / "b.safetensors"
+    squeeze.pack(tmp_path / "a.safetensors", path, level=level)
+    whole = path.read_bytes()
+    for tensor in container.read(path).file.tensors:
+        hurt = bytearray(whole)
+        hurt[tensor.begin + tensor.size // 2] ^= 0x10
+        path.write_bytes(hurt)
+        with pytest.raises(DamagedError, match=f"tensor '{tensor.name}'"):
+            squeeze.load(path)[tensor.name]
+
+
+def test_tensors_without_values(tmp_path):
+    write(tmp_path / "a.safetensors", {"a": ("F32", (0, 7), b""), "b": ("F32", (), np.float32(2).tobytes())})
+    squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    weights = squeeze.load(tmp_path / "b.safetensors")
+    assert weights["a"].shape == (0, 7) and weights["a"].dtype == torch.float32 and weights["b"] == 2
+
+
+def test_a_tensor_is_compared_once(tmp_path, monkeypatch):
+    write(tmp_path / "a.safetensors", {"a": ("F32", (64, 64), np.ones(4096, np.float32).tobytes())})
+    squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    weights = squeeze.load(tmp_path / "b.safetensors")
+    calls, original = [], container.check_tensor
+    monkeypatch.setattr(container, "check_tensor", lambda *rest: calls.append(original(*rest)))
+    assert torch.equal(weights["a"], weights["a"])
+    assert len(calls) == 1

@@ -1,0 +1,153 @@
+"""What a packed file says of the original, as text in its header: written here, and read without believing a word.
+
+docs/format.md specifies it; container.py holds it against the file's tensors.
+"""
+
+import base64
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.errors import DamagedError, FormatError, printable
+from squeeze.packing import fields
+from squeeze.system.json_object import parse_object, parsed_size
+from squeeze.system.limits import Limits
+
+FORMAT_VERSION = 1
+LEVELS = ("runtime", "archive")
+STORED, RANS, ARCHIVE = "stored", "rans", "archive"
+DELTA = "delta+"  # before the coding of a difference
+ZEROS = "zeros+"  # before the coding of what is not 0
+RELAID = tuple(f"{kind}+{coding}" for kind in fields.KINDS for coding in (RANS, ARCHIVE))
+CODINGS = (STORED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, ZEROS + RANS, ZEROS + ARCHIVE, *RELAID)
+_KEYS = {"format", "level", "size", "sha256", "header", "tensors"}
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Record:
+    """How one tensor is coded. `checksum` is XXH3-64 of its raw bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    coding: str
+    checksum: int
+
+    @property
+    def size(self) -> int:
+        """Raw bytes."""
+        return prod(self.shape) * tensorfile.ELEMENT_BITS[self.dtype] // 8
+
+    def memory(self, payload: int) -> int:
+        """Bytes that decoding `payload` bytes takes, about, with the tensor before, which is still being hashed."""
+        return payload + {STORED: 1, RANS: 2}.get(self.coding, 4) * self.size
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a packed file says of the original: its hash, header and tensors in the order of their bytes."""
+
+    size: int
+    sha256: str
+    header: bytes
+    level: str
+    records: tuple[Record, ...]
+    base: tuple[str, ...] = ()  # sorted SHA-256 of the base's safetensors files
+
+    def to_text(self) -> str:
+        described: dict[str, Any] = {
+            "format": FORMAT_VERSION,
+            "level": self.level,
+            "size": self.size,
+            "sha256": self.sha256,
+            "header": base64.b64encode(zlib.compress(self.header, 9)).decode(),
+            "tensors": [[r.dtype, list(r.shape), r.coding, f"{r.checksum:016x}"] for r in self.records],
+        }
+        if self.base:
+            described["base"] = list(self.base)
+        return json.dumps(described, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str, limits: Limits) -> "Description":
+        """Raises FormatError for a version that is not known, DamagedError for what `to_text` never writes, and
+        LimitError where reading it takes more memory than may be taken."""
+        limits.need_memory(parsed_size(text), "the description of the packed checkpoint")
+        try:
+            described = parse_object(text, unique=True)
+            version = _number(described.get("format"))
+        except (FormatError, ValueError):
+            raise damaged("it cannot be read") from None
+        if version != FORMAT_VERSION:
+            raise FormatError(f"packed format {printable(version)} is unknown: use a newer squeeze")
+        try:
+            return _description(described, limits)
+        except (KeyError, TypeError, ValueError, zlib.error):
+            raise damaged("it cannot be read") from None
+
+
+def damaged(why: str) -> DamagedError:
+    return DamagedError(f"the description of the packed checkpoint is damaged: {why}")
+
+
+def _description(described: dict[str, Any], limits: Limits) -> Description:
+    """Raises KeyError, TypeError, ValueError or zlib.error where anything is not as it must be."""
+    if not _KEYS <= described.keys() <= _KEYS | {"base"}:
+        raise ValueError
+    header = unfolded(described["header"], tensorfile.MAX_HEADER + 8, limits, "the header of the original")
+    return Description(
+        *(_number(described["size"]), _hash(described["sha256"]), header, _one_of(described["level"], LEVELS)),
+        tuple(_record(*entry) for entry in _list(described["tensors"])),
+        tuple(map(_hash, _list(described.get("base", [])))),
+    )
+
+
+def _record(dtype: Any, shape: Any, coding: Any, checksum: Any) -> Record:
+    return Record(
+        *(_one_of(dtype, tensorfile.ELEMENT_BITS), tuple(map(_number, _list(shape))), _one_of(coding, CODINGS)),
+        int(_hash(checksum, 16), 16),
+    )
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError
+    return value
+
+
+def _one_of(value: Any, known: Any) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise ValueError
+    return value
+
+
+def _hash(value: Any, digits: int = 64) -> str:
+    if not isinstance(value, str) or not re.fullmatch(f"[0-9a-f]{{{digits}}}", value):
+        raise ValueError
+    return value
+
+
+def unfolded(text: Any, most: int, limits: Limits, what: str) -> bytes:
+    """Bytes compressed with zlib, in base64, piece by piece. Raises ValueError or zlib.error for what is something
+    else or more than `most` bytes, and LimitError where JSON of so many bytes takes more memory than may be taken."""
+    if not isinstance(text, str):
+        raise ValueError
+    rest, unpacker, pieces, size = base64.b64decode(text, validate=True), zlib.decompressobj(), [], 0
+    while not unpacker.eof:
+        pieces.append(unpacker.decompress(rest, _PIECE))
+        size, rest = size + len(pieces[-1]), unpacker.unconsumed_tail
+        limits.need_memory(8 * size, what)
+        if size > most or not (pieces[-1] or rest or unpacker.eof):
+            raise ValueError
+    if unpacker.unused_data:
+        raise ValueError
+    return b"".join(pieces)
