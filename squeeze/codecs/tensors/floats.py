@@ -40,6 +40,7 @@ from squeeze.codecs.tensors.float_payload import (
 
 T = TypeVar("T")
 _LEAST_VALUES = 32  # below this a tensor is stored
+_LEAST_PIECE = 1 << 12  # values of small segments that are put together at a time
 
 
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
@@ -103,13 +104,14 @@ def decode_segments(coded: Coded, first: int, last: int, out: Array) -> None:
         _decode_plane(coded, plane, first, last, out, plane.width if coded.rotated else 0)
         return
     per_segment = coded.lanes * coded.rows
-    for segment in range(first, last):
+    step = max(_LEAST_PIECE // per_segment, 1)
+    for segment in range(first, last, step):
         begin = (segment - first) * per_segment
-        piece = out[begin : begin + per_segment]
+        piece = out[begin : begin + step * per_segment]
         piece[:] = 0
         for plane in coded.planes:
             values = np.empty(piece.size, WORDS[plane.width])
-            _decode_plane(coded, plane, segment, segment + 1, values, 0)
+            _decode_plane(coded, plane, segment, min(segment + step, last), values, 0)
             np.left_shift(piece, plane.width, out=piece)
             np.bitwise_or(piece, values, out=piece)
         if coded.rotated:

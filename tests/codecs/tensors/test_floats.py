@@ -1,5 +1,6 @@
 """The tensor codecs: every bit pattern of every type comes back, sizes are near the entropy, damage is noticed."""
 
+import tracemalloc
 from contextlib import suppress
 
 import numpy as np
@@ -181,3 +182,28 @@ def test_a_flipped_word_is_found_by_the_states_alone():
     plane.words[100] ^= 1
     with pytest.raises(DamagedError, match="segment 0 does not decode"):
         floats.decode(payload, "BF16", 2 * values.size)
+
+
+def test_planes_of_tiny_segments_are_put_together_many_at_a_time(monkeypatch):
+    """A writer never makes segments of one value; a reader must not take a step of Python for each."""
+    values = np.arange(1 << 14, dtype=np.uint16)
+    heads = [float_payload.HEAD.pack(1, 2, 0, 0, 1, values.size)]
+    heads += [float_payload.PLANE.pack(8, 8, 0, 0, 0, 0)] * 2
+    planes = [[(values >> 8).astype(np.uint8)], [values.astype(np.uint8)]]
+    payload = float_payload.join(heads, planes, 1)
+    calls, original = [], floats._decode_plane
+    monkeypatch.setattr(floats, "_decode_plane", lambda *rest: calls.append(original(*rest)))
+    assert np.array_equal(floats.decode(payload, "U16", values.nbytes), bytes_of(values))
+    assert len(calls) < 100
+
+
+def test_an_index_that_is_missing_takes_no_memory_for_it():
+    head = float_payload.HEAD.pack(1, 0, 0, 0, 1, 1 << 22)
+    plane = float_payload.PLANE.pack(8, 0, 10, 1, 5, 0)
+    payload = np.frombuffer(head + plane + bytes([1, 0, 0, 128, 8, 0, 0, 0]), np.uint8).copy()
+    tracemalloc.start()
+    with pytest.raises(DamagedError, match="ends too early"):
+        floats.decode(payload, "U8", 1 << 22)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 24  # a table for each segment, and not eight bytes more
