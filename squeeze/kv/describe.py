@@ -9,21 +9,26 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 import xxhash
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from squeeze.errors import FormatError, PolicyError
+from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.errors import FormatError, LimitError, PolicyError, printable
 from squeeze.kv.base import Policy
 from squeeze.kv.evict import innermost
 from squeeze.kv.policies import EVICTIONS, POLICIES, WITH_TENSORS
+from squeeze.system.json_object import MAX_FILE, parsed_size
+from squeeze.system.limits import Limits
 
 __all__ = ["described", "digest_of", "is_file", "load_policy", "policy_of", "save_policy"]
 
 _HEADER = "squeeze.kv_policy"
+_MOST_EVICTIONS = 4  # around each other
+_MOST_NUMBER = 1 << 31  # of a parameter
 
 
 def described(policy: Policy) -> dict[str, Any]:
@@ -37,12 +42,12 @@ def described(policy: Policy) -> dict[str, Any]:
     return {"name": name, "parameters": parameters}
 
 
-def policy_of(description: Any, calibrated: Policy | None = None) -> Policy:
-    """The inverse of `described`. calibrated: the policy that a digest stands for.
+def policy_of(description: Any, calibrated: Policy | None = None, evictions: int = _MOST_EVICTIONS) -> Policy:
+    """The inverse of `described`. calibrated: the policy that a digest stands for. evictions: so many may go around.
 
     Raises FormatError for a description that is none, PolicyError where the policy is wanting, another, or impossible.
     """
-    if isinstance(description, dict) and "digest" in description:
+    if isinstance(description, dict) and description.keys() == {"name", "digest"}:
         if calibrated is None:
             raise PolicyError("its policy was calibrated and is not in the file: give it as policy=")
         for candidate in (calibrated, innermost(calibrated)):
@@ -52,11 +57,14 @@ def policy_of(description: Any, calibrated: Policy | None = None) -> Policy:
     try:
         name, kind = description["name"], _by_parameters()[description["name"]]
         parameters = _tuples(kind, description["parameters"])
-        if name in EVICTIONS:
-            parameters["policy"] = policy_of(parameters["policy"], calibrated)
+        if name in EVICTIONS and evictions:
+            parameters["policy"] = policy_of(parameters["policy"], calibrated, evictions - 1)
         policy: Policy = kind(**parameters)
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, RecursionError):
         raise FormatError("its policy is unknown to this version") from None
+    if description.keys() != {"name", "parameters"} or (name in EVICTIONS and not evictions):
+        raise FormatError("its policy is unknown to this version")
+    _check_types(kind, parameters)
     return policy
 
 
@@ -72,9 +80,32 @@ def _tuples(kind: type[Any], parameters: dict[str, Any]) -> dict[str, Any]:
 
     numbers = {name for name, hint in get_type_hints(kind).items() if hint is int and name != "bits"}
     for name, value in parameters.items():
-        if name in numbers and (type(value) is not int or value < 0):
-            raise PolicyError(f"{name} is a number of tokens or values, and {value!r} is none")
+        if name in numbers and not _fits(value, int):
+            raise PolicyError(f"{name} is a number of tokens or values, and '{printable(value)}' is none")
     return {name: tupled(value) for name, value in parameters.items()}
+
+
+def _check_types(kind: type[Any], parameters: dict[str, Any]) -> None:
+    """Raises PolicyError where a parameter is not of the type of its field."""
+    hints = get_type_hints(kind)
+    for name, value in parameters.items():
+        if hints[name] is not Policy and not _fits(value, hints[name]):
+            raise PolicyError(f"{name} cannot be '{printable(value)}'")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether what JSON gave, with tuples for lists, is of a type such as int | tuple[int, ...] | None."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return len(kinds) == len(value) and all(map(_fits, value, kinds))
+    if hint in (int, float):
+        return type(value) in (int, hint) and 0 <= value < _MOST_NUMBER
+    return type(value) is hint
 
 
 def digest_of(policy: Any) -> str:
@@ -120,22 +151,31 @@ def load_policy(path: Path | str) -> Policy:
     path = Path(path)
     try:
         if path.suffix == ".json":
-            return policy_of(json.loads(path.read_text("utf-8")))
+            return policy_of(_json_of(path))
         return _of_tensors(path)
-    except (FormatError, PolicyError) as error:
+    except (FormatError, LimitError, PolicyError) as error:
         raise type(error)(f"{path}: {error}") from None
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise FormatError(f"{path}: is no policy file") from None
+
+
+def _json_of(path: Path) -> Any:
+    with path.open("rb") as file:
+        text = file.read(MAX_FILE)
+    Limits().need_memory(parsed_size(text), "its JSON")
+    return json.loads(text.decode())
 
 
 def _of_tensors(path: Path) -> Policy:
     try:
-        with safe_open(path, "pt") as file:
-            header = json.loads((file.metadata() or {})[_HEADER])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+        metadata = tensorfile.read(path).metadata or {}
+        header, tensors = json.loads(metadata[_HEADER]), tensorfile.load(path)
         name = next(name for name in WITH_TENSORS if name in header)
-        return policy_of(header["policy"], WITH_TENSORS[name].from_tensors(header[name], tensors))
-    except (SafetensorError, KeyError, TypeError, AttributeError, StopIteration):
+        inner = WITH_TENSORS[name].from_tensors(header[name], tensors)
+    except FormatError as error:
+        raise FormatError(f"is no policy file: {error}") from None
+    except (KeyError, TypeError, AttributeError, StopIteration):
         raise FormatError("is no policy file") from None
+    return policy_of(header.get("policy"), inner)

@@ -2,7 +2,7 @@
 
 What a cache holds comes back to the bit: packed codes, scales, and tokens in full precision, so a cache without a
 policy is stored without loss. The header names format, version, policy, and digests of the model's config and weights;
-records.py codes each tensor.
+records.py codes each tensor, saved.py has the bytes of the file, and fit.py says whether they are a cache.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import safetensors.numpy
 import torch
 import xxhash
 
-from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.errors import DamagedError, FormatError, ModelError, PolicyError, SqueezeError
+from squeeze.errors import DamagedError, ModelError, PolicyError, SqueezeError, printable
+from squeeze.kv import saved
 from squeeze.kv.base import Policy
 from squeeze.kv.describe import described, policy_of
+from squeeze.kv.fit import check_fields, check_numbers, check_states, misfit
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.records import decoded, encoded
+from squeeze.kv.saved import STATE, SavedFile
 from squeeze.system import files
+from squeeze.system.limits import Limits
 
 __all__ = ["load_cache", "save_cache"]
 
-FORMAT, VERSION = "squeeze.kv", 1
 _SINKS, _RESIDUAL, _GROUP = "first", "recent", "part"  # in the names of tensors
 _VOLATILE = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
 
@@ -62,15 +63,13 @@ def save_cache(cache: Saved, path: Path | str, model: Any = None) -> int:
             key = f"{index}.{name}"
             payloads[key], records[key] = encoded(tensor, width)
     description = {
-        "format": FORMAT,
-        "version": VERSION,
         "policy": described(cache.policy),
         "config": config_digest(cache.config),
         "weights": weights_digest(model) if model is not None else None,
         "layers": [_state(layer) for layer in cache.packed_layers],
         "records": records,
     }
-    data = safetensors.numpy.save(payloads, metadata={FORMAT: json.dumps(description)})
+    data = saved.to_bytes(description, payloads)
     with files.replacing(Path(path)) as file:
         file.write(data)
     return len(data)
@@ -84,49 +83,91 @@ def load_cache(
     policy: Policy | None = None,
     model: Any = None,
     device: str = "cpu",
+    limits: Limits | None = None,
 ) -> Cache:
     """The cache of a file, which `make` makes empty. policy: needed where it was calibrated, which the file does not
     hold.
 
     Raises FormatError and its children for a file that is not one, ModelError where config or weights are not those
-    that it was made with, PolicyError where the policy is not the one.
+    that it was made with, PolicyError where the policy is not the one, LimitError where it takes more memory than
+    `limits` allow.
     """
-    path = Path(path)
+    path, limits = Path(path), limits or Limits()
     try:
-        saved = tensorfile.read(path)
-        description = _checked(saved.metadata)
-        cache = make(config, _policy(description, config, policy, model))
-        _read(path, saved, description, cache.packed_layers, device)
+        file = saved.read(path, limits)
+        cache = make(config, _policy(file, config, policy, model))
+        _check_limits(file, limits)
+        _fill(file, cache.packed_layers, device)
         return cache
     except SqueezeError as error:
         raise type(error)(f"{path}: {error}") from None
 
 
-def _policy(description: dict[str, Any], config: Any, policy: Policy | None, model: Any) -> Policy:
+def _policy(file: SavedFile, config: Any, policy: Policy | None, model: Any) -> Policy:
     """The file's policy. Raises ModelError and PolicyError where file, config, model and policy do not go together."""
-    if description["config"] != config_digest(config):
+    if file.config != config_digest(config):
         raise ModelError("this cache was made by a model of another config")
-    if model is not None and description["weights"] not in (None, weights_digest(model)):
+    if model is not None and file.weights not in (None, weights_digest(model)):
         raise ModelError("this cache was made by a model of other weights")
-    saved = policy_of(description["policy"], policy)
-    if policy is not None and described(policy) != described(saved):
-        raise PolicyError(f"it was made with {saved}, not with the policy given")
-    return saved
+    found = policy_of(file.policy, policy)
+    if policy is not None and described(policy) != described(found):
+        raise PolicyError(f"it was made with {printable(found)}, not with the policy given")
+    return found
 
 
-def _read(path: Path, saved: Any, description: dict[str, Any], layers: list[PackedLayer], device: str) -> None:
-    """Fill the empty layers of a cache."""
-    tensors: dict[str, torch.Tensor] = {}
-    if set(description["records"]) != set(saved.by_name):
-        raise DamagedError("the header's records are not those of its tensors")
-    with path.open("rb") as reading:
-        for name, record in description["records"].items():
-            tensors[name] = decoded(name, tensorfile.read_tensor(reading, saved.by_name[name]), record).to(device)
-    if len(description["layers"]) != len(layers):
+def _check_limits(file: SavedFile, limits: Limits) -> None:
+    whole = sum(record.size for record in file.records.values())
+    limits.need_output(whole)
+    most = max((record.memory for record in file.records.values()), default=0)
+    limits.need_memory(file.size + whole + most, "the saved KV cache")
+
+
+def _fill(file: SavedFile, layers: list[PackedLayer], device: str) -> None:
+    """Fill the empty layers of a cache, one after the other."""
+    if len(file.layers) != len(layers):
         raise DamagedError("the header's layers are not those of the config")
-    for index, (layer, state) in enumerate(zip(layers, description["layers"], strict=True)):
-        mine = {name.split(".", 1)[1]: x for name, x in tensors.items() if name.startswith(f"{index}.")}
-        _fill(layer, state, mine)
+    names: dict[str, list[str]] = {str(index): [] for index in range(len(layers))}
+    for name in file.records:
+        index, _, rest = name.partition(".")
+        if index not in names:
+            raise misfit()
+        names[index].append(rest)
+    known: dict[Any, Any] = {}
+    for (index, mine), layer, state in zip(names.items(), layers, file.layers, strict=True):
+        tensors = {
+            name: decoded(f"{index}.{name}", file.payloads[f"{index}.{name}"], file.records[f"{index}.{name}"])
+            for name in mine
+        }
+        if tensors:
+            _fill_layer(layer, state, {name: tensor.to(device) for name, tensor in tensors.items()}, known)
+        elif any(state.values()):
+            raise misfit()
+
+
+def _fill_layer(
+    layer: PackedLayer, state: dict[str, int], tensors: dict[str, torch.Tensor], known: dict[Any, Any]
+) -> None:
+    """known: see fit.check_fields."""
+    try:
+        sinks, residual = ((tensors.pop(f"{name}.0"), tensors.pop(f"{name}.1")) for name in (_SINKS, _RESIDUAL))
+    except KeyError:
+        raise misfit() from None
+    check_states(layer, sinks, residual)
+    try:
+        layer.lazy_initialization(*residual)
+    except (IndexError, TypeError, ValueError):  # parameters of the policy that do not fit this layer
+        raise misfit() from None
+    layer.sinks, layer.residual = sinks, residual
+    for number, (group, store) in enumerate(zip(layer.head_groups, layer.stores, strict=True)):
+        prefix = f"{_GROUP}.{number}."
+        fields = {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+        if fields:
+            check_fields(layer, group, fields, known)
+            store.append(fields)
+    if tensors or len({store.blocks for store in layer.stores}) > 1:
+        raise misfit()
+    check_numbers(layer, state)
+    layer.dropped, layer.evicted, layer.coded_tokens = (state[name] for name in ("dropped", "evicted", "coded_tokens"))
 
 
 def _tensors(layer: PackedLayer) -> list[tuple[str, torch.Tensor, int]]:
@@ -149,48 +190,7 @@ def _width(coder: Any) -> int:
 
 
 def _state(layer: PackedLayer) -> dict[str, int]:
-    return {
-        "dropped": layer.dropped,
-        "evicted": layer.evicted,
-        "coded_tokens": layer.coded_tokens,
-        "parts": len(layer.stores),
-    }
-
-
-def _checked(metadata: dict[str, str] | None) -> dict[str, Any]:
-    if not metadata or FORMAT not in metadata:
-        raise FormatError("is a safetensors file, but not a saved KV cache")
-    try:
-        description = json.loads(metadata[FORMAT])
-        version, records, layers = description["version"], description["records"], description["layers"]
-        description["policy"]["name"], description["config"], description["weights"]
-    except (ValueError, TypeError, KeyError):
-        raise DamagedError("the description of the saved KV cache is not readable") from None
-    if version != VERSION:
-        raise FormatError(f"is a KV cache of version {version}, and this program reads version {VERSION}")
-    if not isinstance(records, dict) or not isinstance(layers, list):
-        raise DamagedError("the description of the saved KV cache is not readable")
-    return dict(description)
-
-
-def _fill(layer: PackedLayer, state: dict[str, int], tensors: dict[str, torch.Tensor]) -> None:
-    if not tensors:
-        return
-    try:
-        sinks, residual = ((tensors[f"{name}.0"], tensors[f"{name}.1"]) for name in (_SINKS, _RESIDUAL))
-        layer.lazy_initialization(*residual)
-        layer.sinks, layer.residual = sinks, residual
-        layer.dropped, layer.evicted = int(state["dropped"]), int(state["evicted"])
-        layer.coded_tokens = int(state["coded_tokens"])
-        for number, store in enumerate(layer.stores):
-            prefix = f"{_GROUP}.{number}."
-            fields = {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
-            if fields:
-                store.append(fields)
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError):
-        raise DamagedError("the tensors do not make up a KV cache of this policy") from None
-    if len({store.blocks for store in layer.stores}) > 1:
-        raise DamagedError("the tensors do not make up a KV cache of this policy")
+    return {name: getattr(layer, name) for name in STATE[:-1]} | {STATE[-1]: len(layer.stores)}
 
 
 def config_digest(config: Any) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from squeeze.errors import PolicyError
+from squeeze.errors import PolicyError, printable
 from squeeze.kv.base import Coder, HeadGroup
 
 __all__ = ["Bits", "HeadBits", "check_bits", "groups_by_bits"]
@@ -49,5 +49,5 @@ def check_bits(bits: Bits, known: tuple[int, ...]) -> None:
     if isinstance(bits, tuple | list):
         for inner in bits:
             check_bits(inner, known)
-    elif bits not in known:
-        raise PolicyError(f"{bits} bits are not offered here: choose from {', '.join(map(str, known))}")
+    elif type(bits) is not int or bits not in known:
+        raise PolicyError(f"{printable(bits)} bits are not offered here: choose from {', '.join(map(str, known))}")

@@ -6,6 +6,7 @@ The rotation makes channels alike and nearly normal, so that one grid fits all: 
 
 from dataclasses import dataclass
 
+from squeeze.errors import PolicyError, printable
 from squeeze.kv.base import HeadGroup
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.head_bits import Bits, check_bits, groups_by_bits
@@ -30,6 +31,8 @@ class Rotated:
         check_bits(self.bits, _WIDTHS)
         if self.value_bits is not None:
             check_bits(self.value_bits, _WIDTHS)
+        if self.points not in ("normal", "even"):
+            raise PolicyError(f"points are normal or even, not '{printable(self.points)}'")
 
     def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
         def coder(width: int) -> GroupedCoder:

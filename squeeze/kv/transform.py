@@ -32,6 +32,7 @@ MOST_BITS = 6  # of a channel
 _OCTAVE = 4  # scales between one power of two and the next
 _BIAS = 128  # code of the scale 1
 _TRIED = range(-2, 13)  # scales tried around the root mean square of a token
+_NUMBERS = ("sinks", "window", "block")
 _TENSORS = ("into", "back", "mean", "weights")  # of a TransformCoder, in a policy's file
 
 
@@ -51,6 +52,30 @@ class TransformCoder:
 
     def bits(self, block: int, size: int) -> float:
         return (GROUP * sum(self.widths) + 8) / size
+
+    def check(self) -> None:
+        """Raises ValueError where the parts of a coder that came from a file do not go together."""
+        channels, size = GROUP * len(self.widths), self.mean.numel()
+        shapes = ((channels, size), (size, channels), (size,), (channels,))
+        tensors = [getattr(self, name) for name in _TENSORS]
+        if any(tuple(x.shape) != shape for x, shape in zip(tensors, shapes, strict=True)):
+            raise ValueError
+        if self.frequencies is not None:
+            tensors.append(self.frequencies)
+            if self.frequencies.dim() != 1 or 2 * self.frequencies.numel() > size:
+                raise ValueError
+        if any(x.dtype != torch.float32 or not x.isfinite().all() for x in tensors):
+            raise ValueError
+        if any(type(width) is not int or not 1 <= width <= MOST_BITS for width in self.widths):
+            raise ValueError
+        if list(self.widths) != sorted(self.widths, reverse=True):
+            raise ValueError
+
+    def kinds(self, block: int, size: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of each field of one head's block. Raises PolicyError where heads have another size."""
+        if size != self.mean.numel():
+            raise PolicyError(f"the policy was calibrated for another model: heads have {size} channels here")
+        return {"codes": ((block, sum(self.widths)), torch.uint8), "scale": ((block,), torch.uint8)}
 
     @property
     def runs(self) -> list[tuple[int, slice, slice]]:
@@ -150,7 +175,7 @@ class Transform:
 
     def to_tensors(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """What a policy file holds: in JSON, and tensors."""
-        plain: dict[str, Any] = {name: getattr(self, name) for name in ("bits", "sinks", "window", "block")}
+        plain: dict[str, Any] = {name: getattr(self, name) for name in ("bits", *_NUMBERS)}
         plain["widths"] = [[[coder.widths for coder in pair] for pair in layer] for layer in self.coders]
         tensors = {
             f"{layer}.{head}.{kind}.{name}": getattr(coder, name).contiguous()
@@ -164,13 +189,20 @@ class Transform:
 
     @classmethod
     def from_tensors(cls, plain: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Transform:
-        """The inverse of `to_tensors`. Raises KeyError, TypeError or AttributeError for what is not from there."""
+        """The inverse of `to_tensors`. Raises KeyError, TypeError, ValueError or AttributeError for what is not from
+        there."""
         numbers = {name: value for name, value in plain.items() if name != "widths"}
+        if any(type(numbers[name]) is not int or not 0 <= numbers[name] < 1 << 31 for name in _NUMBERS):
+            raise ValueError
+        if type(numbers["bits"]) not in (int, float) or not 0 <= numbers["bits"] < 1 << 31:
+            raise ValueError
 
         def coder(layer: int, head: int, kind: int, widths: list[int]) -> TransformCoder:
             into, back, mean, weights = (tensors[f"{layer}.{head}.{kind}.{name}"] for name in _TENSORS)
             frequencies = tensors.get("frequencies") if kind == 0 else None
-            return TransformCoder(tuple(widths), into, back, mean, weights, frequencies)
+            made = TransformCoder(tuple(widths), into, back, mean, weights, frequencies)
+            made.check()
+            return made
 
         layers = tuple(
             tuple(

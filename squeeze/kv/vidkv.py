@@ -10,6 +10,7 @@ from functools import cache
 
 import torch
 
+from squeeze.errors import PolicyError
 from squeeze.kv.base import HeadGroup
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.packing import TERNARY_IN_A_BYTE, pack, pack_ternary, unpack, unpack_ternary
@@ -18,6 +19,7 @@ from squeeze.kv.store import Fields
 __all__ = ["MixedKeys", "TernaryValues", "VidKV"]
 
 _SCALE = torch.bfloat16
+_MOST_BLOCK = 1024  # tokens: the Hartley transform is a matrix of so many rows
 _TWO_BITS = GroupedCoder(2, "channels")
 
 
@@ -106,6 +108,10 @@ class VidKV:
     sinks: int = 4
     window: int = 64
     block: int = 64
+
+    def __post_init__(self) -> None:
+        if self.block % 8 or not 8 <= self.block <= _MOST_BLOCK:
+            raise PolicyError(f"a block of VidKV has 8, 16, ... {_MOST_BLOCK} tokens, not {self.block}")
 
     def head_groups(self, layer: int, heads: int) -> list[HeadGroup]:
         return [HeadGroup(MixedKeys(), TernaryValues())]

@@ -90,3 +90,92 @@ def test_files_that_hold_something_else(tmp_path):
         load_policy(tmp_path / "none.json")
     with pytest.raises(PolicyError, match="give it as policy="):
         policy_of(json.loads('{"name": "transform", "digest": "00"}'))
+
+
+def nested(count):
+    text = '{"name": "kivi", "parameters": {}}'
+    for _ in range(count):
+        text = f'{{"name": "window", "parameters": {{"policy": {text}}}}}'
+    return text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "kivi", "parameters": {"bits": true}}',
+        '{"name": "kivi", "parameters": {"bits": 4.0}}',
+        '{"name": "kivi", "parameters": {"bits": [[[4]]]}}',
+        '{"name": "kivi", "parameters": {"value_bits": NaN}}',
+        '{"name": "kivi", "parameters": {"window": Infinity}}',
+        '{"name": "kivi", "parameters": {"window": 99999999999999999999}}',
+        '{"name": "kivi", "parameters": {"window": "\\u001b[2J\\ud800"}}',
+        '{"name": "kivi", "parameters": {}, "more": 1}',
+        '{"name": "kivi", "parameters": []}',
+        '{"name": ["kivi"], "parameters": {}}',
+        '{"name": "rotated", "parameters": {"points": "odd"}}',
+        '{"name": "rotated", "parameters": {"points": 1}}',
+        '{"name": "vidkv", "parameters": {"block": 1048576}}',
+        '{"name": "vidkv", "parameters": {"block": 12}}',
+        '{"name": "blockfloat", "parameters": {"orders": [[[[0, 0], [0, 1]]]]}}',
+        '{"name": "blockfloat", "parameters": {"orders": [[[["a"], [0]]]]}}',
+        '{"name": "blockfloat", "parameters": {"orders": 7}}',
+        '{"name": "window", "parameters": {"policy": {"name": "kivi", "parameters": {}}, "limit": "9"}}',
+        '{"name": "window", "parameters": {"policy": {"name": "kivi", "parameters": {}}, "limit": [-1]}}',
+        '{"name": "window", "parameters": {"limit": 9}}',
+        '{"name": "window", "parameters": {"policy": 7}}',
+        '{"name": "kivi", "parameters": {"bits": ' + "[" * 900 + "]" * 900 + "}}",
+        "[" * 200_000,
+        "9" * 5000,
+        nested(5),
+        nested(300),
+    ],
+    ids=lambda text: text[:60],
+)  # fmt: skip
+def test_policies_that_nobody_made(text, tmp_path):
+    path = tmp_path / "policy.json"
+    path.write_text(text)
+    with pytest.raises((FormatError, PolicyError)) as caught:
+        load_policy(path)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
+def test_evictions_go_around_each_other(tmp_path):
+    (tmp_path / "policy.json").write_text(nested(4))
+    assert load_policy(tmp_path / "policy.json").block == KIVI().block
+
+
+def rewritten(policy, path, change):
+    """A policy's file with other tensors or another header."""
+    plain, tensors = policy.to_tensors()
+    plain = json.loads(json.dumps(plain))
+    change(plain, tensors)
+    header = json.dumps({"transform": plain, "policy": {"name": "transform", "digest": digest_of(policy)}})
+    save_file(tensors, path, metadata={"squeeze.kv_policy": header})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plain, tensors: plain["widths"][0][0][0].__setitem__(0, 9),
+        lambda plain, tensors: plain["widths"][0][0][0].__setitem__(0, 0),
+        lambda plain, tensors: plain["widths"][0][0][0].append(1),
+        lambda plain, tensors: plain["widths"][0][0].pop(),
+        lambda plain, tensors: plain.update(widths=7),
+        lambda plain, tensors: plain.update(block=-1),
+        lambda plain, tensors: plain.update(window=1.5),
+        lambda plain, tensors: plain.update(bits=float("nan")),
+        lambda plain, tensors: plain.update(bits="3"),
+        lambda plain, tensors: plain.pop("sinks"),
+        lambda plain, tensors: plain.update(more=1),
+        lambda plain, tensors: tensors.pop("0.0.0.mean"),
+        lambda plain, tensors: tensors.update({"0.0.0.mean": tensors["0.0.0.mean"][:-1].clone()}),
+        lambda plain, tensors: tensors.update({"0.0.0.into": tensors["0.0.0.into"].half()}),
+        lambda plain, tensors: tensors["0.0.0.back"].fill_(float("nan")),
+        lambda plain, tensors: tensors.update({"frequencies": torch.ones(99)}),
+    ],
+)  # fmt: skip
+def test_coders_that_do_not_go_together(change, calibrated, tmp_path):
+    model, statistics = calibrated
+    rewritten(transform_policy(model, statistics, 3, window=16), tmp_path / "policy.safetensors", change)
+    with pytest.raises(FormatError, match="is no policy file"):
+        load_policy(tmp_path / "policy.safetensors")

@@ -1,0 +1,97 @@
+"""Whether tensors that came from a file make up a layer of a cache: shapes, types and numbers against the policy.
+
+Attention reads the fields of a layer without a look at their shapes, so nothing else may get there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from squeeze.errors import DamagedError, SqueezeError
+from squeeze.kv.base import Coder, HeadGroup
+from squeeze.kv.evict import Eviction, SoftPrune
+from squeeze.kv.layer import PackedLayer
+from squeeze.kv.store import Fields
+from squeeze.kv.transform import TransformCoder
+
+__all__ = ["check_fields", "check_numbers", "check_states", "misfit"]
+
+_MOST_HEADS, _MOST_CHANNELS = 1 << 16, 1 << 12
+_MOST_VALUES = 1 << 22  # of a head in a block
+
+Kinds = dict[str, tuple[tuple[int, ...], torch.dtype]]  # of the fields of one head and block
+
+
+def misfit() -> DamagedError:
+    return DamagedError("the tensors do not make up a KV cache of this policy")
+
+
+def check_states(layer: PackedLayer, sinks: tuple[torch.Tensor, ...], residual: tuple[torch.Tensor, ...]) -> None:
+    """Raises DamagedError where keys and values [B, H, tokens, D] do not go together."""
+    states = (*sinks, *residual)
+    if any(x.dim() != 4 or x.dtype != states[0].dtype or not x.dtype.is_floating_point for x in states):
+        raise misfit()
+    batch, heads = states[0].shape[:2]
+    if not (batch > 0 and 0 < heads <= _MOST_HEADS) or any(x.shape[:2] != (batch, heads) for x in states):
+        raise misfit()
+    if any(not 0 < x.shape[3] <= _MOST_CHANNELS for x in states):
+        raise misfit()
+    if any(one.shape[3] != other.shape[3] for one, other in zip(sinks, residual, strict=True)):
+        raise misfit()
+    if any(keys.shape[2] != values.shape[2] for keys, values in (sinks, residual)):
+        raise misfit()
+    if sinks[0].shape[2] > layer.sink_count and not isinstance(layer.policy, SoftPrune):
+        raise misfit()
+
+
+def check_numbers(layer: PackedLayer, state: Mapping[str, int]) -> None:
+    """Raises DamagedError where a filled layer cannot have come to these numbers."""
+    block, coded = layer.policy.block, state["coded_tokens"]
+    if (
+        (state["dropped"] and not layer.is_sliding)
+        or (state["evicted"] and (layer.is_sliding or not isinstance(layer.policy, Eviction)))
+        or state["parts"] != len(layer.stores)
+        or coded < layer.blocks * block
+        or (coded % block if block and layer.stores else coded)
+    ):
+        raise misfit()
+
+
+def check_fields(layer: PackedLayer, group: HeadGroup, fields: Fields, known: dict[Any, Kinds]) -> None:
+    """Raises DamagedError where these are not what the coders of a group write. known: what was asked before."""
+    batch, heads = layer.residual[0].shape[:2]
+    heads = heads if group.heads is None else len(group.heads)
+    blocks = next(iter(fields.values())).shape[2:3]
+    expected: Kinds = {}
+    for kind, coder, like in zip(("keys", "values"), (group.keys, group.values), layer.residual, strict=True):
+        for name, found in _kinds(coder, layer.policy.block, like.shape[3], like.dtype, known).items():
+            expected[f"{kind}.{name}"] = found
+    if fields.keys() != expected.keys():
+        raise misfit()
+    for name, (rest, dtype) in expected.items():
+        if fields[name].dtype != dtype or fields[name].shape != (batch, heads, *blocks, *rest):
+            raise misfit()
+
+
+def _kinds(coder: Coder, block: int, size: int, dtype: torch.dtype, known: dict[Any, Kinds]) -> Kinds:
+    """What a coder writes for one block of a head: it says so, or is asked to code one, and to read it again."""
+    if block * size > _MOST_VALUES:
+        raise misfit()
+    if isinstance(coder, TransformCoder):
+        return coder.kinds(block, size)
+    key = (coder, block, size, dtype)
+    if key not in known:
+        try:
+            fields = coder.encode(torch.zeros((1, 1, 1, block, size), dtype=dtype), 0)
+            shape = coder.decode(fields, 0, dtype).shape
+        except SqueezeError:
+            raise
+        except Exception:  # whatever the parameters of a file make of a coder
+            raise misfit() from None
+        if shape != (1, 1, 1, block, size):
+            raise misfit()
+        known[key] = {name: (tuple(field.shape[3:]), field.dtype) for name, field in fields.items()}
+    return known[key]
