@@ -50,6 +50,8 @@ def check_states(layer: PackedLayer, sinks: tuple[torch.Tensor, ...], residual: 
 def check_numbers(layer: PackedLayer, state: Mapping[str, int]) -> None:
     """Raises DamagedError where a filled layer cannot have come to these numbers."""
     block, coded = layer.policy.block, state["coded_tokens"]
+    if layer.sliding_window is not None and state["dropped"] and layer.stored < layer.sliding_window - 1:
+        raise misfit()
     if (
         (state["dropped"] and not layer.is_sliding)
         or (state["evicted"] and (layer.is_sliding or not isinstance(layer.policy, Eviction)))
