@@ -16,7 +16,7 @@ from torch.nn import functional
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import named
 from squeeze.codecs.tensors.float_payload import parse
-from squeeze.errors import FormatError
+from squeeze.errors import DamagedError, FormatError
 from squeeze.kernels import df_decode
 from squeeze.packing import container
 from squeeze.packing.container import Record
@@ -265,6 +265,17 @@ def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def _decoded(name: str, payload: torch.Tensor, record: Record) -> torch.Tensor:
+    """The values of a payload, compared with their checksum where that brings nothing back from a device."""
+    try:
+        values = _values(name, payload, record)
+    except DamagedError as error:
+        raise DamagedError(f"{named(name)}: {error}") from None
+    if record.size and values.device.type == "cpu":
+        container.check_tensor(values.reshape(-1).view(torch.uint8).numpy(), record, name)
+    return values
+
+
+def _values(name: str, payload: torch.Tensor, record: Record) -> torch.Tensor:
     dtype = torch_dtype(record.dtype, name)
     if record.coding == container.STORED:
         return payload.view(dtype).view(record.shape) if record.size else torch.empty(record.shape, dtype=dtype)

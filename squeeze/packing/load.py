@@ -45,8 +45,10 @@ def load(
         place = folder.place(path, name)
         try:
             packed = container.read(place, limits)
-            held, raw = held + _held(packed), raw + packed.description.size
-            limits.need_memory(held, f"the checkpoint in {packed.file.size:,} bytes")
+            raw += packed.description.size
+            if torch.device(device).type == "cpu":
+                held += _held(packed)
+                limits.need_memory(held, f"the checkpoint of {packed.file.size:,} bytes")
             limits.need_output(raw)
             container.check_limits(packed, limits)
             _check_base(packed, known)
