@@ -28,43 +28,41 @@ def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
     """Rename a finished file or folder to its name; what it replaces goes only after that.
 
     Raises SqueezeError where something is there that may not be replaced, whenever it came: all but an empty folder
-    under a folder. Where anything else goes wrong before the end, `target` is what it was.
+    under a folder. Where anything else goes wrong `target` is what it was, or whole, and OSError says so.
     """
-    replaced = None
+    replaced, free = None, not os.path.lexists(target)
     with about(target):
-        try:
-            if not overwrite:
-                _take_name(made, target)
-            elif made.is_dir() and os.path.lexists(target):
-                replaced = _swap(made, target)
-            else:
-                made.replace(target)
-        except OSError as error:
-            if overwrite or error.errno not in _TAKEN:
+        if overwrite and made.is_dir() and not free:
+            replaced = _swap(made, target)
+        else:
+            made.replace(target) if overwrite else _take_name(made, target)
+            try:
+                sync_folder(target.parent)
+            except OSError:
+                if free or not overwrite:
+                    target.rename(made)
                 raise
-            raise in_the_way(target) from None
-        try:
-            sync_folder(target.parent)
-        except OSError:
-            if not overwrite:
-                target.rename(made)
-            raise
     if replaced:
         with harmless_to(target, replaced):
             shutil.rmtree(replaced)
 
 
 def _take_name(made: Path, target: Path) -> None:
-    """Rename to a name that is free, or an empty folder's. Raises OSError where it is taken."""
-    if made.is_dir():
-        made.rename(target)  # which replaces no folder with anything in it
-    elif not rename(made, target, _NO_REPLACE):
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        try:
-            made.replace(target)
-        except BaseException:
-            target.unlink()
-            raise
+    """Rename to a name that is free, or an empty folder's. Raises SqueezeError where it is taken."""
+    try:
+        if made.is_dir():
+            made.rename(target)  # which replaces no folder with anything in it
+        elif not rename(made, target, _NO_REPLACE):
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+            try:
+                made.replace(target)
+            except BaseException:
+                target.unlink()
+                raise
+    except OSError as error:
+        if error.errno in _TAKEN:
+            raise in_the_way(target) from None
+        raise
 
 
 def _swap(made: Path, target: Path) -> Path:
@@ -73,22 +71,35 @@ def _swap(made: Path, target: Path) -> Path:
     It is renamed before, so that no later run takes what was replaced for its own work.
     """
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name[:NAME_LIMIT]}.", suffix=".old", dir=target.parent))
-    new, old = aside / "new", aside / "old"
+    new = aside / "new"
     try:
         made.rename(new)
-        if not rename(new, target, _EXCHANGE):
-            target.rename(old)
-            try:
-                new.rename(target)
-            except BaseException:
-                old.rename(target)
-                raise
+        _exchange(new, target)
+        try:
+            sync_folder(target.parent)
+        except OSError:
+            _exchange(new, target)
+            raise
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         with suppress(OSError):
             aside.rmdir()
         raise
     return aside
+
+
+def _exchange(new: Path, target: Path) -> None:
+    """Let each have the other's name: in one step, where the system can."""
+    if rename(new, target, _EXCHANGE):
+        return
+    old = new.with_name("old")
+    target.rename(old)
+    try:
+        new.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    old.rename(new)
 
 
 def rename(made: Path, target: Path, flag: int) -> bool:

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -24,6 +25,7 @@ __all__ = ["other_settings", "scratch_folder", "work_folder"]
 
 _LOCK, _TASK = "lock", "task.json"
 _MARKER = 32  # letters of its name
+_MARKED = re.compile(f"[0-9a-f]{{{_MARKER}}}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -65,8 +67,8 @@ def _opened(folder: Path, target: Path) -> Iterator[int]:
         folder.mkdir(0o700)
     try:
         inside = os.open(folder, _FOLDER)
-    except NotADirectoryError:  # a link, too
-        raise _not_ours(folder) from None
+    except OSError as error:
+        raise (_not_ours(folder) if error.errno in (errno.ENOTDIR, errno.ELOOP) else error) from None
     try:
         if os.fstat(inside).st_uid != os.geteuid():
             raise _not_ours(folder)
@@ -108,22 +110,19 @@ def _is_at(folder: Path, inside: int) -> bool:
 
 
 def _marked(folder: Path, inside: int, lock: int) -> str:
-    """The name of the marker, made if there is nothing but an empty lock. Raises SqueezeError where there is more."""
+    """The name of the marker, made if there is nothing but the lock. Raises SqueezeError where there is more."""
     status, names = os.fstat(lock), os.listdir(inside)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise _not_ours(folder)
     marker = os.pread(lock, 2 * _MARKER, 0).decode("ascii", "replace")
-    if len(marker) == _MARKER and marker in names:
+    if marker in names and _MARKED.fullmatch(marker):
         return marker
-    if marker or names != [_LOCK]:
+    if names != [_LOCK] or (marker and not _MARKED.fullmatch(marker)):
         raise _not_ours(folder)
-    marker = secrets.token_hex(_MARKER // 2)
-    os.pwrite(lock, marker.encode(), 0)
-    try:
-        os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside))
-    except BaseException:
-        os.ftruncate(lock, 0)
-        raise
+    if not marker:
+        marker = secrets.token_hex(_MARKER // 2)
+        os.pwrite(lock, marker.encode(), 0)
+    os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=inside))
     return marker
 
 

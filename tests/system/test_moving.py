@@ -103,7 +103,7 @@ def test_what_is_there_stays_where_a_swap_fails(renames, monkeypatch, error):
     real = os.rename
 
     def fail(path, name, *rest):
-        if str(path).endswith("new"):
+        if str(path).endswith("new") and "old" not in str(name):
             raise error
         return real(path, name, *rest)
 
@@ -111,6 +111,21 @@ def test_what_is_there_stays_where_a_swap_fails(renames, monkeypatch, error):
     if renames == "with flags":
         monkeypatch.setattr(moving, "rename", fail)
     with pytest.raises(type(error)):
+        move_into_place(made("folder"), Path("target"), True)
+    assert text(Path("target")) == "old"
+    assert names() == ["target"]
+
+
+@WHERE
+def test_a_swap_that_may_not_last_is_undone(renames, monkeypatch):
+    made("folder").rename("target")
+    (Path("target") / "inside").write_text("old")
+
+    def fail(folder):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(moving, "sync_folder", fail)
+    with pytest.raises(OSError, match="broken"):
         move_into_place(made("folder"), Path("target"), True)
     assert text(Path("target")) == "old"
     assert names() == ["target"]

@@ -147,11 +147,11 @@ def test_a_folder_swapped_for_a_link_meanwhile_is_not_followed():
     assert precious() and names("elsewhere") == []
 
 
-@pytest.mark.parametrize("left", [[], ["lock"]])
-def test_what_a_run_leaves_that_was_killed_at_once_is_taken(left):
+@pytest.mark.parametrize("lock", [None, "", 32 * "a"])
+def test_what_a_run_leaves_that_was_killed_at_once_is_taken(lock):
     PLACE.mkdir()
-    for name in left:
-        (PLACE / name).touch()
+    if lock is not None:
+        (PLACE / "lock").write_text(lock)
     with open_work() as folder:
         assert (folder / "task.json").exists()
 
