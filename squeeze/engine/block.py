@@ -5,7 +5,7 @@ ones before it have become. Blocks and their order are pipeline.py's.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,16 +67,15 @@ def calibrated_block(
         planned = calibration.stages(block, chosen, trials)
         theirs = _original(job, block, planned, inputs[1], outputs[1], call) if job.correction else {}
         first = next(inputs[0].read(device))
-        shortcuts = Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)
-        for stage in planned:
-            found = _statistics(block, stage, shortcuts, theirs, job.every, call, device)
-            for group in stage.groups:
-                trim()
-                done |= _compressed_group(job, name, block, group, found.pop(group[0]))
-                shortcuts.take(group)
-        done |= _uncalibrated(job, name, {leaf: block.get_submodule(leaf) for leaf in chosen if leaf not in done})
-        outputs[0].write(run_block(block, hidden, call) for hidden in shortcuts.read(device))
-        shortcuts.close()
+        with closing(Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)) as shortcuts:
+            for stage in planned:
+                found = _statistics(block, stage, shortcuts, theirs, job.every, call, device)
+                for group in stage.groups:
+                    trim()
+                    done |= _compressed_group(job, name, block, group, found.pop(group[0]))
+                    shortcuts.take(group)
+            done |= _uncalibrated(job, name, {leaf: block.get_submodule(leaf) for leaf in chosen if leaf not in done})
+            outputs[0].write(run_block(block, hidden, call) for hidden in shortcuts.read(device))
     return done
 
 

@@ -6,6 +6,7 @@ runs of the block go from them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -68,7 +69,11 @@ class Shortcuts:
         return forward
 
     def close(self) -> None:
-        """The block is as it was."""
+        """The block is as it was, also after an error."""
+        for sink in self._sinks.values():
+            with suppress(OSError):  # of a disk that is full
+                sink.close()
+        self._sinks.clear()
         for name, file in self._kept.items():
             del self.block.get_submodule(self.ends[name][0]).forward
             file.path.unlink()
