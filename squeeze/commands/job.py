@@ -166,9 +166,9 @@ def transform(
         with writing as sink, job.progress(str(path or "-"), lambda: total(source), passes) as tick:
             totals = action(source, sink, tick)
             sink.flush()
-        complaints = list(totals.damage)
-        if path and opened and files.has_changed(path, opened):
-            complaints.append(f"changed while it was read{f'; {target} holds what was read' if target else ''}")
+        changed = bool(path and opened and files.has_changed(path, opened))
+        read = f"changed while it was read{f'; {target} holds what was read' if target else ''}"
+        complaints = [*totals.damage, *[read] * changed]
         if job.rm and path and not complaints:
             with harmless_to(target or path, path):
                 path.unlink()
@@ -178,6 +178,8 @@ def transform(
     record = {"file": str(path or "-"), **details}
     if not job.reads_only:
         record["output"] = str(target or "-")
+    if changed:
+        record["changed"] = True
     _summarize(job, record, totals, time.perf_counter() - started)
 
 

@@ -1,6 +1,7 @@
 """Saved KV caches: the same to the bit, smaller than what they hold, and refused where they do not belong."""
 
 import json
+import os
 
 import pytest
 import safetensors.numpy
@@ -11,6 +12,7 @@ from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, VidKV
 from squeeze.kv.blockfloat import BlockFloat
 from squeeze.kv.observe import observe
 from squeeze.kv.waterfill import transform_policy
+from squeeze.system import files
 from tests.makers.kv_models import MODELS, llama, mistral, tokens
 
 POLICIES = [
@@ -134,3 +136,24 @@ def test_damage_has_a_name(tmp_path):
     path.write_bytes(safetensors.numpy.save({}, metadata={"squeeze.kv": json.dumps({"version": 9})}))
     with pytest.raises(FormatError):
         QuantizedKVCache.load(path, model.config)
+
+
+def test_a_file_is_replaced_whole_and_by_no_name_that_can_be_guessed(tmp_path, monkeypatch):
+    model, path = llama(), tmp_path / "a.kv"
+    QuantizedKVCache(model.config, KIVI()).save(path)
+    before = path.read_bytes()
+    names = []
+    real = files.tempfile.mkstemp
+
+    def full(*args, **options):
+        handle, name = real(*args, **options)
+        names.append(name)
+        os.close(handle)
+        return os.open("/dev/full", os.O_RDWR), name
+
+    monkeypatch.setattr(files.tempfile, "mkstemp", full)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            QuantizedKVCache(model.config, KIVI()).save(path)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+    assert len(set(names)) == 2
