@@ -2,16 +2,19 @@
 
 import json
 import os
+import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import squeeze
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import DamagedError, FormatError, SqueezeError, TruncatedError
-from squeeze.packing import folder
+from squeeze.packing import container, folder
 from tests.makers.checkpoints import content, model_folder, write
-from tests.makers.command import names
+from tests.makers.command import call, fails, names, run
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -192,3 +195,125 @@ def test_names_that_are_not_utf_8_come_back():
     squeeze.pack("model", "packed")
     squeeze.unpack("packed", "back")
     assert Path("back", "caf\udce9.txt").read_bytes() == b"x"
+
+
+@pytest.fixture
+def small():
+    """A model's folder `model`, and another that nothing may touch."""
+    Path("model").mkdir()
+    save_file({"a": np.arange(64, dtype=np.float32)}, Path("model/a.safetensors"))
+    Path("victim").mkdir()
+    Path("victim/precious").write_text("mine")
+
+
+def plant():
+    """What a packed folder does not bring back."""
+    Path("model/below/empty").mkdir(parents=True)
+    os.mkfifo("model/pipe")
+    Path("model/gone").symlink_to("nowhere")
+    Path("model/linked").symlink_to("../victim")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("model/socket")
+    Path("model/notes").symlink_to("../victim/precious")  # a file as any other
+
+
+LEFT = (
+    "model/below/empty: is an empty folder",
+    "model/gone: is a link to no file",
+    "model/linked: is a link to a folder",
+    "model/pipe: is no regular file",
+    "model/socket: is no regular file",
+)
+
+
+def test_what_is_left_out_is_told(small):
+    plant()
+    done = call("pack", "model", "packed")
+    assert (done.exit_code, done.stderr.splitlines()) == (0, [f"Warning: {line}; left out" for line in LEFT])
+    assert run("pack", "-qf", "model", "packed").stdout == ""
+    assert tuple(json.loads(run("pack", "-qf", "--json", "model", "packed").stdout)["left_out"]) == LEFT
+    assert squeeze.pack("model", "packed", overwrite=True).left_out == LEFT
+    squeeze.unpack("packed", "back")
+    assert sorted(path.name for path in Path("back").iterdir()) == ["a.safetensors", "notes"]
+
+
+def test_strict_refuses_to_leave_anything_out(small):
+    said = f"{LEFT[1]}, which would be left out; move it away, or pack without --strict"
+    run("pack", "--strict", "model", "packed")
+    plant()
+    Path("model/below/empty").rmdir()
+    Path("model/below").rmdir()
+    assert fails("pack", "--strict", "model", "other") == f"Error: {said}\n"
+    with pytest.raises(SqueezeError, match="which would be left out"):
+        squeeze.pack("model", "other", strict=True)
+    assert not Path("other").exists()
+
+
+def test_a_folder_that_cannot_be_read_is_not_left_out_in_silence(small, monkeypatch):
+    real = os.scandir
+    Path("model/locked").mkdir()
+
+    def scan(path):
+        if str(path) == "model/locked":
+            raise PermissionError(13, "Permission denied", "model/locked")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert fails("pack", "model", "packed") == "Error: model/locked: Permission denied\n"
+
+
+def test_names_are_told_escaped(small):
+    Path("model/\x1b[31m").mkdir()
+    assert call("pack", "model", "packed").stderr == "Warning: model/\\x1b[31m: is an empty folder; left out\n"
+
+
+def test_a_planted_work_folder_is_left_alone(small):
+    Path(".packed.packing").symlink_to("victim")
+    assert (
+        fails("pack", "model", "packed")
+        == f"Error: {Path('.packed.packing').absolute()} is in the way, and squeeze did not make it: move or delete it\n"
+    )
+    assert Path("victim/precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("source", ["model", "model/a.safetensors"])
+@pytest.mark.parametrize("way", ["pack", "unpack"])
+def test_an_output_that_appears_is_kept(small, monkeypatch, source, way):
+    squeeze.pack(source, "packed")
+    name = "encode_tensor" if way == "pack" else "decode_tensor"
+    real = getattr(container, name)
+
+    def meanwhile(*args):
+        if source == "model":
+            Path("other").mkdir(exist_ok=True)
+            Path("other/theirs").touch()
+        else:
+            Path("other").write_text("theirs")
+        return real(*args)
+
+    monkeypatch.setattr(container, name, meanwhile)
+    arguments = (source, "other") if way == "pack" else ("packed", "other")
+    assert fails(way, *arguments) == "Error: other already exists; use -f to overwrite\n"
+    assert Path("other/theirs").exists() if source == "model" else Path("other").read_text() == "theirs"
+    run(way, "-f", *arguments)
+    assert not [path for path in Path().iterdir() if path.name.startswith(".")]
+
+
+def test_a_dangling_link_needs_leave(small):
+    Path("packed").symlink_to("nothing")
+    with pytest.raises(SqueezeError, match="packed exists and is a file"):
+        folder.check_target(Path("model"), Path("packed"), False)
+    Path("packed.safetensors").symlink_to("nothing")
+    with pytest.raises(SqueezeError, match="already exists; use -f to overwrite"):
+        squeeze.pack("model/a.safetensors", "packed.safetensors")
+    squeeze.pack("model/a.safetensors", "packed.safetensors", overwrite=True)
+    assert not Path("packed.safetensors").is_symlink()
+
+
+def test_a_full_disk_is_one_line(small, monkeypatch):
+    def full(*_):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(folder, "write_manifest", full)
+    assert fails("pack", "model", "packed") == "Error: no space is left on the disk; nothing was replaced\n"
+    assert not Path("packed").exists()
