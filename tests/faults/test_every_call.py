@@ -16,22 +16,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.numpy import save_file
 
-from squeeze import cli
 from squeeze.commands.job import MISHAPS, explain
 from squeeze.kv import KIVI, QuantizedKVCache
 from tests.faults.disk import Disk, broken_at, full_from
 from tests.makers import networks
+from tests.makers.command import TEXT, call
 from tests.makers.kv_models import llama, tokens
 
-TEXT = b"A coder spends few bits on what a model expects, and many for a surprise.\n" * 40
 _OF_THE_RUN = ("compression_report.json", "README.md")  # have a time in them
 
 
 def command(*words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(cli.main, words, prog_name="squeeze")
+    done = call(*words)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.stderr
 

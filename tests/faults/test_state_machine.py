@@ -10,13 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 import squeeze
-from squeeze import cli
 from tests.faults.disk import Disk, Strike, broken_at, full_from, interrupted_at
+from tests.makers.command import call
 
 CODED = b"squeeze: "  # before the content of a file that is coded, in the model
 NAMES = ("a", "b")
@@ -115,7 +114,7 @@ class FilesOnDisk(RuleBasedStateMachine):
         words += ["--rm"] * rm + ["-f"] * force
         before = dict(self.model)
         with Disk(self.folder, strike).installed():
-            done = CliRunner().invoke(cli.main, [*words, str(self.folder / source)], prog_name="squeeze")
+            done = call(*words, self.folder / source)
         assert done.exception is None or isinstance(done.exception, SystemExit)
         assert (done.exit_code, done.stderr.count("\n")) in ((0, 0), (1, 1))
         if source not in before or (target in before and not force):

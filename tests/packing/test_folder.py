@@ -269,10 +269,8 @@ def test_names_are_told_escaped(small):
 
 def test_a_planted_work_folder_is_left_alone(small):
     Path(".packed.packing").symlink_to("victim")
-    assert (
-        fails("pack", "model", "packed")
-        == f"Error: {Path('.packed.packing').absolute()} is in the way, and squeeze did not make it: move or delete it\n"
-    )
+    said = fails("pack", "model", "packed")
+    assert said.endswith("/.packed.packing is in the way, and squeeze did not make it: move or delete it\n")
     assert Path("victim/precious").read_text() == "mine"
 
 

@@ -8,15 +8,9 @@ import pytest
 
 from squeeze.errors import SqueezeError
 from squeeze.system import files
+from tests.makers.command import names
 
-
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def names(folder="."):
-    return sorted(path.name for path in Path(folder).iterdir())
+pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 def test_a_target_that_appears_meanwhile_is_kept():

@@ -9,20 +9,16 @@ import pytest
 from squeeze.errors import SqueezeError
 from squeeze.system import moving
 from squeeze.system.moving import move_into_place
+from tests.makers.command import names
 
 WHERE = pytest.mark.parametrize("renames", ["with flags", "without"])
 
 
 @pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch, request):
+def on_other_systems(in_folder, monkeypatch, request):
     """On file systems that know renameat2's flags, and on others."""
-    monkeypatch.chdir(tmp_path)
     if "renames" in request.fixturenames and request.getfixturevalue("renames") == "without":
         monkeypatch.setattr(moving, "_renameat2", None)
-
-
-def names(folder="."):
-    return sorted(path.name for path in Path(folder).iterdir())
 
 
 def made(kind):

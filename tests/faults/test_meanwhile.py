@@ -7,31 +7,20 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import squeeze
-from squeeze import cli
 from squeeze.codecs.stream import compressor, decompressor
 from squeeze.system import files
 from squeeze.system.moving import in_the_way
+from tests.makers.command import TEXT, call, names
 
-TEXT = b"A coder spends few bits on what a model expects, and many for a surprise.\n" * 40
-
-
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("note.txt").write_bytes(TEXT)
+pytestmark = pytest.mark.usefixtures("note")
 
 
-def call(*words):
-    done = CliRunner().invoke(cli.main, words, prog_name="squeeze")
+def said(*words: str) -> tuple[int, str]:
+    done = call(*words)
     assert done.exception is None or isinstance(done.exception, SystemExit)
     return done.exit_code, done.stderr
-
-
-def names(folder="."):
-    return sorted(path.name for path in Path(folder).iterdir())
 
 
 def meanwhile(monkeypatch, act):
@@ -61,34 +50,34 @@ def replace():
 @pytest.mark.parametrize("act", [edit, replace])
 def test_a_source_that_changes_is_kept_and_reported(monkeypatch, act, rm):
     meanwhile(monkeypatch, act)
-    said = "Error: note.txt: changed while it was read; note.txt.sqz holds what was read\n"
-    assert call("compress", "-1", *rm, "note.txt") == (1, said)
+    line = "Error: note.txt: changed while it was read; note.txt.sqz holds what was read\n"
+    assert said("compress", "-1", *rm, "note.txt") == (1, line)
     assert Path("note.txt").read_bytes() == (b"newer" if act is replace else b"B" + TEXT[1:])
     assert squeeze.decompress(Path("note.txt.sqz").read_bytes()) == TEXT
 
 
 def test_a_coded_source_that_changes_is_kept(monkeypatch):
-    assert call("compress", "-1", "--rm", "note.txt") == (0, "")
+    assert said("compress", "-1", "--rm", "note.txt") == (0, "")
     meanwhile(monkeypatch, lambda: Path("note.txt.sqz").write_bytes(b"newer"))
-    said = "Error: note.txt.sqz: changed while it was read; note.txt holds what was read\n"
-    assert call("decompress", "--rm", "note.txt.sqz") == (1, said)
+    line = "Error: note.txt.sqz: changed while it was read; note.txt holds what was read\n"
+    assert said("decompress", "--rm", "note.txt.sqz") == (1, line)
     assert (Path("note.txt").read_bytes(), Path("note.txt.sqz").read_bytes()) == (TEXT, b"newer")
 
 
 def test_a_source_that_changes_is_reported_on_standard_output_too(monkeypatch):
     meanwhile(monkeypatch, edit)
-    assert call("compress", "-1", "-c", "note.txt") == (1, "Error: note.txt: changed while it was read\n")
+    assert said("compress", "-1", "-c", "note.txt") == (1, "Error: note.txt: changed while it was read\n")
 
 
 def test_a_source_that_changes_is_reported_to_machines(monkeypatch):
     meanwhile(monkeypatch, edit)
-    done = CliRunner().invoke(cli.main, ["compress", "-1", "--json", "note.txt"])
+    done = call("compress", "-1", "--json", "note.txt")
     assert (done.exit_code, json.loads(done.stdout)["changed"]) == (1, True)
 
 
 def test_a_source_that_vanishes_is_not_lost(monkeypatch):
     meanwhile(monkeypatch, lambda: Path("note.txt").unlink())
-    assert call("compress", "-1", "note.txt")[0] == 1
+    assert said("compress", "-1", "note.txt")[0] == 1
     assert squeeze.decompress(Path("note.txt.sqz").read_bytes()) == TEXT
 
 
@@ -101,8 +90,8 @@ def test_a_source_that_cannot_be_deleted_is_named(monkeypatch):
         real(path, **options)
 
     monkeypatch.setattr(Path, "unlink", unlink)
-    said = "Error: note.txt: Permission denied; note.txt.sqz is written all the same\n"
-    assert call("compress", "-1", "--rm", "note.txt") == (1, said)
+    line = "Error: note.txt: Permission denied; note.txt.sqz is written all the same\n"
+    assert said("compress", "-1", "--rm", "note.txt") == (1, line)
     assert names() == ["note.txt", "note.txt.sqz"]
 
 
@@ -120,40 +109,40 @@ def test_the_disk_has_all_before_the_source_goes(monkeypatch):
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Path, "unlink", unlink)
-    assert call("compress", "-1", "--rm", "note.txt") == (0, "")
+    assert said("compress", "-1", "--rm", "note.txt") == (0, "")
     assert done == ["file", "folder", "note.txt"]
 
 
 def test_nothing_is_lost_to_a_device(monkeypatch):
-    code, said = call("compress", "-1", "--rm", "-o", "/dev/null", "note.txt")
-    assert (code, said) == (1, "Error: note.txt: /dev/null is not a regular file, so --rm would lose the source\n")
+    done = said("compress", "-1", "--rm", "-o", "/dev/null", "note.txt")
+    assert done == (1, "Error: note.txt: /dev/null is not a regular file, so --rm would lose the source\n")
     assert names() == ["note.txt"]
 
 
 def test_an_output_that_appears_is_kept(monkeypatch):
     meanwhile(monkeypatch, lambda: Path("note.txt.sqz").write_bytes(b"theirs"))
-    assert call("compress", "-1", "--rm", "note.txt") == (1, f"Error: note.txt: {in_the_way(Path('note.txt.sqz'))}\n")
+    assert said("compress", "-1", "--rm", "note.txt") == (1, f"Error: note.txt: {in_the_way(Path('note.txt.sqz'))}\n")
     assert (Path("note.txt").read_bytes(), Path("note.txt.sqz").read_bytes()) == (TEXT, b"theirs")
-    assert call("compress", "-1", "-f", "note.txt") == (0, "")
+    assert said("compress", "-1", "-f", "note.txt") == (0, "")
     assert names() == ["note.txt", "note.txt.sqz"]
 
 
 def test_a_dangling_link_at_the_output():
     Path("note.txt.sqz").symlink_to("nothing")
-    assert call("compress", "-1", "note.txt") == (1, f"Error: note.txt: {in_the_way(Path('note.txt.sqz'))}\n")
-    assert call("compress", "-1", "-f", "note.txt") == (0, "")
+    assert said("compress", "-1", "note.txt") == (1, f"Error: note.txt: {in_the_way(Path('note.txt.sqz'))}\n")
+    assert said("compress", "-1", "-f", "note.txt") == (0, "")
     assert names() == ["note.txt", "note.txt.sqz"] and not Path("note.txt.sqz").is_symlink()
 
 
 def test_errors_of_the_output_name_it(monkeypatch):
-    said = "Error: no/x.sqz: the folder no does not exist; make it first\n"
-    assert call("compress", "-1", "note.txt", "-o", "no/x.sqz") == (1, said)
+    line = "Error: no/x.sqz: the folder no does not exist; make it first\n"
+    assert said("compress", "-1", "note.txt", "-o", "no/x.sqz") == (1, line)
 
     def read_only(*_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), ".note.txt.sqz.abc.tmp")
 
     monkeypatch.setattr(files.tempfile, "mkstemp", read_only)
-    assert call("compress", "-1", "note.txt") == (1, "Error: note.txt.sqz: Read-only file system\n")
+    assert said("compress", "-1", "note.txt") == (1, "Error: note.txt.sqz: Read-only file system\n")
 
 
 def test_folders_that_cannot_be_read_are_reported_at_the_end(monkeypatch):
@@ -168,7 +157,7 @@ def test_folders_that_cannot_be_read_are_reported_at_the_end(monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scan)
-    assert call("compress", "-1", "-r", "tree") == (1, "Error: tree/b: Permission denied\n")
+    assert said("compress", "-1", "-r", "tree") == (1, "Error: tree/b: Permission denied\n")
     assert [Path(f"tree/{name}/x.sqz").exists() for name in "abc"] == [True, False, True]
 
 
@@ -184,5 +173,5 @@ def test_a_file_that_vanishes_from_a_folder_stops_nothing(monkeypatch):
         return real(path)
 
     monkeypatch.setattr(files, "reason_to_skip", reason)
-    assert call("compress", "-1", "-r", "tree") == (1, "Error: tree/b: No such file or directory\n")
-    assert names("tree") == ["a", "a.sqz", "c", "c.sqz"]
+    assert said("compress", "-1", "-r", "tree") == (1, "Error: tree/b: No such file or directory\n")
+    assert sorted(path.name for path in Path("tree").iterdir()) == ["a", "a.sqz", "c", "c.sqz"]
