@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from squeeze.errors import OptionError
+from squeeze.errors import OptionError, printable
 from squeeze.options.option import Option, of, unknown
 from squeeze.options.registry import Reference, load, options_of
 
@@ -64,7 +64,7 @@ class Operation(Generic[S]):
         chosen = values.pop("method", None) if self.methods else None
         chosen = method if method is not None else chosen if chosen is not None else self.default
         if isinstance(chosen, str) and self.methods and chosen not in self.methods:
-            raise OptionError(f"method {chosen!r} is unknown: choose from {', '.join(self.methods)}")
+            raise OptionError(f"method {printable(repr(chosen))} is unknown: choose from {', '.join(self.methods)}")
         mine = {one.name for one in of(self.settings)}
         for key in values:
             if key not in owned:

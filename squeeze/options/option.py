@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from os import PathLike
 from typing import Any, TypeVar
 
-from squeeze.errors import OptionError
+from squeeze.errors import OptionError, printable
 
 __all__ = ["FACTS", "UNTOLD", "Checked", "Option", "check", "of", "option", "size_of", "unknown", "values_of"]
 
@@ -47,14 +47,14 @@ class Option:
         if _TUPLE in self.types and isinstance(value, Iterable) and not isinstance(value, str):
             value = tuple(value)
         if not any(_fits(value, one) for one in self.types):
-            raise OptionError(f"{self.name}: {value!r} is not of its type")
+            raise OptionError(f"{self.name}: {printable(repr(value))} is not of its type")
         self.check(value)
         return value
 
     def check(self, value: Any) -> None:
         """Raises OptionError where a value is out of bounds."""
         if self.choices and value is not None and value not in self.choices:
-            raise OptionError(f"{self.name} {value!r} is unknown: choose from {', '.join(self.choices)}")
+            raise OptionError(f"{self.name} {printable(repr(value))} is unknown: choose from {', '.join(self.choices)}")
         if not isinstance(value, (int, float)) or isinstance(value, bool) or self._holds(value):
             return
         subject = self.says.format(f"{value:g}") if self.says else f"{self.name} {value:g}"
@@ -149,8 +149,9 @@ def values_of(instance: Any) -> dict[str, Any]:
 def unknown(key: str, known: Iterable[str]) -> OptionError:
     """What is said of a key that is none of those known."""
     names = list(known)
-    near = get_close_matches(key, names, 1)
-    return OptionError(f"{key!r} is unknown: choose from {', '.join(names)}" + (f"; nearest is {near[0]}" * bool(near)))
+    near = get_close_matches(key[:100], names, 1)
+    said = f"{printable(repr(key))} is unknown: choose from {', '.join(names)}"
+    return OptionError(said + (f"; nearest is {near[0]}" * bool(near)))
 
 
 def size_of(text: str) -> int:

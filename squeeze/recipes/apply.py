@@ -21,7 +21,7 @@ from typing import Any, Self
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
-from squeeze.errors import SqueezeError
+from squeeze.errors import SqueezeError, printable
 from squeeze.options.operation import fill
 from squeeze.packing import folder
 from squeeze.packing.pack import Totals
@@ -30,6 +30,7 @@ from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, St
 from squeeze.system.json_object import read_object
 from squeeze.system.stamps import stamps
 from squeeze.system.work import work_folder
+from squeeze.system.yaml_object import read_yaml
 
 __all__ = ["Recipe", "apply"]
 
@@ -48,15 +49,11 @@ class Recipe:
     def read(cls, path: Path | str) -> Self:
         """Raises SqueezeError where a file is not a recipe, in one line that names the step."""
         try:
-            import yaml
+            found = read_yaml(Path(path))
         except ImportError:
             raise SqueezeError("recipes need PyYAML: pip install 'squeeze[models]'") from None
-        try:
-            found = yaml.safe_load(Path(path).read_text("utf-8"))
         except OSError as error:
             raise SqueezeError(f"{path}: {error.strerror}") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise SqueezeError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
         try:
             return cls.parse(found)
         except SqueezeError as error:
@@ -90,7 +87,7 @@ def _step(number: int, entry: Any) -> Step:
         raise SqueezeError(f"step {number}: is not the name of one step, with or without settings")
     name, given = next(iter(entry.items()))
     if name not in STEPS:
-        raise SqueezeError(f"step {number}: {name!r} is unknown: choose from {', '.join(STEPS)}")
+        raise SqueezeError(f"step {number}: {printable(repr(name))} is unknown: choose from {', '.join(STEPS)}")
     try:
         return STEPS[name](_settings({} if given is None else given))
     except SqueezeError as error:
@@ -99,7 +96,7 @@ def _step(number: int, entry: Any) -> Step:
 
 def _settings(given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise SqueezeError(f"{given!r} is not a set of settings")
+        raise SqueezeError(f"{printable(repr(given))} is not a set of settings")
     return {str(key): value for key, value in given.items()}
 
 
