@@ -106,7 +106,7 @@ def parse(path: Path, size: int, header: bytes, limits: Limits | None = None) ->
         raise FormatError("not a safetensors file: its header is not as long as it says")
     (limits or Limits()).need_memory(parsed_size(header), "the header")
     try:
-        entries = parse_object(header[8:].decode(), unique=True)
+        entries = parse_object(header[8:].decode())
     except UnicodeDecodeError:
         raise FormatError("not a safetensors file: its header is not JSON") from None
     except FormatError as error:

@@ -108,7 +108,7 @@ def _checksum(header: bytes, data: np.ndarray) -> bytes:
 def _described(text: str, limits: Limits) -> dict[str, Any]:
     limits.need_memory(parsed_size(text), "the description of the saved KV cache")
     try:
-        described = parse_object(text, unique=True)
+        described = parse_object(text)
     except FormatError:
         raise _unreadable() from None
     version = described.get("version")

@@ -77,7 +77,7 @@ class Description:
         LimitError where reading it takes more memory than may be taken."""
         limits.need_memory(parsed_size(text), "the description of the packed checkpoint")
         try:
-            described = parse_object(text, unique=True)
+            described = parse_object(text)
             version = _number(described.get("format"))
         except (FormatError, ValueError):
             raise damaged("it cannot be read") from None

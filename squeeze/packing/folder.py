@@ -224,7 +224,7 @@ def read_manifest(packed: Path, limits: Limits | None = None) -> Manifest:
     if not path.is_file():
         raise FormatError(f"{packed}: not a packed folder: it has no {MANIFEST}")
     limits = limits or Limits()
-    described = read_object(path, unique=True, limits=limits)
+    described = read_object(path, limits=limits)
     version = described.get("format")
     if type(version) is not int or version != _MANIFEST_VERSION:
         raise FormatError(f"{path}: format {printable(version)} is unknown: use a newer squeeze")

@@ -11,9 +11,10 @@ from squeeze.system.limits import Limits
 __all__ = ["MAX_FILE", "parse_object", "parsed_size", "read_object"]
 
 MAX_FILE = 100_000_000  # bytes, as safetensors bounds its headers
+_MAX_DEPTH = 64  # objects and lists in each other, which every reader of the value can follow
 
 
-def read_object(path: Path, unique: bool = False, limits: Limits | None = None) -> dict[str, Any]:
+def read_object(path: Path, limits: Limits | None = None) -> dict[str, Any]:
     """The object in a file. Raises FormatError for anything else, OSError where the file cannot be read, LimitError
     where it takes more memory than `limits` allow."""
     size = path.stat().st_size
@@ -22,20 +23,21 @@ def read_object(path: Path, unique: bool = False, limits: Limits | None = None) 
     text = path.read_bytes()
     (limits or Limits()).need_memory(parsed_size(text), str(path))
     try:
-        return parse_object(text, unique)
+        return parse_object(text)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
 
 
-def parse_object(text: str | bytes, unique: bool = False) -> dict[str, Any]:
-    """The object that a text in UTF-8 holds. Raises FormatError for anything else; `unique`: for a key that stands
-    twice in an object, too, of which JSON takes the last."""
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """The object that a text in UTF-8 holds. Raises FormatError for anything else, and for a key that stands twice
+    in an object or deep nesting, on which readers disagree."""
     try:
-        value = json.loads(text, object_pairs_hook=_without_duplicates if unique else None)
+        value = json.loads(text, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError):
         raise FormatError("is not JSON") from None
     if not isinstance(value, dict):
         raise FormatError("is not a JSON object")
+    _check_depth(value)
     return value
 
 
@@ -54,3 +56,13 @@ def parsed_size(text: bytes | str) -> int:
     else:
         marks = text.count(",") + text.count("[") + text.count("{")
     return 8 * len(text) + 64 * marks
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [part for parts in inner for part in parts if isinstance(part, (dict, list))]
+        if not level:
+            return
+    raise FormatError(f"is nested more than {_MAX_DEPTH} deep")
