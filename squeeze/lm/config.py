@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.errors import ModelError
+from squeeze.errors import ModelError, printable
 from squeeze.lm import rotary
+
+_MANY = 1 << 31  # more than any size of a model
 
 
 @dataclass(frozen=True)
@@ -81,41 +83,51 @@ def unsupported(name: str, what: str) -> ModelError:
     return ModelError(f"{name}: {what} is not supported; plain {', '.join(most)} and {last} models are")
 
 
+def known_architecture(name: str, found: Any) -> str:
+    """One of ARCHITECTURES. Raises ModelError for others."""
+    if not isinstance(found, str) or found not in ARCHITECTURES:
+        raise unsupported(name, f"architecture '{printable(found)}'")
+    return found
+
+
 def from_gguf(name: str, fields: Mapping[str, Any], vocabulary: int, factors: list[float] | None) -> Config:
     """From GGUF metadata, the embedding's rows and the divisors in rope_freqs.weight."""
-    architecture = fields["general.architecture"]
-    if architecture not in ARCHITECTURES:
-        raise unsupported(name, f"architecture '{architecture}'")
+    architecture = known_architecture(name, fields.get("general.architecture"))
 
     def get(key: str, default: Any = None) -> Any:
         return fields.get(f"{architecture}.{key}", default)
 
-    def need(key: str) -> Any:
-        return fields[f"{architecture}.{key}"]
+    def whole(key: str, default: Any = None) -> int:
+        value = get(key, default)
+        if type(value) is not int or not 0 < value < _MANY:
+            raise ModelError(f"{name}: the model's description is damaged: {key} is {printable(repr(value))}")
+        return value
 
     for key, what in _UNSUPPORTED_KEYS.items():
         if get(key):
             raise unsupported(name, what)
-    heads, width = int(need("attention.head_count")), int(need("embedding_length"))
-    head_size = int(get("attention.key_length", width // heads))
-    if int(get("attention.value_length", head_size)) != head_size:
+    heads, width = whole("attention.head_count"), whole("embedding_length")
+    head_size = whole("attention.key_length", width // heads)
+    if whole("attention.value_length", head_size) != head_size:
         raise unsupported(name, "a size of values unlike that of keys")
-    if int(get("rope.dimension_count", head_size)) != head_size:
+    if whole("rope.dimension_count", head_size) != head_size:
         raise unsupported(name, "partial rotary embedding")
-    context = int(need("context_length"))
+    context = whole("context_length")
     frequencies, attention_factor = _gguf_rotary(name, get, head_size, context, factors)
     start = [fields.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("bos", "eos")]
     return Config(
         architecture=architecture,
-        layers=int(need("block_count")),
+        layers=whole("block_count"),
         width=width,
         heads=heads,
-        kv_heads=int(get("attention.head_count_kv", heads)),
+        kv_heads=whole("attention.head_count_kv", heads),
         head_size=head_size,
-        feed_forward=int(need("feed_forward_length")),
+        feed_forward=whole("feed_forward_length"),
         vocabulary=vocabulary,
-        context=min(context, int(get("attention.sliding_window") or context)),
-        epsilon=float(np.float32(need("attention.layer_norm_rms_epsilon"))),
+        context=min(
+            context, whole("attention.sliding_window", context) if get("attention.sliding_window") else context
+        ),
+        epsilon=float(np.float32(fields[f"{architecture}.attention.layer_norm_rms_epsilon"])),
         frequencies=frequencies,
         attention_factor=attention_factor,
         start_token=next((int(token) for token in start if token is not None), 0),
@@ -149,7 +161,7 @@ def _gguf_rotary(
     if kind == "linear":
         return rotary.linear(base, head_size, factor), 1.0
     if kind != "yarn":
-        raise unsupported(name, f"rotary scaling '{kind}'")
+        raise unsupported(name, f"rotary scaling '{printable(kind)}'")
     trained = float(get("rope.scaling.original_context_length") or context)
     fast = float(get("rope.scaling.yarn_beta_fast") or 32.0)
     slow = float(get("rope.scaling.yarn_beta_slow") or 1.0)
@@ -159,13 +171,11 @@ def _gguf_rotary(
 
 def from_folder(name: str, values: Mapping[str, Any], vocabulary: int) -> Config:
     """From config.json as Hugging Face transformers writes it, and the embedding's rows."""
-    architecture = values.get("model_type")
-    if architecture not in ARCHITECTURES:
-        raise unsupported(name, f"architecture '{architecture}'")
+    architecture = known_architecture(name, values.get("model_type"))
     if values.get("quantization_config"):
         raise unsupported(name, "a folder of quantised tensors")
     if values.get("hidden_act", "silu") != "silu":
-        raise unsupported(name, f"activation '{values['hidden_act']}'")
+        raise unsupported(name, f"activation '{printable(values['hidden_act'])}'")
     family, heads, width = ARCHITECTURES[architecture], int(values["num_attention_heads"]), int(values["hidden_size"])
     head_size = int(values.get("head_dim") or family.head_size or width // heads)
     context = int(values.get("max_position_embeddings") or family.context)
@@ -211,7 +221,7 @@ def _folder_rotary(
     if kind in ("default", "dynamic"):  # dynamic scaling begins beyond the trained context
         return rotary.plain(base, head_size), 1.0
     if kind not in ("linear", "llama3", "yarn"):
-        raise unsupported(name, f"rotary scaling '{kind}'")
+        raise unsupported(name, f"rotary scaling '{printable(kind)}'")
     trained = float(rope.get("original_max_position_embeddings") or context)
     factor = float(rope.get("factor") or context / trained)
     if kind == "linear":

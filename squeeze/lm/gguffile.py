@@ -1,90 +1,166 @@
-"""GGUF files as memory maps: metadata, and tensors that the gguf package dequantises a few rows at a time.
+"""GGUF files: metadata, and tensors that the gguf package dequantises a few rows at a time.
 
-The package's own reader takes seconds for a vocabulary and, in a damaged file, believes any count.
+The package's own reader takes seconds for a vocabulary and, in a damaged file, believes any count. Here no memory is
+taken for what a file only claims, and nothing is mapped: a file that becomes shorter meanwhile is an error.
 """
 
 import math
 import struct
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+
+from squeeze.system.unchanged import UnchangedFile
+
+if TYPE_CHECKING:
+    from gguf.constants import GGMLQuantizationType
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
+_MAX_ALIGNMENT = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor lies. stored: its shape in bytes, rows first."""
+
+    begin: int
+    stored: tuple[int, ...]
+    kind: "GGMLQuantizationType"
+
+    @property
+    def end(self) -> int:
+        return self.begin + math.prod(self.stored)
 
 
 class GgufFile:
     """`fields`: the metadata; `shapes` of the tensors, rows first.
 
-    Raises ValueError (or struct.error, or OverflowError) where the file is not a sound GGUF file.
+    Raises ValueError (or struct.error, or LookupError) where the file is not a sound GGUF file.
     """
 
     def __init__(self, path: Path) -> None:
-        from gguf.constants import GGMLQuantizationType
-        from gguf.quants import quant_shape_to_byte_shape
-
-        self._data = np.memmap(path, np.uint8, "r")
-        self._view, self._at = self._data.data, 4
-        version, tensors, count = self._unpack("IQQ")
-        if version not in (2, 3):
-            raise ValueError(f"GGUF version {version} is unknown")
-        self.fields: dict[str, Any] = {}
-        for _ in range(self._bounded(count)):
-            key = self._string()
-            self.fields[key] = self._value(self._unpack("I")[0])
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        places = {}
-        for _ in range(self._bounded(tensors)):
-            name, (dimensions,) = self._string(), self._unpack("I")
-            if not 1 <= dimensions <= _MAX_DIMENSIONS:
-                raise ValueError(f"tensor {name} has {dimensions} dimensions")
-            self.shapes[name] = tuple(reversed(self._unpack(f"{dimensions}Q")))
-            places[name] = self._unpack("IQ")
-        start = self._at + -self._at % max(1, int(self.fields.get("general.alignment", 32)))
-        self._tensors: dict[str, tuple[np.ndarray, GGMLQuantizationType]] = {}
-        for name, (number, offset) in places.items():
-            kind = GGMLQuantizationType(number)
-            stored = quant_shape_to_byte_shape(self.shapes[name], kind)
-            begin, size = start + offset, math.prod(stored)
-            if begin + size > len(self._data):
-                raise ValueError(f"tensor {name} is cut off")
-            self._tensors[name] = self._data[begin : begin + size].view(np.ndarray).reshape(stored), kind
+        self._file = UnchangedFile(path)
+        with path.open("rb") as file:
+            head = _Head(file, self._file.size)
+            version, tensors, count = head.unpack("4xIQQ")
+            if version not in (2, 3):
+                raise ValueError(f"GGUF version {version} is unknown")
+            self.fields: dict[str, Any] = {}
+            for _ in range(count):
+                key = head.string()
+                if key in self.fields:
+                    raise ValueError(f"the metadata says {key!r} twice")
+                self.fields[key] = head.value(head.unpack("I")[0])
+            self.shapes: dict[str, tuple[int, ...]] = {}
+            places: dict[str, tuple[int, int]] = {}
+            for _ in range(tensors):
+                name, shape, kind, offset = head.tensor()
+                if name in places:
+                    raise ValueError(f"there are two tensors {name!r}")
+                self.shapes[name], places[name] = shape, (kind, offset)
+            start = head.at + -head.at % _alignment(self.fields)
+        self._places = {name: _place(self.shapes[name], kind, start + at) for name, (kind, at) in places.items()}
+        _check_places(self._places, head.size)
 
     def float_rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        """float32 rows of the first dimension."""
+        """float32 rows of the first dimension. Raises ValueError where the file has changed since it was opened."""
         from gguf.quants import dequantize
 
-        data, kind = self._tensors[name]
-        if data.ndim == 1:
-            return dequantize(data, kind).astype(np.float32)[start:stop]
-        return dequantize(data[start:stop], kind).astype(np.float32)
+        place = self._places[name]
+        if len(place.stored) == 1:
+            return dequantize(self._read(name, 0, place.stored[0]), place.kind).astype(np.float32)[start:stop]
+        first, last, _ = slice(start, stop).indices(place.stored[0])
+        row = math.prod(place.stored[1:])
+        data = self._read(name, first * row, max(last - first, 0) * row).reshape(-1, *place.stored[1:])
+        with np.errstate(all="ignore"):  # values that are not finite are found where they are used
+            return dequantize(data, place.kind).astype(np.float32)
 
-    def _unpack(self, layout: str) -> tuple[Any, ...]:
-        values = struct.unpack_from("<" + layout, self._view, self._at)
-        self._at += struct.calcsize("<" + layout)
-        return values
+    def _read(self, name: str, offset: int, size: int) -> np.ndarray:
+        return self._file.read(self._places[name].begin + offset, size)
 
-    def _bounded(self, count: int) -> int:
-        """A count of things of at least one byte each."""
-        if count > len(self._data) - self._at:
+
+class _Head:
+    """The bytes before the tensors, from the first on: `at` have been read of a file of `size`."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self.size, self.at = file, size, 0
+
+    def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+        """Name, shape, kind and offset."""
+        name, (dimensions,) = self.string(), self.unpack("I")
+        if not 1 <= dimensions <= _MAX_DIMENSIONS:
+            raise ValueError(f"tensor {name!r} has {dimensions} dimensions")
+        shape = tuple(reversed(self.unpack(f"{dimensions}Q")))
+        if 0 in shape:
+            raise ValueError(f"tensor {name!r} has no elements")
+        kind, offset = self.unpack("IQ")
+        return name, shape, kind, offset
+
+    def value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self.string()
+        if kind != _ARRAY:
+            return self.unpack(_scalar(kind))[0]
+        item, count = self.unpack("IQ")
+        if item == _ARRAY:
+            raise ValueError("the metadata has an array of arrays")
+        if item != _STRING:
+            self._check(count)
+            return list(self.unpack(f"{count}{_scalar(item)}"))
+        return [self.string() for _ in range(self._check(8 * count) // 8)]
+
+    def string(self) -> str:
+        return str(self._take(self.unpack("Q")[0]), "utf-8")
+
+    def unpack(self, layout: str) -> tuple[Any, ...]:
+        return struct.unpack("<" + layout, self._take(struct.calcsize("<" + layout)))
+
+    def _take(self, count: int) -> bytes:
+        data = self._file.read(self._check(count))
+        if len(data) < count:
+            raise ValueError("the file was changed while it was read")
+        self.at += count
+        return data
+
+    def _check(self, count: int) -> int:
+        """A number of bytes that are there."""
+        if count > self.size - self.at:
             raise ValueError("the metadata is cut off")
         return count
 
-    def _string(self) -> str:
-        size = self._bounded(self._unpack("Q")[0])
-        self._at += size
-        return str(self._view[self._at - size : self._at], "utf-8")
 
-    def _value(self, kind: int) -> Any:
-        if kind == _STRING:
-            return self._string()
-        if kind != _ARRAY:
-            return self._unpack(_SCALARS[kind])[0]
-        item, count = self._unpack("IQ")
-        if item in _SCALARS:
-            return list(self._unpack(f"{self._bounded(count)}{_SCALARS[item]}"))
-        if item != _STRING:
-            raise ValueError("the metadata has an array of arrays")
-        return [self._string() for _ in range(self._bounded(count))]
+def _scalar(kind: int) -> str:
+    if kind not in _SCALARS:
+        raise ValueError(f"the metadata has a value of the unknown kind {kind}")
+    return _SCALARS[kind]
+
+
+def _alignment(fields: dict[str, Any]) -> int:
+    """Of tensors, in bytes."""
+    found = fields.get("general.alignment", 32)
+    if type(found) is not int or not 0 < found <= _MAX_ALIGNMENT:
+        raise ValueError("the metadata has an impossible general.alignment")
+    return found
+
+
+def _place(shape: tuple[int, ...], kind: int, begin: int) -> _Place:
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import quant_shape_to_byte_shape
+
+    known = GGMLQuantizationType(kind)
+    return _Place(begin, tuple(map(int, quant_shape_to_byte_shape(shape, known))), known)
+
+
+def _check_places(places: dict[str, _Place], size: int) -> None:
+    """Raises ValueError where a tensor lies outside of the file, or in another one."""
+    at = 0
+    for name, place in sorted(places.items(), key=lambda item: item[1].begin):
+        if place.end > size:
+            raise ValueError(f"tensor {name!r} is cut off")
+        if place.begin < at:
+            raise ValueError(f"tensor {name!r} overlaps the one before")
+        at = place.end

@@ -3,7 +3,6 @@
 import ctypes
 import hashlib
 import json
-import struct
 import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +16,7 @@ from squeeze.errors import DamagedError, FormatError, ModelError
 from squeeze.lm import vocabulary
 from squeeze.lm.gguffile import GgufFile
 from squeeze.lm.llamacpp_library import library, needed, reason, system
+from squeeze.lm.sources import DAMAGE, damage_told
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.numerics import exact
 from squeeze.numerics.trie import Trie, build
@@ -28,7 +28,6 @@ _BATCH = 512  # tokens that go through at once where a window is fed again
 _PROMPT, _PROMPT_STEPS = 8, 4  # tokens of the fingerprint: fed as after a full window, then step by step
 _FINGERPRINT = "canary"  # its name in a header
 _FINGERPRINT_DIGITS = 16
-_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, NotImplementedError, struct.error)
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class Engine:
             description = vocabulary.from_gguf(self.name, fields)
             self.tokens, self.leaves = vocabulary.spell(json.loads(description), self.vocabulary_size)
             self.tokenizer = Tokenizer(self.tokens, self.leaves, description)
-        except (ModelError, *_DAMAGE):  # a kind that only llama.cpp knows
+        except (ModelError, *DAMAGE):  # a kind that only llama.cpp knows
             self.tokens = tuple(map(self._piece, range(self.vocabulary_size)))
             self.leaves = vocabulary.leaves(self.tokens)
             self.tokenizer = Tokenizer(self.tokens, self.leaves, self._propose)
@@ -236,17 +235,13 @@ class LlamaCppLanes:
 
 def _identity_and_fields(path: Path) -> tuple[str, Mapping[str, Any]]:
     """The identity of a GGUF file and its metadata. Raises ModelError."""
-    try:
+    with damage_told(path):
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise ModelError(f"{path}: not a GGUF file, which the backend llamacpp needs")
             file.seek(0)
             identity = _digest(file)
         return identity, GgufFile(path).fields
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except _DAMAGE as error:
-        raise ModelError(f"{path}: the model is damaged or incomplete: {error}") from error
 
 
 def _digest(file: BinaryIO) -> str:

@@ -1,7 +1,6 @@
 """A model's weights: from the cache, or read (sources.py), converted (convert.py) and cached (cache.py)."""
 
 import json
-import struct
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,11 @@ from squeeze.lm import cache
 from squeeze.lm.config import Config
 from squeeze.lm.convert import convert
 from squeeze.lm.mapped import MappedFile
-from squeeze.lm.sources import fingerprint, open_source
+from squeeze.lm.sources import DAMAGE, damage_told, fingerprint, open_source
 from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
 
 __all__ = ["cached", "load"]
 
-# What reading a damaged file may raise, besides ModelError.
-_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, NotImplementedError, struct.error)
 _OUTER = ("embedding", "embedding_scales", "final_norm", "head", "leaves")
 _MATRICES = ("qkv", "output", "gate_up", "down")
 
@@ -31,7 +28,7 @@ def load(path: Path) -> Weights:
     """
     if not path.exists():
         raise ModelError(f"{path}: no such model; give a .gguf file or a folder with config.json")
-    try:
+    with damage_told(path):
         source = fingerprint(path, IDENTITY_TAG.decode())
         known = cache.identity_of(source)
         weights = None if known is None else cached(known)
@@ -40,10 +37,6 @@ def load(path: Path) -> Weights:
             cache.put(converted.identity, *_to_file(converted))
             cache.remember(source, converted.identity)
             weights = cached(converted.identity) or converted
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except _DAMAGE as error:
-        raise ModelError(f"{path}: the model is damaged or incomplete: {error}") from error
     return replace(weights, name=path.resolve().name) if path.is_dir() else weights
 
 
@@ -52,7 +45,7 @@ def cached(identity: str) -> Weights | None:
     file = cache.get(identity)
     try:
         return None if file is None else _from_file(file)
-    except _DAMAGE:
+    except DAMAGE:
         return None
 
 

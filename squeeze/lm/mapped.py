@@ -45,16 +45,6 @@ class MappedFile:
             raise ValueError(f"tensor {name} has type {tensor.dtype}, which is not supported")
         return self.data[tensor.begin : tensor.end].view(np.ndarray).view(_DTYPES[tensor.dtype]).reshape(tensor.shape)
 
-    def float_rows(self, name: str, start: int, stop: int) -> np.ndarray:
-        """float32 rows of the first dimension."""
-        rows = self.raw(name)[start:stop]
-        dtype = self.tensors[name].dtype
-        if dtype == "BF16":
-            return (rows.astype(np.uint32) << 16).view(np.float32)
-        if dtype not in ("F16", "F32"):
-            raise ValueError(f"tensor {name} has type {dtype}, which is not supported")
-        return rows.astype(np.float32)
-
     def is_sound(self) -> bool:
         """Whether the checksum of a file written by `write` is right."""
         metadata = {**self.metadata}

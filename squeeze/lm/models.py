@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from squeeze.errors import ModelError
+from squeeze.errors import ModelError, SqueezeError
 from squeeze.lm import loading, sources
 from squeeze.lm.llama import Llama
 from squeeze.lm.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
     """Changes when a file of the model changes."""
     try:
         return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in sources.files(path))
-    except (OSError, ModelError, ValueError, LookupError, AttributeError):
+    except (OSError, SqueezeError):
         return ()  # loading will say what is wrong
 
 

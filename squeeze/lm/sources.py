@@ -3,9 +3,10 @@
 Tensors are renamed to one set of names, and read as float32 a few rows at a time.
 """
 
-import json
 import re
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,14 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from squeeze.errors import ModelError
+from squeeze.checkpoint.config_json import check_layers, read_config
+from squeeze.checkpoint.weight_files import weight_files
+from squeeze.errors import FormatError, ModelError, printable
 from squeeze.lm import config, vocabulary
 from squeeze.lm.config import Config
 from squeeze.lm.gguffile import GgufFile
-from squeeze.lm.mapped import MappedFile
+from squeeze.lm.shard import Shard
+from squeeze.system.json_object import parse_object
 
 # Our name: (safetensors, GGUF).
 OUTER = {
@@ -43,6 +47,11 @@ INNER = {
     "down": ("mlp.down_proj.weight", "ffn_down.weight"),
 }
 LAYER_PARTS = tuple(INNER)
+# What reading a damaged file may raise, besides ModelError.
+DAMAGE = (
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, NotImplementedError, struct.error),
+    RecursionError,
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ def files(path: Path) -> list[Path]:
     for needed in ("config.json", "tokenizer.json"):
         if not (path / needed).is_file():
             raise ModelError(f"{path}: not a model folder: it holds no {needed}")
-    return [path / "config.json", path / "tokenizer.json", *_shards(path)]
+    return [path / "config.json", path / "tokenizer.json", *weight_files(path)]
 
 
 def fingerprint(path: Path, tag: str) -> str:
@@ -83,6 +92,21 @@ def fingerprint(path: Path, tag: str) -> str:
     return digest.hexdigest()
 
 
+@contextmanager
+def damage_told(path: Path) -> Iterator[None]:
+    """What reading a damaged model raises, as a ModelError in one line."""
+    try:
+        yield
+    except FormatError as error:
+        raise ModelError(str(error)) from error
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except KeyError as error:
+        raise ModelError(f"{path}: the model is damaged or incomplete: it has no {printable(error.args[0])}") from error
+    except DAMAGE as error:
+        raise ModelError(f"{path}: the model is damaged or incomplete: {printable(error)}") from error
+
+
 def open_source(path: Path) -> Source:
     """Read the description of a model; ModelError where it is not one that we can run."""
     return _open_folder(path) if path.is_dir() else _open_gguf(path)
@@ -91,44 +115,37 @@ def open_source(path: Path) -> Source:
 def _renamed(name: str, style: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     outer = {names[style]: ours for ours, names in OUTER.items()}
     inner = {names[style]: ours for ours, names in INNER.items()}
-    layer = re.compile((r"model\.layers\.(\d+)\.(.*)", r"blk\.(\d+)\.(.*)")[style])
+    layer = re.compile((r"model\.layers\.(0|[1-9]\d{0,4})\.(.*)", r"blk\.(0|[1-9]\d{0,4})\.(.*)")[style], re.ASCII)
     out = {}
     for key, tensor in tensors.items():
         match = layer.fullmatch(key)
         ours = f"{match[1]}.{inner[match[2]]}" if match and match[2] in inner else outer.get(key)
         if ours is None:
-            raise config.unsupported(name, f"a network with a tensor '{key}'")
+            raise config.unsupported(name, f"a network with a tensor '{printable(key)}'")
+        if not tensor.shape or 0 in tensor.shape:
+            raise ModelError(f"{name}: the model is damaged: tensor {printable(key)} has no elements")
         out[ours] = tensor
     return out
 
 
 def _open_folder(path: Path) -> Source:
-    name = path.resolve().name
-    values = json.loads((path / "config.json").read_bytes())
-    if values.get("model_type") not in config.ARCHITECTURES:
-        raise config.unsupported(name, f"architecture '{values.get('model_type')}'")
+    name = printable(path.resolve().name)
+    values = read_config(path)
+    config.known_architecture(name, values.get("model_type"))
     found = {}
-    for shard in _shards(path):
-        file = MappedFile(shard)
-        for key, tensor in file.tensors.items():
+    for shard in weight_files(path):
+        file = Shard(shard)
+        for key, shape in file.shapes.items():
             if not key.endswith("rotary_emb.inv_freq"):
-                found[key] = Tensor(tensor.shape, partial(file.float_rows, key))
+                found[key] = Tensor(shape, partial(file.float_rows, key))
+    check_layers(values, len(found))
     tensors = _renamed(name, 0, found)
     if values.get("tie_word_embeddings"):
         tensors.pop("head", None)
     rows = _rows(name, tensors)
     tokenizer = (path / "tokenizer.json").read_text("utf-8")
+    parse_object(tokenizer)
     return Source(name, config.from_folder(name, values, rows), tensors, tokenizer, interleaved=False)
-
-
-def _shards(path: Path) -> list[Path]:
-    index = path / "model.safetensors.index.json"
-    if (path / "model.safetensors").is_file():
-        return [path / "model.safetensors"]
-    if not index.is_file():
-        raise ModelError(f"{path}: not a model folder: it holds no model.safetensors")
-    names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    return [path / Path(name).name for name in names]
 
 
 def _open_gguf(path: Path) -> Source:
@@ -137,11 +154,10 @@ def _open_gguf(path: Path) -> Source:
             raise ModelError(f"{path}: not a GGUF file")
     gguf = GgufFile(path)
     fields = gguf.fields
-    name = str(fields.get("general.name") or path.stem)
-    if int(fields.get("split.count") or 1) > 1:
+    name = printable(fields.get("general.name") or path.stem)
+    if fields.get("split.count", 1) not in (0, 1):
         raise ModelError(f"{path}: one part of a split model; join its parts with llama-gguf-split --merge first")
-    if fields["general.architecture"] not in config.ARCHITECTURES:
-        raise config.unsupported(name, f"architecture '{fields['general.architecture']}'")
+    config.known_architecture(name, fields.get("general.architecture"))
     found = {key: Tensor(shape, partial(gguf.float_rows, key)) for key, shape in gguf.shapes.items()}
     factors = found.pop("rope_freqs.weight", None)
     divisors = None if factors is None else [float(f) for f in factors.rows(0, factors.shape[0])]
@@ -149,6 +165,43 @@ def _open_gguf(path: Path) -> Source:
     settings = config.from_gguf(name, fields, _rows(name, tensors), divisors)
     tokenizer = vocabulary.from_gguf(name, fields)
     return Source(name, settings, tensors, tokenizer, config.ARCHITECTURES[settings.architecture].interleaved)
+
+
+def check_whole(source: Source) -> None:
+    """Raises ModelError where a tensor is missing, or has another shape than the description says."""
+    c, tensors = source.config, source.tensors
+    if c.layers > len(tensors):
+        raise ModelError(f"{source.name}: it is described as {c.layers} layers, and has {len(tensors)} tensors")
+    shapes = _shapes(c)
+    for name, tensor in tensors.items():
+        if name not in shapes:
+            raise ModelError(f"{source.name}: the model has a tensor '{name}' that its description does not explain")
+        if tensor.shape != shapes[name]:
+            raise ModelError(
+                f"{source.name}: the model is damaged: tensor {name} has shape {list(tensor.shape)}, "
+                f"and its description says {list(shapes[name])}"
+            )
+    needed = {name for name in shapes if name != "head" and name.partition(".")[2] not in _OPTIONAL}
+    if missing := needed - tensors.keys():
+        raise ModelError(f"{source.name}: the model is damaged or incomplete: it has no tensor {min(missing)}")
+
+
+_OPTIONAL = ("query_bias", "key_bias", "value_bias", "output_bias", "query_norm", "key_norm")
+
+
+def _shapes(c: Config) -> dict[str, tuple[int, ...]]:
+    queries, keys = c.heads * c.head_size, c.kv_heads * c.head_size
+    inner: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys(("attention_norm", "feed_forward_norm", "output_bias"), (c.width,)),
+        **dict.fromkeys(("query_norm", "key_norm"), (c.head_size,)),
+        **dict.fromkeys(("key", "value"), (keys, c.width)),
+        **dict.fromkeys(("key_bias", "value_bias"), (keys,)),
+        **dict.fromkeys(("gate", "up"), (c.feed_forward, c.width)),
+        **{"query": (queries, c.width), "query_bias": (queries,), "output": (c.width, queries)},
+        "down": (c.width, c.feed_forward),
+    }
+    outer = {**dict.fromkeys(("embedding", "head"), (c.vocabulary, c.width)), "final_norm": (c.width,)}
+    return outer | {f"{i}.{part}": shape for i in range(c.layers) for part, shape in inner.items()}
 
 
 def _rows(name: str, tensors: dict[str, Tensor]) -> int:

@@ -3,15 +3,17 @@
 import json
 import re
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from squeeze.errors import ModelError
+from squeeze.errors import ModelError, printable
 
 SPACE = "\u2581"  # stands for a space in the vocabularies of SentencePiece
 _NORMAL, _UNKNOWN, _USER_DEFINED, _UNUSED = 1, 2, 4, 5  # kinds of tokens in GGUF
+_LONGEST = 4096  # characters of a token
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+T = TypeVar("T")
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -44,7 +46,9 @@ def check(name: str, description: Mapping[str, Any]) -> None:
         [description.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")], ensure_ascii=False
     )
     if kind not in ("BPE", "Unigram") or not (is_bytewise(description) or SPACE in parts):
-        raise ModelError(f"{name}: a tokenizer of the kind '{kind}' is not supported; BPE and SentencePiece are")
+        raise ModelError(
+            f"{name}: a tokenizer of the kind '{printable(kind)}' is not supported; BPE and SentencePiece are"
+        )
 
 
 def spell(description: Mapping[str, Any], size: int) -> tuple[tuple[bytes, ...], np.ndarray]:
@@ -115,9 +119,11 @@ def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
     """The tokenizer.json of a GGUF file's metadata."""
     kind = fields.get("tokenizer.ggml.model")
     if kind not in ("gpt2", "llama"):
-        raise ModelError(f"{name}: a tokenizer of the kind '{kind}' is not supported; gpt2 and llama are")
-    tokens: list[str] = fields["tokenizer.ggml.tokens"]
-    kinds: list[int] = fields.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+        raise ModelError(f"{name}: a tokenizer of the kind '{printable(kind)}' is not supported; gpt2 and llama are")
+    tokens = _list_of(fields, "tokens", str)
+    if any(len(token) > _LONGEST for token in tokens):
+        raise ModelError(f"{name}: a token is longer than {_LONGEST} characters")
+    kinds = _list_of(fields, "token_type", int) if fields.get("tokenizer.ggml.token_type") else [_NORMAL] * len(tokens)
     vocabulary: dict[str, int] = {}
     added = []
     unknown = None
@@ -130,7 +136,7 @@ def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
             added.append({"id": i, "content": token, "special": what != _USER_DEFINED})
     model: dict[str, Any] = {"type": "BPE", "vocab": vocabulary}
     if kind == "llama":
-        scores = fields["tokenizer.ggml.scores"]
+        scores = _list_of(fields, "scores", float)
         merges = _merges_by_score(vocabulary, scores)
         model |= {"merges": merges, "byte_fallback": "<0x00>" in vocabulary, "unk_token": unknown, "fuse_unk": True}
         space = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -139,8 +145,8 @@ def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
         pre = str(fields.get("tokenizer.ggml.pre", "default"))
         split = next((ours for ours, names in _PRE_TOKENIZERS.items() if pre in names), None)
         if split is None:
-            raise ModelError(f"{name}: the pre-tokenizer '{pre}' is not supported")
-        pairs = (merge.split(" ", 1) for merge in fields["tokenizer.ggml.merges"])
+            raise ModelError(f"{name}: the pre-tokenizer '{printable(pre)}' is not supported")
+        pairs = (merge.split(" ", 1) for merge in _list_of(fields, "merges", str))
         model["merges"] = [p for p in pairs if len(p) == 2 and {*p, "".join(p)} <= vocabulary.keys()]
         model["ignore_merges"] = pre in _WHOLE_WORDS_FIRST
         steps: list[dict[str, Any]] = [
@@ -150,6 +156,14 @@ def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
         steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
         description = {"normalizer": None, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
     return json.dumps({**description, "added_tokens": added, "model": model}, ensure_ascii=False)
+
+
+def _list_of(fields: Mapping[str, Any], key: str, kind: type[T]) -> list[T]:
+    """A list of the tokenizer's metadata. Raises ValueError where it is not one of texts, or of finite numbers."""
+    found = fields[f"tokenizer.ggml.{key}"]
+    if not isinstance(found, list) or not all(type(one) is kind and one == one for one in found):  # NaN is not itself
+        raise ValueError(f"tokenizer.ggml.{key} is not a list of what belongs there")
+    return found
 
 
 def _merges_by_score(vocabulary: Mapping[str, int], scores: list[float]) -> list[list[str]]:

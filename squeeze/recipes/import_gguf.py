@@ -55,31 +55,29 @@ def import_gguf(
         raise ModelError(f"{target}: is a file; import writes a folder")
     if not overwrite and target.is_dir() and any(target.iterdir()):
         raise ModelError(f"{target} already exists; use -f to overwrite")
-    try:
+    with sources.damage_told(source):
         model = sources.open_source(source)
+        sources.check_whole(model)
         fields = GgufFile(source).fields
         description = _config(model, fields)
         tokenizer = _tokenizer(model.name, fields)
-    except (ValueError, KeyError, IndexError, OverflowError, TypeError, AttributeError) as error:
-        if isinstance(error, ModelError):
-            raise
-        raise ModelError(f"{source}: the GGUF file is damaged: {error}") from error
     with scratch_folder(target) as work:
         made = work / folder.CONTENT
         made.mkdir()
-        size = _write_weights(model, work, made, progress or (lambda count: None))
+        size = _write_weights(source, model, work, made, progress or (lambda count: None))
         for name, content in {"config.json": description, **tokenizer}.items():
             (made / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
         folder.move_into_place(made, target, overwrite)
     return size
 
 
-def _write_weights(model: sources.Source, work: Path, made: Path, progress: Callable[[int], None]) -> int:
+def _write_weights(source: Path, model: sources.Source, work: Path, made: Path, progress: Callable[[int], None]) -> int:
     parts = Parts(work)
     names = {_name(key): key for key in model.tensors}
     for name, key in names.items():
         tensor = model.tensors[key]
-        values = tensor.rows(0, tensor.shape[0])
+        with sources.damage_told(source):
+            values = tensor.rows(0, tensor.shape[0])
         if values.shape != tensor.shape or not np.isfinite(values).all():
             raise ModelError(f"{model.name}: the model is damaged: tensor {key} is cut off or not finite")
         weight = torch.from_numpy(_straight(model, key, values)).to(torch.bfloat16)
@@ -185,9 +183,9 @@ def _tokenizer(name: str, fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
     named = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     for theirs, ours in named.items():
         number = fields.get(f"tokenizer.ggml.{theirs}_token_id")
-        if number is not None and int(number) < len(tokens):
+        if number is not None and 0 <= int(number) < len(tokens):
             settings[ours] = tokens[int(number)]
-    if template := fields.get("tokenizer.chat_template"):
+    if isinstance(template := fields.get("tokenizer.chat_template"), str):
         settings["chat_template"] = template
     if starts and "bos_token" in settings:
         found["post_processor"] = _starts_with(settings["bos_token"], tokens.index(settings["bos_token"]))

@@ -13,7 +13,7 @@ from squeeze.cli import main
 from squeeze.errors import ModelError
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.import_gguf import import_gguf
-from tests.makers import tiny_models
+from tests.makers import hostile, tiny_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -77,7 +77,7 @@ def test_command_and_errors(tmp_path):
     assert (done.exit_code, done.output) == (1, f"Error: {out} already exists; use -f to overwrite\n")
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(ModelError, match=r"damaged\.gguf: the GGUF file is damaged: tensor .* is cut off"):
+    with pytest.raises(ModelError, match=r"damaged\.gguf: the model is damaged or incomplete: tensor .* is cut off"):
         import_gguf(damaged, tmp_path / "other")
     damaged.write_bytes(b"no GGUF")
     with pytest.raises(ModelError, match="not a GGUF file"):
@@ -85,3 +85,24 @@ def test_command_and_errors(tmp_path):
     with pytest.raises(ModelError, match="is a folder"):
         import_gguf(out, tmp_path / "other")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged.gguf", "out", "tiny.gguf"]
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level())
+    for size in (3_000, 30_000, 60_000):
+        with hostile.largest_file(size):
+            done = CliRunner().invoke(main, ["import", str(path), str(tmp_path / "out")])
+        assert (done.exit_code, done.output.count("\n")) == (1, 1), done.output
+        assert done.output.startswith("Error: ") and "File too large" in done.output
+        assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.gguf"]
+
+
+def test_a_file_that_changes_meanwhile_is_one_line(tmp_path):
+    path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level())
+
+    def shorten(count):
+        path.write_bytes(path.read_bytes()[:5000])
+
+    with pytest.raises(ModelError, match="the file was changed while it was read"):
+        import_gguf(path, tmp_path / "out", progress=shorten)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.gguf"]

@@ -1,0 +1,151 @@
+"""What a model's config.json may say: types, ranges, and no more layers than the weights can be of.
+
+It is checked before transformers sees it, which believes what it reads.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from squeeze.errors import FormatError, printable
+from squeeze.system.json_object import read_object
+
+__all__ = ["CONFIG", "check_config", "check_layers", "read_config"]
+
+CONFIG = "config.json"
+_MANY = 1 << 31
+_WHOLE = {  # least, most; some families call the same by other names
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model"), (1, 1 << 20)),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), (1, 1 << 14)),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), (1, 1 << 14)),
+    **dict.fromkeys(("num_key_value_heads", "head_dim", "qk_rope_head_dim", "v_head_dim"), (1, 1 << 14)),
+    **dict.fromkeys(("intermediate_size", "n_inner", "ffn_dim", "moe_intermediate_size"), (0, 1 << 24)),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), (1, _MANY)),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok"), (0, 1 << 13)),
+    **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), (-_MANY, _MANY)),
+    "vocab_size": (1, 1 << 26),
+    "sliding_window": (0, _MANY),
+    "num_labels": (0, 1 << 20),
+}
+_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")  # null stands for no size
+_NUMBERS = {
+    **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"), (0.0, 1.0)),
+    **dict.fromkeys(("attention_dropout", "partial_rotary_factor"), (0.0, 1.0)),
+    "rope_theta": (1e-3, 1e30),
+    "initializer_range": (0.0, 1e6),
+}
+_TEXTS = ("model_type", "hidden_act", "hidden_activation")
+_TABLES = ("auto_map", "quantization_config", "compression_config", "sparsity_config", "text_config")
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_MOST_EXPERTS = 1 << 17  # in all layers
+_FETCHED = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config.json of a model's folder. Raises FormatError where it is none that a model can have."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise FormatError(f"{folder}: not a model's folder: it has no {CONFIG}")
+    config = read_object(path)
+    try:
+        check_config(config)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
+    return config
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """Raises FormatError, in one line, for a value of a wrong type or out of bounds."""
+    for key, value in config.items():
+        if key in _WHOLE:
+            _check_whole(key, value)
+        elif key in _NUMBERS:
+            _check_number(key, value)
+        elif key in _TEXTS and not (isinstance(value, str) or (value is None and key != "model_type")):
+            raise _wrong(key, value, "is not a text")
+        elif key in _TABLES and not isinstance(value, (dict, type(None))):
+            raise _wrong(key, value, "is not a table")
+        elif key in ("dtype", "torch_dtype") and isinstance(value, str):
+            _check_type(key, value)
+        elif key in _FETCHED and not _is_named(value):
+            raise _wrong(key, value, "is code from elsewhere, which is never run")
+        if key.endswith("_config") and isinstance(value, dict):
+            check_config(value)
+    if "configuration_files" in config:
+        raise FormatError("configuration_files: other configurations are not read: name the one to use config.json")
+    _check_rope(config)
+    _check_heads(config)
+
+
+def check_layers(config: Mapping[str, Any], tensors: int) -> None:
+    """Raises FormatError where a model has more layers than its weights have tensors, or experts without end."""
+    layers = max((config[key] for key in _LAYERS if isinstance(config.get(key), int)), default=1)
+    if layers > tensors:
+        raise FormatError(f"it describes {layers} layers, and the weights are {tensors} tensors")
+    experts = max((config[key] for key in _EXPERTS if isinstance(config.get(key), int)), default=0)
+    if layers * experts > _MOST_EXPERTS:
+        raise FormatError(f"it describes {layers} layers of {experts} experts, and at most {_MOST_EXPERTS} are taken")
+    for key, value in config.items():
+        if key.endswith("_config") and isinstance(value, dict):
+            check_layers(value, tensors)
+
+
+def _wrong(key: str, value: Any, what: str) -> FormatError:
+    return FormatError(f"{printable(key)}: {printable(repr(value))} {what}")
+
+
+def _check_whole(key: str, value: Any) -> None:
+    """A whole number, or a list of some: one for each layer, or several tokens."""
+    least, most = _WHOLE[key]
+    for one in value if isinstance(value, list) else [value]:
+        if one is None and not isinstance(value, list) and key not in _NEEDED:
+            continue
+        if type(one) is not int:
+            raise _wrong(key, one, "is not a whole number")
+        if not least <= one <= most:
+            raise _wrong(key, one, f"is not from {least} to {most}")
+
+
+def _check_number(key: str, value: Any) -> None:
+    least, most = _NUMBERS[key]
+    if isinstance(value, (dict, type(None))):  # what stands in a table, transformers checks
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _wrong(key, value, "is not a number")
+    if not least <= value <= most:
+        raise _wrong(key, value, f"is not from {least:g} to {most:g}")
+
+
+def _check_type(key: str, value: str) -> None:
+    if value != "auto" and not isinstance(getattr(torch, value.removeprefix("torch."), None), torch.dtype):
+        raise _wrong(key, value, "is no type of numbers")
+
+
+def _is_named(value: Any) -> bool:
+    """Whether all implementations are of transformers, and none of a repository."""
+    values = value.values() if isinstance(value, dict) else [value]
+    return all(one is None or (isinstance(one, str) and one.isidentifier()) for one in values)
+
+
+def _check_rope(config: Mapping[str, Any]) -> None:
+    """Rotary scaling is a table of finite numbers, or one for each kind of layer."""
+    for key in ("rope_scaling", "rope_parameters"):
+        table = config.get(key)
+        if not isinstance(table, (dict, type(None))):
+            raise _wrong(key, table, "is not a table")
+        inner = [value for value in (table or {}).values() if isinstance(value, dict)]
+        for part in (table or {}, *inner):
+            for name, value in part.items():
+                for one in value if isinstance(value, list) else [value]:
+                    if isinstance(one, (int, float)) and not (math.isfinite(one) and abs(one) <= 1e30):
+                        raise _wrong(f"{key}.{name}", one, "is not a finite number")
+
+
+def _check_heads(config: Mapping[str, Any]) -> None:
+    heads, shared = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if isinstance(heads, int) and isinstance(shared, int) and heads % shared:
+        raise FormatError(f"num_attention_heads: {heads} do not share {shared} heads of keys and values")

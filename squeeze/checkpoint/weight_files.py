@@ -1,0 +1,70 @@
+"""Which files of a model's folder hold its weights: safetensors that lie in the folder, and nothing else.
+
+PyTorch's own files can hold programs, so they are never read: it is said how to convert them.
+"""
+
+from pathlib import Path, PurePosixPath
+
+from squeeze.errors import FormatError, printable
+from squeeze.system.json_object import read_object
+
+__all__ = ["INDEX", "TORCH", "WEIGHTS", "check_inside", "how_to_convert", "read_index", "shard_at", "weight_files"]
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+TORCH = (".bin", ".pt", ".pth", ".ckpt")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The file of all weights, or the shards that the index names. Raises FormatError where there are none."""
+    if (folder / WEIGHTS).is_file():
+        names = [WEIGHTS]
+    elif (folder / INDEX).is_file():
+        names = sorted(set(read_index(folder / INDEX).values()))
+    else:
+        programs = sorted(path for path in folder.iterdir() if path.suffix in TORCH and path.is_file())
+        if programs:
+            raise FormatError(how_to_convert(programs[0]))
+        raise FormatError(f"{folder}: has neither {WEIGHTS} nor {INDEX}")
+    return [shard_at(folder, name) for name in names]
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """The shard of each tensor, by the names in an index. Raises FormatError where that is no such table."""
+    table = read_object(path).get("weight_map")
+    if not isinstance(table, dict) or not table or not all(isinstance(name, str) for name in table.values()):
+        raise FormatError(f"{path}: its weight_map is not a table of tensors and the files that they are in")
+    return table
+
+
+def how_to_convert(path: Path) -> str:
+    """What is said of a file of PyTorch's."""
+    script = (
+        "import torch; from safetensors.torch import save_file; "
+        f"w = torch.load({path.name!r}, weights_only=True, map_location='cpu'); "
+        f"save_file({{k: v.clone().contiguous() for k, v in w.items()}}, {path.stem + '.safetensors'!r})"
+    )
+    return f'{path}: PyTorch files can hold programs, so they are not read; convert it first: python -c "{script}"'
+
+
+def shard_at(folder: Path, name: str) -> Path:
+    """A shard. Raises FormatError where it is missing, or lies elsewhere."""
+    parts = PurePosixPath(name).parts
+    if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name:
+        raise FormatError(f"{folder}: the shard {printable(repr(name))} is not in the folder")
+    if not (folder / name).is_file():
+        raise FormatError(f"{folder}: the shard {printable(name)} is missing")
+    check_inside(folder, name)
+    return folder / name
+
+
+def check_inside(folder: Path, name: str) -> None:
+    """Raises FormatError where a file of the folder is a link to what lies elsewhere."""
+    path = (folder / name).resolve()
+    if not any(path.is_relative_to(home) for home in _homes(folder)):
+        raise FormatError(f"{folder}: {printable(name)} is a link out of the folder: put the file itself there")
+
+
+def _homes(folder: Path) -> list[Path]:
+    """Where its files may lie: in itself, and beside the snapshots of a cache of the Hugging Face hub."""
+    found = folder.resolve()
+    return [found, found.parent.parent / "blobs"] if found.parent.name == "snapshots" else [found]

@@ -1,0 +1,54 @@
+"""Folders of models that mean harm, and a disk that is full."""
+
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from tests.makers import tiny_models
+
+
+def write_kind(folder: Path, kind: str, tokenizer: tokenizers.Tokenizer) -> Path:
+    """A tiny folder of Llama, or of Qwen3, whose heads have norms."""
+    values: dict[str, Any] = dict(tiny_models.tensors(tokenizer.get_vocab_size()))
+    if kind == "qwen3":
+        norms = (f"model.layers.{i}.self_attn.{part}_norm.weight" for i in range(tiny_models.LAYERS) for part in "qk")
+        values |= {name: np.ones(tiny_models.HEAD_SIZE, np.float32) for name in norms}
+    more: dict[str, Any] = {"head_dim": tiny_models.HEAD_SIZE} if kind == "qwen3" else {}
+    return tiny_models.write_folder(folder, tokenizer, values, model_type=kind, vocab_size=400, **more)
+
+
+def change_config(folder: Path, **entries: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+
+def with_program(folder: Path, ran: Path, **entries: Any) -> None:
+    """A program in a model's folder, named for all that transformers can take from one; it writes the file `ran`."""
+    (folder / "evil.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Evil: pass\nConfig = Tokenizer = Evil\n")
+    named = {
+        "AutoConfig": "evil.Config",
+        "AutoModelForCausalLM": "evil.Evil",
+        "AutoTokenizer": ["evil.Tokenizer", None],
+    }
+    change_config(folder, auto_map=named, **entries)
+    settings = {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}, "tokenizer_class": "Tokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "custom_generate").mkdir(exist_ok=True)
+    (folder / "custom_generate" / "generate.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Writing a file of more bytes fails, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
