@@ -3,6 +3,7 @@
 What the tensors mean to a network is network.py's.
 """
 
+import errno
 import json
 import os
 import re
@@ -21,15 +22,17 @@ from safetensors.torch import save_file
 from torch import nn
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.errors import FormatError, SqueezeError
-from squeeze.system.json_object import read_object
+from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
+from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, check_inside, read_index, weight_files
+from squeeze.errors import FormatError, SqueezeError, printable
 
-__all__ = ["Checkpoint", "Parts", "copy_other_files", "saved"]
+__all__ = ["Checkpoint", "Parts", "copy_other_files", "disk_told", "saved"]
 
 MAX_SHARD = 4 << 30  # bytes
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_LONGEST_NAME = 1000  # characters
 _FLOATS = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _PIECE = 1 << 24
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)|inline_container|file write failed")
 _WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf", ".h5")
 
 
@@ -46,31 +49,29 @@ class Checkpoint:
         folder = Path(folder)
         if not folder.is_dir():
             raise FormatError(f"{folder}: not a folder of a model; `squeeze import` makes one of a GGUF file")
-        if not (folder / "config.json").is_file():
-            raise FormatError(f"{folder}: not a model's folder: it has no config.json")
-        index = folder / INDEX
-        if (folder / WEIGHTS).is_file():
-            names = [WEIGHTS]
-        elif index.is_file():
-            names = sorted(set(read_object(index).get("weight_map", {}).values()))
-        else:
-            raise FormatError(f"{folder}: has neither {WEIGHTS} nor {INDEX}")
+        config = read_config(folder)
         files: dict[str, tensorfile.TensorFile] = {}
-        for name in names:
-            if not (folder / name).is_file():
-                raise FormatError(f"{folder}: the shard {name} is missing")
+        for path in weight_files(folder):
             try:
-                file = tensorfile.read(folder / name)
+                file = tensorfile.read(path)
             except FormatError as error:
-                raise type(error)(f"{folder / name}: {error}") from None
+                raise type(error)(f"{path}: {error}") from None
+            if twice := files.keys() & file.by_name:
+                raise FormatError(f"{path}: tensor {printable(repr(min(twice)))} is in another shard, too")
             files |= dict.fromkeys(file.by_name, file)
-        if index.is_file() and (missing := set(read_object(index).get("weight_map", {})) - set(files)):
-            raise FormatError(f"{index}: tensor {min(missing)!r} is in no shard")
+        index = folder / INDEX
+        if index.is_file() and (missing := set(read_index(index)) - set(files)):
+            raise FormatError(f"{index}: tensor {printable(repr(min(missing)))} is in no shard")
+        _check_names(folder, files)
+        try:
+            check_layers(config, len(files))
+        except FormatError as error:
+            raise FormatError(f"{folder / CONFIG}: {error}") from None
         return cls(folder, files)
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return read_object(self.folder / "config.json")
+        return read_config(self.folder)
 
     def info(self, name: str) -> tensorfile.Tensor:
         return self.files[name].by_name[name]
@@ -107,12 +108,36 @@ class Checkpoint:
         return loaded
 
 
+def _check_names(folder: Path, names: Iterable[str]) -> None:
+    """Raises FormatError where there are no tensors, or one's name is none that can be written."""
+    names = list(names)
+    if not names:
+        raise FormatError(f"{folder}: its weights are no tensors at all")
+    for name in names:
+        if not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+            raise FormatError(f"{folder}: {printable(repr(name))} is no name of a tensor")
+
+
 @contextmanager
 def saved(model: nn.Module, beside: Path) -> Iterator[Path]:
     """A model of transformers as a folder, for as long as it takes, on the disk of `beside`."""
     with tempfile.TemporaryDirectory(dir=beside.absolute().parent) as made:
-        model.save_pretrained(made)  # type: ignore[operator]
+        with disk_told(Path(made)):
+            model.save_pretrained(made)  # type: ignore[operator]
         yield Path(made)
+
+
+@contextmanager
+def disk_told(path: Path) -> Iterator[None]:
+    """A disk that is full, which safetensors and torch tell in words, as the OSError that it is."""
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        found = _SYSTEM_ERROR.search(str(error))
+        if found is None:
+            raise
+        number = int(found[1]) if found[1] else errno.ENOSPC
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 @dataclass(frozen=True)
@@ -130,11 +155,8 @@ class Parts:
     def put(self, part: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Write a part in one step."""
         unfinished = self.path(part).with_suffix(".unfinished")
-        whole = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-        try:
-            save_file(whole, unfinished)
-        except SafetensorError as error:
-            raise _error_of_the_disk(error, unfinished) from None
+        with disk_told(unfinished):
+            save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, unfinished)
         unfinished.replace(self.path(part))
 
     def join(self, parts: Iterable[str], folder: Path, max_shard: int = MAX_SHARD) -> int:
@@ -160,12 +182,6 @@ class Parts:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
         return total
-
-
-def _error_of_the_disk(error: SafetensorError, path: Path) -> Exception:
-    """What Rust says of the system as what Python says, or `error` itself where it is something else."""
-    found = re.search(r"os error (\d+)", str(error))
-    return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else error
 
 
 def _concatenate(files: list[tensorfile.TensorFile], target: Path) -> int:
@@ -197,7 +213,9 @@ def _payload(file: tensorfile.TensorFile) -> Iterator[bytes]:
 
 
 def copy_other_files(source: Path, target: Path) -> None:
-    """Copy what a model's folder holds besides weights (tokenizer, generation settings, licence)."""
+    """Copy what a model's folder holds besides weights (tokenizer, generation settings, licence). Raises FormatError
+    where one of them is a link out of the folder."""
     for path in sorted(source.iterdir()):
         if path.is_file() and not path.name.endswith(_WEIGHT_FILES) and not path.name.startswith("."):
+            check_inside(source, path.name)
             shutil.copyfile(path, target / path.name)

@@ -1,14 +1,28 @@
-"""What is asked of transformers about a folder besides its weights: the configuration and the tokenizer.
+"""The one door to transformers: what it is asked of a model's folder, and what becomes of its errors.
 
-Only files on this machine are read, and no code that lies in the folder is run.
+Only safetensors and JSON on this machine are read, and no code that lies in the folder is run. What a folder says is
+checked before; whatever transformers raises all the same becomes one line.
 """
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from squeeze.errors import ModelError
+from squeeze.checkpoint.config_json import CONFIG, read_config
+from squeeze.errors import FormatError, ModelError, SqueezeError, printable
 
-__all__ = ["first_line", "load_config", "load_tokenizer", "quiet"]
+if TYPE_CHECKING:
+    from torch import nn
+
+    from squeeze.checkpoint.checkpoint import Checkpoint
+
+__all__ = ["SAFE", "check_size", "empty_model", "explained", "load_config", "load_tokenizer", "quiet"]
+
+SAFE = {"local_files_only": True, "trust_remote_code": False}
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_EXPANDED = 1024  # weights that a stored byte may stand for
 
 
 def quiet() -> None:
@@ -19,30 +33,85 @@ def quiet() -> None:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
+@contextmanager
+def explained(subject: object) -> Iterator[None]:
+    """What another library raises of a model, as a ModelError in one line that begins with its folder."""
+    try:
+        yield
+    except (SqueezeError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # panics of compiled libraries are no Exceptions
+        raise ModelError(f"{subject}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    """What an error of another library says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return printable(" ".join(lines[:2]) if lines and lines[0].endswith(":") else lines[0] if lines else repr(error))
+
+
 def load_config(folder: Path | str) -> Any:
-    """The folder's configuration. Raises what transformers raises."""
+    """The folder's configuration by transformers. Raises FormatError for one that no model can have, ModelError for one
+    that transformers has no code for."""
+    found = read_config(Path(folder))
     quiet()
     from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    kind = found.get("model_type")
+    if kind is None or kind not in CONFIG_MAPPING:
+        raise ModelError(f"{folder}: {_unknown(kind, found)}")
+    with explained(folder):
+        config = AutoConfig.from_pretrained(folder, **SAFE)
+        config.return_dict = True  # which all who call the model rely on
+    return config
+
+
+def _unknown(kind: str | None, found: Mapping[str, Any]) -> str:
+    what = "config.json names no model_type" if kind is None else f"the architecture {printable(repr(kind))} is unknown"
+    if found.get("auto_map"):
+        return f"{what} to transformers, and code that comes with a model is never run"
+    return f"{what}: only what transformers itself has code for can be run"
+
+
+def empty_model(config: Any) -> "nn.Module":
+    """The causal language model that a configuration describes, without memory for its weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: nn.Module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
+    return model
+
+
+def check_size(model: "nn.Module", checkpoint: "Checkpoint") -> None:
+    """Raises FormatError where a model that is described has more weights than its files can hold. Nothing but headers
+    is read."""
+    tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+    claimed = sum(value.numel() for name, value in model.named_parameters() if name not in tied)
+    claimed_besides = sum(value.numel() for value in model.buffers())
+    infos = [checkpoint.info(name) for name in checkpoint.files]
+    held = sum(prod(info.shape) for info in infos)
+    if checkpoint.config.get("quantization_config"):
+        held = _EXPANDED * sum(info.size for info in infos)
+    if claimed > held or claimed_besides > _EXPANDED * held:
+        raise FormatError(
+            f"{checkpoint.folder / CONFIG}: describes a model of {claimed + claimed_besides} weights, "
+            f"and the files hold {held}"
+        )
 
 
 def load_tokenizer(folder: Path | str) -> Any:
     """The folder's tokenizer by transformers. Raises ModelError where it has none."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: no such folder")
+    if not any((folder / name).is_file() for name in _TOKENIZERS):
+        raise ModelError(f"{folder}: has no tokenizer that transformers can load")
+    if (folder / CONFIG).is_file():
+        read_config(folder)
     quiet()
     from transformers import AutoTokenizer
 
-    missing = f"{folder}: has no tokenizer that transformers can load"
-    if not Path(folder).is_dir():
-        raise ModelError(f"{folder}: no such folder")
-    if not any((Path(folder) / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise ModelError(missing)
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, OSError, RuntimeError, ImportError, TypeError) as error:
-        raise ModelError(f"{missing}: {first_line(error)}") from error
-
-
-def first_line(error: BaseException) -> str:
-    """What an error of another library says, in one line."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    with explained(f"{folder}: has no tokenizer that transformers can load"):
+        return AutoTokenizer.from_pretrained(folder, **SAFE)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint.pretrained import load_tokenizer
-from squeeze.errors import SqueezeError
+from squeeze.errors import SqueezeError, printable
 
 __all__ = ["read_text", "read_tokens", "tokenize"]
 
@@ -39,7 +39,7 @@ def read_text(source: str | Path) -> str:
             return "\n\n".join(str(json.loads(line)["text"]) for line in text.splitlines() if line.strip())
     except UnicodeDecodeError:
         raise SqueezeError(f"{source}: is not text in UTF-8") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise SqueezeError(f'{source}: a line is not a JSON object with a "text"') from None
     return text
 
@@ -50,7 +50,8 @@ def _dataset(name: str) -> str:
     except ImportError:
         raise SqueezeError(f"{name}: no such file (and the package datasets is not installed)") from None
     try:
-        rows = datasets.load_dataset(name, split="train", download_mode="reuse_cache_if_exists")
+        here = datasets.DownloadConfig(local_files_only=True)
+        rows = datasets.load_dataset(name, split="train", download_config=here, trust_remote_code=False)
         return "\n\n".join(str(text) for text in rows["text"])
     except Exception as error:  # whatever the package raises
-        raise SqueezeError(f"{name}: neither a file nor a data set on this machine: {error}") from error
+        raise SqueezeError(f"{name}: neither a file nor a data set on this machine: {printable(error)}") from error

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.checkpoint.pretrained import load_config
+from squeeze.checkpoint.pretrained import check_size, empty_model, explained, load_config
 from squeeze.errors import FormatError, ModelError, SqueezeError
 
 __all__ = ["Call", "Network", "find_blocks", "is_linear", "weight_of"]
@@ -242,19 +242,21 @@ def run_block(block: nn.Module, hidden: torch.Tensor, call: Call) -> torch.Tenso
 
 
 def _empty_model(checkpoint: Checkpoint) -> Any:
+    """Without weights, but with its buffers."""
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
 
     folder = checkpoint.folder
     if checkpoint.config.get("quantization_config"):
         raise ModelError(f"{folder}: is quantised already; start from the original")
-    try:
-        config = load_config(folder)
-        config.tie_word_embeddings = checkpoint.config.get("tie_word_embeddings", config.tie_word_embeddings)
+    config = load_config(folder)
+    config.tie_word_embeddings = checkpoint.config.get("tie_word_embeddings", config.tie_word_embeddings)
+    with explained(folder):
+        check_size(empty_model(config), checkpoint)
         with init_empty_weights(include_buffers=False):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
-    except (ValueError, KeyError, OSError, ImportError, TypeError, AttributeError) as error:
-        raise ModelError(f"{folder}: {str(error).strip().partition(chr(10))[0]}") from error
+            model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, dtype=torch.float32, trust_remote_code=False
+            )
     return model.eval()
 
 

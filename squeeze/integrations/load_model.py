@@ -2,15 +2,16 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from squeeze.checkpoint.pretrained import first_line, quiet
-from squeeze.errors import FormatError, ModelError
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.pretrained import SAFE, check_size, empty_model, explained, load_config, quiet
+from squeeze.errors import FormatError, ModelError, printable
 from squeeze.integrations.forms import FORMS
 from squeeze.packing.folder import MANIFEST, METHOD
-from squeeze.system.json_object import read_object
 
 __all__ = ["load_model"]
 
@@ -19,39 +20,46 @@ def load_model(folder: Path | str, dtype: torch.dtype | None = None, device: str
     """A causal language model by transformers, ready to run. dtype: None for float32 on a CPU, else the folder's own.
 
     Folders of GPTQ, and of compressed-tensors where that is not installed, are read by our own code. Raises ModelError
-    where transformers cannot run the model.
+    where transformers cannot run the model, FormatError where its files are damaged or contradict each other.
     """
-    method = _method_of(Path(folder))
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: no such folder")
+    checkpoint = Checkpoint.open(folder)
+    method = _method_of(checkpoint)
     quiet()
     # transformers takes seconds to import: only once a model is loaded
-    from transformers import AutoModelForCausalLM
-
     from squeeze.integrations import loading, quantised, transformers  # noqa: F401  the last registers packed folders
 
     loading.register()
     kind = dtype or (torch.float32 if device == "cpu" else None)
-    try:
+    with explained(folder):
         if method == "gptq" or (method == "compressed-tensors" and find_spec("compressed_tensors") is None):
             return quantised.load(folder, kind).to(device)
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=kind or "auto", local_files_only=True, trust_remote_code=False
-        )
-    except (ValueError, KeyError, OSError, RuntimeError, ImportError) as error:
-        raise ModelError(f"{folder}: {first_line(error)}") from error
-    return model.to(device).eval()
+        return _loaded(checkpoint, kind).to(device).eval()
 
 
-def _method_of(folder: Path) -> str | None:
-    """How a folder's weights are stored, where its configuration says so.
+def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None) -> nn.Module:
+    from transformers import AutoModelForCausalLM
 
-    Raises ModelError where there is no folder, and for a packed one in a form that others read.
-    """
-    if not folder.is_dir():
-        raise ModelError(f"{folder}: no such folder")
-    try:
-        method = read_object(folder / "config.json")["quantization_config"]["quant_method"]
-    except (OSError, FormatError, LookupError, TypeError):
-        return None  # transformers says what is wrong with it
-    if (folder / MANIFEST).is_file() and method not in (*FORMS, METHOD):
-        raise ModelError(f"{folder}: is packed, and quantised as {method}: use `squeeze unpack` first")
-    return str(method)
+    folder, config = checkpoint.folder, load_config(checkpoint.folder)
+    check_size(empty_model(config), checkpoint)
+    both: Any = AutoModelForCausalLM.from_pretrained(
+        folder, config=config, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **SAFE
+    )
+    model: nn.Module = both[0]
+    if missing := both[1]["missing_keys"]:
+        raise FormatError(f"{folder}: the checkpoint has no tensor for {printable(repr(min(missing)))}")
+    return model
+
+
+def _method_of(checkpoint: Checkpoint) -> str | None:
+    """How a folder's weights are stored, where its configuration says so. Raises ModelError for a packed one in a form
+    that others read."""
+    described = checkpoint.config.get("quantization_config")
+    if not described:
+        return None
+    method = printable(described.get("quant_method"))
+    if (checkpoint.folder / MANIFEST).is_file() and method not in (*FORMS, METHOD):
+        raise ModelError(f"{checkpoint.folder}: is packed, and quantised as {method}: use `squeeze unpack` first")
+    return method

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM
 
-from squeeze.checkpoint.pretrained import load_config
+from squeeze.checkpoint.pretrained import SAFE, empty_model, load_config
+from squeeze.errors import FormatError
 from squeeze.quant.formats import read
 from squeeze.quant.linear import QuantLinear
 
@@ -26,9 +27,11 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     del config.quantization_config
     kind = dtype or config.dtype or checkpoint.spec.dtype
     tensors = dict(checkpoint.dense(kind))
-    with torch.device("meta"):
-        architecture = type(AutoModelForCausalLM.from_config(config))  # type: ignore[no-untyped-call]
-    model: nn.Module = architecture.from_pretrained(None, config=config, state_dict=tensors, dtype=kind)
+    empty = empty_model(config)
+    _check_whole(folder, empty, tensors)
+    model: nn.Module = type(empty).from_pretrained(  # type: ignore[attr-defined]
+        None, config=config, state_dict=tensors, dtype=kind, use_safetensors=True, **SAFE
+    )
     del tensors
     for name in checkpoint.modules:
         parent, _, leaf = name.rpartition(".")
@@ -39,3 +42,12 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
         if type(module) is nn.Linear:
             setattr(model.get_submodule(parent), leaf, QuantLinear.of(checkpoint.weight(name), module.bias))
     return model.eval()
+
+
+def _check_whole(folder: Path | str, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises FormatError where a model has more weights than there are tensors for."""
+    tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+    claimed = sum(value.numel() for name, value in model.named_parameters() if name not in tied)
+    held = sum(tensor.numel() for tensor in tensors.values())
+    if claimed > held:
+        raise FormatError(f"{folder}: config.json describes a model of {claimed} weights, and the files hold {held}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.weight_files import TORCH, how_to_convert, read_index, shard_at
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, printable
 from squeeze.packing import container
 from squeeze.packing.description import unfolded
@@ -28,7 +29,6 @@ MANIFEST = "squeeze.json"
 CONTENT = "content"  # in the work folder
 METHOD = "squeeze"  # of the quantization_config
 _INDEX = ".safetensors.index.json"
-_TORCH = (".bin", ".pt", ".pth", ".ckpt")
 _MANIFEST_VERSION = 1
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 _MAX_KEPT = 1 << 26
@@ -45,20 +45,20 @@ def place(root: Path, name: str) -> Path:
 def files_to_take(source: Path) -> list[str]:
     """Names of all files below a folder, or the empty name for a file. Raises FormatError where none is safetensors."""
     if not source.is_dir():
-        if source.suffix in _TORCH:
-            raise FormatError(_how_to_convert(source))
+        if source.suffix in TORCH:
+            raise FormatError(how_to_convert(source))
         if source.suffix != SUFFIX:
             with source.open("rb") as file:
                 if file.read(2) in (b"PK", b"\x80\x02"):
-                    raise FormatError(_how_to_convert(source))
+                    raise FormatError(how_to_convert(source))
             raise FormatError(f"{source}: not a checkpoint: pack takes {SUFFIX} files and folders that hold them")
         return [""]
     found = [path for path in _below(source) if path.is_file()]
     names = [path.relative_to(source).as_posix() for path in found]
     if not any(name.endswith(SUFFIX) for name in names):
-        torch_files = [path for path in found if path.suffix in _TORCH]
+        torch_files = [path for path in found if path.suffix in TORCH]
         if torch_files:
-            raise FormatError(_how_to_convert(torch_files[0]))
+            raise FormatError(how_to_convert(torch_files[0]))
         raise FormatError(f"{source}: no {SUFFIX} file is in this folder")
     for name in names:
         if name.endswith(_INDEX):
@@ -95,40 +95,19 @@ def _reason_left(path: Path) -> str | None:
     return "is no regular file"
 
 
-def _how_to_convert(path: Path) -> str:
-    script = (
-        "import torch; from safetensors.torch import save_file; "
-        f"w = torch.load({path.name!r}, weights_only=True, map_location='cpu'); "
-        f"save_file({{k: v.clone().contiguous() for k, v in w.items()}}, {path.stem + SUFFIX!r})"
-    )
-    return f'{path}: PyTorch files can hold programs, so they are not read; convert it first: python -c "{script}"'
-
-
 def _check_index(source: Path, name: str) -> None:
     """Raises FormatError where an index names shards or tensors that are not there."""
-    weight_map = read_object(source / name).get("weight_map") or {}
-    if not isinstance(weight_map, dict):
-        raise FormatError(f"{source / name}: its weight_map is not a table of tensors and shards")
     shards: dict[str, set[str]] = {}
-    for tensor, shard in weight_map.items():
-        shards.setdefault(_shard_name(source / name, shard), set()).add(tensor)
+    for tensor, shard in read_index(source / name).items():
+        shards.setdefault(shard, set()).add(tensor)
     for shard, tensors in shards.items():
-        path = (source / name).parent / shard
-        if not path.is_file():
-            raise FormatError(f"{source / name}: the shard {printable(shard)} is missing")
+        path = shard_at((source / name).parent, shard)
         try:
             missing = tensors - set(tensorfile.read(path).by_name)
         except FormatError as error:
             raise type(error)(f"{path}: {error}") from None
         if missing:
-            raise FormatError(f"{source / name}: {tensorfile.named(min(missing))} is not in {printable(shard)}")
-
-
-def _shard_name(index: Path, name: Any) -> str:
-    try:
-        return _safe_name(name)
-    except ValueError:
-        raise FormatError(f"{index}: '{printable(name)}' is not the name of a shard in its folder") from None
+            raise FormatError(f"{source / name}: tensor {printable(repr(min(missing)))} is not in {shard}")
 
 
 def check_target(source: Path, target: Path, overwrite: bool) -> None:

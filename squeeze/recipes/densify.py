@@ -6,11 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
-from squeeze.checkpoint.pretrained import load_config
+from squeeze.checkpoint.pretrained import empty_model, explained, load_config
 from squeeze.engine.report import NAME as REPORT
 from squeeze.integrations.forms import open_stored
 from squeeze.packing import folder
@@ -56,12 +53,10 @@ def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> 
 def _transposed(source: Path) -> Callable[[str], bool]:
     """Whether a module is one of GPT-2's, which store the transpose."""
     known = load_config(source)
-    from transformers import AutoModelForCausalLM
-
     if hasattr(known, "quantization_config"):
         del known.quantization_config
-    with torch.device("meta"):
-        model: nn.Module = AutoModelForCausalLM.from_config(known)  # type: ignore[no-untyped-call]
+    with explained(source):
+        model = empty_model(known)
     names = {name for name, module in model.named_modules() if type(module).__name__ == "Conv1D"}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     return lambda module: module in names or prefix + module in names

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 from squeeze.checkpoint.pretrained import load_tokenizer
 from squeeze.cli import main
 from squeeze.engine.quality import evaluate
-from squeeze.errors import ModelError, SqueezeError
+from squeeze.errors import FormatError, ModelError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from tests.makers import tiny_models
 
@@ -92,6 +93,9 @@ def test_nothing_to_predict(folder, count):
 
 def test_what_is_not_a_model(tmp_path, folder):
     (tmp_path / "config.json").write_text('{"model_type": "nonesuch"}')
+    with pytest.raises(FormatError, match="has neither"):
+        load_model(tmp_path)
+    shutil.copyfile(folder / "model.safetensors", tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match="nonesuch"):
         load_model(tmp_path)
     with pytest.raises(ModelError, match="has no tokenizer"):

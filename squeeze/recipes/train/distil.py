@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files, disk_told
 from squeeze.engine.network import find_blocks
 from squeeze.engine.pipeline import Progress
 from squeeze.packing import folder
@@ -119,7 +119,8 @@ class Distillation:
         values = {name: parameter.data for name, parameter in self.trained.items()}
         saved = {"values": values, "optimiser": self.optimiser.state_dict(), "losses": self.losses}
         unfinished = self.state.with_suffix(".unfinished")
-        torch.save({**saved, "step": self.step, "seconds": self.seconds}, unfinished)
+        with disk_told(unfinished):
+            torch.save({**saved, "step": self.step, "seconds": self.seconds}, unfinished)
         unfinished.replace(self.state)
 
     def go(self, seconds: float, steps: int | None, progress: Callable[[int], None] | None) -> None:

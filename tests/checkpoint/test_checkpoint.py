@@ -1,0 +1,68 @@
+"""Folders of tensors: names that can be written, and a disk that is full is one line."""
+
+import errno
+import json
+import struct
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts, disk_told
+from squeeze.cli import main
+from squeeze.errors import FormatError
+from tests.makers import hostile, tiny_models
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_models.byte_level()
+
+
+def write_names(folder, *names):
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    entries = {name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, name in enumerate(names)}
+    header = json.dumps(entries).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4 * len(names)))
+    return folder
+
+
+def test_names_that_cannot_be_written(tmp_path):
+    for i, name in enumerate(("\ud800", "a\x1b[31m", "a\nb", "", "x" * 5000)):
+        with pytest.raises(FormatError, match="is no name of a tensor") as found:
+            Checkpoint.open(write_names(tmp_path / str(i), "fine", name))
+        assert str(found.value).isprintable() and len(str(found.value)) < 400
+    with pytest.raises(FormatError, match="its weights are no tensors at all"):
+        Checkpoint.open(write_names(tmp_path / "none"))
+    assert set(Checkpoint.open(write_names(tmp_path / "good", "a.b", "c")).files) == {"a.b", "c"}
+
+
+def test_a_full_disk_is_told_by_the_system(tmp_path):
+    with hostile.largest_file(1000), pytest.raises(OSError) as found:
+        Parts(tmp_path).put("x", {"x": torch.zeros(10_000)})
+    assert found.value.errno == errno.EFBIG
+    with hostile.largest_file(1000), pytest.raises(OSError), disk_told(tmp_path / "y"):
+        torch.save(torch.zeros(10_000), tmp_path / "y")
+    with pytest.raises(RuntimeError, match="something else"), disk_told(tmp_path):
+        raise RuntimeError("something else")
+
+
+@pytest.mark.parametrize("command", [["quantize", "--method", "rtn", "-q"], ["prune", "--method", "magnitude", "-q"]])
+def test_commands_on_a_full_disk_end_in_one_line(tmp_path, tokenizer, command):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    folder = tiny_models.write_folder(tmp_path / "model", tokenizer, vocab_size=400)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for size in (2_000, 30_000):
+        with hostile.largest_file(size):
+            done = CliRunner().invoke(main, [command[0], str(folder), str(tmp_path / "out"), *command[1:]])
+        assert (done.exit_code, done.output.count("\n")) == (1, 1), (done.output, done.exception)
+        assert "File too large" in done.output and not (tmp_path / "out").exists()
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+    done = CliRunner().invoke(main, [command[0], str(folder), str(tmp_path / "out"), *command[1:]])
+    assert done.exit_code == 0, done.output
+    for size in (2_000, 30_000):
+        with hostile.largest_file(size):
+            done = CliRunner().invoke(main, ["densify", str(tmp_path / "out"), str(tmp_path / "dense")])
+        assert (done.exit_code, done.output.count("\n")) == (1, 1), (done.output, done.exception)
+        assert "File too large" in done.output and not (tmp_path / "dense").exists()

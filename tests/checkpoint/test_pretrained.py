@@ -1,0 +1,201 @@
+"""No code that comes with a model is run, nothing is asked or fetched; what transformers raises is one line."""
+
+import ast
+import builtins
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import squeeze
+from squeeze.checkpoint.pretrained import SAFE, explained, load_config, load_tokenizer
+from squeeze.cli import main
+from squeeze.errors import FormatError, ModelError
+from squeeze.integrations.load_model import load_model
+from tests.makers import hostile, tiny_models
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+SOURCES = sorted(Path(squeeze.__file__).parent.rglob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_models.byte_level()
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizer, monkeypatch):
+    def asked(*question):
+        raise AssertionError(f"standard input was read: {question}")
+
+    monkeypatch.setattr(builtins, "input", asked)
+    (tmp_path / "text").write_text("def main():\n    return 1\n" * 20)
+    return hostile.write_kind(tmp_path / "model", "llama", tokenizer)
+
+
+COMMANDS = {
+    "eval": ["eval", "IN", "--text", "TEXT"],
+    "generate": ["generate", "IN", "def"],
+    "kv-eval": ["kv-eval", "IN", "--text", "TEXT", "--policy", "kivi:4"],
+    "quantize": ["quantize", "IN", "OUT", "--calibration", "TEXT", "--quiet"],
+    "prune": ["prune", "IN", "OUT", "--calibration", "TEXT", "--quiet"],
+    "factorize": ["factorize", "IN", "OUT", "--calibration", "TEXT", "--quiet"],
+    "apply": ["apply", "RECIPE", "IN", "OUT"],
+    "densify": ["densify", "IN", "OUT"],
+    "advise": ["advise", "IN"],
+    "inspect": ["inspect", "IN"],
+    "compress": ["compress", "TEXT", "-8", "--model", "IN", "-c"],
+}
+
+
+def run(command, folder):
+    (folder.parent / "recipe.yaml").write_text("steps: [{quantize: {method: rtn}}]\n")
+    given = {"IN": folder, "OUT": folder.with_name("out"), "TEXT": folder.with_name("text")}
+    given["RECIPE"] = folder.with_name("recipe.yaml")
+    return CliRunner().invoke(main, [str(given.get(word, word)) for word in COMMANDS[command]], input="y\n" * 9)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_programs_of_unknown_architectures_do_not_run(folder, command):
+    hostile.with_program(folder, folder.with_name("ran"), model_type="none such")
+    done = run(command, folder)
+    assert not folder.with_name("ran").exists() and not folder.with_name("out").exists()
+    if command == "inspect":  # which looks at tensors alone
+        assert done.exit_code == 0, done.output
+        return
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit), (done.output, done.exception)
+    assert [line for line in done.output.splitlines() if line.startswith("Error: ")] == done.output.splitlines()[-1:]
+
+
+@pytest.mark.parametrize("command", ["eval", "generate"])
+def test_programs_beside_known_architectures_do_not_run(folder, command):
+    hostile.with_program(folder, folder.with_name("ran"))
+    (folder / "tokenizer_config.json").unlink()
+    done = run(command, folder)
+    assert done.exit_code == 0, done.output
+    assert not folder.with_name("ran").exists()
+
+
+def test_what_is_said_of_them(folder):
+    hostile.with_program(folder, folder.with_name("ran"), model_type="none such")
+    with pytest.raises(ModelError, match="'none such' is unknown to transformers, and code that comes with a model is"):
+        load_config(folder)
+    with pytest.raises(ModelError, match="has no tokenizer that transformers can load: "):
+        load_tokenizer(folder)
+
+
+TOKENIZERS = {
+    "empty": "",
+    "a list": "[]",
+    "no model": "{}",
+    "nested": '{"version": "1.0", "model": ' + '{"a":' * 5000 + "1" + "}" * 5001,
+    "numbers for tokens": '{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": "b"}, "merges": [["x", "y"]]}}',
+    "not UTF-8": b"\xff\xfe{}",
+    "cut off": '{"version": "1.0", "model": {"type": "BPE", "vocab": {"a',
+}
+
+
+@pytest.mark.parametrize("fault", TOKENIZERS)
+def test_hostile_tokenizers_end_in_one_line(folder, fault):
+    text = TOKENIZERS[fault]
+    (folder / "tokenizer.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    for command in ("eval", "compress"):
+        done = run(command, folder)
+        assert done.exit_code == 1 and isinstance(done.exception, SystemExit), (done.output, done.exception)
+        assert done.output.count("\n") == 1 and done.output.strip().isprintable(), done.output
+
+
+def test_tensors_that_are_missing_are_not_made_up(folder, tokenizer):
+    values = tiny_models.tensors(400)
+    del values["model.layers.1.mlp.up_proj.weight"]
+    tiny_models.write_folder(folder, tokenizer, values, vocab_size=400)
+    with pytest.raises(FormatError, match=r"describes a model of|has no tensor for"):
+        load_model(folder)
+
+
+class Panic(BaseException):
+    """As compiled libraries raise it."""
+
+
+def test_errors_of_other_libraries_become_one_line():
+    for error in (Panic("a\nb"), RuntimeError("\x1b[31mred" + "x" * 1000), AssertionError(), KeyError("\ud800")):
+        with pytest.raises(ModelError) as found, explained("model"):
+            raise error
+        assert str(found.value).startswith("model: ") and str(found.value).isprintable()
+        assert len(str(found.value)) < 300
+    for error in (KeyboardInterrupt(), MemoryError(), FormatError("x")):
+        with pytest.raises(type(error)), explained("model"):
+            raise error
+
+
+def calls():
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                yield f"{path.name}:{node.lineno}", ast.unparse(node.func), arguments(node)
+
+
+def arguments(call):
+    found = {entry.arg: ast.unparse(entry.value) for entry in call.keywords if entry.arg}
+    safe = any(entry.arg is None and ast.unparse(entry.value) == "SAFE" for entry in call.keywords)
+    return {**found, **({name: str(value) for name, value in SAFE.items()} if safe else {})}
+
+
+WANTED = {
+    "from_config": {"trust_remote_code": "False"},
+    "from_pretrained": {"trust_remote_code": "False", "local_files_only": "True"},
+    "load_dataset": {"trust_remote_code": "False"},
+}
+NEVER = ("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "runpy")
+
+
+def test_every_call_that_could_run_code_is_told_not_to():
+    assert SAFE == {"local_files_only": True, "trust_remote_code": False}
+    seen = []
+    for place, name, given in calls():
+        owner, _, last = name.rpartition(".")
+        wanted = WANTED.get(last, {})
+        if last == "from_pretrained" and owner not in ("AutoConfig", "AutoTokenizer"):
+            wanted = {**wanted, "use_safetensors": "True"}
+        if name in ("torch.load", "torch.jit.load"):
+            wanted = {"weights_only": "True"}
+        if name in ("np.load", "numpy.load"):
+            wanted = {"allow_pickle": "False"}
+        if owner == "yaml":
+            assert last in ("safe_load", "parse"), place
+            wanted = {"Loader": "yaml.SafeLoader"} if last == "parse" else {}
+        assert wanted.items() <= given.items(), f"{place}: {name}"
+        seen += [last] * bool(wanted)
+    assert {"from_pretrained", "from_config", "load", "load_dataset", "parse"} <= set(seen)
+
+
+def test_nothing_imports_what_runs_what_it_reads():
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [entry.name for entry in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec", "input"), f"{path}:{node.lineno}"
+                continue
+            else:
+                continue
+            assert not {name.partition(".")[0] for name in names} & set(NEVER), f"{path}:{node.lineno}"
+
+
+def test_the_hub_is_not_asked(folder, monkeypatch):
+    import socket
+
+    def connect(*ignored):
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    for load in (load_model, load_config, load_tokenizer):
+        try:
+            load(folder)
+        except (FormatError, ModelError):
+            continue
