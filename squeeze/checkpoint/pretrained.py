@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["SAFE", "check_size", "empty_model", "explained", "load_config", "load_tokenizer", "quiet"]
 
 SAFE = {"local_files_only": True, "trust_remote_code": False}
+_OURS = (SqueezeError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, BrokenPipeError)
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _EXPANDED = 1024  # weights that a stored byte may stand for
 
@@ -38,7 +39,7 @@ def explained(subject: object) -> Iterator[None]:
     """What another library raises of a model, as a ModelError in one line that begins with its folder."""
     try:
         yield
-    except (SqueezeError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
+    except _OURS:
         raise
     except BaseException as error:  # panics of compiled libraries are no Exceptions
         raise ModelError(f"{subject}: {_first_line(error)}") from error

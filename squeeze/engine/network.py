@@ -227,7 +227,8 @@ class Network:
             block.forward = note
         try:
             parent = self.blocks[0].rpartition(".")[0].rpartition(".")[0]
-            self.module(parent)(input_ids=ids.to(self.device), use_cache=False)
+            with explained(self.checkpoint.folder):
+                self.module(parent)(input_ids=ids.to(self.device), use_cache=False)
         finally:
             for block in blocks:
                 del block.forward
@@ -235,8 +236,9 @@ class Network:
 
 
 def run_block(block: nn.Module, hidden: torch.Tensor, call: Call) -> torch.Tensor:
-    """[L, H] to [L, H]."""
-    out = block(hidden[None], *call.args, **call.kwargs)
+    """[L, H] to [L, H]. Raises ModelError where the block cannot run."""
+    with explained(type(block).__name__):
+        out = block(hidden[None], *call.args, **call.kwargs)
     found: torch.Tensor = (out[0] if isinstance(out, tuple) else out)[0]
     return found
 

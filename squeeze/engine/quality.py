@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from squeeze.checkpoint.pretrained import explained
 from squeeze.errors import SqueezeError
 
 __all__ = ["Quality", "evaluate"]
@@ -109,6 +110,6 @@ def _windows(tokens: torch.Tensor, window: int, stride: int, limit: int | None) 
 
 def _logits(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     """[L, V]."""
-    with torch.inference_mode():
+    with torch.inference_mode(), explained(getattr(model, "name_or_path", "") or type(model).__name__):
         logits: torch.Tensor = model(ids[None], use_cache=False).logits[0]
     return logits

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from squeeze.engine.quality import Quality
-from squeeze.errors import QualityError
+from squeeze.errors import FormatError, QualityError
+from squeeze.system.json_object import read_object
 
 __all__ = ["Layer", "Report"]
 
@@ -107,6 +108,15 @@ class Report:
             given[name] = Quality(**found[name]) if found[name] else None
         given["packed"] = tuple(found["packed"]) if found["packed"] else None
         return cls(**given)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Of a folder that was written before. Raises FormatError where its file is no report, or damaged."""
+        found = read_object(folder / NAME)
+        try:
+            return cls.from_json(found)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise FormatError(f"{folder / NAME}: is no report of squeeze, or damaged") from None
 
     def as_json(self) -> dict[str, Any]:
         derived = {"bits_per_weight": self.bits_per_weight, "bits_per_parameter": self.bits_per_parameter}

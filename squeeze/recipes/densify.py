@@ -26,7 +26,8 @@ def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> 
     """
     source, target = Path(source), Path(target)
     checkpoint = Checkpoint.open(source)
-    stored = open_stored(checkpoint)
+    with explained(source):
+        stored = open_stored(checkpoint)
     config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
     folder.check_target(source, target, overwrite)
     transposed = _transposed(source)
@@ -39,7 +40,8 @@ def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> 
             parts.put(f"rest.{number}", checkpoint.load([name], strict=False))
         for number, (module, leaves) in enumerate(stored.modules.items()):
             tensors = checkpoint.load((f"{module}.{leaf}" for leaf in leaves), strict=False)
-            weight = stored.weight(module, tensors).to(stored.dtype)
+            with explained(source):
+                weight = stored.weight(module, tensors).to(stored.dtype)
             parts.put(f"dense.{number}", {f"{module}.weight": weight.T if transposed(module) else weight})
         order = [*(f"rest.{i}" for i in range(len(rest))), *(f"dense.{i}" for i in range(len(stored.modules)))]
         size = parts.join(order, made)

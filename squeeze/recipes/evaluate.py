@@ -9,6 +9,7 @@ from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.quality import evaluate
 from squeeze.engine.report import Report
 from squeeze.integrations.load_model import load_model
+from squeeze.recipes.tokens import check_vocabulary
 
 __all__ = ["evaluate", "measure", "opened"]
 
@@ -19,7 +20,11 @@ def opened(
     """The tokens [T] of a text, a model, and the original that it is compared with."""
     tokens = read_tokens(text, original or checkpoint)
     reference = load_model(original, device=device) if original else None
-    return tokens, load_model(checkpoint, device=device), reference
+    model = load_model(checkpoint, device=device)
+    for one in (model, reference):
+        if one is not None:
+            check_vocabulary(one, tokens)
+    return tokens, model, reference
 
 
 def measure(report: Report, text: Path | str, windows: int | None = None, device: str = "cpu") -> None:

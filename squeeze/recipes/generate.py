@@ -12,17 +12,30 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.checkpoint.pretrained import load_tokenizer
+from squeeze.checkpoint.pretrained import explained, load_tokenizer
 from squeeze.checkpoint.text import tokenize
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
+from squeeze.recipes.tokens import check_vocabulary
 
 __all__ = ["Generation", "generate", "opened"]
 
+_SETTINGS = (
+    *("bos_token_id", "eos_token_id", "pad_token_id"),
+    *("top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram_size"),
+)
+
 
 def opened(folder: Path, device: str = "cpu") -> tuple[nn.Module, Any]:
-    """A folder's model and tokenizer."""
-    return load_model(folder, device=device), load_tokenizer(folder)
+    """A folder's model and tokenizer. Of its settings for generating only _SETTINGS count: others choose code to run,
+    or make work without end."""
+    from transformers import GenerationConfig
+
+    model: Any = load_model(folder, device=device)
+    with explained(folder):
+        told = {name: getattr(model.generation_config, name, None) for name in _SETTINGS}
+        model.generation_config = GenerationConfig(**told)
+    return model, load_tokenizer(folder)
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,7 @@ def generate(
         _check_draft(model, draft, cache, temperature)
         options["assistant_model"] = draft
     started = time.perf_counter()
-    with counts.watching(model, draft):
+    with counts.watching(model, draft), explained(getattr(model, "name_or_path", "") or type(model).__name__):
         model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, streamer=streamer, **options)
     seconds, made = time.perf_counter() - started, len(streamer.tokens)
     accepted = min(max(made - counts.checks, 0), counts.proposed)
@@ -106,6 +119,7 @@ def generate(
 def _prompt(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Tensor:
     """int64 [1, tokens of the prompt]. Raises SqueezeError where there are none, or too many."""
     ids = tokenize(tokenizer, prompt)[None].to(model.device)
+    check_vocabulary(model, ids)
     limit = getattr(model.config, "max_position_embeddings", None)
     if not ids.shape[1]:
         raise SqueezeError("the prompt is empty: give at least one token to go on from")

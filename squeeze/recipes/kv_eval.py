@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import QuantizedCache
 
-from squeeze.checkpoint.pretrained import load_tokenizer
+from squeeze.checkpoint.pretrained import explained, load_tokenizer
 from squeeze.checkpoint.text import read_tokens, tokenize
 from squeeze.errors import PolicyError
 from squeeze.integrations.load_model import load_model
@@ -25,6 +25,7 @@ from squeeze.kv.observe import observe
 from squeeze.kv.specs import check, make, needs_calibration
 from squeeze.kv.statistics import KVStatistics
 from squeeze.recipes.generate import Generation
+from squeeze.recipes.tokens import check_vocabulary
 
 __all__ = ["KVEvalOptions", "Row", "cache_for", "memory_line", "rows"]
 
@@ -108,12 +109,15 @@ def rows(
     kind = getattr(torch, options.dtype) if options.dtype else None
     model, tokenizer = load_model(folder, kind, options.device), load_tokenizer(folder)
     tokens = read_tokens(text, folder)
-    policies = _policies(model, tokenizer, specs, options)
+    check_vocabulary(model, tokens)
+    with explained(folder):
+        policies = _policies(model, tokenizer, specs, options)
     if options.save_policy:
         save_policy(next(iter(policies.values())), options.save_policy)
     measured = _Measured(model, tokenizer, tokens, options.windows, options.passkeys, options.no_cost)
     for context in contexts:
-        yield from measured.at_context(policies, context, options, progress)
+        with explained(folder):
+            yield from measured.at_context(policies, context, options, progress)
 
 
 @dataclasses.dataclass(frozen=True)

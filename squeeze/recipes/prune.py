@@ -23,7 +23,6 @@ from squeeze.recipes.options import PRUNE, RECOVER, Pruning, Recovering
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import recover
-from squeeze.system.json_object import read_object
 
 __all__ = ["made", "prune", "recovered"]
 
@@ -93,7 +92,7 @@ def recovered(
 
 def _trained(run: Run, settings: Recovering, tokens: torch.Tensor) -> Report:
     """The report of a pruned folder, which is trained first."""
-    report = Report.from_json(read_object(run.out / REPORT))
+    report = Report.read(run.out)
     given = values_of(settings)
     rank = given.pop("rank")
     shared: dict[str, Any] = {"resume": run.resume, "device": run.device, "progress": run.progress}

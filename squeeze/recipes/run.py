@@ -21,7 +21,6 @@ from squeeze.packing import folder
 from squeeze.recipes.options import Common
 from squeeze.recipes.tokens import calibration_name, calibration_tokens
 from squeeze.recipes.train.distil import is_trained
-from squeeze.system.json_object import read_object
 from squeeze.system.work import other_settings
 
 __all__ = ["Run", "Source", "read", "takes_models", "tokens_of"]
@@ -124,7 +123,7 @@ class Run:
         others."""
         if not self.resume or not (self.out / REPORT).is_file() or is_trained(self.out):
             return None
-        report = Report.from_json(read_object(self.out / REPORT))
+        report = Report.read(self.out)
         same = report.method == method and report.settings == _as_json(settings)
         if not same or Path(report.source).resolve() != self.source.resolve():
             raise SqueezeError(other_settings(self.out))

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from squeeze.checkpoint.pretrained import load_tokenizer
+from squeeze.checkpoint.pretrained import explained, load_tokenizer
 from squeeze.checkpoint.text import read_text, tokenize
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.system.json_object import read_object
 
-__all__ = ["calibration_name", "calibration_tokens"]
+__all__ = ["calibration_name", "calibration_tokens", "check_vocabulary"]
 
 SELF = "self"
 
@@ -40,6 +40,15 @@ def calibration_tokens(
     return tokens[: whole * length].reshape(whole, length)[chosen]
 
 
+def check_vocabulary(model: Any, tokens: torch.Tensor) -> None:
+    """Raises SqueezeError where a tokenizer gives tokens that the model does not have."""
+    size = model.config.get_text_config().vocab_size
+    if tokens.numel() and int(tokens.max()) >= size:
+        raise SqueezeError(
+            f"the tokenizer gives token {int(tokens.max())}, and the model has {size}: they do not belong together"
+        )
+
+
 def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
     """What a report calls it."""
     if isinstance(calibration, torch.Tensor):
@@ -51,12 +60,15 @@ def calibration_name(calibration: str | Path | torch.Tensor | None) -> str:
 def _sampled(folder: Path, samples: int, length: int, seed: int, device: str) -> torch.Tensor:
     """Text that the model writes: the whole model is in memory for as long as it takes."""
     model, config = load_model(folder, device=device), read_object(folder / "config.json")
-    start = next((config[key] for key in ("bos_token_id", "eos_token_id") if isinstance(config.get(key), int)), 0)
+    starts = (config.get(key) for key in ("bos_token_id", "eos_token_id"))
+    start = max(next((one for one in starts if isinstance(one, int)), 0), 0)
     generator = torch.Generator().manual_seed(seed)
     ids = torch.full((samples, 1), start, device=device)
     cache: Any = None
+    check_vocabulary(model, ids)
     for _ in range(length - 1):
-        out = model(ids[:, -1:], past_key_values=cache, use_cache=True)
+        with explained(folder):
+            out = model(ids[:, -1:], past_key_values=cache, use_cache=True)
         cache = out.past_key_values
         chances = torch.softmax(out.logits[:, -1].float().cpu(), -1)
         ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator).to(device)], 1)

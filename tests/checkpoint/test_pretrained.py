@@ -125,7 +125,7 @@ def test_errors_of_other_libraries_become_one_line():
             raise error
         assert str(found.value).startswith("model: ") and str(found.value).isprintable()
         assert len(str(found.value)) < 300
-    for error in (KeyboardInterrupt(), MemoryError(), FormatError("x")):
+    for error in (KeyboardInterrupt(), MemoryError(), BrokenPipeError(), FormatError("x")):
         with pytest.raises(type(error)), explained("model"):
             raise error
 

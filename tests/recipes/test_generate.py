@@ -1,11 +1,22 @@
-"""`squeeze generate`: what it streams, drafts, and its errors."""
+"""`squeeze generate`: what it streams, drafts, and its errors.
+
+Settings that come with a model neither run code nor work without end.
+"""
 
 import json
 
 import pytest
+from click.testing import CliRunner
 
+import squeeze
+from squeeze.cli import main
+from squeeze.errors import SqueezeError
+from squeeze.recipes.evaluate import opened as opened_for_text
+from squeeze.recipes.generate import opened
 from tests.makers import tiny_models
 from tests.makers.command import call
+
+pytest.importorskip("transformers", reason="transformers is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +36,6 @@ def test_generate_streams_and_says_what_memory_it_took(folder):
 
 
 def test_a_draft_changes_nothing_but_the_time(folder, tmp_path):
-    import squeeze
-
     squeeze.factorize(folder, "svd", keep=0.9, out=tmp_path / "draft")
     plain = call("generate", folder, "def main():", "-n", 40, "-T", 1, "--json")
     helped = call("generate", folder, "def main():", "-n", 40, "-T", 1, "--json", "--draft", tmp_path / "draft")
@@ -54,3 +63,48 @@ def test_generate_errors(folder, arguments, message):
     found = call("generate", folder, *arguments)
     assert found.exit_code == 1
     assert found.output.splitlines()[-1].endswith(message)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_models.byte_level()
+
+
+SETTINGS = {
+    "beams": {"num_beams": 10**9},
+    "sequences": {"num_return_sequences": 10**9},
+    "lookup": {"prompt_lookup_num_tokens": 10**9},
+    "code": {"custom_generate": "somebody/code", "penalty_alpha": 0.6, "top_k": 4},
+    "cache": {"cache_implementation": "none such"},
+    "length": {"max_length": 10**12, "min_length": 10**12},
+    "groups": {"num_beam_groups": 4, "num_beams": 4},
+}
+
+
+@pytest.mark.parametrize("fault", SETTINGS)
+def test_settings_of_a_folder_make_no_work_without_end(tmp_path, tokenizer, fault):
+    folder = tiny_models.write_folder(tmp_path / "model", tokenizer, vocab_size=400)
+    (folder / "generation_config.json").write_text(json.dumps(SETTINGS[fault]))
+    done = CliRunner().invoke(main, ["generate", str(folder), "def", "-n", "3", "-q"])
+    assert done.exit_code == 0 or done.output.startswith("Error: "), (done.output, done.exception)
+    assert isinstance(done.exception, SystemExit | None), done.exception
+
+
+def test_settings_that_count_are_kept(tmp_path, tokenizer):
+    folder = tiny_models.write_folder(tmp_path / "model", tokenizer, vocab_size=400)
+    told = {"eos_token_id": [1, 2], "top_k": 7, "repetition_penalty": 1.5, "num_beams": 4}
+    (folder / "generation_config.json").write_text(json.dumps(told))
+    found = opened(folder)[0].generation_config
+    assert (found.eos_token_id, found.top_k, found.repetition_penalty) == ([1, 2], 7, 1.5)
+    assert found.num_beams in (None, 1)
+
+
+def test_a_tokenizer_of_another_model(tmp_path, tokenizer):
+    folder = tiny_models.write_folder(tmp_path / "model", tokenizer, tiny_models.tensors(40), vocab_size=40)
+    text = tmp_path / "text"
+    text.write_text("def main():\n    return 1\n" * 20)
+    for command in (["eval", str(folder), "--text", str(text)], ["generate", str(folder), "def main():"]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 1 and "they do not belong together" in done.output, done.output
+    with pytest.raises(SqueezeError, match="and the model has 40: they do not belong together"):
+        opened_for_text(folder, text, None)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.errors import FormatError
+from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.compressed_tensors import CompressedTensorsFormat
 from squeeze.quant.formats.gptq import GPTQFormat, version_of
 from squeeze.quant.formats.own import METHOD, SqueezeFormat
@@ -63,5 +63,7 @@ def format_of(config: Mapping[str, Any]) -> Format:
     method = config.get("quant_method")
     if method == "gptq":
         version = version_of(config)
-        raise FormatError(f"the checkpoint_format {version!r} of gptq is not supported: only gptq and gptq_v2 are")
-    raise FormatError(f"the quant_method {method!r} is not one of gptq, compressed-tensors and {METHOD}")
+        raise FormatError(
+            f"the checkpoint_format {printable(repr(version))} of gptq is not supported: only gptq and gptq_v2 are"
+        )
+    raise FormatError(f"the quant_method {printable(repr(method))} is not one of gptq, compressed-tensors and {METHOD}")
