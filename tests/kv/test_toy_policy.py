@@ -57,11 +57,9 @@ def registered(monkeypatch):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    tokenizer = tiny_models.byte_level()
     path = tmp_path_factory.mktemp("toy")
     (path / "text.txt").write_bytes(tiny_models.TRAINING_TEXT[:4000])
-    size = tokenizer.get_vocab_size()
-    tiny_models.write_folder(path / "model", tokenizer, vocab_size=size, eos_token_id=None)
+    tiny_models.write_endless(path / "model")
     return path
 
 

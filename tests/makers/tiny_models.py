@@ -91,6 +91,12 @@ def write_folder(
     return path
 
 
+def write_endless(folder: Path) -> Path:
+    """A model whose texts have no end, with a vocabulary of all bytes."""
+    tokenizer = byte_level()
+    return write_folder(folder, tokenizer, vocab_size=tokenizer.get_vocab_size(), eos_token_id=None)
+
+
 _GGUF_NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",

@@ -21,9 +21,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    tokenizer = tiny_models.byte_level()
-    path = tmp_path_factory.mktemp("kv") / "model"
-    return tiny_models.write_folder(path, tokenizer, vocab_size=tokenizer.get_vocab_size(), eos_token_id=None)
+    return tiny_models.write_endless(tmp_path_factory.mktemp("kv") / "model")
 
 
 def test_generate_streams_and_says_what_memory_it_took(folder):

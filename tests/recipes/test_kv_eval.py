@@ -10,9 +10,7 @@ from tests.makers.command import call
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    tokenizer = tiny_models.byte_level()
-    path = tmp_path_factory.mktemp("kv") / "model"
-    return tiny_models.write_folder(path, tokenizer, vocab_size=tokenizer.get_vocab_size(), eos_token_id=None)
+    return tiny_models.write_endless(tmp_path_factory.mktemp("kv") / "model")
 
 
 @pytest.fixture(scope="module")

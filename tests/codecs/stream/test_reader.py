@@ -8,21 +8,13 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import reader
-from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.index import read_index
-from tests.makers import inputs
-
-DATA = inputs.words(2_000) + inputs.random_bytes(3_000) + inputs.words(4_000, seed=3)
+from tests.makers.streams import WHOLE, several
 
 
 @pytest.fixture(scope="module")
 def coded():
-    sink = io.BytesIO()
-    compress_stream(io.BytesIO(DATA), sink, level=1, block_size=1_000)
-    return sink.getvalue() + squeeze.compress(b"", 1) + squeeze.compress(DATA[:1_500], 2)
-
-
-WHOLE = DATA + DATA[:1_500]
+    return several()
 
 
 def test_any_range_can_be_read(coded):

@@ -13,18 +13,12 @@ from squeeze.codecs.stream.index import Index, index_bytes, read_index
 from squeeze.errors import LimitError, OptionError
 from squeeze.system.limits import Limits
 from tests.makers import inputs
-
-DATA = inputs.words(2_000) + inputs.random_bytes(3_000) + inputs.words(4_000, seed=3)
+from tests.makers.streams import DATA, WHOLE, several
 
 
 @pytest.fixture(scope="module")
 def coded():
-    sink = io.BytesIO()
-    compress_stream(io.BytesIO(DATA), sink, level=1, block_size=1_000)
-    return sink.getvalue() + squeeze.compress(b"", 1) + squeeze.compress(DATA[:1_500], 2)
-
-
-WHOLE = DATA + DATA[:1_500]
+    return several()
 
 
 def salvage(data, **options):
