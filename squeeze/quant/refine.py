@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from squeeze.quant.grid import ROWS, QParams, stored
+from squeeze.quant.grid import ROWS, QParams, Quantizer, stored
 
 if TYPE_CHECKING:
     from squeeze.quant.method import GridMethod
@@ -96,10 +96,13 @@ def _unscaled(method: "GridMethod", codes: torch.Tensor, params: QParams) -> tor
     quantizer, size = method.as_quantizer(), method.effective_group_size(codes.shape[1])
     if quantizer.codebook is not None:
         return quantizer.codebook.to(codes.device)[:, codes.long()]
-    unit = QParams(torch.ones_like(params.scale), params.zero)
-    return torch.cat([quantizer.decode(part, unit[:, g]) for g, part in enumerate(torch.split(codes, size, 1))], 1)[
-        None
-    ]
+    return _decoded(quantizer, codes, QParams(torch.ones_like(params.scale), params.zero), size)[None]
+
+
+def _decoded(quantizer: Quantizer, codes: torch.Tensor, params: QParams, size: int) -> torch.Tensor:
+    """What codes [O, I] stand for, in groups of `size` inputs."""
+    groups = enumerate(torch.split(codes, size, 1))
+    return torch.cat([quantizer.decode(group, params[:, g]) for g, group in groups], 1)
 
 
 def _descend(
@@ -113,8 +116,7 @@ def _descend(
     """One pass over all columns, each rounded to what is best with the others as they are."""
     quantizer, size = method.as_quantizer(), method.effective_group_size(weight.shape[1])
     codes = codes.clone()
-    parts = [quantizer.decode(part, params[:, g]) for g, part in enumerate(torch.split(codes, size, 1))]
-    values = torch.cat(parts, 1)
+    values = _decoded(quantizer, codes, params, size)
     pull = (weight - values) @ hessian  # [O, I], half the negative gradient
     for first in range(0, weight.shape[1], _BLOCK):
         last = min(first + _BLOCK, weight.shape[1])
