@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from squeeze.lm.arrays import BLOCK
 from squeeze.lm.weights import Matrix, Weights
-from squeeze.numerics.exact import unpack
+from squeeze.numerics.tiles import unpack
 
 CHUNK = 256  # positions at a time
 

@@ -7,8 +7,9 @@ import numpy as np
 
 from squeeze.lm.arrays import BLOCK, HEAD_SIZE, HEADS, KV_HEADS
 from squeeze.numerics import exact
-from squeeze.numerics.exact import CHUNK, PANEL, TOP
+from squeeze.numerics.exact import CHUNK, TOP
 from squeeze.numerics.jit import inline
+from squeeze.numerics.tiles import PANEL, narrow_tile
 
 _MASKED = np.float32(-1e30)
 _UNIT = np.float32(1 << 20)
@@ -79,9 +80,9 @@ def prepare_row(net, cache, work, layer, r, lane, position, scratch):
         if net.query_norm.shape[0] > 0:
             rms_norm(x, net.query_norm[layer], net.epsilon[0], first)
             x = first
-        for place in range(2):
-            _rotate(x, work.cosine[r, place], work.sine[r, place], second)
-            work.query_scales[r, place, h] = exact.quantise(second, TOP, work.queries[r, place, h])
+        for reach in range(2):
+            _rotate(x, work.cosine[r, reach], work.sine[r, reach], second)
+            work.query_scales[r, reach, h] = exact.quantise(second, TOP, work.queries[r, reach, h])
     for g in range(groups):
         x = row[(heads + g) * size : (heads + g + 1) * size]
         if net.key_norm.shape[0] > 0:
@@ -130,24 +131,24 @@ def attend(net, cache, work, layer, lane, first_row, count, position, g, thread)
     z = work.thread_column[thread, 0, :columns]
     key_scales, value_scales = work.thread_column[thread, 1, :columns], work.thread_column[thread, 2, :columns]
     slots = cache.key_scales.shape[3]
-    for place in range(2):
+    for reach in range(2):
         for q in range(count):
             for j in range(group):
-                out = queries[place, (q * group + j) * size : (q * group + j + 1) * size]
-                x = work.queries[first_row + q, place, g * group + j]
+                out = queries[reach, (q * group + j) * size : (q * group + j + 1) * size]
+                x = work.queries[first_row + q, reach, g * group + j]
                 for i in range(size):
                     out[i] = x[i]
     panel, base = BLOCK * size, ((layer * lanes + lane) * groups + g) * slots * size
-    exact.narrow_tile(rows, 1, queries[1], 0, size, cache.keys, base, panel, size // 2, scores, 0, columns)
+    narrow_tile(rows, 1, queries[1], 0, size, cache.keys, base, panel, size // 2, scores, 0, columns)
     _copy(cache.key_scales[layer, lane, g, :BLOCK], key_scales)
     _copy(cache.value_scales[layer, lane, g, :BLOCK], value_scales)
     block = first
     while block <= last:  # runs of blocks that lie side by side in the ring
-        at = (block - 1) % ring
-        blocks, slot, c = min(last - block + 1, ring - at), BLOCK * (1 + at), BLOCK * (1 + block - first)
+        index = (block - 1) % ring
+        blocks, slot, c = min(last - block + 1, ring - index), BLOCK * (1 + index), BLOCK * (1 + block - first)
         end = slot + BLOCK * blocks
-        start = base + (1 + at) * panel
-        exact.narrow_tile(rows, blocks, queries[0], 0, size, cache.keys, start, panel, size // 2, scores, c, columns)
+        start = base + (1 + index) * panel
+        narrow_tile(rows, blocks, queries[0], 0, size, cache.keys, start, panel, size // 2, scores, c, columns)
         _copy(cache.key_scales[layer, lane, g, slot:end], key_scales[c:])
         _copy(cache.value_scales[layer, lane, g, slot:end], value_scales[c:])
         block += blocks
@@ -194,13 +195,13 @@ def _weigh_values(cache, work, layer, lane, g, first, last, rows, columns, size,
         sums[i] = 0
     block = 0
     while block <= last:
-        at, blocks, c = 0, 1, 0
+        index, blocks, c = 0, 1, 0
         if block > 0:
-            at = 1 + (block - 1) % ring
-            blocks = min(last - block + 1, ring + 1 - at, CHUNK // BLOCK)
+            index = 1 + (block - 1) % ring
+            blocks = min(last - block + 1, ring + 1 - index, CHUNK // BLOCK)
             c = BLOCK * (1 + block - first)
-        start = base + at * BLOCK * PANEL
-        exact.narrow_tile(
+        start = base + index * BLOCK * PANEL
+        narrow_tile(
             rows, panels, weights, c, columns, cache.values, start, stride, blocks * BLOCK // 2, products, 0, padded
         )
         for i in range(rows * padded):

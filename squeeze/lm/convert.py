@@ -14,7 +14,7 @@ from squeeze.errors import ModelError
 from squeeze.lm import sources, vocabulary
 from squeeze.lm.sources import Source, Tensor
 from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
-from squeeze.numerics.exact import pack
+from squeeze.numerics.tiles import pack
 
 _CHUNK = 1 << 22  # elements held as float32 at a time
 _SMALLEST = np.float32(2.0**-100)  # a row whose elements all lie below it counts as zeros
@@ -47,10 +47,10 @@ class _Converter:
         embedding, scales = self.quantised("embedding", size)
         self.hash(embedding, scales)
         layers = tuple(self.layer(i) for i in range(config.layers))
-        for part in ("qkv_bias", "query_norm", "key_norm", "output_bias"):
-            present = [getattr(layer, part) is not None for layer in layers]
+        for optional in ("qkv_bias", "query_norm", "key_norm", "output_bias"):
+            present = [getattr(layer, optional) is not None for layer in layers]
             if len(set(present)) == 2:
-                raise self.missing(f"{present.index(False)}.{part}")
+                raise self.missing(f"{present.index(False)}.{optional}")
         final_norm = self.needed("final_norm", config.width)
         tied = "head" not in self.source.tensors
         values, head_scales = (embedding, scales) if tied else self.quantised("head", size)
@@ -69,14 +69,14 @@ class _Converter:
     def layer(self, i: int) -> Layer:
         c = self.config
         queries, keys = c.heads * c.head_size, c.kv_heads * c.head_size
-        parts = [
+        projections = [
             self.rotated(*self.quantised(f"{i}.query", (queries, c.width)), heads=c.heads),
             self.rotated(*self.quantised(f"{i}.key", (keys, c.width)), heads=c.kv_heads),
             self.quantised(f"{i}.value", (keys, c.width)),
         ]
         return Layer(
             attention_norm=self.needed(f"{i}.attention_norm", c.width),
-            qkv=self.stacked(parts),
+            qkv=self.stacked(projections),
             qkv_bias=self.qkv_bias(i, queries, keys),
             query_norm=self.vector(f"{i}.query_norm", c.head_size),
             key_norm=self.vector(f"{i}.key_norm", c.head_size),
@@ -89,8 +89,8 @@ class _Converter:
 
     def qkv_bias(self, i: int, queries: int, keys: int) -> np.ndarray | None:
         sizes = {"query_bias": queries, "key_bias": keys, "value_bias": keys}
-        found = [self.floats(f"{i}.{part}", size) for part, size in sizes.items()]
-        query, key, value = found
+        projections = [self.floats(f"{i}.{part}", size) for part, size in sizes.items()]
+        query, key, value = projections
         if query is None and key is None and value is None:
             self.hash(None)
             return None

@@ -19,8 +19,9 @@ from squeeze.lm.config import Config
 from squeeze.lm.forward import cumulate, forward
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
-from squeeze.numerics.exact import CHUNK, PANEL
+from squeeze.numerics.exact import CHUNK
 from squeeze.numerics.team import Team
+from squeeze.numerics.tiles import PANEL
 from squeeze.numerics.trie import Trie, build
 
 _QUERIES = 6  # rows of one product in attention
@@ -186,7 +187,7 @@ class LlamaLanes:
         """Feed tokens int64 [lanes, n] (the first lanes of the session): n positions of each."""
         lanes, n = tokens.shape
         first = self.positions[:lanes]
-        at = (first[:, None] + np.arange(n)).ravel()
+        positions = (first[:, None] + np.arange(n)).ravel()
         rows = np.arange(lanes)[:, None] * n + np.arange(0, n, self._queries)
         counts = np.broadcast_to(np.minimum(self._queries, n - np.arange(0, n, self._queries)), rows.shape)
         tasks = np.stack([rows.ravel(), counts.ravel()], axis=1)
@@ -194,7 +195,7 @@ class LlamaLanes:
         flat, network, team = tokens.ravel(), self._llama.network, self._team
 
         def part(rank: int, barrier: np.ndarray) -> None:
-            forward(network, self._cache, self._work, flat, lane, at, tasks, barrier, rank, team.size)
+            forward(network, self._cache, self._work, flat, lane, positions, tasks, barrier, rank, team.size)
 
         team.run(part)
         self.positions[:lanes] += n

@@ -11,7 +11,7 @@ from squeeze.errors import ModelError
 from squeeze.lm import cache
 from squeeze.lm.loading import cached, load
 from squeeze.lm.weights import Matrix, Weights
-from squeeze.numerics.exact import unpack
+from squeeze.numerics.tiles import unpack
 from tests.makers import tiny_models
 
 

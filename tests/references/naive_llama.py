@@ -6,7 +6,7 @@ Only weights, keys and values are rounded to 8 bits, as squeeze rounds them; eve
 import numpy as np
 
 from squeeze.lm.weights import Matrix, Weights
-from squeeze.numerics.exact import unpack
+from squeeze.numerics.tiles import unpack
 
 BLOCK = 16
 

@@ -28,7 +28,7 @@ from squeeze.factor.sensitivity import KEEP, KINDS, Predictor, examples, kind_of
 from squeeze.factor.shared import SharedSVD
 from squeeze.recipes.plan.edits import WithNote, is_expert
 
-__all__ = ["DENSE", "Maker", "PlanContext", "edited", "planned", "tails", "unit"]
+__all__ = ["DENSE", "SCORES", "VALUES", "Maker", "PlanContext", "shared_method", "tails", "unit"]
 
 DENSE = "dense"  # the family of what stays whole
 _SHARES = tuple(i / 100 for i in range(4, 100, 2))  # of a matrix's ranks that are tried
@@ -39,8 +39,8 @@ _MOST_OF_HEADS = 0.6  # of the values or rotary pairs of heads that may go
 _GROUP = 16  # channels that go at a time
 _PRICED = (0.1, 0.3, 1.0)  # of the channels that may go, where prices are taken
 _MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
-_VALUES = ("self_attn.v_proj", "self_attn.o_proj")
-_SCORES = ("self_attn.q_proj", "self_attn.k_proj")
+VALUES = ("self_attn.v_proj", "self_attn.o_proj")
+SCORES = ("self_attn.q_proj", "self_attn.k_proj")
 Maker = Callable[[float], Method]
 
 
@@ -78,11 +78,11 @@ class PlanContext:
         if any(kind_of(name) not in KINDS for name in self.fit):
             return {}
         sure = [name for name in self.fit if name not in self.notes]
-        given = examples(self.model, sure, {name: self.fit[name].inputs for name in sure})
+        described = examples(self.model, sure, {name: self.fit[name].inputs for name in sure})
         tokens = max(one.tokens for one in self.fit.values())
         ratios: dict[str, list[float]] = {}
-        for name, found in Predictor.load().predict(given).items():
-            predicted = found * self.fit[name].tokens / tokens  # of which an expert gets a share
+        for name, damage_share in Predictor.load().predict(described).items():
+            predicted = damage_share * self.fit[name].tokens / tokens  # of which an expert gets a share
             lost, (outputs, inputs) = self.whitened[name], self.weight(name).shape
             price = float(lost[min(rank_for(outputs, inputs, KEEP), len(lost) - 1)])
             ratios.setdefault(kind_of(name), []).append(log(max(predicted, 1e-12) / max(price, 1e-12)))
@@ -104,10 +104,10 @@ class PlanContext:
 
     def whole(self, name: str) -> Curvature:
         """Over all tokens: what is chosen is made with it."""
-        one, other = self.fit[name], self.validation[name]
-        tokens = one.tokens + other.tokens
-        inputs = (one.inputs * one.tokens + other.inputs * other.tokens) / max(tokens, 1)
-        return Curvature(inputs, (one.outputs + other.outputs) / 2, tokens)
+        fit, validation = self.fit[name], self.validation[name]
+        tokens = fit.tokens + validation.tokens
+        inputs = (fit.inputs * fit.tokens + validation.inputs * validation.tokens) / max(tokens, 1)
+        return Curvature(inputs, (fit.outputs + validation.outputs) / 2, tokens)
 
     @property
     def head_size(self) -> int:
@@ -142,8 +142,8 @@ def _pairs(context: PlanContext) -> list[tuple[Callable[..., Unit], tuple[str, .
         architecture = architecture_of(context.network.checkpoint.config, decomposition.PAIRS)
     except ModelError:
         return []
-    scores = [] if architecture.normed_heads else [(_scores, _SCORES)]
-    return [(_mlp, _MLP), (_head_values, _VALUES), *scores]
+    scores = [] if architecture.normed_heads else [(_scores, SCORES)]
+    return [(_mlp, _MLP), (_head_values, VALUES), *scores]
 
 
 def _matrix(context: PlanContext, name: str) -> Unit:
@@ -160,10 +160,12 @@ def _matrix(context: PlanContext, name: str) -> Unit:
         method = WhitenedSVD(rank=rank, outputs=gradients if costs[1] < costs[0] else None)
         options.append(context.option(name, "low-rank", context.factor(name) * min(costs), stored, method))
     for family, make in () if expert else context.families.items():
-        for one in map(make, _FAMILY_SHARES):
-            tensor = one.compress(weight.to(context.dtype), inputs).tensor
+        for tried in map(make, _FAMILY_SHARES):
+            tensor = tried.compress(weight.to(context.dtype), inputs).tensor
             rounded = context.bits / (8 * context.dtype.itemsize) if tensor.quantisable else 1.0
-            options.append(Option(family, context.price(name, tensor.dequantize()), rounded * tensor.stored_bits, one))
+            options.append(
+                Option(family, context.price(name, tensor.dequantize()), rounded * tensor.stored_bits, tried)
+            )
     return Unit(name, options)
 
 
@@ -175,23 +177,23 @@ def _mlp(context: PlanContext, block: str, parts: tuple[Unit, ...]) -> Unit:
     most = int(_MOST_CHANNELS * width)
     path = context.paths[block] = decomposition.channels(down, seen, most, group=_GROUP)
     counts = sorted({round(most * (i + 1) / _STEPS) for i in range(_STEPS)})
-    at = sorted({max(1, round(most * share)) for share in _PRICED})
+    priced = sorted({max(1, round(most * share)) for share in _PRICED})
     prices = [
         context.price(f"{block}.mlp.down_proj", decomposition.without_inputs(down, seen, path.order[:count]))
-        for count in at
+        for count in priced
     ]
-    rises = [price / max(float(path.costs[count]), 1e-30) for price, count in zip(prices, at, strict=True)]
+    rises = [price / max(float(path.costs[count]), 1e-30) for price, count in zip(prices, priced, strict=True)]
     each, masks = 3 * outputs * context.bits, 8 * 3 * ceil((width + outputs) / 8) + 3 * 64
     options = [
         Option("fewer channels", float(cost), each * (width - n) + masks, None, ("channels", n))
-        for n, cost in zip(counts, np.interp(counts, at, rises) * path.costs[counts].numpy(), strict=True)
+        for n, cost in zip(counts, np.interp(counts, priced, rises) * path.costs[counts].numpy(), strict=True)
     ]
     return Unit(f"{block}.mlp", options, parts)
 
 
 def _head_values(context: PlanContext, block: str, parts: tuple[Unit, ...]) -> Unit:
     """Fewer values of each head: as many in all as `edit` says, the least important ones of all heads first."""
-    v, o = (context.weight(f"{block}.{leaf}") for leaf in _VALUES)
+    v, o = (context.weight(f"{block}.{leaf}") for leaf in VALUES)
     size = context.head_size
     name = f"{block}.self_attn.v_proj"
     heads = decomposition.values(v, o, context.fit[name], size)
@@ -214,7 +216,7 @@ def _scores(context: PlanContext, block: str, parts: tuple[Unit, ...]) -> Unit:
 
 def _rotary(context: PlanContext, block: str) -> list[Option]:
     """Fewer rotary pairs of queries and keys."""
-    a, b = (f"{block}.{leaf}" for leaf in _SCORES)
+    a, b = (f"{block}.{leaf}" for leaf in SCORES)
     q, k, size = context.weight(a), context.weight(b), context.head_size
     _, path = decomposition.rotary_pairs(q, k, context.fit[a], context.fit[b], size)
     alone = decomposition.pair_costs(q, k, context.validation[a], context.validation[b], size).flatten()[path.order]
@@ -233,7 +235,7 @@ def _shared(context: PlanContext, block: str) -> list[Option]:
     """Queries and keys on one basis, with or without regard to gradients."""
     if not context.shared:
         return []
-    names = [f"{block}.{leaf}" for leaf in _SCORES]
+    names = [f"{block}.{leaf}" for leaf in SCORES]
     rows, inputs = sum(len(context.weight(name)) for name in names), context.weight(names[0]).shape[1]
     costs = [_shared_tails(context, names, shared_method(context, names, None, weighted)) for weighted in (False, True)]
     masks, places, owner = sum(ceil(len(context.weight(name)) / 8) for name in names), 4 * len(names), len("q_proj")
@@ -253,9 +255,9 @@ def _shared_tails(context: PlanContext, names: list[str], method: SharedSVD) -> 
     left, right = method.method(weights, seen).factors(stack, seen, min(stack.shape))
     reach = right @ context.validation[names[0]].inputs.double() @ right.T
     lost = torch.zeros(len(right), dtype=torch.float64)
-    for name, part in zip(names, torch.split(left, [len(weight) for weight in weights.values()]), strict=True):
+    for name, rows in zip(names, torch.split(left, [len(weight) for weight in weights.values()]), strict=True):
         lost += (
-            0.5 * context.factor(name) * _behind((part.T @ context.validation[name].outputs.double() @ part) * reach)
+            0.5 * context.factor(name) * _behind((rows.T @ context.validation[name].outputs.double() @ rows) * reach)
         )
     return lost
 
@@ -265,49 +267,3 @@ def shared_method(context: PlanContext, names: list[str], rank: int | None, weig
     outputs = [(context.fit[name] if rank is None else context.whole(name)).outputs for name in names]
     blocks = torch.block_diag(*outputs) if weighted else None  # type: ignore[no-untyped-call]
     return SharedSVD(rank=rank, outputs=blocks)
-
-
-def planned(context: PlanContext, block: str, edit: tuple[str, int]) -> dict[str, Method]:
-    """By module, the methods of an option of several matrices that are made in the pass over the blocks; none where
-    the option edits weights."""
-    what, count = edit
-    if not what.startswith("shared"):
-        return {}
-    names = [f"{block}.{leaf}" for leaf in _SCORES]
-    return dict.fromkeys(names, shared_method(context, names, count, what == "shared, weighted"))
-
-
-def edited(context: PlanContext, block: str, edit: tuple[str, int]) -> dict[str, torch.Tensor]:
-    """The tensors of a pair, by their names in the block."""
-    what, count = edit
-    return _EDITS[what](context, block, count)
-
-
-def _edited_mlp(context: PlanContext, block: str, count: int) -> dict[str, torch.Tensor]:
-    matrices = {leaf: context.weight(f"{block}.mlp.{leaf}_proj") for leaf in ("gate", "up", "down")}
-    seen = context.whole(f"{block}.mlp.down_proj")
-    out = decomposition.without_channels(matrices, seen, context.paths[block].order[:count])
-    return {f"mlp.{leaf}_proj.weight": tensor for leaf, tensor in out.items()}
-
-
-def _edited_values(context: PlanContext, block: str, count: int) -> dict[str, torch.Tensor]:
-    v, o = (context.weight(f"{block}.{leaf}") for leaf in _VALUES)
-    size = context.head_size
-    heads = decomposition.values(v, o, context.whole(f"{block}.self_attn.v_proj"), size)
-    bar = torch.cat([head.losses for head in heads]).sort().values[count - 1]
-    ranks = [int((head.losses > bar).sum()) for head in heads]
-    bias = dict(context.model.get_submodule(f"{block}.{_VALUES[0]}").named_parameters()).get("bias")
-    new_v, new_o, new_bias = decomposition.with_values(v, o, heads, ranks, bias if bias is None else bias.detach())
-    found = {f"{_VALUES[0]}.weight": new_v, f"{_VALUES[1]}.weight": new_o}
-    return found if new_bias is None else found | {f"{_VALUES[0]}.bias": new_bias}
-
-
-def _edited_scores(context: PlanContext, block: str, count: int) -> dict[str, torch.Tensor]:
-    a, b = (f"{block}.{leaf}" for leaf in _SCORES)
-    q, k, size = context.weight(a), context.weight(b), context.head_size
-    units, _ = decomposition.rotary_pairs(q, k, context.fit[a], context.fit[b], size)
-    pair = decomposition.without_pairs(q, k, units[:count], size)
-    return {f"{leaf}.weight": matrix for leaf, matrix in zip(_SCORES, pair, strict=True)}
-
-
-_EDITS = {"channels": _edited_mlp, "values": _edited_values, "rotary": _edited_scores}

@@ -1,6 +1,6 @@
 """A plan for a checkpoint: which family, rank or pair each matrix gets, from measured curvature and stored bytes.
 
-options.py says what there is to choose from and what it costs, factor/planner.py chooses.
+options.py says what there is to choose from and what it costs, factor/planner.py chooses, chosen.py carries out.
 """
 
 import re
@@ -17,8 +17,9 @@ from squeeze.engine.pipeline import Progress
 from squeeze.errors import SqueezeError
 from squeeze.factor.curvature import Curvature, curvature
 from squeeze.factor.planner import Option, Unit, choose
+from squeeze.recipes.plan.chosen import edited, planned
 from squeeze.recipes.plan.edits import Edits, is_expert
-from squeeze.recipes.plan.options import DENSE, Maker, PlanContext, edited, planned, unit
+from squeeze.recipes.plan.options import DENSE, Maker, PlanContext, unit
 from squeeze.recipes.plan.whole import linear_names, weight, whole
 
 __all__ = ["Plan", "make_plan"]
@@ -115,36 +116,36 @@ def make_plan(
 def _alone(units: Sequence[Unit], budget: int) -> dict[str, float]:
     """What each family costs by itself, with the same share of every matrix's bits; none that cannot be that small."""
     known: dict[str, Unit] = {}
-    for one in units:
-        known |= one.all()
-    matrices = [one.options for one in known.values() if one.options[0].family == DENSE]
+    for member in units:
+        known |= member.all()
+    matrices = [member.options for member in known.values() if member.options[0].family == DENSE]
     share = budget / sum(options[0].bits for options in matrices)
-    found = {}
+    costs = {}
     for family in sorted({option.family for options in matrices for option in options} - {DENSE}):
         small = [
-            [one.cost for one in options if one.family == family and one.bits <= share * options[0].bits]
+            [option.cost for option in options if option.family == family and option.bits <= share * options[0].bits]
             for options in matrices
         ]
         if all(small):
-            found[family] = sum(map(min, small))
-    return found
+            costs[family] = sum(map(min, small))
+    return costs
 
 
-def fill(found: dict[str, Curvature], shapes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
+def fill(curvatures: dict[str, Curvature], shapes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
     """Where fewer tokens than it has inputs reached a matrix of an expert: multiples of the identity, of the mean size
     of what the same matrix of the block's other experts has. By name, what there is to say of it. shapes: (O, I)."""
     none = Curvature(torch.zeros(0), torch.zeros(0))
     short = {
-        name: found.get(name, none).tokens
+        name: curvatures.get(name, none).tokens
         for name, (_, inputs) in shapes.items()
-        if name not in found or (is_expert(name) and found[name].tokens < inputs)
+        if name not in curvatures or (is_expert(name) and curvatures[name].tokens < inputs)
     }
-    known = {name: one for name, one in found.items() if one.tokens}
+    known = {name: one for name, one in curvatures.items() if one.tokens}
     for name, tokens in short.items():
         alike = [one for other, one in known.items() if _starred(other) == _starred(name)]
         sizes = [_mean(getattr(one, part).diagonal().mean() for one in alike) for part in ("outputs", "inputs")]
         outputs, inputs = (size * torch.eye(n) for size, n in zip(sizes, shapes[name], strict=True))
-        found[name] = Curvature(inputs, outputs, tokens)
+        curvatures[name] = Curvature(inputs, outputs, tokens)
     return {
         name: f"only {tokens} tokens of the plan's reached its {shapes[name][1]} inputs: priced as the mean expert"
         for name, tokens in short.items()
@@ -158,8 +159,8 @@ def _starred(name: str) -> str:
 
 def _mean(sizes: Iterable[torch.Tensor]) -> float:
     """1 where there are none: a matrix of which nothing is known stays whole."""
-    found = [float(size) for size in sizes]
-    return sum(found) / len(found) if found else 1.0
+    values = [float(size) for size in sizes]
+    return sum(values) / len(values) if values else 1.0
 
 
 def _budget(context: PlanContext, keep: float | None, target_bytes: int | None) -> int:
@@ -181,8 +182,8 @@ def _assembled(context: PlanContext, chosen: Mapping[str, Option]) -> Plan:
         else:
             assert option.edit is not None
             block = name.rpartition(".")[0]
-            made = planned(context, block, option.edit)
-            plan.methods |= {context.network.stored_name(module): method for module, method in made.items()}
-            if not made:
+            shared_methods = planned(context, block, option.edit)
+            plan.methods |= {context.network.stored_name(module): method for module, method in shared_methods.items()}
+            if not shared_methods:
                 plan.put(block, edited(context, block, option.edit))
     return plan

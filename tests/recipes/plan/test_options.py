@@ -12,7 +12,8 @@ from squeeze.factor.curvature import Curvature, curvature, damage
 from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.factor.modegpt import RowColumnPruning
 from squeeze.integrations.load_model import load_model
-from squeeze.recipes.plan.options import PlanContext, edited, planned, tails, unit
+from squeeze.recipes.plan.chosen import edited, planned
+from squeeze.recipes.plan.options import PlanContext, tails, unit
 from squeeze.recipes.plan.plan import PlanConfig, make_plan
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
