@@ -69,10 +69,10 @@ def calibrated_block(
         first = next(inputs[0].read(device))
         with closing(Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)) as shortcuts:
             for stage in planned:
-                found = _statistics(block, stage, shortcuts, theirs, job.every, call, device)
+                statistics = _statistics(block, stage, shortcuts, theirs, job.every, call, device)
                 for group in stage.groups:
                     trim()
-                    done |= _compressed_group(job, name, block, group, found.pop(group[0]))
+                    done |= _compressed_group(job, name, block, group, statistics.pop(group[0]))
                     shortcuts.take(group)
             done |= _uncalibrated(job, name, {leaf: block.get_submodule(leaf) for leaf in chosen if leaf not in done})
             outputs[0].write(run_block(block, hidden, call) for hidden in shortcuts.read(device))
@@ -119,21 +119,21 @@ def _statistics(
 ) -> dict[str, InputStatistics]:
     """Of each group's inputs, by the name of its first module. The files of the original's inputs, one sequence in
     `every`, are read and deleted."""
-    found = {group[0]: InputStatistics() for group in stage.groups}
-    theirs = {name: originals.pop(name) for name in found if name in originals}
+    gathered = {group[0]: InputStatistics() for group in stage.groups}
+    theirs = {name: originals.pop(name) for name in gathered if name in originals}
     values = {name: file.read(device) for name, file in theirs.items()}
     for number, hidden in enumerate(shortcuts.read(device)):
         seen = calibration.record(block, stage.groups, lambda: run_block(block, hidden, call))  # noqa: B023
         known = {name: next(file) for name, file in values.items()} if number % every == 0 else {}
         for group in stage.groups:
             if group[0] in seen:
-                found[group[0]].add(seen[group[0]], known.get(group[0]))
+                gathered[group[0]].add(seen[group[0]], known.get(group[0]))
                 shortcuts.keep(group, seen[group[0]])
-    for statistics in found.values():
+    for statistics in gathered.values():
         statistics.finish()
     for file in theirs.values():
         file.path.unlink()
-    return found
+    return gathered
 
 
 def _compressed_group(

@@ -121,11 +121,11 @@ def error_propagated(
     del damped
     if failed:
         return list(weights)
-    found = []
+    corrected = []
     for weight in weights:
         pull = (weight @ cross).T.to(lower.dtype)
-        found.append(weight + strength * torch.cholesky_solve(pull, lower).T.float())
-    return found
+        corrected.append(weight + strength * torch.cholesky_solve(pull, lower).T.float())
+    return corrected
 
 
 @dataclass(frozen=True)
@@ -141,22 +141,22 @@ def stages(block: nn.Module, names: Iterable[str], runs: Iterator[Callable[[], o
     runs: functions that run the block on some input, tried until each module has been called. Modules that never are
     come in no stage.
     """
-    waiting, found = set(names), []
+    waiting, groups_in_order = set(names), []
     for run in runs:
         seen = _calls(block, waiting, run)
         group: list[str] = []
         for i, (name, x) in enumerate(seen):
             if i and x is not seen[i - 1][1]:
-                found.append(tuple(group))
+                groups_in_order.append(tuple(group))
                 group = []
             group.append(name)
         if group:
-            found.append(tuple(group))
+            groups_in_order.append(tuple(group))
         waiting -= {name for name, _ in seen}
         if not waiting:
             break
     merged: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-    for names_of_group in found:
+    for names_of_group in groups_in_order:
         merged.setdefault(tuple(_starred(name) for name in names_of_group), []).append(names_of_group)
     return [Stage(tuple(groups)) for groups in merged.values()]
 

@@ -28,8 +28,8 @@ def input_squares(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "c
             leaves = [leaf for leaf, module in block.named_modules() if is_linear(module)]
 
             def note(leaf: str, x: torch.Tensor, name: str = name) -> None:
-                found = x.reshape(-1, x.shape[-1]).float().square().sum(0) / tokens.numel()
-                sums[f"{name}.{leaf}"] = sums.get(f"{name}.{leaf}", torch.zeros(())) + found
+                squares = x.reshape(-1, x.shape[-1]).float().square().sum(0) / tokens.numel()
+                sums[f"{name}.{leaf}"] = sums.get(f"{name}.{leaf}", torch.zeros(())) + squares
 
             after = Activations(Path(folder) / str(number + 1), len(tokens), tokens.shape[1], width)
             with Recorder(block, leaves, note):
@@ -37,4 +37,4 @@ def input_squares(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "c
             before.path.unlink()
             before = after
             network.release(name)
-    return {network.stored_name(name): found.cpu() for name, found in sums.items()}
+    return {network.stored_name(name): squares.cpu() for name, squares in sums.items()}

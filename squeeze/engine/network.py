@@ -92,8 +92,8 @@ class Network:
         self._check_whole()
 
     def module(self, name: str) -> nn.Module:
-        found: nn.Module = self.model.get_submodule(name)
-        return found
+        module: nn.Module = self.model.get_submodule(name)
+        return module
 
     def stored_name(self, name: str) -> str:
         """The checkpoint's name of a module that has a weight."""
@@ -120,12 +120,12 @@ class Network:
         converters = [entry for entry in transforms if isinstance(entry, WeightConverter)]
         places = {pattern: i for entry in converters for i, pattern in enumerate(entry.source_patterns)}
         state, prefix = self.model.state_dict(), self.model.base_model_prefix
-        found: dict[str, list[tuple[str, int]]] = {}
+        sources: dict[str, list[tuple[str, int]]] = {}
         for name in self.checkpoint.files:
             target, pattern = rename_source_key(name, renamings, converters, prefix, state)
-            found.setdefault(target, []).append((name, places.get(pattern, 0) if pattern else 0))
-        self.sources = {target: parts[0][0] for target, parts in found.items() if len(parts) == 1}
-        return found
+            sources.setdefault(target, []).append((name, places.get(pattern, 0) if pattern else 0))
+        self.sources = {target: parts[0][0] for target, parts in sources.items() if len(parts) == 1}
+        return sources
 
     def _take_experts_apart(self, names: dict[str, list[tuple[str, int]]]) -> None:
         for path, module in list(self.model.named_modules()):
@@ -134,11 +134,11 @@ class Network:
                 continue
             self.model.set_submodule(path, Experts(module))
             for name, parts in fused.items():
-                for source, place in parts:
+                for source, position in parts:
                     expert = _EXPERT.match(source)
                     if not expert:
                         raise ModelError(f"{self.checkpoint.folder}: tensor {source!r} is of no known expert")
-                    leaf = "down_proj" if name == "down_proj" else ("gate_proj", "up_proj")[place]
+                    leaf = "down_proj" if name == "down_proj" else ("gate_proj", "up_proj")[position]
                     self.sources[f"{path}.experts.{expert[2]}.{leaf}.weight"] = source
 
     def _check_whole(self) -> None:
@@ -158,10 +158,10 @@ class Network:
         """Fill a module with its weights; dtype: None for their own."""
         module = self.module(name)
         parameters = [key for key, _ in module.named_parameters()]
-        found = self.checkpoint.load(self.sources[f"{name}.{key}"] for key in parameters)
+        tensors = self.checkpoint.load(self.sources[f"{name}.{key}"] for key in parameters)
         for key in parameters:
             owner, leaf = _owner(module, key)
-            value = found.pop(self.sources[f"{name}.{key}"]).to(self.device, dtype)
+            value = tensors.pop(self.sources[f"{name}.{key}"]).to(self.device, dtype)
             owner._parameters[leaf] = nn.Parameter(value, requires_grad=False)
         for buffer_owner in module.modules():
             for leaf, buffer in buffer_owner._buffers.items():
@@ -208,8 +208,8 @@ class Network:
         """Modules before the blocks, the nearest to the root: embeddings, norms, rotary angles."""
         around, _, _ = self.blocks[0].rpartition(".")
         parent, _, stack = around.rpartition(".")
-        found = [f"{parent}.{name}" if parent else name for name, _ in self.module(parent).named_children()]
-        return [name for name in found if name != (f"{parent}.{stack}" if parent else stack)]
+        children = [f"{parent}.{name}" if parent else name for name, _ in self.module(parent).named_children()]
+        return [name for name in children if name != (f"{parent}.{stack}" if parent else stack)]
 
     @torch.inference_mode()
     def _record(self, ids: torch.Tensor) -> tuple[torch.Tensor, list[Call]]:
@@ -239,8 +239,8 @@ def run_block(block: nn.Module, hidden: torch.Tensor, call: Call) -> torch.Tenso
     """[L, H] to [L, H]. Raises ModelError where the block cannot run."""
     with explained(type(block).__name__):
         out = block(hidden[None], *call.args, **call.kwargs)
-    found: torch.Tensor = (out[0] if isinstance(out, tuple) else out)[0]
-    return found
+    output: torch.Tensor = (out[0] if isinstance(out, tuple) else out)[0]
+    return output
 
 
 def _empty_model(checkpoint: Checkpoint) -> Any:

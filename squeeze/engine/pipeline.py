@@ -59,18 +59,18 @@ class _CheckpointJob(BlockJob):
 def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list[str], dict[str, str]]:
     """The linear modules below a block that are compressed, by their names in it; and why others are left, by the
     checkpoint's names."""
-    chosen, left = [], {}
+    chosen, reasons = [], {}
     for name, module in network.module(block).named_modules():
         full = f"{block}.{name}"
         if is_linear(module):
             reason = _reason(full, weight_of(module).shape[0], ignore)
             if reason:
-                left[network.stored_name(full)] = reason
+                reasons[network.stored_name(full)] = reason
             else:
                 chosen.append(name)
         elif fused := [key for key, value in module.named_parameters(recurse=False) if value.ndim > 2]:
-            left |= dict.fromkeys((f"{full}.{key}" for key in fused), "a tensor of three dimensions")
-    return chosen, left
+            reasons |= dict.fromkeys((f"{full}.{key}" for key in fused), "a tensor of three dimensions")
+    return chosen, reasons
 
 
 def _reason(name: str, rows: int, ignore: Iterable[str]) -> str | None:
@@ -206,16 +206,16 @@ def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Done
     """Write a block's tensors and what the report says of it."""
     network = job.network
     tensors: dict[str, torch.Tensor] = {}
-    layers, taken = [], set()
-    for leaf, one in done.items():
+    layers, replaced = [], set()
+    for leaf, compressed in done.items():
         full = f"{name}.{leaf}"
         transposed = not isinstance(network.module(full), nn.Linear)
-        written = job.writer.tensors(network.stored_name(full), one.result.tensor, transposed)
-        bits = 8 * sum(tensor.nbytes for tensor in written.values()) / prod(one.layer.shape)
-        layers.append(replace(one.layer, bits=bits) if job.writer.measured else one.layer)
+        written = job.writer.tensors(network.stored_name(full), compressed.result.tensor, transposed)
+        bits = 8 * sum(tensor.nbytes for tensor in written.values()) / prod(compressed.layer.shape)
+        layers.append(replace(compressed.layer, bits=bits) if job.writer.measured else compressed.layer)
         tensors |= written
-        taken.add(network.sources[f"{full}.weight"])
-    tensors |= network.checkpoint.load(s for s in network.tensors_of(name).values() if s not in taken)
+        replaced.add(network.sources[f"{full}.weight"])
+    tensors |= network.checkpoint.load(s for s in network.tensors_of(name).values() if s not in replaced)
     tensors |= network.checkpoint.load(_unnamed(network, name), strict=False)
     network.release(name)
     (job.work / f"{name}.json").write_text(json.dumps([asdict(layer) for layer in layers]))
@@ -247,15 +247,15 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     for name, module in network.model.named_modules():
         if is_linear(module) and not any(name.startswith(f"{block}.") for block in network.blocks):
             job.left[name] = "outside the blocks"
-    made = job.work / folder.CONTENT
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir()
-    report.stored_bytes = parts.join([*(f"rest.{i}" for i in range(len(rest))), *network.blocks], made)
+    content = job.work / folder.CONTENT
+    shutil.rmtree(content, ignore_errors=True)
+    content.mkdir()
+    report.stored_bytes = parts.join([*(f"rest.{i}" for i in range(len(rest))), *network.blocks], content)
     original = Checkpoint.open(source)
     report.raw_bytes = original.bytes_of(original.files)
     report.parameters = sum(prod(original.info(name).shape) for name in original.files)
-    copy_other_files(source, made)
+    copy_other_files(source, content)
     config = {**network.checkpoint.config, **job.writer.config(sorted(job.left))}
-    (made / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     report.seconds = round(time.perf_counter() - started, 3)
-    report.write(made)
+    report.write(content)

@@ -82,11 +82,11 @@ def evaluate(
     if not count:
         raise SqueezeError(f"the text has {len(tokens)} tokens: at least 2 are needed to measure perplexity")
     mean = losses / count
-    found = Quality(math.exp(mean) if mean < 700 else math.inf, count, count / seconds)
+    measured = Quality(math.exp(mean) if mean < 700 else math.inf, count, count / seconds)
     if not divergences:
-        return found
+        return measured
     kl = torch.cat(divergences)
-    return Quality(**asdict(found) | _distance(kl, agreed / count))
+    return Quality(**asdict(measured) | _distance(kl, agreed / count))
 
 
 def _distance(kl: torch.Tensor, agreement: float) -> dict[str, float]:

@@ -33,8 +33,8 @@ class Layer:
     pattern: str | None = None
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Self:
-        return cls(**{**found, "shape": tuple(found["shape"]), "notes": tuple(found["notes"])})
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        return cls(**{**document, "shape": tuple(document["shape"]), "notes": tuple(document["notes"])})
 
 
 @dataclass
@@ -100,14 +100,14 @@ class Report:
             raise QualityError(f"{self.target}: the mean KL divergence is {self.after.kl_mean:.4f}, above {max_kl:g}")
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Self:
+    def from_json(cls, document: dict[str, Any]) -> Self:
         """The inverse of as_json."""
-        given = {entry.name: found[entry.name] for entry in fields(cls) if entry.name in found}
-        given["layers"] = [Layer.from_json(layer) for layer in found["layers"]]
+        values = {entry.name: document[entry.name] for entry in fields(cls) if entry.name in document}
+        values["layers"] = [Layer.from_json(layer) for layer in document["layers"]]
         for name in ("before", "after"):
-            given[name] = Quality(**found[name]) if found[name] else None
-        given["packed"] = tuple(found["packed"]) if found["packed"] else None
-        return cls(**given)
+            values[name] = Quality(**document[name]) if document[name] else None
+        values["packed"] = tuple(document["packed"]) if document["packed"] else None
+        return cls(**values)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -136,7 +136,7 @@ class Report:
         return "\n".join([*lines, *(f"{name}: {value}" for name, value in self._totals())])
 
     def _totals(self) -> list[tuple[str, str]]:
-        found = [
+        totals = [
             ("method", f"{self.method}, format {self.format}"),
             ("bits per weight", f"{self.bits_per_weight:.3f} of the {len(self.layers)} compressed matrices"),
             *self._sparsity(),
@@ -145,19 +145,19 @@ class Report:
             ("time", f"{self.seconds:.0f} s"),
         ]
         if self.predicted:
-            parts = [f"{name} {value:.4f}" for name, value in self.predicted.items()]
-            found.append(("predicted rise of the loss", f"{', '.join(parts)} nats a token, in at most as many bytes"))
+            rises = [f"{name} {value:.4f}" for name, value in self.predicted.items()]
+            totals.append(("predicted rise of the loss", f"{', '.join(rises)} nats a token, in at most as many bytes"))
         if self.packed:
             raw, coded = self.packed
-            found.append(("packed", f"{coded} of {raw} bytes of all files ({_percent(coded, raw)})"))
+            totals.append(("packed", f"{coded} of {raw} bytes of all files ({_percent(coded, raw)})"))
         if self.after:
             before = f", before {self.before.perplexity:.3f}" if self.before else ""
-            found.append(("perplexity", f"{self.after.perplexity:.3f}{before} ({self.after.tokens} tokens)"))
+            totals.append(("perplexity", f"{self.after.perplexity:.3f}{before} ({self.after.tokens} tokens)"))
             if self.after.kl_mean is not None and self.after.kl_p99 is not None:
                 kl = f"mean {self.after.kl_mean:.4f}, 99th percentile {self.after.kl_p99:.4f} nats"
-                found.append(("KL from the original", kl))
-                found.append(("same most probable token", f"{100 * (self.after.top1_agreement or 0):.1f} %"))
-        return found
+                totals.append(("KL from the original", kl))
+                totals.append(("same most probable token", f"{100 * (self.after.top1_agreement or 0):.1f} %"))
+        return totals
 
     def _sparsity(self) -> list[tuple[str, str]]:
         patterns = sorted({layer.pattern for layer in self.layers if layer.pattern})
@@ -174,9 +174,9 @@ class Report:
         """A section for the model card."""
         rows = "\n".join(f"| {name} | {value} |" for name, value in self._totals())
         notes = "".join(f"- {line}\n" for line in self.fallbacks)
-        left = "".join(f"- {name}: left as it was, {reason}\n" for name, reason in self.left.items())
+        untouched = "".join(f"- {name}: left as it was, {reason}\n" for name, reason in self.left.items())
         settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
-        return f"## Compression\n\nBy squeeze: {settings}.\n\n| | |\n|---|---|\n{rows}\n\n{notes}{left}"
+        return f"## Compression\n\nBy squeeze: {settings}.\n\n| | |\n|---|---|\n{rows}\n\n{notes}{untouched}"
 
     def write(self, folder: Path) -> None:
         """Put the report and the model card into a model's folder."""

@@ -84,7 +84,7 @@ def _ends(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> 
     """Modules that run once, whose output is that of the child of the block that they are in: its name,
     and the length of its tuple, the rest of which is None."""
     outputs: dict[str, torch.Tensor | None] = {}
-    found: dict[str, tuple[str, int | None]] = {}
+    ends: dict[str, tuple[str, int | None]] = {}
     hooks = []
 
     def note(name: str) -> Callable[[nn.Module, Any, torch.Tensor], None]:
@@ -100,7 +100,7 @@ def _ends(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> 
                 return
             for name, value in outputs.items():
                 if name.startswith(f"{child}.") and value is not None and torch.equal(value, first):
-                    found[name] = child, len(out) if isinstance(out, tuple) else None
+                    ends[name] = child, len(out) if isinstance(out, tuple) else None
 
         return hook
 
@@ -111,4 +111,4 @@ def _ends(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> 
     run()
     for hook in hooks:
         hook.remove()
-    return {name: end for name, end in found.items() if outputs[name] is not None}
+    return {name: end for name, end in ends.items() if outputs[name] is not None}

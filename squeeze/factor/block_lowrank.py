@@ -45,9 +45,9 @@ class _Blocks(Share, ABC):
         blocks = max(n for n in range(1, self.blocks + 1) if both % n == 0)
         moments = hessian.double().clone()
         moments.diagonal().add_(_DAMPING * moments.diagonal().mean() + 1e-30)
-        found = self.fit(weight.double(), moments, blocks)
-        tensors = {name: tensor.to(weight.dtype).contiguous() for name, tensor in found.tensors().items()}
-        return Result(type(found).of(tensors))
+        fitted = self.fit(weight.double(), moments, blocks)
+        tensors = {name: tensor.to(weight.dtype).contiguous() for name, tensor in fitted.tensors().items()}
+        return Result(type(fitted).of(tensors))
 
     def fallback(self) -> Self:
         """The same form, so that experts without statistics are stored as the others are."""
@@ -82,8 +82,8 @@ class Monarch(_Blocks):
 def _solve(right: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
     """X with X gram = right, gram symmetric and perhaps singular."""
     scale = 1e-10 * gram.diagonal().mean() + 1e-30
-    found: torch.Tensor = torch.linalg.solve(gram + scale * torch.eye(len(gram)).to(gram), right.T).T
-    return found
+    solution: torch.Tensor = torch.linalg.solve(gram + scale * torch.eye(len(gram)).to(gram), right.T).T
+    return solution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,22 +111,22 @@ class BLAST(_Blocks):
 
 
 def _fit_bases(weight: torch.Tensor, hessian: torch.Tensor, mix: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-    found = []
+    bases = []
     for rows, scales in zip(weight.split(len(weight) // len(mix)), mix, strict=True):
         reduced = torch.cat([scale[:, None] * block for scale, block in zip(scales, shared, strict=True)], 1)  # [R, I]
-        found.append(_solve(rows @ hessian @ reduced.T, reduced @ hessian @ reduced.T))
-    return torch.stack(found)
+        bases.append(_solve(rows @ hessian @ reduced.T, reduced @ hessian @ reduced.T))
+    return torch.stack(bases)
 
 
 def _fit_mix(weight: torch.Tensor, hessian: torch.Tensor, bases: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-    (q, r, _), found = shared.shape, []
+    (q, r, _), scales = shared.shape, []
     spread = torch.block_diag(*shared)  # [Q R, I]
     inner = spread @ hessian @ spread.T
     for rows, base in zip(weight.split(bases.shape[1]), bases, strict=True):
         gram = inner * (base.T @ base).repeat(q, q)
         wanted = ((base.T @ rows @ hessian).repeat(q, 1) * spread).sum(1)
-        found.append(_solve(wanted[None], gram)[0].view(q, r))
-    return torch.stack(found)
+        scales.append(_solve(wanted[None], gram)[0].view(q, r))
+    return torch.stack(scales)
 
 
 def _fit_inputs(

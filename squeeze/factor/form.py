@@ -34,8 +34,8 @@ def product(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
             return torch.mv(matrix, x[0])[None]  # up to twice as fast as linear
         return functional.linear(x, matrix)
     layer = matrix if isinstance(matrix, QuantLinear) else QuantLinear.of(matrix)
-    found: torch.Tensor = layer(x)
-    return found
+    product: torch.Tensor = layer(x)
+    return product
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,17 @@ class Form(ABC):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """All that is stored, by the names of `leaves`."""
-        found: dict[str, torch.Tensor] = {}
+        stored_tensors: dict[str, torch.Tensor] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
             if isinstance(value, tuple):
-                found |= {f"{entry.name}{i}": part for i, part in enumerate(value)}
+                stored_tensors |= {f"{entry.name}{i}": part for i, part in enumerate(value)}
             elif isinstance(value, QuantizedTensor):
                 stored = _QUANTISED.tensors(entry.name, value, value.scales.dtype)
-                found |= {name.replace(".", "_"): tensor for name, tensor in stored.items()}
+                stored_tensors |= {name.replace(".", "_"): tensor for name, tensor in stored.items()}
             elif value is not None:
-                found[entry.name] = value
-        return found
+                stored_tensors[entry.name] = value
+        return stored_tensors
 
     @property
     def stored_bits(self) -> int:
@@ -88,18 +88,18 @@ class Form(ABC):
         values: dict[str, Any] = {}
         for entry in fields(cls):
             if entry.name == cls.many:
-                parts = [tensors[f"{entry.name}{i}"] for i in range(len(tensors)) if f"{entry.name}{i}" in tensors]
-                values[entry.name] = tuple(parts)
+                cores = [tensors[f"{entry.name}{i}"] for i in range(len(tensors)) if f"{entry.name}{i}" in tensors]
+                values[entry.name] = tuple(cores)
             elif entry.name in tensors:
                 values[entry.name] = tensors[entry.name]
             elif f"{entry.name}_codes" in tensors:
                 values[entry.name] = _quantised(entry.name, tensors, as_layers)
         try:
-            found = cls(**values)
-            found.check()
+            form = cls(**values)
+            form.check()
         except (TypeError, IndexError, ValueError, AttributeError) as error:
             raise FormatError(f"the tensors of a {cls.kind} matrix do not fit together: {error}") from None
-        return found
+        return form
 
     def check(self) -> None:  # noqa: B027  most have nothing to check
         """Raises ValueError where the tensors' shapes do not fit together."""

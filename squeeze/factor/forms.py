@@ -18,12 +18,12 @@ _PARTS = 4  # at most, of a tuple of tensors
 
 
 def _names(form: type[Form]) -> list[str]:
-    found = []
+    names = []
     for leaf in form.leaves:
-        found += [f"{leaf}{i}" for i in range(_PARTS)] if leaf == form.many else [leaf]
+        names += [f"{leaf}{i}" for i in range(_PARTS)] if leaf == form.many else [leaf]
         if leaf in form.quantisable:
-            found += [f"{leaf}_{part}" for part in SqueezeFormat().leaves]
-    return found
+            names += [f"{leaf}_{part}" for part in SqueezeFormat().leaves]
+    return names
 
 
 LEAVES: tuple[str, ...] = tuple(
@@ -33,8 +33,8 @@ LEAVES: tuple[str, ...] = tuple(
 
 def read_form(module: str, tensors: Mapping[str, torch.Tensor], as_layers: bool = False) -> Form:
     """The form whose tensors these are, by their names. Raises FormatError where there is none."""
-    given = {name for name, tensor in tensors.items() if tensor is not None}
-    if set(SparseResidual.leaves) <= given:
+    present = {name for name, tensor in tensors.items() if tensor is not None}
+    if set(SparseResidual.leaves) <= present:
         inner = {name: tensor for name, tensor in tensors.items() if name not in SparseResidual.leaves}
         exact = SparseResidual(read_form(module, inner, as_layers), tensors["entries_at"], tensors["entries"])
         try:
@@ -43,12 +43,12 @@ def read_form(module: str, tensors: Mapping[str, torch.Tensor], as_layers: bool 
             raise FormatError(f"{module}: {error}") from None
         return exact
     for form in FORMS.values():
-        if given and given <= set(_names(form)) and _complete(form, given):
+        if present and present <= set(_names(form)) and _complete(form, present):
             try:
                 return form.of(tensors, as_layers)
             except FormatError as error:
                 raise FormatError(f"{module}: {error}") from None
-    raise FormatError(f"{module}: the tensors {', '.join(sorted(given))} make no matrix")
+    raise FormatError(f"{module}: the tensors {', '.join(sorted(present))} make no matrix")
 
 
 def basis_of(module: str, tensors: Mapping[str, torch.Tensor]) -> str | None:
@@ -66,9 +66,9 @@ def _complete(form: type[Form], given: set[str]) -> bool:
 
 def modules_of(names: Iterable[str]) -> dict[str, list[str]]:
     """Names of tensors that belong to factorised modules: their leaves, by the module's name."""
-    found: dict[str, list[str]] = {}
+    leaves: dict[str, list[str]] = {}
     for name in names:
         module, _, leaf = name.rpartition(".")
         if leaf in LEAVES:
-            found.setdefault(module, []).append(leaf)
-    return found
+            leaves.setdefault(module, []).append(leaf)
+    return leaves

@@ -80,12 +80,12 @@ class FactorLinear(nn.Module):
     def _product(self, form: Shared, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """rows [T, I], which are x, times the basis: once for all layers that are called with the same x in turn."""
         owner: FactorLinear = self.__dict__["owner"] or self
-        known, left = owner._basis, owner._followers
+        known, remaining = owner._basis, owner._followers
         if owner is not self and known is not None and known[0] is x:
-            y, left = known[1], known[2] - 1
+            y, remaining = known[1], known[2] - 1
         else:
             y = product(rows, form.base)
-        owner._basis = (x, y, left) if left and (owner is self or known is not None) else None
+        owner._basis = (x, y, remaining) if remaining and (owner is self or known is not None) else None
         return y
 
     def extra_repr(self) -> str:
@@ -97,7 +97,7 @@ def join(model: nn.Module) -> None:
     there is none."""
     for name, module in model.named_modules():
         if isinstance(module, FactorLinear) and (owner := basis_of(name, dict(module.named_buffers()))):
-            found = dict(model.named_modules()).get(owner)
-            if not isinstance(found, FactorLinear):
+            basis_layer = dict(model.named_modules()).get(owner)
+            if not isinstance(basis_layer, FactorLinear):
                 raise FormatError(f"{name}: there is no module {owner} that has its basis")
-            module.follow(found)
+            module.follow(basis_layer)

@@ -54,8 +54,8 @@ def rank_for(outputs: int, inputs: int, keep: float, pivoted: bool = True) -> in
         return max(1, min(int(keep * outputs * inputs / total), outputs, inputs))
     if keep >= 1:
         return min(outputs, inputs)
-    found = (total - math.sqrt(total * total - 4 * keep * outputs * inputs)) / 2
-    return max(1, min(int(found + 1e-9), outputs, inputs))
+    rank = (total - math.sqrt(total * total - 4 * keep * outputs * inputs)) / 2
+    return max(1, min(int(rank + 1e-9), outputs, inputs))
 
 
 @dataclass(frozen=True, kw_only=True)

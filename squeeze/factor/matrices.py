@@ -191,10 +191,10 @@ class Shared(Form):
         return torch.cat([own, self.coefficients.float() @ base])[self.places].to(dtype)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        found = super().tensors()
+        stored = super().tensors()
         if self.base_of is not None:
-            del found["base"]
-        return found
+            del stored["base"]
+        return stored
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ def leverage(moments: torch.Tensor, ridge: float = 1e-3) -> torch.Tensor:
     wide = moments.double()
     damped = wide.clone()
     damped.diagonal().add_(ridge * wide.diagonal().mean())
-    found: torch.Tensor = torch.linalg.solve(damped, wide).diagonal()
-    return found
+    scores: torch.Tensor = torch.linalg.solve(damped, wide).diagonal()
+    return scores
 
 
 def channels(
@@ -100,12 +100,12 @@ def channels(
 
 def without_inputs(down: torch.Tensor, seen: Curvature, gone: torch.Tensor) -> torch.Tensor:
     """A matrix [O, I] without some inputs, whose sum the others make up for; columns of what is gone are 0."""
-    kept = torch.ones(down.shape[1], dtype=torch.bool)
-    kept[gone] = False
+    keep = torch.ones(down.shape[1], dtype=torch.bool)
+    keep[gone] = False
     inner, wide = _damped(seen.inputs), down.double()
-    made_up = torch.linalg.solve(inner[kept][:, kept], inner[kept][:, ~kept])
+    made_up = torch.linalg.solve(inner[keep][:, keep], inner[keep][:, ~keep])
     out = torch.zeros_like(down)
-    out[:, kept] = (wide[:, kept] + wide[:, ~kept] @ made_up.T).to(down.dtype)
+    out[:, keep] = (wide[:, keep] + wide[:, ~keep] @ made_up.T).to(down.dtype)
     return out
 
 
@@ -182,7 +182,7 @@ class HeadValues:
 def values(v: torch.Tensor, o: torch.Tensor, seen: Curvature, size: int, damping: float = 0.01) -> list[HeadValues]:
     """Of each key head. v: [key heads * size, H] with its Curvature, whose outputs are damped; o: [O, heads * size]."""
     inner, _ = root(seen.inputs, _DAMPING)
-    found = []
+    heads = []
     for i, rows in enumerate(torch.split(v.double(), size)):
         span = slice(i * size, (i + 1) * size)
         outer, inverse = root(seen.outputs[span, span], damping)
@@ -190,8 +190,8 @@ def values(v: torch.Tensor, o: torch.Tensor, seen: Curvature, size: int, damping
         readers = o.double().view(len(o), len(v) // size, -1, size)[:, i]
         basis = inverse.T @ left  # rows = basis @ (left^T outer^T rows)
         turn = left.T @ outer.T
-        found.append(HeadValues(turn @ rows, readers @ basis, 0.5 * singular.square(), basis, turn))
-    return found
+        heads.append(HeadValues(turn @ rows, readers @ basis, 0.5 * singular.square(), basis, turn))
+    return heads
 
 
 def prices(head: HeadValues, held: Curvature, number: int) -> torch.Tensor:
@@ -212,12 +212,12 @@ def with_values(
     for i, (head, rank) in enumerate(zip(heads, ranks, strict=True)):
         scale = (head.v[:rank].norm(dim=1) / head.o[..., :rank].norm(dim=(0, 1)).clamp(min=1e-30)).sqrt()
         scale = scale.clamp(min=1e-30)
-        kept = slice(i * size, i * size + rank)
-        new_v[kept] = (head.v[:rank] / scale[:, None]).to(v.dtype)
+        rows = slice(i * size, i * size + rank)
+        new_v[rows] = (head.v[:rank] / scale[:, None]).to(v.dtype)
         columns[:, i, :, :rank] = (head.o[..., :rank] * scale).to(o.dtype)
         if bias is not None and new_bias is not None:
             turned = head.turn[:rank] @ bias[i * size : (i + 1) * size].double()
-            new_bias[kept] = (turned / scale).to(bias.dtype)
+            new_bias[rows] = (turned / scale).to(bias.dtype)
     return new_v, new_o, new_bias
 
 
@@ -229,5 +229,5 @@ class EditedCheckpoint(Checkpoint):
 
     def load(self, names: Any, device: torch.device | str = "cpu", strict: bool = True) -> dict[str, torch.Tensor]:
         wanted = list(names)
-        found = {name: self.replaced[name].to(device) for name in wanted if name in self.replaced}
-        return found | super().load([name for name in wanted if name not in found], device, strict)
+        edited = {name: self.replaced[name].to(device) for name in wanted if name in self.replaced}
+        return edited | super().load([name for name in wanted if name not in edited], device, strict)

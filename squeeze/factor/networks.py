@@ -139,5 +139,5 @@ class Blast(Form):
         return blr.blast(x, self.bases.to(x.dtype), self.mix.to(x.dtype), self.inputs.to(x.dtype))
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        found = torch.einsum("por,pqr,qri->poqi", self.bases.float(), self.mix.float(), self.inputs.float())
-        return found.reshape(self.shape).to(dtype)
+        blocks = torch.einsum("por,pqr,qri->poqi", self.bases.float(), self.mix.float(), self.inputs.float())
+        return blocks.reshape(self.shape).to(dtype)

@@ -37,9 +37,9 @@ class WithOutliers:
         places = (weight.float().abs() * scale).flatten().topk(min(self.count, weight.numel())).indices.sort().values
         rest = weight.clone(memory_format=torch.contiguous_format)
         rest.view(-1)[places] = 0
-        found = self.method.compress(rest, hessian)
+        result = self.method.compress(rest, hessian)
         values = weight.flatten()[places]
-        return replace(found, tensor=SparseResidual(found.tensor, places.to(torch.int32), values))
+        return replace(result, tensor=SparseResidual(result.tensor, places.to(torch.int32), values))
 
     def fallback(self) -> Method:
         return cast(Method, WithOutliers(self.method.fallback(), self.count))
@@ -63,18 +63,18 @@ class Quantised:
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Any]:
         """As Method.compress."""
-        found = self.method.compress(weight, hessian)
-        form: Form = found.tensor
+        result = self.method.compress(weight, hessian)
+        form: Form = result.tensor
         if not isinstance(form, SparseResidual):
-            return self._of(found, weight, hessian)
+            return self._of(result, weight, hessian)
         rest = weight.clone(memory_format=torch.contiguous_format)
         rest.view(-1)[form.entries_at.long()] = 0
-        inner = self._of(replace(found, tensor=form.other), rest, hessian)
+        inner = self._of(replace(result, tensor=form.other), rest, hessian)
         return replace(inner, tensor=SparseResidual(inner.tensor, form.entries_at, form.entries))
 
-    def _of(self, found: Result[Any], weight: torch.Tensor, hessian: torch.Tensor | None) -> Result[Any]:
+    def _of(self, result: Result[Any], weight: torch.Tensor, hessian: torch.Tensor | None) -> Result[Any]:
         """What was made of a weight [O, I], with quantised factors."""
-        form, notes = found.tensor, found.notes
+        form, notes = result.tensor, result.notes
         if isinstance(form, PIFA):
             base = self._rounded(form.base, hessian)
             others = weight[~form.mask]
@@ -93,7 +93,7 @@ class Quantised:
             form = RowColumnPruned(self._rounded(form.weight, hessian), rows, columns, size)
         else:
             notes = (*notes, f"a {form.kind} matrix is not quantised")
-        return replace(found, tensor=form, notes=notes)
+        return replace(result, tensor=form, notes=notes)
 
     def _rounded(self, matrix: Matrix, hessian: torch.Tensor | None) -> QuantizedTensor:
         assert isinstance(matrix, torch.Tensor)

@@ -25,8 +25,8 @@ def maxvol(left: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return rows, (torch.linalg.pinv(left[rows].T) @ left.T).T
     terms = terms.T
     for _ in range(_SWAPS):
-        place = int(terms.abs().argmax())
-        i, j = divmod(place, rank)
+        largest = int(terms.abs().argmax())
+        i, j = divmod(largest, rank)
         if terms[i, j].abs() <= _LARGEST:
             break
         change = terms[i].clone()
@@ -50,5 +50,5 @@ def pivoted(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> PIFA
 
 def fitted(rows: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     """Coefficients [N, R] with which a base [R, I] comes nearest to rows [N, I]."""
-    found: torch.Tensor = torch.linalg.lstsq(base.T, rows.T).solution.T
-    return found
+    coefficients: torch.Tensor = torch.linalg.lstsq(base.T, rows.T).solution.T
+    return coefficients

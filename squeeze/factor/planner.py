@@ -48,10 +48,10 @@ class Unit:
         return {self.name: whole}
 
     def all(self) -> dict[str, "Unit"]:
-        found = {self.name: self} if self.options else {}
+        units = {self.name: self} if self.options else {}
         for part in self.parts:
-            found |= part.all()
-        return found
+            units |= part.all()
+        return units
 
 
 def _total(chosen: Mapping[str, Option], price: float) -> float:
@@ -61,28 +61,28 @@ def _total(chosen: Mapping[str, Option], price: float) -> float:
 def choose(units: Sequence[Unit], budget: int) -> dict[str, Option]:
     """By unit, options of at most `budget` bits in all. Raises SqueezeError where the smallest are too large."""
 
-    def at(price: float) -> dict[str, Option]:
-        found: dict[str, Option] = {}
+    def best_at(price: float) -> dict[str, Option]:
+        options: dict[str, Option] = {}
         for unit in units:
-            found |= unit.best(price)
-        return found
+            options |= unit.best(price)
+        return options
 
     def size(chosen: Mapping[str, Option]) -> float:
         return sum(one.bits for one in chosen.values())
 
     low, high = 0.0, 1e-12
-    if size(at(0.0)) <= budget:
-        return at(0.0)
-    while size(at(high)) > budget:
+    if size(best_at(0.0)) <= budget:
+        return best_at(0.0)
+    while size(best_at(high)) > budget:
         high *= 4
         if high > 1e12:
             raise SqueezeError(
-                f"the matrices take at least {int(size(at(high))) // 8} bytes, and {budget // 8} are left for them"
+                f"the matrices take at least {int(size(best_at(high))) // 8} bytes, and {budget // 8} are left for them"
             )
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if size(at(middle)) > budget else (low, middle)
-    return _spend(units, at(high), budget - size(at(high)))
+        low, high = (middle, high) if size(best_at(middle)) > budget else (low, middle)
+    return _spend(units, best_at(high), budget - size(best_at(high)))
 
 
 def _spend(units: Sequence[Unit], chosen: dict[str, Option], spare: float) -> dict[str, Option]:

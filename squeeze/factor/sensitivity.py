@@ -73,30 +73,30 @@ class Predictor(nn.Module):
         )
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.layers((features - self.mean) / self.scale)[:, 0]
-        return found
+        cells: torch.Tensor = self.layers((features - self.mean) / self.scale)[:, 0]
+        return cells
 
     def log_damage(self, features: torch.Tensor) -> torch.Tensor:
         """[N] of whole matrices."""
-        found: torch.Tensor = self(features).flatten(1).logsumexp(1)
-        return found
+        damages: torch.Tensor = self(features).flatten(1).logsumexp(1)
+        return damages
 
-    def predict(self, given: Sequence[Example]) -> dict[str, float]:
+    def predict(self, unmeasured: Sequence[Example]) -> dict[str, float]:
         """Nats a token, by name; only their order has been trained for beyond the model of the training."""
         with torch.no_grad():
-            found = self.log_damage(torch.stack([one.features for one in given])).exp()
-        return dict(zip([one.name for one in given], found.tolist(), strict=True))
+            damages = self.log_damage(torch.stack([one.features for one in unmeasured])).exp()
+        return dict(zip([one.name for one in unmeasured], damages.tolist(), strict=True))
 
     @classmethod
     def load(cls, path: Path = WEIGHTS) -> "Predictor":
         """The predictor that ships with the package. Raises ModelError where the file is not one."""
         try:
             tensors = tensorfile.load(path)
-            made = cls(len(tensors["layers.0.bias"]))
-            made.load_state_dict(tensors)
+            predictor = cls(len(tensors["layers.0.bias"]))
+            predictor.load_state_dict(tensors)
         except (OSError, KeyError, RuntimeError, ValueError, FormatError) as error:
             raise ModelError(f"{path}: holds no sensitivity predictor") from error
-        return made.eval()
+        return predictor.eval()
 
     def save(self, path: Path) -> None:
         save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, path)
@@ -120,9 +120,9 @@ def features_of(weight: torch.Tensor, inputs: torch.Tensor, depth: float, kind: 
             scale = root[column : column + size[1]]
             maps[:8, a, b] = _statistics(patch, scale)
     maps[8] = depth
-    place = KINDS.index(kind) if kind in KINDS else -1
-    if place >= 0 and 9 + place < FEATURES:
-        maps[9 + place] = 1
+    channel = KINDS.index(kind) if kind in KINDS else -1
+    if channel >= 0 and 9 + channel < FEATURES:
+        maps[9 + channel] = 1
     return maps
 
 
@@ -147,16 +147,16 @@ def _statistics(patch: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def input_statistics(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, InputStatistics]:
     """The mean of x x^T, float32 [I, I], for each linear module over the inputs x that reach it when tokens [N, L] run,
     and their number; none for a module that none reaches. Modules called with the same tensor share theirs."""
-    found: dict[str, InputStatistics] = {}
+    statistics_of: dict[str, InputStatistics] = {}
     last: tuple[torch.Tensor | None, InputStatistics] = None, InputStatistics()
 
     def hook(name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
         def observe(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
             nonlocal last
             if args[0] is not last[0]:
-                last = args[0], found.setdefault(name, InputStatistics())
+                last = args[0], statistics_of.setdefault(name, InputStatistics())
                 last[1].add(args[0])
-            found[name] = last[1]
+            statistics_of[name] = last[1]
 
         return observe
 
@@ -168,9 +168,9 @@ def input_statistics(model: nn.Module, tokens: torch.Tensor, names: Sequence[str
     finally:
         for one in hooks:
             one.remove()
-    for statistics in {id(one): one for one in found.values()}.values():
+    for statistics in {id(one): one for one in statistics_of.values()}.values():
         statistics.finish()
-    return found
+    return statistics_of
 
 
 def input_moments(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -182,13 +182,13 @@ def input_moments(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) 
 def examples(model: nn.Module, names: Sequence[str], moments: Mapping[str, torch.Tensor]) -> list[Example]:
     """What the predictor is told of each linear module of a model's blocks."""
     blocks = find_blocks(model)
-    found = []
+    described = []
     for name in names:
         layer = next(i for i, block in enumerate(blocks) if name.startswith(f"{block}."))
         depth = layer / max(len(blocks) - 1, 1)
         weight = weight_of(model.get_submodule(name))
-        found.append(Example(name, layer, features_of(weight, moments[name].diagonal(), depth, kind_of(name))))
-    return found
+        described.append(Example(name, layer, features_of(weight, moments[name].diagonal(), depth, kind_of(name))))
+    return described
 
 
 @torch.no_grad()
@@ -209,7 +209,7 @@ def measure(
     wanted = torch.log_softmax(model(tokens, use_cache=False).logits.float(), -1)
     for hook in hooks:
         hook.remove()
-    found = {}
+    divergences = {}
     for name in names:
         layer = next(i for i, block in enumerate(find_blocks(model)) if name.startswith(f"{block}."))
         weight = weight_of(model.get_submodule(name))
@@ -220,10 +220,10 @@ def measure(
         finally:
             weight.copy_(before)
         ours = torch.log_softmax(logits.float(), -1)
-        found[name] = float((wanted.exp() * (wanted - ours)).sum(-1).mean())
+        divergences[name] = float((wanted.exp() * (wanted - ours)).sum(-1).mean())
         if progress:
             progress(1)
-    return found
+    return divergences
 
 
 def _from_block(
@@ -242,27 +242,28 @@ def _from_block(
     return logits
 
 
-def train(given: Sequence[Example], steps: int = 600, rate: float = 3e-3, seed: int = 0) -> Predictor:
+def train(measured: Sequence[Example], steps: int = 600, rate: float = 3e-3, seed: int = 0) -> Predictor:
     """A predictor of the examples' damages, by the squared error of their logarithms; of those of other models, whose
     losses lie on other scales, by that of their differences from the model's mean. Raises SqueezeError where there are
     fewer than two."""
-    if len(given) < 2:
+    if len(measured) < 2:
         raise SqueezeError("a sensitivity predictor needs at least two measured matrices")
-    features = torch.stack([one.features for one in given])
-    targets = torch.tensor([max(one.damage, _EPSILON) for one in given]).log()
-    others = [[i for i, one in enumerate(given) if one.model == name] for name in {one.model for one in given} - {""}]
-    own = [i for i, one in enumerate(given) if not one.model] or list(range(len(given)))
+    features = torch.stack([one.features for one in measured])
+    targets = torch.tensor([max(one.damage, _EPSILON) for one in measured]).log()
+    models = {one.model for one in measured} - {""}
+    others = [[i for i, one in enumerate(measured) if one.model == name] for name in models]
+    own = [i for i, one in enumerate(measured) if not one.model] or list(range(len(measured)))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        made = Predictor()
-        made.mean.copy_(features.mean((0, 2, 3))[:, None, None])
-        made.scale.copy_(features.std((0, 2, 3)).clamp(min=1e-3)[:, None, None])
-        made.layers[-1].bias.data.fill_(float(targets[own].mean()) - torch.tensor(float(GRID**2)).log())  # type: ignore[union-attr, operator]
-        optimiser = torch.optim.AdamW(made.parameters(), lr=rate, weight_decay=0.1)
+        predictor = Predictor()
+        predictor.mean.copy_(features.mean((0, 2, 3))[:, None, None])
+        predictor.scale.copy_(features.std((0, 2, 3)).clamp(min=1e-3)[:, None, None])
+        predictor.layers[-1].bias.data.fill_(float(targets[own].mean()) - torch.tensor(float(GRID**2)).log())  # type: ignore[union-attr, operator]
+        optimiser = torch.optim.AdamW(predictor.parameters(), lr=rate, weight_decay=0.1)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         for _ in range(steps):
-            noisy = features + 0.1 * made.scale * torch.randn_like(features)
-            error = made.log_damage(noisy) - targets
+            noisy = features + 0.1 * predictor.scale * torch.randn_like(features)
+            error = predictor.log_damage(noisy) - targets
             for alike in others:
                 error = error.index_add(0, torch.tensor(alike), -error[alike].mean().expand(len(alike)))
             loss = error.square().mean()
@@ -270,7 +271,7 @@ def train(given: Sequence[Example], steps: int = 600, rate: float = 3e-3, seed: 
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             schedule.step()
-    return made.eval()
+    return predictor.eval()
 
 
 def spectral(weight: torch.Tensor, keep: float = KEEP) -> float:

@@ -55,15 +55,17 @@ class SharedSVD(Share):
         dtype = next(iter(weights.values())).dtype
         base = (left[mask] @ right).to(dtype)
         owner = torch.tensor(list(next(iter(weights)).rpartition(".")[2].encode()), dtype=torch.uint8)
-        found: dict[str, Result[Any]] = {}
+        results: dict[str, Result[Any]] = {}
         first = start = 0
         for name, weight in weights.items():
             own, span = mask[first : first + len(weight)], slice(first, first + len(weight))
             coefficients = fitted((left[span] @ right)[~own], base.double()).to(dtype)
-            at = torch.tensor([start], dtype=torch.int32)
-            found[name] = Result(Shared(packed_mask(own), coefficients, at, base, owner.clone() if found else None))
+            row = torch.tensor([start], dtype=torch.int32)
+            results[name] = Result(
+                Shared(packed_mask(own), coefficients, row, base, owner.clone() if results else None)
+            )
             first, start = first + len(weight), start + int(own.sum())
-        return found
+        return results
 
     def method(self, weights: Mapping[str, torch.Tensor], hessian: torch.Tensor) -> WhitenedSVD:
         """What the stack is put into low rank by."""

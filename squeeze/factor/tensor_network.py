@@ -31,13 +31,13 @@ _BISECTIONS = 40
 
 def factors_of(size: int, count: int) -> tuple[int, ...]:
     """`count` factors of a size, as alike as they can be, the smallest first."""
-    found = []
-    for left in range(count, 1, -1):
-        wanted = round(size ** (1 / left), 9)
-        one = max((n for n in range(1, int(wanted) + 1) if size % n == 0), default=1)
-        found.append(one)
-        size //= one
-    return (*found, size)
+    factors = []
+    for remaining in range(count, 1, -1):
+        wanted = round(size ** (1 / remaining), 9)
+        factor = max((n for n in range(1, int(wanted) + 1) if size % n == 0), default=1)
+        factors.append(factor)
+        size //= factor
+    return (*factors, size)
 
 
 def _split(matrix: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor, float]:
@@ -85,9 +85,9 @@ def tucker_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> tuple[torch.Tensor
     for mode, rank in enumerate(ranks):
         unfolded = tensor.movedim(mode, 0).reshape(tensor.shape[mode], -1)
         values, vectors = torch.linalg.eigh(unfolded @ unfolded.T)
-        kept = min(rank, len(values))
-        squared += float(values[: len(values) - kept].clamp(min=0).sum())
-        factors.append(vectors.flip(1)[:, :kept])
+        rank_kept = min(rank, len(values))
+        squared += float(values[: len(values) - rank_kept].clamp(min=0).sum())
+        factors.append(vectors.flip(1)[:, :rank_kept])
         core = torch.tensordot(core, factors[-1], ([0], [0]))
     return core, factors, squared**0.5
 
@@ -227,9 +227,9 @@ def _as_tensor(
     return tensor.permute(order).reshape(shape), inverses, outputs, inputs
 
 
-def _partial_trace(hessian: torch.Tensor, inputs: Sequence[int], kept: int) -> torch.Tensor:
+def _partial_trace(hessian: torch.Tensor, inputs: Sequence[int], mode: int) -> torch.Tensor:
     """[i_k, i_k], the mean over all other input modes."""
-    before, size, after = prod(inputs[:kept]), inputs[kept], prod(inputs[kept + 1 :])
+    before, size, after = prod(inputs[:mode]), inputs[mode], prod(inputs[mode + 1 :])
     return torch.einsum("aibajb->ij", hessian.view(before, size, after, before, size, after)) / (before * after)
 
 
@@ -237,7 +237,7 @@ def _with_modes(
     cores: list[torch.Tensor], inverses: list[torch.Tensor], outputs: Sequence[int], inputs: Sequence[int]
 ) -> TTMatrix:
     """Cores [R, o i, S] as [R, o, i, S], unwhitened."""
-    found = []
+    reshaped = []
     for core, inverse, o, i in zip(cores, inverses, outputs, inputs, strict=True):
-        found.append(torch.einsum("rois,ij->rojs", core.reshape(core.shape[0], o, i, core.shape[2]), inverse))
-    return TTMatrix(tuple(found))
+        reshaped.append(torch.einsum("rois,ij->rojs", core.reshape(core.shape[0], o, i, core.shape[2]), inverse))
+    return TTMatrix(tuple(reshaped))

@@ -56,10 +56,10 @@ def constants_of(device: str) -> Constants:
     """Of "cpu" or "cuda", measured, or of a GPU by a name in KNOWN. Raises SqueezeError for others."""
     if device == "cpu" or (device.startswith("cuda") and torch.cuda.is_available()):
         return _measured(device)
-    found = next((known for name, known in KNOWN.items() if name in device.lower()), None)
-    if found is None:
+    constants = next((known for name, known in KNOWN.items() if name in device.lower()), None)
+    if constants is None:
         raise SqueezeError(f"nothing is known of the device {device!r}: choose from cpu, cuda, {', '.join(KNOWN)}")
-    return found
+    return constants
 
 
 def _measured(device: str) -> Constants:
@@ -94,20 +94,20 @@ def predict(constants: Constants, outputs: int, inputs: int, rows: int, bits: in
     multiplying = 2 * rows * weights / constants.flops
     scales = weights * width / 128 if bits == 4 else 0.0
     full = weights * (0.5 if bits == 4 else width) + scales
-    found = {"dense": max((full + moved) / constants.bandwidth, multiplying)}
+    seconds_of = {"dense": max((full + moved) / constants.bandwidth, multiplying)}
     if constants.unpacking:
-        kept = weights * ((0.25 if bits == 4 else width / 2) + 0.125) + scales
-        found["kernel"] = max((kept / constants.unpacking + moved) / constants.bandwidth, multiplying)
+        nbytes = weights * ((0.25 if bits == 4 else width / 2) + 0.125) + scales
+        seconds_of["kernel"] = max((nbytes / constants.unpacking + moved) / constants.bandwidth, multiplying)
     if constants.structured and bits == 16 and outputs % 32 == 0 and inputs % 64 == 0:
-        kept = weights * (width / 2 + 0.125)
-        found["structured"] = max((kept + moved) / constants.bandwidth, multiplying / constants.structured)
-    return {name: seconds + constants.overhead for name, seconds in found.items()}
+        nbytes = weights * (width / 2 + 0.125)
+        seconds_of["structured"] = max((nbytes + moved) / constants.bandwidth, multiplying / constants.structured)
+    return {name: seconds + constants.overhead for name, seconds in seconds_of.items()}
 
 
 def fastest(constants: Constants, outputs: int, inputs: int, rows: int, bits: int) -> str:
     """The product that is predicted to be fastest; "dense" where the others gain too little."""
-    found = predict(constants, outputs, inputs, rows, bits)
+    seconds = predict(constants, outputs, inputs, rows, bits)
     if rows > GEMM_ROWS:
-        found.pop("kernel", None)
-    best = min(found, key=lambda name: found[name])
-    return best if found["dense"] > WORTH * found[best] else "dense"
+        seconds.pop("kernel", None)
+    best = min(seconds, key=lambda name: seconds[name])
+    return best if seconds["dense"] > WORTH * seconds[best] else "dense"

@@ -46,10 +46,10 @@ def launch(
     outputs, inputs = shape
     blocks, steps = (-(-outputs // tile.outputs), -(-len(x) // rows)), -(-inputs // tile.inputs)
     split = tile.split or max(1, min(steps, _PROGRAMS // max(blocks[0] * blocks[1], 1)))
-    part = -(-steps // split) * tile.inputs
-    split = -(-inputs // part)
+    split_inputs = -(-steps // split) * tile.inputs
+    split = -(-inputs // split_inputs)
     out = torch.empty((split, len(x), outputs), dtype=x.dtype if split == 1 else torch.float32, device=x.device)
     if out.numel():
-        given = (out, x.contiguous(), *tensors, len(x), outputs, inputs, *numbers, part)
-        kernel[(*blocks, split)](*given, N=tile.outputs, K=tile.inputs, num_warps=tile.warps, **constants)
+        arguments = (out, x.contiguous(), *tensors, len(x), outputs, inputs, *numbers, split_inputs)
+        kernel[(*blocks, split)](*arguments, N=tile.outputs, K=tile.inputs, num_warps=tile.warps, **constants)
     return out[0] if split == 1 else out.sum(0).to(x.dtype)

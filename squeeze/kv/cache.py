@@ -38,11 +38,11 @@ class QuantizedKVCache(Cache):
         kinds, options = get_layer_types_and_kwargs(decoder)
         native = partial(_is_native, decoder)
         layers: list[Any] = []
-        for index, (kind, given) in enumerate(zip(kinds, options, strict=True)):
+        for index, (kind, options_of_layer) in enumerate(zip(kinds, options, strict=True)):
             if kind in _PACKED:
-                layers.append(PackedLayer(policy, index, given.get("sliding_window"), native))
+                layers.append(PackedLayer(policy, index, options_of_layer.get("sliding_window"), native))
             elif kind in DYNAMIC_LAYER_TYPE_MAPPING:
-                layers.append(DYNAMIC_LAYER_TYPE_MAPPING[kind](**given))
+                layers.append(DYNAMIC_LAYER_TYPE_MAPPING[kind](**options_of_layer))
             else:
                 raise PolicyError(f"layers of kind {kind!r} cannot be cached by this version")
         super().__init__(layers=layers)

@@ -135,16 +135,16 @@ class PackedLayer(CacheLayerMixin):
         policy: Any = self.policy
         old = self.residual[0].shape[2] - policy.window  # tokens to choose from
         chosen = policy.chosen(query, self.residual[0], old, of_layer(policy.select, self.index))
-        kept = tuple(x.take_along_dim(chosen[..., None], 2) for x in self.residual)
+        looked_at = tuple(x.take_along_dim(chosen[..., None], 2) for x in self.residual)
         late = tuple(x[:, :, old:] for x in self.residual)
         if isinstance(policy, SoftPrune):
             others = torch.ones_like(self.residual[0][..., :old, 0], dtype=torch.bool).scatter_(2, chosen, False)
             rest = others.nonzero()[:, 2].view(*chosen.shape[:2], -1, 1)
-            self.sinks = _joined(self.sinks, kept)
+            self.sinks = _joined(self.sinks, looked_at)
             self.residual = _joined(tuple(x.take_along_dim(rest, 2) for x in self.residual), late)
         else:
             self.evicted += old - chosen.shape[2]
-            self.residual = _joined(kept, late)
+            self.residual = _joined(looked_at, late)
         self._code()
 
     def _code(self) -> None:

@@ -179,7 +179,7 @@ def passkeys(
     The question is asked after the context has been read, so that the key is read from the cache (Mohtashami and
     Jaggi, "Landmark attention", 2023).
     """
-    found = []
+    answered = []
     for number, depth in enumerate(depths):
         key = str(random.Random(seed + number).randint(10_000, 99_999))
         needle = f"The pass key is {key}. Remember it. {key} is the pass key. "
@@ -195,5 +195,5 @@ def passkeys(
         for _ in range(8):
             answer.append(int(logits.argmax()))
             logits = model(torch.tensor([answer[-1:]], device=model.device), past_key_values=cache).logits[0, -1]
-        found.append(key in tokenizer.decode(answer).replace(" ", ""))
-    return found
+        answered.append(key in tokenizer.decode(answer).replace(" ", ""))
+    return answered

@@ -20,11 +20,11 @@ class PeakMemory(TorchDispatchMode):
     tensors that were alive before and not given.
     """
 
-    def __init__(self, given: Iterator[torch.Tensor] | None = None) -> None:
+    def __init__(self, tensors: Iterator[torch.Tensor] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self._live: dict[int, tuple[int, int]] = {}  # address of a storage: tensors that use it, its bytes
-        for tensor in given or ():
+        for tensor in tensors or ():
             self._note(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

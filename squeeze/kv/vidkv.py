@@ -37,9 +37,9 @@ class MixedKeys:
         rows = blocks.to(torch.float32).transpose(-1, -2)  # [B, H, n, D, T]
         wide = (rows.amax(-1) - rows.amin(-1)).argsort(-1, descending=True)
         half = rows.shape[-2] // 2
-        place = wide[..., :half].sort(-1).values, wide[..., half:].sort(-1).values
-        above, below = (torch.take_along_dim(rows, index[..., None], -2) for index in place)
-        mask = torch.zeros_like(wide, dtype=torch.uint8).scatter_(-1, place[0], 1)
+        halves = wide[..., :half].sort(-1).values, wide[..., half:].sort(-1).values
+        above, below = (torch.take_along_dim(rows, index[..., None], -2) for index in halves)
+        mask = torch.zeros_like(wide, dtype=torch.uint8).scatter_(-1, halves[0], 1)
         mean = below.mean(-1, keepdim=True).to(_SCALE)
         waves = (below - mean.to(torch.float32)) @ _hartley(rows.shape[-1]).to(rows.device)
         return {

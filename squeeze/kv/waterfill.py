@@ -72,10 +72,10 @@ def _coder(
     mean: torch.Tensor,
     frequencies: torch.Tensor | None,
 ) -> TransformCoder:
-    kept = tuple(int(width) for width in widths if width)
-    channels, deviation = slice(0, GROUP * len(kept)), variance.sqrt()
+    coded_widths = tuple(int(width) for width in widths if width)
+    channels, deviation = slice(0, GROUP * len(coded_widths)), variance.sqrt()
     return TransformCoder(
-        kept,
+        coded_widths,
         (into / deviation[:, None])[channels].float().contiguous(),
         (back * deviation)[:, channels].float().contiguous(),
         mean.float(),

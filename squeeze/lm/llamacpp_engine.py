@@ -68,16 +68,16 @@ class Setup:
 
     def difference(self, here: "Setup") -> str:
         """Why the numbers of `here` are not those of this setup."""
-        parts = []
+        reasons = []
         if self.build != here.build:
-            parts.append(f"llama-cpp-python {self.build} wrote it and {here.build} is installed")
+            reasons.append(f"llama-cpp-python {self.build} wrote it and {here.build} is installed")
         if self.system != here.system:
-            parts.append(f"it was built for '{self.system}' and here for '{here.system}'")
+            reasons.append(f"it was built for '{self.system}' and here for '{here.system}'")
         if self.gpu_layers != here.gpu_layers:
-            parts.append("one of the two uses a graphics processor and the other does not")
-        if not parts:
-            parts.append("build and features are the same, so the processor, its threads or the header differ")
-        return "; ".join(parts)
+            reasons.append("one of the two uses a graphics processor and the other does not")
+        if not reasons:
+            reasons.append("build and features are the same, so the processor, its threads or the header differ")
+        return "; ".join(reasons)
 
 
 class Engine:
@@ -209,11 +209,11 @@ class LlamaCppLanes:
 
     def _halve(self) -> None:
         """Forget all but the latest half of every lane, and feed that again."""
-        kept = self._history[:, -(self._setup.window // 2) :].copy()
-        kept[:, 0] = self._engine.start_token
+        recent = self._history[:, -(self._setup.window // 2) :].copy()
+        recent[:, 0] = self._engine.start_token
         self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
         self._position = 0
-        self.prefill(kept)
+        self.prefill(recent)
 
     def _decode(self, tokens: np.ndarray, wanted: bool) -> None:
         lanes, n = tokens.shape

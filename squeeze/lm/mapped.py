@@ -70,33 +70,33 @@ def _checksum(header: Mapping[str, Any], metadata: Mapping[str, str], data: list
 def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
     """Write all or nothing; OSError where the folder or the disk does not allow it."""
     header: dict[str, Any] = {}
-    parts: list[np.ndarray] = []
+    chunks: list[np.ndarray] = []
     offset = 0
 
     def add(name: str, array: np.ndarray) -> None:
         nonlocal offset
         header[name] = _entry(_NAMES[array.dtype], array.shape, offset, offset + array.nbytes)
-        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        chunks.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         offset += array.nbytes
 
     for name, array in tensors.items():
         add(name, array)
         if offset % _ALIGNMENT:
-            add(f"padding.{len(parts)}", np.zeros(-offset % _ALIGNMENT, np.uint8))
-    checked = {**metadata, "checksum": _checksum(header, metadata, parts)}
+            add(f"padding.{len(chunks)}", np.zeros(-offset % _ALIGNMENT, np.uint8))
+    checked = {**metadata, "checksum": _checksum(header, metadata, chunks)}
     text = json.dumps({"__metadata__": checked, **header}, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
-    replace(path, [np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8), *parts])
+    replace(path, [np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8), *chunks])
 
 
-def replace(path: Path, parts: list[np.ndarray]) -> None:
+def replace(path: Path, chunks: list[np.ndarray]) -> None:
     """Put a file of these bytes in place at once; nobody ever sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:
-            for part in parts:
-                file.write(part.data)
+            for chunk in chunks:
+                file.write(chunk.data)
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):

@@ -46,10 +46,10 @@ class Tokenizer:
 
     def encode(self, data: bytes) -> np.ndarray:
         """int32 entries that spell exactly `data`."""
-        proposer, parts = self._proposer, [np.empty(0, np.int32)]
+        proposer, pieces = self._proposer, [np.empty(0, np.int32)]
         for piece in _pieces(data.decode("utf-8", "surrogateescape")):
-            parts.append(np.array(proposer.encode(piece), np.int32))
-        entries = np.concatenate(parts)
+            pieces.append(np.array(proposer.encode(piece), np.int32))
+        entries = np.concatenate(pieces)
         if self.decode(entries) != data:
             raise VerifyError("the tokens do not spell the input: this machine's memory or processor is faulty")
         return entries
@@ -116,17 +116,17 @@ class _Proposer:
     def _unspellable(self, description: Any) -> str:
         """A class of characters that are kept from the library: invalid bytes (which decoding has turned into
         surrogates), and characters of which it would lose a byte or make a space."""
-        parts = [_INVALID]
+        characters = [_INVALID]
         if not vocabulary.is_bytewise(description):
-            return parts[0] + vocabulary.SPACE
+            return characters[0] + vocabulary.SPACE
         for byte in range(256):
             if bytes([byte]) in self._index:
                 continue
             if byte < 0x80:
-                parts.append(re.escape(chr(byte)))
+                characters.append(re.escape(chr(byte)))
             elif first_character := _LEADS.get(byte):
-                parts.append(first_character)
-        return "".join(parts)
+                characters.append(first_character)
+        return "".join(characters)
 
 
 def _leads() -> dict[int, str]:
@@ -171,11 +171,11 @@ def _without_special(description: dict[str, Any]) -> tuple[dict[str, Any], list[
     if isinstance(model["vocab"], list):  # Unigram: a token's place is its number
         known = vocabulary.entries(description)
         return model, [token for token in text if token["content"] in known]
-    kept = {token: i for token, i in model["vocab"].items() if token not in special}
-    kept |= {token["content"]: token["id"] for token in text}  # else the library would number them itself
+    entries = {token: i for token, i in model["vocab"].items() if token not in special}
+    entries |= {token["content"]: token["id"] for token in text}  # else the library would number them itself
     merges = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"]]
     merges = [[a, b] for a, b in merges if not special & {a, b, a + b}]
-    return {**model, "vocab": kept, "merges": merges}, text
+    return {**model, "vocab": entries, "merges": merges}, text
 
 
 def _without_leading_space(step: Any) -> Any:

@@ -42,10 +42,10 @@ def entries(description: Mapping[str, Any]) -> dict[str, int]:
 
 def check(name: str, description: Mapping[str, Any]) -> None:
     kind = description["model"].get("type", "BPE")
-    parts = json.dumps(
+    described = json.dumps(
         [description.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")], ensure_ascii=False
     )
-    if kind not in ("BPE", "Unigram") or not (is_bytewise(description) or SPACE in parts):
+    if kind not in ("BPE", "Unigram") or not (is_bytewise(description) or SPACE in described):
         raise ModelError(
             f"{name}: a tokenizer of the kind '{printable(kind)}' is not supported; BPE and SentencePiece are"
         )
@@ -171,7 +171,7 @@ def _merges_by_score(vocabulary: Mapping[str, int], scores: list[float]) -> list
     merges = []
     for token, i in vocabulary.items():
         pairs = [(token[:k], token[k:]) for k in range(1, len(token))]
-        found = [(vocabulary[a], vocabulary[b], a, b) for a, b in pairs if a in vocabulary and b in vocabulary]
-        merges += [(-scores[i], i, a, b) for *_, a, b in sorted(found)]
+        known = [(vocabulary[a], vocabulary[b], a, b) for a, b in pairs if a in vocabulary and b in vocabulary]
+        merges += [(-scores[i], i, a, b) for *_, a, b in sorted(known)]
     merges.sort(key=lambda merge: merge[:2])  # stable
     return [[a, b] for *_, a, b in merges]

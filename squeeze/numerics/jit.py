@@ -62,21 +62,21 @@ def compiled_sources(package: Path) -> dict[str, str]:
     decorators = {f"{__name__}.{name}" for name in ("kernel", "lossy_kernel", "part", "inline", "prefetch")}
     del texts[package.name]  # names all of the package, and compiles nothing
     waiting = [__name__, *(name for name, text in texts.items() if __name__ in text and decorators & _imports(text))]
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     while waiting:
         name = waiting.pop()
-        if name in texts and name not in found:
-            found[name] = texts[name]
+        if name in texts and name not in sources:
+            sources[name] = texts[name]
             waiting += _imports(texts[name])
-    return found
+    return sources
 
 
 def _imports(text: str) -> set[str]:
     """Modules that a file imports from its package when it is loaded, and names that may be such."""
-    found = set()
+    modules = set()
     for module, several, one in _IMPORT.findall(text):
-        found |= {module, *(f"{module}.{name}" for name in re.findall(r"\w+", several or one))}
-    return found
+        modules |= {module, *(f"{module}.{name}" for name in re.findall(r"\w+", several or one))}
+    return modules
 
 
 def is_compiled(function: str) -> bool:

@@ -43,19 +43,19 @@ def _loop(builder, count, carried, step, stride=LANES, first=None):
     head, body, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))
     builder.branch(head)
     builder.position_at_end(head)
-    at = builder.phi(_INT64)
-    at.add_incoming(_INT64(0) if first is None else first, before)
+    index = builder.phi(_INT64)
+    index.add_incoming(_INT64(0) if first is None else first, before)
     phis = []
     for value in carried:
         phi = builder.phi(value.type)
         phi.add_incoming(value, before)
         phis.append(phi)
-    builder.cbranch(builder.icmp_signed("<", at, count), body, after)
+    builder.cbranch(builder.icmp_signed("<", index, count), body, after)
     builder.position_at_end(body)
-    results = step(at, phis)
+    results = step(index, phis)
     for phi, value in zip(phis, results, strict=True):
         phi.add_incoming(value, builder.block)
-    at.add_incoming(builder.add(at, _INT64(stride)), builder.block)
+    index.add_incoming(builder.add(index, _INT64(stride)), builder.block)
     builder.branch(head)
     builder.position_at_end(after)
     return phis
@@ -95,9 +95,9 @@ def add_scaled(typingctx, a, a_offset, scale, b, b_offset, count):
         source = _start(context, builder, signature.args[3], args[3], args[4])
         factor = _spread(builder, args[2])
 
-        def step(at, carried):
-            product = builder.fmul(_load(builder, source, at), factor)
-            _store(builder, builder.fadd(_load(builder, target, at), product), target, at)
+        def step(index, carried):
+            product = builder.fmul(_load(builder, source, index), factor)
+            _store(builder, builder.fadd(_load(builder, target, index), product), target, index)
             return []
 
         _loop(builder, args[5], [], step)
@@ -123,15 +123,15 @@ def accumulate(typingctx, y, y_offset, w, w_offset, w_stride, x, x_offset, x_str
         def column(width):
             vector = ir.VectorType(_FLOAT, width)
 
-            def step(at, _):
-                address = builder.bitcast(builder.gep(target, [at]), vector.as_pointer())
+            def step(column, _):
+                address = builder.bitcast(builder.gep(target, [column]), vector.as_pointer())
                 first = builder.load(address, align=4)
 
                 def row(r, carried):
                     x = builder.load(builder.gep(factors, [builder.mul(r, args[7])]))
                     one = builder.insert_element(ir.Constant(vector, ir.Undefined), x, _INT32(0))
                     spread = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INT32, width), [0] * width))
-                    start = builder.gep(matrix, [builder.add(builder.mul(r, args[4]), at)])
+                    start = builder.gep(matrix, [builder.add(builder.mul(r, args[4]), column)])
                     values = builder.load(builder.bitcast(start, vector.as_pointer()), align=4)
                     return [builder.fadd(carried[0], builder.fmul(spread, values))]
 

@@ -36,12 +36,12 @@ class Operation(Generic[S]):
 
     def owned(self) -> dict[str, Owned]:
         """Every option but `method`, by name: first those of methods."""
-        found: dict[str, Owned] = {}
+        owned: dict[str, Owned] = {}
         for name, reference in self.methods.items():
-            for one in options_of(reference):
-                known = found.get(one.name, Owned(one))
-                found[one.name] = Owned(known.option, {**known.owners, name: one.default})
-        return found | {one.name: Owned(one) for one in of(self.settings)}
+            for entry in options_of(reference):
+                known = owned.get(entry.name, Owned(entry))
+                owned[entry.name] = Owned(known.option, {**known.owners, name: entry.default})
+        return owned | {entry.name: Owned(entry) for entry in of(self.settings)}
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -57,10 +57,10 @@ class Operation(Generic[S]):
         known = {one.name: one.default for one in (*of(self.settings), *own)}
         return known.get(key)
 
-    def read(self, given: Mapping[str, Any], method: Any = None) -> "Asked[S]":
-        """What is asked for. given: options by name, perhaps `method`; method: or its name, or a method that is made
+    def read(self, options: Mapping[str, Any], method: Any = None) -> "Asked[S]":
+        """What is asked for. options: by name, perhaps `method`; method: or its name, or a method that is made
         already. Raises OptionError for what is unknown, of another type or out of bounds."""
-        values, owned = dict(given), self.owned()
+        values, owned = dict(options), self.owned()
         chosen = values.pop("method", None) if self.methods else None
         chosen = method if method is not None else chosen if chosen is not None else self.default
         if isinstance(chosen, str) and self.methods and chosen not in self.methods:
@@ -103,10 +103,10 @@ class Asked(Generic[S]):
         return load(self.operation.methods[self.method])(**self.own(self.method))
 
 
-def fill(kind: type[K], given: Mapping[str, Any], *others: str) -> K:
+def fill(kind: type[K], values: Mapping[str, Any], *others: str) -> K:
     """A dataclass of options from what was given. Raises OptionError as `read`. others: keys that are known besides."""
     known = {one.name: one for one in of(kind)}
-    for key in given:
+    for key in values:
         if key not in known:
             raise unknown(key, (*others, *known))
-    return kind(**{key: known[key].read(value) for key, value in given.items()})
+    return kind(**{key: known[key].read(value) for key, value in values.items()})

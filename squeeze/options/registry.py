@@ -24,16 +24,16 @@ def load(reference: Reference) -> type:
     if not isinstance(reference, str):
         return reference
     module, _, name = reference.partition(":")
-    found: type = getattr(import_module(module), name)
-    return found
+    value: type = getattr(import_module(module), name)
+    return value
 
 
 def options_of(reference: Reference) -> tuple[Option, ...]:
     """The options of a class, which is not imported where its source tells them."""
     if isinstance(reference, str) and reference.partition(":")[0] not in sys.modules:
-        found = in_source(reference)
-        if found is not None:
-            return found
+        declared = in_source(reference)
+        if declared is not None:
+            return declared
     return of(load(reference))
 
 
@@ -53,19 +53,19 @@ def in_source(reference: str) -> tuple[Option, ...] | None:
     }
     if wanted not in classes:
         return None
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for base in reversed(classes[wanted].bases):
         parent = base.id if isinstance(base, ast.Name) else ""
         home = f"{name}:{parent}" if parent in classes else homes.get(parent)
-        found |= {one.name: one for one in (in_source(home) or () if home else ())}
+        options |= {one.name: one for one in (in_source(home) or () if home else ())}
     for node in classes[wanted].body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             declared = _declared(node.target.id, node.annotation, node.value)
             if declared:
-                found[declared.name] = declared
+                options[declared.name] = declared
             else:
-                found.pop(node.target.id, None)
-    return tuple(found.values())
+                options.pop(node.target.id, None)
+    return tuple(options.values())
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,7 @@
 """Readers of two formats of compressed-tensors that it no longer decompresses: sparse-24-bitmask and marlin-24.
 
 The layouts are those of compressed-tensors 0.9 to 0.12 (Apache-2.0), which wrote them; marlin-24 is that of
-Sparse-Marlin (Castro et al. 2024, arXiv 2408.11743), whose metadata is in the order of CUTLASS's interleaved sparse
+Sparse-Marlin (Frantar et al. 2024, arXiv 2408.11743), whose metadata is in the order of CUTLASS's interleaved sparse
 operands.
 """
 
@@ -57,27 +57,27 @@ def marlin(name: str, tensors: Mapping[str, torch.Tensor], bits: int = 4) -> Spa
     scales = take(name, tensors, "scale_packed")
     if packed.ndim != 2 or scales.ndim != 2:
         raise FormatError(f"{name}: is not a matrix")
-    kept, outputs = _TILE * packed.shape[0], scales.shape[1]
-    inputs = 2 * kept
-    expect(name, "weight_packed", packed, kept // _TILE, outputs * _TILE * bits // 32)
-    if outputs % _ROWS or inputs % 32 or meta.numel() != outputs * inputs // 16 or kept % scales.shape[0]:
+    half, outputs = _TILE * packed.shape[0], scales.shape[1]
+    inputs = 2 * half
+    expect(name, "weight_packed", packed, half // _TILE, outputs * _TILE * bits // 32)
+    if outputs % _ROWS or inputs % 32 or meta.numel() != outputs * inputs // 16 or half % scales.shape[0]:
         raise FormatError(f"{name}: tensors of marlin-24 do not fit each other")
     order, by_group, by_row = _orders(bits)
     fields = 32 // bits
     codes = torch.stack([packed >> bits * i & (1 << bits) - 1 for i in range(fields)], -1).reshape(-1, len(order))
     tiles = torch.empty_like(codes)
     tiles[:, order] = codes
-    values = tiles.reshape(kept // _TILE, outputs // _TILE, _TILE, _TILE).transpose(1, 2).reshape(kept, outputs).T
-    place = _places(meta, outputs, inputs)  # [O, I / 2]
-    mask = torch.zeros((outputs, inputs), dtype=torch.bool).scatter_(1, place, True)
+    values = tiles.reshape(half // _TILE, outputs // _TILE, _TILE, _TILE).transpose(1, 2).reshape(half, outputs).T
+    positions = _places(meta, outputs, inputs)  # [O, I / 2]
+    mask = torch.zeros((outputs, inputs), dtype=torch.bool).scatter_(1, positions, True)
     full = torch.full((outputs, inputs), 1 << bits - 1, dtype=torch.uint8)
-    full.scatter_(1, place, values.to(torch.uint8))
+    full.scatter_(1, positions, values.to(torch.uint8))
     of_scales = by_group if scales.shape[0] > 1 else by_row
     laid = scales.reshape(-1, len(of_scales))
     ordered = torch.empty_like(laid)
     ordered[:, of_scales] = laid
-    found = ordered.reshape(scales.shape).T.contiguous()[None]
-    return SparseTensor(QuantizedTensor(full, found, None, bits, inputs // scales.shape[0]), mask, Pattern())
+    scales_in_order = ordered.reshape(scales.shape).T.contiguous()[None]
+    return SparseTensor(QuantizedTensor(full, scales_in_order, None, bits, inputs // scales.shape[0]), mask, Pattern())
 
 
 @cache
@@ -100,9 +100,9 @@ def _places(meta: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
     """int64 [O, I / 2]: the input of each value kept, from metadata in CUTLASS's order, four groups in 16 bits."""
     columns = inputs // 16
     words = meta.reshape(-1)[meta_order(outputs, columns)].reshape(outputs, columns).to(torch.int64) & 0xFFFF
-    place = words[:, :, None] >> 2 * torch.arange(8) & 3
+    positions = words[:, :, None] >> 2 * torch.arange(8) & 3
     group = torch.arange(inputs // 2) // 2
-    return place.reshape(outputs, -1) + 4 * group
+    return positions.reshape(outputs, -1) + 4 * group
 
 
 def meta_order(rows: int, columns: int) -> torch.Tensor:

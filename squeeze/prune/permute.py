@@ -32,17 +32,17 @@ def order_of(scores: torch.Tensor, pattern: Pattern, rounds: int = _ROUNDS) -> t
     groups = columns // pattern.of
     ranked = scores.sum(0).argsort(descending=True, stable=True)
     order = ranked.reshape(pattern.of, groups).T.contiguous()  # [G, M]: the largest columns spread over all groups
-    parts = scores[:, order.reshape(-1)].reshape(-1, groups, pattern.of)
+    grouped = scores[:, order.reshape(-1)].reshape(-1, groups, pattern.of)
     for _ in range(rounds):
         moved = 0
-        for place in range(pattern.of):
-            others = torch.cat([parts[:, :, :place], parts[:, :, place + 1 :]], -1)
+        for slot in range(pattern.of):
+            others = torch.cat([grouped[:, :, :slot], grouped[:, :, slot + 1 :]], -1)
             limit = others.topk(pattern.kept, -1).values[..., -1] if pattern.kept < pattern.of else others.amin(-1)
-            one = parts[:, :, place]
-            worth = torch.cdist(one.T, limit.T, p=1.0) / 2  # max(a, b) = (a + b + |a - b|) / 2
+            candidates = grouped[:, :, slot]
+            worth = torch.cdist(candidates.T, limit.T, p=1.0) / 2  # max(a, b) = (a + b + |a - b|) / 2
             target = _exchange(worth)
             moved += int((target != torch.arange(groups)).sum())
-            parts[:, :, place], order[:, place] = one[:, target], order[target, place]
+            grouped[:, :, slot], order[:, slot] = candidates[:, target], order[target, slot]
         if not moved:
             break
     return order.reshape(-1)
@@ -57,14 +57,14 @@ def _exchange(worth: torch.Tensor) -> torch.Tensor:
         own = now.diagonal()
         gain = now + now.T - own[:, None] - own[None, :]
         best, other = gain.max(1)
-        taken = torch.zeros(count, dtype=torch.bool)
+        exchanged = torch.zeros(count, dtype=torch.bool)
         swapped = False
         for a in best.argsort(descending=True).tolist():
             b = int(other[a])
             if float(best[a]) <= 1e-6 * float(own.abs().mean()):
                 break
-            if not taken[a] and not taken[b]:
-                taken[a] = taken[b] = swapped = True
+            if not exchanged[a] and not exchanged[b]:
+                exchanged[a] = exchanged[b] = swapped = True
                 item[a], item[b] = item[b].clone(), item[a].clone()
         if not swapped:
             break
@@ -113,17 +113,17 @@ class PermutedCheckpoint(Checkpoint):
         if name == _NORM or name.endswith("layernorm.weight"):
             return tensor[self.stream]
         module, _, leaf = name.rpartition(".")
-        block, part = ".".join(module.split(".")[:3]), ".".join(module.split(".")[3:])
+        block, path = ".".join(module.split(".")[:3]), ".".join(module.split(".")[3:])
         if block not in self.hidden:
             return tensor
         of_rows = {"self_attn.v_proj": self.values[block][1], "mlp.gate_proj": self.hidden[block]}
         of_rows |= {"mlp.up_proj": self.hidden[block], **dict.fromkeys(_OUT, self.stream)}
         of_inputs = {"self_attn.o_proj": self.values[block][0], "mlp.down_proj": self.hidden[block]}
         of_inputs |= dict.fromkeys(_INTO, self.stream)
-        if part in of_rows:
-            tensor = tensor[of_rows[part]]
-        if leaf == "weight" and part in of_inputs:
-            tensor = tensor[:, of_inputs[part]]
+        if path in of_rows:
+            tensor = tensor[of_rows[path]]
+        if leaf == "weight" and path in of_inputs:
+            tensor = tensor[:, of_inputs[path]]
         return tensor.contiguous()
 
 

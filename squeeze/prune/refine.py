@@ -46,14 +46,14 @@ def refine(
 
 def _inverses(hessian: torch.Tensor, pattern: Pattern) -> list[torch.Tensor]:
     """For each group and each of its masks the inverse of what the mask leaves of the Hessian, [C, M, M]."""
-    found = []
+    inverses = []
     for start in range(0, len(hessian), pattern.of):
         block = hessian[start : start + pattern.of, start : start + pattern.of].double()
         keep = _masks(pattern, len(block)).to(block.device)
         both = keep[:, :, None] & keep[:, None, :]
         filled = torch.where(both, block, torch.diag_embed((~keep).double()))
-        found.append(torch.where(both, torch.linalg.inv(filled), 0.0).to(hessian.dtype))
-    return found
+        inverses.append(torch.where(both, torch.linalg.inv(filled), 0.0).to(hessian.dtype))
+    return inverses
 
 
 def _masks(pattern: Pattern, size: int) -> torch.Tensor:

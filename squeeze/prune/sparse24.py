@@ -53,8 +53,8 @@ class SparseFormat:
             packed = _packed(values.codes.cpu()[mask], values.bits)
             stored["sparse_values"] = _coded(packed, "U8")
             grid += [DTYPES.index(values.scales.dtype), values.bits, values.group_size]
-            found = {leaf: getattr(values, leaf) for leaf in _OF_GRID}
-            stored |= {leaf: tensor.contiguous() for leaf, tensor in found.items() if tensor is not None}
+            leaves = {leaf: getattr(values, leaf) for leaf in _OF_GRID}
+            stored |= {leaf: tensor.contiguous() for leaf, tensor in leaves.items() if tensor is not None}
         else:
             stored["sparse_values"] = _coded(_bytes(values.cpu()[mask]), _NAMES[DTYPES.index(values.dtype)])
             grid += [DTYPES.index(values.dtype), 0, 0]
@@ -125,14 +125,14 @@ def _adapters(name: str, tensors: Mapping[str, torch.Tensor]) -> Adapters | None
 
 
 def _side(name: str, side: str, tensors: Mapping[str, torch.Tensor]) -> Values | None:
-    found = {
+    adapters = {
         f"{name}.{leaf}": tensors[f"{name}.{side}_{leaf}"]
         for leaf in _OF_ADAPTERS
         if f"{name}.{side}_{leaf}" in tensors
     }
-    if f"{name}.codes" in found:
-        return _OWN.stored(name, found)
-    return found.get(f"{name}.weight")
+    if f"{name}.codes" in adapters:
+        return _OWN.stored(name, adapters)
+    return adapters.get(f"{name}.weight")
 
 
 def _array(payload: torch.Tensor) -> np.ndarray:

@@ -123,10 +123,10 @@ class SparseGPT(PruningMethod):
                 value = work[:, j]
                 if params is not None and self.quantizer is not None:
                     mine = params[:, j // self.quantizer.effective_group_size(inputs)]
-                    found = self.quantizer.as_quantizer().encode(value[:, None], mine)
+                    code = self.quantizer.as_quantizer().encode(value[:, None], mine)
                     codes[:, j], value = (
-                        found[:, 0],
-                        self.quantizer.as_quantizer().decode(found, mine)[:, 0].to(work.dtype),
+                        code[:, 0],
+                        self.quantizer.as_quantizer().decode(code, mine)[:, 0].to(work.dtype),
                     )
                 values[:, j] = value.masked_fill(~chosen[:, j], 0)
                 error = (work[:, j] - values[:, j]) / upper[j, j]
@@ -148,9 +148,9 @@ class SparseGPT(PruningMethod):
         assert grid is not None
         dtype = grid.stored_as(weight)
         hessian = hessian.float()
-        kept = self.pattern.mask(start.square() * hessian.diagonal()) if mask is None else mask
+        allowed = self.pattern.mask(start.square() * hessian.diagonal()) if mask is None else mask
         importance = hessian.diagonal() if grid.weighted else None
-        params = grid.fit(start.float().masked_fill(~kept, 0), importance, dtype)
+        params = grid.fit(start.float().masked_fill(~allowed, 0), importance, dtype)
         _, mask, codes = self._sweep(start, upper, mask, params)
         codes = torch.where(mask, codes, _zero_codes(grid, params, codes.shape))
         for _ in range(grid.refine):

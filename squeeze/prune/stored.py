@@ -54,13 +54,13 @@ class SparseForm(StoredForm):
 
 def _modules(names: Iterable[str]) -> dict[str, list[str]]:
     """The leaves of every sparse module, by its name."""
-    found: dict[str, list[str]] = {}
+    leaves_of: dict[str, list[str]] = {}
     for name in names:
         module, _, leaf = name.rpartition(".")
         if leaf in (*LEAVES, *_BITMASK, *_MARLIN):
-            found.setdefault(module, []).append(leaf)
+            leaves_of.setdefault(module, []).append(leaf)
     marks = ("sparse_mask", "bitmask", "meta")
-    return {module: leaves for module, leaves in found.items() if any(mark in leaves for mark in marks)}
+    return {module: leaves for module, leaves in leaves_of.items() if any(mark in leaves for mark in marks)}
 
 
 def _weight(module: str, tensors: dict[str, torch.Tensor], bits: int) -> SparseTensor:

@@ -28,8 +28,8 @@ def fisher(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict
 
     tokens: [N, L]. The whole model and as much again as its matrices take are in memory.
     """
-    found = {name: torch.zeros_like(weight_of(model.get_submodule(name))) for name in names}
-    hooks = [model.get_submodule(name).register_forward_hook(_observing(found[name])) for name in names]
+    squares = {name: torch.zeros_like(weight_of(model.get_submodule(name))) for name in names}
+    hooks = [model.get_submodule(name).register_forward_hook(_observing(squares[name])) for name in names]
     model.requires_grad_(False)
     try:
         for ids in torch.split(tokens.to(next(model.parameters()).device), 1):
@@ -41,7 +41,7 @@ def fisher(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict
     finally:
         for hook in hooks:
             hook.remove()
-    return {name: total / tokens.numel() for name, total in found.items()}
+    return {name: total / tokens.numel() for name, total in squares.items()}
 
 
 def _observing(total: torch.Tensor) -> Callable[..., None]:
@@ -73,7 +73,7 @@ def choose(
     spare = budget - least
     unit = max(spare / units, 1e-9)
     best = np.zeros(units + 1)
-    taken = np.empty((len(names), units + 1), np.uint8)
+    choice = np.empty((len(names), units + 1), np.uint8)
     for row, name in enumerate(names):
         base = min(sizes[name].values())
         fresh = np.full(units + 1, np.inf)
@@ -84,15 +84,15 @@ def choose(
             total = np.full(units + 1, np.inf)
             total[step:] = best[: units + 1 - step] + cost
             better = total < fresh
-            fresh[better], taken[row, better] = total[better], bits
+            fresh[better], choice[row, better] = total[better], bits
         best = fresh
-    at, found = units, {}
+    remaining, chosen = units, {}
     for row in range(len(names) - 1, -1, -1):
-        name, bits = names[row], int(taken[row, at])
-        found[name] = bits
+        name, bits = names[row], int(choice[row, remaining])
+        chosen[name] = bits
         base = min(sizes[name].values())
-        at -= int(np.ceil((sizes[name][bits] - base) / unit - 1e-9)) if sizes[name][bits] > base else 0
-    return {name: found[name] for name in names}
+        remaining -= int(np.ceil((sizes[name][bits] - base) / unit - 1e-9)) if sizes[name][bits] > base else 0
+    return {name: chosen[name] for name in names}
 
 
 def allocate(

@@ -70,23 +70,23 @@ class GPTQ(GridMethod):
         dead = hessian.diagonal() == 0
         notes: tuple[str, ...] = (f"{int(dead.sum())} inputs are always 0",) if dead.any() else ()
         values = values.masked_fill(dead, 0)
-        kept = hessian.diagonal().argsort(descending=True)[: self.outliers]
-        order = self._order(hessian.diagonal(), kept)
+        outliers = hessian.diagonal().argsort(descending=True)[: self.outliers]
+        order = self._order(hessian.diagonal(), outliers)
         upper, damping = inverse_factor(hessian, self.damping, order)
         if damping > self.damping:
             notes += (f"damping raised to {damping:g}",)
         importance = hessian.diagonal() if self.weighted else None
-        params = self.fit(values.index_fill(1, kept, 0), importance, dtype)
-        codes, compensated = self._sweep(values, order, upper, params, dtype, len(kept))
+        params = self.fit(values.index_fill(1, outliers, 0), importance, dtype)
+        codes, compensated = self._sweep(values, order, upper, params, dtype, len(outliers))
         del upper
-        for _ in range(self.refine if not len(kept) else 0):
+        for _ in range(self.refine if not len(outliers) else 0):
             codes, params = refine.refine(self, values, hessian, codes, params, dtype)
         tensor = self.assemble(codes, params, dtype)
-        if len(kept):
-            tensor = with_outliers(tensor, kept, compensated[:, kept].to(weight.dtype))
+        if len(outliers):
+            tensor = with_outliers(tensor, outliers, compensated[:, outliers].to(weight.dtype))
         return Result(tensor, notes)
 
-    def _order(self, diagonal: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    def _order(self, diagonal: torch.Tensor, outliers: torch.Tensor) -> torch.Tensor:
         """The order in which columns are rounded; those that are kept come last and take up what is left."""
         inputs = len(diagonal)
         rank = torch.arange(inputs, device=diagonal.device, dtype=torch.float64)
@@ -96,9 +96,10 @@ class GPTQ(GridMethod):
             size = self.effective_group_size(inputs)
             group = torch.arange(inputs, device=diagonal.device) // size
             sums = torch.zeros(int(group[-1]) + 1, dtype=torch.float64, device=diagonal.device)
-            place = sums.index_add(0, group, diagonal.double()).argsort(descending=True, stable=True).argsort()[group]
-            rank = place.double() - 0.5 * diagonal.double() / diagonal.max().clamp(min=1e-30)
-        rank[kept] = torch.inf
+            sums = sums.index_add(0, group, diagonal.double())
+            position = sums.argsort(descending=True, stable=True).argsort()[group]
+            rank = position.double() - 0.5 * diagonal.double() / diagonal.max().clamp(min=1e-30)
+        rank[outliers] = torch.inf
         return rank.argsort(stable=True)
 
     def _sweep(
@@ -108,7 +109,7 @@ class GPTQ(GridMethod):
         upper: torch.Tensor,
         params: QParams,
         dtype: torch.dtype,
-        kept: int,
+        outliers: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Codes [O, I], and the weights as they were when their column was rounded. Dynamic scales go into `params`."""
         quantizer, size = self.as_quantizer(), self.effective_group_size(weight.shape[1])
@@ -116,7 +117,7 @@ class GPTQ(GridMethod):
         groups, columns = (order // size).tolist(), order.tolist()
         codes = torch.zeros(work.shape, dtype=torch.uint8, device=work.device)
         seen: set[int] = set()
-        stop = len(columns) - kept
+        stop = len(columns) - outliers
         for first in range(0, stop, self.block_size):
             last = min(first + self.block_size, stop)
             errors = torch.empty((len(work), last - first), dtype=work.dtype, device=work.device)

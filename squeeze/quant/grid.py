@@ -98,9 +98,9 @@ class Integer:
             return _least_error(self, weight, importance, [self._params(s * low, s * high, dtype) for s in _shrinks()])
         shared = None if importance is None else torch.split(importance.expand_as(weight), ROWS)
         rows = torch.split(weight, ROWS)
-        parts = [self.fit(part, shared[i] if shared else None, dtype) for i, part in enumerate(rows)]
-        zeros = [part.zero for part in parts if part.zero is not None]
-        return QParams(torch.cat([part.scale for part in parts], 1), torch.cat(zeros) if zeros else None)
+        pieces = [self.fit(part, shared[i] if shared else None, dtype) for i, part in enumerate(rows)]
+        zeros = [part.zero for part in pieces if part.zero is not None]
+        return QParams(torch.cat([part.scale for part in pieces], 1), torch.cat(zeros) if zeros else None)
 
     def _params(self, low: torch.Tensor, high: torch.Tensor, dtype: torch.dtype) -> QParams:
         top = (1 << self.bits) - 1
@@ -137,8 +137,8 @@ class PerTensor(Integer):
         for _ in range(_ZOOMS):
             tried = torch.linspace(least, most, _SAMPLES + 1)[1:]
             params = QParams(2 * tried[None].to(weight.device) / ((1 << self.bits) - 1))
-            found = error(self, centres.expand(_SAMPLES, -1), counts.float(), params)
-            step, best = (most - least) / _SAMPLES, float(tried[found.argmin()])
+            errors = error(self, centres.expand(_SAMPLES, -1), counts.float(), params)
+            step, best = (most - least) / _SAMPLES, float(tried[errors.argmin()])
             least, most = max(best - step, 0.0), min(best + step, 1.0)
         scale = stored(2 * best * largest / ((1 << self.bits) - 1), dtype)
         return QParams(scale.expand(1, *weight.shape[:-1]).clone())
@@ -166,11 +166,11 @@ def _least_error(
     """Of each group's candidates the one with the least error."""
     best, least = tried[0], error(grid, weight, importance, tried[0])
     for params in tried[1:]:
-        found = error(grid, weight, importance, params)
-        better = found < least
+        errors = error(grid, weight, importance, params)
+        better = errors < least
         zero = None if best.zero is None or params.zero is None else torch.where(better, params.zero, best.zero)
         best = QParams(torch.where(better, params.scale, best.scale), zero, best.factor)
-        least = torch.minimum(found, least)
+        least = torch.minimum(errors, least)
     return best
 
 
@@ -258,13 +258,13 @@ class Codebook:
             return codes.to(weight.device)[torch.bucketize(scaled, borders)]
         levels = (params.scale[..., None] * self._table(params)).sum(0)  # [..., levels]
         best = torch.full_like(weight, torch.inf)
-        found = torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device)
+        nearest = torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device)
         for code in range(levels.shape[-1]):
             distance = (weight - levels[..., code, None]).abs()
             better = distance < best
-            found.masked_fill_(better, code)
+            nearest.masked_fill_(better, code)
             best = torch.minimum(best, distance)
-        return found
+        return nearest
 
     def decode(self, codes: torch.Tensor, params: QParams) -> torch.Tensor:
         levels = (params.scale[..., None] * self._table(params)).sum(0)

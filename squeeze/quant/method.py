@@ -77,15 +77,15 @@ class GridMethod(ABC):
         """Parameters [O, G] of a float32 matrix [O, I]; importance: [I] or None."""
         size, quantizer = self.effective_group_size(weight.shape[1]), self.as_quantizer()
         whole = weight.shape[1] // size * size
-        parts = []
+        pieces = []
         for start, stop, n in ((0, whole, size), (whole, weight.shape[1], weight.shape[1] - whole)):
             if start < stop:
                 groups = weight[:, start:stop].reshape(len(weight), (stop - start) // n, n)
                 shared = None if importance is None else importance[start:stop].reshape(1, -1, n)
-                parts.append(quantizer.fit(groups, shared, dtype))
-        zeros = [part.zero for part in parts if part.zero is not None]
+                pieces.append(quantizer.fit(groups, shared, dtype))
+        zeros = [part.zero for part in pieces if part.zero is not None]
         return QParams(
-            torch.cat([part.scale for part in parts], -1), torch.cat(zeros, -1) if zeros else None, parts[0].factor
+            torch.cat([part.scale for part in pieces], -1), torch.cat(zeros, -1) if zeros else None, pieces[0].factor
         )
 
     def assemble(self, codes: torch.Tensor, params: QParams, dtype: torch.dtype) -> QuantizedTensor:

@@ -35,11 +35,11 @@ def rotation(n: int, seed: int, block: int | None = None) -> torch.Tensor:
     matrix = hadamard(size)
     if matrix is None:
         q, r = torch.linalg.qr(torch.randn((size, size), generator=generator, dtype=torch.float64))
-        one = q * r.diagonal().sign()
+        orthogonal = q * r.diagonal().sign()
     else:
-        one = matrix / size**0.5
+        orthogonal = matrix / size**0.5
     signs = torch.randint(0, 2, (n, 1), generator=generator).double() * 2 - 1
-    return signs * torch.kron(torch.eye(n // size, dtype=torch.float64), one)
+    return signs * torch.kron(torch.eye(n // size, dtype=torch.float64), orthogonal)
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class RotatedCheckpoint(Checkpoint):
     def load(
         self, names: Iterable[str], device: torch.device | str = "cpu", strict: bool = True
     ) -> dict[str, torch.Tensor]:
-        found = {}
+        tensors = {}
         for name in names:
             stored = self._stored(name)
             tensor = super().load([stored], device, strict)[stored]
             if tensor.is_floating_point():
                 tensor = self._rotated(name, tensor.double()).to(tensor.dtype).contiguous()
-            found[name] = tensor
-        return found
+            tensors[name] = tensor
+        return tensors
 
     def _rotated(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         r1 = self.stream.to(tensor.device)
@@ -101,14 +101,14 @@ class RotatedCheckpoint(Checkpoint):
         if name == _NORM or name.endswith("layernorm.weight"):
             return torch.ones_like(tensor)
         module, _, leaf = name.rpartition(".")
-        block, part = ".".join(module.split(".")[:3]), ".".join(module.split(".")[3:])
-        if part == "self_attn.v_proj":
+        block, path = ".".join(module.split(".")[:3]), ".".join(module.split(".")[3:])
+        if path == "self_attn.v_proj":
             tensor = self._heads(tensor)
-        if part in NORM_BEFORE and leaf == "weight":
-            return (tensor * self._norm(f"{block}.{NORM_BEFORE[part]}.weight", tensor)) @ r1
-        if part == "self_attn.o_proj" and leaf == "weight":
+        if path in NORM_BEFORE and leaf == "weight":
+            return (tensor * self._norm(f"{block}.{NORM_BEFORE[path]}.weight", tensor)) @ r1
+        if path == "self_attn.o_proj" and leaf == "weight":
             tensor = self._heads(tensor.T).T
-        return r1.T @ tensor if part in _OUT else tensor
+        return r1.T @ tensor if path in _OUT else tensor
 
     def _heads(self, rows: torch.Tensor) -> torch.Tensor:
         """Rotate the rows [heads * size, ...] (or a bias) of each head."""

@@ -82,7 +82,7 @@ from triton.compiler import ASTSource
 from squeeze.kernels.sparse24 import kernel
 
 pointers = {"out": "*bf16", "x": "*bf16", "places": "*i32", "scales": "*bf16", "zeros": "*u8"}
-numbers = ["rows", "outputs", "inputs", "groups", "group_size", "part"]
+numbers = ["rows", "outputs", "inputs", "groups", "group_size", "split_inputs"]
 for function, tile, more in ((kernel._gemv, kernel.GEMV, {}), (kernel._gemm, kernel.GEMM, {"M": 16})):
     for codes in (True, False):
         types = {**pointers, "values": "*i32" if codes else "*bf16", **dict.fromkeys(numbers, "i32")}

@@ -36,11 +36,11 @@ def _monarch(  # type: ignore[no-untyped-def]
             r = start + tl.arange(0, R)
             block = inner + (q * p_count + p) * ranks * inputs
             z = _between(x + q * inputs, block, t, r, rows, ranks, inputs, q_count * inputs, T, R, K)
-            place = (p * outputs + o[:, None]) * (q_count * ranks) + q * ranks + r
-            part = tl.load(outer + place, mask=(o < outputs)[:, None] & (r < ranks), other=0)
-            y += tl.dot(z.to(part.dtype), tl.trans(part), input_precision="ieee")
-    place = t[:, None] * (p_count * outputs) + p * outputs + o
-    tl.store(out + place, y.to(out.dtype.element_ty), mask=(t < rows)[:, None] & (o < outputs))
+            offset = (p * outputs + o[:, None]) * (q_count * ranks) + q * ranks + r
+            tile = tl.load(outer + offset, mask=(o < outputs)[:, None] & (r < ranks), other=0)
+            y += tl.dot(z.to(tile.dtype), tl.trans(tile), input_precision="ieee")
+    offset = t[:, None] * (p_count * outputs) + p * outputs + o
+    tl.store(out + offset, y.to(out.dtype.element_ty), mask=(t < rows)[:, None] & (o < outputs))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -59,12 +59,12 @@ def _blast(  # type: ignore[no-untyped-def]
             z = _between(x + q * inputs, block, t, r, rows, ranks, inputs, q_count * inputs, T, R, K)
             scale = tl.load(mix + (p * q_count + q) * ranks + r, mask=r < ranks, other=0)
             total += z * scale[None, :].to(tl.float32)
-        part = tl.load(
+        tile = tl.load(
             bases + (p * outputs + o[:, None]) * ranks + r, mask=(o < outputs)[:, None] & (r < ranks), other=0
         )
-        y += tl.dot(total.to(part.dtype), tl.trans(part), input_precision="ieee")
-    place = t[:, None] * (p_count * outputs) + p * outputs + o
-    tl.store(out + place, y.to(out.dtype.element_ty), mask=(t < rows)[:, None] & (o < outputs))
+        y += tl.dot(total.to(tile.dtype), tl.trans(tile), input_precision="ieee")
+    offset = t[:, None] * (p_count * outputs) + p * outputs + o
+    tl.store(out + offset, y.to(out.dtype.element_ty), mask=(t < rows)[:, None] & (o < outputs))
 
 
 _TILES = {"T": _ROWS, "N": _OUTPUTS, "R": _RANKS, "K": _STEP}

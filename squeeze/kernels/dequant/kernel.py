@@ -15,15 +15,15 @@ _ROWS, _COLUMNS = 4, 256
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def load_codes(words, at, k, present, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+def load_codes(words, start, k, present, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Codes number `k` of rows whose words begin at `at`, as int32; 0 where not `present`."""
     bit = k * BITS
     shift = bit % 32
-    low = tl.load(words + at + bit // 32, mask=present, other=0).to(tl.uint32, bitcast=True)
+    low = tl.load(words + start + bit // 32, mask=present, other=0).to(tl.uint32, bitcast=True)
     code = low >> shift.to(tl.uint32)
     if 32 % BITS != 0:
         spills = present & (shift + BITS > 32)
-        high = tl.load(words + at + bit // 32 + 1, mask=spills, other=0).to(tl.uint32, bitcast=True)
+        high = tl.load(words + start + bit // 32 + 1, mask=spills, other=0).to(tl.uint32, bitcast=True)
         code |= high << ((32 - shift) % 32).to(tl.uint32)
     return (code & ((1 << BITS) - 1)).to(tl.int32)
 
@@ -38,18 +38,18 @@ def _dequantize(  # type: ignore[no-untyped-def]
     column = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     present = (row < outputs) & (column < inputs)
     code = load_codes(words, row * stride, column, present, BITS)
-    place = row * groups + column // group_size
+    group = row * groups + column // group_size
     if HAS_CODEBOOK:
         weight = tl.zeros((ROWS, COLUMNS), tl.float32)
         for plane in tl.static_range(PLANES):
-            scale = tl.load(scales + plane * outputs * groups + place, mask=present, other=0)
+            scale = tl.load(scales + plane * outputs * groups + group, mask=present, other=0)
             weight += tl.load(codebook + plane * levels + code, mask=present, other=0) * scale.to(tl.float32)
     else:
         if HAS_ZEROS:
-            zero = tl.load(zeros + place, mask=present, other=0).to(tl.int32)
+            zero = tl.load(zeros + group, mask=present, other=0).to(tl.int32)
         else:
             zero = 1 << (BITS - 1)
-        weight = (code - zero).to(tl.float32) * tl.load(scales + place, mask=present, other=0).to(tl.float32)
+        weight = (code - zero).to(tl.float32) * tl.load(scales + group, mask=present, other=0).to(tl.float32)
     if HAS_GLOBAL:
         weight *= tl.load(global_scale)
     tl.store(out + row * inputs + column, weight.to(out.dtype.element_ty), mask=present)

@@ -145,13 +145,13 @@ def decode_segments(
 def _decode_on_cpu(
     prepared: Prepared, segments: list[int], coded: Coded | None, out: torch.Tensor, threads: int
 ) -> None:
-    found = coded or parse(prepared.payload.numpy(), prepared.dtype, prepared.size)
+    parsed = coded or parse(prepared.payload.numpy(), prepared.dtype, prepared.size)
     values, size = out.numpy().view(f"u{prepared.bits // 8}"), prepared.per_segment
 
     def work(first: int, last: int) -> None:
         for row in range(first, last):
-            part = values[row, : min(prepared.count - segments[row] * size, size)]
-            floats.decode_segments(found, segments[row], segments[row] + 1, part)
+            target = values[row, : min(prepared.count - segments[row] * size, size)]
+            floats.decode_segments(parsed, segments[row], segments[row] + 1, target)
 
     floats.spread(work, len(segments), threads)
 
@@ -164,9 +164,9 @@ def decode_planes(prepared: Prepared, segments: torch.Tensor, out: torch.Tensor,
         return
     value: torch.Tensor | None = None
     for plane in prepared.planes:
-        part = torch.empty(out.numel(), dtype=_WORDS[plane.width], device=out.device)
-        _backend(out.device.type).decode_plane(prepared, plane, segments, part, False, packed)
-        wide = part.to(torch.int64) & ((1 << plane.width) - 1)
+        decoded = torch.empty(out.numel(), dtype=_WORDS[plane.width], device=out.device)
+        _backend(out.device.type).decode_plane(prepared, plane, segments, decoded, False, packed)
+        wide = decoded.to(torch.int64) & ((1 << plane.width) - 1)
         value = wide if value is None else value << plane.width | wide
     assert value is not None
     out.copy_(reference.rotate_right(value, prepared.bits) if prepared.rotated else value)

@@ -45,13 +45,13 @@ def _decode(  # type: ignore[no-untyped-def]
     raw_begin = segment * (((rows * RAW_BITS + 31) // 32) * LANES)
     if PRECISION > 0:
         state = tl.load(states + segment * LANES + lane).to(tl.uint32)
-        at = tl.load(starts + segment)
+        position = tl.load(starts + segment)
         offset = tl.load(ids + segment).to(tl.int32) << PRECISION
     for row in range(0, (size + LANES - 1) // LANES):
-        place = row * LANES + lane
-        present = place < size
+        index = row * LANES + lane
+        present = index < size
         if RAW_BITS == WIDTH:
-            value = tl.load(raw + begin + place, mask=present, other=0).to(tl.uint32)
+            value = tl.load(raw + begin + index, mask=present, other=0).to(tl.uint32)
         else:
             if PRECISION > 0:
                 slot = (state & ((1 << PRECISION) - 1)).to(tl.int32)
@@ -64,10 +64,10 @@ def _decode(  # type: ignore[no-untyped-def]
                     rank = _count_bits(below).to(tl.int32)
                 else:
                     rank = tl.cumsum(low, 0) - low
-                word = tl.load(words + at + rank, mask=small, other=0).to(tl.uint32) & 0xFFFF
+                word = tl.load(words + position + rank, mask=small, other=0).to(tl.uint32) & 0xFFFF
                 stepped = tl.where(small, (stepped << 16) | word, stepped)
                 state = tl.where(present, stepped, state)
-                at += tl.sum(low, 0)
+                position += tl.sum(low, 0)
                 prefix = tl.load(prefixes + offset + slot).to(tl.uint32) & 0xFFFF
                 value = prefix << RAW_BITS
             else:
@@ -83,7 +83,7 @@ def _decode(  # type: ignore[no-untyped-def]
                 value |= field & ((1 << RAW_BITS) - 1)
         if ROTATED:
             value = (value >> 1) | (value << (WIDTH - 1))
-        tl.store(out + target + place, value.to(out.dtype.element_ty), mask=present)
+        tl.store(out + target + index, value.to(out.dtype.element_ty), mask=present)
 
 
 def decode_plane(

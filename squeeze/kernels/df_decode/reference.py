@@ -25,24 +25,24 @@ def decode_plane(
     sizes = torch.clamp(prepared.count - begins, max=prepared.per_segment)
     targets = torch.arange(len(segments), device=out.device) * prepared.per_segment if packed else begins
     if plane.precision:
-        states, at = plane.states[segments].to(torch.int64), plane.starts[segments]
+        states, positions = plane.states[segments].to(torch.int64), plane.starts[segments]
         tables = plane.ids[segments].to(torch.int64)[:, None]
     raw_begins = segments * (lanes * (-(-rows * plane.raw_bits // 32)))
     for row in range(int(-(-sizes.max() // lanes))):
-        place = row * lanes + lane  # [lanes]
-        present = place < sizes[:, None]  # [S, lanes]
+        index = row * lanes + lane  # [lanes]
+        present = index < sizes[:, None]  # [S, lanes]
         if plane.raw_bits == plane.width:
-            value = _take(plane.raw, begins[:, None] + place).to(torch.int64)
+            value = _take(plane.raw, begins[:, None] + index).to(torch.int64)
         elif plane.precision:
             slot = states & ((1 << plane.precision) - 1)
             entry = plane.table[tables, slot].to(torch.int64)
             stepped = ((entry & 0x1FFF) + 1) * (states >> plane.precision) + (entry >> 13)
             small = (stepped < _STATE_LOW) & present
             rank = small.cumsum(1) - small.to(torch.int64)
-            word = _take(plane.words, at[:, None] + rank).to(torch.int64) & 0xFFFF
+            word = _take(plane.words, positions[:, None] + rank).to(torch.int64) & 0xFFFF
             stepped = torch.where(small, stepped << 16 | word, stepped)
             states = torch.where(present, stepped, states)
-            at = at + small.sum(1)
+            positions = positions + small.sum(1)
             value = (plane.prefixes[tables, slot].to(torch.int64) & 0xFFFF) << plane.raw_bits
         else:
             value = torch.full(present.shape, plane.constant << plane.raw_bits, device=out.device)
@@ -50,7 +50,7 @@ def decode_plane(
             value = value | _raw_field(plane, raw_begins[:, None] + lane, row, lanes)
         if rotated:
             value = rotate_right(value & ((1 << plane.width) - 1), plane.width)
-        out[(targets[:, None] + place)[present]] = value[present].to(out.dtype)
+        out[(targets[:, None] + index)[present]] = value[present].to(out.dtype)
 
 
 def _take(source: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -54,15 +54,15 @@ def _coded_scores(rows: torch.Tensor, view: LayerView, out: torch.Tensor) -> Non
     for group, fields in view.stores:
         coder = group.keys
         if isinstance(coder, TransformCoder):
-            for batch, head, place in _places(group.heads, rows):
-                fields_here = _fields("keys", fields, batch, place)
+            for batch, head, member in _places(group.heads, rows):
+                fields_here = _fields("keys", fields, batch, member)
                 transformed.scores(coder, fields_here, rows[batch, head], view.begin, out[batch, head])
             continue
         assert isinstance(coder, GroupedCoder)
         rotated = rows @ block_hadamard(rows.shape[-1]) if coder.rotate else rows
         product = loops.sum_rows if coder.along == "tokens" else loops.dot_rows
-        for batch, head, place in _places(group.heads, rows):
-            numbers = _numbers(coder, "keys", fields, batch, place)
+        for batch, head, member in _places(group.heads, rows):
+            numbers = _numbers(coder, "keys", fields, batch, member)
             scores = rows.new_empty(out.shape[2:])  # contiguous, as the products want their arrays
             product(rotated[batch, head].contiguous().numpy(), *numbers, scores.numpy())
             out[batch, head] = scores
@@ -73,15 +73,15 @@ def _coded_outputs(weights: torch.Tensor, view: LayerView, out: torch.Tensor) ->
     for group, fields in view.stores:
         coder = group.values
         if isinstance(coder, TransformCoder):
-            for batch, head, place in _places(group.heads, weights):
-                fields_here = _fields("values", fields, batch, place)
+            for batch, head, member in _places(group.heads, weights):
+                fields_here = _fields("values", fields, batch, member)
                 transformed.outputs(coder, fields_here, weights[batch, head], out[batch, head])
             continue
         assert isinstance(coder, GroupedCoder)
         product = loops.add_rows if coder.along == "channels" else loops.add_dots
-        for batch, head, place in _places(group.heads, weights):
+        for batch, head, member in _places(group.heads, weights):
             sums = out.new_zeros(out.shape[2:])
-            numbers = _numbers(coder, "values", fields, batch, place)
+            numbers = _numbers(coder, "values", fields, batch, member)
             product(weights[batch, head].contiguous().numpy(), *numbers, sums.numpy())
             out[batch, head] += sums @ block_hadamard(sums.shape[-1]) if coder.rotate else sums
 

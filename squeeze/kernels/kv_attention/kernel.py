@@ -35,10 +35,10 @@ def _load(  # type: ignore[no-untyped-def]
         row, column = place_d, place_t
     else:
         row, column = place_t, place_d
-    at = row.to(tl.int64) + block * rows
-    byte = tl.load(codes + at * size + column % size).to(tl.int32)
+    row_number = row.to(tl.int64) + block * rows
+    byte = tl.load(codes + row_number * size + column % size).to(tl.int32)
     code = (byte >> (column // size * WIDTH)) & ((1 << WIDTH) - 1)
-    group = at * GROUPS + column // (columns // GROUPS)
+    group = row_number * GROUPS + column // (columns // GROUPS)
     scale = tl.load(scales + group).to(tl.float32)
     if POINTS:
         return tl.load(points + code) * scale

@@ -50,29 +50,29 @@ def _unpack(codes, block, width, points, out):
             continue
         above -= plane
         size = count * plane // 8
-        one = np.float32(1 << above)
+        unit = np.float32(1 << above)
         for r in range(rows):
             for j in range(size):
                 byte = np.int32(codes[block, r, start + j])
                 if plane == 8:
                     out[r, j] = np.float32(byte)
                 elif plane == 4:
-                    out[r, j] += np.float32(np.int32(byte & 15)) * one
-                    out[r, size + j] += np.float32(np.int32(byte >> 4)) * one
+                    out[r, j] += np.float32(np.int32(byte & 15)) * unit
+                    out[r, size + j] += np.float32(np.int32(byte >> 4)) * unit
                 elif plane == 2:
-                    out[r, j] += np.float32(np.int32(byte & 3)) * one
-                    out[r, size + j] += np.float32(np.int32(byte >> 2 & 3)) * one
-                    out[r, 2 * size + j] += np.float32(np.int32(byte >> 4 & 3)) * one
-                    out[r, 3 * size + j] += np.float32(np.int32(byte >> 6)) * one
+                    out[r, j] += np.float32(np.int32(byte & 3)) * unit
+                    out[r, size + j] += np.float32(np.int32(byte >> 2 & 3)) * unit
+                    out[r, 2 * size + j] += np.float32(np.int32(byte >> 4 & 3)) * unit
+                    out[r, 3 * size + j] += np.float32(np.int32(byte >> 6)) * unit
                 else:
-                    out[r, j] += np.float32(np.int32(byte & 1)) * one
-                    out[r, size + j] += np.float32(np.int32(byte >> 1 & 1)) * one
-                    out[r, 2 * size + j] += np.float32(np.int32(byte >> 2 & 1)) * one
-                    out[r, 3 * size + j] += np.float32(np.int32(byte >> 3 & 1)) * one
-                    out[r, 4 * size + j] += np.float32(np.int32(byte >> 4 & 1)) * one
-                    out[r, 5 * size + j] += np.float32(np.int32(byte >> 5 & 1)) * one
-                    out[r, 6 * size + j] += np.float32(np.int32(byte >> 6 & 1)) * one
-                    out[r, 7 * size + j] += np.float32(np.int32(byte >> 7)) * one
+                    out[r, j] += np.float32(np.int32(byte & 1)) * unit
+                    out[r, size + j] += np.float32(np.int32(byte >> 1 & 1)) * unit
+                    out[r, 2 * size + j] += np.float32(np.int32(byte >> 2 & 1)) * unit
+                    out[r, 3 * size + j] += np.float32(np.int32(byte >> 3 & 1)) * unit
+                    out[r, 4 * size + j] += np.float32(np.int32(byte >> 4 & 1)) * unit
+                    out[r, 5 * size + j] += np.float32(np.int32(byte >> 5 & 1)) * unit
+                    out[r, 6 * size + j] += np.float32(np.int32(byte >> 6 & 1)) * unit
+                    out[r, 7 * size + j] += np.float32(np.int32(byte >> 7)) * unit
         start += size
     if points.shape[0]:
         _to_points(points, out)

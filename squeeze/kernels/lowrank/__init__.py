@@ -16,5 +16,5 @@ def multiply(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.
         return reference.multiply(x, left, right)
     from squeeze.kernels.lowrank import kernel
 
-    found: torch.Tensor = kernel.multiply(x, left, right)
-    return found
+    product: torch.Tensor = kernel.multiply(x, left, right)
+    return product

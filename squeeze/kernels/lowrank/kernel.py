@@ -20,22 +20,22 @@ def _pair(  # type: ignore[no-untyped-def]
     for start in range(0, inputs, K):
         i = start + tl.arange(0, K)
         xs = tl.load(x + t[:, None] * inputs + i, mask=(t < rows)[:, None] & (i < inputs), other=0)
-        part = tl.load(right + r[:, None] * inputs + i, mask=(r < ranks)[:, None] & (i < inputs), other=0)
-        z += tl.dot(xs, tl.trans(part), input_precision="ieee")
+        tile = tl.load(right + r[:, None] * inputs + i, mask=(r < ranks)[:, None] & (i < inputs), other=0)
+        z += tl.dot(xs, tl.trans(tile), input_precision="ieee")
     for start in range(0, outputs, K):
         o = start + tl.arange(0, K)
-        part = tl.load(left + o[:, None] * ranks + r, mask=(o < outputs)[:, None] & (r < ranks), other=0)
-        y = tl.dot(z.to(part.dtype), tl.trans(part), input_precision="ieee")
-        place = (tl.program_id(0).to(tl.int64) * rows + t[:, None]) * outputs + o
-        tl.store(out + place, y, mask=(t < rows)[:, None] & (o < outputs))
+        tile = tl.load(left + o[:, None] * ranks + r, mask=(o < outputs)[:, None] & (r < ranks), other=0)
+        y = tl.dot(z.to(tile.dtype), tl.trans(tile), input_precision="ieee")
+        offset = (tl.program_id(0).to(tl.int64) * rows + t[:, None]) * outputs + o
+        tl.store(out + offset, y, mask=(t < rows)[:, None] & (o < outputs))
 
 
 def multiply(x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """As reference.multiply."""
     (rows, inputs), (outputs, ranks) = x.shape, left.shape
-    parts = triton.cdiv(ranks, _RANKS)
-    out = torch.empty((parts, rows, outputs), dtype=torch.float32, device=x.device)
-    grid = (parts, triton.cdiv(rows, _ROWS))
+    splits = triton.cdiv(ranks, _RANKS)
+    out = torch.empty((splits, rows, outputs), dtype=torch.float32, device=x.device)
+    grid = (splits, triton.cdiv(rows, _ROWS))
     _pair[grid](
         *(out, x.contiguous(), left.contiguous(), right.contiguous(), rows, outputs, inputs, ranks),
         **{"T": _ROWS, "R": _RANKS, "K": _STEP},

@@ -43,14 +43,14 @@ class Packed24:
         """dtype: of the values, where they are floats."""
         outputs, inputs = weight.shape
         groups = weight.mask.reshape(outputs, -1, 4)
-        place = _two_of(groups)  # int64 [O, G, 2]
-        nibbles = (place[..., 0] | place[..., 1] << 2).to(torch.uint8).reshape(outputs, -1)
+        columns = _two_of(groups)  # int64 [O, G, 2]
+        nibbles = (columns[..., 0] | columns[..., 1] << 2).to(torch.uint8).reshape(outputs, -1)
         places = packing.pack(nibbles, 4)
         if isinstance(weight.values, QuantizedTensor):
-            codes = _zeroed(weight.values, weight.mask).reshape(groups.shape).gather(-1, place).reshape(outputs, -1)
+            codes = _zeroed(weight.values, weight.mask).reshape(groups.shape).gather(-1, columns).reshape(outputs, -1)
             scales, zeros = weight.values.scales[0], weight.values.zeros
             return cls(packing.pack(codes, 4), places, inputs, scales, zeros, weight.values.group_size)
-        values = weight.sparse().reshape(groups.shape).gather(-1, place).reshape(outputs, -1)
+        values = weight.sparse().reshape(groups.shape).gather(-1, columns).reshape(outputs, -1)
         return cls(values.to(dtype), places, inputs)
 
     def kept(self) -> torch.Tensor:

@@ -26,12 +26,12 @@ def _kept(  # type: ignore[no-untyped-def]
     if CODES:
         word = tl.load(values + n * (inputs // 16) + j // 8, mask=present, other=0).to(tl.uint32, bitcast=True)
         code = ((word >> ((j % 8) * 4).to(tl.uint32)) & 15).to(tl.float32)
-        place = n * groups + 2 * j // group_size
+        group = n * groups + 2 * j // group_size
         if HAS_ZEROS:
-            zero = tl.load(zeros + place, mask=present, other=0).to(tl.float32)
+            zero = tl.load(zeros + group, mask=present, other=0).to(tl.float32)
         else:
             zero = 8.0
-        scale = tl.load(scales + place, mask=present, other=0).to(tl.float32)
+        scale = tl.load(scales + group, mask=present, other=0).to(tl.float32)
         return (code - zero) * scale
     else:
         return tl.load(values + n * (inputs // 2) + j, mask=present, other=0).to(tl.float32)
@@ -39,21 +39,21 @@ def _kept(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gemv(  # type: ignore[no-untyped-def]
-    out, x, values, places, scales, zeros, rows, outputs, inputs, groups, group_size, part,
+    out, x, values, places, scales, zeros, rows, outputs, inputs, groups, group_size, split_inputs,
     CODES: tl.constexpr, HAS_ZEROS: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[:, None]
     row = tl.program_id(1).to(tl.int64)
-    begin = tl.program_id(2) * part
-    end = tl.minimum(begin + part, inputs)
+    begin = tl.program_id(2) * split_inputs
+    end = tl.minimum(begin + split_inputs, inputs)
     total = tl.zeros((N, K // 2), tl.float32)
     for start in range(begin, end, K):
         j = (start // 2 + tl.arange(0, K // 2))[None, :]
         group = j // 2
         present = (n < outputs) & (group * 4 < end)
         word = tl.load(places + n * (inputs // 32) + group // 8, mask=present, other=0).to(tl.uint32, bitcast=True)
-        place = ((word >> ((group % 8) * 4 + (j % 2) * 2).to(tl.uint32)) & 3).to(tl.int32)
-        value = tl.load(x + row * inputs + group * 4 + place, mask=present, other=0).to(tl.float32)
+        column = ((word >> ((group % 8) * 4 + (j % 2) * 2).to(tl.uint32)) & 3).to(tl.int32)
+        value = tl.load(x + row * inputs + group * 4 + column, mask=present, other=0).to(tl.float32)
         total += value * _kept(values, scales, zeros, n, j, present, inputs, groups, group_size, CODES, HAS_ZEROS)
     target = out + (tl.program_id(2).to(tl.int64) * rows + row) * outputs + n
     tl.store(target, tl.sum(total, 1)[:, None].to(out.dtype.element_ty), mask=n < outputs)
@@ -61,13 +61,13 @@ def _gemv(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gemm(  # type: ignore[no-untyped-def]
-    out, x, values, places, scales, zeros, rows, outputs, inputs, groups, group_size, part,
+    out, x, values, places, scales, zeros, rows, outputs, inputs, groups, group_size, split_inputs,
     CODES: tl.constexpr, HAS_ZEROS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]
     m = (tl.program_id(1) * M + tl.arange(0, M)).to(tl.int64)[:, None]
-    begin = tl.program_id(2) * part
-    end = tl.minimum(begin + part, inputs)
+    begin = tl.program_id(2) * split_inputs
+    end = tl.minimum(begin + split_inputs, inputs)
     total = tl.zeros((M, N), tl.float32)
     for start in range(begin, end, K):
         k = start + tl.arange(0, K)

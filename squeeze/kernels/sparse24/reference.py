@@ -16,9 +16,9 @@ def dense(packed: Packed24) -> torch.Tensor:
     values = packed.kept()  # [O, I / 2]
     group = torch.arange(2 * groups, device=values.device) // 2
     shift = group % 8 * 4 + torch.arange(2 * groups, device=values.device) % 2 * 2
-    place = packed.places[:, group // 8] >> shift & 3
+    column = packed.places[:, group // 8] >> shift & 3
     out = torch.zeros((outputs, packed.inputs), device=values.device)
-    return out.scatter_add_(1, group * 4 + place.long(), values)
+    return out.scatter_add_(1, group * 4 + column.long(), values)
 
 
 def matmul(x: torch.Tensor, packed: Packed24) -> torch.Tensor:

@@ -16,5 +16,5 @@ def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
         return reference.multiply(x, cores)
     from squeeze.kernels.tt import kernel
 
-    found: torch.Tensor = kernel.multiply(x, cores)
-    return found
+    product: torch.Tensor = kernel.multiply(x, cores)
+    return product

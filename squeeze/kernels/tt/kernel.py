@@ -23,17 +23,17 @@ def _two(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """x [T, i1, i2], first [R, o1, i1], second [R, o2, i2] -> out [parts, T, o1, o2]; A, B, C, D: o1, i1, o2, i2 as
     powers of two."""
-    part, t = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    split, t = tl.program_id(0), tl.program_id(1).to(tl.int64)
     a, b, c, d = tl.arange(0, A), tl.arange(0, B), tl.arange(0, C), tl.arange(0, D)
     xs = tl.load(x + (t * i1 + b[:, None]) * i2 + d, mask=(b < i1)[:, None] & (d < i2), other=0)
     y = tl.zeros((A, C), tl.float32)
-    for r in range(part * R, tl.minimum(part * R + R, ranks)):
+    for r in range(split * R, tl.minimum(split * R + R, ranks)):
         core = tl.load(second + (r * o2 + c[:, None]) * i2 + d, mask=(c < o2)[:, None] & (d < i2), other=0)
         z = tl.dot(xs, tl.trans(core), input_precision="ieee")  # [i1, o2]
         core = tl.load(first + (r * o1 + a[:, None]) * i1 + b, mask=(a < o1)[:, None] & (b < i1), other=0)
         y += tl.dot(core, z.to(core.dtype), input_precision="ieee")
-    place = ((part * rows + t) * o1 + a[:, None]) * o2 + c
-    tl.store(out + place, y, mask=(a < o1)[:, None] & (c < o2))
+    offset = ((split * rows + t) * o1 + a[:, None]) * o2 + c
+    tl.store(out + offset, y, mask=(a < o1)[:, None] & (c < o2))
 
 
 def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -56,9 +56,9 @@ def multiply(x: torch.Tensor, cores: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _launch(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     (ranks, o1, i1), (_, o2, i2) = first.shape, second.shape
-    parts = triton.cdiv(ranks, _RANKS)
-    out = torch.empty((parts, len(x), o1, o2), dtype=torch.float32, device=x.device)
+    splits = triton.cdiv(ranks, _RANKS)
+    out = torch.empty((splits, len(x), o1, o2), dtype=torch.float32, device=x.device)
     tiles = {name: max(16, triton.next_power_of_2(size)) for name, size in zip("ABCD", (o1, i1, o2, i2), strict=True)}
     arguments = (out, x.contiguous(), first, second.contiguous(), len(x), ranks, o1, i1, o2, i2)
-    _two[(parts, len(x))](*arguments, R=_RANKS, **tiles)
+    _two[(splits, len(x))](*arguments, R=_RANKS, **tiles)
     return out.sum(0)

@@ -95,8 +95,8 @@ def _round(x, chunk, fields, scratch, whole, scales, sums):
     unit = UNIT * fields
     for r in range(x.shape[0]):
         for c in range(scales.shape[1]):
-            at = c * chunk
-            scales[r, c] = quantise(x[r, at : at + chunk], np.float32(_TOP), scratch)
+            start = c * chunk
+            scales[r, c] = quantise(x[r, start : start + chunk], np.float32(_TOP), scratch)
             total = np.int32(0)
             for i in range(chunk):
                 total += np.int32(scratch[i])
@@ -104,7 +104,7 @@ def _round(x, chunk, fields, scratch, whole, scales, sums):
             for begin in range(0, chunk, unit):
                 for field in range(fields):
                     for i in range(UNIT):
-                        whole[r, at + begin + field * UNIT + i] = scratch[begin + i * fields + field]
+                        whole[r, start + begin + field * UNIT + i] = scratch[begin + i * fields + field]
 
 
 @kernel
@@ -148,11 +148,11 @@ def _expand(codes, scales, zeros, bits, chunk, first, last, out):
     size = chunk * bits // 8
     for o in range(first, last):
         for c in range(scales.shape[1]):
-            part, target = codes[o, c * size : (c + 1) * size], out[o - first, c * chunk : (c + 1) * chunk]
+            chunk_codes, target = codes[o, c * size : (c + 1) * size], out[o - first, c * chunk : (c + 1) * chunk]
             scale, zero = scales[o, c], np.int32(zeros[o, c])
             if bits == 4:
-                _expand_fields(part, scale, zero, 4, target)
+                _expand_fields(chunk_codes, scale, zero, 4, target)
             elif bits == 8:
-                _expand_fields(part, scale, zero, 8, target)
+                _expand_fields(chunk_codes, scale, zero, 8, target)
             else:
-                _expand_fields(part, scale, zero, 2, target)
+                _expand_fields(chunk_codes, scale, zero, 2, target)

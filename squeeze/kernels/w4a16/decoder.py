@@ -129,9 +129,9 @@ class _Chunks:
         number = builder.phi(_INT64)
         number.add_incoming(_INT64(0), outer)
         totals = [builder.phi(_SUMS) for _ in operands.codes]
-        place = builder.mul(builder.add(begin, number), _INT64(UNIT))
-        codes = [builder.gep(row, [place]) for row in operands.codes]
-        values = builder.gep(operands.values, [builder.mul(place, _INT64(self.fields))])
+        offset = builder.mul(builder.add(begin, number), _INT64(UNIT))
+        codes = [builder.gep(row, [offset]) for row in operands.codes]
+        values = builder.gep(operands.values, [builder.mul(offset, _INT64(self.fields))])
         added = self._unit(codes, values, totals)
         following = builder.add(number, _INT64(1))
         number.add_incoming(following, inner)

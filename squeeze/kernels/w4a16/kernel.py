@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gemv(  # type: ignore[no-untyped-def]
-    out, x, words, scales, zeros, rows, outputs, inputs, stride, groups, group_size, part,
+    out, x, words, scales, zeros, rows, outputs, inputs, stride, groups, group_size, split_inputs,
     BITS: tl.constexpr, HAS_ZEROS: tl.constexpr, WORDWISE: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[:, None]
     row = tl.program_id(1).to(tl.int64)
-    begin = tl.program_id(2) * part
-    end = tl.minimum(begin + part, inputs)
+    begin = tl.program_id(2) * split_inputs
+    end = tl.minimum(begin + split_inputs, inputs)
     here = n < outputs
     half: tl.constexpr = 1 << (BITS - 1)
     if WORDWISE:
@@ -43,12 +43,12 @@ def _gemv(  # type: ignore[no-untyped-def]
             k = word[:, None] * P + field[None, :]
             value = tl.load(x + row * inputs + k, mask=k < end, other=0).to(tl.float32)
             code = ((packed[:, :, None] >> shift) & ((1 << BITS) - 1)).to(tl.float32)
-            place = n * groups + (word * P // group_size)[None, :]
+            group = n * groups + (word * P // group_size)[None, :]
             if HAS_ZEROS:
-                zero = tl.load(zeros + place, mask=present, other=0).to(tl.float32)
+                zero = tl.load(zeros + group, mask=present, other=0).to(tl.float32)
             else:
                 zero = half
-            scale = tl.load(scales + place, mask=present, other=0).to(tl.float32)
+            scale = tl.load(scales + group, mask=present, other=0).to(tl.float32)
             total += scale * (tl.sum(code * value[None, :, :], 2) - zero * tl.sum(value, 1)[None, :])
     else:
         total = tl.zeros((N, K), tl.float32)
@@ -57,12 +57,12 @@ def _gemv(  # type: ignore[no-untyped-def]
             present = here & (k < end)
             code = load_codes(words, n * stride, k, present, BITS)
             value = tl.load(x + row * inputs + k, mask=k < end, other=0).to(tl.float32)
-            place = n * groups + k // group_size
+            group = n * groups + k // group_size
             if HAS_ZEROS:
-                zero = tl.load(zeros + place, mask=present, other=0).to(tl.int32)
+                zero = tl.load(zeros + group, mask=present, other=0).to(tl.int32)
             else:
                 zero = half
-            scale = tl.load(scales + place, mask=present, other=0).to(tl.float32)
+            scale = tl.load(scales + group, mask=present, other=0).to(tl.float32)
             total += scale * (code - zero).to(tl.float32) * value
     target = out + (tl.program_id(2).to(tl.int64) * rows + row) * outputs + n
     tl.store(target, tl.sum(total, 1)[:, None].to(out.dtype.element_ty), mask=here)
@@ -70,14 +70,14 @@ def _gemv(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gemm(  # type: ignore[no-untyped-def]
-    out, x, words, scales, zeros, rows, outputs, inputs, stride, groups, group_size, part,
+    out, x, words, scales, zeros, rows, outputs, inputs, stride, groups, group_size, split_inputs,
     BITS: tl.constexpr, HAS_ZEROS: tl.constexpr, WORDWISE: tl.constexpr, ONE_GROUP: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]
     m = (tl.program_id(1) * M + tl.arange(0, M)).to(tl.int64)[:, None]
-    begin = tl.program_id(2) * part
-    end = tl.minimum(begin + part, inputs)
+    begin = tl.program_id(2) * split_inputs
+    end = tl.minimum(begin + split_inputs, inputs)
     half: tl.constexpr = 1 << (BITS - 1)
     total = tl.zeros((M, N), tl.float32)
     for start in range(begin, end, K):
@@ -94,16 +94,16 @@ def _gemm(  # type: ignore[no-untyped-def]
         else:
             code = load_codes(words, n * stride, k[:, None], present, BITS)
         if ONE_GROUP:
-            place = n * groups + start // group_size
+            group = n * groups + start // group_size
             inside = n < outputs
         else:
-            place = n * groups + (k // group_size)[:, None]
+            group = n * groups + (k // group_size)[:, None]
             inside = present
         if HAS_ZEROS:
-            zero = tl.load(zeros + place, mask=inside, other=0).to(tl.int32)
+            zero = tl.load(zeros + group, mask=inside, other=0).to(tl.int32)
         else:
             zero = half
-        scale = tl.load(scales + place, mask=inside, other=0).to(tl.float32)
+        scale = tl.load(scales + group, mask=inside, other=0).to(tl.float32)
         if ONE_GROUP:
             weight = (code - zero).to(value.dtype)
             total += tl.dot(value, weight, input_precision="ieee") * scale

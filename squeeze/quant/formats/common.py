@@ -11,11 +11,11 @@ from squeeze.quant.formats.spec import QuantizationSpec
 
 def only_integers(format: str, spec: QuantizationSpec) -> None:
     """Raises FormatError for what only our own format holds."""
-    for place, grid in spec.grids.items():
+    for where, grid in spec.grids.items():
         if grid.codebook is not None:
-            raise FormatError(f"{place}{format} holds integers, not {grid.codebook}: use the format squeeze")
+            raise FormatError(f"{where}{format} holds integers, not {grid.codebook}: use the format squeeze")
         if grid.outliers:
-            raise FormatError(f"{place}{format} cannot keep outlier columns: use the format squeeze")
+            raise FormatError(f"{where}{format} cannot keep outlier columns: use the format squeeze")
 
 
 def only_plain(format: str, name: str, weight: QuantizedTensor) -> None:
@@ -37,12 +37,12 @@ def scales_as(dtype: torch.dtype, name: str, scales: torch.Tensor) -> torch.Tens
 
 def take(name: str, tensors: Mapping[str, torch.Tensor], leaf: str, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The tensor `name`.`leaf`. Raises FormatError where it is missing or of another dtype."""
-    found = tensors.get(f"{name}.{leaf}")
-    if found is None:
+    tensor = tensors.get(f"{name}.{leaf}")
+    if tensor is None:
         raise FormatError(f"tensor {name}.{leaf} is missing")
-    if dtype is not None and found.dtype != dtype:
-        raise FormatError(f"tensor {name}.{leaf} is {found.dtype}, not {dtype}")
-    return found
+    if dtype is not None and tensor.dtype != dtype:
+        raise FormatError(f"tensor {name}.{leaf} is {tensor.dtype}, not {dtype}")
+    return tensor
 
 
 def expect(name: str, leaf: str, tensor: torch.Tensor, *shape: int) -> None:
@@ -61,5 +61,5 @@ def group_size_of(name: str, columns: int, groups: int, size: int) -> int:
 
 def torch_dtype(name: object, default: torch.dtype = torch.bfloat16) -> torch.dtype:
     """torch's dtype of a name in a config.json; the default where there is none."""
-    found = getattr(torch, str(name).removeprefix("torch."), None)
-    return found if isinstance(found, torch.dtype) else default
+    dtype = getattr(torch, str(name).removeprefix("torch."), None)
+    return dtype if isinstance(dtype, torch.dtype) else default

@@ -174,9 +174,9 @@ def _exceptions(
         if rule.startswith("-:"):
             ignored += [name] * exact
             continue
-        found = {**_changed(common), **dict(changed)}
+        values = {**_changed(common), **dict(changed)}
         try:
-            grid = Grid(int(found["bits"]), int(found["group_size"]), bool(found["sym"]))
+            grid = Grid(int(values["bits"]), int(values["group_size"]), bool(values["sym"]))
         except (TypeError, ValueError):
             raise FormatError(f"the rule {rule!r} of gptq names no bits or group size") from None
         if exact:

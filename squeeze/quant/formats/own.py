@@ -59,9 +59,9 @@ class SqueezeFormat:
         return {f"{name}.{leaf}": tensor.contiguous() for leaf, tensor in stored.items()}
 
     def weight(self, name: str, tensors: Mapping[str, torch.Tensor], spec: QuantizationSpec) -> QuantizedTensor:
-        found = self.stored(name, tensors)
-        spec.of(name).check(name, found)
-        return found
+        tensor = self.stored(name, tensors)
+        spec.of(name).check(name, tensor)
+        return tensor
 
     def stored(self, name: str, tensors: Mapping[str, torch.Tensor]) -> QuantizedTensor:
         """As `weight`, from the tensors alone, which tell all."""
@@ -78,7 +78,7 @@ class SqueezeFormat:
             expect(name, "zeros", zeros, outputs, packing.words_for(groups, bits))
             zeros = packing.unpack(zeros, bits, groups)
         narrow = scales.dtype in NARROW
-        found = QuantizedTensor(
+        tensor = QuantizedTensor(
             packing.unpack(words, bits, inputs),
             scales.to(torch.float32) if narrow else scales,
             zeros,
@@ -89,8 +89,8 @@ class SqueezeFormat:
             _outliers(name, tensors, outputs, inputs),
             8 if narrow else None,
         )
-        _check_codes(name, found, planes)
-        return found
+        _check_codes(name, tensor, planes)
+        return tensor
 
     def config(self, spec: QuantizationSpec) -> dict[str, Any]:
         return {

@@ -51,7 +51,7 @@ class Format(Protocol):
 
 
 FORMATS: dict[str, Format] = {
-    found.name: found for found in (GPTQFormat(1), GPTQFormat(2), CompressedTensorsFormat(), SqueezeFormat())
+    format.name: format for format in (GPTQFormat(1), GPTQFormat(2), CompressedTensorsFormat(), SqueezeFormat())
 }
 
 

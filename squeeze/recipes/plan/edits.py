@@ -31,8 +31,8 @@ class WithNote:
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[Any]:
         """As Method.compress."""
-        found = self.method.compress(weight, hessian)
-        return replace(found, notes=(self.note, *found.notes))
+        result = self.method.compress(weight, hessian)
+        return replace(result, notes=(self.note, *result.notes))
 
     def fallback(self) -> "WithNote":
         return WithNote(self.method.fallback(), self.note)

@@ -77,12 +77,12 @@ def modegpt(
 
 def _outside(edits: Edits, values: Mapping[str, int], mlps: list[str]) -> float:
     """Values that the matrices outside the MLPs are stored in. values: of each matrix as it was."""
-    found = 0.0
+    total = 0.0
     for name, count in values.items():
         if not name.startswith(tuple(f"{mlp}." for mlp in mlps)):
             changed = edits.replaced.get(edits.network.sources[f"{name}.weight"])
-            found += count if changed is None else _stored(changed)
-    return found
+            total += count if changed is None else _stored(changed)
+    return total
 
 
 def _tensors(model: nn.Module, block: str) -> Weights:
@@ -106,8 +106,8 @@ def attention(tensors: Weights, seen: InputStatistics, size: int, keep: float, s
     heads = decomposition.values(v, o, Curvature(moments, joint), size, 1e-6)
     ranks = [max(1, int(keep * size))] * len(heads)
     v, o, bias = decomposition.with_values(v, o, heads, ranks, tensors.get(f"{_VALUE}.bias"))
-    found = {f"{leaf}.weight": w for leaf, w in zip((_QUERY, _KEY, _VALUE, _OUTPUT), (q, k, v, o), strict=True)}
-    return found if bias is None else found | {f"{_VALUE}.bias": bias}
+    edited = {f"{leaf}.weight": w for leaf, w in zip((_QUERY, _KEY, _VALUE, _OUTPUT), (q, k, v, o), strict=True)}
+    return edited if bias is None else edited | {f"{_VALUE}.bias": bias}
 
 
 def _fewer_pairs(
@@ -126,13 +126,13 @@ def channels(matrices: Mapping[str, torch.Tensor], seen: InputStatistics, share:
     down = matrices["down"]
     outputs, width = down.shape
     masks = _masks(width, outputs) / outputs  # as channels
-    kept = min(width, max(1, int(share * width - masks)))
+    count = min(width, max(1, int(share * width - masks)))
     if seen.hessian is None or seen.count < width:
         note = f"only {seen.count} calibration tokens reached its {width} channels: the largest are kept"
         sizes = matrices["gate"].norm(dim=1) * matrices["up"].norm(dim=1) * down.norm(dim=0)
-        gone = sizes.topk(width - kept, largest=False).indices
+        gone = sizes.topk(width - count, largest=False).indices
         return {name: _without(name, matrix, gone) for name, matrix in matrices.items()}, note
-    gone = decomposition.leverage(seen.hessian, _RIDGE).topk(width - kept, largest=False).indices
+    gone = decomposition.leverage(seen.hessian, _RIDGE).topk(width - count, largest=False).indices
     return decomposition.without_channels(matrices, Curvature(seen.hessian, torch.eye(outputs)), gone), None
 
 

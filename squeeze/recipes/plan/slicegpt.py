@@ -51,30 +51,30 @@ class Stream:
         vectors: torch.Tensor = torch.linalg.eigh(pooled).eigenvectors
         return vectors.flip(1)[:, :width]
 
-    def reader(self, norm: str, kept: torch.Tensor) -> torch.Tensor:
+    def reader(self, norm: str, directions: torch.Tensor) -> torch.Tensor:
         """float64 [H, H']: what a matrix [O, H] behind a norm is multiplied by to read what RMSNorm without factors
         makes of the directions kept [H, H']: it divides by their own root mean square, larger by (H / H')^1/2."""
-        larger: float = (kept.shape[0] / kept.shape[1]) ** 0.5
-        return self.factors[norm][:, None] * kept * larger
+        larger: float = (directions.shape[0] / directions.shape[1]) ** 0.5
+        return self.factors[norm][:, None] * directions * larger
 
 
 @torch.no_grad()
 def observed(model: nn.Module, tokens: torch.Tensor) -> Stream:
     """The stream of a model when sequences of tokens [N, L] run."""
-    found = Stream(tokens=tokens.numel())
+    stream = Stream(tokens=tokens.numel())
     hooks = []
     for name, module in model.named_modules():
         if name == LAST_NORM or name.endswith("layernorm"):
             weight, epsilon = module.get_parameter("weight"), float(module.variance_epsilon)  # type: ignore[arg-type]
-            found.factors[name] = weight.double().cpu()
-            found.moments[name] = weight.new_zeros(len(weight), len(weight), dtype=torch.float64)
-            hooks.append(module.register_forward_pre_hook(_adding(found.moments[name], epsilon, found.tokens)))
+            stream.factors[name] = weight.double().cpu()
+            stream.moments[name] = weight.new_zeros(len(weight), len(weight), dtype=torch.float64)
+            hooks.append(module.register_forward_pre_hook(_adding(stream.moments[name], epsilon, stream.tokens)))
     for ids in torch.split(tokens, 1):
         model(ids, use_cache=False, logits_to_keep=1)
     for hook in hooks:
         hook.remove()
-    found.moments = {name: moments.cpu() for name, moments in found.moments.items()}
-    return found
+    stream.moments = {name: moments.cpu() for name, moments in stream.moments.items()}
+    return stream
 
 
 def _adding(
@@ -125,15 +125,15 @@ def slicegpt(
             names.append(str(len(names)))
             parts.put(names[-1], {name: tensor})
             report.layers += [layer] if layer else []
-        made = work / folder.CONTENT
-        made.mkdir(exist_ok=True)
-        report.stored_bytes = parts.join(names, made)
+        content = work / folder.CONTENT
+        content.mkdir(exist_ok=True)
+        report.stored_bytes = parts.join(names, content)
         report.raw_bytes = checkpoint.bytes_of(checkpoint.files)
         report.parameters = sum(prod(checkpoint.info(name).shape) for name in checkpoint.files)
-        _write_rest(source, made, checkpoint, width)
+        _write_rest(source, content, checkpoint, width)
         report.seconds = round(time.perf_counter() - started, 3)
-        report.write(made)
-        folder.move_into_place(made, target, overwrite)
+        report.write(content)
+        folder.move_into_place(content, target, overwrite)
     return report
 
 
@@ -145,40 +145,42 @@ def _network(checkpoint: Checkpoint) -> Network:
 
 def _width(config: Mapping[str, Any], keep: float) -> int:
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-    found = heads * int(keep * hidden / heads + 1e-9)
-    if not 0 < found <= hidden:
+    width = heads * int(keep * hidden / heads + 1e-9)
+    if not 0 < width <= hidden:
         raise SqueezeError(f"a share of {keep:g} of {hidden} dimensions: from {heads / hidden:.3g} to 1 can be kept")
-    return found
+    return width
 
 
-def _sliced(network: Network, stream: Stream, kept: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, Layer | None]]:
+def _sliced(
+    network: Network, stream: Stream, directions: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor, Layer | None]]:
     """The tensors of the new checkpoint by their names, with what the report says of the blocks' matrices."""
     checkpoint, sources = network.checkpoint, dict(network.sources)
     sources.setdefault(f"{HEAD}.weight", sources[f"{EMBEDDING}.weight"])
     blocks = tuple(f"{block}." for block in network.blocks)
     for name, source in sources.items():
         tensor = checkpoint.load([source])[source]
-        found = _transformed(name, tensor.double(), stream, kept).to(tensor.dtype)
+        sliced = _transformed(name, tensor.double(), stream, directions).to(tensor.dtype)
         layer, stored = None, source if name.removesuffix(".weight") != HEAD else name
         if name.startswith(blocks) and tensor.ndim == 2:
-            lost, bits = _lost(name, tensor, stream, kept), 8 * found.nbytes / tensor.numel()
+            lost, bits = _lost(name, tensor, stream, directions), 8 * sliced.nbytes / tensor.numel()
             shape = (tensor.shape[0], tensor.shape[1])
             layer = Layer(stored.removesuffix(".weight"), shape, "slicegpt", bits, lost, stream.tokens)
-        yield stored, found, layer
+        yield stored, sliced, layer
 
 
-def _transformed(name: str, tensor: torch.Tensor, stream: Stream, kept: torch.Tensor) -> torch.Tensor:
+def _transformed(name: str, tensor: torch.Tensor, stream: Stream, directions: torch.Tensor) -> torch.Tensor:
     """A parameter of the network as the sliced one has it. Raises ModelError where its part is not known."""
     module, _, kind = name.rpartition(".")
     leaf = module.rpartition(".")[2]
     if module in stream.factors:
-        return torch.ones(kept.shape[1], dtype=tensor.dtype)
+        return torch.ones(directions.shape[1], dtype=tensor.dtype)
     if module == EMBEDDING:
-        return tensor @ kept
+        return tensor @ directions
     if kind == "weight" and (norm := _norm_before(module, leaf)):
-        return tensor @ stream.reader(norm, kept)
+        return tensor @ stream.reader(norm, directions)
     if leaf in _WRITING:
-        return kept.T @ tensor
+        return directions.T @ tensor
     if tensor.ndim == 1:  # biases of what reads the stream, norms within heads
         return tensor
     raise ModelError(f"{name}: a part of the network that slicing does not know")
@@ -194,22 +196,22 @@ def _norm_before(module: str, leaf: str) -> str | None:
     return f"{block}.{'input_layernorm' if leaf in _ATTENTION else 'post_attention_layernorm'}"
 
 
-def _lost(name: str, tensor: torch.Tensor, stream: Stream, kept: torch.Tensor) -> float:
+def _lost(name: str, tensor: torch.Tensor, stream: Stream, directions: torch.Tensor) -> float:
     """The share of a matrix's mean squared output that is lost; of its own squares where it writes the stream."""
     module, wide = name.rpartition(".")[0], tensor.double()
     norm = _norm_before(module, module.rpartition(".")[2])
     if norm is None:
-        return 1 - float((kept.T @ wide).square().sum() / wide.square().sum())
+        return 1 - float((directions.T @ wide).square().sum() / wide.square().sum())
     moments, behind = stream.moments[norm], wide * stream.factors[norm]
-    change = behind - behind @ kept @ kept.T
+    change = behind - behind @ directions @ directions.T
     return float(((change @ moments) * change).sum() / ((behind @ moments) * behind).sum())
 
 
-def _write_rest(source: Path, made: Path, checkpoint: Checkpoint, width: int) -> None:
+def _write_rest(source: Path, content: Path, checkpoint: Checkpoint, width: int) -> None:
     config = dict(checkpoint.config)
     hidden = int(config["hidden_size"])
     config["head_dim"] = int(config.get("head_dim") or hidden // int(config["num_attention_heads"]))
     config["rms_norm_eps"] = float(config.get("rms_norm_eps", 1e-6)) * hidden / width
     config |= {"hidden_size": width, "tie_word_embeddings": False}
-    copy_other_files(source, made)
-    (made / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    copy_other_files(source, content)
+    (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")

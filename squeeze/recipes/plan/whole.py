@@ -22,23 +22,23 @@ def whole(network: Network, device: str = "cpu") -> nn.Module:
 
 def _apart(fused: nn.Module) -> Experts:
     """fused: parameters gate_up_proj [E, 2 F, H] and down_proj [E, H, F]."""
-    found = Experts(fused)
-    for number, expert in enumerate(found.experts):
+    experts = Experts(fused)
+    for number, expert in enumerate(experts.experts):
         gate, up = fused.gate_up_proj[number].detach().chunk(2)  # type: ignore[index, operator]
         down = fused.down_proj[number].detach()  # type: ignore[index, operator]
         for leaf, matrix in (("gate_proj", gate), ("up_proj", up), ("down_proj", down)):
             expert.get_submodule(leaf).weight = nn.Parameter(matrix, requires_grad=False)
-    return found
+    return experts
 
 
 def linear_names(network: Network, model: nn.Module, ignore: tuple[str, ...] = ()) -> dict[str, list[str]]:
     """By block, the names in it of the linear modules to be compressed. Raises ModelError where the whole model has
     other modules than the network."""
-    found = {block: linear_modules(network, block, ignore)[0] for block in network.blocks}
+    leaves_of = {block: linear_modules(network, block, ignore)[0] for block in network.blocks}
     known = {name for name, module in model.named_modules() if is_linear(module)}
-    if missing := {f"{block}.{leaf}" for block, leaves in found.items() for leaf in leaves} - known:
+    if missing := {f"{block}.{leaf}" for block, leaves in leaves_of.items() for leaf in leaves} - known:
         raise ModelError(f"{network.checkpoint.folder}: {min(missing)} is no linear layer of the whole model")
-    return found
+    return leaves_of
 
 
 def weight(model: nn.Module, name: str) -> torch.Tensor:

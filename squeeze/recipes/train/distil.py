@@ -127,10 +127,10 @@ class Distillation:
         """Train until the time or the steps are over."""
         while (self.step < steps) if steps is not None else (self.seconds < seconds):
             began = time.perf_counter()
-            part = self.step / steps if steps else self.seconds / seconds
+            share = self.step / steps if steps else self.seconds / seconds
             for group in self.optimiser.param_groups:
-                group["lr"] = self.rate * min(1.0, (part + 1e-2) / 0.1) * 0.5 * (1 + math.cos(math.pi * part))
-            self.losses.append(self._train(self._by_block if part < self.blocks else self._divergence))
+                group["lr"] = self.rate * min(1.0, (share + 1e-2) / 0.1) * 0.5 * (1 + math.cos(math.pi * share))
+            self.losses.append(self._train(self._by_block if share < self.blocks else self._divergence))
             self.step += 1
             self.seconds += time.perf_counter() - began
             if self.step % _SAVE_EVERY == 0:
@@ -174,8 +174,8 @@ class Distillation:
         losses = []
         for name, (x, wanted, args, kwargs) in zip(names, calls, strict=True):
             out = self.student.get_submodule(name)(x, *args, **kwargs)
-            found = out[0] if isinstance(out, tuple) else out
-            error, size = (found.float() - wanted).square().sum(), (wanted.float() - x).square().sum()
+            ours = out[0] if isinstance(out, tuple) else out
+            error, size = (ours.float() - wanted).square().sum(), (wanted.float() - x).square().sum()
             losses.append(error / size.clamp(min=1e-12))
         return torch.stack(losses).mean()
 
@@ -183,9 +183,9 @@ class Distillation:
         """The sequences of this step: each pass over all of them has its own order."""
         count = len(self.tokens)
         first, rows = self.step * self.batch, []
-        for at in range(first, first + self.batch):
-            order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + at // count))
-            rows.append(self.tokens[order[at % count]])
+        for number in range(first, first + self.batch):
+            order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + number // count))
+            rows.append(self.tokens[order[number % count]])
         return torch.stack(rows).to(next(self.student.parameters()).device)
 
 
@@ -211,20 +211,20 @@ def divergence(student: nn.Module, teacher: nn.Module, ids: torch.Tensor) -> tor
 
 
 class _Divergence(torch.autograd.Function):
-    """The mean over rows of KL(softmax(wanted) || softmax(found)), logits [L, V], a few rows at a time: what they take
-    stays near the processor, and the gradient, softmax(found) - softmax(wanted), is all that is kept."""
+    """The mean over rows of KL(softmax(wanted) || softmax(logits)), both [L, V], a few rows at a time: what they take
+    stays near the processor, and the gradient, softmax(logits) - softmax(wanted), is all that is kept."""
 
     @staticmethod
-    def forward(ctx: Any, found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        gradient, total = torch.empty_like(found), torch.zeros((), device=found.device)
-        for first in range(0, len(found), _ROWS):
-            part = slice(first, first + _ROWS)
-            f, w = found[part].float(), wanted[part].float()
+    def forward(ctx: Any, logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        gradient, total = torch.empty_like(logits), torch.zeros((), device=logits.device)
+        for first in range(0, len(logits), _ROWS):
+            rows = slice(first, first + _ROWS)
+            f, w = logits[rows].float(), wanted[rows].float()
             q, p = torch.softmax(f, -1), torch.softmax(w, -1)
             total += (p * (w - f)).sum() + _log_partition(f, q) - _log_partition(w, p)
-            gradient[part] = q.sub_(p)
-        ctx.save_for_backward(gradient.div_(len(found)))
-        return total / len(found)
+            gradient[rows] = q.sub_(p)
+        ctx.save_for_backward(gradient.div_(len(logits)))
+        return total / len(logits)
 
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -248,9 +248,9 @@ def rate_for(student: nn.Module, teacher: nn.Module, tokens: torch.Tensor, facto
 
 def replace_tensors(target: Path, work: Path, student: nn.Module, trained: dict[str, nn.Parameter]) -> None:
     """Put trained tensors into the folder `target`, in their stored types, in one step."""
-    checkpoint, parts, made = Checkpoint.open(target), Parts(work), work / folder.CONTENT
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir()
+    checkpoint, parts, content = Checkpoint.open(target), Parts(work), work / folder.CONTENT
+    shutil.rmtree(content, ignore_errors=True)
+    content.mkdir()
     prefix = f"{getattr(student, 'base_model_prefix', '')}."
     values = {**{name.removeprefix(prefix): value for name, value in trained.items()}, **trained}
     for number, name in enumerate(checkpoint.files):
@@ -258,10 +258,10 @@ def replace_tensors(target: Path, work: Path, student: nn.Module, trained: dict[
         if name in values:
             tensor = values[name].detach().to("cpu", tensor.dtype)
         parts.put(str(number), {name: tensor})
-    parts.join(map(str, range(len(checkpoint.files))), made)
-    copy_other_files(target, made)
-    _note(made)
-    folder.move_into_place(made, target, overwrite=True)
+    parts.join(map(str, range(len(checkpoint.files))), content)
+    copy_other_files(target, content)
+    _note(content)
+    folder.move_into_place(content, target, overwrite=True)
 
 
 def is_trained(target: Path) -> bool:
@@ -269,7 +269,7 @@ def is_trained(target: Path) -> bool:
     return bool((Checkpoint.open(target).config.get("quantization_config") or {}).get("healed"))
 
 
-def _note(made: Path) -> None:
-    config = read_object(made / "config.json")
+def _note(content: Path) -> None:
+    config = read_object(content / "config.json")
     config["quantization_config"]["healed"] = True
-    (made / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -49,10 +49,10 @@ def heal(
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Factors, and the norms between them, which cost nothing to store anew."""
-    found: dict[str, nn.Parameter] = {}
+    trainable: dict[str, nn.Parameter] = {}
     for name, module in model.named_modules():
         if isinstance(module, FactorLinear):
-            found |= {f"{name}.{leaf}": parameter for leaf, parameter in module.named_parameters()}
-    if found:
-        found |= {name: value for name, value in model.named_parameters() if "norm" in name and value.ndim == 1}
-    return found
+            trainable |= {f"{name}.{leaf}": parameter for leaf, parameter in module.named_parameters()}
+    if trainable:
+        trainable |= {name: value for name, value in model.named_parameters() if "norm" in name and value.ndim == 1}
+    return trainable

@@ -84,10 +84,10 @@ def _values(sparse: SparseTensor) -> torch.Tensor:
     return sparse.values
 
 
-def _with_values(sparse: SparseTensor, found: torch.Tensor) -> SparseTensor:
+def _with_values(sparse: SparseTensor, values: torch.Tensor) -> SparseTensor:
     """Other values, in the type in which they are stored."""
-    found = found.masked_fill(~sparse.mask, 0.0).to(_values(sparse).dtype)
-    return SparseTensor(found, sparse.mask, sparse.pattern, sparse.adapters)
+    values = values.masked_fill(~sparse.mask, 0.0).to(_values(sparse).dtype)
+    return SparseTensor(values, sparse.mask, sparse.pattern, sparse.adapters)
 
 
 def recover(
@@ -127,13 +127,13 @@ def recover(
 def _opened(model: nn.Module, rank: int | None, seed: int, device: str) -> dict[str, MaskedLinear | MaskLoRA]:
     """Puts a layer that can be trained in the place of every sparse one in floating point."""
     generator = torch.Generator().manual_seed(seed)
-    found: dict[str, MaskedLinear | MaskLoRA] = {}
+    layers: dict[str, MaskedLinear | MaskLoRA] = {}
     for name, module in list(model.named_modules()):
         if isinstance(module, Sparse24Linear):
             sparse = module.sparse()
             if isinstance(sparse.values, torch.Tensor):
                 bias = None if module.bias is None else module.bias.detach()
                 layer = MaskedLinear(sparse, bias) if rank is None else MaskLoRA(sparse, bias, rank, generator)
-                found[name] = layer.to(device)
-                model.set_submodule(name, found[name])
-    return found
+                layers[name] = layer.to(device)
+                model.set_submodule(name, layers[name])
+    return layers
