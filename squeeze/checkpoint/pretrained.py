@@ -35,11 +35,13 @@ def quiet() -> None:
 
 
 @contextmanager
-def explained(subject: object) -> Iterator[None]:
-    """What another library raises of a model, as a ModelError in one line that begins with its folder."""
+def explained(subject: object, *through: type[BaseException]) -> Iterator[None]:
+    """What another library raises of a model, as a ModelError in one line that begins with its folder. through: what is
+    no error."""
+    let_by: tuple[type[BaseException], ...] = (*_OURS, *through)
     try:
         yield
-    except _OURS:
+    except let_by:
         raise
     except BaseException as error:  # panics of compiled libraries are no Exceptions
         raise ModelError(f"{subject}: {_first_line(error)}") from error

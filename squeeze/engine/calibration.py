@@ -18,6 +18,7 @@ from squeeze.engine.method import LARGE
 __all__ = [
     "Activations",
     "InputStatistics",
+    "Stop",
     "error_propagated",
     "record",
     "spacing",

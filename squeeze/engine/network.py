@@ -15,6 +15,7 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import check_size, empty_model, explained, load_config
+from squeeze.engine.calibration import Stop
 from squeeze.errors import FormatError, ModelError, SqueezeError
 
 __all__ = ["Call", "Network", "find_blocks", "is_linear", "weight_of"]
@@ -237,7 +238,7 @@ class Network:
 
 def run_block(block: nn.Module, hidden: torch.Tensor, call: Call) -> torch.Tensor:
     """[L, H] to [L, H]. Raises ModelError where the block cannot run."""
-    with explained(type(block).__name__):
+    with explained(type(block).__name__, Stop, OSError):  # a disk is full where inputs are kept
         out = block(hidden[None], *call.args, **call.kwargs)
     output: torch.Tensor = (out[0] if isinstance(out, tuple) else out)[0]
     return output

@@ -2,12 +2,13 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import nn
 
 from squeeze.engine import block as blocks
-from squeeze.engine.calibration import Activations, Stage
-from squeeze.engine.network import Call
+from squeeze.engine.calibration import Activations, Stage, Stop
+from squeeze.engine.network import Call, run_block
 from squeeze.engine.shortcuts import Shortcuts
 
 SEQUENCES = torch.randn((5, 3, 4), generator=torch.Generator().manual_seed(0))  # [N, L, I]
@@ -106,3 +107,13 @@ def test_a_part_runs_again_while_a_matrix_in_it_waits(tmp_path):
     shortcuts.take(["inner.narrow"])
     assert len(list(shortcuts.read(torch.device("cpu")))) == len(SEQUENCES) and "forward" not in vars(block.inner)
     assert [path.name for path in tmp_path.iterdir()] == ["inputs"]
+
+
+@pytest.mark.parametrize("error", [Stop(), OSError(28, "No space left on device")])
+def test_what_is_no_fault_of_a_block_is_not_said_to_be(error):
+    class Block(nn.Module):
+        def forward(self, hidden):
+            raise error
+
+    with pytest.raises(type(error)):
+        run_block(Block(), torch.zeros(2, 4), Call((), {}))
