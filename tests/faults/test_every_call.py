@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from squeeze.commands.job import MISHAPS, explain
 from squeeze.kv import KIVI, QuantizedKVCache
 from tests.faults.disk import Disk, broken_at, full_from
-from tests.makers import networks
+from tests.makers import networks, tiny_models
 from tests.makers.command import TEXT, call
 from tests.makers.kv_models import llama, tokens
 
@@ -109,6 +109,10 @@ def network() -> None:
     networks.save("llama", Path("model"))
 
 
+def gguf() -> None:
+    tiny_models.write_gguf(Path("a.gguf"), tiny_models.byte_level())
+
+
 def save_cache() -> tuple[int, str]:
     model = llama()
     cache = QuantizedKVCache(model.config, KIVI(4, group=16, window=16))
@@ -133,11 +137,12 @@ CASES = {
     "pack": of_command(model, "packed", "pack", "-T", "1", "model", "packed", work=".packed.packing"),
     "pack -f": of_command(model_and_old, "packed", "pack", "-T", "1", "-f", "model", "packed", work=".packed.packing"),
     "unpack": of_command(packed, "model", "unpack", "-T", "1", "packed", "model"),
+    "import": of_command(gguf, "model", "import", "-q", "a.gguf", "model"),
     "kv save": Case(lambda: None, save_cache, save_cache, "a.kv"),
     "quantize": of_command(network, "q", *QUANTIZE, *ROUNDED, work=".q.compressing"),
     "quantize calibrated": of_command(network, "q", *QUANTIZE, *CALIBRATED, work=".q.compressing"),
 }
-SLOW = ("quantize", "quantize calibrated")
+SLOW = ("import", "quantize", "quantize calibrated")
 
 
 def sweep(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strike: Callable, numbers: Iterable[int]) -> int:
