@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from squeeze.engine.quality import Quality
 from squeeze.errors import FormatError, QualityError
+from squeeze.system import files
 from squeeze.system.json_object import read_object
 
 __all__ = ["Layer", "Report"]
@@ -180,11 +181,11 @@ class Report:
 
     def write(self, folder: Path) -> None:
         """Put the report and the model card into a model's folder."""
-        (folder / NAME).write_text(json.dumps(self.as_json(), indent=1) + "\n")
+        files.write_text(folder / NAME, json.dumps(self.as_json(), indent=1) + "\n")
         card = folder / "README.md"
         text = card.read_text("utf-8") if card.is_file() else f"# {Path(self.target).name}\n"
         kept = text.partition("\n## Compression\n")[0].rstrip()
-        card.write_text(f"{kept}\n\n{self.card()}", "utf-8")
+        files.write_text(card, f"{kept}\n\n{self.card()}")
 
 
 def _percent(part: int, whole: int) -> str:

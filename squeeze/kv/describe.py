@@ -21,6 +21,7 @@ from squeeze.errors import FormatError, LimitError, PolicyError, printable
 from squeeze.kv.base import Policy
 from squeeze.kv.evict import innermost
 from squeeze.kv.policies import EVICTIONS, POLICIES, WITH_TENSORS
+from squeeze.system import files
 from squeeze.system.json_object import MAX_FILE, parsed_size
 from squeeze.system.limits import Limits
 
@@ -140,7 +141,7 @@ def save_policy(policy: Policy, path: Path | str) -> None:
     if Path(path).suffix != (suffix := ".safetensors" if name else ".json"):
         raise PolicyError(f"{path}: the file of this policy ends in {suffix}")
     if name is None:
-        Path(path).write_text(json.dumps(described(policy), indent=1) + "\n", "utf-8")
+        files.write_text(Path(path), json.dumps(described(policy), indent=1) + "\n")
         return
     plain, tensors = inner.to_tensors()
     save_file(tensors, path, metadata={_HEADER: json.dumps({name: plain, "policy": described(policy)})})

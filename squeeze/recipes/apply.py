@@ -27,6 +27,7 @@ from squeeze.packing import folder
 from squeeze.packing.pack import Totals
 from squeeze.recipes.evaluate import measure
 from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
+from squeeze.system import files
 from squeeze.system.json_object import read_object
 from squeeze.system.stamps import stamps
 from squeeze.system.work import work_folder
@@ -139,7 +140,7 @@ def apply(
                     if text is not None and (then is None or isinstance(then, Pack)):
                         _measure(found, made, text, windows, device)
                     reports.append(found)
-                record.write_text(json.dumps([report.as_json() for report in reports]))
+                files.write_text(record, json.dumps([report.as_json() for report in reports]))
             reports = [Report.from_json(one) for one in json.loads(record.read_text())]
             if last != source:
                 rmtree(last, ignore_errors=True)

@@ -120,6 +120,12 @@ def replacing(target: Path, like: os.stat_result | None = None, overwrite: bool 
         raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by a text in UTF-8, in one step."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
 def _make_like(handle: int, like: os.stat_result | None) -> None:
     if like is None:
         os.fchmod(handle, _new_file_mode())

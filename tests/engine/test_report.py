@@ -6,6 +6,7 @@ import pytest
 
 from squeeze.engine.report import NAME, Report
 from squeeze.errors import FormatError
+from tests.faults.disk import Disk, full_from
 
 GOOD = Report("a", "b", "rtn", "squeeze", {"bits": 4})
 HOSTILE = {
@@ -28,3 +29,11 @@ def test_other_files_are_refused(tmp_path, key, value):
     (tmp_path / NAME).write_text("[]")
     with pytest.raises(FormatError, match="is not a JSON object"):
         Report.read(tmp_path)
+
+
+def test_a_full_disk_leaves_report_and_card_as_they_were(tmp_path):
+    GOOD.write(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with Disk(tmp_path, full_from(2)).installed(), pytest.raises(OSError, match="No space left"):
+        Report("a", "b", "gptq", "squeeze", {"bits": 3}).write(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

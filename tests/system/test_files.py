@@ -152,3 +152,17 @@ def test_folders_that_cannot_be_read_are_passed_over(monkeypatch):
     found = list(files.expand(Path("tree"), True, lambda path: True, missed.append))
     assert [str(path) for path in found] == ["tree/a/x", "tree/c/x"]
     assert [error.filename for error in missed] == ["tree/b"]
+
+
+def test_a_text_is_replaced_whole_or_not_at_all(monkeypatch):
+    files.write_text(Path("text"), "old\n")
+
+    def full(handle):
+        raise OSError(28, os.strerror(28))
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(os, "fsync", full)
+        files.write_text(Path("text"), "new ö\n")
+    assert (names(), Path("text").read_text()) == (["text"], "old\n")
+    files.write_text(Path("text"), "new ö\n")
+    assert Path("text").read_text("utf-8") == "new ö\n"
