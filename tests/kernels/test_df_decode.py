@@ -120,3 +120,17 @@ def test_on_a_gpu(case):
     data, prepared = prepared_for(*CASES[case])
     found = df_decode.decode(df_decode.prepare(prepared.payload.cuda(), prepared.dtype, data.size))
     assert np.array_equal(found.view(torch.uint8).cpu().numpy(), data)
+
+
+@pytest.mark.parametrize("module", [reference, kernel], ids=["reference", "kernel"])
+def test_damaged_segments_read_no_word_that_is_not_there(module):
+    """States of 0 take a word for every value, from the last segment on beyond the words."""
+    _, prepared = prepared_for(*CASES["bf16, several segments"])
+    coded = float_payload.parse(prepared.payload.numpy(), prepared.dtype, prepared.size)
+    plane = df_decode.to_device(coded.planes[0], torch.device("cpu"), prepared.per_segment)
+    plane.states.zero_()
+    assert plane.words.numel() >= plane.starts[prepared.segments - 1] + prepared.per_segment
+    assert not plane.words[plane.starts[-1] :].any()
+    last = torch.tensor([prepared.segments - 1])
+    found = torch.zeros(prepared.per_segment, dtype=torch.int16)
+    module.decode_plane(prepared, plane, last, found, prepared.rotated, True)

@@ -230,9 +230,7 @@ def _parse_plane(reader: _Reader, entry: tuple[int, ...], count: int, lanes: int
         table = _parse_tables(text, tables, precision, prefix_bits)
         if tables > 1:
             ids = reader.take(segments, np.uint8)
-        counts = reader.take(segments, np.uint32)
-        starts = np.zeros(segments + 1, np.int64)
-        np.cumsum(counts, out=starts[1:])
+        starts = np.append(np.int64(0), np.cumsum(reader.take(segments, np.uint32), dtype=np.int64))
         states = reader.take(segments * lanes, np.uint32).reshape(segments, lanes)
         if starts[-1] != word_count or int(ids.max()) >= tables:
             raise damaged("its index is wrong")

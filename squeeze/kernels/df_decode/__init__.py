@@ -82,12 +82,14 @@ class Prepared:
 def prepare(payload: torch.Tensor, dtype: str, size: int) -> Prepared:
     """Parse a payload (uint8) of a tensor of `size` bytes. Raises DamagedError."""
     coded = parse(payload.cpu().numpy(), dtype, size)
-    planes = () if payload.device.type == "cpu" else tuple(to_device(plane, payload.device) for plane in coded.planes)
+    on_cpu, most = payload.device.type == "cpu", min(coded.lanes * coded.rows, coded.count)
+    planes = () if on_cpu else tuple(to_device(plane, payload.device, most) for plane in coded.planes)
     return Prepared(dtype, size, payload, coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, planes)
 
 
-def to_device(plane: Plane, device: torch.device) -> DevicePlane:
-    """The parts of a plane as kernels and reference take them."""
+def to_device(plane: Plane, device: torch.device, ahead: int = 0) -> DevicePlane:
+    """The parts of a plane as kernels and reference take them, and zeros after the words: kernels do not look where
+    these end, and a damaged segment takes a word for each of its values, `ahead` at most."""
     entries = plane.entries
     frequency, offset = entries & np.uint64(0xFFFF), entries >> np.uint64(16) & np.uint64(0xFFFF)
     table = ((frequency - np.uint64(1)) | offset << np.uint64(13)).astype(np.int32)
@@ -95,9 +97,11 @@ def to_device(plane: Plane, device: torch.device) -> DevicePlane:
         raw = plane.raw.view(f"i{plane.width // 8}") if plane.width > 8 else plane.raw
     else:
         raw = plane.raw.view(np.int32)
+    words = np.zeros(int(plane.starts[-1]) + ahead if plane.precision else 0, np.uint16)
+    words[: int(plane.starts[-1])] = plane.words[: int(plane.starts[-1])]
     arrays = (
         *(table, (entries >> np.uint64(32)).astype(np.int16), plane.ids, plane.starts),
-        *(plane.states.view(np.int32), plane.words[: int(plane.starts[-1])].view(np.int16), raw),
+        *(plane.states.view(np.int32), words.view(np.int16), raw),
     )
     tensors = (torch.from_numpy(np.array(array)).to(device) for array in arrays)
     return DevicePlane(plane.width, plane.raw_bits, plane.precision, plane.constant, *tensors)
