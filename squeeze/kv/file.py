@@ -163,7 +163,7 @@ def _fill_layer(
         fields = {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
         if fields:
             check_fields(layer, group, fields, known)
-            store.append(fields)
+            store.fill(fields)
     if tensors or len({store.blocks for store in layer.stores}) > 1:
         raise misfit()
     check_numbers(layer, state)

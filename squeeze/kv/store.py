@@ -30,6 +30,10 @@ class BlockStore:
             self._buffers[name][:, :, self.blocks : self.blocks + count] = new
         self.blocks += count
 
+    def fill(self, fields: Fields) -> None:
+        """Take blocks, [B, H, n, ...] each field, as they are into an empty store."""
+        self._buffers, self.blocks = dict(fields), next(iter(fields.values())).shape[2]
+
     def _reserve(self, like: Fields, needed: int) -> None:
         for name, new in like.items():
             old = self._buffers.get(name)
