@@ -129,7 +129,7 @@ def _tensor(name: str, entry: Any, start: int) -> Tensor:
         return type(value) is int and 0 <= value < 1 << 63
 
     if not name.isprintable() and not _is_unicode(name):
-        raise FormatError(f"{named(name)}: the name is not valid Unicode")
+        raise FormatError(f"{named(name)} is no name of a tensor: it is not valid Unicode")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise FormatError(f"{named(name)}: the header's entry is not one of dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
