@@ -12,8 +12,9 @@ from squeeze import compress, decompress
 from squeeze.cli import main
 from squeeze.codecs.stream import coding, container, levels
 from squeeze.codecs.tokenwise import lanes
-from squeeze.errors import DamagedError, FormatError, LevelError, ModelError, VerifyError
+from squeeze.errors import DamagedError, FormatError, LevelError, LimitError, ModelError, VerifyError
 from squeeze.lm import llamacpp, llamacpp_engine, llamacpp_library, models
+from squeeze.system.limits import Limits
 from tests.makers import inputs, tiny_models
 
 pytest.importorskip("llama_cpp")
@@ -68,6 +69,13 @@ def test_the_window_overflows(model, monkeypatch):
     file = packed(model, window=32)
     assert len(halved) > 10
     assert decompress(file, model=model) == TEXT
+
+
+def test_lanes_and_windows_that_take_too_much_memory_are_refused_before_they_are_made(model, monkeypatch):
+    file = with_setup(packed(model), lanes=256, window=4096)
+    monkeypatch.delattr(llamacpp_engine.Engine, "fingerprint")
+    with pytest.raises(LimitError, match=r"^llama\.cpp with 256 lanes of 4096 tokens needs [\d,]+ bytes"):
+        decompress(file, model=model, limits=Limits(memory=50 << 20))
 
 
 @pytest.mark.parametrize("data", [ODD, b"\xff", inputs.SPECIAL_TOKENS[:60]], ids=["odd", "byte", "special"])
