@@ -35,7 +35,7 @@ def reporting(
             left = {"left_out": totals.left_out} if totals.left_out else {}
             click.echo(json.dumps({**record, **sizes, **left}))
         for line in () if quiet else totals.left_out:
-            click.echo(f"Warning: {line}; left out", err=True)
+            echo(f"Warning: {line}; left out", err=True)
         if not quiet and sys.stderr.isatty():
             percent = f" ({100 * totals.coded / totals.raw:.2f} %)" if totals.raw else ""
             sizes_text = f"{totals.raw} bytes, packed {totals.coded}{percent}"
