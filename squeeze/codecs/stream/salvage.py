@@ -63,6 +63,7 @@ def salvage_stream(
     streams, reason = _by_index(file, end, given.limits), None
     if streams is None:
         streams, reason = _by_walk(file, end, given.limits)
+    restored.expect(sum(length for stream in streams for _, length in stream.places))
     damage = [line for stream in streams for line in _restore_stream(file, stream, given, restored, progress)]
     if reason:
         damage.append(f"what follows byte {restored.place} is lost: {reason}")

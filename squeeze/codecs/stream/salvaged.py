@@ -27,6 +27,11 @@ class Salvaged:
         self._coded, self._written, self._lost = coded, 0, 0
         self.place = 0
 
+    def expect(self, length: int) -> None:
+        """Raises LimitError where blocks of so many bytes in all are too much, whichever of them are missing."""
+        if not self._skips:
+            self.need(length)
+
     def need(self, length: int) -> None:
         """Raises LimitError where so many bytes more are not to be written."""
         self._limits.need_output(self._written + length)

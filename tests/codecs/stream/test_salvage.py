@@ -186,9 +186,12 @@ def test_a_small_file_does_not_become_gigabytes_of_zeros(tmp_path):
         decompress_stream(io.BytesIO(data), None, salvage=True, limits=Limits(output=1_000))
 
 
-def test_a_limit_stops_what_is_undamaged_too(blocks):
+def test_a_limit_stops_what_is_undamaged_too(blocks, monkeypatch):
     with pytest.raises(LimitError, match=r"^3,000 bytes or more would be written"):
-        salvage(damaged(blocks), limits=Limits(output=2_500))
+        salvage(damaged(blocks), missing="skip", limits=Limits(output=2_500))
+    with monkeypatch.context() as patch, pytest.raises(LimitError, match=r"^4,000 bytes or more would be written"):
+        patch.delattr("squeeze.codecs.stream.salvage.decode_block")  # told from the lengths
+        salvage(damaged(blocks), limits=Limits(output=3_500))
     assert len(salvage(damaged(blocks), missing="skip", limits=Limits(output=3_000))[0]) == 3_000
 
 
