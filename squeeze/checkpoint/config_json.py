@@ -4,11 +4,10 @@ It is checked before transformers sees it, which believes what it reads.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from squeeze.errors import FormatError, printable
 from squeeze.system.json_object import read_object
@@ -42,6 +41,7 @@ _TABLES = ("auto_map", "quantization_config", "compression_config", "sparsity_co
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _MOST_EXPERTS = 1 << 17  # in all layers
+_TYPES = re.compile(r"(torch\.)?(auto|float(8_\w+|16|32|64)?|bfloat16|half|double|u?int(8|16|32|64)|bool)", re.ASCII)
 _FETCHED = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 
 
@@ -121,7 +121,7 @@ def _check_number(key: str, value: Any) -> None:
 
 
 def _check_type(key: str, value: str) -> None:
-    if value != "auto" and not isinstance(getattr(torch, value.removeprefix("torch."), None), torch.dtype):
+    if not _TYPES.fullmatch(value):
         raise _wrong(key, value, "is no type of numbers")
 
 

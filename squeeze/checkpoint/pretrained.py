@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from squeeze.checkpoint.config_json import CONFIG, read_config
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
+from squeeze.system.json_object import read_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,6 +24,7 @@ __all__ = ["SAFE", "check_size", "empty_model", "explained", "load_config", "loa
 SAFE = {"local_files_only": True, "trust_remote_code": False}
 _OURS = (SqueezeError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, BrokenPipeError)
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_MOST_GROWTH = 4096
 _EXPANDED = 1024  # weights that a stored byte may stand for
 
 
@@ -113,8 +115,27 @@ def load_tokenizer(folder: Path | str) -> Any:
         raise ModelError(f"{folder}: has no tokenizer that transformers can load")
     if (folder / CONFIG).is_file():
         read_config(folder)
+    if (folder / "tokenizer.json").is_file():
+        _check_growth(folder / "tokenizer.json")
     quiet()
     from transformers import AutoTokenizer
 
     with explained(f"{folder}: has no tokenizer that transformers can load"):
         return AutoTokenizer.from_pretrained(folder, **SAFE)
+
+
+def _check_growth(path: Path) -> None:
+    """Raises FormatError where a tokenizer would make texts longer without end: each replacement after the other."""
+    found = read_object(path)
+    for part in ("normalizer", "decoder"):
+        growth, waiting = 1, [found.get(part)]
+        while waiting:
+            step = waiting.pop()
+            if isinstance(step, dict):
+                waiting += step.values()
+                content = step.get("content") if step.get("type") == "Replace" else None
+                growth *= max(len(content), 1) if isinstance(content, str) else 1
+            elif isinstance(step, list):
+                waiting += step
+        if growth > _MOST_GROWTH:
+            raise FormatError(f"{path}: its {part} makes texts more than {_MOST_GROWTH} times as long")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from squeeze.checkpoint.pretrained import load_tokenizer
+from squeeze.checkpoint.pretrained import explained, load_tokenizer
 from squeeze.errors import SqueezeError, printable
 
 __all__ = ["read_text", "read_tokens", "tokenize"]
@@ -22,8 +22,9 @@ def read_tokens(text: Path | str, folder: Path | str) -> torch.Tensor:
 
 
 def tokenize(tokenizer: Any, text: str) -> torch.Tensor:
-    """int64 [T], with the tokens that the tokenizer puts before a text."""
-    found = tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0]
+    """int64 [T], with the tokens that the tokenizer puts before a text. Raises ModelError where it fails."""
+    with explained(getattr(tokenizer, "name_or_path", "") or "the tokenizer"):
+        found = tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0]
     tokens: torch.Tensor = found.to(torch.int64)
     return tokens
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from squeeze.errors import ModelError, VerifyError
+from squeeze.checkpoint.pretrained import explained
+from squeeze.errors import VerifyError
 from squeeze.lm import vocabulary
 
 _PIECE = 1 << 15  # characters tokenised at a time
@@ -70,11 +71,14 @@ class _Proposer:
             return
         description = json.loads(text)
         self._apart = re.compile(f"([{self._unspellable(description)}]+)")
-        try:
+        with explained("the language model's tokenizer is not supported"):
             library = tokenizers.Tokenizer.from_str(json.dumps(_plain(description), ensure_ascii=False))
-        except Exception as error:  # the library raises nothing narrower
-            raise ModelError(f"the language model's tokenizer is not supported: {error}") from error
-        self._propose = lambda text: library.encode(text, add_special_tokens=False).ids
+
+        def propose(text: str) -> list[int]:
+            with explained("the language model's tokenizer"):
+                return list(library.encode(text, add_special_tokens=False).ids)
+
+        self._propose = propose
         ids = library.get_vocab(with_added_tokens=True).values()
         self._leaf += [-1] * max(0, max(ids, default=0) + 1 - len(tokens))
 

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,32 @@ def test_hostile_tokenizers_end_in_one_line(folder, fault):
         assert done.output.count("\n") == 1 and done.output.strip().isprintable(), done.output
 
 
+def change_tokenizer(folder, **parts):
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+
+
+def test_tokenizers_that_make_texts_longer_without_end(folder):
+    double = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    change_tokenizer(folder, normalizer={"type": "Sequence", "normalizers": [double] * 12})
+    assert len(load_tokenizer(folder)("a")["input_ids"]) > 100
+    change_tokenizer(folder, normalizer={"type": "Sequence", "normalizers": [double] * 40})
+    with pytest.raises(FormatError, match=r"tokenizer\.json: its normalizer makes texts more than 4096 times as long"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("command", ["eval", "compress"])
+def test_expressions_without_end_are_one_line(folder, command):
+    """The library gives up after some tries and panics, which is no Exception."""
+    split = {"type": "Split", "pattern": {"Regex": r"(\w+\s?)+[^\s\S]"}, "behavior": "Isolated", "invert": False}
+    known = json.loads((folder / "tokenizer.json").read_text())["pre_tokenizer"]
+    change_tokenizer(folder, pre_tokenizer={"type": "Sequence", "pretokenizers": [split, known]})
+    folder.with_name("text").write_text("def main return " * 100)
+    done = run(command, folder)
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit), (done.output, done.exception)
+    assert "retry-limit-in-match" in done.output
+
+
 def test_tensors_that_are_missing_are_not_made_up(folder, tokenizer):
     values = tiny_models.tensors(400)
     del values["model.layers.1.mlp.up_proj.weight"]
@@ -130,11 +157,15 @@ def test_errors_of_other_libraries_become_one_line():
             raise error
 
 
+@cache
+def nodes():
+    return [(path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text()))]
+
+
 def calls():
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                yield f"{path.name}:{node.lineno}", ast.unparse(node.func), arguments(node)
+    for path, node in nodes():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield f"{path.name}:{node.lineno}", ast.unparse(node.func), arguments(node)
 
 
 def arguments(call):
@@ -172,18 +203,17 @@ def test_every_call_that_could_run_code_is_told_not_to():
 
 
 def test_nothing_imports_what_runs_what_it_reads():
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names = [entry.name for entry in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in ("eval", "exec", "input"), f"{path}:{node.lineno}"
-                continue
-            else:
-                continue
-            assert not {name.partition(".")[0] for name in names} & set(NEVER), f"{path}:{node.lineno}"
+    for path, node in nodes():
+        if isinstance(node, ast.Import):
+            names = [entry.name for entry in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("eval", "exec", "input"), f"{path}:{node.lineno}"
+            continue
+        else:
+            continue
+        assert not {name.partition(".")[0] for name in names} & set(NEVER), f"{path}:{node.lineno}"
 
 
 def test_the_hub_is_not_asked(folder, monkeypatch):
