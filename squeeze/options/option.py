@@ -149,9 +149,9 @@ def values_of(instance: Any) -> dict[str, Any]:
 def unknown(key: str, known: Iterable[str]) -> OptionError:
     """What is said of a key that is none of those known."""
     names = list(known)
-    near = get_close_matches(key[:100], names, 1)
     said = f"{printable(repr(key))} is unknown: choose from {', '.join(names)}"
-    return OptionError(said + (f"; nearest is {near[0]}" * bool(near)))
+    near = get_close_matches(key[:100], names, 1)
+    return OptionError(f"{said}; nearest is {near[0]}" if near else said)
 
 
 def size_of(text: str) -> int:

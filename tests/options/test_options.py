@@ -98,6 +98,7 @@ def test_values_are_read():
 
 
 MESSAGES = {
+    "'zzz' is unknown: choose from method, share, size, names, kind": {"zzz": 1},
     "'sise' is unknown: choose from method, share, size, names, kind; nearest is size": {"sise": 1},
     "share: 'x' is not of its type": {"share": "x"},
     "share: True is not of its type": {"share": True},

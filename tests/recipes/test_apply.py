@@ -106,6 +106,19 @@ def test_files_that_are_no_recipes(tmp_path):
             Recipe.read(tmp_path / name)
 
 
+RECIPES = ("steps: [" + "[" * 5000, "steps: &a [*a]", "x\x1b: 1\nsteps: [pack]", "steps: [{pack: {level: " + "x" * 9999)
+
+
+@pytest.mark.parametrize("text", RECIPES, ids=range(4))
+def test_hostile_recipes_end_in_one_line(tmp_path, model, text):
+    (tmp_path / "recipe.yaml").write_text(text + "}}]" * text.endswith("xxx"))
+    done = CliRunner().invoke(main, ["apply", str(tmp_path / "recipe.yaml"), str(model), str(tmp_path / "out")])
+    assert done.exit_code in (1, 2) and isinstance(done.exception, SystemExit), done.exception
+    (line,) = done.output.splitlines()
+    assert line.startswith("Error: ") and line.isprintable() and len(line) < 700
+    assert not (tmp_path / "out").exists()
+
+
 def logits(folder):
     with torch.no_grad():
         return load_model(folder)(torch.arange(40)[None]).logits
