@@ -1,0 +1,102 @@
+"""A saved KV cache: what is loaded is to the bit what was saved, unless every checksum of the file was made anew."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+import xxhash
+
+from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated
+from squeeze.kv.blockfloat import BlockFloat
+from squeeze.kv.file import FORMAT as KEY
+from tests.fuzz import mutations, tensorfiles
+from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
+from tests.fuzz.limited import limited
+from tests.makers.kv_models import llama, tokens
+
+_POLICIES = (
+    *(FullPrecision(), KIVI(4, group=16, window=16), KIVI(bits=((2, 8), 3), value_bits=4, group=16, window=16)),
+    *(Rotated(2, window=16), BlockFloat(4, window=16)),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """forged: its checksums were made right."""
+
+    data: bytes
+    sample: int
+    forged: bool
+
+
+class KV:
+    """Caches of a tiny network by several policies."""
+
+    seconds = 0.02
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.model = name, llama()
+        self.samples: list[bytes] = []
+        self.states: list[str] = []
+        for number, policy in enumerate(_POLICIES):
+            cache = QuantizedKVCache(self.model.config, policy)
+            with torch.no_grad():
+                self.model(tokens(1, 70), past_key_values=cache)
+            cache.save(folder / f"{number}.kv")
+            self.samples.append((folder / f"{number}.kv").read_bytes())
+            self.states.append(_state(cache))
+            self.read(Case(self.samples[-1], number, False), folder)
+
+    def mutate(self, random: Random) -> Case:
+        number = random.randrange(len(self.samples))
+        data = self.samples[number]
+        forged, changed = one_of(
+            random,
+            (3, lambda r: (False, mutations.damaged(data, r))),
+            (1, lambda r: (False, mutations.spliced(data, r.choice(self.samples), r))),
+            (2, lambda r: (True, tensorfiles.mutated(tensorfiles.parsed(data), r))),
+            (4, lambda r: (True, _described(tensorfiles.parsed(data), r))),
+        )
+        return Case(changed, number, forged)
+
+    def read(self, case: Case, folder: Path) -> str:
+        path = folder / "a.kv"
+        path.write_bytes(case.data)
+        cache = limited(QuantizedKVCache.load, path, self.model.config)
+        if _state(cache) in self.states:
+            return SAME
+        if not case.forged:
+            raise Wrong("load: another cache than was saved")
+        with torch.no_grad():
+            self.model(torch.tensor([[5]]), past_key_values=cache)
+        return TRUE
+
+
+def _described(file: tensorfiles.TensorFile, random: Random) -> bytes:
+    """Another description, or another payload with its checksum."""
+    described = json.loads(file.header["__metadata__"][KEY])
+    if random.random() < 0.4:
+        name = random.choice(list(file.entries()))
+        payload = mutations.damaged(file.payload(name), random)
+        file = file.with_payload(name, payload)
+    else:
+        described = mutations.mutated(described, random)
+    return file.described(KEY, described).to_bytes()
+
+
+def _state(cache: Any) -> str:
+    """A digest of all that a cache holds."""
+    digest = xxhash.xxh3_128(repr(cache.policy).encode())
+    for layer in cache.packed_layers:
+        digest.update(repr((layer.get_seq_length(), layer.dropped, layer.evicted, layer.coded_tokens)).encode())
+        fields = [tensor for store in layer.stores for _, tensor in sorted(store.read().items())]
+        for tensor in (*layer.sinks, *layer.residual, *fields):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+FORMAT = KV
