@@ -6,12 +6,14 @@ from typing import Any
 
 import xxhash
 
+import squeeze
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.container import BlockHeader
 from squeeze.codecs.stream.index import Index, index_bytes
 from squeeze.codecs.varint import read_exactly, varint
 from tests.fuzz import mutations
 from tests.fuzz.judging import Wrong
+from tests.makers import inputs
 
 
 @dataclass
@@ -73,6 +75,13 @@ def parsed(coded: bytes, raw: bytes) -> list[Stream]:
             raise Wrong("the index is not that of the blocks")
         streams.append(Stream(header.fields, parts, checksum))
     return streams
+
+
+def compile_levels() -> None:
+    """Compile what levels 1 to 6 need, whatever a header comes to name."""
+    for level in range(1, 7):
+        for raw in (inputs.words(300), inputs.records(20)):
+            squeeze.decompress(squeeze.compress(raw, level, threads=1), threads=1)
 
 
 def prove(data: bytes, found: bytes, way: str, whole: bool = True) -> None:

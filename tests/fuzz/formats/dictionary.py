@@ -15,6 +15,7 @@ from squeeze.codecs.varint import varint
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
 from tests.fuzz.limited import limited
+from tests.fuzz.streams import compile_levels
 from tests.makers import inputs
 
 _RAW = inputs.words(150, seed=5)
@@ -40,6 +41,7 @@ class Dictionary:
         self.name = name
         texts = [inputs.words(400, seed=seed) for seed in range(6)]
         tables = [inputs.records(rows) for rows in range(20, 26)]
+        compile_levels()
         self.samples: list[tuple[bytes, bytes]] = []
         for number, (samples, level) in enumerate(((texts, 4), (texts, 5), (tables, 4))):
             path = folder / f"{number}.sqzp"

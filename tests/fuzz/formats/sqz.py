@@ -20,7 +20,7 @@ from squeeze.errors import SqueezeError
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, TRUE, Sink, Wrong, one_of
 from tests.fuzz.limited import limited
-from tests.fuzz.streams import Part, Stream, header_of, parsed, prove
+from tests.fuzz.streams import Part, Stream, compile_levels, header_of, parsed, prove
 from tests.makers import inputs, tiny_models
 
 
@@ -51,6 +51,7 @@ class Sqz:
         self.model: Path | None = None
         if level >= 7:
             self.model = tiny_models.write_gguf(folder / "tiny.gguf", tiny_models.byte_level())
+        compile_levels()
         self.samples = [self._sample(raw, size) for raw, size in self._inputs()]
         self.samples.append(self._joined(self.samples[0], self.samples[-1]))
         for number, sample in enumerate(self.samples):
