@@ -51,7 +51,11 @@ def shard_at(folder: Path, name: str) -> Path:
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name:
         raise FormatError(f"{folder}: the shard {printable(repr(name))} is not in the folder")
-    if not (folder / name).is_file():
+    try:
+        missing = not (folder / name).is_file()
+    except OSError:  # no name that a file can have
+        missing = True
+    if missing:
         raise FormatError(f"{folder}: the shard {printable(name)} is missing")
     check_inside(folder, name)
     return folder / name

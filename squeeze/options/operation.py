@@ -4,7 +4,7 @@ Commands, recipes and functions all hand what they were given to `Operation.read
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Generic, TypeVar
 
 from squeeze.errors import OptionError, printable
@@ -63,7 +63,8 @@ class Operation(Generic[S]):
         values, owned = dict(options), self.owned()
         chosen = values.pop("method", None) if self.methods else None
         chosen = method if method is not None else chosen if chosen is not None else self.default
-        if isinstance(chosen, str) and self.methods and chosen not in self.methods:
+        is_known = chosen in self.methods if isinstance(chosen, str) else is_dataclass(chosen)
+        if self.methods and not is_known:
             raise OptionError(f"method {printable(repr(chosen))} is unknown: choose from {', '.join(self.methods)}")
         mine = {one.name for one in of(self.settings)}
         for key in values:

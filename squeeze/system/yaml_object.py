@@ -34,7 +34,7 @@ def _parse(text: bytes) -> Any:
     try:
         _check_events(yaml.parse(text, Loader=yaml.SafeLoader))
         value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:  # ValueError: what a tag or number says
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:  # of tags and numbers
         raise FormatError(f"is not YAML: {printable(' '.join(str(error).split()))}") from None
     _check_values(value)
     return value

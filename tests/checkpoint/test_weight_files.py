@@ -49,7 +49,9 @@ def refused(folder, message):
     assert done.exit_code == 1 and done.output.count("\n") == 1, done.output
 
 
-@pytest.mark.parametrize("name", ["../outside.safetensors", "x/../../outside.safetensors", "/outside", "", ".", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["../outside.safetensors", "x/../../outside.safetensors", "/outside", "", ".", "a\0b", 300 * "a"]
+)
 def test_shards_elsewhere(folder, name):
     shutil.copyfile(folder / "a.safetensors", folder.parent / "outside.safetensors")
     point(folder, str(folder.parent / "outside.safetensors") if name == "/outside" else name)

@@ -110,6 +110,8 @@ MESSAGES = {
     "a share of 1.5: it lies above 0 and is at most 1": {"share": 1.5},
     "kind 'x' is unknown: choose from plain, coloured": {"kind": "x"},
     "method 'x' is unknown: choose from child, other": {"method": "x"},
+    "method {} is unknown: choose from child, other": {"method": {}},
+    "method [None] is unknown: choose from child, other": {"method": [None]},
     "'1T' is not a size such as 65536, 64K or 4M": {"size": "1T"},
 }
 

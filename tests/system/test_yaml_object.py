@@ -20,6 +20,7 @@ HOSTILE = {
     "has more than 18 digits": "a: " + "9" * 100,
     "is not YAML: invalid literal for int": "a: !!int x",
     "is not YAML: could not convert": "a: !!float x",
+    "is not YAML: 'NoneType' object": "a: !!timestamp x",
     "is not YAML: month must be": "a: 2024-99-99",
     "is not YAML: could not determine a constructor": "a: !!python/object/apply:os.system ['touch /tmp/x']",
     "is not YAML: unacceptable character": "a: \0",
