@@ -14,7 +14,7 @@ import torch
 
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.checkpoint.pretrained import quiet
+from squeeze.checkpoint.pretrained import explained, quiet
 from squeeze.engine.network import Network
 from squeeze.integrations.load_model import load_model
 from squeeze.lm import models
@@ -116,7 +116,7 @@ def _network(model: Path, shapes: dict[str, list[int]]) -> None:
 
 def _load(model: Path, shapes: dict[str, list[int]]) -> None:
     found = limited(load_model, model)
-    with torch.no_grad():
+    with torch.no_grad(), explained(model):  # as commands run it
         found(torch.zeros((1, 4), dtype=torch.int64))
 
 
