@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
-.PHONY: demo demo-model test test-slow lint docs docs-serve bench bench-quick golden clean
+.PHONY: demo demo-model test test-slow fuzz lint docs docs-serve bench bench-quick golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -32,6 +32,9 @@ test: .venv/llamacpp
 
 test-slow: .venv/llamacpp .venv/docs
 	$(PYTEST) -m 'slow or not slow'
+
+fuzz: .venv/stamp  # some hours; or one format: make fuzz FORMAT=kv
+	$(BIN)/python -m tests.fuzz $(FORMAT) --cases 20000 $(if $(FORMAT),,--write-docs)
 
 lint: .venv/stamp
 	$(BIN)/ruff check .
