@@ -100,7 +100,6 @@ def test_values_are_read():
 MESSAGES = {
     "'zzz' is unknown: choose from method, share, size, names, kind": {"zzz": 1},
     "'sise' is unknown: choose from method, share, size, names, kind; nearest is size": {"sise": 1},
-    "'zzz' is unknown: choose from method, share, size, names, kind": {"zzz": 1},
     "share: 'x' is not of its type": {"share": "x"},
     "share: True is not of its type": {"share": True},
     "names: 'ab' is not of its type": {"names": "ab"},
