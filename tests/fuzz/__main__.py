@@ -57,6 +57,7 @@ def _many(name: str, options: argparse.Namespace, formats: int) -> Result:
     from tests.fuzz.formats import make
 
     with tempfile.TemporaryDirectory(prefix="squeeze-fuzz-") as samples:
+        os.environ["SQUEEZE_CACHE"] = str(Path(samples, "cache"))
         form = make(name, Path(samples))
         until = time.monotonic() + options.minutes * 60 / formats if options.minutes else float("inf")
         cases = options.cases or (1 << 40 if options.minutes else 1_000)
@@ -69,6 +70,7 @@ def _one(name: str, seed: int, number: int) -> int:
     from tests.fuzz.formats import make
 
     with tempfile.TemporaryDirectory(prefix="squeeze-fuzz-") as samples, tempfile.TemporaryDirectory() as box:
+        os.environ["SQUEEZE_CACHE"] = str(Path(samples, "cache"))
         form = make(name, Path(samples))
         (Path(box) / "inside").mkdir()
         os.environ["SQUEEZE_CACHE"] = f"{box}/inside/cache"
