@@ -40,7 +40,7 @@ def alarm():
 def test_mutated_files_are_refused_or_read_for_what_they_are(name, tmp_path, monkeypatch):
     (samples := tmp_path / "samples").mkdir()
     (box := tmp_path / "box").mkdir()
-    monkeypatch.setenv("SQUEEZE_CACHE", str(box / "inside" / "cache"))
+    monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(box)
     form = make(name, samples)
     verdicts = {number: running.judged(form, 0, number, box) for number in range(12)}
