@@ -13,10 +13,11 @@ from hypothesis import settings
 
 from tests.makers import command
 
+ROOT = Path(__file__).parent.parent
+os.environ.setdefault("SQUEEZE_CACHE", str(ROOT / ".pytest_cache" / "squeeze"))  # the models of tests stay apart
+
 settings.register_profile("compiled", deadline=None)  # a first call compiles
 settings.load_profile("compiled")
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,11 @@
 """Converted models on disk, so that each is converted once: <identity>.safetensors, and for each source that
-was converted a file named by its fingerprint, which holds the identity.
+was converted a file named by its fingerprint, which holds the identity and the digest of its tokenizer: sources of the
+same weights and tokens share a model, and need not share what cuts a text into tokens.
 
 A cache that cannot be written or read is no error: everything works without it, more slowly.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -46,13 +48,20 @@ def put(identity: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str,
         tensorfile.write(folder() / f"{identity}.safetensors", tensors, {**metadata, "layout": _LAYOUT})
 
 
-def identity_of(fingerprint: str) -> str | None:
-    """The identity that a source with this fingerprint was converted to, if that is known."""
+def known_as(fingerprint: str) -> tuple[str, str] | None:
+    """The identity that a source with this fingerprint was converted to, and its tokenizer's digest, if known."""
     with suppress(OSError, RuntimeError, ValueError):
-        return (folder() / "sources" / fingerprint).read_text("ascii")
+        identity, tokenizer = (folder() / "sources" / fingerprint).read_text("ascii").split()
+        return identity, tokenizer
     return None
 
 
-def remember(fingerprint: str, identity: str) -> None:
+def remember(fingerprint: str, identity: str, tokenizer: str) -> None:
+    text = f"{identity} {digest(tokenizer)}"
     with suppress(OSError, RuntimeError):
-        tensorfile.replace(folder() / "sources" / fingerprint, [np.frombuffer(identity.encode(), np.uint8)])
+        tensorfile.replace(folder() / "sources" / fingerprint, [np.frombuffer(text.encode(), np.uint8)])
+
+
+def digest(tokenizer: str) -> str:
+    """Of the text of a tokenizer.json."""
+    return hashlib.sha256(tokenizer.encode()).hexdigest()

@@ -30,14 +30,26 @@ def load(path: Path) -> Weights:
         raise ModelError(f"{path}: no such model; give a .gguf file or a folder with config.json")
     with damage_told(path):
         source = fingerprint(path, IDENTITY_TAG.decode())
-        known = cache.identity_of(source)
-        weights = None if known is None else cached(known)
-        if weights is None:
-            converted = convert(open_source(path))
-            cache.put(converted.identity, *_to_file(converted))
-            cache.remember(source, converted.identity)
-            weights = cached(converted.identity) or converted
+        weights = _known(source) or _converted(path, source)
     return replace(weights, name=path.resolve().name) if path.is_dir() else weights
+
+
+def _known(source: str) -> Weights | None:
+    """What the cache holds of a source by its fingerprint, unless another source of the same weights, which cuts texts
+    otherwise, took its place."""
+    if (known := cache.known_as(source)) is None:
+        return None
+    identity, tokenizer = known
+    weights = cached(identity)
+    return weights if weights and cache.digest(weights.tokenizer) == tokenizer else None
+
+
+def _converted(path: Path, source: str) -> Weights:
+    converted = convert(open_source(path))
+    cache.put(converted.identity, *_to_file(converted))
+    cache.remember(source, converted.identity, converted.tokenizer)
+    weights = cached(converted.identity)
+    return weights if weights and weights.tokenizer == converted.tokenizer else converted
 
 
 def cached(identity: str) -> Weights | None:

@@ -42,7 +42,7 @@ class Limits:
         if not self.allows_memory(size):
             raise LimitError(
                 f"{subject} needs {size:,} bytes of memory, and the limit is {self._most_memory:,}: "
-                "raise it with --memlimit"
+                "raise it with --memlimit, or limits= in Python"
             )
 
     def need_output(self, size: int) -> None:

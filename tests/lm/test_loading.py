@@ -1,5 +1,7 @@
 """Weights are what the source holds, the same from every format, and what is damaged is refused."""
 
+import json
+import shutil
 from pathlib import Path
 
 import gguf
@@ -132,6 +134,18 @@ def test_second_load_comes_from_the_cache(folder, monkeypatch):
     monkeypatch.setattr("squeeze.lm.loading.open_source", pytest.fail)
     assert_same(load(folder), first)
     assert load(folder).tokenizer == first.tokenizer
+
+
+def test_a_model_of_the_same_weights_lends_no_tokenizer(folder, tmp_path):
+    first = load(folder)
+    other = shutil.copytree(folder, tmp_path / "other")
+    described = json.loads((other / "tokenizer.json").read_text())
+    described["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    (other / "tokenizer.json").write_text(json.dumps(described))
+    changed = load(other)
+    assert changed.identity == first.identity and changed.tokenizer != first.tokenizer
+    assert load(folder).tokenizer == first.tokenizer
+    assert load(other).tokenizer == changed.tokenizer
 
 
 def test_cached_file_is_aligned_and_valid(folder):
