@@ -97,7 +97,7 @@ def test_more_memory_than_is_allowed_is_refused(stored):
         found = call(command, "--memlimit", "1M", stored)
         assert found.exit_code == 1
         assert found.stderr.startswith("Error: note.sqz: a block of 5,000 bytes at level 1 needs ")
-        assert found.stderr.endswith(" bytes of memory, and the limit is 1,048,576: raise it with --memlimit\n")
+        assert " bytes of memory, and the limit is 1,048,576: raise it with --memlimit" in found.stderr
 
 
 def test_a_range_is_limited_by_its_own_length(stored):
