@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from squeeze.errors import SqueezeError
+from squeeze.errors import SqueezeError, printable
 
 __all__ = ["Pattern", "combinations_of"]
 
@@ -40,12 +40,12 @@ class Pattern:
         found = _SYNTAX.fullmatch(text.strip())
         if not found:
             raise SqueezeError(
-                f"pattern {text!r}: name N:M such as 2:4, a share removed such as 50%, or units as 16x50%"
+                f"pattern '{printable(text)}': name N:M such as 2:4, a share removed such as 50%, or units as 16x50%"
             )
         kept, of, unit, share = found.groups()
         if of is not None:
             if not int(of):
-                raise SqueezeError(f"pattern {text!r}: there are no groups of 0")
+                raise SqueezeError(f"pattern '{printable(text)}': there are no groups of 0")
             return cls(int(kept), int(of))
         return cls(0, 0, float(share) / 100, int(unit or 1))
 

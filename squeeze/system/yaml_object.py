@@ -10,6 +10,7 @@ __all__ = ["read_yaml"]
 _MAX_FILE = 1 << 16  # bytes
 _MAX_DEPTH = 16  # lists and mappings in each other
 _LARGEST = 1 << 63  # whole numbers below it
+_OF_TAGS_AND_NUMBERS = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # what reading them raises
 
 
 def read_yaml(path: Path) -> Any:
@@ -34,7 +35,7 @@ def _parse(text: bytes) -> Any:
     try:
         _check_events(yaml.parse(text, Loader=yaml.SafeLoader))
         value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:  # of tags and numbers
+    except (yaml.YAMLError, *_OF_TAGS_AND_NUMBERS) as error:
         raise FormatError(f"is not YAML: {printable(' '.join(str(error).split()))}") from None
     _check_values(value)
     return value

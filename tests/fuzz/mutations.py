@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -82,7 +83,7 @@ SIZES = (
 
 def edge(random: Random) -> Any:
     """A value at the edge of what any field holds, or beyond."""
-    return random.choice(random.choice((NUMBERS, NUMBERS, TEXTS, OTHERS)))
+    return deepcopy(random.choice(random.choice((NUMBERS, NUMBERS, TEXTS, OTHERS))))
 
 
 def size(random: Random, before: int) -> int:

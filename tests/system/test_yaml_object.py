@@ -19,6 +19,7 @@ HOSTILE = {
     "is not YAML: Exceeds the limit": "a: " + "9" * 5000,
     "has more than 18 digits": "a: " + "9" * 100,
     "is not YAML: invalid literal for int": "a: !!int x",
+    "is not YAML: 'maybe'": "a: !!bool maybe",
     "is not YAML: could not convert": "a: !!float x",
     "is not YAML: 'NoneType' object": "a: !!timestamp x",
     "is not YAML: month must be": "a: 2024-99-99",

@@ -16,7 +16,7 @@ import torch
 
 from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.errors import FormatError
+from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import expect, group_size_of, only_integers, only_plain, scales_as, take
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
 from squeeze.version import __version__
@@ -123,7 +123,7 @@ class GPTQFormat:
         except (KeyError, TypeError, ValueError):
             raise FormatError("the quantization_config of gptq does not say how its weights are stored") from None
         if config.get("pack_dtype", "int32") != "int32":
-            raise FormatError(f"gptq packed in {config['pack_dtype']} is not supported: only int32 is")
+            raise FormatError(f"gptq packed in {printable(config['pack_dtype'])} is not supported: only int32 is")
         meta = config.get("meta")
         method = meta.get("method") if isinstance(meta, Mapping) else None
         return QuantizationSpec(
