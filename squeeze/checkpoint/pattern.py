@@ -12,6 +12,7 @@ from squeeze.errors import SqueezeError, printable
 
 __all__ = ["Pattern", "combinations_of"]
 
+_LONGEST = 40  # characters that a pattern has
 _SYNTAX = re.compile(r"(\d+):(\d+)|(?:(\d+)x)?(\d+(?:\.\d+)?)%")
 _LARGEST = 32  # of the groups of N:M
 
@@ -37,7 +38,7 @@ class Pattern:
     @classmethod
     def parse(cls, text: str) -> Self:
         """ "2:4" keeps 2 of every 4; "50%" removes half of the weights, "16x50%" half of the units of 16."""
-        found = _SYNTAX.fullmatch(text.strip())
+        found = _SYNTAX.fullmatch(text.strip()) if len(text) <= _LONGEST else None
         if not found:
             raise SqueezeError(
                 f"pattern '{printable(text)}': name N:M such as 2:4, a share removed such as 50%, or units as 16x50%"

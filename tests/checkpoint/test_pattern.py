@@ -18,6 +18,7 @@ def test_patterns_are_read_and_written():
         ("0:4", "N:M keeps N of M"),
         ("100%", "less than 100 %"),
         ("half", "name N:M such as 2:4"),
+        ("9" * 6000 + ":4", "name N:M such as 2:4"),
     ):
         with pytest.raises(SqueezeError, match=message):
             Pattern.parse(text)
