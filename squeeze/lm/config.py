@@ -37,6 +37,9 @@ ARCHITECTURES = {  # by config.json's model_type, and general.architecture of GG
 }
 
 
+MAX_ANGLE = 4.0  # radians a position; models have at most 1, or what factors make of it
+
+
 @dataclass(frozen=True)
 class Config:
     """What the network's arithmetic depends on besides its weights."""
@@ -65,6 +68,8 @@ class Config:
             raise ModelError("the model's description is damaged: its start token is outside its vocabulary")
         if not all(map(math.isfinite, (self.epsilon, self.attention_factor, *self.frequencies))):
             raise ModelError("the model's description is damaged: it holds a number that is not finite")
+        if max(map(abs, self.frequencies)) > MAX_ANGLE:
+            raise ModelError("the model's description is damaged: a rotary angle is no share of a turn")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; floats in hexadecimal, so that they survive exactly."""

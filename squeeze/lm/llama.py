@@ -28,7 +28,7 @@ _QUERIES = 6  # rows of one product in attention
 
 
 def _cosine_and_sine(angle: float) -> tuple[float, float]:
-    """Of an angle within ±4, by the power series in integers: the same float64 everywhere."""
+    """Of an angle within ±MAX_ANGLE, by the power series in integers: the same float64 everywhere."""
     one = 1 << 160
     numerator, denominator = angle.as_integer_ratio()
     x = (numerator << 160) // denominator
