@@ -47,10 +47,16 @@ INNER = {
     "down": ("mlp.down_proj.weight", "ffn_down.weight"),
 }
 LAYER_PARTS = tuple(INNER)
-# What reading a damaged file may raise, besides ModelError.
+# What reading a damaged file may raise, besides ModelError; NotImplementedError is how gguf refuses a type.
 DAMAGE = (
-    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, NotImplementedError, struct.error),
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    NotImplementedError,
     RecursionError,
+    struct.error,
 )
 
 
