@@ -50,13 +50,13 @@ ARCHITECTURES = {  # by config.json's model_type
 }
 
 
-def architecture_of(config: Mapping[str, Any], what: str, experts: bool = True) -> Architecture:
-    """The architecture of a configuration. what: the message, with {kind} and {known}. experts: whether mixtures of
+def architecture_of(config: Mapping[str, Any], message: str, experts: bool = True) -> Architecture:
+    """The architecture of a configuration. message: of the error, with {kind} and {known}. experts: whether mixtures of
     experts are taken. Raises ModelError for others."""
     kind = config.get("model_type")
     known = ARCHITECTURES if experts else {name: one for name, one in ARCHITECTURES.items() if not one.experts}
     if kind not in known:
-        raise ModelError(what.format(kind=repr(kind), known=", ".join(known)))
+        raise ModelError(message.format(kind=repr(kind), known=", ".join(known)))
     return known[str(kind)]
 
 

@@ -85,10 +85,10 @@ class Checkpoint:
         for name in self.files:
             info = self.info(name)
             sizes[info.dtype] = sizes.get(info.dtype, 0) + info.size
-        found = _FLOATS.get(max(sizes, key=lambda dtype: sizes[dtype]))
-        if found is None:
+        main_type = _FLOATS.get(max(sizes, key=lambda dtype: sizes[dtype]))
+        if main_type is None:
             raise SqueezeError(f"{self.folder}: most of its tensors are not of floats")
-        return found
+        return main_type
 
     def load(
         self, names: Iterable[str], device: torch.device | str = "cpu", strict: bool = True
@@ -100,8 +100,8 @@ class Checkpoint:
             if strict and (dtype := self.info(name).dtype) not in _FLOATS:
                 raise FormatError(f"{self.folder}: tensor {name!r} is of type {dtype}; bf16, fp16 and fp32 are taken")
             by_file.setdefault(self.files[name].path, []).append(name)
-        for path, wanted in by_file.items():
-            loaded |= tensorfile.load(path, wanted, str(device))
+        for path, names_in_file in by_file.items():
+            loaded |= tensorfile.load(path, names_in_file, str(device))
         for name, tensor in loaded.items() if strict else ():
             if not torch.isfinite(tensor).all():
                 raise FormatError(f"{self.folder}: tensor {name!r} has values that are not finite")
@@ -121,10 +121,10 @@ def _check_names(folder: Path, names: Iterable[str]) -> None:
 @contextmanager
 def saved(model: nn.Module, beside: Path) -> Iterator[Path]:
     """A model of transformers as a folder, for as long as it takes, on the disk of `beside`."""
-    with tempfile.TemporaryDirectory(dir=beside.absolute().parent) as made:
-        with disk_told(Path(made)):
-            model.save_pretrained(made)  # type: ignore[operator]
-        yield Path(made)
+    with tempfile.TemporaryDirectory(dir=beside.absolute().parent) as folder:
+        with disk_told(Path(folder)):
+            model.save_pretrained(folder)  # type: ignore[operator]
+        yield Path(folder)
 
 
 @contextmanager
@@ -133,10 +133,10 @@ def disk_told(path: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, RuntimeError) as error:
-        found = _SYSTEM_ERROR.search(str(error))
-        if found is None:
+        match = _SYSTEM_ERROR.search(str(error))
+        if match is None:
             raise
-        number = int(found[1]) if found[1] else errno.ENOSPC
+        number = int(match[1]) if match[1] else errno.ENOSPC
         raise OSError(number, os.strerror(number), str(path)) from error
 
 
@@ -187,12 +187,12 @@ class Parts:
 def _concatenate(files: list[tensorfile.TensorFile], target: Path) -> int:
     """One safetensors file of the tensors of several, without decoding them."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    at = 0
+    offset = 0
     for file in files:
         for tensor in file.tensors:
-            offsets = [at, at + tensor.size]
+            offsets = [offset, offset + tensor.size]
             entries[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": offsets}
-            at += tensor.size
+            offset += tensor.size
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     with target.open("wb") as sink:
@@ -202,7 +202,7 @@ def _concatenate(files: list[tensorfile.TensorFile], target: Path) -> int:
                 sink.write(piece)
         sink.flush()
         os.fsync(sink.fileno())
-    return at
+    return offset
 
 
 def _payload(file: tensorfile.TensorFile) -> Iterator[bytes]:

@@ -94,20 +94,20 @@ def check_layers(config: Mapping[str, Any], tensors: int) -> None:
             check_layers(value, tensors)
 
 
-def _wrong(key: str, value: Any, what: str) -> FormatError:
-    return FormatError(f"{printable(key)}: {printable(repr(value))} {what}")
+def _wrong(key: str, value: Any, fault: str) -> FormatError:
+    return FormatError(f"{printable(key)}: {printable(repr(value))} {fault}")
 
 
 def _check_whole(key: str, value: Any) -> None:
     """A whole number, or a list of some: one for each layer, or several tokens."""
     least, most = _WHOLE[key]
-    for one in value if isinstance(value, list) else [value]:
-        if one is None and not isinstance(value, list) and key not in _NEEDED:
+    for number in value if isinstance(value, list) else [value]:
+        if number is None and not isinstance(value, list) and key not in _NEEDED:
             continue
-        if type(one) is not int:
-            raise _wrong(key, one, "is not a whole number")
-        if not least <= one <= most:
-            raise _wrong(key, one, f"is not from {least} to {most}")
+        if type(number) is not int:
+            raise _wrong(key, number, "is not a whole number")
+        if not least <= number <= most:
+            raise _wrong(key, number, f"is not from {least} to {most}")
 
 
 def _check_number(key: str, value: Any) -> None:
@@ -138,11 +138,11 @@ def _check_rope(config: Mapping[str, Any]) -> None:
         if not isinstance(table, (dict, type(None))):
             raise _wrong(key, table, "is not a table")
         inner = [value for value in (table or {}).values() if isinstance(value, dict)]
-        for part in (table or {}, *inner):
-            for name, value in part.items():
-                for one in value if isinstance(value, list) else [value]:
-                    if isinstance(one, (int, float)) and not (math.isfinite(one) and abs(one) <= 1e30):
-                        raise _wrong(f"{key}.{name}", one, "is not a finite number")
+        for mapping in (table or {}, *inner):
+            for name, value in mapping.items():
+                for number in value if isinstance(value, list) else [value]:
+                    if isinstance(number, (int, float)) and not (math.isfinite(number) and abs(number) <= 1e30):
+                        raise _wrong(f"{key}.{name}", number, "is not a finite number")
 
 
 def _check_heads(config: Mapping[str, Any]) -> None:

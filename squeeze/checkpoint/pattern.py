@@ -38,12 +38,12 @@ class Pattern:
     @classmethod
     def parse(cls, text: str) -> Self:
         """ "2:4" keeps 2 of every 4; "50%" removes half of the weights, "16x50%" half of the units of 16."""
-        found = _SYNTAX.fullmatch(text.strip()) if len(text) <= _LONGEST else None
-        if not found:
+        match = _SYNTAX.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+        if not match:
             raise SqueezeError(
                 f"pattern '{printable(text)}': name N:M such as 2:4, a share removed such as 50%, or units as 16x50%"
             )
-        kept, of, unit, share = found.groups()
+        kept, of, unit, share = match.groups()
         if of is not None:
             if not int(of):
                 raise SqueezeError(f"pattern '{printable(text)}': there are no groups of 0")
@@ -62,19 +62,19 @@ class Pattern:
         size = self.of or self.unit
         groups = -(-columns // size)
         fill = -torch.inf if self.of else 0.0
-        parts = torch.nn.functional.pad(scores, (0, groups * size - columns), value=fill).reshape(rows, groups, size)
+        grouped = torch.nn.functional.pad(scores, (0, groups * size - columns), value=fill).reshape(rows, groups, size)
         if self.of:
-            order = parts.argsort(stable=True, dim=-1, descending=True)
-            keep = torch.zeros(parts.shape, dtype=torch.bool, device=scores.device)
+            order = grouped.argsort(stable=True, dim=-1, descending=True)
+            keep = torch.zeros(grouped.shape, dtype=torch.bool, device=scores.device)
             keep.scatter_(-1, order[..., : self.kept], True)
         else:
             lengths = torch.full((groups,), size, device=scores.device)
             lengths[-1] = columns - (groups - 1) * size
-            units = parts.sum(-1) / lengths
+            units = grouped.sum(-1) / lengths
             flat = units if by_row else units.reshape(1, -1)
             order = flat.argsort(stable=True, dim=-1)[:, : round(self.removed * flat.shape[1])]
             chosen = torch.ones(flat.shape, dtype=torch.bool, device=scores.device).scatter_(-1, order, False)
-            keep = chosen.reshape(rows, groups, 1).expand(parts.shape)
+            keep = chosen.reshape(rows, groups, 1).expand(grouped.shape)
         return keep.reshape(rows, -1)[:, :columns].contiguous()
 
     def step(self, block: int) -> int:
@@ -98,7 +98,7 @@ class Pattern:
 def combinations_of(kept: int, of: int) -> torch.Tensor:
     """bool [C, M]: every way to keep N of M, in lexicographic order of the places kept. Of 2:4 there are 6."""
     chosen = list(combinations(range(of), kept))
-    found = torch.zeros((len(chosen), of), dtype=torch.bool)
-    for row, places in zip(found, chosen, strict=True):
+    masks = torch.zeros((len(chosen), of), dtype=torch.bool)
+    for row, places in zip(masks, chosen, strict=True):
         row[list(places)] = True
-    return found
+    return masks

@@ -58,25 +58,27 @@ def _first_line(error: BaseException) -> str:
 def load_config(folder: Path | str) -> Any:
     """The folder's configuration by transformers. Raises FormatError for one that no model can have, ModelError for one
     that transformers has no code for."""
-    found = read_config(Path(folder))
+    document = read_config(Path(folder))
     quiet()
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    kind = found.get("model_type")
+    kind = document.get("model_type")
     if kind is None or kind not in CONFIG_MAPPING:
-        raise ModelError(f"{folder}: {_unknown(kind, found)}")
+        raise ModelError(f"{folder}: {_unknown(kind, document)}")
     with explained(folder):
         config = AutoConfig.from_pretrained(folder, **SAFE)
         config.return_dict = True  # which all who call the model rely on
     return config
 
 
-def _unknown(kind: str | None, found: Mapping[str, Any]) -> str:
-    what = "config.json names no model_type" if kind is None else f"the architecture {printable(repr(kind))} is unknown"
-    if found.get("auto_map"):
-        return f"{what} to transformers, and code that comes with a model is never run"
-    return f"{what}: only what transformers itself has code for can be run"
+def _unknown(kind: str | None, config: Mapping[str, Any]) -> str:
+    problem = (
+        "config.json names no model_type" if kind is None else f"the architecture {printable(repr(kind))} is unknown"
+    )
+    if config.get("auto_map"):
+        return f"{problem} to transformers, and code that comes with a model is never run"
+    return f"{problem}: only what transformers itself has code for can be run"
 
 
 def empty_model(config: Any) -> "nn.Module":
@@ -96,13 +98,13 @@ def check_size(model: "nn.Module", checkpoint: "Checkpoint") -> None:
     claimed = sum(value.numel() for name, value in model.named_parameters() if name not in tied)
     claimed_besides = sum(value.numel() for value in model.buffers())
     infos = [checkpoint.info(name) for name in checkpoint.files]
-    held = sum(prod(info.shape) for info in infos)
+    stored = sum(prod(info.shape) for info in infos)
     if checkpoint.config.get("quantization_config"):
-        held = _EXPANDED * sum(info.size for info in infos)
-    if claimed > held or claimed_besides > _EXPANDED * held:
+        stored = _EXPANDED * sum(info.size for info in infos)
+    if claimed > stored or claimed_besides > _EXPANDED * stored:
         raise FormatError(
             f"{checkpoint.folder / CONFIG}: describes a model of {claimed + claimed_besides} weights, "
-            f"and the files hold {held}"
+            f"and the files hold {stored}"
         )
 
 
@@ -126,9 +128,9 @@ def load_tokenizer(folder: Path | str) -> Any:
 
 def _check_growth(path: Path) -> None:
     """Raises FormatError where a tokenizer would make texts longer without end: each replacement after the other."""
-    found = read_object(path)
-    for part in ("normalizer", "decoder"):
-        growth, waiting = 1, [found.get(part)]
+    tokenizer = read_object(path)
+    for stage in ("normalizer", "decoder"):
+        growth, waiting = 1, [tokenizer.get(stage)]
         while waiting:
             step = waiting.pop()
             if isinstance(step, dict):
@@ -138,4 +140,4 @@ def _check_growth(path: Path) -> None:
             elif isinstance(step, list):
                 waiting += step
         if growth > _MOST_GROWTH:
-            raise FormatError(f"{path}: its {part} makes texts more than {_MOST_GROWTH} times as long")
+            raise FormatError(f"{path}: its {stage} makes texts more than {_MOST_GROWTH} times as long")

@@ -157,28 +157,28 @@ def _is_unicode(text: str) -> bool:
 
 
 def _check_tiling(tensors: list[Tensor], size: int, start: int) -> None:
-    at = start
+    end = start
     for tensor in tensors:
-        if tensor.begin != at:
-            fault = "overlaps the one before" if tensor.begin < at else "leaves a hole before it"
+        if tensor.begin != end:
+            fault = "overlaps the one before" if tensor.begin < end else "leaves a hole before it"
             raise FormatError(f"{named(tensor.name)} {fault}: the header is wrong")
-        at = tensor.end
-    if at > size:
-        raise TruncatedError(f"the file ends {at - size} bytes too early: it was cut off")
-    if at < size:
-        raise FormatError(f"{size - at} bytes follow the last tensor: the header is wrong, or something was added")
+        end = tensor.end
+    if end > size:
+        raise TruncatedError(f"the file ends {end - size} bytes too early: it was cut off")
+    if end < size:
+        raise FormatError(f"{size - end} bytes follow the last tensor: the header is wrong, or something was added")
 
 
 def read_tensor(file: BinaryIO, tensor: Tensor) -> Bytes:
     """A tensor's bytes, in an array of their own."""
     data = np.empty(tensor.size, np.uint8)
     file.seek(tensor.begin)
-    view, at = data.data, 0
-    while at < tensor.size:
-        count = file.readinto(view[at:])  # type: ignore[attr-defined]
+    view, filled = data.data, 0
+    while filled < tensor.size:
+        count = file.readinto(view[filled:])  # type: ignore[attr-defined]
         if not count:
             raise DamagedError(f"{named(tensor.name)}: the file became shorter while it was read")
-        at += count
+        filled += count
     return data
 
 

@@ -24,8 +24,8 @@ def read_tokens(text: Path | str, folder: Path | str) -> torch.Tensor:
 def tokenize(tokenizer: Any, text: str) -> torch.Tensor:
     """int64 [T], with the tokens that the tokenizer puts before a text. Raises ModelError where it fails."""
     with explained(getattr(tokenizer, "name_or_path", "") or "the tokenizer"):
-        found = tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0]
-    tokens: torch.Tensor = found.to(torch.int64)
+        ids = tokenizer(text, return_tensors="pt", verbose=False)["input_ids"][0]
+    tokens: torch.Tensor = ids.to(torch.int64)
     return tokens
 
 
@@ -51,8 +51,8 @@ def _dataset(name: str) -> str:
     except ImportError:
         raise SqueezeError(f"{name}: no such file (and the package datasets is not installed)") from None
     try:
-        here = datasets.DownloadConfig(local_files_only=True)
-        rows = datasets.load_dataset(name, split="train", download_config=here, trust_remote_code=False)
+        local_only = datasets.DownloadConfig(local_files_only=True)
+        rows = datasets.load_dataset(name, split="train", download_config=local_only, trust_remote_code=False)
         return "\n\n".join(str(text) for text in rows["text"])
     except Exception as error:  # whatever the package raises
         raise SqueezeError(f"{name}: neither a file nor a data set on this machine: {printable(error)}") from error

@@ -70,5 +70,5 @@ def check_inside(folder: Path, name: str) -> None:
 
 def _homes(folder: Path) -> list[Path]:
     """Where its files may lie: in itself, and beside the snapshots of a cache of the Hugging Face hub."""
-    found = folder.resolve()
-    return [found, found.parent.parent / "blobs"] if found.parent.name == "snapshots" else [found]
+    home = folder.resolve()
+    return [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
