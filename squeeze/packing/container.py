@@ -66,10 +66,10 @@ _LEAST_ZEROS = 0.2  # share of the values from which on they are
 def header_bytes(names: list[str], sizes: list[int], description: Description, length: int = 0) -> bytes:
     """A packed file's header for payloads of these sizes, padded with spaces to `length` bytes where it is given."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", KEY: description.to_text()}}
-    at = 0
+    offset = 0
     for name, size in zip(names, sizes, strict=True):
-        entries[name] = {"dtype": "U8", "shape": [size], "data_offsets": [at, at + size]}
-        at += size
+        entries[name] = {"dtype": "U8", "shape": [size], "data_offsets": [offset, offset + size]}
+        offset += size
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text = text.ljust(max(length - 8, -(-len(text) // 8) * 8))
     if len(text) > tensorfile.MAX_HEADER:

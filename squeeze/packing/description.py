@@ -141,12 +141,12 @@ def unfolded(text: Any, most: int, limits: Limits, what: str) -> bytes:
     else or more than `most` bytes, and LimitError where JSON of so many bytes takes more memory than may be taken."""
     if not isinstance(text, str):
         raise ValueError
-    rest, unpacker, pieces, size = base64.b64decode(text, validate=True), zlib.decompressobj(), [], 0
+    coded, unpacker, pieces, size = base64.b64decode(text, validate=True), zlib.decompressobj(), [], 0
     while not unpacker.eof:
-        pieces.append(unpacker.decompress(rest, _PIECE))
-        size, rest = size + len(pieces[-1]), unpacker.unconsumed_tail
+        pieces.append(unpacker.decompress(coded, _PIECE))
+        size, coded = size + len(pieces[-1]), unpacker.unconsumed_tail
         limits.need_memory(8 * size, what)
-        if size > most or not (pieces[-1] or rest or unpacker.eof):
+        if size > most or not (pieces[-1] or coded or unpacker.eof):
             raise ValueError
     if unpacker.unused_data:
         raise ValueError

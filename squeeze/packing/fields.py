@@ -63,9 +63,9 @@ def fits(shape: tuple[int, ...], kind: str) -> bool:
 
 def choose(data: Bytes, dtype: str, shape: tuple[int, ...]) -> tuple[str, Bytes]:
     """The kind that codes a tensor shortest, and its bytes; an empty kind where none is better than its words."""
-    best, kind, found = floats.estimate(data, dtype), "", data
+    best, kind, shortest = floats.estimate(data, dtype), "", data
     for other in KINDS:
         laid = relaid(data, shape, other)
         if laid is not None and (bits := floats.estimate(laid, "U8")) < best:
-            best, kind, found = bits, other, laid
-    return kind, found
+            best, kind, shortest = bits, other, laid
+    return kind, shortest

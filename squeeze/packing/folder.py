@@ -53,10 +53,10 @@ def files_to_take(source: Path) -> list[str]:
                     raise FormatError(how_to_convert(source))
             raise FormatError(f"{source}: not a checkpoint: pack takes {SUFFIX} files and folders that hold them")
         return [""]
-    found = [path for path in _below(source) if path.is_file()]
-    names = [path.relative_to(source).as_posix() for path in found]
+    paths = [path for path in _below(source) if path.is_file()]
+    names = [path.relative_to(source).as_posix() for path in paths]
     if not any(name.endswith(SUFFIX) for name in names):
-        torch_files = [path for path in found if path.suffix in TORCH]
+        torch_files = [path for path in paths if path.suffix in TORCH]
         if torch_files:
             raise FormatError(how_to_convert(torch_files[0]))
         raise FormatError(f"{source}: no {SUFFIX} file is in this folder")
@@ -78,11 +78,11 @@ def _below(source: Path) -> list[Path]:
 
 def left_out(source: Path, strict: bool) -> tuple[str, ...]:
     """What a packed folder does not bring back, each in words. strict: raises SqueezeError where there is any."""
-    found = [(path, _reason_left(path)) for path in _below(source)] if source.is_dir() else []
-    left = tuple(f"{printable(path)}: {reason}" for path, reason in found if reason)
-    if strict and left:
-        raise SqueezeError(f"{left[0]}, which would be left out; move it away, or pack without --strict")
-    return left
+    reasons = [(path, _reason_left(path)) for path in _below(source)] if source.is_dir() else []
+    omitted = tuple(f"{printable(path)}: {reason}" for path, reason in reasons if reason)
+    if strict and omitted:
+        raise SqueezeError(f"{omitted[0]}, which would be left out; move it away, or pack without --strict")
+    return omitted
 
 
 def _reason_left(path: Path) -> str | None:
@@ -140,7 +140,7 @@ class Manifest:
 
 def write_manifest(source: Path, packed: Path, hashes: dict[str, str]) -> int:
     """Adapt indexes and config.json in the packed folder and write its manifest; returns the bytes this added."""
-    kept: dict[str, bytes] = {}
+    originals: dict[str, bytes] = {}
     added = 0
     for name in hashes:
         changed = None
@@ -149,13 +149,13 @@ def write_manifest(source: Path, packed: Path, hashes: dict[str, str]) -> int:
         elif name == "config.json":
             changed = _adapted_config(packed / name)
         if changed is not None:
-            kept[name] = (source / name).read_bytes()
+            originals[name] = (source / name).read_bytes()
             (packed / name).write_bytes(changed)
-            added += len(changed) - len(kept[name])
+            added += len(changed) - len(originals[name])
     described = {
         "format": _MANIFEST_VERSION,
         "files": hashes,
-        "kept": {name: base64.b64encode(zlib.compress(data, 9)).decode() for name, data in kept.items()},
+        "kept": {name: base64.b64encode(zlib.compress(data, 9)).decode() for name, data in originals.items()},
     }
     if MANIFEST in hashes:
         raise FormatError(f"{source}: has a {MANIFEST}: it seems to be packed already")
@@ -223,18 +223,22 @@ def _manifest(described: dict[str, Any], limits: Limits) -> Manifest:
     hashes = {_safe_name(name): digest for name, digest in files.items() if re.fullmatch("[0-9a-f]{64}", digest)}
     if len(hashes) < len(files):
         raise ValueError
-    kept, taken = {}, 0
+    kept, memory = {}, 0
     for name, text in texts.items():
         kept[name] = unfolded(text, _MAX_KEPT, limits, f"'{printable(name)}'")
-        taken += 8 * len(kept[name])
-        limits.need_memory(taken, "the manifest")
+        memory += 8 * len(kept[name])
+        limits.need_memory(memory, "the manifest")
     return Manifest(hashes, kept)
 
 
 def _safe_name(name: str) -> str:
     """A relative name that stays in its folder. Raises ValueError for any other, and for what no file is called."""
-    parts = name.split("/") if isinstance(name, str) else []
-    if os.sep != "/" or not parts or any(part in ("", ".", "..") or len(os.fsencode(part)) > 255 for part in parts):
+    components = name.split("/") if isinstance(name, str) else []
+    if (
+        os.sep != "/"
+        or not components
+        or any(component in ("", ".", "..") or len(os.fsencode(component)) > 255 for component in components)
+    ):
         raise ValueError
     if "\0" in name or len(os.fsencode(name)) > _MAX_NAME:
         raise ValueError

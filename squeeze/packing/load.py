@@ -40,15 +40,15 @@ def load(
     known = Base.open(base) if base is not None else None
     limits = limits or Limits()
     entries: dict[str, Entry] = {}
-    held = raw = 0
+    memory = raw = 0
     for name in names:
         place = folder.place(path, name)
         try:
             packed = container.read(place, limits)
             raw += packed.description.size
             if torch.device(device).type == "cpu":
-                held += _held(packed)
-                limits.need_memory(held, f"the checkpoint of {packed.file.size:,} bytes")
+                memory += _held(packed)
+                limits.need_memory(memory, f"the checkpoint of {packed.file.size:,} bytes")
             limits.need_output(raw)
             container.check_limits(packed, limits)
             _check_base(packed, known)
@@ -120,11 +120,11 @@ def torch_dtype(dtype: str, name: str) -> torch.dtype:
 
 def _entries(packed: PackedFile, device: str, base: Base | None, threads: int) -> dict[str, Entry]:
     with packed.file.path.open("rb") as reading:
-        found = {}
+        entries = {}
         for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
             payload = tensorfile.read_tensor(reading, tensor)
-            found[tensor.name] = _entry(tensor, record, payload, device, base, threads)
-    return found
+            entries[tensor.name] = _entry(tensor, record, payload, device, base, threads)
+    return entries
 
 
 def _entry(

@@ -71,7 +71,7 @@ def pack(
         raise SqueezeError(f"level {level!r} is unknown: choose from {', '.join(container.LEVELS)}")
     folder.check_target(source, target, overwrite)
     names = folder.files_to_take(source)
-    left = folder.left_out(source, strict)
+    omitted = folder.left_out(source, strict)
     known = Base.open(base) if base is not None else None
     task = {
         "version": __version__,
@@ -92,7 +92,7 @@ def pack(
             totals = Totals(totals.raw + raw, totals.coded + after.stat().st_size)
         if source.is_dir():
             added = folder.write_manifest(source, work / folder.CONTENT, hashes)
-            totals = Totals(totals.raw, totals.coded + added, left)
+            totals = Totals(totals.raw, totals.coded + added, omitted)
         folder.move_into_place(work / folder.CONTENT, target, overwrite)
     return totals
 
@@ -156,8 +156,8 @@ class _Job:
                     if xxhash.xxh3_64_intdigest(data.data) != record.checksum:
                         raise VerifyError(f"{source} changed since packing was stopped: pack it again")
                     self.progress(tensor.size)
-                rest = file.tensors[len(done) :]
-                for tensor, (record, payload) in zip(rest, self._coded(rest, reading, state), strict=True):
+                remaining = file.tensors[len(done) :]
+                for tensor, (record, payload) in zip(remaining, self._coded(remaining, reading, state), strict=True):
                     writing.write(payload.data)
                     writing.flush()
                     journal.note(tensor, record, payload)
@@ -227,8 +227,8 @@ class _Journal:
                 break
             done.append((Record(tensor.dtype, tensor.shape, coding, checksum), size))
         self.clear()
-        with self._path.open("w") as kept:
-            kept.writelines(line + "\n" for line in lines[: len(done)])
+        with self._path.open("w") as journal:
+            journal.writelines(line + "\n" for line in lines[: len(done)])
         return done
 
     def clear(self) -> None:

@@ -40,9 +40,9 @@ def unpack(
     source, target = Path(source), Path(target)
     folder.check_target(source, target, overwrite)
     with scratch_folder(target) as work:
-        made = work / folder.CONTENT
-        totals = _Job.of(base, threads, limits, progress).restore(source, made)
-        folder.move_into_place(made, target, overwrite)
+        content = work / folder.CONTENT
+        totals = _Job.of(base, threads, limits, progress).restore(source, content)
+        folder.move_into_place(content, target, overwrite)
     return totals
 
 
@@ -70,26 +70,26 @@ class _Job:
         known = Base.open(base) if base is not None else None
         return cls(known, threads, limits or Limits(), progress or (lambda count: None))
 
-    def restore(self, source: Path, made: Path | None) -> Totals:
-        """Restore a file or folder, or, where `made` is None, only check it."""
+    def restore(self, source: Path, target: Path | None) -> Totals:
+        """Restore a file or folder, or, where `target` is None, only check it."""
         if not source.is_dir():
-            return self._packed_file(source, made, 0)[0]
+            return self._packed_file(source, target, 0)[0]
         manifest = folder.read_manifest(source, self.limits)
         totals = Totals(0, (source / folder.MANIFEST).stat().st_size)
         for name, expected in manifest.hashes.items():
-            before, after = source / name, made / name if made else None
+            before, after = source / name, target / name if target else None
             if not before.is_file():
                 raise DamagedError(f"{source}: {printable(name)} is missing from the packed folder")
             if after:
                 after.parent.mkdir(parents=True, exist_ok=True)
             if name.endswith(folder.SUFFIX):
-                part, digest = self._packed_file(before, after, totals.raw)
+                file_totals, digest = self._packed_file(before, after, totals.raw)
             else:
-                part, digest = self._other_file(before, after, manifest.kept.get(name), totals.raw)
+                file_totals, digest = self._other_file(before, after, manifest.kept.get(name), totals.raw)
             if digest != expected:
-                where = source / printable(name)
-                raise DamagedError(f"{where}: the SHA-256 of what was restored differs: the folder is damaged")
-            totals = Totals(totals.raw + part.raw, totals.coded + part.coded)
+                path = source / printable(name)
+                raise DamagedError(f"{path}: the SHA-256 of what was restored differs: the folder is damaged")
+            totals = Totals(totals.raw + file_totals.raw, totals.coded + file_totals.coded)
         return totals
 
     def _other_file(self, source: Path, target: Path | None, kept: bytes | None, before: int) -> tuple[Totals, str]:
