@@ -44,8 +44,8 @@ def main(
             target = None if stdout else output or files.restored_name(source)
             _restore(source, target, force, prior, threads, limits)
     except ImportError as error:
-        said = f"{source}: needs {error.name}: levels 7 to 9 take all of squeeze: pip install squeeze"
-        raise click.ClickException(said) from error
+        message = f"{source}: needs {error.name}: levels 7 to 9 take all of squeeze: pip install squeeze"
+        raise click.ClickException(message) from error
     except (*MISHAPS, KeyboardInterrupt) as error:
         raise click.ClickException(explain(error, str(source))) from error
 

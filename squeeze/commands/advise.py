@@ -24,5 +24,5 @@ def advise(checkpoint: Path, device: str, batch: int, bits: str, as_json: bool) 
     """
     from squeeze.recipes.advise import advise as predict
 
-    found = predict(checkpoint, device, batch, int(bits))
-    echo(json.dumps(found.as_json()) if as_json else found.table())
+    prediction = predict(checkpoint, device, batch, int(bits))
+    echo(json.dumps(prediction.as_json()) if as_json else prediction.table())

@@ -19,7 +19,7 @@ from squeeze.commands.progress import steps
 @options.converting
 @options.computing
 @options.saying
-def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **more: Any) -> None:
+def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **params: Any) -> None:
     """Do what a recipe says to a model's folder: prune, quantize, factorize, recover and pack, in few passes.
 
     \b
@@ -36,7 +36,7 @@ def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, a
 
     use(threads)
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        reports = run(recipe, source, target, overwrite=more.pop("force"), progress=progress, **more)
+        reports = run(recipe, source, target, overwrite=params.pop("force"), progress=progress, **params)
     if as_json:
         click.echo(json.dumps([report.as_json() for report in reports]))
     else:

@@ -31,9 +31,9 @@ class OperationCommand(click.Command):
 
 def given(operation: Operation[Any], options: dict[str, Any]) -> dict[str, Any]:
     """What a user gave of an operation's options, which are taken out of a command's."""
-    names = [*operation.keys, *(one.name for one in of(Common))] if operation.methods else operation.keys
-    taken = {name: options.pop(name) for name in names}
-    return {name: value for name, value in taken.items() if value not in (None, ())}
+    names = [*operation.keys, *(option.name for option in of(Common))] if operation.methods else operation.keys
+    values = {name: options.pop(name) for name in names}
+    return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 def _options(operation: Operation[Any]) -> list[click.Parameter]:
@@ -49,12 +49,12 @@ _made: dict[str, tuple[Any, list[click.Parameter]]] = {}
 
 
 def _make(operation: Operation[Any]) -> list[click.Parameter]:
-    found: list[click.Parameter] = []
+    parameters: list[click.Parameter] = []
     if operation.methods:
         kind = click.Choice(list(operation.methods))
-        found.append(click.Option(["--method"], type=kind, help=f"How ({operation.default})."))
-    found += [_option(owned, len(operation.methods)) for owned in operation.owned().values()]
-    return found + [_option(Owned(one), 0) for one in (of(Common) if operation.methods else ())]
+        parameters.append(click.Option(["--method"], type=kind, help=f"How ({operation.default})."))
+    parameters += [_option(owned, len(operation.methods)) for owned in operation.owned().values()]
+    return parameters + [_option(Owned(option), 0) for option in (of(Common) if operation.methods else ())]
 
 
 def _option(owned: Owned, methods: int) -> click.Option:
@@ -64,17 +64,17 @@ def _option(owned: Owned, methods: int) -> click.Option:
 
 def _declaration(owned: Owned, methods: int) -> tuple[list[str], dict[str, Any]]:
     """What click is told of an option. None and () mean that it was not given: defaults are the dataclass's."""
-    one = owned.option
+    option = owned.option
     facts: dict[str, Any] = {"default": None, "help": _help(owned, methods)}
-    if one.type.startswith("tuple"):
+    if option.type.startswith("tuple"):
         facts |= {"multiple": True, "metavar": "NAMES", "callback": _split}
-    elif one.choices:
-        facts["type"] = click.Choice(one.choices)
-    elif one.unit == "bytes":
+    elif option.choices:
+        facts["type"] = click.Choice(option.choices)
+    elif option.unit == "bytes":
         facts |= {"type": Size(), "metavar": "SIZE"}
-    elif "bool" not in one.types:
-        facts |= {"type": _KINDS.get(one.type, click.STRING), "metavar": _METAVARS.get(one.type, "TEXT")}
-    return [both_ways(one), one.name], facts
+    elif "bool" not in option.types:
+        facts |= {"type": _KINDS.get(option.type, click.STRING), "metavar": _METAVARS.get(option.type, "TEXT")}
+    return [both_ways(option), option.name], facts
 
 
 def _split(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -82,49 +82,49 @@ def _split(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     return tuple(name for text in value for name in text.split(",") if name)
 
 
-def spelled(one: Option) -> str:
+def spelled(option: Option) -> str:
     """As the command line has it."""
-    return one.spelling or "--" + one.name.replace("_", "-")
+    return option.spelling or "--" + option.name.replace("_", "-")
 
 
-def both_ways(one: Option) -> str:
+def both_ways(option: Option) -> str:
     """As `spelled`, of a flag with what turns it off."""
-    name = spelled(one)
-    return name if "bool" not in one.types else f"{name}/{one.off or '--no-' + name[2:]}"
+    name = spelled(option)
+    return name if "bool" not in option.types else f"{name}/{option.off or '--no-' + name[2:]}"
 
 
 def _help(owned: Owned, methods: int) -> str:
     """The sentence, after the methods that have the option if not all do, and with what it is by default."""
-    one, owners = owned.option, owned.owners
+    option, owners = owned.option, owned.owners
     names = "" if not owners or len(owners) == methods else ", ".join(owners) + ": "
-    default = default_of(one, owners)
-    text = one.help[0].lower() + one.help[1:] if names and one.help[1].islower() else one.help
+    default = default_of(option, owners)
+    text = option.help[0].lower() + option.help[1:] if names and option.help[1].islower() else option.help
     return names + (f"{text.removesuffix('.')} ({default})." if default else text)
 
 
-def default_of(one: Option, owners: Mapping[str, Any]) -> str:
+def default_of(option: Option, owners: Mapping[str, Any]) -> str:
     """What an option is by default, in words; empty for nothing."""
-    told = [replace(one, default=value) for value in owners.values()] or [one]
-    words = {name: _word(each) for name, each in zip(owners or ("",), told, strict=True)}
+    variants = [replace(option, default=value) for value in owners.values()] or [option]
+    words = {name: _word(variant) for name, variant in zip(owners or ("",), variants, strict=True)}
     if len(set(words.values())) == 1:
         return next(iter(words.values()))
     return ", ".join(f"{name} {word}" for name, word in words.items())
 
 
-def _word(one: Option) -> str:
-    if isinstance(one.default, bool):
-        return "yes" if one.default else "no"
-    if one.shown or one.default in (None, (), UNTOLD):
-        return one.shown
-    return f"{one.default:g}" if isinstance(one.default, float) else str(one.default)
+def _word(option: Option) -> str:
+    if isinstance(option.default, bool):
+        return "yes" if option.default else "no"
+    if option.shown or option.default in (None, (), UNTOLD):
+        return option.shown
+    return f"{option.default:g}" if isinstance(option.default, float) else str(option.default)
 
 
-def kind_of(one: Option) -> str:
+def kind_of(option: Option) -> str:
     """The type in words."""
-    if one.choices:
-        return " or ".join(one.choices)
+    if option.choices:
+        return " or ".join(option.choices)
     words = {"int": "whole number", "float": "number", "bool": "yes or no", "str": "text", "tuple[str, ...]": "names"}
-    return "size" if one.unit else words.get(one.type, "text")
+    return "size" if option.unit else words.get(option.type, "text")
 
 
 def _declared(kind: type, name: str) -> Callable[[Command], Command]:

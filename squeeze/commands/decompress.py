@@ -47,13 +47,13 @@ def decompress(
         raise click.UsageError("--missing says what --salvage writes: give both")
     job = Job(**common)
     refuse_terminal(job)
-    given: dict[str, Any] = {"threads": job.threads, "model": model, "dictionary": prior, "limits": limits}
+    settings: dict[str, Any] = {"threads": job.threads, "model": model, "dictionary": prior, "limits": limits}
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         if span:
-            return _copy_range(source, sink, *span, **given)
-        kept = missing or "zeros"
-        return squeeze.decompress_stream(source, sink, progress=tick, salvage=salvage, missing=kept, **given)
+            return _copy_range(source, sink, *span, **settings)
+        fill = missing or "zeros"
+        return squeeze.decompress_stream(source, sink, progress=tick, salvage=salvage, missing=fill, **settings)
 
     for path in job.sources(is_compressed):
         with job.attempt(str(path or "-")):

@@ -41,13 +41,13 @@ def evaluate(
     tokens, model, reference = evaluating.opened(checkpoint, text, original, device)
     total = len(tokens) if windows is None else min(len(tokens), window + (windows - 1) * (stride or window))
     with bar(checkpoint.name, total, unit="", quiet=quiet, as_json=as_json) as tick:
-        found = evaluating.evaluate(
+        quality = evaluating.evaluate(
             model, tokens, window=window, stride=stride, windows=windows, original=reference, progress=tick
         )
     if as_json:
         record = {"command": "eval", "input": str(checkpoint), "text": str(text), "window": window}
-        click.echo(json.dumps({**record, **found.as_json()}))
+        click.echo(json.dumps({**record, **quality.as_json()}))
         return
-    for name, value in found.as_json().items():
+    for name, value in quality.as_json().items():
         if value is not None:
             click.echo(f"{name.replace('_', ' ') + ':':<20}{value:.6g}")

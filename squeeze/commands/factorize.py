@@ -14,7 +14,7 @@ from squeeze.recipes.options import FACTORIZE
 
 @click.command(cls=OperationCommand, operation=FACTORIZE)
 @options.compressing
-def factorize(source: Path, target: Path, force: bool, threads: int, quiet: bool, as_json: bool, **more: Any) -> None:
+def factorize(source: Path, target: Path, force: bool, threads: int, quiet: bool, as_json: bool, **params: Any) -> None:
     """Factorise the weights of a model's folder: low rank, fewer channels, tensor networks; and report what it cost.
 
     Example: squeeze factorize my-model my-model-90 --keep 0.9 --calibration wiki.txt
@@ -22,8 +22,8 @@ def factorize(source: Path, target: Path, force: bool, threads: int, quiet: bool
     from squeeze.recipes import factorize as api
 
     use(threads)
-    verdict, asked_for = Verdict.taken_from(more), given(FACTORIZE, more)
+    verdict, asked_for = Verdict.taken_from(params), given(FACTORIZE, params)
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = api.factorize(source, out=target, overwrite=force, progress=progress, **asked_for, **more)
-    verdict.measure(report, more["device"])
+        report = api.factorize(source, out=target, overwrite=force, progress=progress, **asked_for, **params)
+    verdict.measure(report, params["device"])
     verdict.conclude(report, as_json, quiet)

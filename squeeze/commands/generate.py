@@ -55,7 +55,7 @@ def generate(
         if not as_json:
             click.echo(piece, nl=False)
 
-    found = generating.generate(
+    generated = generating.generate(
         *(network, tokenizer, prompt),
         cache=cache,
         draft=helper,
@@ -65,19 +65,19 @@ def generate(
         on_text=show,
     )
     if as_json:
-        sizes = {"prompt_tokens": found.prompt, "tokens": found.tokens, "seconds": round(found.seconds, 3)}
+        sizes = {"prompt_tokens": generated.prompt, "tokens": generated.tokens, "seconds": round(generated.seconds, 3)}
         if cache is None:
-            more: dict[str, Any] = {"proposed": found.proposed, "accepted": found.accepted}
+            details: dict[str, Any] = {"proposed": generated.proposed, "accepted": generated.accepted}
         else:
-            more = {"kv_bytes": cache.nbytes, "policy": repr(cache.policy)}
-        click.echo(json.dumps({"text": found.text, **sizes, **more}))
+            details = {"kv_bytes": cache.nbytes, "policy": repr(cache.policy)}
+        click.echo(json.dumps({"text": generated.text, **sizes, **details}))
         return
     click.echo()
     if not quiet:
-        click.echo(memory_line(cache, found) if cache is not None else _draft_line(found), err=True)
+        click.echo(memory_line(cache, generated) if cache is not None else _draft_line(generated), err=True)
 
 
-def _draft_line(found: Any) -> str:
-    share = 100 * found.accepted / max(found.proposed, 1)
-    speed = found.tokens / max(found.seconds, 1e-9)
-    return f"{found.tokens} tokens, {speed:.1f} a second; of the draft's {found.proposed} {share:.0f} % were accepted"
+def _draft_line(result: Any) -> str:
+    share = 100 * result.accepted / max(result.proposed, 1)
+    speed = result.tokens / max(result.seconds, 1e-9)
+    return f"{result.tokens} tokens, {speed:.1f} a second; of the draft's {result.proposed} {share:.0f} % were accepted"

@@ -37,9 +37,9 @@ def inspect(source: Path, level: str, base: Path | None, threads: int, quiet: bo
         entries = list(inspecting.inspect(source, level=level, base=base, threads=threads, progress=tick))
     quantised = inspecting.quantised(source)
     if as_json:
-        parts = {"tensors": entries, "totals": inspecting.totals(entries)}
-        found: dict[str, Any] = {key: [entry.as_json() for entry in value] for key, value in parts.items()}
-        click.echo(json.dumps(found | ({"quantised": quantised} if quantised else {})))
+        sections = {"tensors": entries, "totals": inspecting.totals(entries)}
+        record: dict[str, Any] = {key: [entry.as_json() for entry in value] for key, value in sections.items()}
+        click.echo(json.dumps(record | ({"quantised": quantised} if quantised else {})))
         return
     echo(inspecting.table(entries))
     if quantised:

@@ -96,24 +96,24 @@ class Job:
             raise
         except MISHAPS as error:
             self.failed = True
-            said = explain(error, name)
-            click.echo(f"Error: {said}", err=True)
+            message = explain(error, name)
+            click.echo(f"Error: {message}", err=True)
             if self.as_json:
-                click.echo(json.dumps({"file": name, "error": said}))
+                click.echo(json.dumps({"file": name, "error": message}))
 
     def sources(self, wanted: Callable[[Path], bool]) -> list[Path | None]:
         """The files to work on; None is standard input."""
-        found: list[Path | None] = []
+        paths: list[Path | None] = []
         for name in self.files:
             if name == "-":
-                found.append(None)
+                paths.append(None)
                 continue
             with self.attempt(name):
                 for path in files.expand(Path(name), self.recursive, wanted, self._pass_over):
                     with self.attempt(str(path)):
                         if self._takes(path):
-                            found.append(path)
-        return found
+                            paths.append(path)
+        return paths
 
     def _takes(self, path: Path) -> bool:
         reason = files.reason_to_skip(path)

@@ -47,7 +47,7 @@ def kv_eval(
     as_json: bool,
     quiet: bool,
     threads: int,
-    **more: Any,
+    **params: Any,
 ) -> None:
     """Measure what KV cache policies cost and save: perplexity, KL, bytes, peak, time, passkeys.
 
@@ -55,12 +55,12 @@ def kv_eval(
     """
     from squeeze.recipes.kv_eval import KVEvalOptions, rows
 
-    if not policies and not more["kv_budget"] and not more["against"]:
+    if not policies and not params["kv_budget"] and not params["against"]:
         raise SqueezeError("name a policy to measure, such as --policy kivi:4")
     use(threads)
     if not as_json:
         click.echo(_ROW.format(*_HEAD))
     with bar(model.name, None, unit="pass", quiet=quiet, as_json=as_json) as tick:
-        options = KVEvalOptions(sinks=sinks, window=window, **more)
+        options = KVEvalOptions(sinks=sinks, window=window, **params)
         for row in rows(model, text, policies, contexts or (1024,), options, tick):
             click.echo(json.dumps(row.as_json()) if as_json else _ROW.format(*row.cells()))

@@ -117,8 +117,8 @@ def output(what: str = "this file", required: bool = False) -> Callable[[Command
 
 def _note_limit(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
     """The command gets both options as one: `limits`."""
-    given = {} if value is None else {"memory" if param.name == "memlimit" else "output": value}
-    ctx.params["limits"] = replace(ctx.params.get("limits") or Limits(), **given)
+    changed = {} if value is None else {"memory" if param.name == "memlimit" else "output": value}
+    ctx.params["limits"] = replace(ctx.params.get("limits") or Limits(), **changed)
 
 
 limits = several(

@@ -16,7 +16,7 @@ from squeeze.recipes.options import PACK
 @click.command(cls=OperationCommand, operation=PACK)
 @options.converting
 @options.coding
-def pack(source: Path, target: Path, force: bool, threads: int, quiet: bool, as_json: bool, **more: Any) -> None:
+def pack(source: Path, target: Path, force: bool, threads: int, quiet: bool, as_json: bool, **params: Any) -> None:
     """Pack a checkpoint without loss: a safetensors file, or a model's folder.
 
     A run that was stopped goes on from there when it is started again.
@@ -24,7 +24,7 @@ def pack(source: Path, target: Path, force: bool, threads: int, quiet: bool, as_
     Example: squeeze pack my-model my-model-packed
     """
     try:
-        asked = PACK.read(given(PACK, more))
+        asked = PACK.read(given(PACK, params))
         with reporting(source, target, "pack", threads=threads, quiet=quiet, as_json=as_json) as (shared, done):
             done(squeeze.pack(source, target, overwrite=force, **values_of(asked.settings), **shared))
     except KeyboardInterrupt:

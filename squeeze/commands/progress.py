@@ -51,22 +51,22 @@ def steps(name: str, *, quiet: bool = False, as_json: bool = False) -> Iterator[
     """A function to call with the step at work, the number of those done, and of all."""
     with _shown(name, 0, " blocks", quiet, as_json) as shown:
 
-        def step(what: str, done: int, total: int) -> None:
+        def step(label: str, done: int, total: int) -> None:
             _stop_if_asked()
             shown.total = total
-            shown.set_postfix_str(what, refresh=False)
+            shown.set_postfix_str(label, refresh=False)
             shown.update(done - shown.n)
 
         yield step
 
 
-def _shown(name: str, total: int | None, unit: str, quiet: bool, as_json: bool, **more: Any) -> Any:
+def _shown(name: str, total: int | None, unit: str, quiet: bool, as_json: bool, **settings: Any) -> Any:
     if as_json and not quiet and not sys.stderr.isatty():
         return _Lines(name, total, unit.strip())
     from tqdm import tqdm  # here, since `--help` does not need it
 
     silent = quiet or not sys.stderr.isatty()
-    return tqdm(total=total, desc=escaped(name), unit=unit, leave=False, disable=silent, **more)
+    return tqdm(total=total, desc=escaped(name), unit=unit, leave=False, disable=silent, **settings)
 
 
 class _Lines:
@@ -99,8 +99,8 @@ class _Lines:
     def _say(self, rate: float) -> None:
         line: dict[str, Any] = {"progress": self.name, "done": round(self.n), "total": self.total, "unit": self.unit}
         line |= {"step": self.step} if self.step else {}
-        left = (self.total - self.n) / rate if self.total and rate else None
-        click.echo(json.dumps({**line, "rate": round(rate, 3), "left": left and round(left, 1)}), err=True)
+        seconds = (self.total - self.n) / rate if self.total and rate else None
+        click.echo(json.dumps({**line, "rate": round(rate, 3), "left": seconds and round(seconds, 1)}), err=True)
 
 
 def _stop_if_asked() -> None:

@@ -14,7 +14,7 @@ from squeeze.recipes.options import PRUNE
 
 @click.command(cls=OperationCommand, operation=PRUNE)
 @options.compressing
-def prune(source: Path, target: Path, force: bool, threads: int, quiet: bool, as_json: bool, **more: Any) -> None:
+def prune(source: Path, target: Path, force: bool, threads: int, quiet: bool, as_json: bool, **params: Any) -> None:
     """Prune the weights of a model's folder, block by block, and report what it cost.
 
     Stored are the weights kept and their mask, both entropy-coded, which transformers loads with
@@ -25,12 +25,12 @@ def prune(source: Path, target: Path, force: bool, threads: int, quiet: bool, as
     from squeeze.recipes import prune as api, run
 
     use(threads)
-    verdict, asked_for = Verdict.taken_from(more), given(PRUNE, more)
+    verdict, asked_for = Verdict.taken_from(params), given(PRUNE, params)
     asked, common = run.read(PRUNE, None, asked_for)
     method = api.made(asked)
     if not quiet:
-        say_estimate(source, common, asked.settings.correction, more["device"], method.needs_hessian)
+        say_estimate(source, common, asked.settings.correction, params["device"], method.needs_hessian)
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = api.prune(source, out=target, overwrite=force, progress=progress, **asked_for, **more)
-    verdict.measure(report, more["device"])
+        report = api.prune(source, out=target, overwrite=force, progress=progress, **asked_for, **params)
+    verdict.measure(report, params["device"])
     verdict.conclude(report, as_json, quiet)

@@ -17,7 +17,7 @@ from squeeze.system import cores
 @click.option("--pack", "packed", is_flag=True, help="Code OUT without loss too: `squeeze unpack` restores it.")
 @options.compressing
 def quantize(
-    source: Path, target: Path, packed: bool, force: bool, threads: int, quiet: bool, as_json: bool, **more: Any
+    source: Path, target: Path, packed: bool, force: bool, threads: int, quiet: bool, as_json: bool, **params: Any
 ) -> None:
     """Quantise the weights of a model's folder, block by block, and report what it cost.
 
@@ -30,15 +30,15 @@ def quantize(
     from squeeze.recipes import quantize as api, run
 
     use(threads)
-    verdict, asked_for = Verdict.taken_from(more), given(QUANTIZE, more)
+    verdict, asked_for = Verdict.taken_from(params), given(QUANTIZE, params)
     asked, common = run.read(QUANTIZE, None, asked_for)
     if not quiet:
-        say_estimate(source, common, asked.settings.correction, more["device"], asked.made().needs_hessian)
+        say_estimate(source, common, asked.settings.correction, params["device"], asked.made().needs_hessian)
     folder.check_target(source, target, force)
     out = target.with_name(f".{target.name[:60]}.quantised") if packed else target
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = api.quantize(source, out=out, overwrite=force, progress=progress, **asked_for, **more)
-    verdict.measure(report, more["device"])
+        report = api.quantize(source, out=out, overwrite=force, progress=progress, **asked_for, **params)
+    verdict.measure(report, params["device"])
     if packed:
         api.pack_result(report, target, force, threads or cores.available())
     verdict.conclude(report, as_json, quiet)

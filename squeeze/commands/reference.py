@@ -29,15 +29,15 @@ def _rows(options: Iterable[Option]) -> Iterable[tuple[str, ...]]:
 
 
 def _row(owned: Owned, methods: int) -> tuple[str, ...]:
-    one, names = owned.option, ", ".join(owned.owners)
-    text = one.help if not names or len(owned.owners) == methods else f"{names}: {one.help}"
-    bounds = one.bounds.removeprefix("is ").removeprefix("lies ")
-    return f"`{one.name}`", f"`{both_ways(one)}`", kind_of(one), default_of(one, owned.owners), bounds, text
+    option, names = owned.option, ", ".join(owned.owners)
+    text = option.help if not names or len(owned.owners) == methods else f"{names}: {option.help}"
+    bounds = option.bounds.removeprefix("is ").removeprefix("lies ")
+    return f"`{option.name}`", f"`{both_ways(option)}`", kind_of(option), default_of(option, owned.owners), bounds, text
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> str:
-    head, *others = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
-    return head + "|---" * (head.count(" | ") + 1) + "|\n" + "".join(others)
+    head, *body = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
+    return head + "|---" * (head.count(" | ") + 1) + "|\n" + "".join(body)
 
 
 def _print() -> None:

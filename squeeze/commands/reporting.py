@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def reporting(
-    source: Path, target: Path | None, what: str, *, threads: int, quiet: bool, as_json: bool
+    source: Path, target: Path | None, command: str, *, threads: int, quiet: bool, as_json: bool
 ) -> Iterator[tuple[dict[str, Any], Callable[["Totals"], None]]]:
     """Options for a library call, and a function that says what came of it."""
     started = time.perf_counter()
@@ -28,12 +28,12 @@ def reporting(
     def done(totals: "Totals") -> None:
         seconds = time.perf_counter() - started
         if as_json:
-            record: dict[str, Any] = {"command": what, "input": str(source)}
+            record: dict[str, Any] = {"command": command, "input": str(source)}
             if target:
                 record["output"] = str(target)
             sizes = {"raw_size": totals.raw, "coded_size": totals.coded, "seconds": round(seconds, 3)}
-            left = {"left_out": totals.left_out} if totals.left_out else {}
-            click.echo(json.dumps({**record, **sizes, **left}))
+            omitted = {"left_out": totals.left_out} if totals.left_out else {}
+            click.echo(json.dumps({**record, **sizes, **omitted}))
         for line in () if quiet else totals.left_out:
             echo(f"Warning: {line}; left out", err=True)
         if not quiet and sys.stderr.isatty():

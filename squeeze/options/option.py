@@ -149,9 +149,9 @@ def values_of(instance: Any) -> dict[str, Any]:
 def unknown(key: str, known: Iterable[str]) -> OptionError:
     """What is said of a key that is none of those known."""
     names = list(known)
-    said = f"{printable(repr(key))} is unknown: choose from {', '.join(names)}"
+    message = f"{printable(repr(key))} is unknown: choose from {', '.join(names)}"
     near = get_close_matches(key[:100], names, 1)
-    return OptionError(f"{said}; nearest is {near[0]}" if near else said)
+    return OptionError(f"{message}; nearest is {near[0]}" if near else message)
 
 
 def size_of(text: str) -> int:

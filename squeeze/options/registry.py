@@ -40,7 +40,7 @@ def options_of(reference: Reference) -> tuple[Option, ...]:
 @lru_cache(maxsize=256)
 def in_source(reference: str) -> tuple[Option, ...] | None:
     """The options that a class's source declares, its parents' among them; None where there is no source."""
-    name, _, wanted = reference.partition(":")
+    name, _, class_name = reference.partition(":")
     tree = _tree(name)
     if tree is None:
         return None
@@ -51,14 +51,14 @@ def in_source(reference: str) -> tuple[Option, ...] | None:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == name.split(".")[0]
         for alias in node.names
     }
-    if wanted not in classes:
+    if class_name not in classes:
         return None
     options: dict[str, Option] = {}
-    for base in reversed(classes[wanted].bases):
+    for base in reversed(classes[class_name].bases):
         parent = base.id if isinstance(base, ast.Name) else ""
         home = f"{name}:{parent}" if parent in classes else homes.get(parent)
         options |= {one.name: one for one in (in_source(home) or () if home else ())}
-    for node in classes[wanted].body:
+    for node in classes[class_name].body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             declared = _declared(node.target.id, node.annotation, node.value)
             if declared:
@@ -80,8 +80,8 @@ def _declared(name: str, annotation: ast.expr, value: ast.expr | None) -> Option
         return None
     default, help = value.args
     facts = {word.arg: _literal(word.value) for word in value.keywords if word.arg in FACTS}
-    told: dict[str, Any] = {key: fact for key, fact in facts.items() if key and fact is not UNTOLD}
-    return Option(name, type_names(ast.unparse(annotation)), _literal(default), _literal(help), **told)
+    stated: dict[str, Any] = {key: fact for key, fact in facts.items() if key and fact is not UNTOLD}
+    return Option(name, type_names(ast.unparse(annotation)), _literal(default), _literal(help), **stated)
 
 
 def _literal(node: ast.expr) -> Any:
