@@ -44,11 +44,11 @@ def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None) -> nn.Module:
 
     folder, config = checkpoint.folder, load_config(checkpoint.folder)
     check_size(empty_model(config), checkpoint)
-    both: Any = AutoModelForCausalLM.from_pretrained(
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, config=config, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **SAFE
     )
-    model: nn.Module = both[0]
-    if missing := both[1]["missing_keys"]:
+    model: nn.Module = loaded[0]
+    if missing := loaded[1]["missing_keys"]:
         raise FormatError(f"{folder}: the checkpoint has no tensor for {printable(repr(min(missing)))}")
     return model
 

@@ -55,12 +55,12 @@ class Expand(ConversionOps):
     def convert(  # type: ignore[override]
         self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
     ) -> dict[str, Any]:
-        found: dict[str, dict[str, Any]] = {}
+        by_module: dict[str, dict[str, Any]] = {}
         for pattern, tensors in input_dict.items():
             module, _, leaf = pattern.rpartition(".")
-            found.setdefault(module, {})[leaf] = tensors if isinstance(tensors, list) else [tensors]
+            by_module.setdefault(module, {})[leaf] = tensors if isinstance(tensors, list) else [tensors]
         dtype = kwargs["model"].dtype
-        return {f"{module}.weight": self._dense(module, leaves, dtype) for module, leaves in found.items()}
+        return {f"{module}.weight": self._dense(module, leaves, dtype) for module, leaves in by_module.items()}
 
     def _dense(self, module: str, leaves: dict[str, list[torch.Tensor]], dtype: torch.dtype) -> list[torch.Tensor]:
         """Raises FormatError where the weights merged here are stored in several ways: which, their order does not
@@ -70,8 +70,8 @@ class Expand(ConversionOps):
             raise FormatError(f"{module}: some of its weights are stored in another way than the others")
         if "weight" in leaves:
             return leaves["weight"]
-        each = ({leaf: tensors[i] for leaf, tensors in leaves.items()} for i in range(lengths.pop()))
-        return [self.form.weight(module, tensors).dequantize(dtype) for tensors in each]
+        stored_weights = ({leaf: tensors[i] for leaf, tensors in leaves.items()} for i in range(lengths.pop()))
+        return [self.form.weight(module, tensors).dequantize(dtype) for tensors in stored_weights]
 
 
 class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
@@ -100,12 +100,12 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
 
     def _replace(self, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
         """Put layers of the form into the places of linear ones. stored: tensors without values, by module."""
-        prefix, taken = getattr(model, "base_model_prefix", ""), set()
+        prefix, replaced = getattr(model, "base_model_prefix", ""), set()
         for name, module in list(model.named_modules()):
             spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
             source = next((spelling for spelling in spellings if spelling in stored), None)
             if source is not None and isinstance(module, (nn.Linear, Conv1D)):
-                taken.add(source)
+                replaced.add(source)
                 leaves = stored[source]
                 weight, bias = module._parameters["weight"], module._parameters["bias"]
                 assert weight is not None
@@ -115,7 +115,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
                 parent, _, leaf = name.rpartition(".")
                 layer = self.form.layer(name, (outputs, inputs), leaves, None if bias is None else bias.data)
                 setattr(model.get_submodule(parent), leaf, layer)
-        if self.payloads and (merged := stored.keys() - taken):
+        if self.payloads and (merged := stored.keys() - replaced):
             raise FormatError(
                 f"{min(merged)}: is packed, and merged with others in the model: use `squeeze unpack` first"
             )

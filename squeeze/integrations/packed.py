@@ -94,17 +94,17 @@ class CodedWeight:
         """Some rows of a matrix, [*indices.shape, columns]; each segment that holds one is decoded once."""
         prepared, columns = self.prepare(payload), self.record.shape[1]
         size, device = prepared.per_segment, payload.device
-        wanted, place = torch.unique(indices.reshape(-1), return_inverse=True)
-        positions = wanted[:, None] * columns + torch.arange(columns, device=wanted.device)  # [rows, columns]
-        segments, part = torch.unique(positions // size, return_inverse=True)
+        unique_rows, place = torch.unique(indices.reshape(-1), return_inverse=True)
+        positions = unique_rows[:, None] * columns + torch.arange(columns, device=unique_rows.device)  # [rows, columns]
+        segments, segment_of = torch.unique(positions // size, return_inverse=True)
         coded = parse(payload.numpy(), self.record.dtype, self.record.size) if device.type == "cpu" else None
-        rows = torch.empty((len(wanted), columns), dtype=df_decode.TORCH_DTYPES[self.record.dtype], device=device)
+        rows = torch.empty((len(unique_rows), columns), dtype=df_decode.TORCH_DTYPES[self.record.dtype], device=device)
         at_a_time = max(1, self.piece // (size * prepared.bits // 8))
         for start in range(0, len(segments), at_a_time):
             chosen = segments[start : start + at_a_time].tolist()
             decoded = df_decode.decode_segments(prepared, chosen, coded, threads=torch.get_num_threads())
-            here = (part >= start) & (part < start + len(chosen))
-            rows[here] = decoded.view(-1)[(part[here] - start) * size + positions[here] % size]
+            in_batch = (segment_of >= start) & (segment_of < start + len(chosen))
+            rows[in_batch] = decoded.view(-1)[(segment_of[in_batch] - start) * size + positions[in_batch] % size]
         return rows.to(self.dtype)[place].view(*indices.shape, columns)
 
 
@@ -170,13 +170,13 @@ class Payloads:
         prefix = getattr(model, "base_model_prefix", "")
         tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
         for name, tensor in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
-            found = next((n for n in _spellings(tied.get(name, name), prefix) if n in self.records), None)
-            found = found or next((n for n in _spellings(name, prefix) if n in self.records), None)
-            if found is None:
+            stored_name = next((n for n in _spellings(tied.get(name, name), prefix) if n in self.records), None)
+            stored_name = stored_name or next((n for n in _spellings(name, prefix) if n in self.records), None)
+            if stored_name is None:
                 continue
-            record, size = self.records[found]
+            record, size = self.records[stored_name]
             if tuple(tensor.shape) != record.shape:
-                raise FormatError(f"{named(found)} has shape {record.shape}, but the model needs {tensor.shape}")
+                raise FormatError(f"{named(stored_name)} has shape {record.shape}, but the model needs {tensor.shape}")
             self.places[name] = record, tensor.dtype
             module, leaf = _owner(model, name)
             payload = torch.empty(size, dtype=torch.uint8, device="meta")
@@ -195,8 +195,8 @@ class Payloads:
             if isinstance(module, _Waiting):
                 module.__class__ = type(module).__mro__[2]
         buffers, decoded = Buffers(), {}
-        whole = sum(record.size for record, _ in self.records.values())
-        piece = max(whole // self.share, _LEAST_PIECE) if self.share else whole + 1
+        total = sum(record.size for record, _ in self.records.values())
+        piece = max(total // self.share, _LEAST_PIECE) if self.share else total + 1
         for name, (record, dtype) in self.places.items():
             module, leaf = _owner(model, name)
             payload: torch.Tensor | None = module._parameters.get(leaf)
@@ -238,7 +238,7 @@ def _is_plain(module: nn.Embedding) -> bool:
 
 def _records(files: list[str]) -> dict[str, tuple[Record, int]]:
     """Record and payload size of every tensor in the packed files. Raises FormatError where they are not for this."""
-    found = {}
+    records = {}
     for name in files:
         try:
             packed = container.read(Path(name))
@@ -250,8 +250,8 @@ def _records(files: list[str]) -> dict[str, tuple[Record, int]]:
                     f"{name}: {named(tensor.name)} is coded as {record.coding}, which is for storage: "
                     "unpack the checkpoint, and pack it again at the level runtime without a base"
                 )
-            found[tensor.name] = record, tensor.size
-    return found
+            records[tensor.name] = record, tensor.size
+    return records
 
 
 def _spellings(name: str, prefix: str) -> tuple[str, ...]:

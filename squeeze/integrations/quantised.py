@@ -48,6 +48,6 @@ def _check_whole(folder: Path | str, model: nn.Module, tensors: Mapping[str, tor
     """Raises FormatError where a model has more weights than there are tensors for."""
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     claimed = sum(value.numel() for name, value in model.named_parameters() if name not in tied)
-    held = sum(tensor.numel() for tensor in tensors.values())
-    if claimed > held:
-        raise FormatError(f"{folder}: config.json describes a model of {claimed} weights, and the files hold {held}")
+    stored = sum(tensor.numel() for tensor in tensors.values())
+    if claimed > stored:
+        raise FormatError(f"{folder}: config.json describes a model of {claimed} weights, and the files hold {stored}")
