@@ -39,8 +39,8 @@ class Advice:
     def as_json(self) -> dict[str, object]:
         keys = ("name", "shape", "dense_seconds", "seconds", "product")
         layers = [dict(zip(keys, layer, strict=True)) for layer in self.layers]
-        given = {"device": self.device, "batch": self.batch, "bits": self.bits, "constants": self.source}
-        return {**given, "speed": self.speed, "verdict": self.verdict, "layers": layers}
+        settings = {"device": self.device, "batch": self.batch, "bits": self.bits, "constants": self.source}
+        return {**settings, "speed": self.speed, "verdict": self.verdict, "layers": layers}
 
     def table(self) -> str:
         """A line for all blocks' layers of one name and shape."""
@@ -60,9 +60,9 @@ def advise(folder: Path | str, device: str = "cpu", batch: int = 1, bits: int = 
     width = 4 if device == "cpu" else 2
     layers = []
     for name, (outputs, inputs) in _shapes(Path(folder)).items():
-        found = predict(constants, outputs, inputs, batch, bits, width)
+        seconds = predict(constants, outputs, inputs, batch, bits, width)
         chosen = fastest(constants, outputs, inputs, batch, bits)
-        layers.append((name, (outputs, inputs), found["dense"], found[chosen], chosen))
+        layers.append((name, (outputs, inputs), seconds["dense"], seconds[chosen], chosen))
     return Advice(device, batch, bits, constants.source, tuple(layers))
 
 
@@ -71,8 +71,8 @@ def _shapes(folder: Path) -> dict[str, tuple[int, int]]:
     checkpoint = Checkpoint.open(folder)
     if (checkpoint.config.get("quantization_config") or {}).get("quant_method") == METHOD:
         grids = [name for name in checkpoint.files if name.endswith(".sparse_grid")]
-        found = checkpoint.load(grids, strict=False)
-        return {name.removesuffix(".sparse_grid"): (int(g[0]), int(g[1])) for name, g in found.items()}
+        stored_grids = checkpoint.load(grids, strict=False)
+        return {name.removesuffix(".sparse_grid"): (int(g[0]), int(g[1])) for name, g in stored_grids.items()}
     network = Network(checkpoint)
     shapes = {}
     for block in network.blocks:

@@ -50,55 +50,55 @@ class Recipe:
     def read(cls, path: Path | str) -> Self:
         """Raises SqueezeError where a file is not a recipe, in one line that names the step."""
         try:
-            found = read_yaml(Path(path))
+            document = read_yaml(Path(path))
         except ImportError:
             raise SqueezeError("recipes need PyYAML: pip install 'squeeze[models]'") from None
         except OSError as error:
             raise SqueezeError(f"{path}: {error.strerror}") from None
         try:
-            return cls.parse(found)
+            return cls.parse(document)
         except SqueezeError as error:
             raise SqueezeError(f"{path}: {error}") from None
 
     @classmethod
-    def parse(cls, found: Any) -> Self:
+    def parse(cls, document: Any) -> Self:
         """A recipe from what YAML or JSON holds: {"steps": [...]} and the fields of Common."""
-        if not isinstance(found, dict) or not isinstance(found.get("steps"), list) or not found["steps"]:
+        if not isinstance(document, dict) or not isinstance(document.get("steps"), list) or not document["steps"]:
             raise SqueezeError("is not a recipe: it needs a list of steps")
-        common = fill(Common, {key: value for key, value in found.items() if key != "steps"}, "steps")
-        asked = [_step(number, entry) for number, entry in enumerate(found["steps"], 1)]
+        common = fill(Common, {key: value for key, value in document.items() if key != "steps"}, "steps")
+        steps = [_step(number, entry) for number, entry in enumerate(document["steps"], 1)]
         done: list[Step] = []
-        for number, entry in enumerate(asked, 1):
+        for number, entry in enumerate(steps, 1):
             step = entry
             try:
-                both = done[-1].joined(step) if done else None
-                if both is None:
+                joined = done[-1].joined(step) if done else None
+                if joined is None:
                     step.check_after(done[-1] if done else None)
                 if isinstance(step, Quantize) and len(done) > 1 and isinstance(done[-2], Prune):
                     step = step.within(done[-2])
             except SqueezeError as error:
                 raise SqueezeError(f"step {number}: {error}") from None
-            done[-1:] = [both] if both else [*done[-1:], step]
-        return cls(tuple(done), common, tuple({step.name: step.given()} for step in asked))
+            done[-1:] = [joined] if joined else [*done[-1:], step]
+        return cls(tuple(done), common, tuple({step.name: step.given()} for step in steps))
 
 
 def _step(number: int, entry: Any) -> Step:
     entry = {entry: None} if isinstance(entry, str) else entry
     if not isinstance(entry, dict) or len(entry) != 1:
         raise SqueezeError(f"step {number}: is not the name of one step, with or without settings")
-    name, given = next(iter(entry.items()))
+    name, settings = next(iter(entry.items()))
     if name not in STEPS:
         raise SqueezeError(f"step {number}: {printable(repr(name))} is unknown: choose from {', '.join(STEPS)}")
     try:
-        return STEPS[name](_settings({} if given is None else given))
+        return STEPS[name](_settings({} if settings is None else settings))
     except SqueezeError as error:
         raise SqueezeError(f"step {number}, {name}: {error}") from None
 
 
-def _settings(given: Any) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise SqueezeError(f"{printable(repr(given))} is not a set of settings")
-    return {str(key): value for key, value in given.items()}
+def _settings(entry: Any) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        raise SqueezeError(f"{printable(repr(entry))} is not a set of settings")
+    return {str(key): value for key, value in entry.items()}
 
 
 def apply(
@@ -127,38 +127,38 @@ def apply(
         reports: list[Report] = []
         last = source
         for number, step in enumerate(recipe.steps):
-            made, record = work / str(number), work / f"{number}.json"
-            then = next(iter(recipe.steps[number + 1 :]), None)
+            written, record = work / str(number), work / f"{number}.json"
+            following = next(iter(recipe.steps[number + 1 :]), None)
             if not record.is_file():
-                at = Pass(common=recipe.common, original=source, then=then, resume=resume, device=device)
-                found = step.run(last, made, replace(at, progress=progress))
-                if isinstance(found, Totals):
+                this_pass = Pass(common=recipe.common, original=source, then=following, resume=resume, device=device)
+                outcome = step.run(last, written, replace(this_pass, progress=progress))
+                if isinstance(outcome, Totals):
                     for report in reports[-1:]:
-                        report.packed = found.raw, found.coded
+                        report.packed = outcome.raw, outcome.coded
                 else:
-                    _finish(found, source, made, out, recipe)
-                    if text is not None and (then is None or isinstance(then, Pack)):
-                        _measure(found, made, text, windows, device)
-                    reports.append(found)
+                    _finish(outcome, source, written, out, recipe)
+                    if text is not None and (following is None or isinstance(following, Pack)):
+                        _measure(outcome, written, text, windows, device)
+                    reports.append(outcome)
                 files.write_text(record, json.dumps([report.as_json() for report in reports]))
-            reports = [Report.from_json(one) for one in json.loads(record.read_text())]
+            reports = [Report.from_json(entry) for entry in json.loads(record.read_text())]
             if last != source:
                 rmtree(last, ignore_errors=True)
-            last = made
+            last = written
         folder.move_into_place(last, out, overwrite)
     return reports
 
 
-def _finish(report: Report, source: Path, made: Path, out: Path, recipe: Recipe) -> None:
+def _finish(report: Report, source: Path, written: Path, out: Path, recipe: Recipe) -> None:
     """Let a folder and its report speak of the whole run."""
     report.source, report.target = str(source), str(out)
-    report.write(made)
-    config = read_object(made / "config.json")
-    (made / "config.json").write_text(json.dumps({**config, KEY: recipe.given}, indent=2) + "\n")
+    report.write(written)
+    config = read_object(written / "config.json")
+    (written / "config.json").write_text(json.dumps({**config, KEY: recipe.given}, indent=2) + "\n")
 
 
-def _measure(report: Report, made: Path, text: Path | str, windows: int | None, device: str) -> None:
-    target, report.target = report.target, str(made)
+def _measure(report: Report, written: Path, text: Path | str, windows: int | None, device: str) -> None:
+    target, report.target = report.target, str(written)
     measure(report, Path(text), windows, device)
     report.target = target
-    report.write(made)
+    report.write(written)

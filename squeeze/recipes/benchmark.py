@@ -150,8 +150,8 @@ def _in_process(data: bytes, level: int, threads: int) -> tuple[int, float, floa
 
 def _theirs(rival: Rival, program: str) -> Tool:
     def run(path: Path) -> tuple[int, float, float]:
-        found = [_round_trip(rival, program, setting, path) for setting in rival.settings]
-        return min(found)
+        results = [_round_trip(rival, program, setting, path) for setting in rival.settings]
+        return min(results)
 
     return Tool(rival.label, run)
 

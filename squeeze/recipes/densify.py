@@ -32,23 +32,23 @@ def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> 
     folder.check_target(source, target, overwrite)
     transposed = _transposed(source)
     with work_folder(target, "densifying", {"source": stamps(source)}, False) as work:
-        parts, made = Parts(work), work / folder.CONTENT
-        made.mkdir()
-        taken = {f"{module}.{leaf}" for module, leaves in stored.modules.items() for leaf in leaves}
-        rest = [name for name in checkpoint.files if name not in taken]
-        for number, name in enumerate(rest):
+        parts, content = Parts(work), work / folder.CONTENT
+        content.mkdir()
+        replaced = {f"{module}.{leaf}" for module, leaves in stored.modules.items() for leaf in leaves}
+        unchanged = [name for name in checkpoint.files if name not in replaced]
+        for number, name in enumerate(unchanged):
             parts.put(f"rest.{number}", checkpoint.load([name], strict=False))
         for number, (module, leaves) in enumerate(stored.modules.items()):
             tensors = checkpoint.load((f"{module}.{leaf}" for leaf in leaves), strict=False)
             with explained(source):
                 weight = stored.weight(module, tensors).to(stored.dtype)
             parts.put(f"dense.{number}", {f"{module}.weight": weight.T if transposed(module) else weight})
-        order = [*(f"rest.{i}" for i in range(len(rest))), *(f"dense.{i}" for i in range(len(stored.modules)))]
-        size = parts.join(order, made)
-        copy_other_files(source, made)
-        (made / REPORT).unlink(missing_ok=True)
-        (made / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        folder.move_into_place(made, target, overwrite)
+        order = [*(f"rest.{i}" for i in range(len(unchanged))), *(f"dense.{i}" for i in range(len(stored.modules)))]
+        size = parts.join(order, content)
+        copy_other_files(source, content)
+        (content / REPORT).unlink(missing_ok=True)
+        (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        folder.move_into_place(content, target, overwrite)
     return size
 
 

@@ -37,7 +37,7 @@ def estimate(source: Path | str, tokens: int, correction: bool, device: str = "c
     """tokens: of calibration, 0 for none. Raises FormatError where `source` is not a checkpoint."""
     checkpoint = Checkpoint.open(source)
     blocks: dict[str, int] = {}
-    seen: dict[str, int] = {}  # inputs of a block's matrices, those that share inputs counted again
+    block_inputs: dict[str, int] = {}  # inputs of a block's matrices, those that share inputs counted again
     outer, largest, squares, multiplications, width, widest = 0, 0, 0, 0, 0, 1
     for name in checkpoint.files:
         shape = checkpoint.info(name).shape
@@ -48,7 +48,7 @@ def estimate(source: Path | str, tokens: int, correction: bool, device: str = "c
         blocks[match[1]] = blocks.get(match[1], 0) + prod(shape)
         if len(shape) == 2:
             rows, inputs = shape
-            seen[match[1]] = seen.get(match[1], 0) + inputs
+            block_inputs[match[1]] = block_inputs.get(match[1], 0) + inputs
             squares += inputs * inputs
             multiplications += rows * inputs * inputs
             factors = 16 if inputs > LARGE else 24  # two moments, and what is factorised, before and after
@@ -60,7 +60,7 @@ def estimate(source: Path | str, tokens: int, correction: bool, device: str = "c
     paired = 1 / spacing(tokens, widest) if correction else 0.0  # of the tokens: those on which the original runs, too
     forward = 2 * sum(blocks.values()) * tokens * (1.4 + paired)  # runs of a block; its stages' are partial
     gram = 2 * squares * tokens * (0.6 + paired) * _SHARED
-    recorded = max(seen.values(), default=0) * _SHARED * paired  # inputs of matrices in the original
+    recorded = max(block_inputs.values(), default=0) * _SHARED * paired  # inputs of matrices in the original
     disk = 4 * tokens * (2 * (1 + paired) * width + recorded)
     return Estimate(memory, int(disk), (forward + gram + _SWEEP * multiplications) / _speed(device))
 

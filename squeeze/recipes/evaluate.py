@@ -21,9 +21,9 @@ def opened(
     tokens = read_tokens(text, original or checkpoint)
     reference = load_model(original, device=device) if original else None
     model = load_model(checkpoint, device=device)
-    for one in (model, reference):
-        if one is not None:
-            check_vocabulary(one, tokens)
+    for network in (model, reference):
+        if network is not None:
+            check_vocabulary(network, tokens)
     return tokens, model, reference
 
 

@@ -44,14 +44,14 @@ def writer(settings: Mapping[str, Any], dtype: torch.dtype) -> Writer:
     """How forms are stored: their tensors below the module's name, and a `quantization_config`."""
 
     def tensors(module: str, form: Form, transposed: bool) -> dict[str, torch.Tensor]:
-        found = form.tensors()
-        if "weight" in found and transposed:
-            found["weight"] = found["weight"].T.contiguous()
-        return {f"{module}.{leaf}": tensor for leaf, tensor in found.items()}
+        stored = form.tensors()
+        if "weight" in stored and transposed:
+            stored["weight"] = stored["weight"].T.contiguous()
+        return {f"{module}.{leaf}": tensor for leaf, tensor in stored.items()}
 
-    def config(left: list[str]) -> dict[str, Any]:
+    def config(ignored: list[str]) -> dict[str, Any]:
         name = str(dtype).removeprefix("torch.")
-        plan = {"quant_method": METHOD, "version": VERSION, "dtype": name, "ignored": left, **settings}
+        plan = {"quant_method": METHOD, "version": VERSION, "dtype": name, "ignored": ignored, **settings}
         return {"quantization_config": plan}
 
     return Writer("factorised", tensors, config)
@@ -124,8 +124,8 @@ class Task:
     @cached_property
     def whole(self) -> Plan:
         """The options of a method that looks at the model as a whole, a plan's where it has them."""
-        made: Share = self.asked.made()
-        return made if isinstance(made, Plan) else Plan(keep=made.keep)
+        method: Share = self.asked.made()
+        return method if isinstance(method, Plan) else Plan(keep=method.keep)
 
     @cached_property
     def one(self) -> Method:
@@ -175,22 +175,22 @@ class Task:
 
     def described(self) -> dict[str, Any]:
         """As a report has them."""
-        settings, found = self.asked.settings, {"method": self.name} | self._described_method()
+        settings, description = self.asked.settings, {"method": self.name} | self._described_method()
         if settings.outliers:
-            found["outliers"] = settings.outliers
+            description["outliers"] = settings.outliers
         if settings.bits:
-            found |= {"bits": settings.bits, "group_size": settings.group_size}
-        return found | ({"ignore": list(self.ignore)} if self.ignore else {})
+            description |= {"bits": settings.bits, "group_size": settings.group_size}
+        return description | ({"ignore": list(self.ignore)} if self.ignore else {})
 
     def _described_method(self) -> dict[str, Any]:
         """The method's options: how much it keeps, and the others that are not as they are by default."""
-        made = self.asked.made()
-        values = values_of(made)
+        method = self.asked.made()
+        values = values_of(method)
         if self.name == PLAN and self.is_whole:
-            size = {"target_bytes": made.target_bytes} if made.target_bytes is not None else {"keep": made.keep}
-            return size | {"families": list(made.families), "pairs": made.pairs}
-        changed = {one.name: values[one.name] for one in of(type(made)) if values[one.name] != one.default}
-        return {"keep": made.keep} | changed if "keep" in values else changed
+            size = {"target_bytes": method.target_bytes} if method.target_bytes is not None else {"keep": method.keep}
+            return size | {"families": list(method.families), "pairs": method.pairs}
+        changed = {one.name: values[one.name] for one in of(type(method)) if values[one.name] != one.default}
+        return {"keep": method.keep} | changed if "keep" in values else changed
 
     def wrapped(self, method: Method) -> Method:
         """With entries kept exactly, where they would not be without, and quantised factors."""
@@ -234,7 +234,7 @@ def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -
     whole, settings = task.whole, task.asked.settings
     if task.name == PAIRED:
         return modegpt(checkpoint, tokens, whole.keep, ignore=task.ignore, device=run.device)
-    asked = PlanConfig(
+    plan_config = PlanConfig(
         keep=whole.keep if whole.target_bytes is None else None,
         target_bytes=whole.target_bytes,
         pairs=whole.pairs,
@@ -246,7 +246,7 @@ def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -
         ignore=task.ignore,
     )
     sequences = tokens[: max(1, _CURVATURE_TOKENS // tokens.shape[1])]
-    return make_plan(checkpoint, sequences, asked, seed=run.common.seed, device=run.device, progress=run.progress)
+    return make_plan(checkpoint, sequences, plan_config, seed=run.common.seed, device=run.device, progress=run.progress)
 
 
 def family(name: str, keep: float) -> Method:

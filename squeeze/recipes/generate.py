@@ -33,8 +33,8 @@ def opened(folder: Path, device: str = "cpu") -> tuple[nn.Module, Any]:
 
     model: Any = load_model(folder, device=device)
     with explained(folder):
-        told = {name: getattr(model.generation_config, name, None) for name in _SETTINGS}
-        model.generation_config = GenerationConfig(**told)
+        settings = {name: getattr(model.generation_config, name, None) for name in _SETTINGS}
+        model.generation_config = GenerationConfig(**settings)
     return model, load_tokenizer(folder)
 
 
@@ -111,9 +111,9 @@ def generate(
     started = time.perf_counter()
     with counts.watching(model, draft), explained(getattr(model, "name_or_path", "") or type(model).__name__):
         model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, streamer=streamer, **options)
-    seconds, made = time.perf_counter() - started, len(streamer.tokens)
-    accepted = min(max(made - counts.checks, 0), counts.proposed)
-    return Generation(streamer.text, ids.shape[1], made, seconds, counts.proposed, accepted)
+    seconds, generated = time.perf_counter() - started, len(streamer.tokens)
+    accepted = min(max(generated - counts.checks, 0), counts.proposed)
+    return Generation(streamer.text, ids.shape[1], generated, seconds, counts.proposed, accepted)
 
 
 def _prompt(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Tensor:

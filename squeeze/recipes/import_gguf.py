@@ -62,16 +62,18 @@ def import_gguf(
         description = _config(model, fields)
         tokenizer = _tokenizer(model.name, fields)
     with scratch_folder(target) as work:
-        made = work / folder.CONTENT
-        made.mkdir()
-        size = _write_weights(source, model, work, made, progress or (lambda count: None))
+        written = work / folder.CONTENT
+        written.mkdir()
+        size = _write_weights(source, model, work, written, progress or (lambda count: None))
         for name, content in {"config.json": description, **tokenizer}.items():
-            (made / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        folder.move_into_place(made, target, overwrite)
+            (written / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        folder.move_into_place(written, target, overwrite)
     return size
 
 
-def _write_weights(source: Path, model: sources.Source, work: Path, made: Path, progress: Callable[[int], None]) -> int:
+def _write_weights(
+    source: Path, model: sources.Source, work: Path, target: Path, progress: Callable[[int], None]
+) -> int:
     parts = Parts(work)
     names = {_name(key): key for key in model.tensors}
     for name, key in names.items():
@@ -83,66 +85,66 @@ def _write_weights(source: Path, model: sources.Source, work: Path, made: Path, 
         weight = torch.from_numpy(_straight(model, key, values)).to(torch.bfloat16)
         parts.put(name, {name: weight})
         progress(weight.numel())
-    return parts.join(names, made)
+    return parts.join(names, target)
 
 
 def _name(key: str) -> str:
     """Hugging Face's name of a tensor."""
-    layer, _, part = key.partition(".")
-    if part:
-        return f"model.layers.{layer}.{sources.INNER[part][0]}"
+    layer, _, leaf = key.partition(".")
+    if leaf:
+        return f"model.layers.{layer}.{sources.INNER[leaf][0]}"
     return sources.OUTER[key][0]
 
 
 def _straight(model: sources.Source, key: str, values: np.ndarray) -> np.ndarray:
     """Rows of queries and keys in the order in which rotary pairs lie half a head apart."""
-    part = key.partition(".")[2].removesuffix("_bias")
-    if not model.interleaved or part not in ("query", "key"):
+    leaf = key.partition(".")[2].removesuffix("_bias")
+    if not model.interleaved or leaf not in ("query", "key"):
         return values
-    heads = model.config.heads if part == "query" else model.config.kv_heads
+    heads = model.config.heads if leaf == "query" else model.config.kv_heads
     pairs = values.reshape(heads, -1, 2, *values.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
 
 
 def _config(model: sources.Source, fields: dict[str, Any]) -> dict[str, Any]:
-    c, architecture = model.config, model.config.architecture
-    found: dict[str, Any] = {
+    config, architecture = model.config, model.config.architecture
+    description: dict[str, Any] = {
         "architectures": [_CLASSES[architecture]],
         "model_type": architecture,
-        "hidden_size": c.width,
-        "intermediate_size": c.feed_forward,
-        "num_hidden_layers": c.layers,
-        "num_attention_heads": c.heads,
-        "num_key_value_heads": c.kv_heads,
-        "head_dim": c.head_size,
+        "hidden_size": config.width,
+        "intermediate_size": config.feed_forward,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_size,
         "hidden_act": "silu",
         "max_position_embeddings": int(fields[f"{architecture}.context_length"]),
-        "rms_norm_eps": c.epsilon if c.epsilon == 0 else float(f"{c.epsilon:.6g}"),
-        "vocab_size": c.vocabulary,
+        "rms_norm_eps": config.epsilon if config.epsilon == 0 else float(f"{config.epsilon:.6g}"),
+        "vocab_size": config.vocabulary,
         "tie_word_embeddings": "head" not in model.tensors,
         "torch_dtype": "bfloat16",
         "rope_theta": float(fields.get(f"{architecture}.rope.freq_base", 10000.0)),
         "rope_scaling": _rope_scaling(model, fields),
     }
     if architecture == "llama":
-        found["attention_bias"] = "0.query_bias" in model.tensors
+        description["attention_bias"] = "0.query_bias" in model.tensors
     if architecture == "mistral":
-        found["sliding_window"] = fields.get("mistral.attention.sliding_window")
+        description["sliding_window"] = fields.get("mistral.attention.sliding_window")
     for kind in ("bos", "eos", "pad"):
         token = fields.get(f"tokenizer.ggml.{'padding' if kind == 'pad' else kind}_token_id")
         if token is not None:
-            found[f"{kind}_token_id"] = int(token)
-    return found
+            description[f"{kind}_token_id"] = int(token)
+    return description
 
 
 def _rope_scaling(model: sources.Source, fields: dict[str, Any]) -> dict[str, Any] | None:
-    c, architecture = model.config, model.config.architecture
+    config, architecture = model.config, model.config.architecture
 
     def get(key: str) -> Any:
         return fields.get(f"{architecture}.rope.{key}")
 
     base = float(get("freq_base") or 10000.0)
-    if c.frequencies == rotary.plain(base, c.head_size):
+    if config.frequencies == rotary.plain(base, config.head_size):
         return None
     factor = float(get("scaling.factor") or get("scale_linear") or 1.0)
     kind = get("scaling.type") or "linear"
@@ -152,8 +154,8 @@ def _rope_scaling(model: sources.Source, fields: dict[str, Any]) -> dict[str, An
         trained = get("scaling.original_context_length") or fields[f"{architecture}.context_length"]
         return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": int(trained)}
     for factor, low, high, context in _LLAMA3:
-        angles = rotary.llama3(base, c.head_size, factor, low, high, context)
-        if np.allclose(angles, c.frequencies, rtol=1e-5):
+        angles = rotary.llama3(base, config.head_size, factor, low, high, context)
+        if np.allclose(angles, config.frequencies, rtol=1e-5):
             return {
                 **{"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high},
                 "original_max_position_embeddings": int(context),
@@ -163,18 +165,18 @@ def _rope_scaling(model: sources.Source, fields: dict[str, Any]) -> dict[str, An
 
 def _tokenizer(name: str, fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """tokenizer.json and tokenizer_config.json."""
-    found = json.loads(vocabulary.from_gguf(name, fields))
+    document = json.loads(vocabulary.from_gguf(name, fields))
     tokens: list[str] = fields["tokenizer.ggml.tokens"]
     for i, token in enumerate(tokens):
-        found["model"]["vocab"].setdefault(token, i)
-    for added in found["added_tokens"]:
+        document["model"]["vocab"].setdefault(token, i)
+    for added in document["added_tokens"]:
         added |= {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     sentence_piece = fields["tokenizer.ggml.model"] == "llama"
     starts = bool(fields.get("tokenizer.ggml.add_bos_token", sentence_piece))
     if sentence_piece:
-        _like_sentence_piece(found, bool(fields.get("tokenizer.ggml.add_space_prefix", True)))
+        _like_sentence_piece(document, bool(fields.get("tokenizer.ggml.add_space_prefix", True)))
     else:
-        found["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+        document["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -188,15 +190,15 @@ def _tokenizer(name: str, fields: dict[str, Any]) -> dict[str, dict[str, Any]]:
     if isinstance(template := fields.get("tokenizer.chat_template"), str):
         settings["chat_template"] = template
     if starts and "bos_token" in settings:
-        found["post_processor"] = _starts_with(settings["bos_token"], tokens.index(settings["bos_token"]))
+        document["post_processor"] = _starts_with(settings["bos_token"], tokens.index(settings["bos_token"]))
     order = ("normalizer", "pre_tokenizer", "post_processor", "decoder", "added_tokens", "model")
-    whole = {"version": "1.0", "truncation": None, "padding": None} | {key: found.get(key) for key in order}
-    return {"tokenizer.json": whole, "tokenizer_config.json": settings}
+    ordered = {"version": "1.0", "truncation": None, "padding": None} | {key: document.get(key) for key in order}
+    return {"tokenizer.json": ordered, "tokenizer_config.json": settings}
 
 
-def _like_sentence_piece(found: dict[str, Any], prefix: bool) -> None:
+def _like_sentence_piece(document: dict[str, Any], prefix: bool) -> None:
     """A space before the text where the model was trained so, spaces as U+2581, and the way back."""
-    replace = found["normalizer"]
+    replace = document["normalizer"]
     steps: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": vocabulary.SPACE}, "content": " "},
         {"type": "ByteFallback"},
@@ -204,9 +206,9 @@ def _like_sentence_piece(found: dict[str, Any], prefix: bool) -> None:
     ]
     if prefix:
         prepend = {"type": "Prepend", "prepend": vocabulary.SPACE}
-        found["normalizer"] = {"type": "Sequence", "normalizers": [prepend, replace]}
+        document["normalizer"] = {"type": "Sequence", "normalizers": [prepend, replace]}
         steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    found["decoder"] = {"type": "Sequence", "decoders": steps}
+    document["decoder"] = {"type": "Sequence", "decoders": steps}
 
 
 def _starts_with(token: str, number: int) -> dict[str, Any]:

@@ -142,24 +142,24 @@ def field_entropies(data: Bytes, dtype: str) -> tuple[dict[str, float], int]:
         count = bits // 8
         columns = data.reshape(-1, count) if data.size else data.reshape(0, count)
         return {f"byte {n}": _entropy_of(columns[:, n], 8) for n in reversed(range(count))}, values.size
-    found, shift = {}, bits - 1
+    entropies, shift = {}, bits - 1
     for number, (name, width) in enumerate(_FIELDS[dtype]):
         shift -= width
         counts = np.zeros(1 << (width + (number == 1)), np.int64)
-        for at in range(0, values.size, _PIECE):
-            piece = values[at : at + _PIECE]
-            part = (piece >> piece.dtype.type(shift)) & piece.dtype.type((1 << width) - 1)
+        for start in range(0, values.size, _PIECE):
+            piece = values[start : start + _PIECE]
+            field_values = (piece >> piece.dtype.type(shift)) & piece.dtype.type((1 << width) - 1)
             if number == 1:
-                part |= (piece >> piece.dtype.type(bits - 1)) << piece.dtype.type(width)
-            counts += np.bincount(part.astype(np.int64), minlength=counts.size)
-        found[name] = _entropy(counts)
-    return found, values.size
+                field_values |= (piece >> piece.dtype.type(bits - 1)) << piece.dtype.type(width)
+            counts += np.bincount(field_values.astype(np.int64), minlength=counts.size)
+        entropies[name] = _entropy(counts)
+    return entropies, values.size
 
 
 def _entropy_of(values: Any, bits: int) -> float:
     counts = np.zeros(1 << bits, np.int64)
-    for at in range(0, values.size, _PIECE):
-        counts += np.bincount(values[at : at + _PIECE], minlength=counts.size)
+    for start in range(0, values.size, _PIECE):
+        counts += np.bincount(values[start : start + _PIECE], minlength=counts.size)
     return _entropy(counts)
 
 

@@ -154,8 +154,8 @@ class _Measured:
         looks = self.keys and way != "stepped"  # for those a row in one pass has looked
         hits = passkeys(self.model, self.tokenizer, make_cache, context, depths) if looks else None
         bits = None if name == FULL else nominal_bits(policy, self.model)
-        found = (sum(hits), self.keys) if hits else None
-        return Row(name, context, bits, distance, baseline, way or Row.way, self.cost(make_cache, context), found)
+        retrieved = (sum(hits), self.keys) if hits else None
+        return Row(name, context, bits, distance, baseline, way or Row.way, self.cost(make_cache, context), retrieved)
 
     def cost(self, make_cache: Callable[[], Any], context: int) -> Cost | None:
         return None if self.no_cost else decoding(self.model, self.tokens[:context], make_cache())
@@ -178,9 +178,9 @@ class _Measured:
             yield Row(name, context, bits, distance(make_cache), baseline, way, self.cost(make_cache, context))
 
 
-def _policies(model: Any, tokenizer: Any, wanted: tuple[str, ...], options: KVEvalOptions) -> dict[str, Policy]:
+def _policies(model: Any, tokenizer: Any, words: tuple[str, ...], options: KVEvalOptions) -> dict[str, Policy]:
     """Policies by their words; of options, sinks, window, calibrate and kv_budget."""
-    specs = [*wanted, *([f"transform:{16 * options.kv_budget}"] if options.kv_budget else [])]
+    specs = [*words, *([f"transform:{16 * options.kv_budget}"] if options.kv_budget else [])]
     statistics = _statistics(model, tokenizer, options) if any(map(needs_calibration, specs)) else None
     return {spec: make(spec, model, statistics, sinks=options.sinks, window=options.window) for spec in specs}
 

@@ -64,8 +64,8 @@ def prune(
     if report is None:
         if settings.permute and tokens is not None:
             checkpoint = PermutedCheckpoint.of(checkpoint, input_squares(checkpoint, tokens, device), chosen.pattern)
-        writer, seen = _writer(settings.dense, chosen, checkpoint), tokens if chosen.needs_hessian else None
-        report = run.compress(checkpoint, chosen, writer, described, seen, corrects=chosen.corrects)
+        writer, sequences = _writer(settings.dense, chosen, checkpoint), tokens if chosen.needs_hessian else None
+        report = run.compress(checkpoint, chosen, writer, described, sequences, corrects=chosen.corrects)
     if not settings.recover or tokens is None:
         return report
     return _trained(run, Recovering(minutes=settings.recover), tokens)
@@ -93,10 +93,10 @@ def recovered(
 def _trained(run: Run, settings: Recovering, tokens: torch.Tensor) -> Report:
     """The report of a pruned folder, which is trained first."""
     report = Report.read(run.out)
-    given = values_of(settings)
-    rank = given.pop("rank")
+    values = values_of(settings)
+    rank = values.pop("rank")
     shared: dict[str, Any] = {"resume": run.resume, "device": run.device, "progress": run.progress}
-    done = recover(run.source, run.out, tokens, Training(seed=run.common.seed, **given, **shared), rank)
+    done = recover(run.source, run.out, tokens, Training(seed=run.common.seed, **values, **shared), rank)
     report.settings |= {"recovery": f"{done.steps} steps"}
     checkpoint = Checkpoint.open(run.out)
     report.stored_bytes = checkpoint.bytes_of(checkpoint.files)
@@ -128,11 +128,11 @@ def made(asked: Asked[Pruning]) -> PruningMethod:
 
 
 def _settings(method: PruningMethod) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for entry in fields(method):
         value = getattr(method, entry.name)
-        found[entry.name] = value if isinstance(value, (bool, int, float, type(None))) else str(value)
-    return found
+        settings[entry.name] = value if isinstance(value, (bool, int, float, type(None))) else str(value)
+    return settings
 
 
 def _writer(dense: bool, method: PruningMethod, checkpoint: Checkpoint) -> Writer:

@@ -78,18 +78,18 @@ def _prepared(run: Run, settings: Quantizing, checkpoint: Checkpoint, tokens: to
         return RotatedCheckpoint.of(checkpoint, run.common.seed, settings.rotation_block)
     if not settings.smooth or tokens is None:
         return checkpoint
-    seen = tokens[: max(_SQUARES_TOKENS // tokens.shape[1], 1)]
-    return SmoothedCheckpoint.of(checkpoint, input_squares(checkpoint, seen, run.device), settings.smooth)
+    sample = tokens[: max(_SQUARES_TOKENS // tokens.shape[1], 1)]
+    return SmoothedCheckpoint.of(checkpoint, input_squares(checkpoint, sample, run.device), settings.smooth)
 
 
 def _described(method: GridMethod, settings: Quantizing, common: Common) -> dict[str, Any]:
     """What a report says of the method and what was done before."""
-    found = {entry.name: getattr(method, entry.name) for entry in fields(method) if entry.name != "scale_dtype"}
+    description = {entry.name: getattr(method, entry.name) for entry in fields(method) if entry.name != "scale_dtype"}
     if settings.target_bits is not None or settings.target_bytes is not None:
-        found |= {"target_bits": settings.target_bits, "target_bytes": settings.target_bytes}
+        description |= {"target_bits": settings.target_bits, "target_bytes": settings.target_bytes}
     if settings.rotate:
-        found |= {"rotate": settings.rotation_block or True, "seed": common.seed}
-    return found | ({"smooth": settings.smooth} if settings.smooth else {})
+        description |= {"rotate": settings.rotation_block or True, "seed": common.seed}
+    return description | ({"smooth": settings.smooth} if settings.smooth else {})
 
 
 def _mixed(
@@ -103,20 +103,22 @@ def _mixed(
     model = load_model(checkpoint.folder, torch.float32, run.device)
     if not set(names) <= {name for name, module in model.named_modules() if is_linear(module)}:
         raise SqueezeError(f"{checkpoint.folder}: the bits of experts cannot be chosen yet; use --bits")
-    others = checkpoint.bytes_of(checkpoint.files) - checkpoint.bytes_of(network.sources[f"{n}.weight"] for n in names)
+    other_bytes = checkpoint.bytes_of(checkpoint.files) - checkpoint.bytes_of(
+        network.sources[f"{n}.weight"] for n in names
+    )
 
     def rounded(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, int]:
-        one = method.replaced(bits=bits)
-        tensor = one.fallback().compress(weight.bfloat16()).tensor
+        candidate = method.replaced(bits=bits)
+        tensor = candidate.fallback().compress(weight.bfloat16()).tensor
         if settings.format == DENSE:
             return tensor.dequantize(), -(-tensor.stored_bits // 8)
-        stored = make_writer(settings.format, one, {}, checkpoint).tensors("x", tensor, False)
+        stored = make_writer(settings.format, candidate, {}, checkpoint).tensors("x", tensor, False)
         return tensor.dequantize(), sum(value.nbytes for value in stored.values())
 
     def budget(weights: int) -> float:
         if settings.target_bits is not None:
             return settings.target_bits * weights / 8
-        return (settings.target_bytes or 0) - others
+        return (settings.target_bytes or 0) - other_bytes
 
     chosen, _ = allocate(model, tokens[: max(_FISHER_TOKENS // tokens.shape[1], 1)], names, rounded, budget)
     return {network.stored_name(name): method.replaced(bits=bits) for name, bits in chosen.items()}
@@ -124,9 +126,9 @@ def _mixed(
 
 def pack_result(report: Report, target: Path, overwrite: bool = False, threads: int = 1) -> None:
     """Pack the folder that a report speaks of as `target`, and delete it; `unpack` restores it."""
-    made = Path(report.target)
+    unpacked = Path(report.target)
     report.target = str(target)
-    report.write(made)
-    totals = pack(made, target, overwrite=overwrite, threads=threads)
+    report.write(unpacked)
+    totals = pack(unpacked, target, overwrite=overwrite, threads=threads)
     report.packed = totals.raw, totals.coded
-    shutil.rmtree(made)
+    shutil.rmtree(unpacked)

@@ -37,8 +37,8 @@ def takes_models(function: _F) -> _F:
     def taking(source: Source, *args: Any, **options: Any) -> Report:
         if not isinstance(source, nn.Module):
             return function(source, *args, **options)
-        with saved(source, Path(options["out"])) as made:
-            return function(made, *args, **options)
+        with saved(source, Path(options["out"])) as saved_folder:
+            return function(saved_folder, *args, **options)
 
     return cast(_F, taking)
 
@@ -132,5 +132,5 @@ class Run:
 
 def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """As a file gives them back."""
-    found: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
-    return found
+    document: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
+    return document

@@ -79,7 +79,7 @@ class Step(ABC):
         return None
 
     @abstractmethod
-    def run(self, source: Path, out: Path, at: Pass) -> Report | Totals:
+    def run(self, source: Path, out: Path, this_pass: Pass) -> Report | Totals:
         """Write the folder `out`, which is overwritten."""
 
     def given(self) -> dict[str, Any]:
@@ -109,9 +109,9 @@ class Prune(Step):
     def joined(self, other: Step) -> Step | None:
         return Prune({**self.values, **_grid_of(other, self)}) if isinstance(other, Quantize) else None
 
-    def run(self, source: Path, out: Path, at: Pass) -> Report:
-        values = {**self.values, "dense": True} if isinstance(at.then, Factorize) else self.values
-        return prune(source, out=out, **{**values, **at.options()})
+    def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
+        values = {**self.values, "dense": True} if isinstance(this_pass.then, Factorize) else self.values
+        return prune(source, out=out, **{**values, **this_pass.options()})
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class Quantize(Step):
         """The step that does this one's work among the weights that another one has kept."""
         return Prune({"pattern": pruned.value("pattern"), "keep_zeros": True, **_grid_of(self, pruned)})
 
-    def run(self, source: Path, out: Path, at: Pass) -> Report:
-        return quantize(source, out=out, **{**self.values, **at.options()})
+    def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
+        return quantize(source, out=out, **{**self.values, **this_pass.options()})
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,9 @@ class Factorize(Step):
             return None
         return Factorize({**self.values, **_grid_of(other, self)})
 
-    def run(self, source: Path, out: Path, at: Pass) -> Report:
-        with _readable(out, None if self.dense else at.then, "factors") as written:
-            return factorize(source, out=written, **{**self.values, **at.options()})
+    def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
+        with _readable(out, None if self.dense else this_pass.then, "factors") as written:
+            return factorize(source, out=written, **{**self.values, **this_pass.options()})
 
 
 @dataclass(frozen=True)
@@ -174,15 +174,22 @@ class Recover(Step):
         if isinstance(before, Prune) and (before.value("bits") is not None or before.value("dense")):
             raise SqueezeError("recover takes neither quantised weights nor a dense folder")
 
-    def run(self, source: Path, out: Path, at: Pass) -> Report:
-        with _readable(out, at.then, "sparse") as written:
+    def run(self, source: Path, out: Path, this_pass: Pass) -> Report:
+        with _readable(out, this_pass.then, "sparse") as written:
             if not written.exists():
                 unfinished = out.with_name(f"{out.name}.unfinished")
                 rmtree(unfinished, ignore_errors=True)
                 copytree(source, unfinished)
                 unfinished.rename(written)
-            common = values_of(at.common)
-            return recovered(at.original, written, **self.values, **common, device=at.device, progress=at.progress)
+            common = values_of(this_pass.common)
+            return recovered(
+                this_pass.original,
+                written,
+                **self.values,
+                **common,
+                device=this_pass.device,
+                progress=this_pass.progress,
+            )
 
 
 @dataclass(frozen=True)
@@ -192,7 +199,7 @@ class Pack(Step):
     operation = PACK
     name: ClassVar[str] = "pack"
 
-    def run(self, source: Path, out: Path, at: Pass) -> Totals:
+    def run(self, source: Path, out: Path, this_pass: Pass) -> Totals:
         return pack(source, out, overwrite=True, **values_of(self.asked().settings))
 
 
@@ -200,10 +207,10 @@ STEPS: dict[str, type[Step]] = {step.name: step for step in (Prune, Quantize, Fa
 
 
 @contextmanager
-def _readable(out: Path, then: Step | None, form: str) -> Iterator[Path]:
+def _readable(out: Path, following: Step | None, form: str) -> Iterator[Path]:
     """Where a step writes: `out`, or beside it what is then expanded to `out`, for a next step that reads dense weights
     only."""
-    written = out.with_name(f"{out.name}.{form}") if isinstance(then, Prune) else out
+    written = out.with_name(f"{out.name}.{form}") if isinstance(following, Prune) else out
     yield written
     if written != out:
         densify(written, out, overwrite=True)

@@ -30,14 +30,14 @@ def calibration_tokens(
     if source is None or str(source) == SELF:
         return _sampled(folder, samples, length, seed, device)
     tokens = tokenize(load_tokenizer(folder), read_text(source))
-    whole = len(tokens) // length
-    if whole < samples:
+    stretches = len(tokens) // length
+    if stretches < samples:
         raise SqueezeError(
             f"{source}: has {len(tokens)} tokens, and {samples} samples of {length} need {samples * length}: "
             "name a longer text, or choose fewer or shorter samples"
         )
-    chosen = torch.randperm(whole, generator=torch.Generator().manual_seed(seed))[:samples].sort().values
-    return tokens[: whole * length].reshape(whole, length)[chosen]
+    chosen = torch.randperm(stretches, generator=torch.Generator().manual_seed(seed))[:samples].sort().values
+    return tokens[: stretches * length].reshape(stretches, length)[chosen]
 
 
 def check_vocabulary(model: Any, tokens: torch.Tensor) -> None:

@@ -33,8 +33,8 @@ def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod]
             raise FormatError(f"{module}: is stored transposed, which only the formats {' and '.join(able)} hold")
         return chosen.tensors(module, tensor, dtype)
 
-    def config(left: list[str]) -> dict[str, Any]:
-        return {"quantization_config": chosen.config(_spec(method, methods, tuple(left), dtype))}
+    def config(ignored: list[str]) -> dict[str, Any]:
+        return {"quantization_config": chosen.config(_spec(method, methods, tuple(ignored), dtype))}
 
     return Writer(name, tensors, config)
 
@@ -48,15 +48,15 @@ def _dense(dtype: torch.dtype) -> Writer:
 
 
 def _spec(
-    method: GridMethod, methods: Mapping[str, GridMethod], left: tuple[str, ...], dtype: torch.dtype
+    method: GridMethod, methods: Mapping[str, GridMethod], ignored: tuple[str, ...], dtype: torch.dtype
 ) -> QuantizationSpec:
-    def grid(one: GridMethod) -> Grid:
-        quantizer = one.as_quantizer()
-        size = quantizer.group_size or one.group_size
-        codebook = None if quantizer.codebook is None else one.grid.removesuffix("-planes")
-        return Grid(quantizer.bits, size, one.symmetric, codebook, bool(getattr(one, "outliers", 0)))
+    def grid(grid_method: GridMethod) -> Grid:
+        quantizer = grid_method.as_quantizer()
+        size = quantizer.group_size or grid_method.group_size
+        codebook = None if quantizer.codebook is None else grid_method.grid.removesuffix("-planes")
+        return Grid(quantizer.bits, size, grid_method.symmetric, codebook, bool(getattr(grid_method, "outliers", 0)))
 
     common = grid(method)
-    other = {name: grid(one) for name, one in methods.items() if grid(one) != common}
+    other = {name: grid(grid_method) for name, grid_method in methods.items() if grid(grid_method) != common}
     values = (common.bits, common.group_size, common.symmetric, common.codebook, common.outliers)
-    return QuantizationSpec(*values, ignored=left, modules=other, dtype=dtype, method=method.name)
+    return QuantizationSpec(*values, ignored=ignored, modules=other, dtype=dtype, method=method.name)

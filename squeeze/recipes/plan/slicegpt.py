@@ -138,8 +138,8 @@ def slicegpt(
 
 
 def _network(checkpoint: Checkpoint) -> Network:
-    what = f"{checkpoint.folder}: the stream of architecture {{kind}} cannot be sliced; that of {{known}} can"
-    architecture_of(checkpoint.config, what)
+    message = f"{checkpoint.folder}: the stream of architecture {{kind}} cannot be sliced; that of {{known}} can"
+    architecture_of(checkpoint.config, message)
     return Network(checkpoint)
 
 
