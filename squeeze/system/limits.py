@@ -70,10 +70,10 @@ def _of_machine() -> int:
 
 def _of_container() -> list[int]:
     """What is left of a control group's limit, where there is one."""
-    left = []
+    remaining = []
     for limit, used in _CGROUPS:
         try:
-            left.append(max(int(limit.read_text()) - int(used.read_text()), 0))
+            remaining.append(max(int(limit.read_text()) - int(used.read_text()), 0))
         except (OSError, ValueError):  # no such group, or no limit: "max"
             continue
-    return left
+    return remaining

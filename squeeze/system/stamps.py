@@ -11,8 +11,8 @@ __all__ = ["digest", "stamps"]
 
 def stamps(folder: Path) -> list[list[Any]]:
     """What changes when a file in a folder does."""
-    found = sorted(path for path in folder.iterdir() if path.is_file())
-    return [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in found]
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
 def digest(tokens: torch.Tensor | None) -> str | None:

@@ -21,15 +21,15 @@ class UnchangedFile:
         """uint8 [size], from `begin` on. Raises ValueError where the file is another, or another size or time, than
         when it was opened."""
         data = np.empty(size, np.uint8)
-        view, at = data.data, 0
+        view, filled = data.data, 0
         with self._path.open("rb", buffering=0) as file:
             file.seek(begin)
-            while at < size and (count := file.readinto(view[at:])):
-                at += count
-            if at < size or _stamp(os.fstat(file.fileno())) != self._stamp:
+            while filled < size and (count := file.readinto(view[filled:])):
+                filled += count
+            if filled < size or _stamp(os.fstat(file.fileno())) != self._stamp:
                 raise ValueError("the file was changed while it was read")
         return data
 
 
-def _stamp(found: os.stat_result) -> tuple[int, int, int]:
-    return found.st_ino, found.st_size, found.st_mtime_ns
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns

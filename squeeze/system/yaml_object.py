@@ -59,8 +59,8 @@ def _check_values(value: Any) -> None:
             raise FormatError("a mapping has a key that is not a text")
         value = list(value.values())
     if isinstance(value, list):
-        for part in value:
-            _check_values(part)
+        for item in value:
+            _check_values(item)
     elif isinstance(value, int) and abs(value) >= _LARGEST:
         raise FormatError("a number has more than 18 digits")
     elif not isinstance(value, (str, int, float, type(None))):
