@@ -40,8 +40,8 @@ def bits_by_head(model: Any, statistics: dict[int, KVStatistics], policy: Any, b
         )
         for kind in (0, 1)
     ]
-    made: Policy = dataclasses.replace(policy, bits=chosen[0], value_bits=chosen[1])
-    return made
+    allocated: Policy = dataclasses.replace(policy, bits=chosen[0], value_bits=chosen[1])
+    return allocated
 
 
 def _costs(model: Any, statistics: dict[int, KVStatistics], policy: Any) -> dict[Place, dict[int, tuple[float, float]]]:
@@ -78,10 +78,10 @@ def _allocated(costs: dict[Place, dict[int, tuple[float, float]]], bits: float) 
         offer(place)
     while heap:
         _, place = heapq.heappop(heap)
-        now, then = (costs[place][widths[place][steps[place] + step]][0] for step in (0, 1))
-        if spent + then - now > budget + 1e-9:
+        current, following = (costs[place][widths[place][steps[place] + step]][0] for step in (0, 1))
+        if spent + following - current > budget + 1e-9:
             continue
-        spent += then - now
+        spent += following - current
         steps[place] += 1
         offer(place)
     return {place: widths[place][step] for place, step in steps.items()}

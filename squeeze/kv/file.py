@@ -109,17 +109,17 @@ def _policy(file: SavedFile, config: Any, policy: Policy | None, model: Any) -> 
         raise ModelError("this cache was made by a model of another config")
     if model is not None and file.weights not in (None, weights_digest(model)):
         raise ModelError("this cache was made by a model of other weights")
-    found = policy_of(file.policy, policy)
-    if policy is not None and described(policy) != described(found):
-        raise PolicyError(f"it was made with {printable(found)}, not with the policy given")
-    return found
+    saved_policy = policy_of(file.policy, policy)
+    if policy is not None and described(policy) != described(saved_policy):
+        raise PolicyError(f"it was made with {printable(saved_policy)}, not with the policy given")
+    return saved_policy
 
 
 def _check_limits(file: SavedFile, limits: Limits) -> None:
-    whole = sum(record.size for record in file.records.values())
-    limits.need_output(whole)
+    total = sum(record.size for record in file.records.values())
+    limits.need_output(total)
     most = max((record.memory for record in file.records.values()), default=0)
-    limits.need_memory(file.size + whole + most, "the saved KV cache")
+    limits.need_memory(file.size + total + most, "the saved KV cache")
 
 
 def _fill(file: SavedFile, layers: list[PackedLayer], device: str) -> None:
@@ -128,10 +128,10 @@ def _fill(file: SavedFile, layers: list[PackedLayer], device: str) -> None:
         raise DamagedError("the header's layers are not those of the config")
     names: dict[str, list[str]] = {str(index): [] for index in range(len(layers))}
     for name in file.records:
-        index, _, rest = name.partition(".")
+        index, _, leaf = name.partition(".")
         if index not in names:
             raise misfit()
-        names[index].append(rest)
+        names[index].append(leaf)
     known: dict[Any, Any] = {}
     for (index, mine), layer, state in zip(names.items(), layers, file.layers, strict=True):
         tensors = {

@@ -69,12 +69,12 @@ def check_fields(layer: PackedLayer, group: HeadGroup, fields: Fields, known: di
     blocks = next(iter(fields.values())).shape[2:3]
     expected: Kinds = {}
     for kind, coder, like in zip(("keys", "values"), (group.keys, group.values), layer.residual, strict=True):
-        for name, found in _kinds(coder, layer.policy.block, like.shape[3], like.dtype, known).items():
-            expected[f"{kind}.{name}"] = found
+        for name, shape_and_dtype in _kinds(coder, layer.policy.block, like.shape[3], like.dtype, known).items():
+            expected[f"{kind}.{name}"] = shape_and_dtype
     if fields.keys() != expected.keys():
         raise misfit()
-    for name, (rest, dtype) in expected.items():
-        if fields[name].dtype != dtype or fields[name].shape != (batch, heads, *blocks, *rest):
+    for name, (trailing, dtype) in expected.items():
+        if fields[name].dtype != dtype or fields[name].shape != (batch, heads, *blocks, *trailing):
             raise misfit()
 
 

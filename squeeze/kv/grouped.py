@@ -66,8 +66,8 @@ class GroupedCoder:
         length = values.norm(dim=-1, keepdim=True)
         unit = values * (values.shape[-1] ** 0.5 / length.clamp(min=1e-30))
         codes = torch.bucketize(unit, (points[1:] + points[:-1]) / 2)
-        kept = points[codes].norm(dim=-1, keepdim=True).clamp(min=1e-30)
-        return codes.to(torch.uint8), {"scale": (length / kept)[..., 0].to(_SCALE)}
+        coded_length = points[codes].norm(dim=-1, keepdim=True).clamp(min=1e-30)
+        return codes.to(torch.uint8), {"scale": (length / coded_length)[..., 0].to(_SCALE)}
 
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
         scale = fields["scale"].to(torch.float32)[..., None]  # [B, H, n, rows, groups, 1]

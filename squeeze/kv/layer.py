@@ -138,10 +138,10 @@ class PackedLayer(CacheLayerMixin):
         looked_at = tuple(x.take_along_dim(chosen[..., None], 2) for x in self.residual)
         late = tuple(x[:, :, old:] for x in self.residual)
         if isinstance(policy, SoftPrune):
-            others = torch.ones_like(self.residual[0][..., :old, 0], dtype=torch.bool).scatter_(2, chosen, False)
-            rest = others.nonzero()[:, 2].view(*chosen.shape[:2], -1, 1)
+            unchosen = torch.ones_like(self.residual[0][..., :old, 0], dtype=torch.bool).scatter_(2, chosen, False)
+            unchosen_places = unchosen.nonzero()[:, 2].view(*chosen.shape[:2], -1, 1)
             self.sinks = _joined(self.sinks, looked_at)
-            self.residual = _joined(tuple(x.take_along_dim(rest, 2) for x in self.residual), late)
+            self.residual = _joined(tuple(x.take_along_dim(unchosen_places, 2) for x in self.residual), late)
         else:
             self.evicted += old - chosen.shape[2]
             self.residual = _joined(looked_at, late)
@@ -235,13 +235,13 @@ class PackedLayer(CacheLayerMixin):
             needed = min(-(-(count - late) // block), self.blocks)
             keep = self.blocks - needed
             start = self.dropped + self.evicted + self.sinks[0].shape[2]
-            again = self._view(start + keep * block).dense()
-            self.residual = tuple(x.clone() for x in again)
+            decoded = self._view(start + keep * block).dense()
+            self.residual = tuple(x.clone() for x in decoded)
             for store in self.stores:
                 store.truncate(keep)
             late = self.residual[0].shape[2]
-        kept = max(late - count, 0)
-        self.residual = tuple(x[:, :, :kept].clone() for x in self.residual)
+        remaining = max(late - count, 0)
+        self.residual = tuple(x[:, :, :remaining].clone() for x in self.residual)
         if count > late:
             self.sinks = tuple(x[:, :, : x.shape[2] - (count - late)].clone() for x in self.sinks)
 

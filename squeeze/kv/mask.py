@@ -18,8 +18,8 @@ def additive_mask(
         if not causal or queries == 1:
             return None
         position = torch.arange(tokens, device=like.device)
-        seen = position <= torch.arange(tokens - queries, tokens, device=like.device)[:, None]
-        return torch.zeros(queries, tokens, device=like.device).masked_fill(~seen, least)[None, None]
+        visible = position <= torch.arange(tokens - queries, tokens, device=like.device)[:, None]
+        return torch.zeros(queries, tokens, device=like.device).masked_fill(~visible, least)[None, None]
     mask = mask[..., :tokens]
     if mask.dtype == torch.bool:
         return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, least)

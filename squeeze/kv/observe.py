@@ -100,10 +100,10 @@ def observe(
 @contextmanager
 def _without_gradients(model: Any) -> Iterator[None]:
     """No gradients with respect to the parameters for a while."""
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
     try:
         yield
     finally:
-        for parameter in wanted:
+        for parameter in trainable:
             parameter.requires_grad_(True)

@@ -17,8 +17,8 @@ def apply_rotary(keys: torch.Tensor, frequencies: torch.Tensor, start: int, inve
     half = frequencies.numel()
     cos, sin = _cos_sin(frequencies, start, keys.shape[-2], keys.device)
     sin = -sin if inverse else sin
-    first, second, rest = keys.split([half, half, keys.shape[-1] - 2 * half], -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
+    first, second, unrotated = keys.split([half, half, keys.shape[-1] - 2 * half], -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, unrotated], -1)
 
 
 @lru_cache(maxsize=16)  # all heads and layers rotate by the same

@@ -52,11 +52,11 @@ def to_bytes(description: Mapping[str, Any], payloads: Mapping[str, np.ndarray])
     text = json.dumps({"format": FORMAT, "version": VERSION, **description})
     entries: dict[str, Any] = {"__metadata__": {_CHECKSUM: _ZEROS.decode(), FORMAT: text}}
     order = sorted(payloads, key=lambda name: payloads[name].size % 8 != 0)  # so that words are aligned
-    at = 0
+    offset = 0
     for name in order:
         size = payloads[name].size
-        entries[name] = {"dtype": "U8", "shape": [size], "data_offsets": [at, at + size]}
-        at += size
+        entries[name] = {"dtype": "U8", "shape": [size], "data_offsets": [offset, offset + size]}
+        offset += size
     header = json.dumps(entries, separators=(",", ":")).encode()
     header = header.ljust(-(-len(header) // 8) * 8)
     data = bytearray().join([len(header).to_bytes(8, "little"), header, *(payloads[name].data for name in order)])
@@ -76,13 +76,13 @@ def read(path: Path, limits: Limits) -> SavedFile:
     is_checked = header[8 : _PLACE.start] == _START
     is_damaged = is_checked and _checksum(header, data) != header[_PLACE]
     try:
-        found = tensorfile.parse(path, size, header, limits)
+        parsed = tensorfile.parse(path, size, header, limits)
     except FormatError as error:
         if isinstance(error, TruncatedError) or not is_damaged:
             raise
     if is_damaged:
         raise DamagedError("the checksum of the saved KV cache differs: the file is damaged")
-    metadata = found.metadata or {}
+    metadata = parsed.metadata or {}
     if FORMAT not in metadata:
         raise FormatError("is a safetensors file, but not a saved KV cache")
     described = _described(metadata[FORMAT], limits)
@@ -91,8 +91,8 @@ def read(path: Path, limits: Limits) -> SavedFile:
     ):
         raise _unreadable()
     start = len(header)
-    payloads = {tensor.name: data[tensor.begin - start : tensor.end - start] for tensor in found.tensors}
-    if described["records"].keys() != payloads.keys() or any(one.dtype != "U8" for one in found.tensors):
+    payloads = {tensor.name: data[tensor.begin - start : tensor.end - start] for tensor in parsed.tensors}
+    if described["records"].keys() != payloads.keys() or any(one.dtype != "U8" for one in parsed.tensors):
         raise DamagedError("the header's records are not those of its tensors")
     records = {name: Record(**record) for name, record in described["records"].items()}
     policy, config, weights, layers = (described[name] for name in ("policy", "config", "weights", "layers"))

@@ -19,33 +19,33 @@ __all__ = ["check", "make", "needs_calibration"]
 
 def _split(words: str) -> tuple[str, dict[str, Any]]:
     """Name and parameters of a policy without eviction; a number without a name is the bits. Raises PolicyError."""
-    name, _, rest = words.partition(":")
+    name, _, parameters = words.partition(":")
     if name not in POLICIES and name not in CALIBRATED:
         raise PolicyError(f"no policy is named {name!r}: choose from {', '.join([*POLICIES, *CALIBRATED])}")
     known = scalar_types(POLICIES[name] if name in POLICIES else CALIBRATED[name])
     if name in POLICIES:
         fields = {field.name for field in dataclasses.fields(POLICIES[name])}
         known |= {key: {asked.type} for key, asked in FROM_STATISTICS.items() if fields.issuperset(asked.fields)}
-    return name, _options(f"policy {name}", rest, "bits", known)
+    return name, _options(f"policy {name}", parameters, "bits", known)
 
 
 def _split_eviction(words: str) -> tuple[type[Any], dict[str, Any]]:
     """Kind and parameters; a number without a name is how many tokens stay."""
-    name, _, rest = words.partition(":")
+    name, _, parameters = words.partition(":")
     if name not in EVICTIONS:
         raise PolicyError(f"no eviction is named {name!r}: choose from {', '.join(EVICTIONS)}")
     kind = EVICTIONS[name]
-    return kind, _options(f"eviction {name}", rest, dataclasses.fields(kind)[1].name, scalar_types(kind))
+    return kind, _options(f"eviction {name}", parameters, dataclasses.fields(kind)[1].name, scalar_types(kind))
 
 
-def _options(what: str, words: str, first: str, known: dict[str, set[Any]]) -> dict[str, Any]:
+def _options(subject: str, words: str, first: str, known: dict[str, set[Any]]) -> dict[str, Any]:
     options = {}
     for item in filter(None, words.split(",")):
         key, equals, text = item.partition("=")
         if not equals:
             key, text = first, item
         if key not in known:
-            raise PolicyError(f"{what} has no {key}: it takes {', '.join(sorted(known))}")
+            raise PolicyError(f"{subject} has no {key}: it takes {', '.join(sorted(known))}")
         options[key] = _value(key, text, known[key])
     return options
 
@@ -107,8 +107,8 @@ def make(spec: str, model: Any = None, statistics: dict[int, KVStatistics] | Non
 def _made(name: str, options: dict[str, Any], model: Any, statistics: dict[int, KVStatistics] | None) -> Policy:
     if name in CALIBRATED:
         return CALIBRATED[name](model, statistics, **options)
-    asked = {key: options.pop(key) for key in FROM_STATISTICS if key in options}
+    numbers = {key: options.pop(key) for key in FROM_STATISTICS if key in options}
     policy: Policy = POLICIES[name](**options)
-    for key, number in asked.items():
+    for key, number in numbers.items():
         policy = FROM_STATISTICS[key].decide(model, statistics, policy, number)
     return policy

@@ -200,9 +200,9 @@ class Transform:
         def coder(layer: int, head: int, kind: int, widths: list[int]) -> TransformCoder:
             into, back, mean, weights = (tensors[f"{layer}.{head}.{kind}.{name}"] for name in _TENSORS)
             frequencies = tensors.get("frequencies") if kind == 0 else None
-            made = TransformCoder(tuple(widths), into, back, mean, weights, frequencies)
-            made.check()
-            return made
+            built = TransformCoder(tuple(widths), into, back, mean, weights, frequencies)
+            built.check()
+            return built
 
         layers = tuple(
             tuple(

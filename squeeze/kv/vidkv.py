@@ -83,10 +83,10 @@ class TernaryValues:
     def encode(self, blocks: torch.Tensor, start: int) -> Fields:
         rows = blocks.to(torch.float32).transpose(-1, -2)
         mean = rows.mean(-1, keepdim=True).to(_SCALE)
-        rest = rows - mean.to(torch.float32)
-        far = rest.abs() > 0.76 * rest.abs().mean(-1, keepdim=True)
-        scale = (rest.abs() * far).sum(-1) / far.sum(-1).clamp(min=1)
-        codes = torch.where(far, rest.sign(), 0).add(1).to(torch.uint8)
+        residual = rows - mean.to(torch.float32)
+        far = residual.abs() > 0.76 * residual.abs().mean(-1, keepdim=True)
+        scale = (residual.abs() * far).sum(-1) / far.sum(-1).clamp(min=1)
+        codes = torch.where(far, residual.sign(), 0).add(1).to(torch.uint8)
         return {"codes": pack_ternary(codes), "scale": scale.to(_SCALE), "mean": mean[..., 0], **_length(rows)}
 
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:

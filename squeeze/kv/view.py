@@ -43,7 +43,7 @@ class LayerView:
     def decode(self, first: int, last: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of blocks first to last, [B, H, tokens, D]."""
         start = self.begin + first * self.block
-        whole: list[torch.Tensor] = []
+        keys_and_values: list[torch.Tensor] = []
         for kind, like in (("keys", self.residual[0]), ("values", self.residual[1])):
             decoded = []
             for group, fields in self.stores:
@@ -51,13 +51,13 @@ class LayerView:
                 coder = group.keys if kind == "keys" else group.values
                 decoded.append((group.heads, coder.decode(mine, start, dtype).flatten(2, 3)))
             if len(decoded) == 1 and decoded[0][0] is None:
-                whole.append(decoded[0][1])
+                keys_and_values.append(decoded[0][1])
                 continue
             joined = like.new_empty((*like.shape[:2], decoded[0][1].shape[2], like.shape[3]), dtype=dtype)
             for heads, states in decoded:
                 joined[:, list(heads or range(like.shape[1]))] = states
-            whole.append(joined)
-        return whole[0], whole[1]
+            keys_and_values.append(joined)
+        return keys_and_values[0], keys_and_values[1]
 
     def pieces(
         self, blocks_at_once: int, dtype: torch.dtype | None = None
