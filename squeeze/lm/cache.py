@@ -22,8 +22,8 @@ _LAYOUT = "1"  # of the cached file: packing, names of tensors
 
 
 def folder() -> Path:
-    if own := os.environ.get("SQUEEZE_CACHE"):
-        return Path(own) / "models"
+    if override := os.environ.get("SQUEEZE_CACHE"):
+        return Path(override) / "models"
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "squeeze" / "models"
 
@@ -37,8 +37,8 @@ def get(identity: str) -> MappedFile | None:
         if path is None:
             return None
         file = MappedFile(path)
-        wanted = {"identity": path.stem, "layout": _LAYOUT}
-        return file if wanted.items() <= file.metadata.items() and file.is_sound() else None
+        expected = {"identity": path.stem, "layout": _LAYOUT}
+        return file if expected.items() <= file.metadata.items() and file.is_sound() else None
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError):
         return None
 

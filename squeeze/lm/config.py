@@ -83,16 +83,16 @@ class Config:
         return cls(**{**values, **floats, "frequencies": frequencies})
 
 
-def unsupported(name: str, what: str) -> ModelError:
+def unsupported(name: str, feature: str) -> ModelError:
     *most, last = ARCHITECTURES
-    return ModelError(f"{name}: {what} is not supported; plain {', '.join(most)} and {last} models are")
+    return ModelError(f"{name}: {feature} is not supported; plain {', '.join(most)} and {last} models are")
 
 
-def known_architecture(name: str, found: Any) -> str:
+def known_architecture(name: str, value: Any) -> str:
     """One of ARCHITECTURES. Raises ModelError for others."""
-    if not isinstance(found, str) or found not in ARCHITECTURES:
-        raise unsupported(name, f"architecture '{printable(found)}'")
-    return found
+    if not isinstance(value, str) or value not in ARCHITECTURES:
+        raise unsupported(name, f"architecture '{printable(value)}'")
+    return value
 
 
 def from_gguf(name: str, fields: Mapping[str, Any], vocabulary: int, factors: list[float] | None) -> Config:
@@ -108,9 +108,9 @@ def from_gguf(name: str, fields: Mapping[str, Any], vocabulary: int, factors: li
             raise ModelError(f"{name}: the model's description is damaged: {key} is {printable(repr(value))}")
         return value
 
-    for key, what in _UNSUPPORTED_KEYS.items():
+    for key, feature in _UNSUPPORTED_KEYS.items():
         if get(key):
-            raise unsupported(name, what)
+            raise unsupported(name, feature)
     heads, width = whole("attention.head_count"), whole("embedding_length")
     head_size = whole("attention.key_length", width // heads)
     if whole("attention.value_length", head_size) != head_size:

@@ -67,24 +67,26 @@ class _Converter:
             yield from (f"{i}.{part}" for part in sources.LAYER_PARTS)
 
     def layer(self, i: int) -> Layer:
-        c = self.config
-        queries, keys = c.heads * c.head_size, c.kv_heads * c.head_size
+        config = self.config
+        queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
         projections = [
-            self.rotated(*self.quantised(f"{i}.query", (queries, c.width)), heads=c.heads),
-            self.rotated(*self.quantised(f"{i}.key", (keys, c.width)), heads=c.kv_heads),
-            self.quantised(f"{i}.value", (keys, c.width)),
+            self.rotated(*self.quantised(f"{i}.query", (queries, config.width)), heads=config.heads),
+            self.rotated(*self.quantised(f"{i}.key", (keys, config.width)), heads=config.kv_heads),
+            self.quantised(f"{i}.value", (keys, config.width)),
         ]
         return Layer(
-            attention_norm=self.needed(f"{i}.attention_norm", c.width),
+            attention_norm=self.needed(f"{i}.attention_norm", config.width),
             qkv=self.stacked(projections),
             qkv_bias=self.qkv_bias(i, queries, keys),
-            query_norm=self.vector(f"{i}.query_norm", c.head_size),
-            key_norm=self.vector(f"{i}.key_norm", c.head_size),
-            output=self.matrix(*self.quantised(f"{i}.output", (c.width, queries))),
-            output_bias=self.vector(f"{i}.output_bias", c.width),
-            feed_forward_norm=self.needed(f"{i}.feed_forward_norm", c.width),
-            gate_up=self.stacked(self.quantised(f"{i}.{part}", (c.feed_forward, c.width)) for part in ("gate", "up")),
-            down=self.matrix(*self.quantised(f"{i}.down", (c.width, c.feed_forward))),
+            query_norm=self.vector(f"{i}.query_norm", config.head_size),
+            key_norm=self.vector(f"{i}.key_norm", config.head_size),
+            output=self.matrix(*self.quantised(f"{i}.output", (config.width, queries))),
+            output_bias=self.vector(f"{i}.output_bias", config.width),
+            feed_forward_norm=self.needed(f"{i}.feed_forward_norm", config.width),
+            gate_up=self.stacked(
+                self.quantised(f"{i}.{part}", (config.feed_forward, config.width)) for part in ("gate", "up")
+            ),
+            down=self.matrix(*self.quantised(f"{i}.down", (config.width, config.feed_forward))),
         )
 
     def qkv_bias(self, i: int, queries: int, keys: int) -> np.ndarray | None:

@@ -141,10 +141,10 @@ def _scalar(kind: int) -> str:
 
 def _alignment(fields: dict[str, Any]) -> int:
     """Of tensors, in bytes."""
-    found = fields.get("general.alignment", 32)
-    if type(found) is not int or not 0 < found <= _MAX_ALIGNMENT:
+    alignment = fields.get("general.alignment", 32)
+    if type(alignment) is not int or not 0 < alignment <= _MAX_ALIGNMENT:
         raise ValueError("the metadata has an impossible general.alignment")
-    return found
+    return alignment
 
 
 def _place(shape: tuple[int, ...], kind: int, begin: int) -> _Place:
@@ -157,10 +157,10 @@ def _place(shape: tuple[int, ...], kind: int, begin: int) -> _Place:
 
 def _check_places(places: dict[str, _Place], size: int) -> None:
     """Raises ValueError where a tensor lies outside of the file, or in another one."""
-    at = 0
+    end = 0
     for name, place in sorted(places.items(), key=lambda item: item[1].begin):
         if place.end > size:
             raise ValueError(f"tensor {name!r} is cut off")
-        if place.begin < at:
+        if place.begin < end:
             raise ValueError(f"tensor {name!r} overlaps the one before")
-        at = place.end
+        end = place.end

@@ -52,7 +52,7 @@ def _cos_sin_table(frequencies: tuple[float, ...]) -> np.ndarray:
 
 
 def _arrays(weights: Weights) -> LlamaArrays:
-    c, layers = weights.config, weights.layers
+    config, layers = weights.config, weights.layers
 
     def stacked(values: list[Any]) -> np.ndarray:
         if values[0] is None:
@@ -60,10 +60,13 @@ def _arrays(weights: Weights) -> LlamaArrays:
         return np.stack(values)
 
     return LlamaArrays(
-        sizes=np.array([c.layers, c.width, c.heads, c.kv_heads, c.head_size, c.feed_forward], np.int64),
-        epsilon=np.array([c.epsilon], np.float32),
-        factor=np.array([c.attention_factor]),
-        cos_sin=_cos_sin_table(c.frequencies),
+        sizes=np.array(
+            [config.layers, config.width, config.heads, config.kv_heads, config.head_size, config.feed_forward],
+            np.int64,
+        ),
+        epsilon=np.array([config.epsilon], np.float32),
+        factor=np.array([config.attention_factor]),
+        cos_sin=_cos_sin_table(config.frequencies),
         embedding=np.array(weights.embedding),
         embedding_scales=np.array(weights.embedding_scales),
         attention_norm=stacked([layer.attention_norm for layer in layers]),
@@ -109,8 +112,8 @@ class Llama:
 
     @property
     def size_of_position(self) -> int:
-        c = self.weights.config
-        return c.layers * c.kv_heads * (2 * c.head_size + 8)
+        config = self.weights.config
+        return config.layers * config.kv_heads * (2 * config.head_size + 8)
 
     def encode(self, data: bytes) -> np.ndarray:
         return self._tokenizer.encode(data)
@@ -119,40 +122,40 @@ class Llama:
         return LlamaLanes(self, lanes, window, rows, team)
 
 
-def _new_cache(c: Config, lanes: int, window: int, ring: int) -> Cache:
+def _new_cache(config: Config, lanes: int, window: int, ring: int) -> Cache:
     """For lanes with so many blocks in their windows, and `ring` blocks beside the first that is kept."""
     blocks = 1 + ring
-    slots, dims = BLOCK * blocks, -(-c.head_size // PANEL)
+    slots, dims = BLOCK * blocks, -(-config.head_size // PANEL)
     return Cache(
         window=np.array([window, ring], np.int64),
-        keys=np.zeros((c.layers, lanes, c.kv_heads, blocks, c.head_size // 2, PANEL, 2), np.int8),
-        key_scales=np.zeros((c.layers, lanes, c.kv_heads, slots), np.float32),
-        values=np.zeros((c.layers, lanes, c.kv_heads, dims, slots // 2, PANEL, 2), np.int8),
-        value_scales=np.zeros((c.layers, lanes, c.kv_heads, slots), np.float32),
+        keys=np.zeros((config.layers, lanes, config.kv_heads, blocks, config.head_size // 2, PANEL, 2), np.int8),
+        key_scales=np.zeros((config.layers, lanes, config.kv_heads, slots), np.float32),
+        values=np.zeros((config.layers, lanes, config.kv_heads, dims, slots // 2, PANEL, 2), np.int8),
+        value_scales=np.zeros((config.layers, lanes, config.kv_heads, slots), np.float32),
     )
 
 
-def _new_work(c: Config, rows: int, slots: int, threads: int, products: int) -> Work:
+def _new_work(config: Config, rows: int, slots: int, threads: int, products: int) -> Work:
     """Scratch for `rows` tokens, and for each thread's products of `products` queries with `slots` keys."""
-    heads, dims = c.heads * c.head_size, -(-c.head_size // PANEL)
+    heads, dims = config.heads * config.head_size, -(-config.head_size // PANEL)
     return Work(
-        x=np.zeros((rows, c.width), np.float32),
-        normed=np.zeros((rows, max(c.width, 2 * c.head_size)), np.float32),
-        cosine=np.zeros((rows, 2, c.head_size // 2), np.float32),
-        sine=np.zeros((rows, 2, c.head_size // 2), np.float32),
-        narrow=np.zeros((rows, c.width + c.width % 2), np.int16),
+        x=np.zeros((rows, config.width), np.float32),
+        normed=np.zeros((rows, max(config.width, 2 * config.head_size)), np.float32),
+        cosine=np.zeros((rows, 2, config.head_size // 2), np.float32),
+        sine=np.zeros((rows, 2, config.head_size // 2), np.float32),
+        narrow=np.zeros((rows, config.width + config.width % 2), np.int16),
         attended=np.zeros((rows, heads), np.float32),
         attended_quantised=np.zeros((rows, heads), np.int16),
-        wide=np.zeros((rows, c.feed_forward + c.feed_forward % 2), np.int16),
+        wide=np.zeros((rows, config.feed_forward + config.feed_forward % 2), np.int16),
         scales=np.zeros(rows, np.float32),
-        qkv=np.zeros((rows, heads + 2 * c.kv_heads * c.head_size), np.float32),
-        gate_up=np.zeros((rows, 2 * c.feed_forward), np.float32),
-        queries=np.zeros((rows, 2, c.heads, c.head_size), np.int16),
-        query_scales=np.zeros((rows, 2, c.heads), np.float32),
-        thread_widened=np.zeros((threads, max(CHUNK * PANEL, c.head_size)), np.int16),
+        qkv=np.zeros((rows, heads + 2 * config.kv_heads * config.head_size), np.float32),
+        gate_up=np.zeros((rows, 2 * config.feed_forward), np.float32),
+        queries=np.zeros((rows, 2, config.heads, config.head_size), np.int16),
+        query_scales=np.zeros((rows, 2, config.heads), np.float32),
+        thread_widened=np.zeros((threads, max(CHUNK * PANEL, config.head_size)), np.int16),
         thread_sums=np.zeros((threads, max(rows, 4) * 4 * PANEL), np.int32),
         thread_totals=np.zeros((threads, max(rows, 4) * 4 * PANEL), np.float32),
-        thread_queries=np.zeros((threads, 2, products * c.head_size), np.int16),
+        thread_queries=np.zeros((threads, 2, products * config.head_size), np.int16),
         thread_scores=np.zeros((threads, products * slots), np.int32),
         thread_weights=np.zeros((threads, products * slots), np.int16),
         thread_column=np.zeros((threads, 3, slots), np.float32),
@@ -170,15 +173,15 @@ class LlamaLanes:
     """
 
     def __init__(self, llama: Llama, lanes: int, window: int, rows: int, team: Team):
-        c = llama.weights.config
+        config = llama.weights.config
         self._llama, self._team, self._rows = llama, team, rows
         self.positions = np.zeros(lanes, np.int64)
-        group = c.heads // c.kv_heads
+        group = config.heads // config.kv_heads
         self._queries = max(1, _QUERIES // group)
         ring = window // BLOCK + (-(-rows // lanes) + BLOCK - 2) // BLOCK
         slots = BLOCK * (1 + ring)
-        self._cache = _new_cache(c, lanes, window // BLOCK, ring)
-        self._work = _new_work(c, rows, slots, team.size, max(group, _QUERIES))
+        self._cache = _new_cache(config, lanes, window // BLOCK, ring)
+        self._work = _new_work(config, rows, slots, team.size, max(group, _QUERIES))
         self.leaves = leaves = llama.weights.leaves.size
         self._cdf = np.zeros((0, leaves + 1), np.uint64)
         self._logits = np.zeros((0, leaves), np.float32)

@@ -45,15 +45,15 @@ def for_identity(name: str, identity: str, path: Path | None, setup: Setup, limi
     Raises ModelError where the model is missing or another, or where it gives other numbers here, and LimitError where
     its lanes take more memory than the limits allow.
     """
-    wanted = f"'{name}' ({identity[:12]})"
+    needed_model = f"'{name}' ({identity[:12]})"
     if path is None and models.bundled_path() is None:
-        raise ModelError(f"the file needs the language model {wanted}: name its GGUF file with --model PATH")
+        raise ModelError(f"the file needs the language model {needed_model}: name its GGUF file with --model PATH")
     engine = _engine(path or _bundled())
     if not engine.identity.startswith(identity):
         if path is None:
-            raise ModelError(f"the file needs the language model {wanted}: name its GGUF file with --model PATH")
+            raise ModelError(f"the file needs the language model {needed_model}: name its GGUF file with --model PATH")
         raise ModelError(
-            f"the file needs the language model {wanted}, and {path} is '{engine.name}' ({engine.identity[:12]})"
+            f"the file needs the language model {needed_model}, and {path} is '{engine.name}' ({engine.identity[:12]})"
         )
     if limits:
         needed = engine.size + setup.lanes * (setup.window + SINK) * engine.size_of_position

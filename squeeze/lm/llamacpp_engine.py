@@ -54,8 +54,8 @@ class Setup:
         kinds = {name: type(value) for name, value in cls("", "", 0, 0, 0, 0).to_json().items()}
         if not isinstance(values, Mapping) or {name: type(value) for name, value in values.items()} != kinds:
             raise FormatError("the file was written with another kind of llama.cpp set-up: use a newer squeeze")
-        given = dict(values)
-        setup = cls(fingerprint=given.pop(_FINGERPRINT), **given)
+        settings = dict(values)
+        setup = cls(fingerprint=settings.pop(_FINGERPRINT), **settings)
         sane = 1 <= setup.threads <= 1024 and 1 <= setup.lanes <= MAX_LANES and 0 <= setup.gpu_layers <= 999
         if not sane or setup.window < 16 or setup.window % 16 or setup.window * setup.lanes > MAX_POSITIONS:
             raise DamagedError("the header's llama.cpp set-up is impossible: the file is damaged")
@@ -215,7 +215,7 @@ class LlamaCppLanes:
         self._position = 0
         self.prefill(recent)
 
-    def _decode(self, tokens: np.ndarray, wanted: bool) -> None:
+    def _decode(self, tokens: np.ndarray, with_logits: bool) -> None:
         lanes, n = tokens.shape
         size, batch, first = lanes * n, self._batch, self._position
         batch.n_tokens = size
@@ -223,7 +223,7 @@ class LlamaCppLanes:
         as_array(batch.token, (size,))[:] = tokens.ravel()
         as_array(batch.pos, (size,))[:] = np.tile(np.arange(first, first + n), lanes)
         as_array(batch.n_seq_id, (size,))[:] = 1
-        as_array(batch.logits, (size,))[:] = wanted
+        as_array(batch.logits, (size,))[:] = with_logits
         for i in range(size):
             batch.seq_id[i][0] = i // n
         status = self._library.llama_decode(self._context, batch)

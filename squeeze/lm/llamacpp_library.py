@@ -45,5 +45,7 @@ def needed(pointer: Any, what: object) -> Any:
 def system(library: Any) -> str:
     """Features of the build, those that are off left out: 'CPU: AVX AVX2 F16C'."""
     text = library.llama_print_system_info().decode("utf-8", "replace")
-    parts = (part.strip().removesuffix("= 1").strip() for part in text.split("|") if not part.strip().endswith("= 0"))
-    return " ".join(part.replace(" : ", ": ") for part in parts if part)
+    features = (
+        name.strip().removesuffix("= 1").strip() for name in text.split("|") if not name.strip().endswith("= 0")
+    )
+    return " ".join(name.replace(" : ", ": ") for name in features if name)

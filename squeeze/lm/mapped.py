@@ -62,8 +62,8 @@ def _entry(dtype: str, shape: Sequence[int], begin: int, end: int) -> dict[str, 
 
 def _checksum(header: Mapping[str, Any], metadata: Mapping[str, str], data: list[np.ndarray]) -> str:
     digest = xxhash.xxh3_128(json.dumps([header, metadata], sort_keys=True).encode())
-    for part in data:
-        digest.update(part.data)
+    for array in data:
+        digest.update(array.data)
     return digest.hexdigest()
 
 

@@ -60,22 +60,22 @@ def for_identity(name: str, identity: str, model: str | os.PathLike[str] | None 
 
     `name` is only used to tell what is missing. Raises ModelError where the model is not found.
     """
-    wanted = f"'{name}' ({identity[:12]})"
+    needed_model = f"'{name}' ({identity[:12]})"
     if model is not None:
-        given = find(model)
-        if not given.identity.startswith(identity):
+        chosen = find(model)
+        if not chosen.identity.startswith(identity):
             raise ModelError(
-                f"the file needs the language model {wanted}, and {os.fspath(model)} "
-                f"is '{given.name}' ({given.identity[:12]})"
+                f"the file needs the language model {needed_model}, and {os.fspath(model)} "
+                f"is '{chosen.name}' ({chosen.identity[:12]})"
             )
-        return given
+        return chosen
     try:
         return _from_cache(identity)
     except LookupError:
         pass
     if bundled_path() is not None and (bundled := find()).identity.startswith(identity):
         return bundled
-    raise ModelError(f"the file needs the language model {wanted}, which is not here: name it with --model PATH")
+    raise ModelError(f"the file needs the language model {needed_model}, which is not here: name it with --model PATH")
 
 
 def bundled_path() -> Path | None:

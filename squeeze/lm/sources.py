@@ -138,14 +138,14 @@ def _open_folder(path: Path) -> Source:
     name = printable(path.resolve().name)
     values = read_config(path)
     config.known_architecture(name, values.get("model_type"))
-    found = {}
+    by_key = {}
     for shard in weight_files(path):
         file = Shard(shard)
         for key, shape in file.shapes.items():
             if not key.endswith("rotary_emb.inv_freq"):
-                found[key] = Tensor(shape, partial(file.float_rows, key))
-    check_layers(values, len(found))
-    tensors = _renamed(name, 0, found)
+                by_key[key] = Tensor(shape, partial(file.float_rows, key))
+    check_layers(values, len(by_key))
+    tensors = _renamed(name, 0, by_key)
     if values.get("tie_word_embeddings"):
         tensors.pop("head", None)
     rows = _rows(name, tensors)
@@ -164,10 +164,10 @@ def _open_gguf(path: Path) -> Source:
     if fields.get("split.count", 1) not in (0, 1):
         raise ModelError(f"{path}: one part of a split model; join its parts with llama-gguf-split --merge first")
     config.known_architecture(name, fields.get("general.architecture"))
-    found = {key: Tensor(shape, partial(gguf.float_rows, key)) for key, shape in gguf.shapes.items()}
-    factors = found.pop("rope_freqs.weight", None)
+    by_key = {key: Tensor(shape, partial(gguf.float_rows, key)) for key, shape in gguf.shapes.items()}
+    factors = by_key.pop("rope_freqs.weight", None)
     divisors = None if factors is None else [float(f) for f in factors.rows(0, factors.shape[0])]
-    tensors = _renamed(name, 1, found)
+    tensors = _renamed(name, 1, by_key)
     settings = config.from_gguf(name, fields, _rows(name, tensors), divisors)
     tokenizer = vocabulary.from_gguf(name, fields)
     return Source(name, settings, tensors, tokenizer, config.ARCHITECTURES[settings.architecture].interleaved)
@@ -175,10 +175,10 @@ def _open_gguf(path: Path) -> Source:
 
 def check_whole(source: Source) -> None:
     """Raises ModelError where a tensor is missing, or has another shape than the description says."""
-    c, tensors = source.config, source.tensors
-    if c.layers > len(tensors):
-        raise ModelError(f"{source.name}: it is described as {c.layers} layers, and has {len(tensors)} tensors")
-    shapes = _shapes(c)
+    settings, tensors = source.config, source.tensors
+    if settings.layers > len(tensors):
+        raise ModelError(f"{source.name}: it is described as {settings.layers} layers, and has {len(tensors)} tensors")
+    shapes = _shapes(settings)
     for name, tensor in tensors.items():
         if name not in shapes:
             raise ModelError(f"{source.name}: the model has a tensor '{name}' that its description does not explain")
@@ -195,19 +195,22 @@ def check_whole(source: Source) -> None:
 _OPTIONAL = ("query_bias", "key_bias", "value_bias", "output_bias", "query_norm", "key_norm")
 
 
-def _shapes(c: Config) -> dict[str, tuple[int, ...]]:
-    queries, keys = c.heads * c.head_size, c.kv_heads * c.head_size
+def _shapes(settings: Config) -> dict[str, tuple[int, ...]]:
+    queries, keys = settings.heads * settings.head_size, settings.kv_heads * settings.head_size
     inner: dict[str, tuple[int, ...]] = {
-        **dict.fromkeys(("attention_norm", "feed_forward_norm", "output_bias"), (c.width,)),
-        **dict.fromkeys(("query_norm", "key_norm"), (c.head_size,)),
-        **dict.fromkeys(("key", "value"), (keys, c.width)),
+        **dict.fromkeys(("attention_norm", "feed_forward_norm", "output_bias"), (settings.width,)),
+        **dict.fromkeys(("query_norm", "key_norm"), (settings.head_size,)),
+        **dict.fromkeys(("key", "value"), (keys, settings.width)),
         **dict.fromkeys(("key_bias", "value_bias"), (keys,)),
-        **dict.fromkeys(("gate", "up"), (c.feed_forward, c.width)),
-        **{"query": (queries, c.width), "query_bias": (queries,), "output": (c.width, queries)},
-        "down": (c.width, c.feed_forward),
+        **dict.fromkeys(("gate", "up"), (settings.feed_forward, settings.width)),
+        **{"query": (queries, settings.width), "query_bias": (queries,), "output": (settings.width, queries)},
+        "down": (settings.width, settings.feed_forward),
     }
-    outer = {**dict.fromkeys(("embedding", "head"), (c.vocabulary, c.width)), "final_norm": (c.width,)}
-    return outer | {f"{i}.{part}": shape for i in range(c.layers) for part, shape in inner.items()}
+    outer = {
+        **dict.fromkeys(("embedding", "head"), (settings.vocabulary, settings.width)),
+        "final_norm": (settings.width,),
+    }
+    return outer | {f"{i}.{part}": shape for i in range(settings.layers) for part, shape in inner.items()}
 
 
 def _rows(name: str, tensors: dict[str, Tensor]) -> int:

@@ -28,8 +28,8 @@ BYTE_OF = _byte_alphabet()
 
 def is_bytewise(description: Mapping[str, Any]) -> bool:
     """Whether tokens are written in GPT-2's characters for bytes (else in SentencePiece's way)."""
-    parts = json.dumps([description.get("pre_tokenizer"), description.get("decoder")])
-    return '"ByteLevel"' in parts
+    text = json.dumps([description.get("pre_tokenizer"), description.get("decoder")])
+    return '"ByteLevel"' in text
 
 
 def entries(description: Mapping[str, Any]) -> dict[str, int]:
@@ -127,13 +127,13 @@ def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
     vocabulary: dict[str, int] = {}
     added = []
     unknown = None
-    for i, (token, what) in enumerate(zip(tokens, kinds, strict=True)):
-        if what == _UNKNOWN:
+    for i, (token, token_kind) in enumerate(zip(tokens, kinds, strict=True)):
+        if token_kind == _UNKNOWN:
             unknown = token
-        if what in (_NORMAL, _UNKNOWN, _USER_DEFINED) or (what == 6 and kind == "llama"):
+        if token_kind in (_NORMAL, _UNKNOWN, _USER_DEFINED) or (token_kind == 6 and kind == "llama"):
             vocabulary.setdefault(token, i)
-        if what != _NORMAL and what != 6:
-            added.append({"id": i, "content": token, "special": what != _USER_DEFINED})
+        if token_kind != _NORMAL and token_kind != 6:
+            added.append({"id": i, "content": token, "special": token_kind != _USER_DEFINED})
     model: dict[str, Any] = {"type": "BPE", "vocab": vocabulary}
     if kind == "llama":
         scores = _list_of(fields, "scores", float)
@@ -160,10 +160,10 @@ def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
 
 def _list_of(fields: Mapping[str, Any], key: str, kind: type[T]) -> list[T]:
     """A list of the tokenizer's metadata. Raises ValueError where it is not one of texts, or of finite numbers."""
-    found = fields[f"tokenizer.ggml.{key}"]
-    if not isinstance(found, list) or not all(type(one) is kind and one == one for one in found):  # NaN is not itself
+    values = fields[f"tokenizer.ggml.{key}"]
+    if not isinstance(values, list) or not all(type(one) is kind and one == one for one in values):  # NaN is not itself
         raise ValueError(f"tokenizer.ggml.{key} is not a list of what belongs there")
-    return found
+    return values
 
 
 def _merges_by_score(vocabulary: Mapping[str, int], scores: list[float]) -> list[list[str]]:
