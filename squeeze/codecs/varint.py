@@ -21,26 +21,26 @@ def varint(value: int) -> bytes:
 
 def read_varint(file: BinaryIO) -> tuple[int, bytes]:
     """The value and the bytes it was read from."""
-    value, seen = 0, b""
-    while len(seen) < 9:
+    value, encoded = 0, b""
+    while len(encoded) < 9:
         byte = read_exactly(file, 1)
-        value |= (byte[0] & 127) << (7 * len(seen))
-        seen += byte
+        value |= (byte[0] & 127) << (7 * len(encoded))
+        encoded += byte
         if byte[0] < 128:
-            return value, seen
+            return value, encoded
     raise DamagedError("a length in the file is impossible: the file is damaged")
 
 
 def read_exactly(file: BinaryIO, count: int) -> bytes:
     """`count` bytes, which must already be known to be within a limit; pipes may give them in parts."""
-    parts = []
+    pieces = []
     while count:
-        part = file.read(min(count, PIECE))
-        if not part:
+        piece = file.read(min(count, PIECE))
+        if not piece:
             raise TruncatedError(CUT)
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
 
 
 def copy_pieces(source: BinaryIO, count: int) -> Iterator[bytes]:

@@ -55,79 +55,79 @@ _BRACKETS = _bracket_table()
 
 
 @inline
-def update_byte(r, followed1, followed2, followed3, stack, data, position, record):
+def update_byte(registers, followed1, followed2, followed3, stack, data, position, record):
     """Bring the registers up to date after `data[position]`; `record` is the record length or 0."""
     byte = np.uint64(data[position])
-    history = r[HISTORY]
+    history = registers[HISTORY]
     one, two = np.int64(history & np.uint64(0xFF)), np.int64(history & np.uint64(0xFFFF))
     three = np.int64(mix_hash(history & np.uint64(0xFFFFFF), np.uint64(3)) >> np.uint64(46))
     followed1[one] = (followed1[one] << np.uint16(8)) | np.uint16(byte)
     followed2[two] = (followed2[two] << np.uint16(8)) | np.uint16(byte)
     followed3[three] = (followed3[three] << np.uint16(8)) | np.uint16(byte)
-    r[OLDER] = (r[OLDER] << np.uint64(8)) | (history >> np.uint64(56))
+    registers[OLDER] = (registers[OLDER] << np.uint64(8)) | (history >> np.uint64(56))
     history = (history << np.uint64(8)) | byte
-    r[HISTORY] = history
+    registers[HISTORY] = history
     one, two = np.int64(byte), np.int64(history & np.uint64(0xFFFF))
     three = np.int64(mix_hash(history & np.uint64(0xFFFFFF), np.uint64(3)) >> np.uint64(46))
-    r[FOLLOWED] = (
+    registers[FOLLOWED] = (
         np.uint64(followed1[one])
         | (np.uint64(followed2[two]) << np.uint64(16))
         | (np.uint64(followed3[three]) << np.uint64(32))
     )
-    r[POSITION] = np.uint64(position + 1)
-    r[CLASSES] = (r[CLASSES] << np.uint64(4)) | CLASS[byte]
-    _update_letter(r, byte)
-    _update_line(r, byte, data, position + 1)
-    _update_bracket(r, stack, byte)
-    _update_instruction(r, byte, history)
+    registers[POSITION] = np.uint64(position + 1)
+    registers[CLASSES] = (registers[CLASSES] << np.uint64(4)) | CLASS[byte]
+    _update_letter(registers, byte)
+    _update_line(registers, byte, data, position + 1)
+    _update_bracket(registers, stack, byte)
+    _update_instruction(registers, byte, history)
     if record > 0:
-        _update_record(r, data, position + 1, record)
+        _update_record(registers, data, position + 1, record)
 
 
 @inline
-def _update_letter(r, byte):
+def _update_letter(registers, byte):
     lower = byte
     if np.uint64(65) <= byte <= np.uint64(90):
         lower = byte + np.uint64(32)
     if (np.uint64(97) <= lower <= np.uint64(122)) or lower >= np.uint64(128):
-        if r[WORD] == np.uint64(0):
-            r[OUTLINE] = mix_hash(r[OUTLINE], np.uint64(97))
-        r[WORD] = mix_hash(r[WORD], lower)
-        r[WORD_LENGTH] += np.uint64(1)
-        r[LETTERS] = (r[LETTERS] << np.uint64(8)) | lower
+        if registers[WORD] == np.uint64(0):
+            registers[OUTLINE] = mix_hash(registers[OUTLINE], np.uint64(97))
+        registers[WORD] = mix_hash(registers[WORD], lower)
+        registers[WORD_LENGTH] += np.uint64(1)
+        registers[LETTERS] = (registers[LETTERS] << np.uint64(8)) | lower
         return
-    r[OUTLINE] = mix_hash(r[OUTLINE] & np.uint64(0xFFFFFFFF), byte)
-    if r[WORD] != np.uint64(0):
-        r[WORD_3] = r[WORD_2]
-        r[WORD_2] = r[WORD_1]
-        r[WORD_1] = r[WORD]
-        r[PAIR] = mix_hash(r[WORD_1], r[WORD_2])
-        r[WORD] = np.uint64(0)
-        r[WORD_LENGTH] = np.uint64(0)
-        if r[LINE_HEAD] == np.uint64(0):
-            r[LINE_HEAD] = r[WORD_1]
-        if r[_IN_TAG] == np.uint64(1):
-            r[TAG] = r[WORD_1]
-            r[_IN_TAG] = np.uint64(0)
+    registers[OUTLINE] = mix_hash(registers[OUTLINE] & np.uint64(0xFFFFFFFF), byte)
+    if registers[WORD] != np.uint64(0):
+        registers[WORD_3] = registers[WORD_2]
+        registers[WORD_2] = registers[WORD_1]
+        registers[WORD_1] = registers[WORD]
+        registers[PAIR] = mix_hash(registers[WORD_1], registers[WORD_2])
+        registers[WORD] = np.uint64(0)
+        registers[WORD_LENGTH] = np.uint64(0)
+        if registers[LINE_HEAD] == np.uint64(0):
+            registers[LINE_HEAD] = registers[WORD_1]
+        if registers[_IN_TAG] == np.uint64(1):
+            registers[TAG] = registers[WORD_1]
+            registers[_IN_TAG] = np.uint64(0)
     if byte == np.uint64(60):
-        r[_IN_TAG] = np.uint64(1)
+        registers[_IN_TAG] = np.uint64(1)
 
 
 @inline
-def _update_line(r, byte, data, position):
+def _update_line(registers, byte, data, position):
     if byte == np.uint64(10):
-        r[_LINE_ABOVE] = r[_LINE_START]
-        r[_LINE_START] = np.uint64(position)
-        r[LINE_HEAD] = np.uint64(0)
-        r[OUTLINE] = np.uint64(0)
-    start = np.int64(r[_LINE_START])
+        registers[_LINE_ABOVE] = registers[_LINE_START]
+        registers[_LINE_START] = np.uint64(position)
+        registers[LINE_HEAD] = np.uint64(0)
+        registers[OUTLINE] = np.uint64(0)
+    start = np.int64(registers[_LINE_START])
     column = position - start
     first = np.uint64(data[start]) if column > 0 else np.uint64(0)
-    over = np.int64(r[_LINE_ABOVE]) + column
+    over = np.int64(registers[_LINE_ABOVE]) + column
     above = np.uint64(data[over]) if over < start else np.uint64(10)
     beyond = np.uint64(data[over + 1]) if over + 1 < start else np.uint64(10)
-    length = start - np.int64(r[_LINE_ABOVE])
-    r[LINE] = (
+    length = start - np.int64(registers[_LINE_ABOVE])
+    registers[LINE] = (
         above
         | (beyond << np.uint64(8))
         | (np.uint64(min(column, 255)) << np.uint64(16))
@@ -137,10 +137,10 @@ def _update_line(r, byte, data, position):
 
 
 @inline
-def _update_bracket(r, stack, byte):
+def _update_bracket(registers, stack, byte):
     kind = np.uint64(_BRACKETS[byte])
-    size = np.int64(r[_STACK_SIZE])
-    since = (r[BRACKET] >> np.uint64(8)) & np.uint64(0xFF)
+    size = np.int64(registers[_STACK_SIZE])
+    since = (registers[BRACKET] >> np.uint64(8)) & np.uint64(0xFF)
     if kind == np.uint64(1):
         if size == STACK:
             for i in range(STACK - 1):
@@ -155,21 +155,21 @@ def _update_bracket(r, stack, byte):
         since = np.uint64(0)
     else:
         since = min(since + np.uint64(1), np.uint64(255))
-    r[_STACK_SIZE] = np.uint64(size)
+    registers[_STACK_SIZE] = np.uint64(size)
     inner = np.uint64(stack[size - 1]) if size > 0 else np.uint64(0)
     outer = np.uint64(stack[size - 2]) if size > 1 else np.uint64(0)
-    r[BRACKET] = inner | (since << np.uint64(8)) | (outer << np.uint64(16))
+    registers[BRACKET] = inner | (since << np.uint64(8)) | (outer << np.uint64(16))
 
 
 @inline
-def _update_record(r, data, position, record):
+def _update_record(registers, data, position, record):
     above = np.uint64(data[position - record]) if position >= record else np.uint64(0)
     above2 = np.uint64(data[position - 2 * record]) if position >= 2 * record else np.uint64(0)
     above3 = np.uint64(data[position - 3 * record]) if position >= 3 * record else np.uint64(0)
     column = np.uint64(position % record)
     left = np.uint64(data[position - record - 1]) if position > record else np.uint64(0)
     right = np.uint64(data[position - record + 1]) if 1 < record <= position else np.uint64(0)
-    r[RECORD] = (
+    registers[RECORD] = (
         above
         | (above2 << np.uint64(8))
         | (column << np.uint64(16))
@@ -180,14 +180,14 @@ def _update_record(r, data, position, record):
 
 
 @inline
-def _update_instruction(r, byte, history):
+def _update_instruction(registers, byte, history):
     """A guess at where x86 instructions begin: after calls and jumps with operands of four bytes, and else anywhere."""
-    if r[SKIP] > np.uint64(0):
-        r[SKIP] -= np.uint64(1)
+    if registers[SKIP] > np.uint64(0):
+        registers[SKIP] -= np.uint64(1)
         return
     before = (history >> np.uint64(8)) & np.uint64(0xFF)
     if (byte & np.uint64(0xFE)) == np.uint64(0xE8) or (
         before == np.uint64(0x0F) and (byte & np.uint64(0xF0)) == np.uint64(0x80)
     ):
-        r[SKIP] = np.uint64(4)
-    r[OPCODES] = (r[OPCODES] << np.uint64(8)) | byte
+        registers[SKIP] = np.uint64(4)
+    registers[OPCODES] = (registers[OPCODES] << np.uint64(8)) | byte

@@ -39,18 +39,18 @@ def _successor(history: tuple, bit: int) -> tuple:
         counts[counts.index(max(counts))] -= 1
     if 0 in counts:
         return (*counts, ())
-    seen = (*latest, bit)
-    kept = seen if len(seen) == sum(counts) <= _FULL_ORDER else seen[-1:]
-    return (*counts, kept)
+    bits = (*latest, bit)
+    remembered = bits if len(bits) == sum(counts) <= _FULL_ORDER else bits[-1:]
+    return (*counts, remembered)
 
 
 def _history_tables() -> tuple[np.ndarray, np.ndarray]:
     """NEXT uint8 [512], indexed bit * 256 + history; START uint32 [256], fresh adaptive maps."""
-    found = [(0, 0, ())]
-    for history in found:
-        found += [s for s in (_successor(history, 0), _successor(history, 1)) if s not in found]
-    found.sort(key=lambda h: (h[0] + h[1], h))  # a larger number is more evidence
-    number = {history: i for i, history in enumerate(found)}
+    states = [(0, 0, ())]
+    for history in states:
+        states += [s for s in (_successor(history, 0), _successor(history, 1)) if s not in states]
+    states.sort(key=lambda h: (h[0] + h[1], h))  # a larger number is more evidence
+    number = {history: i for i, history in enumerate(states)}
     following = np.zeros(512, np.uint8)
     start = np.full(256, 1 << 31, np.uint32)
     for history, i in number.items():

@@ -18,10 +18,10 @@ def fields(integers: str, floats: str = "") -> np.dtype:
 
 def record(kind: np.dtype, **values: float) -> Any:
     """A record of zeros but for `values`: Python and compiled code read and write `record.name` in the same memory."""
-    made = np.zeros(1, kind).view(np.recarray)[0]
+    instance = np.zeros(1, kind).view(np.recarray)[0]
     for name, value in values.items():
-        made[name] = value
-    return made
+        instance[name] = value
+    return instance
 
 
 def offsets(widths: Widths) -> Widths:

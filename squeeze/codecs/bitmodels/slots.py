@@ -31,10 +31,10 @@ def bucket_of(h, buckets):
 @inline
 def fetch(slots, h, buckets):
     """Ask for the bucket of hash `h`."""
-    at = bucket_of(h, buckets) * BUCKET
-    prefetch(slots, at)
-    prefetch(slots, at + 64)
-    prefetch(slots, at + 128)
+    line = bucket_of(h, buckets) * BUCKET
+    prefetch(slots, line)
+    prefetch(slots, line + 64)
+    prefetch(slots, line + 128)
 
 
 @inline
@@ -44,22 +44,22 @@ def find_slot(slots, counters, h, buckets):
     `counters` is the memory of `slots` seen as uint16.
     """
     bucket = bucket_of(h, buckets)
-    check, more = np.uint8(h), np.uint16(h >> np.uint64(8))
+    check, wide_check = np.uint8(h), np.uint16(h >> np.uint64(8))
     line = bucket * BUCKET
     least, most = 0, 256
     for k in range(_SLOTS):
-        if slots[line + _SLOT * k] == check and counters[(line >> 1) + 32 + 16 * k] == more:
+        if slots[line + _SLOT * k] == check and counters[(line >> 1) + 32 + 16 * k] == wide_check:
             return bucket * _SLOTS + k
         if slots[line + _SLOT * k + 1] < most:
             least, most = k, np.int64(slots[line + _SLOT * k + 1])
-    at = line + _SLOT * least
-    slots[at] = check
+    start = line + _SLOT * least
+    slots[start] = check
     for k in range(1, _SLOT):
-        slots[at + k] = 0
-    at = (line >> 1) + 32 + 16 * least
-    counters[at] = more
+        slots[start + k] = 0
+    start = (line >> 1) + 32 + 16 * least
+    counters[start] = wide_check
     for k in range(1, 16):
-        counters[at + k] = _FRESH
+        counters[start + k] = _FRESH
     return bucket * _SLOTS + least
 
 
@@ -67,14 +67,14 @@ def find_slot(slots, counters, h, buckets):
 def recall(slots, counters, slot, learned, learned_counters, h, buckets):
     """Give a fresh slot what the slots `learned` know of hash `h`, if they do."""
     bucket = bucket_of(h, buckets)
-    check, more = np.uint8(h), np.uint16(h >> np.uint64(8))
+    check, wide_check = np.uint8(h), np.uint16(h >> np.uint64(8))
     line = bucket * BUCKET
     for k in range(_SLOTS):
         source, values = line + _SLOT * k, (line >> 1) + 32 + 16 * k
-        if learned[source] == check and learned_counters[values] == more:
-            at, value_at = histories_at(slot), counters_at(slot)
+        if learned[source] == check and learned_counters[values] == wide_check:
+            history_at, value_at = histories_at(slot), counters_at(slot)
             for i in range(1, _SLOT):
-                slots[at + i] = learned[source + i]
+                slots[history_at + i] = learned[source + i]
                 counters[value_at + i] = learned_counters[values + i]
             return
 
@@ -93,13 +93,13 @@ _RATES = np.array([65536 * 2 // (2 * n + 3) for n in range(15)] + [4096], np.int
 
 
 @inline
-def learn_counter(counters, at, bit):
+def learn_counter(counters, index, bit):
     """Move a counter's probability towards `bit`."""
-    value = np.int64(counters[at])
+    value = np.int64(counters[index])
     count, probability = value & 15, value >> 4
     target = 4095 if bit else 0
     probability += ((target - probability) * np.int64(_RATES[count]) + 32768) >> 16
-    counters[at] = np.uint16((probability << 4) | min(count + 1, 15))
+    counters[index] = np.uint16((probability << 4) | min(count + 1, 15))
 
 
 RUN_MAP = 512  # entries of one context's map of runs: 64 lengths x 8 bits of a byte

@@ -126,12 +126,12 @@ def shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
 
 
 def views(flat: np.ndarray, sizes: Sizes) -> Parameters:
-    parts, at = {}, 0
+    arrays, offset = {}, 0
     for name, shape in shapes(sizes).items():
         size = int(np.prod(shape))
-        parts[name] = flat[at : at + size].reshape(shape)
-        at += size
-    return Parameters(**parts)
+        arrays[name] = flat[offset : offset + size].reshape(shape)
+        offset += size
+    return Parameters(**arrays)
 
 
 def parameter_count(sizes: Sizes) -> int:

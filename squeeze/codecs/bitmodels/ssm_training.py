@@ -120,8 +120,8 @@ def _block_backward(p, g, a, w, bank, layer):
     projected, states_of = a.projected[bank, layer], a.states[bank, layer]
     for t in range(chunk - 1, -1, -1):
         stream, chosen, active = w.stream[t], a.chosen[bank, layer, t], a.active[bank, layer, t]
-        here, d_projected = projected[t + TAPS - 1], w.block[t + TAPS - 1]
-        _gate_backward(p, g, w, layer, stream, a.scanned[bank, layer, t], active, here, d_projected)
+        current, d_projected = projected[t + TAPS - 1], w.block[t + TAPS - 1]
+        _gate_backward(p, g, w, layer, stream, a.scanned[bank, layer, t], active, current, d_projected)
         _scan_backward(p, g, w, layer, states_of[t], states_of[t + 1], chosen, a.delta[bank, layer, t], active)
         _selection_backward(p, g, w, layer, a.raw_step[bank, layer, t], chosen, active)
         _convolution_backward(p, g, w, layer, projected, a.mixed[bank, layer, t], t)
@@ -213,11 +213,11 @@ def adagrad(w, rate, rows):
     for k in range(rows.shape[0]):
         for j in range(GRAMS + GUESSES):
             if j < GRAMS:
-                at, size, step, least = grams + rows[k, j] * d, d, rate * _GRAM_RATE, _GRAM_LEAST
+                begin, size, step, least = grams + rows[k, j] * d, d, rate * _GRAM_RATE, _GRAM_LEAST
             else:
-                at, size, step, least = guesses + rows[k, j] * BYTES, BYTES, _GUESS_RATE, _GUESS_LEAST
-            end = at + size
-            _adagrad(w.weights[at:end], w.gradient[at:end], w.second[at:end], step, least)
+                begin, size, step, least = guesses + rows[k, j] * BYTES, BYTES, _GUESS_RATE, _GUESS_LEAST
+            end = begin + size
+            _adagrad(w.weights[begin:end], w.gradient[begin:end], w.second[begin:end], step, least)
 
 
 @kernel

@@ -117,10 +117,10 @@ def learn(m, bit):
 @inline
 def _update(m, bit):
     """Update contexts and matches by a bit; `learn` updates the mixers."""
-    node, taken = np.uint64(m.state.node), np.uint32(bit << 8)
+    node, offset = np.uint64(m.state.node), np.uint32(bit << 8)
     for i in range(m.slot.size):
-        at = np.uint64(m.slot[i]) + node
-        m.slots[at] = histories.NEXT[taken | np.uint32(m.slots[at])]
+        index = np.uint64(m.slot[i]) + node
+        m.slots[index] = histories.NEXT[offset | np.uint32(m.slots[index])]
         histories.learn(m.maps, m.entry[i], bit, _MAP_LIMIT)
     match.update_bit(m.matches, m.match_maps, bit, m.state.shift, _MATCH_LIMIT)
 

@@ -73,8 +73,10 @@ def _build(preset: DeepPreset, extent: Extent) -> Contexts:
 
 
 def _weights(preset: DeepPreset) -> np.ndarray:
-    each = np.full(_PER_CONTEXT * len(preset.contexts), WEIGHT, np.float32)
-    return np.concatenate([each, np.array(_MEAN_WEIGHTS, np.float32), np.zeros(_PER_CONTEXT * GROUPS, np.float32)])
+    of_contexts = np.full(_PER_CONTEXT * len(preset.contexts), WEIGHT, np.float32)
+    return np.concatenate(
+        [of_contexts, np.array(_MEAN_WEIGHTS, np.float32), np.zeros(_PER_CONTEXT * GROUPS, np.float32)]
+    )
 
 
 def _remember(own: Contexts, before: Contexts) -> Contexts:
@@ -126,7 +128,7 @@ def _centre(inputs, own):
     zero, one = np.float32(0), np.float32(1)
     total0, total1, total2, total3 = zero, zero, zero, zero
     count0, count1, count2, count3 = zero, zero, zero, zero
-    at = _PER_CONTEXT * (n + 1)
+    target = _PER_CONTEXT * (n + 1)
     for g in range(GROUPS):
         sum0, sum1, sum2, sum3 = zero, zero, zero, zero
         some0, some1, some2, some3 = zero, zero, zero, zero
@@ -141,13 +143,13 @@ def _centre(inputs, own):
             some1 += one if x1 != zero else zero
             some2 += one if x2 != zero else zero
             some3 += one if x3 != zero else zero
-        inputs[at] = sum0 / max(some0, one)
-        inputs[at + 1] = sum1 / max(some1, one)
-        inputs[at + 2] = sum2 / max(some2, one)
-        inputs[at + 3] = sum3 / max(some3, one)
+        inputs[target] = sum0 / max(some0, one)
+        inputs[target + 1] = sum1 / max(some1, one)
+        inputs[target + 2] = sum2 / max(some2, one)
+        inputs[target + 3] = sum3 / max(some3, one)
         total0, total1, total2, total3 = total0 + sum0, total1 + sum1, total2 + sum2, total3 + sum3
         count0, count1, count2, count3 = count0 + some0, count1 + some1, count2 + some2, count3 + some3
-        at += _PER_CONTEXT
+        target += _PER_CONTEXT
     mean0, mean1 = total0 / max(count0, one), total1 / max(count1, one)
     mean2, mean3 = total2 / max(count2, one), total3 / max(count3, one)
     for i in range(0, _PER_CONTEXT * n, _PER_CONTEXT):
@@ -156,12 +158,12 @@ def _centre(inputs, own):
         inputs[i + 1] = x1 - mean1 if x1 != zero else zero
         inputs[i + 2] = x2 - mean2 if x2 != zero else zero
         inputs[i + 3] = x3 - mean3 if x3 != zero else zero
-    at = _PER_CONTEXT * n
-    inputs[at] = mean0 * _MEAN_SCALE
-    inputs[at + 1] = mean1 * _MEAN_SCALE
-    inputs[at + 2] = mean2 * _MEAN_SCALE
-    inputs[at + 3] = mean3 * _MEAN_SCALE
-    for i in range(at + _PER_CONTEXT, at + _PER_CONTEXT * (1 + GROUPS), _PER_CONTEXT):
+    target = _PER_CONTEXT * n
+    inputs[target] = mean0 * _MEAN_SCALE
+    inputs[target + 1] = mean1 * _MEAN_SCALE
+    inputs[target + 2] = mean2 * _MEAN_SCALE
+    inputs[target + 3] = mean3 * _MEAN_SCALE
+    for i in range(target + _PER_CONTEXT, target + _PER_CONTEXT * (1 + GROUPS), _PER_CONTEXT):
         inputs[i] = (inputs[i] - mean0) * _MEAN_SCALE
         inputs[i + 1] = (inputs[i + 1] - mean1) * _MEAN_SCALE
         inputs[i + 2] = (inputs[i + 2] - mean2) * _MEAN_SCALE
@@ -185,13 +187,13 @@ def _gather(m, own, inputs):
         inputs[4 * i + 2] = slots.STRETCH_FLOAT[c >> 4] * slots.CONFIDENCE[c & 15]
         known += history > 0
         run = np.int64(own.runs[i, own.run_at[i]])
-        value, at = np.float32(0), -1
+        value, run_entry = np.float32(0), -1
         if run and ((run & 255) | 256) >> (shift + 1) == partial:
-            at = i * slots.RUN_MAP + min(run >> 8, 63) * 8 + shift
-            value = slots.STRETCH_FLOAT[own.run_maps[at] >> np.uint32(20)]
+            run_entry = i * slots.RUN_MAP + min(run >> 8, 63) * 8 + shift
+            value = slots.STRETCH_FLOAT[own.run_maps[run_entry] >> np.uint32(20)]
             if (run >> shift) & 1 == 0:
                 value = -value
-        own.run_entry[i] = at
+        own.run_entry[i] = run_entry
         inputs[4 * i + 3] = value
     _centre(inputs, own)
     m.state.known = known * 15 // n
@@ -200,24 +202,24 @@ def _gather(m, own, inputs):
 
 @inline
 def _update(m, own, bit):
-    node, shift, taken = m.state.node, m.state.shift, np.uint32(bit << 8)
+    node, shift, offset = m.state.node, m.state.shift, np.uint32(bit << 8)
     for i in range(own.hashes.size):
-        at = own.history_at[i] + node
-        own.slots[at] = histories.NEXT[taken | np.uint32(own.slots[at])]
+        index = own.history_at[i] + node
+        own.slots[index] = histories.NEXT[offset | np.uint32(own.slots[index])]
         histories.learn(own.maps, own.entry[i], bit, _MAP_LIMIT)
         slots.learn_counter(own.counters, own.counter_at[i] + node, bit)
-        at = own.run_entry[i]
-        if at >= 0:
+        index = own.run_entry[i]
+        if index >= 0:
             hit = np.int64(((np.int64(own.runs[i, own.run_at[i]]) >> shift) & 1) == bit)
-            histories.learn(own.run_maps, at, hit, _RUN_LIMIT)
+            histories.learn(own.run_maps, index, hit, _RUN_LIMIT)
 
 
 @inline
 def _end_byte(m, own, position):
     byte = np.int64(m.data[position])
     for i in range(own.hashes.size):
-        at = own.run_at[i]
-        own.runs[i, at] = np.uint16(slots.update_run(np.int64(own.runs[i, at]), byte))
+        index = own.run_at[i]
+        own.runs[i, index] = np.uint16(slots.update_run(np.int64(own.runs[i, index]), byte))
 
 
 PREDICTOR = Predictor(

@@ -47,9 +47,9 @@ def adaptive_maps(arrays: tuple[Arrays, ...]) -> list[np.ndarray]:
 
 def with_maps(arrays: tuple[Arrays, ...], maps: list[np.ndarray]) -> tuple[Arrays, ...]:
     """The arrays, with these adaptive maps in the place of theirs."""
-    left = iter(maps)
+    remaining = iter(maps)
     return tuple(
-        own._replace(**{name: next(left) for name in p.maps}) if p.maps else own
+        own._replace(**{name: next(remaining) for name in p.maps}) if p.maps else own
         for p, own in zip(PREDICTORS, arrays, strict=True)
     )
 

@@ -31,8 +31,8 @@ def regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
         if i < len(starts) and not _changes(kinds, run, i):
             continue
         end = starts[i] if i < len(starts) else data.size
-        part = data[starts[run] : end]
-        yield starts[run], end, _settle(part, max(set(kinds[run:i]), key=kinds[run:i].count))
+        region = data[starts[run] : end]
+        yield starts[run], end, _settle(region, max(set(kinds[run:i]), key=kinds[run:i].count))
         run = i
 
 
@@ -74,8 +74,8 @@ def _is_x86(window: np.ndarray) -> bool:
         return False
     calls = window[:-4] == 0xE8
     near = (window[4:] == 0) | (window[4:] == 255)
-    found = int(np.count_nonzero(calls & near))
-    return found > max(window.size / 400, 0.4 * int(np.count_nonzero(calls)))
+    near_calls = int(np.count_nonzero(calls & near))
+    return near_calls > max(window.size / 400, 0.4 * int(np.count_nonzero(calls)))
 
 
 def _settle(data: np.ndarray, kind: str) -> Content:
@@ -106,14 +106,14 @@ def _record_length(data: np.ndarray) -> int:
         return 0
     telling = sample != np.bincount(sample).argmax()
     shares = np.zeros(_MAX_DISTANCE + 1)
-    for d in range(1, _MAX_DISTANCE + 1):
-        returned = np.count_nonzero((sample[d:] == sample[:-d]) & telling[d:])
-        shares[d] = returned / max(1, int(np.count_nonzero(telling[d:])))
+    for distance in range(1, _MAX_DISTANCE + 1):
+        returned = np.count_nonzero((sample[distance:] == sample[:-distance]) & telling[distance:])
+        shares[distance] = returned / max(1, int(np.count_nonzero(telling[distance:])))
     best = int(np.argmax(shares >= 0.9 * shares.max()))
     if best < 2 or shares[best] < 0.25:
         return 0
-    others = np.delete(shares, np.arange(0, _MAX_DISTANCE + 1, best))
-    return best if shares[best] >= 2 * np.quantile(others, 0.95) else 0
+    other_shares = np.delete(shares, np.arange(0, _MAX_DISTANCE + 1, best))
+    return best if shares[best] >= 2 * np.quantile(other_shares, 0.95) else 0
 
 
 def is_packed(content: Content) -> bool:
@@ -143,7 +143,7 @@ def calls_to_relative(data):
 
 
 @kernel
-def _put24(data, at, value):
-    data[at] = np.uint8(value & 255)
-    data[at + 1] = np.uint8((value >> 8) & 255)
-    data[at + 2] = np.uint8((value >> 16) & 255)
+def _put24(data, offset, value):
+    data[offset] = np.uint8(value & 255)
+    data[offset + 1] = np.uint8((value >> 8) & 255)
+    data[offset + 2] = np.uint8((value >> 16) & 255)

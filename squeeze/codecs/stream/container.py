@@ -113,12 +113,12 @@ def _refuse_constant(name: str) -> None:
 
 def _is_plain(header: dict[str, Any]) -> bool:
     """Whether it has the shape of a header: few values, none of them deep."""
-    found: list[Any] = [header]
+    values: list[Any] = [header]
     for _ in range(_DEEPEST):
-        found = [value for one in found if isinstance(one, (dict, list)) for value in _parts(one)]
-        if not found or len(found) > _MOST_VALUES:
+        values = [value for one in values if isinstance(one, (dict, list)) for value in _parts(one)]
+        if not values or len(values) > _MOST_VALUES:
             break
-    return not found
+    return not values
 
 
 def _parts(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
@@ -139,12 +139,12 @@ def read_block_header(file: BinaryIO) -> BlockHeader | None:
         return None
     if kind not in CODECS:
         raise DamagedError(f"block kind {kind} is unknown: the file is damaged, or needs a newer squeeze")
-    raw_length, seen = read_varint(file)
-    body = tag + seen
+    raw_length, encoded = read_varint(file)
+    body = tag + encoded
     payload_length = raw_length
     if kind != STORED:
-        payload_length, seen = read_varint(file)
-        body += seen
+        payload_length, encoded = read_varint(file)
+        body += encoded
     checksum = read_exactly(file, 8)
     body += checksum
     if read_exactly(file, 2) != check16(body):
@@ -163,13 +163,13 @@ def short_stream_bytes(dictionary: str, raw: bytes, payload: bytes | None) -> by
 
 def read_short_block_header(file: BinaryIO) -> BlockHeader:
     """What stands between the header of a short stream and its payload."""
-    raw_length, seen = read_varint(file)
-    payload_length, more = read_varint(file)
+    raw_length, encoded_raw = read_varint(file)
+    payload_length, encoded_payload = read_varint(file)
     checksum = read_exactly(file, 4)
     if not payload_length <= raw_length <= MAX_SHORT:
         raise DamagedError("a block's lengths are impossible: the file is damaged")
     kind = BYTEWISE if payload_length else STORED
-    size = len(seen) + len(more) + len(checksum)
+    size = len(encoded_raw) + len(encoded_payload) + len(checksum)
     return BlockHeader(kind, raw_length, payload_length or raw_length, int.from_bytes(checksum, "little"), size)
 
 
@@ -192,7 +192,7 @@ def read_content(file: BinaryIO) -> tuple[Content, int]:
     kind = KINDS_OF_CONTENT[number]
     if kind != "table":
         return Content(kind), 1
-    record, seen = read_varint(file)
+    record, encoded = read_varint(file)
     if not 1 <= record < MAX_RECORD:
         raise DamagedError("a block's record length is impossible: the file is damaged")
-    return Content(kind, record), 1 + len(seen)
+    return Content(kind, record), 1 + len(encoded)

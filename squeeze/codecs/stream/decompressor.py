@@ -75,10 +75,10 @@ def decompress_stream(
     and `Totals.damage` names it, and what is unproved. What takes more than the `limits` raises LimitError before it
     is taken; where they allow fewer blocks at once than there are threads, fewer are decoded at once.
     """
-    given = Resources(threads, model, either(dictionary, prior), limits or Limits())
+    resources = Resources(threads, model, either(dictionary, prior), limits or Limits())
     if salvage:
-        return salvage_stream(source, sink, given, missing, progress)
-    return _Restoring(source, sink, given, progress).run()
+        return salvage_stream(source, sink, resources, missing, progress)
+    return _Restoring(source, sink, resources, progress).run()
 
 
 class _Counted:
@@ -108,9 +108,9 @@ class _Part(NamedTuple):
 class _Restoring:
     """One file on its way back."""
 
-    def __init__(self, source: BinaryIO, sink: BinaryIO | None, given: Resources, progress: Progress):
+    def __init__(self, source: BinaryIO, sink: BinaryIO | None, resources: Resources, progress: Progress):
         self._file, self._source, self._sink = source, cast(BinaryIO, _Counted(source)), sink
-        self._given, self._limits, self._progress = given, given.limits, progress
+        self._given, self._limits, self._progress = resources, resources.limits, progress
         self._raw = 0  # bytes of all blocks whose headers were read
 
     def run(self) -> Totals:
@@ -133,8 +133,8 @@ class _Restoring:
         if self._limits.output is None or not self._file.seekable() or self._file.tell():
             return
         with suppress(FormatError):
-            told = sum(stream.raw_size for stream in read_index(self._file, self._limits))
-            self._limits.need_output(told)
+            total = sum(stream.raw_size for stream in read_index(self._file, self._limits))
+            self._limits.need_output(total)
         self._file.seek(0)
 
     def _need(self, block: BlockHeader, settings: Settings) -> int:
@@ -159,7 +159,7 @@ class _Restoring:
 
     def _stream(self, settings: Settings, header_size: int) -> None:
         """Decode one stream after its header."""
-        index, whole = Index(header_size), xxhash.xxh3_64()
+        index, digest = Index(header_size), xxhash.xxh3_64()
 
         def decode(part: _Part) -> bytes | memoryview:
             if part.block is None:
@@ -171,10 +171,10 @@ class _Restoring:
 
         threads, fits = settings.allotment.blocks, self._limits.allows_memory
         for data in ordered_map(decode, self._parts(settings, index), threads, lambda part: part.memory, fits):
-            whole.update(data)
+            digest.update(data)
             if self._sink is not None:
                 self._sink.write(data)
-        index.checksum = whole.intdigest()
+        index.checksum = digest.intdigest()
         read_following_index(self._source, index)
 
     def _parts(self, settings: Settings, index: Index) -> Iterator[_Part]:

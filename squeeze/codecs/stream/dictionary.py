@@ -221,12 +221,12 @@ def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> t
     text = np.frombuffer(bytearray(coded), np.uint8)
     if text.size != header["text"]:
         text = bytewise.decode(coded, header["text"], _TEXT_MODELS[header["content"]], header["record"])
-    fresh, left = build_model(np.zeros(1, np.uint8), preset), iter(matrices)
+    fresh, remaining = build_model(np.zeros(1, np.uint8), preset), iter(matrices)
     if not 1 <= header["rows"] <= fresh.visits.size or header["apm_rows"] > fresh.apms.shape[0]:
         raise ValueError("impossible number of rows")
 
     def take(rows: int, columns: int) -> np.ndarray:
-        return integers.decode(next(left), (rows, columns))
+        return integers.decode(next(remaining), (rows, columns))
 
     rows = _rows(take(1, header["rows"]), fresh.visits.size)
     visits = take(1, rows.size)[0].clip(0, _MOST_VISITS).astype(np.int32)
@@ -252,6 +252,6 @@ def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> t
         width, begun = preset.ssm.width, ssm_arrays.initial_weights(preset.ssm)
         weights = take(begun.size // width, width).ravel().astype(np.float32)
         known = known._replace(ssm=begun + weights * _STEP)
-    if next(left, None) is not None:
+    if next(remaining, None) is not None:
         raise ValueError("more parts than there are")
     return text, known

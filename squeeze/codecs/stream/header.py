@@ -22,50 +22,52 @@ def to_header(settings: Settings) -> dict[str, Any]:
     return header
 
 
-def from_header(header: container.Header, given: Resources) -> Settings:
+def from_header(header: container.Header, resources: Resources) -> Settings:
     """For decompressing what has this header.
 
-    Raises FormatError where this version cannot decode it, ModelError where `given.model` is not the one that the
-    file needs, DictionaryError where `given.dictionary` is not, and LimitError where that takes too much memory.
+    Raises FormatError where this version cannot decode it, ModelError where `resources.model` is not the one that the
+    file needs, DictionaryError where `resources.dictionary` is not, and LimitError where that takes too much memory.
     """
-    return replace(_from_header(header, given), limits=given.limits)
+    return replace(_from_header(header, resources), limits=resources.limits)
 
 
-def _from_header(header: container.Header, given: Resources) -> Settings:
+def _from_header(header: container.Header, resources: Resources) -> Settings:
     fields = header.fields
     if header.short:
-        dictionary = needed_dictionary(fields["prior"], given)
-        return Settings(levels.LEVELS[dictionary.level], given.threads, dictionary=dictionary, short=True)
+        dictionary = needed_dictionary(fields["prior"], resources)
+        return Settings(levels.LEVELS[dictionary.level], resources.threads, dictionary=dictionary, short=True)
     if not fields:
-        return Settings(None, given.threads)
+        return Settings(None, resources.threads)
     number = fields.get("level")
     if type(number) is not int or number not in levels.LEVELS:
         raise FormatError(_LACKS)
     level = levels.LEVELS[number]
-    return _of_bytes(level, fields, given) if level.text is None else _of_text(level, level.text, fields, given)
+    return _of_bytes(level, fields, resources) if level.text is None else _of_text(level, level.text, fields, resources)
 
 
-def _of_bytes(level: levels.Level, fields: dict[str, Any], given: Resources) -> Settings:
+def _of_bytes(level: levels.Level, fields: dict[str, Any], resources: Resources) -> Settings:
     if set(fields) - {"prior"} != {"level", "numerics"}:
         raise FormatError(_LACKS)
     if "prior" not in fields:
-        return Settings(level, given.threads)
+        return Settings(level, resources.threads)
     if not _are_digits(fields["prior"]):
         raise FormatError(_LACKS)
-    return Settings(level, given.threads, dictionary=needed_dictionary(fields["prior"], given))
+    return Settings(level, resources.threads, dictionary=needed_dictionary(fields["prior"], resources))
 
 
-def _of_text(level: levels.Level, text: levels.TextModel, fields: dict[str, Any], given: Resources) -> Settings:
+def _of_text(level: levels.Level, text: levels.TextModel, fields: dict[str, Any], resources: Resources) -> Settings:
     known = set(fields) - {"llamacpp"} == {"level", "numerics", "model", "weights"}
     if not known or not isinstance(fields["model"], str) or not _are_digits(fields["weights"]):
         raise FormatError(_LACKS)
     # Start-up: language models bring tokenizers and kernels of their own, which other levels do without.
     from squeeze.codecs.stream.language import Language, Named
 
-    language = Language(text, given.threads, LanguageOptions(given.model), Named.from_header(fields), given.limits)
-    if given.model is not None:
+    language = Language(
+        text, resources.threads, LanguageOptions(resources.model), Named.from_header(fields), resources.limits
+    )
+    if resources.model is not None:
         _ = language.model  # refuses a wrong one before anything is decoded
-    return Settings(level, given.threads, language)
+    return Settings(level, resources.threads, language)
 
 
 def _are_digits(value: object) -> bool:

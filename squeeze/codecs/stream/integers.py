@@ -24,22 +24,22 @@ _EVEN = 1 << 31
 
 @inline
 def _digits(value):
-    count, rest = 0, abs(value)
-    while rest:
+    count, remaining = 0, abs(value)
+    while remaining:
         count += 1
-        rest >>= 1
+        remaining >>= 1
     return count
 
 
 @inline
-def _code_bit(bit, entries, at, coder, coded, decoding):
-    """Code a bit with the adaptive probability `at`; returns it."""
-    probability = np.int64(max(entries[at] >> np.uint32(10), np.uint32(1))) << 10
+def _code_bit(bit, entries, index, coder, coded, decoding):
+    """Code a bit with the adaptive probability at `index`; returns it."""
+    probability = np.int64(max(entries[index] >> np.uint32(10), np.uint32(1))) << 10
     if decoding:
         bit = arithmetic.decode(probability, coder, coded)
     else:
         arithmetic.encode(bit, probability, coder, coded)
-    learn(entries, at, bit, _LIMIT)
+    learn(entries, index, bit, _LIMIT)
     return bit
 
 
@@ -47,8 +47,8 @@ def _code_bit(bit, entries, at, coder, coded, decoding):
 def _code_value(value, context, entries, coder, coded, decoding):
     digits, count = _digits(value), 0
     while count < MAX_DIGITS:
-        at = context * _NUMBERS + count
-        if _code_bit(np.int64(digits > count), entries, at, coder, coded, decoding) == 0:
+        index = context * _NUMBERS + count
+        if _code_bit(np.int64(digits > count), entries, index, coder, coded, decoding) == 0:
             break
         count += 1
     if count == 0:

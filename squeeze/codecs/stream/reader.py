@@ -39,12 +39,12 @@ def open(
     was. `limits.memory` holds for the index and for each block; how much comes out is how much is read. Raises
     FormatError or its children, DictionaryError, and LimitError.
     """
-    given = Resources(threads, model, either(dictionary, prior), limits or Limits())
+    resources = Resources(threads, model, either(dictionary, prior), limits or Limits())
     if not isinstance(file, str | os.PathLike):
-        return io.BufferedReader(SqueezeFile(file, given))
+        return io.BufferedReader(SqueezeFile(file, resources))
     with ExitStack() as opened:  # closes the file again if it cannot be read
         source = opened.enter_context(Path(file).open("rb"))
-        reader: io.BufferedReader = io.BufferedReader(SqueezeFile(source, given))
+        reader: io.BufferedReader = io.BufferedReader(SqueezeFile(source, resources))
         opened.pop_all()
         return reader
 
@@ -56,11 +56,11 @@ def _payload_offset(block: Block) -> int:
 class SqueezeFile(io.RawIOBase):
     """The raw reader behind `open`."""
 
-    def __init__(self, source: BinaryIO, given: Resources):
+    def __init__(self, source: BinaryIO, resources: Resources):
         self._source = source
         self._blocks: list[tuple[Block, Settings]] = []
-        for stream in read_index(source, given.limits):
-            settings = from_header(Header(stream.header, 0, stream.short), given)
+        for stream in read_index(source, resources.limits):
+            settings = from_header(Header(stream.header, 0, stream.short), resources)
             self._blocks += [(block, settings) for block in stream.blocks if block.raw_length]
         self._starts = [block.raw_offset for block, _ in self._blocks]
         self._size = sum(block.raw_length for block, _ in self._blocks)

@@ -63,12 +63,12 @@ def as_dictionary(source: DictionarySource, limits: Limits | None = None) -> "Di
     return source if isinstance(source, Dictionary) else Dictionary.read(source, limits=limits)
 
 
-def needed_dictionary(identity: str, given: Resources) -> "Dictionary":
+def needed_dictionary(identity: str, resources: Resources) -> "Dictionary":
     """The dictionary of a file whose header names one that begins with these digits. Raises DictionaryError or
     LimitError."""
-    dictionary, wanted = as_dictionary(given.dictionary, given.limits), printable(identity[:8])
+    dictionary, digits = as_dictionary(resources.dictionary, resources.limits), printable(identity[:8])
     if dictionary is None:
-        raise DictionaryError(f"the file needs the dictionary {wanted}: name it with -D")
+        raise DictionaryError(f"the file needs the dictionary {digits}: name it with -D")
     if not dictionary.identity.startswith(identity):
-        raise DictionaryError(f"the file needs the dictionary {wanted}, and this is {dictionary.identity[:8]}")
+        raise DictionaryError(f"the file needs the dictionary {digits}, and this is {dictionary.identity[:8]}")
     return dictionary

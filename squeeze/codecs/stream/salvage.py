@@ -48,23 +48,23 @@ class _Found:
 
 
 def salvage_stream(
-    source: BinaryIO, sink: BinaryIO | None, given: Resources, missing: str = "zeros", progress: Progress = None
+    source: BinaryIO, sink: BinaryIO | None, resources: Resources, missing: str = "zeros", progress: Progress = None
 ) -> Totals:
     """Write what can be restored, with zeros for what cannot, or without what is `missing`; the totals name every
     missing range, and all that is unproved.
 
     Raises FormatError only where `source` is not a .sqz file at all, and LimitError where it takes too much.
     """
-    file = source if source.seekable() else _kept(source, given.limits)
+    file = source if source.seekable() else _kept(source, resources.limits)
     end = file.seek(0, io.SEEK_END)
     if end == 0:
         raise FormatError("not a .sqz file: it is empty")
-    restored = Salvaged(sink, given.limits, missing, end)
-    streams, reason = _by_index(file, end, given.limits), None
+    restored = Salvaged(sink, resources.limits, missing, end)
+    streams, reason = _by_index(file, end, resources.limits), None
     if streams is None:
-        streams, reason = _by_walk(file, end, given.limits)
+        streams, reason = _by_walk(file, end, resources.limits)
     restored.expect(sum(length for stream in streams for _, length in stream.places))
-    damage = [line for stream in streams for line in _restore_stream(file, stream, given, restored, progress)]
+    damage = [line for stream in streams for line in _restore_stream(file, stream, resources, restored, progress)]
     if reason:
         damage.append(f"what follows byte {restored.place} is lost: {reason}")
     return Totals(restored.finish(), end, tuple(damage))
@@ -72,11 +72,11 @@ def salvage_stream(
 
 def _kept(source: BinaryIO, limits: Limits) -> BinaryIO:
     """All of a pipe, in memory."""
-    kept = io.BytesIO()
+    buffer = io.BytesIO()
     while piece := source.read(PIECE):
-        limits.need_memory(kept.tell() + len(piece), "salvaging what comes through a pipe")
-        kept.write(piece)
-    return kept
+        limits.need_memory(buffer.tell() + len(piece), "salvaging what comes through a pipe")
+        buffer.write(piece)
+    return buffer
 
 
 def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
@@ -145,11 +145,11 @@ def _walk(file: BinaryIO, stream: _Found, header_size: int, end: int, entries: E
 
 
 def _restore_stream(
-    file: BinaryIO, stream: _Found, given: Resources, restored: Salvaged, progress: Progress
+    file: BinaryIO, stream: _Found, resources: Resources, restored: Salvaged, progress: Progress
 ) -> list[str]:
     """Restore a stream; what is lost of it, and unproved."""
-    settings = _settings(file, stream.start, given)
-    first, whole, lost = restored.place, xxhash.xxh3_64(), []
+    settings = _settings(file, stream.start, resources)
+    first, digest, lost = restored.place, xxhash.xxh3_64(), []
     for offset, length in stream.places:
         pieces = _restore(file, offset, length, settings, restored, progress)
         if pieces is None:
@@ -157,7 +157,7 @@ def _restore_stream(
             restored.miss(length)
             continue
         for piece in pieces:
-            whole.update(piece)
+            digest.update(piece)
             restored.write(piece)
     if stream.short or len(lost) == len(stream.places) > 0:
         return lost  # what a block's own checksum proves, or nothing at all
@@ -166,17 +166,17 @@ def _restore_stream(
         return [*lost, f"{blocks}: the checksum of all of them cannot be compared"]
     if stream.checksum is None:
         return [f"{blocks}, and whether they are all: the index with the checksum of all of them is lost"]
-    if stream.checksum != whole.intdigest():
+    if stream.checksum != digest.intdigest():
         return [f"{blocks}: the checksum of all of them differs, so some are missing, doubled or in another's place"]
     return []
 
 
-def _settings(file: BinaryIO, start: int, given: Resources) -> Settings:
+def _settings(file: BinaryIO, start: int, resources: Resources) -> Settings:
     """What the header of the stream at `start` names; no level where it is damaged."""
     try:
         file.seek(start)
         header = container.read_header(file)
-        return from_header(header, given) if header else Settings()
+        return from_header(header, resources) if header else Settings()
     except FormatError:
         return Settings()
 

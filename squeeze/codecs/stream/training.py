@@ -68,8 +68,8 @@ def train(
     preset = levels.LEVELS[level].models(content.kind)
     assert isinstance(preset, DeepPreset)
     everything = _pieces(data, content)
-    text, rest = _divide(everything, text_size)
-    known = _learn(rest, learn_size, preset, content, learned.read(_joined(text), preset, content.record), progress)
+    text, others = _divide(everything, text_size)
+    known = _learn(others, learn_size, preset, content, learned.read(_joined(text), preset, content.record), progress)
     if sum(piece.size for piece in everything) <= text_size:
         text = everything
     coded = to_bytes(level, content, _joined(text), known)
@@ -113,15 +113,15 @@ def _divide(pieces: list[np.ndarray], text_size: int) -> tuple[list[np.ndarray],
     """The pieces of the text and all others: each text piece follows as many others as `text_size` asks for."""
     total = sum(piece.size for piece in pieces)
     share = min(text_size / total, 0.5)
-    text, rest, seen, taken = [], [], 0, 0
+    text, others, seen_size, taken_size = [], [], 0, 0
     for piece in pieces:
-        seen += piece.size
-        if taken + piece.size <= share * seen:
+        seen_size += piece.size
+        if taken_size + piece.size <= share * seen_size:
             text.append(piece)
-            taken += piece.size
+            taken_size += piece.size
         else:
-            rest.append(piece)
-    return text, rest
+            others.append(piece)
+    return text, others
 
 
 def _joined(pieces: list[np.ndarray]) -> np.ndarray:
@@ -181,5 +181,5 @@ def _gathered(model: DeepModel, network: ssm_arrays.StateSpaceModel) -> Learned:
 
 def _first(sizes: np.ndarray, count: int) -> np.ndarray:
     """Where the `count` largest are that are not 0, ascending; the earlier of equals."""
-    found = np.argsort(-sizes.astype(np.int64), kind="stable")[:count]
-    return np.sort(found[sizes[found] > 0])
+    order = np.argsort(-sizes.astype(np.int64), kind="stable")[:count]
+    return np.sort(order[sizes[order] > 0])

@@ -59,13 +59,13 @@ class Writer:
         length = self._stored_length
         if length == 0 or self._source is None:
             return
-        here = self._source.tell()
+        position = self._source.tell()
         self._source.seek(self._base + self._raw - length)
-        expected, again = self._stored_hash.intdigest(), xxhash.xxh3_64()
-        self._put_stored(length, _hashed(copy_pieces(self._source, length), again))
-        if again.intdigest() != expected:
+        expected, reread = self._stored_hash.intdigest(), xxhash.xxh3_64()
+        self._put_stored(length, _hashed(copy_pieces(self._source, length), reread))
+        if reread.intdigest() != expected:
             raise VerifyError("the input changed while it was read: compress it again when nothing writes to it")
-        self._source.seek(here)
+        self._source.seek(position)
 
     def _put_stored(self, length: int, pieces: Iterable[bytes]) -> None:
         self._put_block(container.STORED, length, length, self._stored_hash.intdigest(), pieces)

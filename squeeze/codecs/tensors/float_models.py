@@ -22,15 +22,15 @@ def take_plane(values: Array, widths: tuple[int, ...], number: int, bits: int, r
     """Plane `number` of every value."""
     below = sum(widths[number + 1 :])
     plane, kind = np.empty(values.size, WORDS[widths[number]]), values.dtype.type
-    for at in range(0, values.size, _PIECE):
-        piece = values[at : at + _PIECE]
+    for start in range(0, values.size, _PIECE):
+        piece = values[start : start + _PIECE]
         if rotated and below:
-            part = piece >> kind(below - 1)
+            shifted = piece >> kind(below - 1)
         elif rotated:
-            part = (piece << kind(1)) | (piece >> kind(bits - 1))
+            shifted = (piece << kind(1)) | (piece >> kind(bits - 1))
         else:
-            part = piece >> kind(below)
-        plane[at : at + _PIECE] = part.astype(plane.dtype)
+            shifted = piece >> kind(below)
+        plane[start : start + _PIECE] = shifted.astype(plane.dtype)
     return plane
 
 
@@ -146,12 +146,12 @@ def _cluster(histogram: Array, table_bits: float) -> Array:
     for size in (2, 4, MAX_TABLES):
         if sample.shape[0] < 2 * size:
             break
-        found, sums = np.empty(sample.shape[0], np.int64), np.empty((size, symbols))
-        found[order] = np.arange(sample.shape[0]) * size // sample.shape[0]
+        assigned, sums = np.empty(sample.shape[0], np.int64), np.empty((size, symbols))
+        assigned[order] = np.arange(sample.shape[0]) * size // sample.shape[0]
         for _ in range(4):
-            lengths = _group_lengths(sample, found, sums, total / sample.shape[0])
-            assign_groups(sample, lengths, found)
-        _group_lengths(sample, found, sums, total * 0)
+            lengths = _group_lengths(sample, assigned, sums, total / sample.shape[0])
+            assign_groups(sample, lengths, assigned)
+        _group_lengths(sample, assigned, sums, total * 0)
         cost = sum(_code_length(row) + table_bits * share for row in sums if row.any()) + 8 * sample.shape[0]
         if cost >= best_cost * 0.9998:
             break

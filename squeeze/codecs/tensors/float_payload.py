@@ -142,13 +142,13 @@ def join(heads: list[bytes], sections: list[list[Array]], lanes: int) -> Array:
 
     The sections are emptied, so that they and the result are never in memory at once.
     """
-    places, at, words_end = [], sum(map(len, heads)), 0
+    places, offset, words_end = [], sum(map(len, heads)), 0
     for section in sections:
-        places.append(at)
-        at += -(-sum(piece.nbytes for piece in section) // 4) * 4
+        places.append(offset)
+        offset += -(-sum(piece.nbytes for piece in section) // 4) * 4
         if section and section[0].dtype == np.uint16:
-            words_end = at
-    payload = np.empty(_whole(at, words_end, lanes), np.uint8)
+            words_end = offset
+    payload = np.empty(_whole(offset, words_end, lanes), np.uint8)
     head = b"".join(heads)
     payload[: len(head)] = np.frombuffer(head, np.uint8)
     for place, section in zip(places, sections, strict=True):
@@ -158,7 +158,7 @@ def join(heads: list[bytes], sections: list[list[Array]], lanes: int) -> Array:
             end += piece.nbytes
         payload[end : end + -end % 4] = 0
         section.clear()  # memory for the sections after it
-    payload[at:] = 0
+    payload[offset:] = 0
     return payload
 
 
@@ -273,12 +273,12 @@ def parse_symbols(text: bytes, tables: int, limit: int) -> tuple[list[int], list
             if end > limit or len(symbols) + end - start > rans.MAX_SYMBOLS:
                 raise damaged("its symbols are impossible")
             symbols += range(start, end)
-        found = [[next(numbers) for _ in symbols] for _ in range(tables)]
+        rows = [[next(numbers) for _ in symbols] for _ in range(tables)]
     except StopIteration:
         raise damaged("its tables end too early") from None
     if next(numbers, None) is not None:
         raise damaged("its tables are too long")
-    return symbols, found
+    return symbols, rows
 
 
 def _varints(text: bytes) -> Iterator[int]:

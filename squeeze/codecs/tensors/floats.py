@@ -57,7 +57,7 @@ def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array
     if cost >= bits * values.size:
         return None
     widths = LAYOUTS[layout]
-    parts = [HEAD.pack(FORMAT, layout, rotated, lanes.bit_length() - 1, rows, values.size)]
+    heads = [HEAD.pack(FORMAT, layout, rotated, lanes.bit_length() - 1, rows, values.size)]
     directory: list[bytes] = []
     sections: list[list[Array]] = []
     for number, (width, prefix) in enumerate(zip(widths, prefixes, strict=True)):
@@ -69,7 +69,7 @@ def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array
         directory.append(entry)
         sections += arrays
         del plane, arrays
-    payload = join([*parts, *directory], sections, lanes)
+    payload = join([*heads, *directory], sections, lanes)
     return payload if payload.size < data.size else None
 
 
@@ -131,8 +131,8 @@ def _encode_plane(
     raw_bits = width - prefix
 
     def count(first: int, last: int) -> None:
-        part = values[first * per_segment : last * per_segment]
-        rans.count_prefixes(part, rotate, raw_bits, per_segment, histogram[first:last])
+        segment_values = values[first * per_segment : last * per_segment]
+        rans.count_prefixes(segment_values, rotate, raw_bits, per_segment, histogram[first:last])
 
     spread(count, segments, threads)
     while np.count_nonzero(total := histogram.sum(0, dtype=np.int64)) > rans.MAX_SYMBOLS:
@@ -167,13 +167,13 @@ def _code_segments(
     raw = np.zeros(raw_size(values.size, lanes, rows, raw_bits), np.uint32)
 
     def work(first: int, last: int) -> Array:
-        here = words[first * per_segment : last * per_segment]
+        range_words = words[first * per_segment : last * per_segment]
         written = rans.encode_segments(
             *(values, rotate, raw_bits, first, last, lanes, rows, model.symbols, steps, len(model.frequencies)),
-            *(model.ids, np.empty(per_segment if model.precision else 0, np.uint16), here, counts, states),
+            *(model.ids, np.empty(per_segment if model.precision else 0, np.uint16), range_words, counts, states),
             *(raw[raw_size(first * per_segment, lanes, rows, raw_bits) :], np.empty(lanes, np.uint8)),
         )
-        return here[: int(written)]
+        return range_words[: int(written)]
 
     return spread(work, segments, threads), counts, states, [raw]
 

@@ -87,8 +87,8 @@ def _encode_mixed(data: Array, dtype: str, threads: int, columns: int) -> Array 
         return None
     head = _HEAD.pack(FORMAT, MIXED, mixed, 0, columns, values.size, len(tree.text), coded_rest.size)
     lengths = np.array([len(stream) for stream in streams], np.uint32)
-    parts = [head + tree.text, coded_rest.tobytes(), lengths.tobytes(), *streams]
-    return np.frombuffer(b"".join(parts), np.uint8)
+    pieces = [head + tree.text, coded_rest.tobytes(), lengths.tobytes(), *streams]
+    return np.frombuffer(b"".join(pieces), np.uint8)
 
 
 def _cut(rotated: Array, bits: int, exponent_bits: int, mantissa_bits: int) -> tuple[int, str, Array]:

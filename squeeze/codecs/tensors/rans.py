@@ -46,7 +46,7 @@ def count_prefixes(values, rotate, raw_bits, per_segment, histogram):
 @kernel
 def encode_segments(
     values, rotate, raw_bits, first, last, lanes, rows, symbols, steps, tables, ids, scratch, words, counts, states,
-    raw, found,
+    raw, lane_symbols,
 ):  # fmt: skip
     """Code segments first to last of `values`; returns the number of words written.
 
@@ -54,7 +54,7 @@ def encode_segments(
     `encoding_table`. ids: uint8 [segments]. scratch: uint16, as many as a segment has values.
     words: uint16, as many as the range has values. Filled for the range: counts uint32 [segments],
     states uint32 [segments, lanes], raw uint32 (zeroed; from the range's first segment on).
-    found: uint8 [lanes], working space.
+    lane_symbols: uint8 [lanes], working space.
     """
     shift, width = np.uint64(raw_bits), np.uint64(rotate)
     per_segment, lane_count = np.uint64(lanes * rows), np.uint64(lanes)
@@ -67,27 +67,27 @@ def encode_segments(
             table, state = steps[np.int64(ids[segment])], states[segment]
             for lane in range(lane_count):
                 state[lane] = np.uint32(STATE_LOW)
-            at, row = per_segment, used_rows
+            position, row = per_segment, used_rows
             while row > np.uint64(0):
                 row -= np.uint64(1)
                 lane = min(lane_count, size - row * lane_count)
                 start = begin + row * lane_count
                 for k in range(lane):
-                    found[k] = symbols[rotated(values[start + k], width) >> shift]
+                    lane_symbols[k] = symbols[rotated(values[start + k], width) >> shift]
                 while lane > np.uint64(0):
                     lane -= np.uint64(1)
-                    symbol = np.uint64(found[lane])
+                    symbol = np.uint64(lane_symbols[lane])
                     x = np.uint64(state[lane])
-                    scratch[at - np.uint64(1)] = np.uint16(x)
+                    scratch[position - np.uint64(1)] = np.uint16(x)
                     full = np.uint64(x >= table[0, symbol])
-                    at -= full
+                    position -= full
                     x >>= full << np.uint64(4)
                     quotient = (x * table[1, symbol]) >> table[2, symbol]
                     state[lane] = np.uint32(x + table[3, symbol] + quotient * table[4, symbol])
-            for k in range(per_segment - at):
-                words[written + k] = scratch[at + k]
-            written += per_segment - at
-            counts[segment] = np.uint32(per_segment - at)
+            for k in range(per_segment - position):
+                words[written + k] = scratch[position + k]
+            written += per_segment - position
+            counts[segment] = np.uint32(per_segment - position)
         if raw_bits:
             _pack_raw(values, width, raw_bits, begin, size, lane_count, used_rows, raw, raw_at)
             raw_at += lane_count * ((used_rows * np.uint64(raw_bits) + np.uint64(31)) >> np.uint64(5))
@@ -133,10 +133,10 @@ def decode_segments(
         size = min(np.uint64(count) - begin, per_segment)
         begin -= base
         raw_at = np.uint64(segment) * raw_per_segment
-        at = np.uint64(0)
+        position = np.uint64(0)
         entries = table[np.int64(ids[segment])]
         if precision:
-            at = np.uint64(starts[segment])
+            position = np.uint64(starts[segment])
             for lane in range(lane_count):
                 state[lane] = states[segment, lane]
         used_rows = (size + lane_count - np.uint64(1)) // lane_count
@@ -144,7 +144,7 @@ def decode_segments(
             start = begin + row * lane_count
             present = min(lane_count, begin + size - start)
             if precision:
-                if at + lane_count > limit:
+                if position + lane_count > limit:
                     return segment
                 for lane in range(present):
                     x = state[lane]
@@ -153,9 +153,9 @@ def decode_segments(
                         (entry >> np.uint64(16)) & np.uint64(0xFFFF)
                     )
                     small = x < np.uint32(STATE_LOW)
-                    word = np.uint32(words[at])
+                    word = np.uint32(words[position])
                     x = ((x << np.uint32(16)) | word) if small else x
-                    at += np.uint64(small)
+                    position += np.uint64(small)
                     state[lane] = x
                     out[start + lane] = out.dtype.type((entry >> np.uint64(32)) << shift)
             else:
@@ -178,7 +178,7 @@ def decode_segments(
                     value = np.uint32(out[start + lane])
                     out[start + lane] = out.dtype.type((value >> np.uint32(1)) | np.uint32(value << back))
         if precision:
-            if at != np.uint64(starts[segment + 1]):
+            if position != np.uint64(starts[segment + 1]):
                 return segment
             for lane in range(lane_count):
                 if state[lane] != np.uint32(STATE_LOW):
@@ -236,14 +236,14 @@ def quantise(counts, precision, frequencies):
     total = 0
     for symbol in range(counts.size):
         total += np.int64(counts[symbol])
-    left = 1 << precision
+    remaining = 1 << precision
     for symbol in range(counts.size):
         count = np.int64(counts[symbol])
         share = np.int64(np.float64(count) * np.float64(1 << precision) / np.float64(total))
         frequencies[symbol] = max(share, 1) if count else 0
-        left -= frequencies[symbol]
-    while left != 0:
-        best, gain, step = -1, -1e300, 1 if left > 0 else -1
+        remaining -= frequencies[symbol]
+    while remaining != 0:
+        best, gain, step = -1, -1e300, 1 if remaining > 0 else -1
         for symbol in range(counts.size):
             frequency = frequencies[symbol]
             if frequency == 0 or frequency + step == 0:
@@ -252,4 +252,4 @@ def quantise(counts, precision, frequencies):
             if worth > gain:
                 best, gain = symbol, worth
         frequencies[best] += step
-        left -= step
+        remaining -= step

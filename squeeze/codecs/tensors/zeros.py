@@ -31,15 +31,15 @@ def encode(data: Array, dtype: str, coder: Encoder = floats.encode, threads: int
     coder: encodes the values; columns: of the matrix."""
     values = data.view(WORDS[DTYPES[dtype][0]])
     present = values != 0
-    bits, kept = encode_mask(present, threads), values[present]
+    bits, nonzero = encode_mask(present, threads), values[present]
     if columns and present.size % columns == 0:
         counts = np.count_nonzero(present.reshape(-1, columns), 1)
         columns = int(counts[0]) if (counts == counts[0]).all() else 0
-    raw = kept.view(np.uint8)
+    raw = nonzero.view(np.uint8)
     coded = coder(raw, dtype, threads, columns)
-    parts = [np.frombuffer(_HEAD.pack(kept.size, bits.size), np.uint8), bits, _padding(bits.size)]
-    parts += [raw, _padding(raw.size)] if coded is None else [coded]
-    payload = np.concatenate(parts)
+    sections = [np.frombuffer(_HEAD.pack(nonzero.size, bits.size), np.uint8), bits, _padding(bits.size)]
+    sections += [raw, _padding(raw.size)] if coded is None else [coded]
+    payload = np.concatenate(sections)
     return payload if payload.size < data.size else None
 
 
@@ -60,11 +60,11 @@ def decode(
     if out is None:
         out = np.empty(size, np.uint8)
     raw = count * width
-    rest = payload[start:]
-    kept = rest[:raw] if rest.size == raw + -raw % 8 else decoder(rest, dtype, raw, threads, None)
+    coded = payload[start:]
+    nonzero = coded[:raw] if coded.size == raw + -raw % 8 else decoder(coded, dtype, raw, threads, None)
     values = out.view(WORDS[8 * width])
     values[:] = 0
-    values[present] = np.ascontiguousarray(kept).view(values.dtype)
+    values[present] = np.ascontiguousarray(nonzero).view(values.dtype)
     return out
 
 

@@ -54,13 +54,13 @@ class Bias:
         """Take int32 [leaves], the sum of a group's gradients in the whole round of this step."""
         index = step // self.round_steps
         with self._news:
-            parts = self._gradients.setdefault(index, [])
-            parts.append(gradient)
-            if len(parts) < self._groups:
+            gradients = self._gradients.setdefault(index, [])
+            gradients.append(gradient)
+            if len(gradients) < self._groups:
                 return
             del self._gradients[index]
             following = np.empty_like(self._squares)
-            _descend(self._values[index + 1], sum(parts[1:], parts[0]), self._squares, following)
+            _descend(self._values[index + 1], sum(gradients[1:], gradients[0]), self._squares, following)
             self._values[index + 2] = following
             del self._values[index]
             self._news.notify_all()

@@ -66,10 +66,10 @@ def encode(
     table, done = _table(entries, layout), 0
     with ExitStack() as stack:
         for first, paths in predictions(model, layout, table, threads, stack):
-            part = table[:, first : first + paths.surprises.shape[1]]
-            active = np.array([layout.active(first + step) for step in range(part.shape[1])])
+            columns = table[:, first : first + paths.surprises.shape[1]]
+            active = np.array([layout.active(first + step) for step in range(columns.shape[1])])
             if not tokenwise.code_steps(
-                *(state.model, state.mix, state.trie, np.ascontiguousarray(part), _NO_CDF, 0, active, state.ends),
+                *(state.model, state.mix, state.trie, np.ascontiguousarray(columns), _NO_CDF, 0, active, state.ends),
                 *(paths.logits, paths.starts, paths.surprises, state.coder, coded, False),
             ):
                 return None
@@ -151,9 +151,9 @@ class _Decoding:
                 self._stop()
         return self._done
 
-    def _guarded(self, g: int) -> None:
+    def _guarded(self, group: int) -> None:
         try:
-            self._run_group(g)
+            self._run_group(group)
         except Stopped:
             return
         except BaseException:
@@ -166,11 +166,11 @@ class _Decoding:
         for turn in self._turns:
             turn.release()
 
-    def _run_group(self, g: int) -> None:
-        begin, end = self._groups[g]
-        session, state, layout = self._sessions[g], self._state, self._layout
+    def _run_group(self, group: int) -> None:
+        begin, end = self._groups[group]
+        session, state, layout = self._sessions[group], self._state, self._layout
         entries = np.full((end - begin, 1), -1, np.int64)
-        following = self._turns[(g + 1) % len(self._groups)]
+        following = self._turns[(group + 1) % len(self._groups)]
         seen = Seen(self._bias)
         for step in range(layout.steps):
             active = max(0, min(layout.active(step), end) - begin)
@@ -178,7 +178,7 @@ class _Decoding:
             if active:
                 session.forward(token_ids(self._model, entries if self._model.lockstep else entries[:active]))
                 cdf = session.cdf(np.arange(active), self._bias.values(step))
-            self._turns[g].acquire()
+            self._turns[group].acquire()
             if self._stopped:
                 return
             if not tokenwise.code_steps(
@@ -186,7 +186,7 @@ class _Decoding:
                 *(_NO_LOGITS, _NO_STARTS, _NO_STARTS, state.coder, state.coded, True),
             ):
                 raise DamagedError("a block's coded bytes are impossible: the file is damaged")
-            if g == 0:
+            if group == 0:
                 self._done = _report(self._progress, state, layout, self._done)
             following.release()
             seen.add(cdf, entries[:active, 0])

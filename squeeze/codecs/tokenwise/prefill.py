@@ -64,26 +64,26 @@ def predictions(
         waiting.append([pool.submit(run, first) for pool, run in zip(pools, runs, strict=True)])
         if len(waiting) == 3:
             yield firsts[(first // steps) - 2], _results(waiting.pop(0))
-    for i, parts in enumerate(waiting):
-        yield firsts[len(firsts) - len(waiting) + i], _results(parts)
+    for i, futures in enumerate(waiting):
+        yield firsts[len(firsts) - len(waiting) + i], _results(futures)
 
 
-def _results(parts: Sequence[Future[Paths]]) -> Paths:
+def _results(futures: Sequence[Future[Paths]]) -> Paths:
     """All parts joined; where some failed, what the first that did so by itself raised."""
-    failures = [failure for part in parts if (failure := part.exception())]
+    failures = [failure for future in futures if (failure := future.exception())]
     for failure in sorted(failures, key=lambda failure: isinstance(failure, Stopped)):
         raise failure
-    return _joined([part.result() for part in parts])
+    return _joined([future.result() for future in futures])
 
 
-def _joined(parts: Sequence[Paths]) -> Paths:
-    if len(parts) == 1:
-        return parts[0]
-    moved = np.cumsum([0, *(part.logits.size for part in parts[:-1])])
+def _joined(runs: Sequence[Paths]) -> Paths:
+    if len(runs) == 1:
+        return runs[0]
+    moved = np.cumsum([0, *(run.logits.size for run in runs[:-1])])
     return Paths(
-        np.concatenate([part.logits for part in parts]),
-        np.concatenate([part.starts + shift for part, shift in zip(parts, moved, strict=True)]),
-        np.concatenate([part.surprises for part in parts]),
+        np.concatenate([run.logits for run in runs]),
+        np.concatenate([run.starts + shift for run, shift in zip(runs, moved, strict=True)]),
+        np.concatenate([run.surprises for run in runs]),
     )
 
 

@@ -15,10 +15,10 @@ _ORDER = 4  # tokens that are looked up
 @inline
 def expect(x, lane):
     """Enter a lane: which entry its match expects."""
-    found = x.token_matches[lane]
-    x.state.expected, x.state.match_length = -1, found.length
-    if found.length > 0 and x.state.has_token_match:
-        x.state.expected = x.tokens[found.pointer]
+    lane_match = x.token_matches[lane]
+    x.state.expected, x.state.match_length = -1, lane_match.length
+    if lane_match.length > 0 and x.state.has_token_match:
+        x.state.expected = x.tokens[lane_match.pointer]
 
 
 @inline
