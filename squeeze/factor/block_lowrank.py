@@ -41,8 +41,8 @@ class _Blocks(Share, ABC):
         """As Method.compress."""
         if hessian is None:
             hessian = torch.eye(weight.shape[1], device=weight.device)
-        both = gcd(*weight.shape)
-        blocks = max(n for n in range(1, self.blocks + 1) if both % n == 0)
+        divisor = gcd(*weight.shape)
+        blocks = max(n for n in range(1, self.blocks + 1) if divisor % n == 0)
         moments = hessian.double().clone()
         moments.diagonal().add_(_DAMPING * moments.diagonal().mean() + 1e-30)
         fitted = self.fit(weight.double(), moments, blocks)
@@ -124,8 +124,8 @@ def _fit_mix(weight: torch.Tensor, hessian: torch.Tensor, bases: torch.Tensor, s
     inner = spread @ hessian @ spread.T
     for rows, base in zip(weight.split(bases.shape[1]), bases, strict=True):
         gram = inner * (base.T @ base).repeat(q, q)
-        wanted = ((base.T @ rows @ hessian).repeat(q, 1) * spread).sum(1)
-        scales.append(_solve(wanted[None], gram)[0].view(q, r))
+        target = ((base.T @ rows @ hessian).repeat(q, 1) * spread).sum(1)
+        scales.append(_solve(target[None], gram)[0].view(q, r))
     return torch.stack(scales)
 
 
@@ -136,8 +136,8 @@ def _fit_inputs(
     for q in range(len(shared)):
         span = slice(q * i, (q + 1) * i)
         scaled = (bases * mix[:, q, None]).flatten(0, 1)  # [O, R]
-        now = torch.einsum("por,pqr,qri->poqi", bases, mix, shared).reshape(weight.shape)
-        now[:, span] = 0
-        missing = scaled.T @ (weight - now) @ hessian[:, span]
+        product = torch.einsum("por,pqr,qri->poqi", bases, mix, shared).reshape(weight.shape)
+        product[:, span] = 0
+        missing = scaled.T @ (weight - product) @ hessian[:, span]
         shared[q] = _solve(_solve(missing.T, scaled.T @ scaled).T, hessian[span, span])
     return shared

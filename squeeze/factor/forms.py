@@ -60,8 +60,8 @@ def basis_of(module: str, tensors: Mapping[str, torch.Tensor]) -> str | None:
     return f"{parent}.{name}" if (parent := module.rpartition(".")[0]) else name
 
 
-def _complete(form: type[Form], given: set[str]) -> bool:
-    return all({leaf, f"{leaf}0", f"{leaf}_codes"} & given for leaf in form.leaves if leaf not in form.optional)
+def _complete(form: type[Form], present: set[str]) -> bool:
+    return all({leaf, f"{leaf}0", f"{leaf}_codes"} & present for leaf in form.leaves if leaf not in form.optional)
 
 
 def modules_of(names: Iterable[str]) -> dict[str, list[str]]:

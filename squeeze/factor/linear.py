@@ -23,9 +23,9 @@ class FactorLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.leaves = tuple(stored)
-        whole = any("_codes" in leaf for leaf in stored)  # then what belongs to codes is no parameter
+        has_codes = any("_codes" in leaf for leaf in stored)  # then what belongs to codes is no parameter
         for leaf, tensor in stored.items():
-            if tensor.is_floating_point() and not whole:
+            if tensor.is_floating_point() and not has_codes:
                 self.register_parameter(leaf, nn.Parameter(tensor, requires_grad=False))
             else:
                 self.register_buffer(leaf, tensor)

@@ -45,8 +45,8 @@ class RowColumnPruning:
         if rows.all() and columns.all() and not self.always:
             return Result(Dense(weight.contiguous()), comparable=False)
         size = torch.tensor(weight.shape, dtype=torch.int32, device=weight.device)
-        kept = RowColumnPruned(weight[rows][:, columns].contiguous(), packed_mask(rows), packed_mask(columns), size)
-        return Result(kept, comparable=False)
+        pruned = RowColumnPruned(weight[rows][:, columns].contiguous(), packed_mask(rows), packed_mask(columns), size)
+        return Result(pruned, comparable=False)
 
     def fallback(self) -> "RowColumnPruning":
         return self
@@ -228,6 +228,6 @@ class EditedCheckpoint(Checkpoint):
     replaced: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def load(self, names: Any, device: torch.device | str = "cpu", strict: bool = True) -> dict[str, torch.Tensor]:
-        wanted = list(names)
-        edited = {name: self.replaced[name].to(device) for name in wanted if name in self.replaced}
-        return edited | super().load([name for name in wanted if name not in edited], device, strict)
+        requested = list(names)
+        edited = {name: self.replaced[name].to(device) for name in requested if name in self.replaced}
+        return edited | super().load([name for name in requested if name not in edited], device, strict)

@@ -80,8 +80,8 @@ class TuckerMatrix(Form):
         return y.flatten(1)
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        parts = (self.tucker.float(), self.first.float(), self.second.float(), self.third.float())
-        return torch.einsum("abc,oa,pb,ci->opi", *parts).flatten(0, 1).to(dtype)
+        operands = (self.tucker.float(), self.first.float(), self.second.float(), self.third.float())
+        return torch.einsum("abc,oa,pb,ci->opi", *operands).flatten(0, 1).to(dtype)
 
 
 @dataclass(frozen=True)

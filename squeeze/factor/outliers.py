@@ -35,9 +35,9 @@ class WithOutliers:
         """As Method.compress."""
         scale = 1.0 if hessian is None else hessian.diagonal().clamp(min=0).sqrt()
         places = (weight.float().abs() * scale).flatten().topk(min(self.count, weight.numel())).indices.sort().values
-        rest = weight.clone(memory_format=torch.contiguous_format)
-        rest.view(-1)[places] = 0
-        result = self.method.compress(rest, hessian)
+        remainder = weight.clone(memory_format=torch.contiguous_format)
+        remainder.view(-1)[places] = 0
+        result = self.method.compress(remainder, hessian)
         values = weight.flatten()[places]
         return replace(result, tensor=SparseResidual(result.tensor, places.to(torch.int32), values))
 
@@ -67,9 +67,9 @@ class Quantised:
         form: Form = result.tensor
         if not isinstance(form, SparseResidual):
             return self._of(result, weight, hessian)
-        rest = weight.clone(memory_format=torch.contiguous_format)
-        rest.view(-1)[form.entries_at.long()] = 0
-        inner = self._of(replace(result, tensor=form.other), rest, hessian)
+        remainder = weight.clone(memory_format=torch.contiguous_format)
+        remainder.view(-1)[form.entries_at.long()] = 0
+        inner = self._of(replace(result, tensor=form.other), remainder, hessian)
         return replace(inner, tensor=SparseResidual(inner.tensor, form.entries_at, form.entries))
 
     def _of(self, result: Result[Any], weight: torch.Tensor, hessian: torch.Tensor | None) -> Result[Any]:
@@ -77,8 +77,8 @@ class Quantised:
         form, notes = result.tensor, result.notes
         if isinstance(form, PIFA):
             base = self._rounded(form.base, hessian)
-            others = weight[~form.mask]
-            form = PIFA(form.pivots, self._second(others, base, hessian), base)
+            other_rows = weight[~form.mask]
+            form = PIFA(form.pivots, self._second(other_rows, base, hessian), base)
         elif isinstance(form, LowRank):
             right = self._rounded(form.right, hessian)
             form = LowRank(self._second(weight, right, hessian), right)
@@ -100,15 +100,15 @@ class Quantised:
         grid = self.grid if len(matrix) else self.grid.fallback()
         return grid.compress(matrix, hessian).tensor
 
-    def _second(self, wanted: torch.Tensor, first: QuantizedTensor, hessian: torch.Tensor | None) -> QuantizedTensor:
+    def _second(self, target: torch.Tensor, first: QuantizedTensor, hessian: torch.Tensor | None) -> QuantizedTensor:
         """The factor [N, R] behind a first one [R, I] for the rows wanted [N, I]; all inputs count alike where there is
         no Hessian."""
         base = first.dequantize().double()
         reach = base if hessian is None else base @ hessian.double()
         gram = reach @ base.T
         damped = gram + (1e-6 * gram.diagonal().mean() + 1e-30) * torch.eye(len(gram)).to(gram)
-        fitted = torch.linalg.solve(damped, reach @ wanted.double().T).T
-        return self._rounded(fitted.to(wanted.dtype), gram.float())
+        fitted = torch.linalg.solve(damped, reach @ target.double().T).T
+        return self._rounded(fitted.to(target.dtype), gram.float())
 
     def fallback(self) -> Method:
         return cast(Method, Quantised(self.method.fallback(), self.grid.fallback()))

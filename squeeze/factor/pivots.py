@@ -44,8 +44,8 @@ def pivoted(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> PIFA
     mask = torch.zeros(len(left), dtype=torch.bool, device=left.device)
     mask[rows] = True
     base = (left[mask] @ right).to(dtype)
-    others = left[~mask] @ right
-    return PIFA(packed_mask(mask), fitted(others, base.double()).to(dtype), base)
+    other_rows = left[~mask] @ right
+    return PIFA(packed_mask(mask), fitted(other_rows, base.double()).to(dtype), base)
 
 
 def fitted(rows: torch.Tensor, base: torch.Tensor) -> torch.Tensor:

@@ -204,9 +204,9 @@ def measure(
     the rank that keeps such a share of its values, whitened by the moments of its inputs. Only the blocks behind the
     matrix run again."""
     blocks = [model.get_submodule(name) for name in find_blocks(model)]
-    seen: list[torch.Tensor] = []
-    hooks = [block.register_forward_pre_hook(lambda module, args: seen.append(args[0])) for block in blocks]
-    wanted = torch.log_softmax(model(tokens, use_cache=False).logits.float(), -1)
+    block_inputs: list[torch.Tensor] = []
+    hooks = [block.register_forward_pre_hook(lambda module, args: block_inputs.append(args[0])) for block in blocks]
+    expected = torch.log_softmax(model(tokens, use_cache=False).logits.float(), -1)
     for hook in hooks:
         hook.remove()
     divergences = {}
@@ -216,11 +216,11 @@ def measure(
         before = weight.clone()
         weight.copy_(WhitenedSVD(keep=keep).compress(before, moments[name]).tensor.dequantize().to(weight.dtype))
         try:
-            logits = _from_block(model, tokens, blocks, layer, seen[layer])
+            logits = _from_block(model, tokens, blocks, layer, block_inputs[layer])
         finally:
             weight.copy_(before)
         ours = torch.log_softmax(logits.float(), -1)
-        divergences[name] = float((wanted.exp() * (wanted - ours)).sum(-1).mean())
+        divergences[name] = float((expected.exp() * (expected - ours)).sum(-1).mean())
         if progress:
             progress(1)
     return divergences
@@ -251,20 +251,20 @@ def train(measured: Sequence[Example], steps: int = 600, rate: float = 3e-3, see
     features = torch.stack([one.features for one in measured])
     targets = torch.tensor([max(one.damage, _EPSILON) for one in measured]).log()
     models = {one.model for one in measured} - {""}
-    others = [[i for i, one in enumerate(measured) if one.model == name] for name in models]
-    own = [i for i, one in enumerate(measured) if not one.model] or list(range(len(measured)))
+    by_model = [[i for i, one in enumerate(measured) if one.model == name] for name in models]
+    unnamed = [i for i, one in enumerate(measured) if not one.model] or list(range(len(measured)))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         predictor = Predictor()
         predictor.mean.copy_(features.mean((0, 2, 3))[:, None, None])
         predictor.scale.copy_(features.std((0, 2, 3)).clamp(min=1e-3)[:, None, None])
-        predictor.layers[-1].bias.data.fill_(float(targets[own].mean()) - torch.tensor(float(GRID**2)).log())  # type: ignore[union-attr, operator]
+        predictor.layers[-1].bias.data.fill_(float(targets[unnamed].mean()) - torch.tensor(float(GRID**2)).log())  # type: ignore[union-attr, operator]
         optimiser = torch.optim.AdamW(predictor.parameters(), lr=rate, weight_decay=0.1)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         for _ in range(steps):
             noisy = features + 0.1 * predictor.scale * torch.randn_like(features)
             error = predictor.log_damage(noisy) - targets
-            for alike in others:
+            for alike in by_model:
                 error = error.index_add(0, torch.tensor(alike), -error[alike].mean().expand(len(alike)))
             loss = error.square().mean()
             optimiser.zero_grad()

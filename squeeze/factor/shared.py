@@ -58,13 +58,13 @@ class SharedSVD(Share):
         results: dict[str, Result[Any]] = {}
         first = start = 0
         for name, weight in weights.items():
-            own, span = mask[first : first + len(weight)], slice(first, first + len(weight))
-            coefficients = fitted((left[span] @ right)[~own], base.double()).to(dtype)
+            own_rows, span = mask[first : first + len(weight)], slice(first, first + len(weight))
+            coefficients = fitted((left[span] @ right)[~own_rows], base.double()).to(dtype)
             row = torch.tensor([start], dtype=torch.int32)
             results[name] = Result(
-                Shared(packed_mask(own), coefficients, row, base, owner.clone() if results else None)
+                Shared(packed_mask(own_rows), coefficients, row, base, owner.clone() if results else None)
             )
-            first, start = first + len(weight), start + int(own.sum())
+            first, start = first + len(weight), start + int(own_rows.sum())
         return results
 
     def method(self, weights: Mapping[str, torch.Tensor], hessian: torch.Tensor) -> WhitenedSVD:

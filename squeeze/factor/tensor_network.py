@@ -33,8 +33,8 @@ def factors_of(size: int, count: int) -> tuple[int, ...]:
     """`count` factors of a size, as alike as they can be, the smallest first."""
     factors = []
     for remaining in range(count, 1, -1):
-        wanted = round(size ** (1 / remaining), 9)
-        factor = max((n for n in range(1, int(wanted) + 1) if size % n == 0), default=1)
+        ideal = round(size ** (1 / remaining), 9)
+        factor = max((n for n in range(1, int(ideal) + 1) if size % n == 0), default=1)
         factors.append(factor)
         size //= factor
     return (*factors, size)
@@ -51,29 +51,29 @@ def tt_svd(tensor: torch.Tensor, ranks: Sequence[int]) -> tuple[list[torch.Tenso
     """Cores [R_k, n_k, R_k+1] of a tensor [n_1, .., n_d] with at most the d - 1 inner ranks given, and a bound of the
     Frobenius norm of the error: the root of the sum of the squared errors of the steps."""
     cores, squared, before = [], 0.0, 1
-    rest = tensor.reshape(tensor.shape[0], -1)
+    remainder = tensor.reshape(tensor.shape[0], -1)
     for size, rank in zip(tensor.shape, ranks, strict=False):
-        left, rest, error = _split(rest.reshape(before * size, -1), rank)
+        left, remainder, error = _split(remainder.reshape(before * size, -1), rank)
         cores.append(left.view(before, size, -1))
         squared, before = squared + error, left.shape[1]
-    cores.append(rest.reshape(before, tensor.shape[-1], 1))
+    cores.append(remainder.reshape(before, tensor.shape[-1], 1))
     return cores, squared**0.5
 
 
 def ring_svd(tensor: torch.Tensor, ring: int, ranks: Sequence[int]) -> tuple[list[torch.Tensor], float]:
     """Cores [R_k, n_k, R_k+1] of a tensor of d >= 2 modes in a ring that is closed with rank `ring`, with at most the
     d - 1 inner ranks given, and a bound of the error as of tt_svd."""
-    left, rest, error = _split(tensor.reshape(tensor.shape[0], -1), ring * ranks[0])
+    left, remainder, error = _split(tensor.reshape(tensor.shape[0], -1), ring * ranks[0])
     ring = max(n for n in range(1, ring + 1) if left.shape[1] % n == 0)
     after = left.shape[1] // ring
     cores = [left.view(-1, ring, after).transpose(0, 1)]
-    rest = rest.reshape(ring, -1).T  # [after n_2 .. n_d, ring]
+    remainder = remainder.reshape(ring, -1).T  # [after n_2 .. n_d, ring]
     before, squared = after, error
     for size, rank in zip(tensor.shape[1:-1], ranks[1:], strict=True):
-        left, rest, error = _split(rest.reshape(before * size, -1), rank)
+        left, remainder, error = _split(remainder.reshape(before * size, -1), rank)
         cores.append(left.view(before, size, -1))
         squared, before = squared + error, left.shape[1]
-    cores.append(rest.reshape(before, tensor.shape[-1], ring))
+    cores.append(remainder.reshape(before, tensor.shape[-1], ring))
     return cores, squared**0.5
 
 

@@ -87,8 +87,8 @@ def _orders(bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     column = thread // 4
     row = torch.stack([2 * (thread % 4) + i for i in (0, 1, 8, 9)], 1)  # of the tile
     base = 256 * (column // 2) + 8 * (column % 2)
-    one = (base[:, None, None] + 16 * row[:, None, :] + torch.tensor([0, 4])[None, :, None]).reshape(32, 1, 8)
-    order = (one + torch.arange(4)[None, :, None]).reshape(-1)
+    of_tile = (base[:, None, None] + 16 * row[:, None, :] + torch.tensor([0, 4])[None, :, None]).reshape(32, 1, 8)
+    order = (of_tile + torch.arange(4)[None, :, None]).reshape(-1)
     within = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7] if bits == 4 else [0, 2, 1, 3])
     order = order.reshape(-1, len(within))[:, within].reshape(-1)
     eight = torch.arange(0, 64, 8)[:, None]

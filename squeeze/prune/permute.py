@@ -36,8 +36,12 @@ def order_of(scores: torch.Tensor, pattern: Pattern, rounds: int = _ROUNDS) -> t
     for _ in range(rounds):
         moved = 0
         for slot in range(pattern.of):
-            others = torch.cat([grouped[:, :, :slot], grouped[:, :, slot + 1 :]], -1)
-            limit = others.topk(pattern.kept, -1).values[..., -1] if pattern.kept < pattern.of else others.amin(-1)
+            other_slots = torch.cat([grouped[:, :, :slot], grouped[:, :, slot + 1 :]], -1)
+            limit = (
+                other_slots.topk(pattern.kept, -1).values[..., -1]
+                if pattern.kept < pattern.of
+                else other_slots.amin(-1)
+            )
             candidates = grouped[:, :, slot]
             worth = torch.cdist(candidates.T, limit.T, p=1.0) / 2  # max(a, b) = (a + b + |a - b|) / 2
             target = _exchange(worth)
@@ -53,9 +57,9 @@ def _exchange(worth: torch.Tensor) -> torch.Tensor:
     count = len(worth)
     item = torch.arange(count)
     for _ in range(10 * count):
-        now = worth[item]  # [group, group]: of the item in each group, in every other
-        own = now.diagonal()
-        gain = now + now.T - own[:, None] - own[None, :]
+        current = worth[item]  # [group, group]: of the item in each group, in every other
+        own = current.diagonal()
+        gain = current + current.T - own[:, None] - own[None, :]
         best, other = gain.max(1)
         exchanged = torch.zeros(count, dtype=torch.bool)
         swapped = False
@@ -84,8 +88,8 @@ class PermutedCheckpoint(Checkpoint):
     def of(cls, checkpoint: Checkpoint, squares: dict[str, torch.Tensor], pattern: Pattern) -> "PermutedCheckpoint":
         """squares: as input_squares has them. Raises ModelError for architectures that are not of Llama's kind."""
         config = checkpoint.config
-        what = f"{checkpoint.folder}: channels of {{kind}} cannot be reordered; those of {{known}} can"
-        architecture_of(config, what, experts=False)
+        message = f"{checkpoint.folder}: channels of {{kind}} cannot be reordered; those of {{known}} can"
+        architecture_of(config, message, experts=False)
         heads = int(config["num_attention_heads"])
         shared = heads // int(config.get("num_key_value_heads") or heads)
         hidden, values, into = {}, {}, []

@@ -35,11 +35,11 @@ def refine(
             last = min(first + size, inputs)
             local, before = pull[:, first:last].clone(), values[:, first:last].clone()
             for start in range(first, last, pattern.of):
-                here = slice(start, min(start + pattern.of, last))
-                old = values[:, here].clone()
-                right = local[:, start - first : here.stop - first] + old @ hessian[here, here]
-                values[:, here], mask[:, here] = _best(right, inverses[start // pattern.of], pattern)
-                local -= (values[:, here] - old) @ hessian[here, first:last]
+                group = slice(start, min(start + pattern.of, last))
+                old = values[:, group].clone()
+                right = local[:, start - first : group.stop - first] + old @ hessian[group, group]
+                values[:, group], mask[:, group] = _best(right, inverses[start // pattern.of], pattern)
+                local -= (values[:, group] - old) @ hessian[group, first:last]
             pull -= (values[:, first:last] - before) @ hessian[first:last]
     return values, mask
 
@@ -50,9 +50,9 @@ def _inverses(hessian: torch.Tensor, pattern: Pattern) -> list[torch.Tensor]:
     for start in range(0, len(hessian), pattern.of):
         block = hessian[start : start + pattern.of, start : start + pattern.of].double()
         keep = _masks(pattern, len(block)).to(block.device)
-        both = keep[:, :, None] & keep[:, None, :]
-        filled = torch.where(both, block, torch.diag_embed((~keep).double()))
-        inverses.append(torch.where(both, torch.linalg.inv(filled), 0.0).to(hessian.dtype))
+        pairs = keep[:, :, None] & keep[:, None, :]
+        filled = torch.where(pairs, block, torch.diag_embed((~keep).double()))
+        inverses.append(torch.where(pairs, torch.linalg.inv(filled), 0.0).to(hessian.dtype))
     return inverses
 
 

@@ -96,8 +96,8 @@ class SparseFormat:
         groups = -(-codes.shape[1] // group_size) if group_size > 0 else 0
         if scales.ndim != 3 or scales.shape[1:] != (len(codes), groups):
             raise FormatError(f"{name}: the scales are not those of {groups} groups of {group_size} inputs")
-        others = [tensors.get(f"{name}.{leaf}") for leaf in _OF_GRID[1:]]
-        return QuantizedTensor(codes, scales, others[0], bits, group_size, others[1], others[2])
+        optional = [tensors.get(f"{name}.{leaf}") for leaf in _OF_GRID[1:]]
+        return QuantizedTensor(codes, scales, optional[0], bits, group_size, optional[1], optional[2])
 
     def config(self, left: list[str], dtype: torch.dtype, method: str) -> dict[str, Any]:
         """The `quantization_config` in config.json."""

@@ -39,7 +39,7 @@ class SparseForm(StoredForm):
         modules = _modules(checkpoint.files)
         if not modules:
             return None
-        described = [one for key in _CONFIGS if isinstance(one := checkpoint.config.get(key), dict)]
+        described = [config for key in _CONFIGS if isinstance(config := checkpoint.config.get(key), dict)]
         dtype, bits = getattr(torch, _dtype(described, checkpoint.config), torch.bfloat16), _bits(described)
         return Stored(modules, dtype, lambda module, tensors: _weight(module, tensors, bits).dequantize(dtype))
 
@@ -72,13 +72,15 @@ def _weight(module: str, tensors: dict[str, torch.Tensor], bits: int) -> SparseT
 
 
 def _dtype(described: list[Any], config: dict[str, Any]) -> str:
-    own = next((one["dtype"] for one in described if one.get("quant_method") == METHOD and "dtype" in one), None)
-    return str(own or config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    dtype = next(
+        (table["dtype"] for table in described if table.get("quant_method") == METHOD and "dtype" in table), None
+    )
+    return str(dtype or config.get("dtype") or config.get("torch_dtype") or "bfloat16")
 
 
 def _bits(described: list[Any]) -> int:
     """Of marlin-24's codes, by the first config group."""
-    for one in described:
-        for group in (one.get("config_groups") or {}).values():
+    for config in described:
+        for group in (config.get("config_groups") or {}).values():
             return int((group.get("weights") or {}).get("num_bits", 4))
     return 4

@@ -116,14 +116,14 @@ class GPTQ(GridMethod):
         work = weight[:, order]
         groups, columns = (order // size).tolist(), order.tolist()
         codes = torch.zeros(work.shape, dtype=torch.uint8, device=work.device)
-        seen: set[int] = set()
+        refitted: set[int] = set()
         stop = len(columns) - outliers
         for first in range(0, stop, self.block_size):
             last = min(first + self.block_size, stop)
             errors = torch.empty((len(work), last - first), dtype=work.dtype, device=work.device)
             for j in range(first, last):
-                if self.dynamic and groups[j] not in seen:
-                    seen.add(groups[j])
+                if self.dynamic and groups[j] not in refitted:
+                    refitted.add(groups[j])
                     self._refit(work, errors, upper, order, params, first, j, size, dtype)
                 mine = params[:, groups[j]]
                 code = quantizer.encode(work[:, j, None], mine)

@@ -59,12 +59,12 @@ class GridMethod(ABC):
 
     def effective_group_size(self, inputs: int) -> int:
         """Inputs that share a scale in a row of so many."""
-        own = self.as_quantizer().group_size
-        size = own or self.group_size
+        needed = self.as_quantizer().group_size
+        size = needed or self.group_size
         if size == -1:
             return inputs
-        if own and inputs % own:
-            raise SqueezeError(f"{self.grid} needs rows of a multiple of {own} inputs, and this has {inputs}")
+        if needed and inputs % needed:
+            raise SqueezeError(f"{self.grid} needs rows of a multiple of {needed} inputs, and this has {inputs}")
         return min(size, inputs)
 
     def stored_as(self, weight: torch.Tensor) -> torch.dtype:
@@ -76,16 +76,18 @@ class GridMethod(ABC):
     def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> QParams:
         """Parameters [O, G] of a float32 matrix [O, I]; importance: [I] or None."""
         size, quantizer = self.effective_group_size(weight.shape[1]), self.as_quantizer()
-        whole = weight.shape[1] // size * size
+        end = weight.shape[1] // size * size
         pieces = []
-        for start, stop, n in ((0, whole, size), (whole, weight.shape[1], weight.shape[1] - whole)):
+        for start, stop, n in ((0, end, size), (end, weight.shape[1], weight.shape[1] - end)):
             if start < stop:
                 groups = weight[:, start:stop].reshape(len(weight), (stop - start) // n, n)
                 shared = None if importance is None else importance[start:stop].reshape(1, -1, n)
                 pieces.append(quantizer.fit(groups, shared, dtype))
-        zeros = [part.zero for part in pieces if part.zero is not None]
+        zeros = [params.zero for params in pieces if params.zero is not None]
         return QParams(
-            torch.cat([part.scale for part in pieces], -1), torch.cat(zeros, -1) if zeros else None, pieces[0].factor
+            torch.cat([params.scale for params in pieces], -1),
+            torch.cat(zeros, -1) if zeros else None,
+            pieces[0].factor,
         )
 
     def assemble(self, codes: torch.Tensor, params: QParams, dtype: torch.dtype) -> QuantizedTensor:

@@ -47,8 +47,8 @@ def _scales(
     planes, target = _unscaled(method, codes, params), weight @ hessian
     before = params.scale.movedim(0, 1).reshape(len(weight), -1)  # [O, P G]
     size = method.effective_group_size(weight.shape[1])
-    parts = zip(*(torch.split(t, ROWS, dim) for t, dim in ((planes, 1), (target, 0), (before, 0))), strict=True)
-    best = torch.cat([_best_scales(p, t, b, hessian, size, dtype) for p, t, b in parts])
+    rows = zip(*(torch.split(t, ROWS, dim) for t, dim in ((planes, 1), (target, 0), (before, 0))), strict=True)
+    best = torch.cat([_best_scales(p, t, b, hessian, size, dtype) for p, t, b in rows])
     best = best.reshape(len(weight), len(planes), -1).movedim(1, 0).contiguous()
     return QParams(best, params.zero, params.factor)
 

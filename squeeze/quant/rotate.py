@@ -54,8 +54,8 @@ class RotatedCheckpoint(Checkpoint):
     @classmethod
     def of(cls, checkpoint: Checkpoint, seed: int = 0, block: int | None = None) -> "RotatedCheckpoint":
         """Raises ModelError for architectures that are not of Llama's kind."""
-        what = f"{checkpoint.folder}: architecture {{kind}} cannot be rotated; {{known}} can"
-        architecture_of(checkpoint.config, what, experts=False)
+        message = f"{checkpoint.folder}: architecture {{kind}} cannot be rotated; {{known}} can"
+        architecture_of(checkpoint.config, message, experts=False)
         files = dict(checkpoint.files)
         files.setdefault(_HEAD, files[_EMBEDDING])
         return cls(checkpoint.folder, files, seed, block)

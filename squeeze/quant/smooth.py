@@ -28,8 +28,8 @@ class SmoothedCheckpoint(Checkpoint):
     def of(cls, checkpoint: Checkpoint, squares: dict[str, torch.Tensor], strength: float) -> "SmoothedCheckpoint":
         """squares: of the inputs of every matrix, as input_squares has them. Raises ModelError for architectures that
         are not of Llama's kind."""
-        what = f"{checkpoint.folder}: architecture {{kind}} cannot be smoothed; {{known}} can"
-        architecture_of(checkpoint.config, what, experts=False)
+        message = f"{checkpoint.folder}: architecture {{kind}} cannot be smoothed; {{known}} can"
+        architecture_of(checkpoint.config, message, experts=False)
         norms, factors = {}, {}
         for module, square in squares.items():
             name = _norm_of(module)
@@ -58,5 +58,5 @@ class SmoothedCheckpoint(Checkpoint):
 
 def _norm_of(module: str) -> str | None:
     """The tensor of the norm whose output a module of a block sees, None for others."""
-    block, part = ".".join(module.split(".")[:3]), ".".join(module.split(".")[3:])
-    return f"{block}.{NORM_BEFORE[part]}.weight" if part in NORM_BEFORE else None
+    block, leaf = ".".join(module.split(".")[:3]), ".".join(module.split(".")[3:])
+    return f"{block}.{NORM_BEFORE[leaf]}.weight" if leaf in NORM_BEFORE else None

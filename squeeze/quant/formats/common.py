@@ -11,11 +11,11 @@ from squeeze.quant.formats.spec import QuantizationSpec
 
 def only_integers(format: str, spec: QuantizationSpec) -> None:
     """Raises FormatError for what only our own format holds."""
-    for where, grid in spec.grids.items():
+    for prefix, grid in spec.grids.items():
         if grid.codebook is not None:
-            raise FormatError(f"{where}{format} holds integers, not {grid.codebook}: use the format squeeze")
+            raise FormatError(f"{prefix}{format} holds integers, not {grid.codebook}: use the format squeeze")
         if grid.outliers:
-            raise FormatError(f"{where}{format} cannot keep outlier columns: use the format squeeze")
+            raise FormatError(f"{prefix}{format} cannot keep outlier columns: use the format squeeze")
 
 
 def only_plain(format: str, name: str, weight: QuantizedTensor) -> None:

@@ -96,8 +96,8 @@ class CompressedTensorsFormat:
         exact = {target: grid for target, grid in targets if target != "Linear" and not target.startswith("re:")}
         patterns = tuple((target.removeprefix("re:"), grid) for target, grid in targets if target.startswith("re:"))
         ignored = tuple(str(name) for name in config.get("ignore") or ())
-        parts = (common.bits, common.group_size, common.symmetric)
-        return QuantizationSpec(*parts, modules=exact, ignored=ignored, patterns=patterns)
+        values = (common.bits, common.group_size, common.symmetric)
+        return QuantizationSpec(*values, modules=exact, ignored=ignored, patterns=patterns)
 
 
 def _group(targets: list[str], grid: Grid) -> dict[str, Any]:

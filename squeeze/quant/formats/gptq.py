@@ -142,14 +142,14 @@ def _ones(bits: int, count: int) -> torch.Tensor:
 
 def _rules(spec: QuantizationSpec) -> dict[str, dict[str, int | bool]]:
     """GPTQModel's `dynamic`: a regular expression for every module that is not like most, or not quantised."""
-    left = [name for name in spec.ignored if name != _HEAD]
-    grids: dict[str, Grid | None] = {**dict.fromkeys(left), **spec.modules}
+    ignored = [name for name in spec.ignored if name != _HEAD]
+    grids: dict[str, Grid | None] = {**dict.fromkeys(ignored), **spec.modules}
     rules: dict[str, dict[str, int | bool]] = {}
     for name, grid in grids.items():
         names, (parent, _, leaf) = [name], name.rpartition(".")
-        for whole, parts in _FUSED.items():
-            if leaf in parts and all(grids.get(f"{parent}.{part}", spec.common) == grid for part in parts):
-                names.append(f"{parent}.{whole}")
+        for fused, leaves in _FUSED.items():
+            if leaf in leaves and all(grids.get(f"{parent}.{other}", spec.common) == grid for other in leaves):
+                names.append(f"{parent}.{fused}")
         sign, changed = ("-", {}) if grid is None else ("+", _changed(grid))
         rules |= {f"{sign}:^{re.escape(one)}$": changed for one in names}
     return rules | {f"+:{pattern}": _changed(grid) for pattern, grid in spec.patterns}

@@ -70,8 +70,8 @@ def summary(folder: Path) -> dict[str, object] | None:
         return None
     codes = stored = 0
     for module in checkpoint.modules:
-        parts = [checkpoint.tensors.get(f"{module}.{leaf}") for leaf in checkpoint.format.leaves]
-        stored += sum(tensor.nbytes for tensor in parts if tensor is not None)
+        tensors = [checkpoint.tensors.get(f"{module}.{leaf}") for leaf in checkpoint.format.leaves]
+        stored += sum(tensor.nbytes for tensor in tensors if tensor is not None)
         codes += checkpoint.tensors[f"{module}.{checkpoint.format.leaves[0]}"].numel() * 32 // checkpoint.bits(module)
     return {
         "format": checkpoint.format.name,
