@@ -57,8 +57,8 @@ class Experts(nn.Module):
             token, rank = torch.where(chosen == number)
             if len(token):
                 x = hidden[token]
-                both = torch.cat([expert.gate_proj(x), expert.up_proj(x)], -1)  # type: ignore[operator]
-                y = expert.down_proj(self.gate(both)) * weights[token, rank, None]  # type: ignore[operator]
+                gate_and_up = torch.cat([expert.gate_proj(x), expert.up_proj(x)], -1)  # type: ignore[operator]
+                y = expert.down_proj(self.gate(gate_and_up)) * weights[token, rank, None]  # type: ignore[operator]
                 out.index_add_(0, token, y.to(out.dtype))
         return out
 

@@ -167,8 +167,8 @@ def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress
             for other in streams[1:]:
                 other.write(islice(streams[0].read(torch.device("cpu")), 0, None, job.every))
     for number, name in enumerate(network.blocks):
-        chosen, left = plan(network, name, job.ignore)
-        job.left.update(left)
+        chosen, reasons = plan(network, name, job.ignore)
+        job.left.update(reasons)
         if parts.done(name):
             yield _read_layers(job.work, name)
             continue

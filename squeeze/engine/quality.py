@@ -73,9 +73,9 @@ def evaluate(
             targets = ids[span.start + 1 : span.stop + 1, None]
             losses -= ours.gather(1, targets).double().sum().item()
             if theirs is not None:
-                wanted = torch.log_softmax(theirs[span].float(), -1)
-                divergences.append((wanted.exp() * (wanted - ours)).sum(-1).double().cpu())
-                agreed += int((wanted.argmax(-1) == ours.argmax(-1)).sum())
+                expected = torch.log_softmax(theirs[span].float(), -1)
+                divergences.append((expected.exp() * (expected - ours)).sum(-1).double().cpu())
+                agreed += int((expected.argmax(-1) == ours.argmax(-1)).sum())
         count += len(ids) - first
         if progress:
             progress(len(ids))

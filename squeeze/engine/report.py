@@ -113,9 +113,9 @@ class Report:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Of a folder that was written before. Raises FormatError where its file is no report, or damaged."""
-        found = read_object(folder / NAME)
+        document = read_object(folder / NAME)
         try:
-            return cls.from_json(found)
+            return cls.from_json(document)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise FormatError(f"{folder / NAME}: is no report of squeeze, or damaged") from None
 
@@ -184,8 +184,8 @@ class Report:
         files.write_text(folder / NAME, json.dumps(self.as_json(), indent=1) + "\n")
         card = folder / "README.md"
         text = card.read_text("utf-8") if card.is_file() else f"# {Path(self.target).name}\n"
-        kept = text.partition("\n## Compression\n")[0].rstrip()
-        files.write_text(card, f"{kept}\n\n{self.card()}")
+        own_text = text.partition("\n## Compression\n")[0].rstrip()
+        files.write_text(card, f"{own_text}\n\n{self.card()}")
 
 
 def _percent(part: int, whole: int) -> str:

@@ -130,12 +130,12 @@ def narrow_tile(rows, panels, a, a_offset, a_stride, b, b_offset, b_stride, pair
         a_start, out_start = a_offset + row * a_stride, out_offset + row * out_stride
         panel = 0
         while panel < panels:
-            more = panels - panel
+            remaining = panels - panel
             start, end = b_offset + panel * b_stride, out_start + panel * PANEL
-            if height == 1 and more >= 4:
+            if height == 1 and remaining >= 4:
                 _narrow1x4(a, a_start, a_stride, b, start, b_stride, pairs, out, end, out_stride)
                 panel += 4
-            elif height <= 3 and more >= 2:
+            elif height <= 3 and remaining >= 2:
                 if height == 1:
                     _narrow1x2(a, a_start, a_stride, b, start, b_stride, pairs, out, end, out_stride)
                 elif height == 2:

@@ -23,18 +23,18 @@ def _start(context, builder, array_type, array, offset):
     return builder.gep(data, [offset])
 
 
-def _load(builder, pointer, at):
-    address = builder.bitcast(builder.gep(pointer, [at]), _VECTOR.as_pointer())
+def _load(builder, pointer, index):
+    address = builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer())
     return builder.load(address, align=4)
 
 
-def _store(builder, value, pointer, at):
-    builder.store(value, builder.bitcast(builder.gep(pointer, [at]), _VECTOR.as_pointer()), align=4)
+def _store(builder, value, pointer, index):
+    builder.store(value, builder.bitcast(builder.gep(pointer, [index]), _VECTOR.as_pointer()), align=4)
 
 
 def _spread(builder, value):
-    one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _INT32(0))
-    return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES))
+    single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _INT32(0))
+    return builder.shuffle_vector(single, single, ir.Constant(ir.VectorType(_INT32, LANES), [0] * LANES))
 
 
 def _loop(builder, count, carried, step, stride=LANES, first=None):
@@ -69,8 +69,8 @@ def dot(typingctx, a, a_offset, b, b_offset, count):
         first = _start(context, builder, signature.args[0], args[0], args[1])
         second = _start(context, builder, signature.args[2], args[2], args[3])
 
-        def step(at, carried):
-            product = builder.fmul(_load(builder, first, at), _load(builder, second, at))
+        def step(index, carried):
+            product = builder.fmul(_load(builder, first, index), _load(builder, second, index))
             return [builder.fadd(carried[0], product)]
 
         (total,) = _loop(builder, args[4], [ir.Constant(_VECTOR, [0.0] * LANES)], step)
@@ -129,8 +129,10 @@ def accumulate(typingctx, y, y_offset, w, w_offset, w_stride, x, x_offset, x_str
 
                 def row(r, carried):
                     x = builder.load(builder.gep(factors, [builder.mul(r, args[7])]))
-                    one = builder.insert_element(ir.Constant(vector, ir.Undefined), x, _INT32(0))
-                    spread = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_INT32, width), [0] * width))
+                    single = builder.insert_element(ir.Constant(vector, ir.Undefined), x, _INT32(0))
+                    spread = builder.shuffle_vector(
+                        single, single, ir.Constant(ir.VectorType(_INT32, width), [0] * width)
+                    )
                     start = builder.gep(matrix, [builder.add(builder.mul(r, args[4]), column)])
                     values = builder.load(builder.bitcast(start, vector.as_pointer()), align=4)
                     return [builder.fadd(carried[0], builder.fmul(spread, values))]

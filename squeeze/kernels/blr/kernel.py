@@ -85,6 +85,6 @@ def blast(x: torch.Tensor, bases: torch.Tensor, mix: torch.Tensor, inputs: torch
     (p, o, r), (q, _, i) = bases.shape, inputs.shape
     out = torch.empty((len(x), p * o), dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(len(x), _ROWS), p, triton.cdiv(o, _OUTPUTS))
-    parts = (x.contiguous(), bases.contiguous(), mix.contiguous(), inputs.contiguous())
-    _blast[grid](out, *parts, len(x), p, q, o, i, r, **_TILES)
+    operands = (x.contiguous(), bases.contiguous(), mix.contiguous(), inputs.contiguous())
+    _blast[grid](out, *operands, len(x), p, q, o, i, r, **_TILES)
     return out

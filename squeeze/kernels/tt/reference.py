@@ -14,8 +14,8 @@ def cost(shapes: Sequence[Sequence[int]], from_left: bool) -> int:
     cores = list(shapes) if from_left else [(s, o, i, r) for r, o, i, s in reversed(shapes)]
     total, done, ring = 0, 1, cores[0][0]
     for number, (rank, outputs, inputs, after) in enumerate(cores):
-        left = prod(core[2] for core in cores[number + 1 :])
-        total += (ring if number else 1) * done * left * rank * inputs * outputs * after
+        remaining = prod(core[2] for core in cores[number + 1 :])
+        total += (ring if number else 1) * done * remaining * rank * inputs * outputs * after
         done *= outputs
     return total
 

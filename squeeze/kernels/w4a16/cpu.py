@@ -50,11 +50,11 @@ def prepare(packed: Packed) -> Prepared | None:
     zeros = packed.zeros
     if zeros is None:
         zeros = torch.full(scales.shape, 1 << (packed.bits - 1), dtype=torch.uint8)
-    each = size // chunk
+    chunks_of_group = size // chunk
     return Prepared(
         words.contiguous().numpy().view(np.uint8),
-        scales.repeat_interleave(each, 1).contiguous().numpy(),
-        zeros.repeat_interleave(each, 1).contiguous().numpy(),
+        scales.repeat_interleave(chunks_of_group, 1).contiguous().numpy(),
+        zeros.repeat_interleave(chunks_of_group, 1).contiguous().numpy(),
         bits,
         chunk,
     )
@@ -65,18 +65,18 @@ def matmul(x: torch.Tensor, weight: Prepared, threads: int = 1) -> torch.Tensor:
     values = x.numpy()
     (rows, inputs), outputs = values.shape, len(weight.codes)
     chunks = inputs // weight.chunk
-    whole, scales = np.empty((rows, inputs), np.int16), np.empty((rows, chunks), np.float32)
+    integers, scales = np.empty((rows, inputs), np.int16), np.empty((rows, chunks), np.float32)
     sums, out = np.empty((rows, chunks), np.int32), np.empty((rows, outputs), np.float32)
-    _round(values, weight.chunk, 8 // weight.bits, np.empty(weight.chunk, np.int16), whole, scales, sums)
+    _round(values, weight.chunk, 8 // weight.bits, np.empty(weight.chunk, np.int16), integers, scales, sums)
 
     def work(first: int, last: int) -> None:
         _multiply(
-            *(weight.codes, weight.scales, weight.zeros, weight.bits, weight.chunk, whole, scales, sums),
+            *(weight.codes, weight.scales, weight.zeros, weight.bits, weight.chunk, integers, scales, sums),
             *(first * _ROWS, min(last * _ROWS, outputs), np.empty(_ROWS, np.float32), out),
         )
 
-    parts = min(threads, outputs * inputs // _LEAST_WORK)
-    spread(work, -(-outputs // _ROWS), parts)
+    workers = min(threads, outputs * inputs // _LEAST_WORK)
+    spread(work, -(-outputs // _ROWS), workers)
     return torch.from_numpy(out)
 
 
@@ -90,7 +90,7 @@ _one2, _one4, _one8 = decoder(1, 2), decoder(1, 4), decoder(1, 8)
 
 
 @kernel
-def _round(x, chunk, fields, scratch, whole, scales, sums):
+def _round(x, chunk, fields, scratch, integers, scales, sums):
     """Activations as integers, the fields of a unit's bytes apart; their scales and sums by chunk."""
     unit = UNIT * fields
     for r in range(x.shape[0]):
@@ -104,11 +104,11 @@ def _round(x, chunk, fields, scratch, whole, scales, sums):
             for begin in range(0, chunk, unit):
                 for field in range(fields):
                     for i in range(UNIT):
-                        whole[r, start + begin + field * UNIT + i] = scratch[begin + i * fields + field]
+                        integers[r, start + begin + field * UNIT + i] = scratch[begin + i * fields + field]
 
 
 @kernel
-def _multiply(codes, scales, zeros, bits, chunk, whole, a_scales, a_sums, first, last, results, out):
+def _multiply(codes, scales, zeros, bits, chunk, integers, a_scales, a_sums, first, last, results, out):
     """Output channels first to last of out float32 [R, O], four at a time; results: scratch of 4."""
     stride, chunks = codes.shape[1], scales.shape[1]
     units = chunk * bits // (8 * UNIT)
@@ -117,17 +117,17 @@ def _multiply(codes, scales, zeros, bits, chunk, whole, a_scales, a_sums, first,
         count = _ROWS if last - o >= _ROWS else 1
         for r in range(out.shape[0]):
             if count == _ROWS and bits == 4:
-                _four4(codes, scales, zeros, whole, a_scales, a_sums, o, r, stride, chunks, units, results)
+                _four4(codes, scales, zeros, integers, a_scales, a_sums, o, r, stride, chunks, units, results)
             elif count == _ROWS and bits == 8:
-                _four8(codes, scales, zeros, whole, a_scales, a_sums, o, r, stride, chunks, units, results)
+                _four8(codes, scales, zeros, integers, a_scales, a_sums, o, r, stride, chunks, units, results)
             elif count == _ROWS:
-                _four2(codes, scales, zeros, whole, a_scales, a_sums, o, r, stride, chunks, units, results)
+                _four2(codes, scales, zeros, integers, a_scales, a_sums, o, r, stride, chunks, units, results)
             elif bits == 4:
-                _one4(codes, scales, zeros, whole, a_scales, a_sums, o, r, stride, chunks, units, results)
+                _one4(codes, scales, zeros, integers, a_scales, a_sums, o, r, stride, chunks, units, results)
             elif bits == 8:
-                _one8(codes, scales, zeros, whole, a_scales, a_sums, o, r, stride, chunks, units, results)
+                _one8(codes, scales, zeros, integers, a_scales, a_sums, o, r, stride, chunks, units, results)
             else:
-                _one2(codes, scales, zeros, whole, a_scales, a_sums, o, r, stride, chunks, units, results)
+                _one2(codes, scales, zeros, integers, a_scales, a_sums, o, r, stride, chunks, units, results)
             for n in range(count):
                 out[r, o + n] = results[n]
         o += count

@@ -165,8 +165,8 @@ class _Chunks:
         value_scale = builder.load(builder.gep(self.operands.value_scales, [chunk]))
         for result, total, scale in zip(results, sums, self.operands.scales, strict=True):
             factor = builder.fmul(builder.load(builder.gep(scale, [chunk])), value_scale)
-            one = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), factor, _INT32(0))
-            factors = _shuffle(builder, one, [0] * _LANES)
+            single = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), factor, _INT32(0))
+            factors = _shuffle(builder, single, [0] * _LANES)
             product = builder.fmul(builder.sitofp(total, _FLOATS), factors, flags=["contract"])
             updated.append(builder.fadd(result, product, flags=["contract"]))
         return updated

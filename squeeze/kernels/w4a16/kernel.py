@@ -121,8 +121,8 @@ def gemv(x: torch.Tensor, packed: Packed, tile: Tile = GEMV) -> torch.Tensor:
 
 def gemm(x: torch.Tensor, packed: Packed, tile: Tile = GEMM) -> torch.Tensor:
     """As reference.matmul, but that weights are rounded to the dtype of x where a step has several groups."""
-    whole = packed.group_size % tile.inputs == 0 or packed.group_size >= packed.inputs
-    return _launch(_gemm, x, packed, tile, tile.rows, M=tile.rows, ONE_GROUP=whole)
+    one_group = packed.group_size % tile.inputs == 0 or packed.group_size >= packed.inputs
+    return _launch(_gemm, x, packed, tile, tile.rows, M=tile.rows, ONE_GROUP=one_group)
 
 
 def _launch(
@@ -130,8 +130,8 @@ def _launch(
 ) -> torch.Tensor:
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
     zeros = words if packed.zeros is None else packed.zeros.contiguous()
-    whole = packed.group_size * packed.bits % 32 == 0 or packed.group_size >= packed.inputs
+    fills_words = packed.group_size * packed.bits % 32 == 0 or packed.group_size >= packed.inputs
     constants |= {"BITS": packed.bits, "HAS_ZEROS": packed.zeros is not None}
-    constants |= {"WORDWISE": 32 % packed.bits == 0 and whole}
+    constants |= {"WORDWISE": 32 % packed.bits == 0 and fills_words}
     numbers = (words.shape[1], scales.shape[1], packed.group_size)
     return launch(kernel, x, (packed.outputs, packed.inputs), tile, rows, (words, scales, zeros), numbers, **constants)
