@@ -109,7 +109,7 @@ class Job:
                 paths.append(None)
                 continue
             with self.attempt(name):
-                for path in files.expand(Path(name), self.recursive, wanted, self._pass_over):
+                for path in files.expand(Path(name), self.recursive, wanted, self._pass_over, self._leave_out):
                     with self.attempt(str(path)):
                         if self._takes(path):
                             paths.append(path)
@@ -126,6 +126,9 @@ class Job:
         """Report a folder that cannot be read."""
         with self.attempt(str(error.filename)):
             raise error
+
+    def _leave_out(self, folder: Path) -> None:
+        self.say(f"Warning: {folder}: is a link to a folder; skipped")
 
     def progress(
         self, name: str, total: Callable[[], int | None] = lambda: None, passes: int = 1

@@ -34,12 +34,16 @@ def restored_name(path: Path) -> Path:
 
 
 def expand(
-    path: Path, recursive: bool, wanted: Callable[[Path], bool], unreadable: Callable[[OSError], None]
+    path: Path,
+    recursive: bool,
+    wanted: Callable[[Path], bool],
+    unreadable: Callable[[OSError], None],
+    linked: Callable[[Path], None],
 ) -> Iterator[Path]:
     """`path` itself, or with `recursive` the wanted files below a folder, in the order of their names.
 
-    Links to folders are not followed below `path`. `unreadable` is told of folders that cannot be read, which are left
-    out. Raises SqueezeError for a folder without `recursive`.
+    Two kinds of folders below `path` are left out: `unreadable` is told of those that cannot be read, and `linked` of
+    links. Raises SqueezeError for a folder without `recursive`.
     """
     if not path.is_dir() or (path.is_symlink() and not recursive):
         yield path
@@ -48,6 +52,9 @@ def expand(
     else:
         for folder, subfolders, names in os.walk(path, onerror=unreadable):
             subfolders.sort()
+            for subfolder in (Path(folder, name) for name in subfolders):
+                if subfolder.is_symlink():
+                    linked(subfolder)
             yield from filter(wanted, (Path(folder, name) for name in sorted(names)))
 
 

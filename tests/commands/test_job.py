@@ -126,6 +126,14 @@ def test_link_is_skipped(note: Path):
     assert run("decompress", "-c", "link.sqz").stdout_bytes == TEXT
 
 
+def test_links_to_folders_are_skipped(note: Path):
+    Path("tree").mkdir()
+    note.rename("tree/note.txt")
+    Path("tree/loop").symlink_to(".")
+    assert call("compress", "-1", "-r", "tree").stderr == "Warning: tree/loop: is a link to a folder; skipped\n"
+    assert sorted(path.name for path in Path("tree").iterdir()) == ["loop", "note.txt", "note.txt.sqz"]
+
+
 def test_special_file_is_skipped():
     os.mkfifo("pipe")
     assert call("compress", "-1", "pipe").stderr == (

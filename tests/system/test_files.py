@@ -137,11 +137,12 @@ def test_what_is_ignored_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_folders_that_cannot_be_read_are_passed_over(monkeypatch):
+def test_links_and_folders_that_cannot_be_read_are_passed_over(monkeypatch):
     for name in ("tree/a/x", "tree/b/x", "tree/c/x"):
         Path(name).parent.mkdir(parents=True)
         Path(name).touch()
-    real, missed = os.scandir, []
+    Path("tree/d").symlink_to("a")
+    real, missed, linked = os.scandir, [], []
 
     def scan(path):
         if str(path) == "tree/b":
@@ -149,9 +150,9 @@ def test_folders_that_cannot_be_read_are_passed_over(monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scan)
-    found = list(files.expand(Path("tree"), True, lambda path: True, missed.append))
+    found = list(files.expand(Path("tree"), True, lambda path: True, missed.append, linked.append))
     assert [str(path) for path in found] == ["tree/a/x", "tree/c/x"]
-    assert [error.filename for error in missed] == ["tree/b"]
+    assert ([error.filename for error in missed], linked) == (["tree/b"], [Path("tree/d")])
 
 
 def test_a_text_is_replaced_whole_or_not_at_all(monkeypatch):
