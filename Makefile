@@ -34,7 +34,7 @@ test-slow: .venv/llamacpp .venv/docs
 	$(PYTEST) -m 'slow or not slow'
 
 fuzz: .venv/stamp  # some hours; or one format: make fuzz FORMAT=kv
-	$(BIN)/python -m tests.fuzz $(FORMAT) --cases 20000 $(if $(FORMAT),,--write-docs)
+	$(BIN)/python -m tests.fuzz $(FORMAT) --cases 20000 --write-docs
 
 lint: .venv/stamp
 	$(BIN)/ruff check .
