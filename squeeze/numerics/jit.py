@@ -3,10 +3,10 @@
 `kernel` compiles an entry point and caches it on disk; `inline` compiles a
 step that entry points call, and always merges it into its caller;
 `lossy_kernel` is for what no coded bit depends on. numba's own
-cache notices a change in the entry point's file only, so the cache folder is
-named after the content of every file that compiled code comes from, wherever it
-lies: those that import this one, and what they import in turn. An edited or
-upgraded package never runs yesterday's machine code.
+cache notices a change in the entry point's file only, so the cache folder of a
+file's entry points is named after the content of every file that their code
+comes from, wherever it lies: their own, and what it imports in turn. An edited
+or upgraded package never runs yesterday's machine code.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 _IMPORT = re.compile(rf"^from ({__name__.partition('.')[0]}[\w.]*) import (?:\(([^)]*)\)|(.*))", re.MULTILINE)
+_PACKAGE = Path(__file__).parents[1]
 _OPTIONS: dict[str, Any] = {
     "nogil": True,
     "_nrt": False,  # no reference counting: kernels allocate nothing, and the counts cost as much as the models
@@ -33,14 +34,19 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-@cache
-def cache_folder() -> Path:
-    """The folder of compiled code for these sources; created when missing."""
-    digest = hashlib.sha256(numba.__version__.encode())
-    for name, text in sorted(compiled_sources(Path(__file__).parents[1]).items()):
-        digest.update(f"{name}\0{text}".encode())
+def cache_root() -> Path:
+    """Where the folders of compiled code lie."""
     base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "squeeze" / "numba" / digest.hexdigest()[:16]
+    return Path(base) / "squeeze" / "numba"
+
+
+@cache
+def cache_folder(file: Path) -> Path:
+    """The folder of code compiled from a file's entry points, as its sources are now; created when missing."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path, text in sorted(compiled_sources(file, _PACKAGE).items()):
+        digest.update(f"{path.name}\0{text}".encode())
+    folder = cache_root() / digest.hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
@@ -50,38 +56,40 @@ def cache_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="squeeze-numba-"))
 
 
-def compiled_sources(package: Path) -> dict[str, str]:
-    """The text of each file that compiled code comes from, by its module: those that import a decorator from here,
-    and, since a constant of another file becomes part of the machine code, all that these import from the package."""
-    texts = {}
-    for folder, _, names in os.walk(package):
-        room = ".".join([package.name, *Path(folder).relative_to(package).parts])
-        for name in (name.removesuffix(".py") for name in names if name.endswith(".py")):
-            module = room if name == "__init__" else f"{room}.{name}"
-            texts[module] = Path(folder, f"{name}.py").read_text("utf-8")
-    decorators = {f"{__name__}.{name}" for name in ("kernel", "lossy_kernel", "part", "inline", "prefetch")}
-    del texts[package.name]  # names all of the package, and compiles nothing
-    waiting = [__name__, *(name for name, text in texts.items() if __name__ in text and decorators & _imports(text))]
-    sources: dict[str, str] = {}
+def compiled_sources(file: Path, package: Path) -> dict[Path, str]:
+    """The text of each file that a file's compiled code comes from: its own, and, since the steps and the constants of
+    other files become part of the machine code, all that it imports from the package."""
+    sources: dict[Path, str] = {}
+    waiting = [file, package / Path(__file__).relative_to(_PACKAGE)]
     while waiting:
-        name = waiting.pop()
-        if name in texts and name not in sources:
-            sources[name] = texts[name]
-            waiting += _imports(texts[name])
+        path = waiting.pop()
+        if path not in sources:
+            sources[path], modules = _read(path)
+            waiting += [found for module in modules if (found := _file(package, module))]
     return sources
 
 
-def _imports(text: str) -> set[str]:
-    """Modules that a file imports from its package when it is loaded, and names that may be such."""
-    modules = set()
+@cache
+def _read(path: Path) -> tuple[str, frozenset[str]]:
+    """A file's text, and what it imports from the package when it is loaded: modules, and names that may be such."""
+    text, modules = path.read_text("utf-8"), set()
     for module, several, one in _IMPORT.findall(text):
         modules |= {module, *(f"{module}.{name}" for name in re.findall(r"\w+", several or one))}
-    return modules
+    return text, frozenset(modules)
 
 
-def is_compiled(function: str) -> bool:
-    """Whether an entry point of this name was compiled on this machine before."""
-    return any(cache_folder().glob(f"*/*.{function}-*.nbi"))
+@cache
+def _file(package: Path, module: str) -> Path | None:
+    """Where a module lies; None for what is no module, and for the package as a whole, which compiles nothing."""
+    path = package.joinpath(*module.split(".")[1:])
+    files = (path.with_name(f"{path.name}.py"), path / "__init__.py") if path != package else ()
+    return next(filter(Path.is_file, files), None)
+
+
+def is_compiled(module: str, function: str) -> bool:
+    """Whether an entry point of a module was compiled on this machine before."""
+    file = _file(_PACKAGE, module)
+    return file is not None and any(cache_folder(file).glob(f"*/*.{function}-*.nbi"))
 
 
 def kernel(function: Callable) -> Any:
@@ -99,7 +107,7 @@ def lossy_kernel(*, fastmath: bool | set[str]) -> Callable[[Callable], Any]:
 def _cached(function: Callable, options: dict[str, Any]) -> Any:
     config: Any = numba.config
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(cache_folder())
+    config.CACHE_DIR = str(cache_folder(Path(function.__code__.co_filename)))
     try:
         return numba.njit(cache=True, **options)(function)
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from squeeze.codecs.stream.container import FORMAT_VERSION, NUMERICS_VERSION
 from squeeze.codecs.stream.levels import LEVELS
-from squeeze.numerics.jit import cache_folder
+from squeeze.numerics.jit import cache_root
 from squeeze.system import cores
 from squeeze.version import __version__
 
@@ -26,7 +26,7 @@ def gather() -> dict[str, Fact]:
         "processor": _processor(),
         "threads": cores.available(),
         "gpus": _gpus(),
-        "compiled_code": str(cache_folder()),
+        "compiled_code": str(cache_root()),
         "models": _models(),
         "levels": ", ".join(map(str, LEVELS)),
     }

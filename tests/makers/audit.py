@@ -56,7 +56,7 @@ print(json.dumps(sorted(set(news))))
 def news(code: str, files: Iterable[Path] = (), refused: Iterable[str] = ()) -> list[str]:
     """What `code` did besides reading and writing `files` (folders stand for all in them) and importing what is not
     `refused`: lines such as "open /etc/passwd", "import torch", "unpickle os.system", "socket.connect"."""
-    known = [*_KNOWN, str(Path(squeeze.__file__).parent), str(jit.cache_folder().parent), *map(str, files)]
+    known = [*_KNOWN, str(Path(squeeze.__file__).parent), str(jit.cache_root()), *map(str, files)]
     arguments = [json.dumps(sorted({str(Path(one).resolve()) for one in known})), json.dumps(sorted(refused))]
     done = subprocess.run(
         [sys.executable, "-c", _HOOK, *arguments], input=code, capture_output=True, text=True, check=False

@@ -1,12 +1,12 @@
 """The folder of compiled code follows the content of every file that compiled code comes from, wherever it lies."""
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import squeeze
+from squeeze.codecs.bytewise import coder
 from squeeze.kernels.lowrank import cpu
 from squeeze.numerics import jit
 
@@ -35,17 +35,22 @@ def package(tmp_path):
     return tmp_path / "squeeze"
 
 
-def digest(package) -> str:
-    return hashlib.sha256(repr(sorted(jit.compiled_sources(package).items())).encode()).hexdigest()
+def sources(package, file="models/mixer.py") -> dict[str, str]:
+    """Anew, as in another process."""
+    jit._read.cache_clear()
+    jit._file.cache_clear()
+    found = jit.compiled_sources(package / file, package)
+    return {path.relative_to(package).as_posix(): text for path, text in found.items()}
 
 
 def test_sources_are_what_compiles_and_all_that_it_imports(package):
-    assert sorted(jit.compiled_sources(package)) == [
-        "squeeze.models.mixer",
-        "squeeze.models.presets",
-        "squeeze.numerics.jit",
-        "squeeze.numerics.sizes",
-    ]
+    assert set(sources(package)) == {"models/mixer.py", "models/presets.py", "numerics/jit.py", "numerics/sizes.py"}
+
+
+def test_files_elsewhere_are_followed_into_the_package(package, tmp_path):
+    other = tmp_path / "other.py"
+    other.write_text("from squeeze.models import presets\n")
+    assert {other, package / "numerics/sizes.py"} <= set(jit.compiled_sources(other, package))
 
 
 @pytest.mark.parametrize(
@@ -59,18 +64,19 @@ def test_sources_are_what_compiles_and_all_that_it_imports(package):
     ids=["compiled", "imported", "imported by what is imported", "the decorators"],
 )
 def test_a_constant_reached_through_imports_changes_the_digest(package, name, old, new):
-    before = digest(package)
+    before = sources(package)
     path = package / name
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
-    assert digest(package) != before
+    assert sources(package) != before
 
 
 def test_what_no_compiled_code_reaches_changes_nothing(package):
-    before = digest(package)
+    before = sources(package)
     (package / "plain.py").write_text("everything = 2\n")
     (package / "__init__.py").write_text("")
-    assert digest(package) == before
+    (package / "models/other.py").write_text((package / "models/mixer.py").read_text())
+    assert sources(package) == before
 
 
 @pytest.mark.parametrize("folder", ["", "models/deep/deeper"])
@@ -79,14 +85,14 @@ def test_a_moved_file_is_still_guarded(package, folder):
     target = package / folder
     target.mkdir(parents=True, exist_ok=True)
     moved = (package / "models/mixer.py").rename(target / "mixing.py")
-    module = ".".join(["squeeze", *folder.split("/"), "mixing"]) if folder else "squeeze.mixing"
-    assert {module, "squeeze.models.presets", "squeeze.numerics.sizes"} <= set(jit.compiled_sources(package))
-    before = digest(package)
+    name = moved.relative_to(package).as_posix()
+    before = sources(package, name)
+    assert {name, "models/presets.py", "numerics/sizes.py"} <= set(before)
     moved.write_text(moved.read_text().replace("presets.ROWS", "presets.ROWS + 1"))
-    after = digest(package)
+    after = sources(package, name)
     assert after != before
     (package / "numerics/sizes.py").write_text("WIDTH = 64\n")
-    assert digest(package) != after
+    assert sources(package, name) != after
 
 
 def test_moved_constants_are_followed_through_the_import_that_moved_with_them(package):
@@ -95,16 +101,20 @@ def test_moved_constants_are_followed_through_the_import_that_moved_with_them(pa
     mixer.write_text(
         mixer.read_text().replace("from squeeze.models import presets", "from squeeze import widths as presets")
     )
-    assert "squeeze.widths" in jit.compiled_sources(package)
-    before = digest(package)
+    before = sources(package)
+    assert "widths.py" in before
     (package / "widths.py").write_text("ROWS = 5\n")
-    assert digest(package) != before
+    assert sources(package) != before
 
 
-def test_lossy_kernels_are_guarded_too():
-    sources = jit.compiled_sources(PACKAGE)
-    assert {"squeeze.kernels.kv_attention.loops", "squeeze.kernels.lowrank.cpu", "squeeze.kv.unpacking"} <= set(sources)
-    assert Path(cpu._halves._cache._cache_path).is_relative_to(jit.cache_folder())
+def test_entry_points_are_cached_in_the_folder_of_their_sources():
+    for kernel in (cpu._halves, coder.code):
+        folder = jit.cache_folder(Path(kernel.py_func.__code__.co_filename))
+        assert Path(kernel._cache._cache_path).is_relative_to(folder)
+        assert folder.parent == jit.cache_root()
+    found = sources(PACKAGE, "codecs/bytewise/coder.py")
+    assert {"codecs/bytewise/model.py", "codecs/bitmodels/coder.py", "numerics/logistic.py"} <= set(found)
+    assert not any(name.startswith("kernels/") for name in found)
 
 
 def test_no_other_file_caches_compiled_code():
@@ -122,9 +132,3 @@ def reversed_copy(x):
 
 def test_a_lossy_kernel_may_allocate():
     assert reversed_copy(np.arange(3)).tolist() == [2, 1, 0]
-
-
-def test_compiled_code_is_cached_under_a_name_made_from_the_sources():
-    folder = jit.cache_folder()
-    assert folder.is_dir()
-    assert len(folder.name) == 16

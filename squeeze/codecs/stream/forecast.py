@@ -24,7 +24,7 @@ def slowness(level: Level, size: int, threads: int | None, verify: bool) -> str 
 
 def compiling(level: Level) -> str | None:
     """Where the level's kernels were not compiled on this machine before, and that takes long."""
-    if not level.needs_language_model or is_compiled("code_steps"):
+    if not level.needs_language_model or is_compiled("squeeze.codecs.tokenwise.model", "code_steps"):
         return None
     return "The first run at this level compiles it for this processor, which takes about a minute."
 
