@@ -34,12 +34,10 @@ def main() -> int:
     for name in names:
         results.append(_many(name, options, len(names)))
         print(table(results[-1:], header=len(results) == 1), flush=True)
+        _print_faults(results[-1])
         if options.write_docs:
             write_docs(results[-1:])
-    faults = sum(len(result.faults) for result in results)
-    for result in results:
-        _print_faults(result)
-    return 1 if faults else 0
+    return 1 if any(result.faults for result in results) else 0
 
 
 def _options() -> argparse.Namespace:
