@@ -6,6 +6,7 @@ from copy import deepcopy
 from random import Random
 from typing import Any
 
+_MOST_PLACES = 5_000  # a list that grew is not let grow again
 _TOKEN = "\ue000raw{}\ue000"
 
 
@@ -185,6 +186,8 @@ def mutated(value: Any, random: Random) -> Any:
         places = list(_places(copy))
         if not places:
             return edge(random)
+        if len(places) > _MOST_PLACES:
+            break
         _change(*random.choice(places), random)
     return copy
 
