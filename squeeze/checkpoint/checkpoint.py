@@ -98,13 +98,15 @@ class Checkpoint:
         by_file: dict[Path, list[str]] = {}
         for name in names:
             if strict and (dtype := self.info(name).dtype) not in _FLOATS:
-                raise FormatError(f"{self.folder}: tensor {name!r} is of type {dtype}; bf16, fp16 and fp32 are taken")
+                raise FormatError(
+                    f"{self.folder}: tensor {printable(repr(name))} is of type {dtype}; bf16, fp16 and fp32 are taken"
+                )
             by_file.setdefault(self.files[name].path, []).append(name)
         for path, names_in_file in by_file.items():
             loaded |= tensorfile.load(path, names_in_file, str(device))
         for name, tensor in loaded.items() if strict else ():
             if not torch.isfinite(tensor).all():
-                raise FormatError(f"{self.folder}: tensor {name!r} has values that are not finite")
+                raise FormatError(f"{self.folder}: tensor {printable(repr(name))} has values that are not finite")
         return loaded
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 
-__all__ = ["Leaves", "Stored", "StoredForm", "named"]
+__all__ = ["Leaves", "Stored", "StoredForm", "dtype_named", "named"]
 
 Leaves = Mapping[str, torch.Tensor]  # the tensors of one module, by the last part of their names
 
@@ -83,3 +83,9 @@ class StoredForm(ABC):
 def named(module: str, leaves: Leaves) -> dict[str, torch.Tensor]:
     """Tensors of a module by their whole names."""
     return {f"{module}.{leaf}": tensor for leaf, tensor in leaves.items()}
+
+
+def dtype_named(name: object, default: torch.dtype = torch.bfloat16) -> torch.dtype:
+    """torch's dtype of a name in a config.json; the default where there is none."""
+    dtype = getattr(torch, str(name).removeprefix("torch."), None)
+    return dtype if isinstance(dtype, torch.dtype) else default

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.checkpoint.stored import Leaves, Stored, StoredForm
-from squeeze.errors import FormatError
+from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, dtype_named
+from squeeze.errors import FormatError, printable
 from squeeze.factor import METHOD, VERSION
 from squeeze.factor.form import Form
 from squeeze.factor.forms import LEAVES, basis_of, modules_of, read_form
@@ -27,15 +27,15 @@ class FactorizedForm(StoredForm):
     def check(self, described: Mapping[str, Any]) -> None:
         version = described.get("version")
         if version != VERSION:
-            raise FormatError(f"version {version!r} of squeeze's factorised folders is unknown: use a newer squeeze")
+            words = f"version {printable(repr(version))} of squeeze's factorised folders"
+            raise FormatError(f"{words} is unknown: use a newer squeeze")
 
     def open(self, checkpoint: Checkpoint) -> Stored | None:
         config = checkpoint.config.get("quantization_config")
         if not isinstance(config, dict) or config.get("quant_method") != METHOD:
             return None
-        if config.get("version") != VERSION:
-            raise FormatError(f"{checkpoint.folder}: version {config.get('version')!r} is unknown: use a newer squeeze")
-        dtype = getattr(torch, str(config.get("dtype")), torch.bfloat16)
+        self.check(config)
+        dtype = dtype_named(config.get("dtype"))
 
         def weight(module: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
             leaves = {name.removeprefix(f"{module}."): tensor for name, tensor in tensors.items()}

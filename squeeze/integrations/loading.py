@@ -21,7 +21,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Tensor
-from squeeze.checkpoint.stored import Leaves, StoredForm
+from squeeze.checkpoint.stored import Leaves, StoredForm, dtype_named
 from squeeze.errors import FormatError
 from squeeze.integrations.forms import FORMS
 from squeeze.integrations.packed import Payloads, is_packed
@@ -83,8 +83,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
         if dtype is None or not dtype.is_floating_point:
-            named = getattr(torch, str(getattr(self.quantization_config, "dtype", None)), None)
-            return named if isinstance(named, torch.dtype) else torch.get_default_dtype()
+            return dtype_named(getattr(self.quantization_config, "dtype", None), torch.get_default_dtype())
         return dtype
 
     def _process_model_before_weight_loading(

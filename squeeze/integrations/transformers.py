@@ -23,6 +23,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from squeeze.checkpoint.stored import dtype_named
 from squeeze.integrations import loading
 from squeeze.integrations.packed import LARGE_SHARE, CodedEmbedding, CodedLinear, Payloads, memory_of
 from squeeze.packing.folder import METHOD
@@ -60,8 +61,7 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
         if dtype is None or not dtype.is_floating_point:
-            named = getattr(self.quantization_config, "dtype", None)
-            return getattr(torch, named) if named else torch.get_default_dtype()
+            return dtype_named(getattr(self.quantization_config, "dtype", None), torch.get_default_dtype())
         return dtype
 
     def _process_model_before_weight_loading(

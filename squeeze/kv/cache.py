@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from squeeze.errors import PolicyError
+from squeeze.errors import PolicyError, printable
 from squeeze.kv.base import Policy
 from squeeze.kv.contract import DYNAMIC_LAYER_TYPE_MAPPING, Cache, get_layer_types_and_kwargs
 from squeeze.kv.file import load_cache, save_cache
@@ -44,7 +44,7 @@ class QuantizedKVCache(Cache):
             elif kind in DYNAMIC_LAYER_TYPE_MAPPING:
                 layers.append(DYNAMIC_LAYER_TYPE_MAPPING[kind](**options_of_layer))
             else:
-                raise PolicyError(f"layers of kind {kind!r} cannot be cached by this version")
+                raise PolicyError(f"layers of kind {printable(repr(kind))} cannot be cached by this version")
         super().__init__(layers=layers)
 
     def save(self, path: Path | str, model: Any = None) -> int:

@@ -18,7 +18,7 @@ from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.sparse import Adapters, SparseTensor, Values
 from squeeze.codecs.tensors import floats, zeros
-from squeeze.errors import FormatError
+from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import take
 from squeeze.quant.formats.own import SqueezeFormat
 
@@ -107,7 +107,9 @@ class SparseFormat:
     def check(self, config: Mapping[str, Any]) -> None:
         """Raises FormatError for the `quantization_config` of a newer version."""
         if config.get("version") != _VERSION:
-            raise FormatError(f"version {config.get('version')!r} of sparse weights is unknown: use a newer squeeze")
+            raise FormatError(
+                f"version {printable(repr(config.get('version')))} of sparse weights is unknown: use a newer squeeze"
+            )
 
 
 def _adapter(side: str, values: Values) -> dict[str, torch.Tensor]:

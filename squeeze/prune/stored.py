@@ -11,7 +11,7 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.sparse import SparseTensor
-from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, named
+from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, dtype_named, named
 from squeeze.errors import FormatError
 from squeeze.prune import legacy
 from squeeze.prune.linear import Sparse24Linear
@@ -40,7 +40,7 @@ class SparseForm(StoredForm):
         if not modules:
             return None
         described = [config for key in _CONFIGS if isinstance(config := checkpoint.config.get(key), dict)]
-        dtype, bits = getattr(torch, _dtype(described, checkpoint.config), torch.bfloat16), _bits(described)
+        dtype, bits = dtype_named(_dtype(described, checkpoint.config)), _bits(described)
         return Stored(modules, dtype, lambda module, tensors: _weight(module, tensors, bits).dequantize(dtype))
 
     def weight(self, module: str, leaves: Leaves) -> SparseTensor:

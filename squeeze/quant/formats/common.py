@@ -1,12 +1,22 @@
 """Checks that every format makes of what it is given to store and to read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.formats.spec import QuantizationSpec
+
+
+@contextmanager
+def understood(subject: str) -> Iterator[None]:
+    """What reading a description of any shape raises, as a FormatError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+        raise FormatError(f"{subject} does not say how its weights are stored") from None
 
 
 def only_integers(format: str, spec: QuantizationSpec) -> None:
@@ -57,9 +67,3 @@ def group_size_of(name: str, columns: int, groups: int, size: int) -> int:
     if inputs < 1 or -(-columns // inputs) != groups:
         raise FormatError(f"{name}: {groups} groups of {size} do not make {columns} inputs")
     return inputs
-
-
-def torch_dtype(name: object, default: torch.dtype = torch.bfloat16) -> torch.dtype:
-    """torch's dtype of a name in a config.json; the default where there is none."""
-    dtype = getattr(torch, str(name).removeprefix("torch."), None)
-    return dtype if isinstance(dtype, torch.dtype) else default

@@ -13,8 +13,8 @@ import torch
 
 from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.errors import FormatError
-from squeeze.quant.formats.common import expect, group_size_of, only_integers, only_plain, scales_as, take
+from squeeze.errors import FormatError, printable
+from squeeze.quant.formats.common import expect, group_size_of, only_integers, only_plain, scales_as, take, understood
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
 
 _KIND = "pack-quantized"
@@ -84,18 +84,17 @@ class CompressedTensorsFormat:
     def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
         kind = config.get("format")
         if kind != _KIND:
-            raise FormatError(f"compressed-tensors of format {kind!r} are not supported: only {_KIND} is")
-        try:
+            raise FormatError(
+                f"compressed-tensors of format {printable(repr(kind))} are not supported: only {_KIND} is"
+            )
+        with understood("a config group of compressed-tensors"):
             groups = list(dict(config["config_groups"]).values())
             grids = [_grid(group["weights"]) for group in groups]
             targets = [(str(target), grids[n]) for n, group in enumerate(groups) for target in group["targets"]]
-            first = grids[0]
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            raise FormatError("a config group of compressed-tensors does not say how its weights are stored") from None
-        common = next((grid for target, grid in targets if target == "Linear"), first)
+            common = next((grid for target, grid in targets if target == "Linear"), grids[0])
+            ignored = tuple(str(name) for name in config.get("ignore") or ())
         exact = {target: grid for target, grid in targets if target != "Linear" and not target.startswith("re:")}
         patterns = tuple((target.removeprefix("re:"), grid) for target, grid in targets if target.startswith("re:"))
-        ignored = tuple(str(name) for name in config.get("ignore") or ())
         values = (common.bits, common.group_size, common.symmetric)
         return QuantizationSpec(*values, modules=exact, ignored=ignored, patterns=patterns)
 

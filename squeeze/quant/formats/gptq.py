@@ -17,7 +17,7 @@ import torch
 from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
-from squeeze.quant.formats.common import expect, group_size_of, only_integers, only_plain, scales_as, take
+from squeeze.quant.formats.common import expect, group_size_of, only_integers, only_plain, scales_as, take, understood
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
 from squeeze.version import __version__
 
@@ -117,11 +117,9 @@ class GPTQFormat:
         }
 
     def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
-        try:
+        with understood("the quantization_config of gptq"):
             common = Grid(int(config["bits"]), int(config.get("group_size", 128)), bool(config.get("sym", True)))
             ignored, modules, patterns = _exceptions(dict(config.get("dynamic") or {}), common)
-        except (KeyError, TypeError, ValueError):
-            raise FormatError("the quantization_config of gptq does not say how its weights are stored") from None
         if config.get("pack_dtype", "int32") != "int32":
             raise FormatError(f"gptq packed in {printable(config['pack_dtype'])} is not supported: only int32 is")
         meta = config.get("meta")
@@ -174,11 +172,9 @@ def _exceptions(
         if rule.startswith("-:"):
             ignored += [name] * exact
             continue
-        values = {**_changed(common), **dict(changed)}
-        try:
+        with understood(f"the rule {printable(repr(rule))} of gptq"):
+            values = {**_changed(common), **dict(changed)}
             grid = Grid(int(values["bits"]), int(values["group_size"]), bool(values["sym"]))
-        except (TypeError, ValueError):
-            raise FormatError(f"the rule {rule!r} of gptq names no bits or group size") from None
         if exact:
             modules[name] = grid
         else:

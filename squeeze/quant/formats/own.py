@@ -14,8 +14,9 @@ import torch
 
 from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.errors import FormatError
-from squeeze.quant.formats.common import expect, group_size_of, scales_as, take, torch_dtype
+from squeeze.checkpoint.stored import dtype_named
+from squeeze.errors import FormatError, printable
+from squeeze.quant.formats.common import expect, group_size_of, scales_as, take, understood
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
 
 METHOD = "squeeze-quantized"  # of the quantization_config
@@ -106,16 +107,15 @@ class SqueezeFormat:
 
     def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
         if config.get("version") != _VERSION:
-            raise FormatError(f"version {config.get('version')!r} of squeeze's format is unknown: use a newer squeeze")
-        try:
+            version = printable(repr(config.get("version")))
+            raise FormatError(f"version {version} of squeeze's format is unknown: use a newer squeeze")
+        with understood("the quantization_config of squeeze"):
             common = _grid(config)
             modules = {str(name): _grid(grid) for name, grid in dict(config.get("modules") or {}).items()}
             patterns = tuple((str(pattern), _grid(grid)) for pattern, grid in config.get("patterns") or ())
             ignored = tuple(str(name) for name in config.get("ignored") or ())
-        except (KeyError, TypeError, ValueError):
-            raise FormatError("the quantization_config does not say on which grid the weights are") from None
         method = config.get("method")
-        dtype = torch_dtype(config.get("dtype"))
+        dtype = dtype_named(config.get("dtype"))
         return QuantizationSpec(
             *(common.bits, common.group_size, common.symmetric, common.codebook, common.outliers),
             *(ignored, modules, dtype, None if method is None else str(method), patterns),

@@ -9,10 +9,10 @@ import torch
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.checkpoint.stored import dtype_named
 from squeeze.errors import FormatError
 from squeeze.packing import folder as packed_folder
 from squeeze.packing.load import load
-from squeeze.quant.formats.common import torch_dtype
 from squeeze.quant.formats.registry import Format, format_of
 from squeeze.quant.formats.spec import QuantizationSpec
 from squeeze.system.json_object import read_object
@@ -95,7 +95,7 @@ def read(folder: Path | str) -> QuantizedCheckpoint:
     described = config["quantization_config"]
     format = format_of(described)
     spec = format.spec(described)
-    spec = replace(spec, dtype=torch_dtype(config.get("dtype") or config.get("torch_dtype"), spec.dtype))
+    spec = replace(spec, dtype=dtype_named(config.get("dtype") or config.get("torch_dtype"), spec.dtype))
     tensors: Mapping[str, torch.Tensor]
     if packed_folder.has_packed(folder):
         tensors = load(folder)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.errors import FormatError
+from squeeze.errors import FormatError, printable
 
 __all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec"]
 
@@ -32,11 +32,15 @@ class Grid:
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
-            raise FormatError(f"{self.bits} bits: choose from {', '.join(map(str, BITS))}")
+            raise FormatError(f"{printable(self.bits)} bits: choose from {', '.join(map(str, BITS))}")
         if self.group_size != -1 and self.group_size < 1:
-            raise FormatError(f"groups of {self.group_size}: name a positive number, or -1 for one scale a row")
+            raise FormatError(
+                f"groups of {printable(self.group_size)}: name a positive number, or -1 for one scale a row"
+            )
         if self.codebook is not None and self.codebook not in CODEBOOKS:
-            raise FormatError(f"codebook {self.codebook!r} is unknown: choose from {', '.join(CODEBOOKS)}")
+            raise FormatError(
+                f"codebook {printable(repr(self.codebook))} is unknown: choose from {', '.join(CODEBOOKS)}"
+            )
 
     def inputs(self, columns: int) -> int:
         """`QuantizedTensor.group_size` for a weight of so many inputs."""

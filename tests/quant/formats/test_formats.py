@@ -218,6 +218,14 @@ def test_what_a_format_cannot_hold_is_said():
         FORMATS["gptq"].tensors("m", weight, torch.bfloat16)
 
 
+OWN = {"quant_method": "squeeze-quantized", "version": 1}
+INTEGERS = {"num_bits": 4, "strategy": "channel"}
+GROUPS = {
+    **{"quant_method": "compressed-tensors", "format": "pack-quantized"},
+    "config_groups": {"a": {"targets": ["Linear"], "weights": INTEGERS}},
+}
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -225,18 +233,30 @@ def test_what_a_format_cannot_hold_is_said():
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         ({"quant_method": "gptq"}, "does not say how"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": 3}, "does not say how"),
-        ({"quant_method": "gptq", "bits": 4, "dynamic": {"a": {"bits": "x"}}}, "names no bits"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"a": {"bits": "x"}}}, "the rule 'a' of gptq does not say how"),
+        ({"quant_method": "gptq", "bits": float("inf")}, "does not say how"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {9_000 * "a": 1.5}}, r"^the rule 'a{190,200}\.\.\. of gptq"),
         ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "does not say how"),
         ({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}, "does not say how"),
         (
             {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"W4A16": ["Linear"]}},
             "does not say how",
         ),
+        (GROUPS | {"ignore": 0.5}, "does not say how"),
+        (GROUPS | {"config_groups": {"a": {"weights": INTEGERS | {"num_bits": float("inf")}}}}, "does not say how"),
+        (GROUPS | {"format": [0] * 3_000}, r"^compressed-tensors of format \[[0, ]{190,200}\.\.\. are not supported"),
         ({"quant_method": "gptq", "bits": 5}, "5 bits: choose from 2, 3, 4, 8"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:[": {"bits": 8}}}, "no regular expression"),
         ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "only pack-quantized is"),
         ({"quant_method": "squeeze-quantized", "version": 2}, "use a newer squeeze"),
-        ({"quant_method": "squeeze-quantized", "version": 1}, "on which grid"),
+        (
+            {"quant_method": "squeeze-quantized", "version": [0] * 3_000},
+            r"^version \[[0, ]{190,200}\.\.\. of squeeze's",
+        ),
+        (OWN, "does not say how"),
+        (OWN | {"bits": float("inf"), "group_size": 8}, "does not say how"),
+        (OWN | {"bits": 4, "group_size": 8, "modules": {"m": 0.5}}, "does not say how"),
+        (OWN | {"bits": 4, "group_size": 8, "codebook": [0] * 3_000}, r"^codebook '\[[0, ]{190,200}\.\.\. is unknown"),
     ],
 )
 def test_configs_that_are_not_understood_are_named(config, message):
