@@ -1,5 +1,6 @@
 """A stream's header and the settings that it names, in both directions. How it lies in the file is container.py's."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -71,4 +72,4 @@ def _of_text(level: levels.Level, text: levels.TextModel, fields: dict[str, Any]
 
 
 def _are_digits(value: object) -> bool:
-    return isinstance(value, str) and len(value) == DIGITS
+    return isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{DIGITS}}}", value) is not None
