@@ -1,0 +1,1 @@
+"""Documents made by programs: logs, tables, records and mail, deterministic from a seed."""
