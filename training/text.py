@@ -12,7 +12,7 @@ footnote glossary group h1 h2 h3 h4 h5 h6 head header hgroup html item l label l
 q row section solution speaker subtitle table tbody td text tgroup th thead title tr ul
 """
 BLOCKS = frozenset(_BLOCKS.split())
-SKIPPED = frozenset(("metadata", "teiHeader", "script", "style", "media", "image"))
+SKIPPED = frozenset(("metadata", "teiHeader", "script", "style", "media", "image", "math"))
 _HEADINGS = frozenset(("title", "head", "h1", "h2", "h3", "h4", "h5", "h6"))
 _ASCII = str.maketrans(
     {"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2014": "--", "\u2013": "-", "\u2026": "...",

@@ -88,3 +88,8 @@ def test_tables_name_every_source() -> None:
     manifest = load()
     text = "\n".join(tables(manifest))
     assert all(f"[{name}]" in text for name in manifest.sources)
+
+
+def test_the_readme_has_the_tables() -> None:
+    readme = MANIFEST.with_name("README.md").read_text(encoding="utf-8")
+    assert readme.endswith("\n".join(tables(load())) + "\n"), "run python -m training.manifest and put its tables there"

@@ -16,7 +16,7 @@ def documents(seed: int, passages: Sequence[str]) -> Iterator[tuple[str, bytes]]
         number += 1
         world = World(seed * 1_000_003 + number)
         world.pace = 10_000
-        box = world.random.random() < 0.4
+        box = world.random.random() < 0.2
         people = [
             (world.person(), f"{world.user()}@{world.some((world.domain, 'example.com', 'mail.' + world.domain))}")
             for _ in range(5)
