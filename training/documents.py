@@ -16,9 +16,14 @@ LONGEST = 1_000_000  # bytes of a document; longer ones are cut at a line
 SHORTEST = 64
 GIANT_LINE = 5_000  # bytes of the mean line above which code and docs count as minified
 _COPYLEFT = re.compile(
-    r"SPDX-License-Identifier: *(?:A|L)?GPL[\w.+-]*\s*$|GNU (?:Lesser |Affero |Library )?General Public License"
-    r"|CC-BY-(?:NC|SA)|OPUBL|Creative Commons Attribution-(?:NonCommercial|ShareAlike)",
+    r"SPDX-License-Identifier: *[AL]?GPL[\w.+-]*\s*$|GNU (?:Lesser |Affero |Library )?General Public License",
     re.MULTILINE,
+)
+_SHARE_ALIKE = re.compile(
+    r"(?:licen[sc]ed|published|available)\s+under.{0,90}"
+    r"(?:Share-?Alike|Non-?Commercial|Open Publication Licen[sc]e|CC.BY.(?:SA|NC))"
+    r"|^\s*Licen[sc]e: *(?:CC.BY.(?:SA|NC)|OPUBL)",
+    re.DOTALL | re.MULTILINE,
 )
 _PERMISSIVE = re.compile(r"\b(?:MIT|BSD|Apache|ISC|Zlib|CC0|PD)\b")
 _GENERATED = re.compile(r"@generated|DO NOT EDIT|[Aa]utomatically generated|[Aa]uto-?generated")
@@ -100,7 +105,7 @@ def fault(document: Document) -> str | None:
     if document.kind in ("code", "docs") and len(content) > GIANT_LINE * (content.count(b"\n") + 1):
         return "giant lines"
     head = decoded[:3000]
-    if _COPYLEFT.search(head) and not _PERMISSIVE.search(head):
+    if _SHARE_ALIKE.search(head + decoded[-3000:]) or (_COPYLEFT.search(head) and not _PERMISSIVE.search(head)):
         return "licence"
     if document.kind == "code" and len(content) > 50_000 and _GENERATED.search(decoded[:1000]):
         return "generated"

@@ -82,13 +82,14 @@ def test_what_is_no_text_is_dropped(archive: Archive, tmp_path: Path) -> None:
         "minified.py": b"x=1;" * 9_000,
         "short.py": b"x = 1\n",
         "copyleft.py": b"# GNU General Public License\n" * 20,
+        "alike.md": prose(3, 9_000) + b"This is licensed under CC BY-SA 4.0.\n",
         "greek.md": "λόγος ".encode() * 50,
         "good.py": prose(1, 500),
         "good.md": prose(2, 500),
     }
     archive("a/one", files)
     dropped = made(manifest_of({"a/one": {}}), tmp_path)["dropped"]
-    assert dropped == {"binary": 1, "not UTF-8": 1, "giant lines": 1, "short": 1, "licence": 1, "script": 1}
+    assert dropped == {"binary": 1, "not UTF-8": 1, "giant lines": 1, "short": 1, "licence": 2, "script": 1}
 
 
 def test_a_source_that_was_not_fetched_is_named(tmp_path: Path) -> None:
