@@ -1,0 +1,49 @@
+"""Bits a byte of a model on texts that it was not trained on, by kind and by place."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from training.corpus import Split
+from training.models import ByWords, Flat
+from training.streams import START, text
+
+_LENGTH = 16_384  # of a document, what is looked at
+_EARLY = 2_048  # bytes that a small file has
+_TIME = 1_024
+
+
+@torch.no_grad()
+def bits_by_kind(model: Flat | ByWords, split: Split, kinds: Sequence[str], most: int = 40) -> dict[str, Any]:
+    """Of the first bytes of up to `most` documents a kind, each from a fresh state: all of them, and the earliest."""
+    totals: dict[str, dict[str, float]] = {"bits": {}, "early_bits": {}}
+    for number, kind in enumerate(kinds):
+        chosen = np.flatnonzero(split.kind == number)[:most]
+        if chosen.size:
+            costs, known = _costs(model, [text(split, int(one))[:_LENGTH] for one in chosen])
+            totals["bits"][kind] = _mean(costs, known)
+            totals["early_bits"][kind] = _mean(costs[:, :_EARLY], known[:, :_EARLY])
+    return {**totals, "held_bits": round(sum(totals["bits"].values()) / max(len(totals["bits"]), 1), 4)}
+
+
+def _mean(costs: np.ndarray, known: np.ndarray) -> float:
+    return round(float(costs[known].mean()), 4)
+
+
+def _costs(model: Flat | ByWords, texts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Bits of every byte [texts, length], and which there are."""
+    length = max(one.size for one in texts)
+    data = np.full((len(texts), length + 1), START, np.int64)
+    known = np.zeros((len(texts), length), bool)
+    for row, one in enumerate(texts):
+        data[row, 1 : one.size + 1], known[row, : one.size] = one, True
+    device = model.head.weight.device
+    costs, state = [], model.start(len(texts))
+    for begin in range(0, length, _TIME):
+        piece = torch.from_numpy(data[:, begin : begin + _TIME + 1]).to(device)
+        logits, state = model(piece[:, :-1], state)
+        costs.append(functional.cross_entropy(logits.transpose(1, 2), piece[:, 1:], reduction="none").cpu().numpy())
+    return np.concatenate(costs, 1) / np.log(2), known

@@ -1,0 +1,219 @@
+"""Small language models over bytes whose state has a constant size: gated linear recurrences, flat or by words.
+
+A block is a recurrence and a feed-forward network, each after a norm and added to what came in (the order of Griffin,
+De et al. 2024, arXiv:2402.19427). `Flat` is a stack of them over bytes. `ByWords` lets wider blocks run once a word,
+after its first separating byte, and adds what they say to every byte until the next (SpaceByte, Slagle 2024,
+arXiv:2404.14408, with recurrences in place of attention): more parameters for the same work a byte.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from training.recurrence import scan
+
+BYTES = 256
+TAPS = 4  # bytes that the convolution before a recurrence sees
+State = list[Tensor]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model is built from. A width of words of 0 stands for a flat one."""
+
+    width: int = 256
+    layers: int = 4  # over bytes; of a model by words, half of them come before the words and half after
+    feed_forward: int = 512
+    word_width: int = 0
+    word_layers: int = 0
+    word_feed_forward: int = 0
+
+    def products(self, bytes_a_word: float = 5.0) -> float:
+        """Multiplications a byte."""
+        total: float = self.layers * _products(self.width, self.feed_forward) + self.width * BYTES
+        if self.word_width:
+            words = self.word_layers * _products(self.word_width, self.word_feed_forward)
+            total += (words + 2 * self.width * self.word_width) / bytes_a_word
+        return total
+
+
+def _products(width: int, feed_forward: int) -> int:
+    return 4 * width * width + 3 * width * feed_forward + TAPS * width
+
+
+def build(shape: Shape) -> "Flat | ByWords":
+    return ByWords(shape) if shape.word_width else Flat(shape)
+
+
+class Recurrence(nn.Module):
+    """h[t] = a * h[t - 1] + (1 - a) * v, with a and v from the last bytes; what leaves is gated."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.into = nn.Linear(width, 3 * width, bias=False)
+        self.taps = nn.Parameter(torch.randn(TAPS, width) / TAPS)
+        self.keeping = nn.Parameter(torch.linspace(-1.0, 6.0, width))  # half-lives from one to some hundreds of steps
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor, state: State, active: Tensor | None) -> tuple[Tensor, State]:
+        """The output, and the state after.
+
+        x: [batch, time, width]. state: the last inputs [batch, TAPS - 1, width] and h [batch, width]. active: bool
+        [batch, time], where not all steps are real.
+        """
+        value, forget, gate = self.into(x).float().chunk(3, -1)
+        past = torch.cat([state[0], value], 1)
+        time = x.shape[1]
+        mixed = sum((past[:, k : k + time] * self.taps[k] for k in range(TAPS)), torch.zeros_like(value))
+        decay = torch.sigmoid(forget + self.keeping)
+        update = (1 - decay) * mixed
+        if active is not None:
+            decay, update = torch.where(active[..., None], decay, 1.0), torch.where(active[..., None], update, 0.0)
+        states = scan(decay, update, state[1])
+        return self.out((states * functional.silu(gate)).to(x.dtype)), [_last(past, active), states[:, -1]]
+
+
+def _last(past: Tensor, active: Tensor | None) -> Tensor:
+    """The last real inputs of each row."""
+    if active is None:
+        return past[:, -(TAPS - 1) :]
+    places = active.sum(1)[:, None] + torch.arange(TAPS - 1, device=past.device)
+    return past.gather(1, places[..., None].expand(-1, -1, past.shape[2]))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, feed_forward: int):
+        super().__init__()
+        self.width = width
+        self.norm, self.recurrence = nn.RMSNorm(width), Recurrence(width)
+        self.feed_forward_norm = nn.RMSNorm(width)
+        self.gate_up = nn.Linear(width, 2 * feed_forward, bias=False)
+        self.down = nn.Linear(feed_forward, width, bias=False)
+
+    def forward(self, x: Tensor, state: State, active: Tensor | None = None) -> tuple[Tensor, State]:
+        update, state = self.recurrence(self.norm(x), state, active)
+        x = x + update
+        gate, up = self.gate_up(self.feed_forward_norm(x)).chunk(2, -1)
+        return x + self.down(functional.silu(gate) * up), state
+
+    def start(self, batch: int) -> State:
+        device = self.down.weight.device
+        return [torch.zeros(batch, TAPS - 1, self.width, device=device), torch.zeros(batch, self.width, device=device)]
+
+
+class Stack(nn.Module):
+    """Blocks of one width, one after the other."""
+
+    def __init__(self, width: int, layers: int, feed_forward: int):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width, feed_forward) for _ in range(layers))
+
+    def forward(self, x: Tensor, state: State, active: Tensor | None = None) -> tuple[Tensor, State]:
+        after: State = []
+        for k, block in enumerate(self.blocks):
+            x, new = block.forward(x, state[2 * k : 2 * k + 2], active)  # type: ignore[operator]
+            after += new
+        return x, after
+
+    def start(self, batch: int) -> State:
+        return [part for block in self.blocks for part in block.start(batch)]  # type: ignore[operator]
+
+
+class _Model(nn.Module):
+    """What both kinds share: embedding, head, and the initial weights."""
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(BYTES, shape.width)
+        self.norm = nn.RMSNorm(shape.width)
+        self.head = nn.Linear(shape.width, BYTES, bias=False)
+
+    def _initialise(self) -> None:
+        depth = self.shape.layers + self.shape.word_layers
+        for name, weight in self.named_parameters():
+            if weight.ndim == 2 and not name.endswith("taps"):
+                scale = weight.shape[1] ** -0.5
+                small = name.endswith(("out.weight", "down.weight"))
+                nn.init.normal_(weight, std=scale / (2 * depth) ** 0.5 if small else scale)
+        nn.init.normal_(self.embedding.weight, std=1.0)
+
+
+class Flat(_Model):
+    """A stack over bytes."""
+
+    def __init__(self, shape: Shape):
+        super().__init__(shape)
+        self.stack = Stack(shape.width, shape.layers, shape.feed_forward)
+        self._initialise()
+
+    def forward(self, data: Tensor, state: State) -> tuple[Tensor, State]:
+        """data: int64 [batch, time], bytes. Returns the logits of each next byte [batch, time, 256], and the state."""
+        x, state = self.stack(self.embedding(data), state)
+        return self.head(self.norm(x)).float(), state
+
+    def start(self, batch: int) -> State:
+        return self.stack.start(batch)
+
+
+class ByWords(_Model):
+    """Blocks over bytes, wider ones over words, blocks over bytes again."""
+
+    separates: Tensor
+
+    def __init__(self, shape: Shape):
+        super().__init__(shape)
+        before = shape.layers // 2
+        self.before = Stack(shape.width, before, shape.feed_forward)
+        self.up = nn.Linear(shape.width, shape.word_width, bias=False)
+        self.words = Stack(shape.word_width, shape.word_layers, shape.word_feed_forward)
+        self.down = nn.Linear(shape.word_width, shape.width, bias=False)
+        self.after = Stack(shape.width, shape.layers - before, shape.feed_forward)
+        self.register_buffer("separates", separators(), persistent=False)
+        self._initialise()
+
+    def forward(self, data: Tensor, state: State) -> tuple[Tensor, State]:
+        """As `Flat`. The state ends with what the words say last, and whether the last byte separated words."""
+        first, middle = 2 * len(self.before.blocks), 2 * len(self.words.blocks)
+        x, before = self.before(self.embedding(data), state[:first])
+        said, words, separated = self._words(x, data, state[first : first + middle], state[-2], state[-1])
+        x, after = self.after(x + said, state[first + middle : -2])
+        return self.head(self.norm(x)).float(), [*before, *words, *after, said[:, -1], separated]
+
+    def _words(
+        self, x: Tensor, data: Tensor, state: State, last: Tensor, separated: Tensor
+    ) -> tuple[Tensor, State, Tensor]:
+        """What the words say to each byte. Only the bytes that end a word are gathered, side by side."""
+        separates = self.separates[data]
+        ends = separates & ~torch.cat([separated[:, None], separates[:, :-1]], 1)
+        count = ends.sum(1)
+        most = max(int(count.max()), 1)
+        order = torch.argsort(~ends, dim=1, stable=True)[:, :most]
+        active = torch.arange(most, device=x.device) < count[:, None]
+        gathered = x.gather(1, order[..., None].expand(-1, -1, x.shape[2]))
+        y, state = self.words(self.up(gathered).float(), state, active)
+        said = torch.cat([last[:, None], self.down(y).float()], 1)
+        places = ends.cumsum(1)
+        return said.gather(1, places[..., None].expand(-1, -1, x.shape[2])), state, separates[:, -1]
+
+    def start(self, batch: int) -> State:
+        device = self.head.weight.device
+        silence = torch.zeros(batch, self.shape.width, device=device)
+        stacks = [part for stack in (self.before, self.words, self.after) for part in stack.start(batch)]
+        return [*stacks, silence, torch.ones(batch, dtype=torch.bool, device=device)]
+
+
+def separators() -> Tensor:
+    """Whether each byte separates words: ASCII that is neither letter nor digit."""
+    return torch.tensor([byte < 128 and not chr(byte).isalnum() for byte in range(BYTES)])
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def described(shape: Shape) -> dict[str, Any]:
+    return {name: value for name, value in vars(shape).items() if value}

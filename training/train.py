@@ -1,0 +1,177 @@
+"""`python -m training.train`: train a model on a prepared corpus, from where the last run stopped.
+
+The rate rises for a hundredth of the way, stays, and falls to zero over the last fifth (Hägele et al. 2024,
+arXiv:2405.18392): a run that stopped can be given more bytes. Matrices are updated by Muon, all else by AdamW.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from training import checkpoint, corpus as corpora
+from training.evaluate import bits_by_kind
+from training.models import ByWords, Flat, Shape, State, build, parameters
+from training.streams import Batch, Rows
+
+_WARM, _FALL = 0.01, 0.2  # shares of the run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model is trained."""
+
+    rows: int = 32
+    time: int = 512
+    rate: float = 0.02  # of Muon
+    adam_rate: float = 0.003
+    decay: float = 0.05
+    total: int = 300_000_000  # bytes
+
+    def factor(self, seen: int) -> float:
+        """What the rates are multiplied by after so many bytes."""
+        share = seen / self.total
+        return min(1.0, (share + 1e-4) / _WARM, max(0.0, (1 - share) / _FALL))
+
+
+@dataclass
+class Training:
+    """A model on its way."""
+
+    model: Flat | ByWords
+    plan: Plan
+    rows: Rows
+    seen: int = 0  # bytes
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        matrices = [weight for name, weight in self.model.named_parameters() if _is_matrix(name, weight)]
+        others = [weight for name, weight in self.model.named_parameters() if not _is_matrix(name, weight)]
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(matrices, self.plan.rate, weight_decay=self.plan.decay),
+            torch.optim.AdamW(others, self.plan.adam_rate, (0.9, 0.98), weight_decay=0.0),
+        ]
+        self.state = self.model.start(len(self.rows.numbers))
+
+    def step(self) -> float:
+        """Learn from the next piece of every row; its loss in bits a byte."""
+        for optimizer, rate in zip(self.optimizers, (self.plan.rate, self.plan.adam_rate), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * self.plan.factor(self.seen)
+        batch = self.rows.take()
+        loss, self.state = _loss(self.model, batch, self.state)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.seen += int((batch.targets >= 0).sum())
+        return float(loss.detach()) / float(np.log(2))
+
+
+def _is_matrix(name: str, weight: Tensor) -> bool:
+    return weight.ndim == 2 and not name.endswith(("taps", "embedding.weight", "head.weight"))
+
+
+def _loss(model: Flat | ByWords, batch: Batch, state: State) -> tuple[Tensor, State]:
+    """Mean loss in nats, and the state for what follows."""
+    device = model.head.weight.device
+    begun = model.start(len(batch.fresh))
+    fresh = torch.from_numpy(batch.fresh).to(device)
+    state = [
+        torch.where(fresh.view(-1, *[1] * (old.ndim - 1)), new, old) for new, old in zip(begun, state, strict=True)
+    ]
+    inputs = torch.from_numpy(batch.inputs).to(device).long()
+    with torch.autocast(device.type, torch.bfloat16):
+        logits, state = model(inputs, state)
+    targets = torch.from_numpy(batch.targets).to(device)
+    loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+    return loss, [part.detach() for part in state]
+
+
+def run(training: Training, minutes: float, every: float) -> Iterator[dict[str, Any]]:
+    """Train until all bytes were seen or the time is up; yields what to log, `every` so many minutes and at the end."""
+    losses: list[float] = []
+    begun = noted = time.monotonic()
+    before = training.seconds
+    while training.seen < training.plan.total and time.monotonic() - begun < 60 * minutes:
+        losses.append(training.step())
+        training.seconds = before + time.monotonic() - begun
+        if time.monotonic() - noted > 60 * every:
+            yield _record(training, losses)
+            losses, noted = [], time.monotonic()
+    if losses:
+        yield _record(training, losses)
+
+
+def _record(training: Training, losses: list[float]) -> dict[str, Any]:
+    mean = sum(losses) / len(losses)
+    return {"bytes": training.seen, "seconds": round(training.seconds), "train_bits": round(mean, 4)}
+
+
+def _options(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options of the command, from the fields of a dataclass."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for field in reversed(fields(kind)):
+            option = "--" + field.name.replace("_", "-")
+            command = click.option(option, type=type(field.default), default=field.default, show_default=True)(command)
+        return command
+
+    return add
+
+
+@click.command()
+@click.option("--corpus", type=click.Path(path_type=Path, exists=True), required=True, help="What prepare wrote.")
+@click.option("--into", type=click.Path(path_type=Path), required=True, help="The folder of checkpoint and log.")
+@click.option("--minutes", default=1e9, help="The most that this run takes.")
+@click.option("--every", default=5.0, show_default=True, help="Minutes between checkpoints.")
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--threads", default=0, help="Of torch and of the recurrences; all.")
+@_options(Shape)
+@_options(Plan)
+def main(corpus: Path, into: Path, minutes: float, every: float, device: str, threads: int, **given: Any) -> None:
+    """Train a model on CORPUS, or go on where the last run in INTO stopped."""
+    if threads:
+        torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    shape = Shape(**{field.name: given[field.name] for field in fields(Shape)})
+    plan = Plan(**{field.name: given[field.name] for field in fields(Plan)})
+    kinds, facts = corpora.names(corpus)["kinds"], json.loads((corpus / "corpus.json").read_text("utf-8"))
+    held = corpora.read(corpus, "held_out")
+    into.mkdir(parents=True, exist_ok=True)
+    training = Training(build(shape).to(device), plan, Rows.begin(corpora.read(corpus, "train"), plan.rows, plan.time))
+    if checkpoint.exists(into):
+        checkpoint.restore(training, into)
+    else:
+        _note(
+            into,
+            {
+                **asdict(shape),
+                **asdict(plan),
+                "corpus": facts["train"]["sha256"][:16],
+                "parameters": parameters(training.model),
+            },
+        )
+    for record in run(training, minutes, every):
+        checkpoint.save(training, into)
+        _note(into, record | bits_by_kind(training.model, held, kinds))
+
+
+def _note(into: Path, record: dict[str, Any]) -> None:
+    line = json.dumps(record)
+    with (into / "log.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+    click.echo(line)
+
+
+if __name__ == "__main__":
+    main()
