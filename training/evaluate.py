@@ -11,13 +11,13 @@ from training.corpus import Split
 from training.models import ByWords, Flat
 from training.streams import START, text
 
-_LENGTH = 16_384  # of a document, what is looked at
+_LENGTH = 8_192  # of a document, what is looked at
 _EARLY = 2_048  # bytes that a small file has
 _TIME = 1_024
 
 
 @torch.no_grad()
-def bits_by_kind(model: Flat | ByWords, split: Split, kinds: Sequence[str], most: int = 40) -> dict[str, Any]:
+def bits_by_kind(model: Flat | ByWords, split: Split, kinds: Sequence[str], most: int = 8) -> dict[str, Any]:
     """Of the first bytes of up to `most` documents a kind, each from a fresh state: all of them, and the earliest."""
     totals: dict[str, dict[str, float]] = {"bits": {}, "early_bits": {}}
     for number, kind in enumerate(kinds):
