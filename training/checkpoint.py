@@ -1,6 +1,7 @@
 """A training on disk: weights, what the optimizers know, the rows' places and states, in one safetensors file."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from training.models import ByWords, Flat, Shape, build
 
 if TYPE_CHECKING:
     from training.train import Training
@@ -28,7 +31,7 @@ def save(training: "Training", folder: Path) -> None:
                 tensors[f"optimizer.{k}.{number}.{name}"] = torch.as_tensor(value)
     tensors |= {f"state.{k}": part for k, part in enumerate(training.state)}
     tensors |= {f"rows.{name}": torch.from_numpy(getattr(training.rows, name)) for name in ("numbers", "offsets")}
-    facts = {"seen": training.seen, "seconds": training.seconds}
+    facts = {"seen": training.seen, "seconds": training.seconds, "shape": asdict(training.model.shape)}
     beside = folder / f".{_NAME}.new"
     save_file({name: value.contiguous().clone() for name, value in tensors.items()}, beside, {"": json.dumps(facts)})
     beside.replace(folder / _NAME)
@@ -51,6 +54,16 @@ def restore(training: "Training", folder: Path) -> None:
     training.state = [tensors[f"state.{k}"].to(device) for k in range(len(training.state))]
     for name, value in _under("rows.", tensors).items():
         setattr(training.rows, name, value.numpy())
+
+
+def model(folder: Path) -> Flat | ByWords:
+    """The model of a saved training."""
+    with safe_open(folder / _NAME, framework="pt") as file:  # type: ignore[no-untyped-call]
+        shape = Shape(**json.loads(file.metadata()[""])["shape"])
+        tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith("model.")}  # noqa: SIM118
+    built = build(shape)
+    built.load_state_dict(_under("model.", tensors))
+    return built
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

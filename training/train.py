@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from squeeze.recipes.train.distil import in_halves
 from training import checkpoint, corpus as corpora
 from training.evaluate import bits_by_kind
-from training.models import ByWords, Flat, Shape, State, build, parameters
+from training.models import ByWords, Flat, Shape, State, build, compile_pieces, parameters
 from training.streams import Batch, Rows
 
 _WARM, _FALL = 0.01, 0.2  # shares of the run
@@ -78,7 +79,8 @@ class Training:
 
 
 def _is_matrix(name: str, weight: Tensor) -> bool:
-    return weight.ndim == 2 and not name.endswith(("taps", "embedding.weight", "head.weight"))
+    apart = name.endswith(("taps", "embedding.weight", "head.weight")) or name.startswith("grams.")
+    return weight.ndim == 2 and not apart
 
 
 def _loss(model: Flat | ByWords, batch: Batch, state: State) -> tuple[Tensor, State]:
@@ -90,7 +92,7 @@ def _loss(model: Flat | ByWords, batch: Batch, state: State) -> tuple[Tensor, St
         torch.where(fresh.view(-1, *[1] * (old.ndim - 1)), new, old) for new, old in zip(begun, state, strict=True)
     ]
     inputs = torch.from_numpy(batch.inputs).to(device).long()
-    with torch.autocast(device.type, torch.bfloat16):
+    with torch.autocast(device.type, torch.bfloat16, enabled=in_halves(device)):
         logits, state = model(inputs, state)
     targets = torch.from_numpy(batch.targets).to(device)
     loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
@@ -136,12 +138,17 @@ def _options(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]
 @click.option("--every", default=5.0, show_default=True, help="Minutes between checkpoints.")
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--threads", default=0, help="Of torch and of the recurrences; all.")
+@click.option("--compile/--no-compile", "compiles", default=True, help="Compile what stands around the recurrences.")
 @_options(Shape)
 @_options(Plan)
-def main(corpus: Path, into: Path, minutes: float, every: float, device: str, threads: int, **given: Any) -> None:
+def main(
+    corpus: Path, into: Path, minutes: float, every: float, device: str, threads: int, compiles: bool, **given: Any
+) -> None:
     """Train a model on CORPUS, or go on where the last run in INTO stopped."""
     if threads:
         torch.set_num_threads(threads)
+    if compiles:
+        compile_pieces()
     torch.manual_seed(0)
     shape = Shape(**{field.name: given[field.name] for field in fields(Shape)})
     plan = Plan(**{field.name: given[field.name] for field in fields(Plan)})

@@ -10,6 +10,7 @@ SHAPES = {
     "flat": Shape(16, 2, 24),
     "by words": Shape(16, 2, 24, word_width=20, word_layers=2, word_feed_forward=28),
     "by words, odd": Shape(16, 3, 24, word_width=12, word_layers=1, word_feed_forward=28),
+    "with tables": Shape(16, 2, 24, word_width=20, word_layers=1, word_feed_forward=28, gram_rows=32),
 }
 TEXT = b"def f(x):\n    return x + 1  # words, and more\n\xe2\x82\xac  \0\xff end" * 3
 
@@ -40,6 +41,8 @@ def _begun(decay, update, start):
 @torch.no_grad()
 def test_pieces_give_what_the_whole_gives(name, sizes):
     model = build(SHAPES[name])
+    for table in model.grams:
+        torch.nn.init.normal_(table.weight)
     data = torch.tensor([list(TEXT[:40]), list(TEXT[21:61])])
     whole, _ = model(data, model.start(2))
     state, pieces = model.start(2), []

@@ -90,7 +90,7 @@ def test_going_on_gives_the_weights_of_going_through(corpus, tmp_path):
 
 def test_the_command_trains_and_goes_on(corpus, tmp_path):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in (vars(SHAPE) | vars(PLAN)).items()]
-    words = ["--corpus", str(corpus), "--into", str(tmp_path / "run"), "--minutes=0.02", *words]
+    words = ["--corpus", str(corpus), "--into", str(tmp_path / "run"), "--minutes=0.02", "--no-compile", *words]
     for _ in range(2):
         result = CliRunner().invoke(main, words, catch_exceptions=False)
         assert result.exit_code == 0, result.output

@@ -1,0 +1,157 @@
+"""A small pretrained network over bytes: gated linear recurrences, over bytes and, wider, over words.
+
+Blocks of the order of Griffin (De et al. 2024, arXiv:2402.19427): a recurrence and a feed-forward network, each after
+an RMS norm and added to what came in. The recurrence is h = a h + (1 - a) v, elementwise, where a and v follow from
+the latest inputs (as in minGRU, Feng et al. 2024, arXiv:2410.01201). Wider blocks run once a word, after its first
+separating byte, and add what they say to every byte until the next (SpaceByte, Slagle 2024, arXiv:2404.14408). The
+latest byte and, by their hashes, the latest two, three and four have embeddings (Pagnoni et al. 2024,
+arXiv:2412.09871). reference.py defines it in plain numpy. Products are exact integers, all else is elementwise.
+"""
+
+import numpy as np
+
+from squeeze.codecs.recurrent.arrays import BYTES, GRAMS
+from squeeze.numerics import exact, quads, tiles
+from squeeze.numerics.exact import TOP, exp_negative, maximum
+from squeeze.numerics.jit import inline, part
+
+EPSILON = np.float32(1.1920929e-07)  # of norms: that of torch for float32
+COUNT_BITS = 24  # fractional bits of a byte's frequency
+ONE = np.float32(1.0)
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of hashes: 2^64 over the golden ratio
+
+
+@inline
+def _sigmoid(x):
+    e = exp_negative(-abs(x))
+    return (ONE if x >= np.float32(0) else e) / (ONE + e)
+
+
+@inline
+def _sums_by_fours(matrices, block, s, inputs):
+    quads.split(s.quantised[:inputs], s.high, s.low)
+    quads.multiply(s.high, s.low, matrices.panels[block], matrices.offsets[block], s.sums)
+
+
+@inline
+def _sums_by_pairs(matrices, block, s, inputs):
+    panels = matrices.panels[block]
+    pairs = panels.shape[1]
+    stride = 2 * tiles.PANEL * pairs
+    tiles.narrow_tile(1, panels.shape[0], s.quantised, 0, 0, panels, 0, stride, pairs, s.sums, 0, 0)
+
+
+_sums = _sums_by_fours if quads.AVAILABLE else _sums_by_pairs
+
+
+@part
+def _multiply(vector, inverse, matrices, block, out, add, s):
+    """out = (vector * inverse) @ matrix of a block, or += where `add`."""
+    scale = exact.quantise(vector, TOP, s.quantised) * inverse
+    scales = matrices.scales[block]
+    _sums(matrices, block, s, vector.size)
+    if add:
+        for i in range(scales.size):
+            out[i] += np.float32(s.sums[i]) * scale * scales[i]
+    else:
+        for i in range(scales.size):
+            out[i] = np.float32(s.sums[i]) * scale * scales[i]
+
+
+@inline
+def _recur(projected, past, taps, keeping, states, inner):
+    """A step of the recurrence: `inner` becomes what leaves it, gated."""
+    width = states.size
+    value, forget, gate = projected[:width], projected[width : 2 * width], projected[2 * width : 3 * width]
+    for i in range(width):
+        mixed = past[0, i] * taps[0, i] + past[1, i] * taps[1, i] + past[2, i] * taps[2, i] + value[i] * taps[3, i]
+        past[0, i] = past[1, i]
+        past[1, i] = past[2, i]
+        past[2, i] = value[i]
+        decay = _sigmoid(forget[i] + keeping[i])
+        state = decay * states[i] + (ONE - decay) * mixed
+        states[i] = state
+        inner[i] = state * (gate[i] * _sigmoid(gate[i]))
+
+
+@part
+def _run(stack, memory, x, s):
+    """Blocks in turn: each adds to x, float32 [width]."""
+    width, hidden = x.size, stack.gate_up.scales.shape[1] // 2
+    projected = s.projected
+    for block in range(stack.keeping.shape[0]):
+        _multiply(x, exact.rms_inverse(x, EPSILON), stack.into, block, projected, False, s)
+        inner = s.inner[:width]
+        _recur(projected, memory.past[block], stack.taps[block], stack.keeping[block], memory.states[block], inner)
+        _multiply(inner, ONE, stack.out, block, x, True, s)
+        _multiply(x, exact.rms_inverse(x, EPSILON), stack.gate_up, block, projected, False, s)
+        gate, up, inner = projected[:hidden], projected[hidden : 2 * hidden], s.inner[:hidden]
+        for i in range(hidden):
+            inner[i] = gate[i] * _sigmoid(gate[i]) * up[i]
+        _multiply(inner, ONE, stack.down, block, x, True, s)
+
+
+@inline
+def _embed(m, byte, x):
+    """x = the embedding of a byte, and of the latest bytes."""
+    w = m.weights
+    m.state.past = (m.state.past << 8 | byte) & 0xFFFFFFFF
+    for i in range(x.size):
+        x[i] = w.embedding[byte, i]
+    mask = np.int64(w.grams.shape[1] - 1)
+    for k in range(w.grams.shape[0]):
+        gram = np.uint64(m.state.past & ((1 << 8 * GRAMS[k]) - 1))
+        row = np.int64((gram * MULTIPLIER) >> np.uint64(40)) & mask
+        scale, embedding = w.gram_scales[k, row], w.grams[k, row]
+        for i in range(x.size):
+            x[i] += np.float32(embedding[i]) * scale
+
+
+@part
+def predict(m, byte):
+    """Feed one byte: the tree `counts` then tells what the next one may be."""
+    w, s = m.weights, m.scratch
+    x = s.x
+    _embed(m, byte, x)
+    _run(w.before, m.before, x, s)
+    separates = w.separates[byte]
+    if separates and not m.state.separated and w.words.keeping.shape[0]:
+        _multiply(x, ONE, w.up, 0, s.wide, False, s)
+        _run(w.words, m.words, s.wide, s)
+        _multiply(s.wide, ONE, w.down, 0, m.said, False, s)
+    m.state.separated = separates
+    for i in range(x.size):
+        x[i] += m.said[i]
+    _run(w.after, m.after, x, s)
+    _multiply(x, exact.rms_inverse(x, EPSILON), w.head, 0, m.logits, False, s)
+    _count(m)
+
+
+@inline
+def _count(m):
+    """Logits to frequencies, and their sums."""
+    logits = m.logits
+    top = maximum(logits)
+    for i in range(BYTES):
+        share = exp_negative(logits[i] - top) * np.float32(1 << COUNT_BITS)
+        m.counts[BYTES + i] = 1 + (np.int64(share) if share <= np.float32(1 << COUNT_BITS) else 0)  # NaN is 0
+    for i in range(BYTES - 1, 0, -1):
+        m.counts[i] = m.counts[2 * i] + m.counts[2 * i + 1]
+
+
+@inline
+def probability(counts, partial):
+    """That the next bit is a one, in 16 bits, given the bits of the byte so far after a leading one."""
+    return (counts[2 * partial + 1] << 16) // counts[partial]
+
+
+@inline
+def top_prediction(counts):
+    """The likeliest byte (8 bits), and the class of its probability (3 bits)."""
+    first = BYTES
+    for i in range(BYTES + 1, 2 * BYTES):
+        if counts[i] > counts[first]:
+            first = i
+    p = (counts[first] << 8) // counts[1]
+    confidence = (p > 32) + (p > 64) + (p > 104) + (p > 152) + (p > 200) + (p > 232) + (p > 250)
+    return np.uint64((first - BYTES) | (confidence << 8))

@@ -1,0 +1,83 @@
+"""The network in plain numpy, float64 and without rounding activations: the definition that model.py is tested against.
+
+It takes the tensors of a file (weights.py), and all bytes at once.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from squeeze.codecs.recurrent.arrays import GRAMS, TAPS
+from squeeze.codecs.recurrent.model import EPSILON, MULTIPLIER
+from squeeze.codecs.recurrent.weights import separators
+
+Tensors = Mapping[str, np.ndarray]
+
+
+def log_probabilities(tensors: Tensors, fed: np.ndarray) -> np.ndarray:
+    """Natural logarithms of what each next byte may be: uint8 [T] that were fed -> float64 [T, 256]."""
+    x = _run(tensors, "before", _embed(tensors, fed))
+    x = _run(tensors, "after", x + _said(tensors, fed, x))
+    logits = _normalise(x) @ _matrix(tensors, "head").T
+    logits -= logits.max(1, keepdims=True)
+    return np.asarray(logits - np.log(np.exp(logits).sum(1, keepdims=True)))
+
+
+def _matrix(tensors: Tensors, name: str) -> np.ndarray:
+    return np.asarray(tensors[name].astype(np.float64) * tensors[f"{name}.scale"][:, None])
+
+
+def _embed(tensors: Tensors, fed: np.ndarray) -> np.ndarray:
+    x = tensors["embedding"].astype(np.float64)[fed]
+    for k, length in enumerate(GRAMS if "grams.0" in tensors else ()):
+        table = _matrix(tensors, f"grams.{k}")
+        for t in range(len(fed)):
+            gram = sum(int(fed[t - back]) << 8 * back for back in range(min(length, t + 1)))
+            x[t] += table[(gram * int(MULTIPLIER) % 2**64 >> 40) % len(table)]
+    return np.asarray(x)
+
+
+def _said(tensors: Tensors, fed: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """What the words say to each byte: those that ended at it or before."""
+    separates = separators()[fed]
+    ends = separates & ~np.concatenate([[True], separates[:-1]])
+    words = _run(tensors, "words", x[ends] @ _matrix(tensors, "up").T) @ _matrix(tensors, "down").T
+    if "words.0.into" not in tensors:
+        words[:] = 0
+    return np.asarray(np.concatenate([np.zeros((1, x.shape[1])), words])[np.cumsum(ends)])
+
+
+def _run(tensors: Tensors, stack: str, x: np.ndarray) -> np.ndarray:
+    """The blocks of a stack, over [T, width]."""
+    block = 0
+    while (name := f"{stack}.{block}") + ".into" in tensors:
+        value, forget, gate = np.split(_normalise(x) @ _matrix(tensors, f"{name}.into").T, 3, axis=1)
+        states = _scan(value, forget + tensors[f"{name}.keeping"], tensors[f"{name}.taps"])
+        x = x + (states * _silu(gate)) @ _matrix(tensors, f"{name}.out").T
+        inner, up = np.split(_normalise(x) @ _matrix(tensors, f"{name}.gate_up").T, 2, axis=1)
+        x = x + (_silu(inner) * up) @ _matrix(tensors, f"{name}.down").T
+        block += 1
+    return np.asarray(x)
+
+
+def _scan(value: np.ndarray, forget: np.ndarray, taps: np.ndarray) -> np.ndarray:
+    """h = a h + (1 - a) v: a from `forget`, v by convolution of the latest inputs."""
+    padded = np.concatenate([np.zeros((TAPS - 1, value.shape[1])), value])
+    h, out = np.zeros(value.shape[1]), np.zeros_like(value)
+    for t in range(len(value)):
+        decay = _sigmoid(forget[t])
+        h = decay * h + (1 - decay) * (padded[t : t + TAPS] * taps).sum(0)
+        out[t] = h
+    return out
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _silu(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x * _sigmoid(x))
+
+
+def _normalise(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x / np.sqrt((x * x).mean(1, keepdims=True) + EPSILON))

@@ -1,0 +1,160 @@
+"""The compiled network beside its definition, and what of it is the same everywhere."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from squeeze.codecs.recurrent import arrays, model, reference, weights
+from squeeze.errors import SqueezeError
+from squeeze.numerics import quads, tiles
+from squeeze.numerics.jit import kernel
+from tests.makers import inputs, recurrent
+from tests.makers.integers import integers
+
+TEXT = np.frombuffer(b"\0The quick (brown) fox; jumps  over 12 lazy_dogs.\n\nAnd again: the quick fox.", np.uint8)
+
+
+@kernel
+def predict(network, byte):
+    model.predict(network, byte)
+
+
+@kernel
+def probability(counts, partial):
+    return model.probability(counts, partial)
+
+
+@kernel
+def top_prediction(counts):
+    return model.top_prediction(counts)
+
+
+def predictions(tensors, fed):
+    """float64 [T, 256], and the last counts."""
+    network, found = arrays.begin(weights.from_tensors(tensors)), []
+    for byte in fed.tolist():
+        predict(network, byte)
+        found.append(network.counts[256:] / network.counts[1])
+    return np.array(found), network.counts
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"rows": 0},
+        {"layers": (2, 0, 0)},
+        {"layers": (0, 1, 1), "width": 16, "hidden": 16},
+        {"width": 160, "hidden": 320, "word_width": 320, "word_hidden": 512, "rows": 4},
+    ],
+)
+def test_predictions_are_those_of_the_definition(shape):
+    tensors = recurrent.tensors(**shape)
+    found, _ = predictions(tensors, TEXT)
+    expected = np.exp(reference.log_probabilities(tensors, TEXT))
+    assert np.abs(found - expected).max() < 2e-3
+    assert np.abs(np.log(found / expected)).max() < 2e-2
+    assert expected.max() > 0.05  # there is something to get wrong
+
+
+def test_it_knows_nothing_of_what_comes():
+    tensors, changed = recurrent.tensors(), TEXT.copy()
+    changed[40:] ^= 1
+    first, second = (predictions(tensors, fed)[0] for fed in (TEXT, changed))
+    assert np.array_equal(first[:40], second[:40])
+    assert not np.array_equal(first[40], second[40])
+
+
+@kernel
+def sums_by_pairs(matrices, scratch, inputs):
+    model._sums_by_pairs(matrices, 0, scratch, inputs)
+
+
+@kernel
+def sums_by_fours(matrices, scratch, inputs):
+    model._sums_by_fours(matrices, 0, scratch, inputs)
+
+
+WAYS = [(sums_by_pairs, tiles.pack)] + [(sums_by_fours, quads.pack)] * quads.AVAILABLE
+
+
+@pytest.mark.parametrize(("sums", "pack"), WAYS, ids=lambda way: getattr(way, "__name__", ""))
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 4), (48, 36), (256, 160), (144, 512)])
+@pytest.mark.parametrize("extreme", [False, True])
+def test_both_ways_to_multiply_give_the_exact_sums(sums, pack, outputs, inputs, extreme):
+    """Processors with and without products in fours decode the same bytes."""
+    matrix = integers((outputs, inputs), 127, 1, "any", np.int8)
+    row = integers((inputs,), 32767, 2, "any", np.int16)
+    if extreme:
+        matrix[...], row[...] = 127, -32767
+    stack = arrays.begin(weights.from_tensors(recurrent.tensors(width=160, word_hidden=512)))
+    scratch = stack.scratch._replace(quantised=np.zeros(512, np.int16), sums=np.zeros(256, np.int32))
+    scratch.quantised[:inputs] = row
+    matrices = arrays.Matrices(pack(matrix)[None], quads.offsets(matrix)[None], np.zeros((1, outputs), np.float32))
+    sums(matrices, scratch, inputs)
+    assert np.array_equal(scratch.sums[:outputs], matrix.astype(np.int64) @ row.astype(np.int64))
+
+
+def test_the_frequencies_are_the_same_on_every_machine():
+    """Of random weights after two pages of words; they were computed by products in fours and in pairs."""
+    _, counts = predictions(recurrent.tensors(), np.frombuffer(inputs.words(4_000), np.uint8))
+    assert int(counts[1]) == 163_919_954
+    assert counts[[256 + 32, 256 + 101, 256 + 200]].tolist() == [8_262_524, 1_381_505, 28_849]
+
+
+def test_probabilities_of_bits_are_those_of_bytes():
+    found, counts = predictions(recurrent.tensors(), TEXT)
+    node, product = 1, 1.0
+    for shift in range(7, -1, -1):
+        bit = (ord("t") >> shift) & 1
+        one = probability(counts, node) / 65536
+        product *= one if bit else 1 - one
+        node = 2 * node + bit
+    assert product == pytest.approx(found[-1][ord("t")], rel=1e-3, abs=1e-6)
+
+
+def test_the_likeliest_byte():
+    found, counts = predictions(recurrent.tensors(), TEXT)
+    top = int(top_prediction(counts))
+    assert top & 255 == found[-1].argmax()
+    assert top >> 8 == sum(found[-1].max() * 256 > least for least in (32, 64, 104, 152, 200, 232, 250))
+
+
+@pytest.mark.parametrize("wrong", ["missing", "shape", "type", "long", "rows"])
+def test_tensors_that_are_not_a_networks(wrong):
+    tensors = recurrent.tensors()
+    if wrong == "missing":
+        del tensors["words.1.out"]
+    elif wrong == "shape":
+        tensors["after.0.down"] = tensors["after.0.down"][:, :-16]
+    elif wrong == "type":
+        tensors["head"] = tensors["head"].astype(np.int16)
+    elif wrong == "long":
+        tensors["up"] = np.zeros((528, 32), np.int8)
+        tensors["down"] = np.zeros((32, 528), np.int8)
+    else:
+        for k in range(3):
+            tensors[f"grams.{k}"] = tensors[f"grams.{k}"][:63]
+    with pytest.raises((KeyError, ValueError)):
+        weights.from_tensors(tensors)
+
+
+def test_weights_that_were_changed_are_not_used(monkeypatch, tmp_path):
+    changed = bytearray(weights.FILE.read_bytes())
+    changed[len(changed) // 2] ^= 1
+    for path, content in ((tmp_path / "changed", bytes(changed)), (tmp_path / "missing", None)):
+        if content:
+            path.write_bytes(content)
+        monkeypatch.setattr(weights, "FILE", path)
+        with pytest.raises(SqueezeError, match="install squeeze again"):
+            weights.pretrained.__wrapped__()
+
+
+def test_the_pretrained_network_knows_english():
+    weights.pretrained()
+    network, costs = weights.network(True), []
+    for before, byte in itertools.pairwise(b"\0" + TEXT.tobytes()[1:42]):
+        predict(network, before)
+        costs.append(-np.log2(network.counts[256 + byte] / network.counts[1]))
+    assert np.mean(costs) < 4

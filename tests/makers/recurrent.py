@@ -1,0 +1,32 @@
+"""Small networks over bytes with random weights, as the tensors of a file (squeeze/codecs/recurrent/weights.py)."""
+
+import numpy as np
+
+
+def tensors(width=32, hidden=48, word_width=48, word_hidden=64, layers=(1, 2, 1), rows=64, seed=1):
+    """Blocks before the words, over words and after them; `rows` of each table of embeddings, or 0 for none."""
+    generator, found = np.random.default_rng(seed), {}
+
+    def add(name, outputs, inputs):
+        found[name] = generator.integers(-127, 128, (outputs, inputs)).astype(np.int8)
+        found[f"{name}.scale"] = (generator.uniform(0.5, 1, outputs) / 73 / np.sqrt(inputs)).astype(np.float32)
+
+    found["embedding"] = generator.normal(size=(256, width)).astype(np.float32)
+    for k in range(3 if rows else 0):
+        add(f"grams.{k}", rows, width)
+    for stack, blocks, size, inner in zip(
+        ("before", "words", "after"), layers, (width, word_width, width), (hidden, word_hidden, hidden), strict=True
+    ):
+        for block in range(blocks):
+            name = f"{stack}.{block}"
+            add(f"{name}.into", 3 * size, size)
+            add(f"{name}.out", size, size)
+            add(f"{name}.gate_up", 2 * inner, size)
+            add(f"{name}.down", size, inner)
+            found[f"{name}.taps"] = generator.normal(size=(4, size)).astype(np.float32)
+            found[f"{name}.keeping"] = np.linspace(-1, 4, size).astype(np.float32)
+    add("up", word_width, width)
+    add("down", width, word_width)
+    add("head", 256, width)
+    found["head.scale"] *= 2
+    return found

@@ -1,0 +1,65 @@
+"""What training exports is what the package computes with."""
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.numpy import load_file
+
+from squeeze.codecs.recurrent import arrays, model, reference, weights
+from squeeze.numerics.jit import kernel
+from training import checkpoint, export
+from training.models import Shape, build
+from training.streams import Rows
+from training.train import Plan, Training
+
+TEXT = np.frombuffer(b"\0def f(x):\n    return x + 1  # words, and more\n\xe2\x82\xac  \0\xff end" * 2, np.uint8)
+SHAPES = {
+    "flat": Shape(16, 2, 32),
+    "by words": Shape(32, 2, 48, word_width=48, word_layers=2, word_feed_forward=32, gram_rows=64),
+}
+
+
+@kernel
+def predict(network, byte):
+    model.predict(network, byte)
+
+
+def trained(shape):
+    """A model whose norms and tables are not those that training begins with."""
+    torch.manual_seed(3)
+    built = build(shape)
+    with torch.no_grad():
+        for name, weight in built.named_parameters():
+            if "norm" in name:
+                weight.uniform_(0.5, 1.5)
+            if name.startswith("grams."):
+                weight.normal_()
+    return built
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_package_computes_what_was_trained(name):
+    built = trained(SHAPES[name])
+    tensors = {key: value.numpy() for key, value in export.tensors(built).items()}
+    with torch.no_grad():
+        logits, _ = built(torch.from_numpy(TEXT.astype(np.int64))[None], built.start(1))
+    expected = torch.log_softmax(logits[0].double(), -1).numpy()
+    defined = reference.log_probabilities(tensors, TEXT)
+    assert np.abs(defined - expected).max() < 0.2  # weights of 8 bits
+    network = arrays.begin(weights.from_tensors(tensors))
+    for byte, row in zip(TEXT.tolist(), defined, strict=True):
+        predict(network, byte)
+        assert np.log(network.counts[256:] / network.counts[1]) == pytest.approx(row, abs=2e-3)
+
+
+def test_the_command(tmp_path):
+    split = type("Split", (), {"__len__": lambda self: 3})()
+    training = Training(trained(SHAPES["by words"]), Plan(rows=3), Rows.begin(split, 3, 16))
+    checkpoint.save(training, tmp_path)
+    run = CliRunner().invoke(export.main, ["--run", str(tmp_path), "--into", str(tmp_path / "weights.safetensors")])
+    assert run.exit_code == 0, run.output
+    assert "wrote" in run.output
+    written = load_file(tmp_path / "weights.safetensors")
+    for key, value in export.tensors(training.model).items():
+        assert np.array_equal(written[key], value.numpy()), key
