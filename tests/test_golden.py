@@ -10,9 +10,13 @@ import squeeze
 from squeeze.codecs.stream import levels
 from squeeze.packing import container
 from tests.golden.checkpoint import golden_checkpoint
-from tests.golden.samples import SAMPLES
+from tests.golden.samples import RECORD, SAMPLES
 
 FOLDER = Path(__file__).parent / "golden"
+EARLIER = [n for n, row in levels.LEVELS.items() if row.numerics > 1]  # which files of numerics version 1 have too
+LONG = [
+    n for n in levels.LEVELS if n not in EARLIER
+]  # which small files with an index have, written before short streams
 
 
 @pytest.mark.parametrize("level", levels.LEVELS)
@@ -23,6 +27,27 @@ def test_golden_files_decode_and_are_still_written(name, level):
     assert squeeze.compress(SAMPLES[name], level, verify=False) == coded, (
         "the format changed: it needs a new numerics version"
     )
+
+
+@pytest.mark.parametrize("level", EARLIER)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_golden_files_of_numerics_version_1_decode(name, level):
+    assert squeeze.decompress((FOLDER / f"{name}.{level}.numerics1.sqz").read_bytes()) == SAMPLES[name]
+
+
+@pytest.mark.parametrize("level", LONG)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_golden_files_with_an_index_decode(name, level):
+    assert squeeze.decompress((FOLDER / f"{name}.{level}.long.sqz").read_bytes()) == SAMPLES[name]
+
+
+def test_a_golden_file_and_its_dictionary_of_numerics_version_1_decode():
+    """The dictionary knows a state-space model."""
+    known = squeeze.Dictionary.read(FOLDER / "dictionary.5.numerics1.sqzp")
+    assert (known.level, known.numerics, known.learned.ssm.steps) == (5, 1, 285)
+    coded = (FOLDER / "dictionary.5.numerics1.sqz").read_bytes()
+    assert squeeze.decompress(coded, dictionary=known) == RECORD * 3
+    assert squeeze.compress(RECORD * 3, dictionary=known) == coded
 
 
 @pytest.mark.parametrize("level", [n for n, row in levels.LEVELS.items() if row.needs_language_model])
@@ -36,6 +61,9 @@ def test_files_have_nothing_to_do_with_torch(level):
 
 def test_every_golden_file_is_tested():
     known = {f"{name}.{level}.sqz" for name in SAMPLES for level in levels.LEVELS}
+    known |= {f"{name}.{level}.numerics1.sqz" for name in SAMPLES for level in EARLIER}
+    known |= {f"{name}.{level}.long.sqz" for name in SAMPLES for level in LONG}
+    known.add("dictionary.5.numerics1.sqz")
     assert {path.name for path in FOLDER.glob("*.sqz")} == known
 
 

@@ -62,8 +62,8 @@ def variants(level: int, kind: str, each: bool) -> Iterator[tuple[str, DeepPrese
     """(what is left out, the preset without it); first with nothing left out."""
     preset = deeplevels.preset(level, kind)
     yield "nothing", preset
-    if preset.ssm:
-        yield "state-space model", replace(preset, ssm=None)
+    if preset.network:
+        yield "network", replace(preset, network=False)
     yield "matches but two", replace(preset, matches=preset.matches[1::2])
     yield "weight sets but the first five", replace(preset, selectors=5)
     names = {context: name for name, context in (deeplevels.CONTEXTS[kind] | deeplevels.MORE[kind]).items()}

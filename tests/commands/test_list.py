@@ -38,7 +38,7 @@ def test_list_of_blocks(note: Path):
 def test_list_of_an_empty_file():
     Path("empty").touch()
     run("compress", "-1", "empty")
-    assert run("list", "empty.sqz").stdout.splitlines()[1].split()[1:4] == ["0", "-", "-"]
+    assert run("list", "empty.sqz").stdout.splitlines()[1].split()[1:4] == ["0", "-", "1"]
 
 
 def test_list_needs_files():

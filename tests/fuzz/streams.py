@@ -89,6 +89,12 @@ def prove(data: bytes, found: bytes, way: str, whole: bool = True) -> None:
     too."""
     file, at, start = io.BytesIO(data), 0, 0
     while (header := container.read_header(file)) is not None:
+        if header.short:
+            block = container.read_short_block_header(file)
+            _check_block(block, found[at : at + block.raw_length], way, short=True)
+            file.seek(block.payload_length, io.SEEK_CUR)
+            start = at = at + block.raw_length
+            continue
         entries = []
         while (block := container.read_block_header(file)) is not None:
             _check_block(block, found[at : at + block.raw_length], way)
@@ -104,6 +110,7 @@ def prove(data: bytes, found: bytes, way: str, whole: bool = True) -> None:
         raise Wrong(f"{way}: {len(found)} bytes for {at}")
 
 
-def _check_block(block: BlockHeader, found: bytes, way: str) -> None:
-    if len(found) != block.raw_length or xxhash.xxh3_64_intdigest(found) != block.checksum:
+def _check_block(block: BlockHeader, found: bytes, way: str, short: bool = False) -> None:
+    right = container.is_checksum(xxhash.xxh3_64_intdigest(found), block.checksum, short)
+    if len(found) != block.raw_length or not right:
         raise Wrong(f"{way}: a block's checksum is another")

@@ -12,3 +12,4 @@ SAMPLES = {
     "mixed": inputs.SPECIAL_TOKENS + bytes(2_000) + inputs.words(1_000, seed=11) + inputs.random_bytes(500),
     "random": inputs.random_bytes(700),
 }
+RECORD = b'{"number": 0, "state": "done", "worker": "node-005", "seconds": 111.24, "queue": "mail"}'.ljust(148)

@@ -1,19 +1,37 @@
-"""A file of several streams: one of many blocks, of words and noise, one of nothing, and one of a single block."""
+"""Files of several streams: one of many blocks, of words and noise, one of nothing, and one of a single block."""
 
 import io
 from functools import cache
 
+import xxhash
+
 import squeeze
+from squeeze.codecs.stream import container
 from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.index import Index, index_bytes
 from tests.makers import inputs
 
 DATA = inputs.words(2_000) + inputs.random_bytes(3_000) + inputs.words(4_000, seed=3)
 WHOLE = DATA + DATA[:1_500]
 
 
+def long(data: bytes, level: int, block_size: int | None = None) -> bytes:
+    """A stream with an index, however short `data` is."""
+    if not data:
+        header = container.header_bytes({})
+        return header + index_bytes(Index(len(header), [], xxhash.xxh3_64_intdigest(b"")))
+    sink = io.BytesIO()
+    compress_stream(io.BytesIO(data), sink, level=level, threads=1, block_size=min(block_size or len(data), len(data)))
+    return sink.getvalue()
+
+
 @cache
 def several() -> bytes:
-    """What decodes to WHOLE."""
-    sink = io.BytesIO()
-    compress_stream(io.BytesIO(DATA), sink, level=1, block_size=1_000)
-    return sink.getvalue() + squeeze.compress(b"", 1) + squeeze.compress(DATA[:1_500], 2)
+    """What decodes to WHOLE, in long streams."""
+    return long(DATA, 1, 1_000) + long(b"", 1) + long(DATA[:1_500], 2)
+
+
+@cache
+def of_both_forms() -> bytes:
+    """What decodes to WHOLE, in a long stream and short ones."""
+    return long(DATA, 1, 1_000) + squeeze.compress(b"", 1) + squeeze.compress(DATA[:1_500], 2)

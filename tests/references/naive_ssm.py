@@ -179,6 +179,17 @@ def backward(p, g, fed):
             g["guesses"][row] += d[t]
 
 
+def tree(e):
+    """7.13: `count` and TOP_BYTE."""
+    count = [0] * 256 + [1 + int(share) for share in e * F(2**24)]
+    for i in range(255, 0, -1):
+        count[i] = count[2 * i] + count[2 * i + 1]
+    best = min(range(256), key=lambda b: (-count[256 + b], b))
+    p = (count[256 + best] << 8) // count[1]
+    confidence = sum(bound < p for bound in (32, 64, 104, 152, 200, 232, 250))
+    return count, best | confidence << 8
+
+
 class Network:
     def __init__(self, d, e):
         self.steps, self.past = 0, 0
@@ -200,14 +211,8 @@ class Network:
         f = Feed(self.w, self.past, *self.state)
         self.chunk.append(f)
         self.state = f.h, f.u[:3]
-        count = [0] * 256 + [1 + int(share) for share in f.e * F(2**24)]
-        for i in range(255, 0, -1):
-            count[i] = count[2 * i] + count[2 * i + 1]
-        f.probability = f.e * (F(2**24) / F(count[1]))
-        best = sorted(range(256), key=lambda b: (-count[256 + b], b))
-        p = (count[256 + best[0]] << 8) // count[1]
-        confidence = sum(bound < p for bound in (32, 64, 104, 152, 200, 232, 250))
-        self.count, self.top_byte = count, best[0] | confidence << 8
+        self.count, self.top_byte = tree(f.e)
+        f.probability = f.e * (F(2**24) / F(self.count[1]))
 
     def train(self):
         """7.15."""

@@ -13,6 +13,13 @@ from squeeze.numerics.jit import inline, kernel
 _LOW, _WIDTH, POSITION = 0, 1, 2
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _LEAST_WIDTH = np.uint64(1 << 56)
+SPARE = 64  # bytes: more than one byte of input can add to the coded bytes
+
+
+@inline
+def is_over(coder, coded, decoding):
+    """Whether the coded bytes are used up (decoding), or the buffer for them is full (encoding)."""
+    return np.int64(coder[POSITION]) > coded.size + (SPARE if decoding else -2 * SPARE)
 
 
 @kernel

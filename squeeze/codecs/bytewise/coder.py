@@ -11,7 +11,6 @@ from squeeze.codecs.presets import Preset
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import kernel
 
-SPARE = 64  # bytes: more than one byte of input can add to the coded bytes
 STEP = 1 << 15
 Progress = Callable[[int], None] | None
 
@@ -23,7 +22,7 @@ def code(m: ByteModel, coder: np.ndarray, coded: np.ndarray, begin: int, end: in
     Returns where it stopped: before `end` when `coded` is full (encoding) or used up (decoding).
     """
     for position in range(begin, end):
-        if np.int64(coder[arithmetic.POSITION]) > coded.size + (SPARE if decoding else -2 * SPARE):
+        if arithmetic.is_over(coder, coded, decoding):
             return position
         begin_byte(m)
         byte = np.int64(m.data[position])
@@ -45,7 +44,7 @@ def code(m: ByteModel, coder: np.ndarray, coded: np.ndarray, begin: int, end: in
 def encode(data: np.ndarray, preset: Preset, record: int = 0, progress: Progress = None) -> bytes | None:
     """The coded form of uint8 `data`, or None where it would not be shorter."""
     model = build_model(data.copy(), preset, record)
-    coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * SPARE, np.uint8)
+    coder, coded = np.zeros(3, np.uint64), np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
     arithmetic.start_encoder(coder)
     for begin, end in _steps(data.size):
         if code(model, coder, coded, begin, end, False) < end:

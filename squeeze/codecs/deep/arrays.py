@@ -4,12 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import context_state, layout, mixer, ssm_arrays
-from squeeze.codecs.bitmodels.ssm_arrays import StateSpaceModel
+from squeeze.codecs.bitmodels import context_state, layout, mixer
 from squeeze.codecs.deep import predictors
+from squeeze.codecs.deep.byte_predictions import TOP_PREDICTIONS
 from squeeze.codecs.deep.predictor import Arrays, Extent
 from squeeze.codecs.deep.presets import DeepPreset
-from squeeze.codecs.deep.state_space import TOP_PREDICTIONS
 from squeeze.numerics import vectors
 
 
@@ -25,7 +24,7 @@ class Sets(NamedTuple):
     expected: int  # byte, by the longest match
     column: int
     third: int
-    top_prediction: int  # of the state-space model
+    top_prediction: int  # of the network
     word_length: int
     bracket: int
     history2: int  # bit history of order 2
@@ -33,7 +32,7 @@ class Sets(NamedTuple):
 
 
 class Finals(NamedTuple):
-    """Mixers of the weight sets' logits, by what chooses a row; the last with a state-space model only."""
+    """Mixers of the weight sets' logits, by what chooses a row; the last with a network only."""
 
     bits: int
     latest: int
@@ -57,14 +56,15 @@ FINAL, FIRST_FINAL = Finals(*range(len(FINAL_ROWS))), layout.offsets(FINAL_ROWS)
 APM = Refinements(*range(len(Refinements._fields)))
 _APM_ROWS = 1 << 16
 FIRST_APM = layout.offsets(Refinements(*[_APM_ROWS] * len(APM)))
-NO_SSM = ssm_arrays.Sizes(16, 16, 8, 1, 4)  # stands in where a preset has none, and is never asked
+
+_NO_COUNTS = np.ones(512, np.int64)
 
 # Rates: of a weight set used for long, what is added at first, how fast that fades, of the last layer.
 _RATES = ("rate", "first_rate", "fading", "final_rate")
 STATE = layout.fields(
-    "record sets has_ssm"  # settings: record length or 0, number of weight sets, whether there is a state-space model
+    "record sets has_network"  # settings: record length or 0, number of weight sets, whether there is a network
     " partial shift node known matched top_prediction history2 history3 logit mixed",  # of the present bit
-    floats=" ".join(_RATES) + " ssm_logit",
+    floats=" ".join(_RATES) + " network_logit",
 )
 
 
@@ -92,22 +92,17 @@ class DeepModel(NamedTuple):
     apm_rows: np.ndarray  # int64 [len(APM)]
 
 
-def build_network(preset: DeepPreset) -> StateSpaceModel:
-    """A fresh state-space model, small where the preset has none."""
-    return ssm_arrays.build(preset.ssm or NO_SSM)
-
-
 def build_model(
-    data: np.ndarray, preset: DeepPreset, record: int = 0, known: int = 0, network: StateSpaceModel | None = None
+    data: np.ndarray, preset: DeepPreset, record: int = 0, known: int = 0, counts: np.ndarray | None = None
 ) -> DeepModel:
     """Fresh models for one block, the first `known` bytes of `data` left out; table sizes follow from its length.
 
-    `network` is the state-space model beside them, which is asked if the preset has one.
+    `counts` are those of the network beside them, int64 [512]; None where there is none.
     """
     first, weights = predictors.lay_out(preset)
     rows, finals = sum(_SET_ROWS[: preset.selectors]), sum(FINAL_ROWS)
-    logits = -(-(preset.selectors + 1) // vectors.LANES) * vectors.LANES  # the state-space model's is the last
-    settings = {"record": record, "sets": preset.selectors, "has_ssm": preset.ssm is not None and network is not None}
+    logits = -(-(preset.selectors + 1) // vectors.LANES) * vectors.LANES  # the network's is the last
+    settings = {"record": record, "sets": preset.selectors, "has_network": counts is not None}
     model = DeepModel(
         data=data,
         state=layout.record(STATE, **settings, **dict(zip(_RATES, preset.rates, strict=True)), partial=1),
@@ -116,7 +111,7 @@ def build_model(
         followed2=np.zeros(65536, np.uint16),
         followed3=np.zeros(1 << 18, np.uint16),
         stack=np.zeros(context_state.STACK, np.uint8),
-        predictors=predictors.build(preset, Extent(data.size, known, network)),
+        predictors=predictors.build(preset, Extent(data.size, known, _NO_COUNTS if counts is None else counts)),
         first=first,
         inputs=np.zeros(weights.size, np.float32),
         weights=np.zeros(rows * weights.size, np.float32),  # but the first row, which the others begin as

@@ -17,7 +17,7 @@ from squeeze.codecs.deep.presets import GROUPS, DeepPreset, group_of
 from squeeze.numerics.jit import inline, prefetch
 
 _PER_CONTEXT = 4  # inputs, one of each kind
-_MEAN_WEIGHTS = (0.84, 0, 0, 0)  # at first, of the means of inputs
+_MEAN_WEIGHT, _BESIDE_NETWORK = 0.84, 0.5  # at first, of the mean of the first inputs
 _MEAN_SCALE = np.float32(2)
 _MAP_LIMIT, _RUN_LIMIT = 511, 255  # observations that an adaptive map remembers
 FRESH_COUNT = 6  # observations that a fresh adaptive map's first guess is worth
@@ -74,9 +74,9 @@ def _build(preset: DeepPreset, extent: Extent) -> Contexts:
 
 def _weights(preset: DeepPreset) -> np.ndarray:
     of_contexts = np.full(_PER_CONTEXT * len(preset.contexts), WEIGHT, np.float32)
-    return np.concatenate(
-        [of_contexts, np.array(_MEAN_WEIGHTS, np.float32), np.zeros(_PER_CONTEXT * GROUPS, np.float32)]
-    )
+    of_means = np.zeros(_PER_CONTEXT * (1 + GROUPS), np.float32)
+    of_means[0] = _BESIDE_NETWORK if preset.network else _MEAN_WEIGHT
+    return np.concatenate([of_contexts, of_means])
 
 
 def _remember(own: Contexts, before: Contexts) -> Contexts:

@@ -2,7 +2,7 @@
 
 A *memory* is what reading a text leaves behind: what happened in contexts, runs,
 matches, registers. *Learned* is what coding sample files has taught everything
-that has no memory: mixers, adaptive maps, the state-space model. codecs/stream
+that has no memory: mixers and adaptive maps. codecs/stream
 makes both, and keeps them in a file.
 """
 
@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from squeeze.codecs.bitmodels import ssm_arrays
-from squeeze.codecs.bitmodels.ssm_arrays import StateSpaceModel
+from squeeze.codecs.bitmodels.ssm_arrays import Sizes, StateSpaceModel
 from squeeze.codecs.deep import predictors
-from squeeze.codecs.deep.arrays import DeepModel, build_model, build_network
+from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.model import advance, begin_byte, end_byte, gather, update
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics.jit import kernel
@@ -31,9 +31,15 @@ class Learned(NamedTuple):
     apms: np.ndarray  # uint32 [a, APM_STEPS]
     maps: list[np.ndarray]  # uint32: adaptive maps, as `maps_of` has them
     finals: np.ndarray  # float32: weights of the last mixers
-    ssm: np.ndarray  # float32, flat as in ssm.py; nothing where the level has no such model
-    ssm_second: np.float32  # Adam's running mean of squared gradients, the mean of all weights'
-    ssm_steps: int  # of training
+    ssm: "StateSpace | None" = None  # where there is such a model
+
+
+class StateSpace(NamedTuple):
+    """Of the state-space model."""
+
+    weights: np.ndarray  # float32, flat as in ssm.py
+    second: np.float32  # Adam's running mean of squared gradients, the mean of all weights'
+    steps: int  # of training
 
 
 class Memory(NamedTuple):
@@ -62,28 +68,27 @@ def _read(m: DeepModel, count: int) -> None:
 
 
 def read(text: np.ndarray, preset: DeepPreset, record: int) -> Memory:
-    """The memory of uint8 `text`. No state-space model reads it."""
+    """The memory of uint8 `text`. No network reads it."""
     model = build_model(text.copy(), preset, record)
     _read(model, text.size)
     return Memory(text, model)
 
 
-def started_models(
-    data: np.ndarray, preset: DeepPreset, record: int, start: Start
-) -> tuple[DeepModel, StateSpaceModel]:
+def started_model(
+    data: np.ndarray, preset: DeepPreset, record: int, start: Start, counts: np.ndarray | None = None
+) -> DeepModel:
     """The models for one block that begin with `start`; `data` is its text and then the block."""
-    network = _build_network(preset, start.learned)
-    model = remember(data, preset, record, start.memory, network)
+    model = remember(data, preset, record, start.memory, counts)
     _recall(model, start.learned)
-    return model, network
+    return model
 
 
 def remember(
-    data: np.ndarray, preset: DeepPreset, record: int, memory: Memory, network: StateSpaceModel | None = None
+    data: np.ndarray, preset: DeepPreset, record: int, memory: Memory, counts: np.ndarray | None = None
 ) -> DeepModel:
     """A model that has read the text, and has learned nothing else."""
     before = memory.model
-    model = build_model(data, preset, record, memory.text.size, network)
+    model = build_model(data, preset, record, memory.text.size, counts)
     for name in _COPIED:
         getattr(model, name)[...] = getattr(before, name)
     return model._replace(predictors=predictors.remember(model.predictors, before.predictors))
@@ -115,10 +120,11 @@ def _recall(model: DeepModel, learned: Learned) -> None:
         fresh[...] = taught
 
 
-def _build_network(preset: DeepPreset, learned: Learned) -> StateSpaceModel:
-    if preset.ssm is None:
-        return build_network(preset)
-    network = ssm_arrays.build(preset.ssm, learned.ssm)
-    network.trainer.second[: network.trainer.first.size] = learned.ssm_second
-    network.state.steps = learned.ssm_steps
+def state_space_model(sizes: Sizes, known: Learned | None) -> StateSpaceModel:
+    """A state-space model with what was learned, if anything."""
+    if known is None or known.ssm is None:
+        return ssm_arrays.build(sizes)
+    network = ssm_arrays.build(sizes, known.ssm.weights)
+    network.trainer.second[: network.trainer.first.size] = known.ssm.second
+    network.state.steps = known.ssm.steps
     return network

@@ -2,13 +2,13 @@
 
 As bytewise/model.py in its steps (begin_byte; eight times gather, select, mix,
 learn, advance; end_byte), with more contexts, more from each, weight sets chosen
-in more ways, and a state-space model beside them. What is mixed is in
+in more ways, and a pretrained network beside them. What is mixed is in
 predictors.py.
 """
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import context_state, mixer
+from squeeze.codecs.bitmodels import coder as arithmetic, context_state, mixer
 from squeeze.codecs.bitmodels.contexts import mix_hash
 from squeeze.codecs.deep import predictors
 from squeeze.codecs.deep.arrays import APM, FINAL, FIRST_APM, FIRST_FINAL, FIRST_ROW, SET
@@ -103,8 +103,8 @@ def mix(m):
         logit = vectors.dot(m.weights, m.rows[k] * width, m.inputs, 0, width)
         m.logits[k] = min(max(logit, np.float32(-15.9)), np.float32(15.9))
     total, finals, share = np.float32(0), _FINALS - 1, np.float32(1 / (_FINALS - 1))
-    if m.state.has_ssm:
-        m.logits[m.state.sets] = m.state.ssm_logit
+    if m.state.has_network:
+        m.logits[m.state.sets] = m.state.network_logit
         finals, share = _FINALS, np.float32(1 / _FINALS)
     for k in range(finals):
         logit = vectors.dot(m.finals, m.final_rows[k] * deep, m.logits, 0, deep)
@@ -139,7 +139,7 @@ def learn(m, bit):
             vectors.add_scaled(m.weights, m.rows[k] * width, error * rate, m.inputs, 0, width)
         elif visits == 0:
             m.visits[m.rows[k]] = 1
-    for k in range(_FINALS if m.state.has_ssm else _FINALS - 1):
+    for k in range(_FINALS if m.state.has_network else _FINALS - 1):
         error = mixer.error_of(bit, squash(mixer.to_q12(m.final_logits[k])))
         vectors.add_scaled(m.finals, m.final_rows[k] * deep, error * m.state.final_rate, m.logits, 0, deep)
     update(m, bit)
@@ -170,3 +170,22 @@ def end_byte(m, position):
         m.registers, m.followed1, m.followed2, m.followed3, m.stack, m.data, position, m.state.record
     )
     predictors.end_byte(Shared(m.data, m.state, m.registers, m.inputs), m.predictors, position)
+
+
+@inline
+def code_byte(m, coder, coded, position, decoding):
+    """Code one byte of the block, in either direction."""
+    begin_byte(m)
+    byte = np.int64(m.data[position])
+    for shift in range(7, -1, -1):
+        gather(m)
+        select(m)
+        probability = mix(m)
+        if decoding:
+            bit = arithmetic.decode(probability, coder, coded)
+        else:
+            bit = (byte >> shift) & 1
+            arithmetic.encode(bit, probability, coder, coded)
+        learn(m, bit)
+        advance(m, bit)
+    end_byte(m, position)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.ssm_arrays import StateSpaceModel
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics.jit import inline
 
@@ -35,7 +34,7 @@ class Extent(NamedTuple):
 
     size: int  # bytes of the block, and of what is read before it
     known: int  # of them read before
-    network: StateSpaceModel | None  # where there is one
+    counts: np.ndarray  # int64 [512]: of the network (codecs/recurrent)
 
 
 @dataclass(frozen=True)

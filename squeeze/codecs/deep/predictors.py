@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from squeeze.codecs.deep import contexts, matches, state_space
+from squeeze.codecs.deep import byte_predictions, contexts, matches
 from squeeze.codecs.deep.predictor import WEIGHT, Arrays, Extent, Predictor, gather_in_turn, in_turn
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics import vectors
@@ -18,7 +18,7 @@ def _gather_bias(m, own, inputs):
 
 BIAS = Predictor(lambda preset, extent: (), lambda preset: np.full(1, WEIGHT, np.float32), _gather_bias)
 
-PREDICTORS = (contexts.PREDICTOR, matches.PREDICTOR, BIAS, state_space.PREDICTOR)
+PREDICTORS = (contexts.PREDICTOR, matches.PREDICTOR, BIAS, byte_predictions.PREDICTOR)
 
 gather = gather_in_turn([predictor.gather for predictor in PREDICTORS])
 begin_nibble = in_turn([predictor.begin_nibble for predictor in PREDICTORS])

@@ -1,4 +1,4 @@
-"""What levels 4 to 6 mean: the contexts of each kind of content, and the sizes of mixers and state-space model.
+"""What levels 4 to 6 mean: the contexts of each kind of content, and the sizes of mixers.
 
 The tables here are part of the format, as those of codecs/presets.py are. A context is
 two registers (bitmodels/context_state.py), a mask on the first, and a mask on
@@ -6,7 +6,7 @@ the last eight bytes.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from squeeze.codecs.bitmodels import context_state as state
 from squeeze.codecs.bitmodels.ssm_arrays import Sizes
@@ -24,7 +24,8 @@ class DeepPreset:
     selectors: int  # of mixer weight sets
     buckets: int  # the most buckets of slots, of 192 bytes each
     rates: tuple[float, ...]  # of learning, see deep/arrays.py
-    ssm: Sizes | None
+    network: bool = False  # whether the pretrained one (codecs/recurrent) takes part
+    ssm: Sizes | None = None  # of the state-space model that files of numerics version 1 have in its place
 
 
 def _order(n: int) -> Context:
@@ -182,8 +183,6 @@ _FAST["executable"] = _FAST["other"]
 
 _RATES = (0.002, 0.015, 0.01, 0.002)
 _SELECTORS = {5: 10, 6: 14}
-_SMALL = Sizes(width=16, inner=32, chunk=16, last_rate=0.001)
-_LARGE = Sizes(width=64, inner=128, chunk=16, last_rate=0.001)
 
 
 GROUPS = 3  # of contexts: histories, words, all else
@@ -203,7 +202,7 @@ def preset(level: int, kind: str) -> DeepPreset:
     table = CONTEXTS[kind]
     if level == 4:
         contexts = (table[name] for name in _FAST[kind])
-        return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES, None)
+        return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES)
     buckets = 14 << 18  # 672 MiB: with all else less than 1 GiB
     if level == 5 and kind == "text":  # where what followed brings least
         table = {name: context for name, context in table.items() if name not in _FOLLOWED}
@@ -211,8 +210,15 @@ def preset(level: int, kind: str) -> DeepPreset:
         table = table | MORE[kind]
         if kind == "text":
             buckets = 13 << 18  # 624 MiB: with all else less than 1 GiB
-    sizes = _LARGE if level == 6 and kind != "table" else _SMALL  # in tables the smaller one learns more
-    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, sizes)
+    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, kind == "text")
+
+
+def first_preset(level: int, kind: str) -> DeepPreset:
+    """Those of level 5 or 6 in files of numerics version 1, which have a state-space model in place of the network."""
+    sizes = Sizes(width=64, inner=128, chunk=16, last_rate=0.001)
+    if level == 5 or kind == "table":  # in tables the smaller one learned more
+        sizes = Sizes(width=16, inner=32, chunk=16, last_rate=0.001)
+    return replace(preset(level, kind), network=False, ssm=sizes)
 
 
 def _grouped(contexts: Iterable[Context]) -> tuple[Context, ...]:

@@ -1,70 +1,39 @@
-"""The state-space model (bitmodels/ssm.py) as a predictor of bits: three inputs, and a register of what it expects.
+"""Coding beside the state-space model of files of numerics version 1: it is fed every byte, and trained on the way.
 
-coder.py feeds it the bytes and trains it; where a preset has none, its inputs stay 0.
+At the end of each of its chunks it takes over the weights that were trained on the chunks before, and is trained on
+the one just coded. Only what uses a dictionary of that version is still written so: codecs/recurrent knows more, and
+costs less.
 """
-
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import context_state, histories, layout, slots, ssm
-from squeeze.codecs.deep.contexts import FRESH_COUNT
-from squeeze.codecs.deep.predictor import WEIGHT, Extent, Predictor
-from squeeze.codecs.deep.presets import DeepPreset
-from squeeze.numerics.jit import inline
-
-TOP_PREDICTIONS = 8 * 3  # how likely its likeliest byte is, and what that says of the next bit
-_LIMIT = 255  # observations that the adaptive map remembers
-_STATE = layout.fields("entry")
-
-
-class BitPredictions(NamedTuple):
-    """What the model says of a byte, and an adaptive map of it."""
-
-    state: Any  # a record of _STATE: the present entry
-    counts: np.ndarray  # int64 [512]: those of the state-space model
-    map: np.ndarray  # uint32 [32 * TOP_PREDICTIONS * 8]: by probability, top prediction, place of the bit
-
-
-def _build(preset: DeepPreset, extent: Extent) -> BitPredictions:
-    probabilities = ((np.arange(32, dtype=np.uint32) * 2 + 1) << 26) | FRESH_COUNT
-    return BitPredictions(
-        state=layout.record(_STATE),
-        counts=extent.network.counts if extent.network else np.zeros(0, np.int64),
-        map=np.repeat(probabilities, TOP_PREDICTIONS * 8).astype(np.uint32),
-    )
-
-
-def _weights(preset: DeepPreset) -> np.ndarray:
-    return np.full(3, WEIGHT, np.float32)
+from squeeze.codecs.bitmodels import coder as arithmetic, context_state, ssm, ssm_training
+from squeeze.codecs.bitmodels.ssm_arrays import StateSpaceModel
+from squeeze.codecs.deep.arrays import DeepModel
+from squeeze.codecs.deep.model import code_byte
+from squeeze.numerics.jit import inline, kernel
 
 
 @inline
-def _top_prediction(m):
-    """What the model's likeliest byte says of the next bit."""
-    register = np.int64(m.registers[context_state.TOP_BYTE])
-    top, confidence, shift = (register & 255) | 256, (register >> 8) & 7, m.state.shift
-    says = 1 + ((top >> shift) & 1) if top >> (shift + 1) == m.state.partial else 0
-    return confidence * 3 + says
+def _predict(m: DeepModel, network: StateSpaceModel) -> None:
+    """Feed the state-space model the latest byte; a register tells the contexts what it expects next."""
+    ssm.predict(network, np.int64(m.registers[context_state.HISTORY] & np.uint64(0xFF)))
+    m.registers[context_state.TOP_BYTE] = ssm.top_prediction(network)
 
 
-@inline
-def _gather(m, own, inputs):
-    if m.state.has_ssm:
-        m.state.top_prediction = _top_prediction(m)
-        p = ssm.probability(own.counts, m.state.partial)
-        m.state.ssm_logit = slots.STRETCH_FLOAT[p >> 4]
-        inputs[0] = slots.STRETCH_FLOAT[p >> 4]
-        inputs[1] = np.float32(p - 32768) * np.float32(1 / 16384)
-        entry = np.int64(p >> 11) * (TOP_PREDICTIONS * 8) + m.state.top_prediction * 8 + m.state.shift
-        own.state.entry = entry
-        inputs[2] = slots.STRETCH_FLOAT[own.map[entry] >> np.uint32(20)]
-
-
-@inline
-def _update(m, own, bit):
-    if m.state.has_ssm:
-        histories.learn(own.map, own.state.entry, bit, _LIMIT)
-
-
-PREDICTOR = Predictor(_build, _weights, _gather, update=_update, maps=("map",))
+@kernel
+def code(
+    m: DeepModel, network: StateSpaceModel, coder: np.ndarray, coded: np.ndarray, begin: int, end: int, decoding: bool
+) -> int:
+    """As `coder.code`."""
+    for position in range(begin, end):
+        if arithmetic.is_over(coder, coded, decoding):
+            return position
+        code_byte(m, coder, coded, position, decoding)
+        if ssm.update(network, np.int64(m.data[position])):
+            bank = network.state.bank
+            ssm.refresh(network)
+            ssm.next_chunk(network)
+            ssm_training.train(network, bank)
+        _predict(m, network)
+    return end

@@ -36,6 +36,11 @@ def regions(data: np.ndarray) -> Iterator[tuple[int, int, Content]]:
         run = i
 
 
+def content(data: np.ndarray) -> Content:
+    """Of uint8 `data` that is not cut."""
+    return _settle(data, _classify(data)) if data.size else Content("other")
+
+
 def _changes(kinds: list[str], run: int, i: int) -> bool:
     """Whether a new region begins at window i: the kinds on both sides are steady and differ."""
     after = kinds[i : i + _LEAST_RUN]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int], None] | None
 _HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
+_SHORT_COST = 2  # the same in a short stream, so that it pays for its payload's length
 _SMALL = 1 << 12  # raw bytes below which a dictionary is used whatever the block seems to hold
 
 
@@ -54,7 +55,7 @@ def encode_block(
         return None
     if verify or settings.bound:
         _verify(coded, data, settings, progress)
-    return coded if len(coded.payload) + (0 if settings.short else _HEADER_COST) <= data.size else None
+    return coded if len(coded.payload) + (_SHORT_COST if settings.short else _HEADER_COST) <= data.size else None
 
 
 def _verify(coded: Coded, data: np.ndarray, settings: Settings, progress: Progress) -> None:
@@ -73,7 +74,8 @@ def decode_block(coded: Coded, length: int, settings: Settings, progress: Progre
     if settings.level is None:
         raise DamagedError("the header names no level, but a block is coded: the file is damaged")
     payload = io.BytesIO(coded.payload)
-    if settings.short and settings.dictionary:
+    if settings.names_content:
+        assert settings.dictionary
         content = settings.dictionary.content
     else:
         content, _ = container.read_content(payload)
@@ -116,7 +118,7 @@ def _encode_bytewise(data: np.ndarray, content: Content, settings: Settings, pro
     coded = _encode_bytes(filtered, settings.level.models(content.kind), content, settings, progress)
     if coded is None:
         return None
-    return Coded(container.BYTEWISE, (b"" if settings.short else container.content_bytes(content)) + coded)
+    return Coded(container.BYTEWISE, (b"" if settings.names_content else container.content_bytes(content)) + coded)
 
 
 def _encode_text(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
@@ -130,8 +132,7 @@ def _encode_bytes(
 ) -> bytes | None:
     """The coded form by the coder of the preset's kind, or None where it would not be shorter."""
     if not isinstance(preset, Preset):
-        threads, start = settings.allotment.per_block, settings.start(content)
-        coded: bytes | None = _deep().encode(data, preset, content.record, progress, threads, start)
+        coded: bytes | None = _deep().encode(data, preset, content.record, progress, settings.start(content))
         return coded
     return bytewise.encode(data, preset, content.record, progress)
 
@@ -140,8 +141,8 @@ def _decode_bytes(
     payload: bytes, length: int, preset: "Preset | DeepPreset", content: Content, settings: Settings, progress: Progress
 ) -> np.ndarray:
     if not isinstance(preset, Preset):
-        threads, start = settings.allotment.per_block, settings.start(content)
-        data: np.ndarray = _deep().decode(payload, length, preset, content.record, progress, threads, start)
+        start = settings.start(content)
+        data: np.ndarray = _deep().decode(payload, length, preset, content.record, progress, start)
         return data
     return bytewise.decode(payload, length, preset, content.record, progress)
 

@@ -82,7 +82,7 @@ def _compress(
     """Compress in blocks of at most `size` raw bytes."""
     writer = Writer(source, sink, to_header(settings))
     first = _read_full(source, size)
-    if settings.dictionary and len(first) <= container.MAX_SHORT and len(first) < size:
+    if settings.level and not settings.language and len(first) <= container.MAX_SHORT and len(first) < size:
         return _write_short(first, sink, replace(settings, short=True), verify, progress)
 
     def encode(part: tuple[np.ndarray, Content]) -> tuple[np.ndarray, Coded | None]:
@@ -95,9 +95,14 @@ def _compress(
 
 def _write_short(raw: bytes, sink: BinaryIO, settings: Settings, verify: bool, progress: Progress) -> Totals:
     """A short stream, which has no index."""
-    assert settings.dictionary
-    coded = encode_block(np.frombuffer(raw, np.uint8), settings.dictionary.content, settings, verify, progress)
-    stream = container.short_stream_bytes(settings.dictionary.identity, raw, coded.payload if coded else None)
+    assert settings.level
+    data, dictionary = np.frombuffer(raw, np.uint8), settings.dictionary
+    content = dictionary.content if dictionary else blocks.content(data)
+    coded = encode_block(data, content, settings, verify, progress)
+    header = container.short_header_bytes(
+        settings.level.number, settings.level.numerics, dictionary.identity if dictionary else None
+    )
+    stream = container.short_stream_bytes(header, raw, coded.payload if coded else None)
     sink.write(stream)
     return Totals(len(raw), len(stream))
 

@@ -15,8 +15,9 @@ from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DamagedError, FormatError, printable
 
 FORMAT_VERSION = 1
-SHORT_VERSION = 2  # of a short stream: one block that a dictionary codes, with next to nothing around it
-NUMERICS_VERSION = 1
+SHORT_BY_DICTIONARY = 2  # of a short stream, which is one block with next to nothing around it, by a dictionary
+SHORT_BY_LEVEL = 3  # the same without a dictionary
+NUMERICS_VERSION = 2  # the newest
 MAGIC = b"\xf5SQ"
 END_MARK = b"QS"
 
@@ -52,6 +53,11 @@ class Header(NamedTuple):
     size: int  # in bytes
     short: bool
 
+    @property
+    def names_content(self) -> bool:
+        """Whether it names a dictionary that says what a block holds, so that the payload does not."""
+        return self.short and "prior" in self.fields
+
 
 @dataclass(frozen=True)
 class BlockHeader:
@@ -82,8 +88,11 @@ def read_header(file: BinaryIO) -> Header | None:
         raise FormatError("not a .sqz file: it does not begin with the .sqz mark")
     magic += read_exactly(file, len(MAGIC) - len(magic))
     version = read_exactly(file, 1)
-    if version[0] == SHORT_VERSION:
+    if version[0] == SHORT_BY_DICTIONARY:
         return Header({"prior": read_exactly(file, _DICTIONARY_BYTES).hex()}, len(MAGIC) + 1 + _DICTIONARY_BYTES, True)
+    if version[0] == SHORT_BY_LEVEL:
+        named = read_exactly(file, 1)[0]
+        return Header({"level": named & 15, "numerics": named >> 4}, len(MAGIC) + 2, True)
     if version[0] != FORMAT_VERSION:
         raise FormatError(f"format version {version[0]} is unknown: decompress with a newer squeeze")
     length, length_bytes = read_varint(file)
@@ -101,8 +110,8 @@ def read_header(file: BinaryIO) -> Header | None:
         raise DamagedError("the header is damaged: it is not a JSON object")
     if not _is_plain(header):
         raise DamagedError("the header is damaged: it holds more than a header does")
-    numerics = header.get("numerics", NUMERICS_VERSION)
-    if type(numerics) is not int or numerics != NUMERICS_VERSION:
+    numerics = header.get("numerics", 1)
+    if type(numerics) is not int or not 1 <= numerics <= NUMERICS_VERSION:
         raise FormatError(f"numerics version {printable(numerics)} is unknown: decompress with a newer squeeze")
     return Header(header, len(body) + 2, False)
 
@@ -154,9 +163,15 @@ def read_block_header(file: BinaryIO) -> BlockHeader | None:
     return BlockHeader(kind, raw_length, payload_length, int.from_bytes(checksum, "little"), len(body) + 2)
 
 
-def short_stream_bytes(dictionary: str, raw: bytes, payload: bytes | None) -> bytes:
-    """A short stream. `dictionary` is an identity in hexadecimal digits; without a payload the raw bytes are stored."""
-    header = MAGIC + bytes([SHORT_VERSION]) + bytes.fromhex(dictionary)[:_DICTIONARY_BYTES]
+def short_header_bytes(level: int, numerics: int, dictionary: str | None) -> bytes:
+    """What a short stream begins with: the identity of a dictionary, in hexadecimal digits, or a level."""
+    if dictionary:
+        return MAGIC + bytes([SHORT_BY_DICTIONARY]) + bytes.fromhex(dictionary)[:_DICTIONARY_BYTES]
+    return MAGIC + bytes([SHORT_BY_LEVEL, numerics << 4 | level])
+
+
+def short_stream_bytes(header: bytes, raw: bytes, payload: bytes | None) -> bytes:
+    """A short stream; without a payload the raw bytes are stored."""
     checksum = (xxhash.xxh3_64_intdigest(raw) & _SHORT_CHECKSUM).to_bytes(4, "little")
     return header + varint(len(raw)) + varint(len(payload or b"")) + checksum + (payload or raw)
 

@@ -23,10 +23,11 @@ from squeeze.codecs.bitmodels import mixer, ssm_arrays
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.arrays import DeepModel, build_model
-from squeeze.codecs.deep.learned import Learned, Start
+from squeeze.codecs.deep.learned import Learned, Start, StateSpace
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import container, integers, levels, memory
 from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.levels import Level
 from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DictionaryError, SqueezeError
 from squeeze.system.limits import Limits
@@ -39,7 +40,8 @@ MAX_TEXT = 1 << 20
 _TEXT_MODELS = presets.SMALL  # these code the text
 _OF_LEARNED = 200 << 20  # bytes that what was learned takes at the most, while it is read
 _UNPACKED = 2  # copies of the file's bytes
-_FIELDS = {"level", "numerics", "content", "record", "text", "rows", "apm_rows", "ssm_steps", "ssm_second", "parts"}
+_FIELDS = {"level", "numerics", "content", "record", "text", "rows", "apm_rows", "parts"}
+_OF_SSM = {"ssm_steps": 0, "ssm_second": 1}  # with numerics version 1, and here where there is no such model
 _COUNT = 1023  # mask of an adaptive map's count; the 22 bits above are its probability, of which 12 are kept
 _STEP = np.float32(1 / 64)  # of weights
 _FINAL_STEP = np.float32(1 / 1024)  # of the last mixers' weights
@@ -52,6 +54,7 @@ class Dictionary:
     """What the models of one level know of one kind of content before they see a file. It never changes."""
 
     level: int
+    numerics: int  # version of the level's models
     content: Content
     text: np.ndarray  # uint8: is read before each block, as if it stood before it
     learned: Learned
@@ -74,25 +77,39 @@ class Dictionary:
         needed = memory.of_models(header["level"], header["text"]) + _UNPACKED * len(data) + _OF_LEARNED
         (limits or Limits()).need_memory(needed, "the dictionary")
         content = Content(header["content"], header["record"])
-        preset = _preset(header["level"], content)
+        preset = _preset(header["level"], header["numerics"], content)
         try:
             text, known = _unpack(header, parts, preset)
         except (SqueezeError, ValueError, StopIteration) as error:
             raise DictionaryError("not a dictionary that this version can use: train it anew") from error
-        return cls(header["level"], content, text, known, hashlib.sha256(data).hexdigest())
+        return cls(header["level"], header["numerics"], content, text, known, hashlib.sha256(data).hexdigest())
+
+    @property
+    def row(self) -> Level:
+        """The level that it belongs to, as it was when the dictionary was made."""
+        return _row(self.level, self.numerics)
 
     @cached_property
     def start(self) -> Start:
         """What a block's models begin with; the first use reads the text."""
-        return Start(learned.read(self.text, _preset(self.level, self.content), self.content.record), self.learned)
+        return Start(
+            learned.read(self.text, _preset(self.level, self.numerics, self.content), self.content.record), self.learned
+        )
 
 
 # The older name.
 Prior = Dictionary
 
 
-def _preset(level: int, content: Content) -> DeepPreset:
-    preset = levels.LEVELS[level].models(content.kind)
+def _row(level: int, numerics: int) -> Level:
+    row = levels.of_file(level, numerics)
+    if row is None:
+        raise ValueError("impossible level")
+    return row
+
+
+def _preset(level: int, numerics: int, content: Content) -> DeepPreset:
+    preset = _row(level, numerics).models(content.kind)
     assert isinstance(preset, DeepPreset)
     return preset
 
@@ -134,18 +151,17 @@ def _parse(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
 
 def _check(header: Any) -> None:
     """Raise ValueError where a header asks for what no dictionary may."""
-    numbers = ("level", "numerics", "record", "text", "rows", "apm_rows", "ssm_steps", "ssm_second")
     right = (
         isinstance(header, dict)
-        and set(header) == _FIELDS
-        and all(type(header[name]) is int and 0 <= header[name] < 1 << 40 for name in numbers)
-        and header["numerics"] == container.NUMERICS_VERSION
-        and header["level"] in levels.LEVELS
-        and levels.LEVELS[header["level"]].takes_dictionary
+        and set(header) == _FIELDS | (set(_OF_SSM) if header.get("numerics") == 1 else set())
+        and all(
+            type(header[name]) is int and 0 <= header[name] < 1 << 40 for name in set(header) - {"content", "parts"}
+        )
+        and _row(header["level"], header["numerics"]).takes_dictionary
         and header["content"] in container.KINDS_OF_CONTENT
         and (header["content"] == "table") == (1 <= header["record"] < container.MAX_RECORD)
         and header["text"] <= MAX_TEXT
-        and header["ssm_second"] <= _LEAST_SECOND
+        and header.get("ssm_second", 0) <= _LEAST_SECOND
         and all(type(size) is int and 0 <= size <= MAX_FILE for size in header["parts"])
     )
     if not right:
@@ -154,22 +170,23 @@ def _check(header: Any) -> None:
 
 def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned) -> bytes:
     """A dictionary's file. What it holds is rounded: use what `Dictionary.from_bytes` makes of it."""
-    preset = _preset(level, content)
+    row = levels.level(level)
+    preset = _preset(level, row.numerics, content)
     coded = bytewise.encode(text, _TEXT_MODELS[content.kind], content.record)
     parts = [coded or text.tobytes()]
     parts += [integers.encode(matrix) for matrix in _matrices(known, preset)]
     header = {
         "level": level,
-        "numerics": container.NUMERICS_VERSION,
+        "numerics": row.numerics,
         "content": content.kind,
         "record": content.record,
         "text": text.size,
         "rows": known.rows.size,
         "apm_rows": known.apm_rows.size,
-        "ssm_steps": known.ssm_steps,
-        "ssm_second": min(max(1 - int(np.frexp(known.ssm_second)[1]), 0), _LEAST_SECOND),
         "parts": [len(part) for part in parts],
     }
+    if row.numerics == 1:
+        header |= _OF_SSM
     described = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
     body = MAGIC + bytes([VERSION]) + varint(len(described)) + described + b"".join(parts)
     return body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
@@ -201,8 +218,6 @@ def _matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
         yield (after >> 20).astype(np.int64) - (before >> 20)
         yield (after & _COUNT).astype(np.int64) - (before & _COUNT)
     yield np.rint((known.finals - fresh.finals) / _FINAL_STEP).reshape(-1, fresh.logits.size)
-    if preset.ssm:
-        yield np.rint((known.ssm - ssm_arrays.initial_weights(preset.ssm)) / _STEP).reshape(-1, preset.ssm.width)
 
 
 def _unpack_maps(fresh: DeepModel, take: Callable[[int, int], np.ndarray]) -> list[np.ndarray]:
@@ -244,14 +259,12 @@ def _unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> t
         apms=apms.clip(0, (1 << 32) - 1).astype(np.uint32),
         maps=maps,
         finals=fresh.finals + finals * _FINAL_STEP,
-        ssm=np.zeros(0, np.float32),
-        ssm_second=np.ldexp(np.float32(1), -header["ssm_second"]),
-        ssm_steps=header["ssm_steps"],
     )
     if preset.ssm:
         width, begun = preset.ssm.width, ssm_arrays.initial_weights(preset.ssm)
         weights = take(begun.size // width, width).ravel().astype(np.float32)
-        known = known._replace(ssm=begun + weights * _STEP)
+        second = np.ldexp(np.float32(1), -header["ssm_second"])
+        known = known._replace(ssm=StateSpace(begun + weights * _STEP, second, header["ssm_steps"]))
     if next(remaining, None) is not None:
         raise ValueError("more parts than there are")
     return text, known

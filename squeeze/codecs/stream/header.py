@@ -14,8 +14,9 @@ _LACKS = "the file uses a level or parameter that this version lacks: use a newe
 
 
 def to_header(settings: Settings) -> dict[str, Any]:
-    level = settings.level.number if settings.level else 0
-    header: dict[str, Any] = {"level": level, "numerics": container.NUMERICS_VERSION}
+    header: dict[str, Any] = {"level": 0, "numerics": 1}
+    if settings.level:
+        header = {"level": settings.level.number, "numerics": settings.level.numerics}
     if settings.language:
         header |= settings.language.to_header(DIGITS)
     if settings.dictionary:
@@ -29,20 +30,20 @@ def from_header(header: container.Header, resources: Resources) -> Settings:
     Raises FormatError where this version cannot decode it, ModelError where `resources.model` is not the one that the
     file needs, DictionaryError where `resources.dictionary` is not, and LimitError where that takes too much memory.
     """
-    return replace(_from_header(header, resources), limits=resources.limits)
+    return replace(_from_header(header, resources), short=header.short, limits=resources.limits)
 
 
 def _from_header(header: container.Header, resources: Resources) -> Settings:
     fields = header.fields
-    if header.short:
+    if header.names_content:
         dictionary = needed_dictionary(fields["prior"], resources)
-        return Settings(levels.LEVELS[dictionary.level], resources.threads, dictionary=dictionary, short=True)
+        return Settings(dictionary.row, resources.threads, dictionary=dictionary)
     if not fields:
         return Settings(None, resources.threads)
     number = fields.get("level")
-    if type(number) is not int or number not in levels.LEVELS:
+    level = levels.of_file(number, fields.get("numerics", 1)) if type(number) is int else None
+    if level is None:
         raise FormatError(_LACKS)
-    level = levels.LEVELS[number]
     return _of_bytes(level, fields, resources) if level.text is None else _of_text(level, level.text, fields, resources)
 
 
@@ -53,7 +54,10 @@ def _of_bytes(level: levels.Level, fields: dict[str, Any], resources: Resources)
         return Settings(level, resources.threads)
     if not _are_digits(fields["prior"]):
         raise FormatError(_LACKS)
-    return Settings(level, resources.threads, dictionary=needed_dictionary(fields["prior"], resources))
+    dictionary = needed_dictionary(fields["prior"], resources)
+    if dictionary.row != level:
+        raise FormatError("the file and its dictionary are of different levels: one of the two is damaged")
+    return Settings(level, resources.threads, dictionary=dictionary)
 
 
 def _of_text(level: levels.Level, text: levels.TextModel, fields: dict[str, Any], resources: Resources) -> Settings:

@@ -14,6 +14,7 @@ from squeeze.codecs.stream.container import (
     MAX_BLOCK,
     STORED,
     BlockHeader,
+    Header,
     check16,
     read_block_header,
     read_content,
@@ -35,7 +36,7 @@ class Block:
     """Where one block lies, and what is in it."""
 
     kind: int
-    content: str  # "text", "executable", "table 16", "other", "stored"
+    content: str  # "text", "executable", "table 16", "other", "stored", or "prior": what a dictionary is of
     raw_offset: int
     raw_length: int
     coded_offset: int  # of the block's header
@@ -58,7 +59,7 @@ class Stream:
     offset: int
     coded_size: int
     raw_size: int
-    checksum: int  # XXH3-64 of the raw bytes
+    checksum: int  # XXH3-64 of the raw bytes; of a short stream its lower half
 
 
 @dataclass
@@ -176,7 +177,7 @@ def _streams_from_front(file: BinaryIO, end: int, entries: Entries) -> list[Stre
         assert header is not None
         if header.short:
             block_header = read_short_block_header(file)
-            block = _block(block_header, "stored" if block_header.kind == STORED else "prior", 0, start + header.size)
+            block = _block(block_header, _content(file, header, block_header), 0, start + header.size)
             finish = block.coded_offset + block.coded_length
             stream = Stream(
                 header.fields, True, [block], start, finish - start, block_header.raw_length, block_header.checksum
@@ -206,6 +207,15 @@ def _walk_blocks(file: BinaryIO, header_size: int, end: int, entries: Entries) -
     return index
 
 
+def _content(file: BinaryIO, stream: Header, block: BlockHeader) -> str:
+    """What the block whose header was just read holds."""
+    if block.kind == STORED:
+        return "stored"
+    if stream.names_content:
+        return "prior"
+    return str(read_content(file)[0])
+
+
 def _block(header: BlockHeader, content: str, raw_offset: int, offset: int) -> Block:
     length = header.size + header.payload_length
     return Block(
@@ -225,8 +235,7 @@ def _stream(file: BinaryIO, index: Index, start: int, end: int) -> Stream:
         lengths = block_header and (block_header.raw_length, block_header.size + block_header.payload_length)
         if block_header is None or lengths != (raw, coded):
             raise DamagedError("the index does not agree with the blocks: the file is damaged")
-        content = "stored" if block_header.kind == STORED else str(read_content(file)[0])
-        blocks.append(_block(block_header, content, raw_offset, offset))
+        blocks.append(_block(block_header, _content(file, header, block_header), raw_offset, offset))
         offset += coded
         raw_offset += raw
     return Stream(header.fields, False, blocks, start, end - start, raw_offset, index.checksum)

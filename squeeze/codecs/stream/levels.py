@@ -5,7 +5,7 @@ the coded bytes, so it needs a new numerics version. A new level is a new row.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,12 @@ def _deep(number: int, kind: str) -> "DeepPreset":
     return preset(number, kind)
 
 
+def _first_deep(number: int, kind: str) -> "DeepPreset":
+    from squeeze.codecs.deep.presets import first_preset  # start-up, as above
+
+    return first_preset(number, kind)
+
+
 @dataclass(frozen=True)
 class Level:
     """All that a level decides. `models` gives those of a kind of content: "text", "executable", "table", "other"."""
@@ -56,17 +62,12 @@ class Level:
     bytes_a_second: int  # raw, coded by one thread on a slow machine of today: for estimates only
     models: Callable[[str], "Preset | DeepPreset"]
     takes_dictionary: bool = False
-    overlapped_training: bool = False  # of the state-space model, in a second thread beside the coding of its block
+    numerics: int = 1  # version, which a file's header names
     text: TextModel | None = None  # None where text is coded as everything else is
 
     @property
     def needs_language_model(self) -> bool:
         return self.text is not None
-
-    @property
-    def threads_per_block(self) -> int:
-        """The most threads that can work on one bytewise block."""
-        return 2 if self.overlapped_training else 1
 
 
 _ROWS = (
@@ -74,13 +75,23 @@ _ROWS = (
     Level(2, "context mixing, medium", 400_000, presets.MEDIUM.__getitem__),
     Level(3, "context mixing, large", 300_000, presets.LARGE.__getitem__),
     Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True),
-    Level(5, "deep context mixing and a state-space model", 25_000, partial(_deep, 5), True, True),
-    Level(6, "deep context mixing and a large state-space model", 15_000, partial(_deep, 6), True, True),
-    Level(7, "language model, short window", 1_200, presets.LARGE.__getitem__, text=TextModel(512, 64, 1 << 13, 16)),
-    Level(8, "language model", 1_100, presets.LARGE.__getitem__, text=TextModel(1024, 16, 1 << 14, 4)),
-    Level(9, "language model, long window", 500, presets.LARGE.__getitem__, text=TextModel(4096, 4, 1 << 18, 1)),
+    Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 2),
+    Level(6, "deep context mixing, more, and a pretrained network", 15_000, partial(_deep, 6), True, 2),
+    Level(7, "language model, short window", 1_200, partial(_deep, 6), False, 2, TextModel(512, 64, 1 << 13, 16)),
+    Level(8, "language model", 1_100, partial(_deep, 6), False, 2, TextModel(1024, 16, 1 << 14, 4)),
+    Level(9, "language model, long window", 500, partial(_deep, 6), False, 2, TextModel(4096, 4, 1 << 18, 1)),
 )
 LEVELS = {row.number: row for row in _ROWS}
+_EARLIER = (  # what files were written by before
+    *(replace(LEVELS[number], models=partial(_first_deep, number), numerics=1) for number in (5, 6)),
+    *(replace(LEVELS[number], models=presets.LARGE.__getitem__, numerics=1) for number in (7, 8, 9)),
+)
+
+
+def of_file(number: object, numerics: object) -> Level | None:
+    """The row by which a file was written; None where this version has none."""
+    rows = (*LEVELS.values(), *_EARLIER)
+    return next((row for row in rows if (row.number, row.numerics) == (number, numerics)), None)
 
 
 def level(number: int) -> Level:

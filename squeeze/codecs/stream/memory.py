@@ -16,7 +16,8 @@ from squeeze.system.limits import Limits
 if TYPE_CHECKING:
     from squeeze.codecs.deep.presets import DeepPreset
 
-_BYTEWISE, _DEEP = 10 << 20, 100 << 20  # bytes of what does not grow with a block: mixers, adaptive maps, networks
+_BYTEWISE, _DEEP = 10 << 20, 60 << 20  # bytes of what does not grow with a block: mixers and adaptive maps
+_NETWORK = 40 << 20  # and of a network, that of files of numerics version 1 too
 _OF_ENTRY = 512  # bytes that Python takes for what an index says of a block
 _OFTEN = 1 << 12  # entries between two looks at the limit
 
@@ -28,10 +29,10 @@ def _presets(number: int) -> list["Preset | DeepPreset"]:
 
 def of_models(number: int, size: int) -> int:
     """Bytes of the models of a level for `size` bytes of any content."""
-    return max(_of_preset(preset, size) for preset in _presets(number))
+    return max(_of_preset(number, preset, size) for preset in _presets(number))
 
 
-def _of_preset(preset: "Preset | DeepPreset", size: int) -> int:
+def _of_preset(number: int, preset: "Preset | DeepPreset", size: int) -> int:
     matches = 4 * len(preset.matches) << min(max(size.bit_length(), 8), 22)
     if isinstance(preset, Preset):
         return table_size(size, preset) + matches + _BYTEWISE
@@ -40,7 +41,8 @@ def _of_preset(preset: "Preset | DeepPreset", size: int) -> int:
     contexts = len(preset.contexts)
     buckets = min(max(size * contexts // 3, 1 << 8), preset.buckets)
     runs = 2 * contexts << min(max(size.bit_length(), 8), 20)
-    return buckets * BUCKET + runs + matches + _DEEP
+    network = _NETWORK if number > 4 else 0  # whatever the kind of content: earlier files had one for all
+    return buckets * BUCKET + runs + matches + _DEEP + network
 
 
 class Entries:

@@ -148,7 +148,7 @@ def _restore_stream(
     file: BinaryIO, stream: _Found, resources: Resources, restored: Salvaged, progress: Progress
 ) -> list[str]:
     """Restore a stream; what is lost of it, and unproved."""
-    settings = _settings(file, stream.start, resources)
+    settings = _settings(file, stream, resources)
     first, digest, lost = restored.place, xxhash.xxh3_64(), []
     for offset, length in stream.places:
         pieces = _restore(file, offset, length, settings, restored, progress)
@@ -171,14 +171,14 @@ def _restore_stream(
     return []
 
 
-def _settings(file: BinaryIO, start: int, resources: Resources) -> Settings:
-    """What the header of the stream at `start` names; no level where it is damaged."""
+def _settings(file: BinaryIO, stream: _Found, resources: Resources) -> Settings:
+    """What the header of the stream names; no level where it is damaged."""
     try:
-        file.seek(start)
+        file.seek(stream.start)
         header = container.read_header(file)
         return from_header(header, resources) if header else Settings()
     except FormatError:
-        return Settings()
+        return Settings(short=stream.short)
 
 
 def _restore(

@@ -28,7 +28,7 @@ class Settings:
     threads: int | None = None
     language: "Language | None" = None  # where the level needs a language model
     dictionary: "Dictionary | None" = None
-    short: bool = False  # a short stream, whose one block the dictionary codes
+    short: bool = False  # a short stream, which has one block and next to nothing around it
     limits: Limits | None = None  # that a file from somewhere must keep
 
     @cached_property
@@ -39,6 +39,11 @@ class Settings:
     def bound(self) -> bool:
         """Whether the file opens only on machines like this one, so that every block is verified."""
         return self.language is not None and self.language.bound
+
+    @property
+    def names_content(self) -> bool:
+        """Whether the dictionary says what a block holds, so that its payload does not."""
+        return self.short and self.dictionary is not None
 
     def start(self, content: Content) -> "Start | None":
         """What the models of a block begin with: a dictionary knows one kind of content."""
@@ -58,7 +63,7 @@ def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", o
             raise LevelError(
                 f"a language model, its backend, lanes and a window belong to levels {those_with_language_model()}"
             )
-        return Settings(level, threads, dictionary=dictionary)
+        return Settings(dictionary.row if dictionary else level, threads, dictionary=dictionary)
     # Start-up: language models bring tokenizers and kernels of their own, which other levels do without.
     from squeeze.codecs.stream.language import choose_language
 

@@ -2,23 +2,23 @@
 
 Some of the samples become the dictionary's text, which is read before every block.
 The others are coded one by one, each as if it were a file that is compressed
-with that text, and mixers, adaptive maps and the state-space model keep what
-they learn from it. What is learned so is how far to trust a memory that has
+with that text, and mixers and adaptive maps keep what they
+learn from it. What is learned so is how far to trust a memory that has
 not seen the file: coding the text itself would teach to trust it always.
 """
 
-import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic, mixer, ssm_arrays
+from squeeze.codecs.bitmodels import coder as arithmetic, mixer
 from squeeze.codecs.deep import coder as deep, learned
-from squeeze.codecs.deep.arrays import DeepModel, build_network
+from squeeze.codecs.deep.arrays import DeepModel
 from squeeze.codecs.deep.learned import Learned, Memory, remember
 from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.recurrent import weights
 from squeeze.codecs.stream import blocks, levels
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.dictionary import MAX_TEXT, Dictionary, to_bytes
@@ -136,35 +136,24 @@ def _learn(
     chosen = pieces[every // 2 :: every]
     total = max(sum(piece.size for piece in chosen), 1)
     passes = min(max(_REPEATED // total, 1), 3)
-    network = build_network(preset)
-    model = remember(memory.text, preset, content.record, memory, network)
+    model = remember(memory.text, preset, content.record, memory)
     for piece in chosen * passes:
-        data, network = np.concatenate([memory.text, piece]), _following(network, preset)
-        model = learned.sharing(remember(data, preset, content.record, memory, network), model)
+        data, network = np.concatenate([memory.text, piece]), weights.network(preset.network)
+        counts = network.counts if preset.network else None
+        model = learned.sharing(remember(data, preset, content.record, memory, counts), model)
         coder, coded = np.zeros(3, np.uint64), np.zeros(2 * piece.size + 256, np.uint8)
         arithmetic.start_encoder(coder)
-        deep.code(model, network, coder, coded, memory.text.size, model.data.size, False, True)
+        deep.code(model, network, coder, coded, memory.text.size, model.data.size, False)
         if progress:
             progress(piece.size)
-    return _gathered(model, network)
+    return _gathered(model)
 
 
-def _following(network: ssm_arrays.StateSpaceModel, preset: DeepPreset) -> ssm_arrays.StateSpaceModel:
-    """A state-space model that has seen nothing, with what another has learned."""
-    if preset.ssm is None:
-        return network
-    after = ssm_arrays.build(preset.ssm, network.trainer.weights)
-    after.trainer.second[...] = network.trainer.second
-    after.state.steps = network.state.steps
-    return after
-
-
-def _gathered(model: DeepModel, network: ssm_arrays.StateSpaceModel) -> Learned:
+def _gathered(model: DeepModel) -> Learned:
     width = model.inputs.size
     rows = _first(model.visits, _ROWS)
     moved = np.abs(model.apms.astype(np.int64) - mixer.fresh_apm(1)).sum(1)
     apm_rows = _first(moved, _APM_ROWS)
-    second = network.trainer.second[: network.trainer.first.size].astype(np.float64)
     return Learned(
         rows=rows,
         visits=model.visits[rows],
@@ -173,9 +162,6 @@ def _gathered(model: DeepModel, network: ssm_arrays.StateSpaceModel) -> Learned:
         apms=model.apms[apm_rows],
         maps=learned.maps_of(model),
         finals=model.finals,
-        ssm=network.trainer.weights,
-        ssm_second=np.float32(math.fsum(second) / second.size),  # a sum of any order, exactly rounded
-        ssm_steps=int(network.state.steps),
     )
 
 

@@ -9,7 +9,6 @@ from squeeze.codecs.tensors.float_payload import Array
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.logistic import STRETCH, squash
 
-_SPARE = 64
 _RATE, _LIMIT = 10, 511
 _INPUTS, _MANTISSA_INPUTS = 8, 4  # predictions of an exponent's and of a mantissa's decision, each with a bias more
 _START = 1 << 13  # weight a prediction starts with, of 2^16
@@ -114,7 +113,7 @@ def code(m, values, mixed, columns, begin, end, paths, coder, coded, decoding):
     """
     nodes, leaves = m.weights.shape[0], np.int64(1 << mixed)
     for i in range(begin, end):
-        if np.int64(coder[arithmetic.POSITION]) > coded.size + (_SPARE if decoding else -2 * _SPARE):
+        if arithmetic.is_over(coder, coded, decoding):
             return i
         column = i % columns
         left = np.int64(values[i - 1] >> mixed) if i > 0 else m.scalars[_ALL] >> 8

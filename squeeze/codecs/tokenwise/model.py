@@ -20,7 +20,7 @@ from squeeze.numerics.trie import STOP
 @inline
 def spare_bytes(decisions):
     """More bytes than an entry of so many decisions can add to the coded bytes."""
-    return 4 * decisions + bytecoder.SPARE
+    return 4 * decisions + arithmetic.SPARE
 
 
 @inline
@@ -153,7 +153,7 @@ def code_steps(m, x, t, known, counts, first_lane, active, ends, logits, starts,
     for step in range(known.shape[1]):
         for i in range(active[step]):
             lane = first_lane + i
-            room = bytecoder.SPARE if decoding else -spare_bytes(t.decisions[max(known[i, step], 0)])
+            room = arithmetic.SPARE if decoding else -spare_bytes(t.decisions[max(known[i, step], 0)])
             if np.int64(coder[arithmetic.POSITION]) > coded.size + room:
                 return False
             if x.places[lane] >= ends[lane]:

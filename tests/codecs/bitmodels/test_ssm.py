@@ -1,4 +1,4 @@
-"""The state-space model beside its definition: predictions, gradients, learning, and that threads change nothing."""
+"""The state-space model beside its definition: predictions, gradients, learning, and the blocks coded beside it."""
 
 import itertools
 
@@ -116,13 +116,12 @@ def test_probabilities_of_bits_are_those_of_bytes():
 
 
 @pytest.mark.parametrize("size", [1, 2, SIZES.chunk, SIZES.chunk + 1, SIZES.chunk + 2, 5_000])
-def test_two_threads_write_what_one_writes_and_read_it(size):
+def test_a_block_of_any_size_comes_back(size):
     data = np.frombuffer(inputs.words(5_000), np.uint8)[:size]
-    one, two = (deep.encode(data, PRESET, threads=threads) for threads in (1, 2))
-    assert one == two
-    if one is not None:
-        for threads in (1, 2):
-            assert np.array_equal(deep.decode(one, size, PRESET, threads=threads), data)
+    coded = deep.encode(data, PRESET)
+    assert coded == deep.encode(data, PRESET)
+    if coded is not None:
+        assert np.array_equal(deep.decode(coded, size, PRESET), data)
 
 
 def test_weights_begin_the_same_everywhere():
@@ -131,7 +130,6 @@ def test_weights_begin_the_same_everywhere():
     assert float(weights[:1000].astype(np.float64).sum()) == 15.789200723171234
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_code_that_ends_too_early_is_noticed(threads):
+def test_code_that_ends_too_early_is_noticed():
     with pytest.raises(DamagedError, match="end too early"):
-        deep.decode(b"\x12\x34", 100_000, PRESET, threads=threads)
+        deep.decode(b"\x12\x34", 100_000, PRESET)

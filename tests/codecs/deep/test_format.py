@@ -1,4 +1,4 @@
-"""Sections 3 to 7 of docs/format.md are enough to decode levels 4 to 6: a decoder written from them alone."""
+"""Sections 3 to 7 of docs/format.md are enough to decode what section 7 codes: a decoder written from them alone."""
 
 import io
 import re
@@ -10,10 +10,11 @@ import pytest
 
 import squeeze
 from squeeze.codecs.deep import coder as deep
-from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.recurrent import weights
 from squeeze.codecs.stream import container, levels
 from squeeze.codecs.stream.index import read_index
 from tests.makers import inputs
+from tests.references import naive_recurrent
 from tests.references.naive_bytewise import (
     CLASS_OF,
     NEXT,
@@ -28,9 +29,8 @@ from tests.references.naive_bytewise import (
     mix,
     squash,
 )
-from tests.references.naive_ssm import F, Network, dots
+from tests.references.naive_ssm import F, Network as StateSpaceModel, dots, tree
 
-DEEP = [n for n, row in levels.LEVELS.items() if isinstance(row.models("text"), DeepPreset)]
 FORMAT = Path(__file__).parents[3] / "docs" / "format.md"
 NATURAL = np.array(STRETCH, F) / F(4096)
 CONFIDENCE = np.array([0, *(min((c + 2) / 12, 1) for c in range(1, 16))], F)
@@ -45,8 +45,8 @@ def error_of(bit, logit):
 
 
 def preset_of(level, kind):
-    """Contexts in three groups, match lengths, selectors, most buckets, sizes of the state-space model: from 7.17."""
-    text = FORMAT.read_text().split("### 7.17")[1].split("\n## ")[0]
+    """Contexts in three groups, match lengths, selectors, most buckets: from 7.17."""
+    text = FORMAT.read_text().split("### 7.17")[1].split("\n##")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     sizes = next(row for row in rows if row[0] == str(level) and len(row) == 5)
     table = next(row for row in rows if str(level) in row[0].split(", ") and kind in row[1].split(", "))
@@ -55,8 +55,7 @@ def preset_of(level, kind):
     contexts = [[(a, mask(b), c, mask(d)) for a, b, c, d in group] for group in groups]
     assert sum(map(len, contexts)) == int(table[2])
     most = int(sizes[4 if kind == "text" else 3].split(" * ")[0]) << 18
-    network = {4: None, 5: (16, 32), 6: (16, 32) if kind == "table" else (64, 128)}[level]
-    return contexts, [int(x) for x in sizes[1].split(", ")], int(sizes[2]), most, network
+    return contexts, [int(x) for x in sizes[1].split(", ")], int(sizes[2]), most
 
 
 class Registers(dict):
@@ -149,8 +148,9 @@ class Slot:
 class Decoder:
     """7.4 to 7.10, and 7.16."""
 
-    def __init__(self, level, kind, record, size):
-        self.contexts, matches, self.sets, most, network = preset_of(level, kind)
+    def __init__(self, level, numerics, kind, record, size):
+        level = 6 if (level, numerics) in ((7, 2), (8, 2), (9, 2)) else level  # section 6
+        self.contexts, matches, self.sets, most = preset_of(level, kind)
         self.ends = [0, *np.cumsum([len(group) for group in self.contexts])]
         self.contexts = list(chain(*self.contexts))
         self.n, self.size, self.record = len(self.contexts), size, record
@@ -162,18 +162,28 @@ class Decoder:
         self.run_mask = (1 << min(max(size.bit_length(), 8), 20)) - 1
         self.run_maps = [[(3 << 20) << 10] * 512 for _ in self.contexts]
         self.matches = [Matches(least, size) for least in matches]
-        self.network = Network(*network) if network else None
-        self.ssm_map = [(2 * (i // 192) + 1) << 26 | 6 for i in range(32 * 192)]
-        width = -(-(4 * self.n + 16 + 2 * len(matches) + 4) // 16) * 16
-        first = np.full(width, 0.03, F)
+        # 7.1: at most one of them
+        self.network = naive_recurrent.Network() if numerics == 2 and kind == "text" else None
+        self.state_space = None
+        if numerics == 1 and level > 4:
+            self.state_space = StateSpaceModel(*((64, 128) if level == 6 and kind != "table" else (16, 32)))
+        self.has_byte_model = bool(self.network or self.state_space)
+        self.count = [0] + [256 >> (i.bit_length() - 1) for i in range(1, 512)]
+        self.byte_map = [(2 * (i // 192) + 1) << 26 | 6 for i in range(32 * 192)]
+        own = 4 * self.n + 16 + 2 * len(matches) + 1
+        first = np.full(-(-(own + 3) // 16) * 16, 0.03, F)
         first[4 * self.n : 4 * self.n + 16] = [0.84] + [0] * 15
+        if self.network:
+            first[[4 * self.n, own]] = 0.5
         self.weights, self.visits = {(0, 0): first}, {}
         self.finals, self.apms = {}, {}
-        self.top_prediction = self.ssm_index = 0
+        self.top_prediction = self.byte_index = 0
 
     def begin_byte(self):
-        """MATCH, hashes, runs, slots."""
+        """What the network expects, MATCH, hashes, runs, slots."""
         r, first, second, longest = self.registers, 0, 0, 0
+        if self.network:
+            self.count, r["TOP_BYTE"] = tree(self.network.feed(r["HISTORY"] & 255))
         for match in self.matches:
             match.expected = self.data[match.pointer] + 256 if match.pointer > 0 else 0
         for match in reversed(self.matches):
@@ -239,17 +249,17 @@ class Decoder:
         self.known = 15 * int(live.sum()) // n
 
     def expected(self):
-        """The inputs of the state-space model."""
-        if not self.network:
+        """The inputs of the byte model."""
+        if not self.has_byte_model:
             return []
         top_byte, partial, shift = self.registers["TOP_BYTE"], self.partial, self.shift
         top = top_byte & 255 | 256
         says = 1 + (top >> shift & 1) if top >> (shift + 1) == partial else 0
         self.top_prediction = 3 * (top_byte >> 8 & 7) + says
-        p = (self.network.count[2 * partial + 1] << 16) // self.network.count[partial]
-        self.ssm_index = (p >> 11) * 192 + self.top_prediction * 8 + shift
+        p = (self.count[2 * partial + 1] << 16) // self.count[partial]
+        self.byte_index = (p >> 11) * 192 + self.top_prediction * 8 + shift
         self.own = NATURAL[p >> 4]
-        return [self.own, F(p - 32768) / F(16384), NATURAL[self.ssm_map[self.ssm_index] >> 20]]
+        return [self.own, F(p - 32768) / F(16384), NATURAL[self.byte_map[self.byte_index] >> 20]]
 
     def mix(self):
         """P, by 7.8 to 7.10."""
@@ -268,7 +278,7 @@ class Decoder:
         self.logits, total = np.zeros(16, F), F(0)
         self.logits[: self.sets] = self.logit
         self.final_rows = [(0, partial), (1, 8 * (history & 255) + shift), (2, 16 * self.known + found)]
-        if self.network:
+        if self.has_byte_model:
             self.logits[self.sets] = self.own
             self.final_rows.append((3, 8 * self.top_prediction + shift))
         weights = [self.finals.setdefault(row, np.full(16, F(1) / F(self.sets), F)) for row in self.final_rows]
@@ -308,8 +318,8 @@ class Decoder:
                 self.visits[row] = 1
         for row, logit in zip(self.final_rows, self.final, strict=True):
             self.finals[row] += self.logits * (error_of(bit, logit) * F(0.002))
-        if self.network:
-            learn_map(self.ssm_map, self.ssm_index, bit, 255)
+        if self.has_byte_model:
+            learn_map(self.byte_map, self.byte_index, bit, 255)
         for k, slot in enumerate(self.slots):
             slot.histories[self.node] = NEXT[bit][slot.histories[self.node]]
             learn_map(self.maps[k], self.index[k], bit, 511)
@@ -331,9 +341,9 @@ class Decoder:
         self.registers.update_byte(c, self.data, self.record)
         for match in self.matches:
             match.update_byte(self.data)
-        if self.network:
-            self.network.update(self.data)
-            self.registers["TOP_BYTE"] = self.network.top_byte
+        if self.state_space:
+            self.state_space.update(self.data)
+            self.count, self.registers["TOP_BYTE"] = self.state_space.count, self.state_space.top_byte
 
     def decode(self, coded):
         coder = Coder(coded)
@@ -363,22 +373,50 @@ BINARY = (
 )
 
 
-@pytest.mark.parametrize("level", DEEP)
-@pytest.mark.parametrize("raw", [TEXT, BINARY], ids=["text", "binary"])
-def test_files_decode_as_they_are_specified(raw, level):
+def is_written_as_specified(raw, level, kind):
+    """Whether a file of one bytewise block decodes as it is specified."""
     coded = squeeze.compress(raw, level, verify=False)
     (stream,) = read_index(io.BytesIO(coded))
     (block,) = stream.blocks
     payload = coded[block.coded_offset + block.coded_length - block.payload_length :][: block.payload_length]
     content, begin = container.read_content(io.BytesIO(payload))
     assert (block.kind, block.raw_length) == (container.BYTEWISE, len(raw))
-    assert content.kind == ("text" if raw == TEXT else "other")
-    assert Decoder(stream.header["level"], content.kind, content.record, len(raw)).decode(payload[begin:]) == raw
+    assert content.kind == kind
+    decoder = Decoder(stream.header["level"], stream.header["numerics"], content.kind, content.record, len(raw))
+    return decoder.decode(payload[begin:]) == raw
 
 
-@pytest.mark.parametrize("level", DEEP)
+def is_read_as_specified(raw, level, numerics, kind, record):
+    """Whether what the models of a level write decodes as they are specified."""
+    coded = deep.encode(np.frombuffer(raw, np.uint8), levels.of_file(level, numerics).models(kind), record)
+    return Decoder(level, numerics, kind, record, len(raw)).decode(coded) == raw
+
+
+@pytest.mark.parametrize("level", [4, 5, 6])
+@pytest.mark.parametrize(("raw", "kind"), [(TEXT, "text"), (BINARY, "other")], ids=["text", "binary"])
+def test_files_decode_as_they_are_specified(raw, kind, level):
+    assert is_written_as_specified(raw, level, kind)
+
+
+@pytest.mark.parametrize("level", [4, 5, 6])
 def test_tables_decode_as_they_are_specified(level):
-    raw = inputs.records(6)
-    coded = deep.encode(np.frombuffer(raw, np.uint8), levels.LEVELS[level].models("table"), 24)
-    assert coded is not None
-    assert Decoder(level, "table", 24, len(raw)).decode(coded) == raw
+    assert is_read_as_specified(inputs.records(6), level, levels.LEVELS[level].numerics, "table", 24)
+
+
+@pytest.mark.parametrize("level", [5, 6])
+@pytest.mark.parametrize(
+    ("raw", "kind", "record"),
+    [(TEXT, "text", 0), (BINARY, "other", 0), (inputs.records(6), "table", 24)],
+    ids=["text", "binary", "table"],
+)
+def test_numerics_version_1_decodes_as_it_is_specified(raw, kind, record, level):
+    assert is_read_as_specified(raw, level, 1, kind, record)
+
+
+@pytest.mark.parametrize(("raw", "kind"), [(TEXT, "text"), (BINARY, "other")], ids=["text", "binary"])
+def test_blocks_that_are_not_tokenwise_decode_as_they_are_specified(raw, kind):
+    assert is_read_as_specified(raw, 8, 2, kind, 0)
+
+
+def test_the_network_is_the_one_that_is_specified():
+    assert f"whose XXH3-64 is `0x{weights.CHECKSUM:016x}`" in FORMAT.read_text()

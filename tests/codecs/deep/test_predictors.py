@@ -54,9 +54,10 @@ def test_inputs_lie_where_the_format_says(level, kind):
     first, weights = predictors.lay_out(chosen)
     assert first.tolist() == [0, 4 * n + 16, 4 * n + 16 + 2 * matches, 4 * n + 16 + 2 * matches + 1]
     assert weights.size == -(-(4 * n + 16 + 2 * matches + 4) // 16) * 16
-    assert weights[4 * n : 4 * n + 4].tolist() == [np.float32(0.84), 0, 0, 0]
+    assert weights[4 * n : 4 * n + 4].tolist() == [np.float32(0.5 if chosen.network else 0.84), 0, 0, 0]
     assert not weights[4 * n + 4 : 4 * n + 16].any()
-    assert (np.delete(weights, range(4 * n, 4 * n + 16)) == np.float32(0.03)).all()
+    assert weights[first[3]] == np.float32(0.5 if chosen.network else 0.03)
+    assert (np.delete(weights, [*range(4 * n, 4 * n + 16), first[3]]) == np.float32(0.03)).all()
 
 
 def test_rows_of_weight_sets_follow_each_other():

@@ -1,6 +1,7 @@
 """Dictionaries: what they bring, their file, short streams; every way in which one can be missing, wrong or damaged."""
 
 import io
+import itertools
 import json
 import random
 
@@ -16,6 +17,7 @@ from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError, DictionaryError, FormatError, LevelError, LimitError, TruncatedError
 from tests.makers import inputs
+from tests.makers.streams import long
 
 SHORT_BYTES = 15  # around the code of a record of 128 to 16383 bytes, where that is below 128 bytes
 
@@ -125,25 +127,28 @@ def test_executables_and_tables_have_priors_too():
 
 
 @pytest.mark.parametrize("level", [5, pytest.param(6, marks=pytest.mark.slow)])
-def test_levels_with_a_state_space_model(level):
+def test_levels_with_a_network(level):
     known = squeeze.train(SAMPLES[:20], level=level)
-    assert known.learned.ssm_steps > 50
-    coded = [squeeze.compress(RECORDS[0], dictionary=known, threads=threads) for threads in (1, 2)]
-    assert coded[0] == coded[1]
-    for threads in (1, 2):
-        assert squeeze.decompress(coded[0], dictionary=known, threads=threads) == RECORDS[0]
+    assert (known.numerics, known.learned.ssm) == (2, None)
+    coded = squeeze.compress(RECORDS[0], dictionary=known)
+    assert len(coded) < len(squeeze.compress(RECORDS[0], level))
+    assert squeeze.decompress(coded, dictionary=known) == RECORDS[0]
 
 
-def test_streams_of_both_forms_may_follow_each_other(known, short):
-    long = squeeze.compress(inputs.words(400), 1)
-    for parts in ([short, long], [long, short], [short, short], [long, short, long]):
-        data, raw = b"".join(parts), b"".join(RECORDS[0] if part is short else inputs.words(400) for part in parts)
-        assert squeeze.decompress(data, dictionary=known) == raw
-        streams = read_index(io.BytesIO(data))
-        assert [stream.short for stream in streams] == [part is short for part in parts]
-        with squeeze.open(io.BytesIO(data), dictionary=known) as file:
-            file.seek(100)
-            assert file.read(120) == raw[100:220]
+def test_streams_of_all_forms_may_follow_each_other(known, short):
+    text = inputs.words(400)
+    raws = {short: RECORDS[0], (by_level := squeeze.compress(text, 1)): text, (with_index := long(text, 1)): text}
+    for count in (2, 3):
+        for parts in itertools.product(raws, repeat=count):
+            data, raw = b"".join(parts), b"".join(raws[part] for part in parts)
+            assert squeeze.decompress(data, dictionary=known) == raw
+            streams = read_index(io.BytesIO(data))
+            assert [stream.short for stream in streams] == [part is not with_index for part in parts]
+            contents = {short: "prior", by_level: "text", with_index: "text"}
+            assert [stream.blocks[0].content for stream in streams] == [contents[part] for part in parts]
+            with squeeze.open(io.BytesIO(data), dictionary=known) as file:
+                file.seek(100)
+                assert file.read(120) == raw[100:220]
 
 
 def test_stored_records_are_read_in_part(known):
@@ -187,7 +192,7 @@ def test_what_a_dictionary_takes_of_memory_is_limited(path, known, short):
     with pytest.raises(LimitError, match=r"^the dictionary needs"):
         squeeze.decompress(short, dictionary=path, limits=limits)
     with pytest.raises(LimitError, match=r"^a block of [\d,]+ bytes at level 4 needs"):
-        squeeze.decompress(short, dictionary=known, limits=limits)
+        squeeze.decompress(short, dictionary=known, limits=squeeze.Limits(memory=100 << 20))
 
 
 def test_what_has_no_end_is_no_dictionary():
@@ -316,8 +321,7 @@ def test_samples_that_teach_nothing():
 
 
 def test_every_deep_level_takes_dictionaries():
-    deep = {n: row for n, row in levels.LEVELS.items() if isinstance(row.models("text"), DeepPreset)}
-    assert {n for n, row in levels.LEVELS.items() if row.overlapped_training} < set(deep)
-    assert {n for n, row in levels.LEVELS.items() if row.takes_dictionary} == set(deep)
+    deep = {n for n, row in levels.LEVELS.items() if isinstance(row.models("text"), DeepPreset) and not row.text}
+    assert {n for n, row in levels.LEVELS.items() if row.takes_dictionary} == deep
     for level in deep:
-        assert dictionary._preset(level, container.Content("text"))
+        assert dictionary._preset(level, levels.LEVELS[level].numerics, container.Content("text"))

@@ -1,5 +1,7 @@
 """The table of levels: a new level is one row; its models fit their tables and the memory, and more is better."""
 
+import io
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from squeeze.codecs.bytewise import arrays as bytearrays, coder as bytewise
 from squeeze.codecs.deep import arrays as deeparrays, coder as deep
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import levels
+from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.levels import Level, TextModel
 from tests.makers import inputs, tiny_models
 
@@ -24,7 +27,8 @@ def test_a_row_is_a_level(add):
     add(Level(10, "context mixing, text contexts for all", 500_000, lambda kind: presets.SMALL["text"]))
     data = inputs.records(300)
     coded = squeeze.compress(data, 10)
-    assert b'"level":10' in coded and coded != squeeze.compress(data, 1)
+    (stream,) = read_index(io.BytesIO(coded))
+    assert stream.header["level"] == 10 and coded != squeeze.compress(data, 1)
     assert squeeze.decompress(coded) == data
     assert levels.estimate_seconds(10, 1_000_000, verify=False) == 2
 

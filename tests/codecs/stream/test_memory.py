@@ -20,6 +20,7 @@ from squeeze.codecs.stream.resources import Resources
 from squeeze.errors import LimitError
 from squeeze.system.limits import Limits
 from tests.makers import inputs
+from tests.makers.streams import long
 
 DATA = inputs.words(4_000)
 
@@ -34,7 +35,7 @@ def claiming(level: int, kind: int = container.BYTEWISE, blocks: int = 1) -> byt
     """A file of few bytes whose blocks claim to be as long as a block can be."""
     payload = b"\x01" + bytes(150)
     block = container.block_header_bytes(kind, container.MAX_BLOCK, len(payload), 0) + payload
-    return container.header_bytes({"level": level, "numerics": container.NUMERICS_VERSION}) + blocks * block
+    return container.header_bytes({"level": level, "numerics": levels.LEVELS[level].numerics}) + blocks * block
 
 
 @pytest.mark.parametrize(("level", "size"), [(1, 0), (1, 1 << 24), (3, 1 << 28), (4, 1_000), (6, 1 << 20)])
@@ -45,8 +46,7 @@ def test_what_models_take_is_told_before(level, size):
         if isinstance(preset, Preset):
             model = bytewise.build_model(data, preset)
         else:
-            network = deep.build_network(preset)
-            model = deep.build_model(data, preset, 0, 0, network)
+            model = deep.build_model(data, preset)
         taken = tracemalloc.get_traced_memory()[1]
         assert model.data is data
     finally:
@@ -129,11 +129,12 @@ def test_an_index_of_too_many_blocks_is_refused(monkeypatch):
     monkeypatch.setattr(memory, "_OFTEN", 4)
     limits = Limits(memory=5_000)
     said = r"^an index of 12 blocks or more needs 6,144 bytes of memory"
-    many = io.BytesIO(squeeze.compress(b"", 1) * 12)
-    with pytest.raises(LimitError, match=said):
-        read_index(many, limits)
-    with pytest.raises(LimitError, match=said):
-        decompress_stream(many, None, salvage=True, limits=limits)
+    for stream in (squeeze.compress(b"", 1), long(b"", 1)):
+        many = io.BytesIO(stream * 12)
+        with pytest.raises(LimitError, match=said):
+            read_index(many, limits)
+        with pytest.raises(LimitError, match=said):
+            decompress_stream(many, None, salvage=True, limits=limits)
     empty = container.block_header_bytes(container.STORED, 0, 0, xxhash.xxh3_64_intdigest(b""))
     with pytest.raises(LimitError, match=said):
         squeeze.decompress(container.header_bytes({}) + 20 * empty, limits=limits)

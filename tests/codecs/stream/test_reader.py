@@ -9,12 +9,12 @@ import pytest
 import squeeze
 from squeeze.codecs.stream import reader
 from squeeze.codecs.stream.index import read_index
-from tests.makers.streams import WHOLE, several
+from tests.makers.streams import WHOLE, of_both_forms, several
 
 
-@pytest.fixture(scope="module")
-def coded():
-    return several()
+@pytest.fixture(scope="module", params=[several, of_both_forms])
+def coded(request):
+    return request.param()
 
 
 def test_any_range_can_be_read(coded):

@@ -13,7 +13,7 @@ from squeeze.codecs.stream.index import Index, index_bytes, read_index
 from squeeze.errors import LimitError, OptionError
 from squeeze.system.limits import Limits
 from tests.makers import inputs
-from tests.makers.streams import DATA, WHOLE, several
+from tests.makers.streams import DATA, WHOLE, long, of_both_forms, several
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def salvage(data, **options):
 
 
 def test_salvage_of_an_undamaged_file_is_the_file(coded):
-    assert salvage(coded) == (WHOLE, ())
+    assert salvage(coded) == salvage(of_both_forms()) == (WHOLE, ())
 
 
 def test_damage_stays_in_its_block(coded):
@@ -62,6 +62,53 @@ def test_a_cut_file_gives_all_whole_blocks(coded):
         "the index with the checksum of all of them is lost",
         f"what follows byte {hurt.raw_offset} is lost: the file was cut off",
     )
+
+
+SHORT = [(inputs.words(1_000), 1), (inputs.random_bytes(500), 1), (inputs.words(700, seed=2), 2)]
+
+
+@pytest.fixture(scope="module")
+def short_streams():
+    """Short streams, the second of them stored."""
+    coded = b"".join(squeeze.compress(raw, level) for raw, level in SHORT)
+    streams = read_index(io.BytesIO(coded))
+    assert all(stream.short for stream in streams)
+    return coded, [(stream.offset, stream.blocks[0]) for stream in streams]
+
+
+def test_damage_stays_in_its_short_stream(short_streams):
+    """Checksum and payload."""
+    coded, streams = short_streams
+    whole = b"".join(raw for raw, _ in SHORT)
+    for _, hurt in streams:
+        payload = hurt.coded_offset + hurt.coded_length - hurt.payload_length
+        for at in (payload - 1, payload, payload + hurt.payload_length // 2):
+            damaged, expected = bytearray(coded), bytearray(whole)
+            damaged[at] ^= 1
+            start, end = hurt.raw_offset, hurt.raw_offset + hurt.raw_length
+            expected[start:end] = bytes(end - start)
+            lost = (f"bytes {start} to {end} are lost: their block is damaged",)
+            assert salvage(bytes(damaged)) == (bytes(expected), lost)
+
+
+def test_a_short_stream_of_a_damaged_level_is_lost_unless_it_is_stored(short_streams):
+    coded, streams = short_streams
+    for (start, hurt), (raw, _) in zip(streams, SHORT, strict=True):
+        damaged = bytearray(coded)
+        damaged[start + 4] = 0xFF
+        restored, damage = salvage(bytes(damaged))
+        end = hurt.raw_offset + hurt.raw_length
+        assert restored[hurt.raw_offset : end] == (raw if hurt.codec == "stored" else bytes(len(raw)))
+        assert len(damage) == (hurt.codec != "stored")
+
+
+def test_what_follows_damaged_lengths_of_a_short_stream_is_lost(short_streams):
+    coded, streams = short_streams
+    (start, _), raw = streams[2], SHORT[0][0] + SHORT[1][0]
+    damaged = coded[: start + 5] + b"\0" + coded[start + 6 :]
+    told = "what follows byte 1500 is lost: a block's lengths are impossible: the file is damaged"
+    assert salvage(damaged) == (raw, (told,))
+    assert salvage(coded[:-1]) == (raw, ("what follows byte 1500 is lost: the file was cut off",))
 
 
 @pytest.mark.parametrize("junk", [b"junk", b"\xf5SQ\x09", b"\xf5SQ"])
@@ -98,7 +145,7 @@ def blocks() -> list[bytes]:
     return [raw[block.coded_offset : block.coded_offset + block.coded_length] for block in stream.blocks]
 
 
-HEADER = container.header_bytes({"level": 1, "numerics": container.NUMERICS_VERSION})
+HEADER = container.header_bytes({"level": 1, "numerics": 1})
 
 
 def rebuilt(blocks: list[bytes], checksum: int) -> bytes:
@@ -111,7 +158,7 @@ def rebuilt(blocks: list[bytes], checksum: int) -> bytes:
 @pytest.mark.parametrize("walks", [False, True])
 def test_blocks_in_another_order_are_never_taken_for_the_file(blocks, order, walks):
     """Whole blocks with an index that fits them, found by the index and from the front."""
-    (stream,) = read_index(io.BytesIO(squeeze.compress(TEXT, 1)))
+    (stream,) = read_index(io.BytesIO(long(TEXT, 1)))
     data = rebuilt([blocks[i] for i in order], stream.checksum)
     restored, damage = salvage(data + b"x" * walks)
     assert restored == b"".join(TEXT[1_000 * i : 1_000 * (i + 1)] for i in order)

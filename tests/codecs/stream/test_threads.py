@@ -8,11 +8,11 @@ from squeeze.codecs.stream.threads import Threads, allot
 from tests.makers import inputs
 
 
-@pytest.mark.parametrize(("level", "beside", "blocks"), [(4, 1, 4), (5, 2, 2), (6, 2, 2), (3, 1, 4)])
-def test_threads_are_shared_between_blocks_and_the_training_beside_them(level, beside, blocks):
+@pytest.mark.parametrize("level", [3, 4, 5, 6])
+def test_threads_are_shared_between_blocks(level):
     row = levels.LEVELS[level]
-    assert allot(row, 4) == Threads(blocks, beside, 1)
-    assert allot(row, 1) == Threads(1, 1, 1)
+    assert allot(row, 4) == Threads(4, 1)
+    assert allot(row, 1) == allot(row, None) == Threads(1, 1)
 
 
 def test_two_threads_of_one_file_at_level_5():

@@ -11,6 +11,7 @@ _FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "sqz-3": ("sqz", {"level": 3}),
     "sqz-5": ("sqz", {"level": 5}),
     "sqz-8": ("sqz", {"level": 8}),
+    "sqz-short": ("short", {}),
     "dictionary": ("dictionary", {}),
     "packed": ("packed", {}),
     "kv": ("kv", {}),

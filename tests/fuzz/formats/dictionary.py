@@ -9,7 +9,7 @@ from typing import Any
 import xxhash
 
 import squeeze
-from squeeze.codecs.stream.container import MAGIC as STREAM, SHORT_VERSION
+from squeeze.codecs.stream.container import MAGIC as STREAM, SHORT_BY_DICTIONARY
 from squeeze.codecs.stream.dictionary import MAGIC, VERSION
 from squeeze.codecs.varint import varint
 from tests.fuzz import mutations
@@ -103,7 +103,7 @@ def _proved(found: bytes, case: Case) -> str:
     if found == _RAW:
         return SAME
     checksums = {(xxhash.xxh3_64_intdigest(found) & 0xFFFFFFFF).to_bytes(4, "little")}
-    if any(checksum in case.stream for checksum in checksums) and case.stream[3] == SHORT_VERSION:
+    if any(checksum in case.stream for checksum in checksums) and case.stream[3] == SHORT_BY_DICTIONARY:
         return TRUE
     half = case.stream[: len(case.stream) // 2]
     if (found == _RAW * 2 and case.stream == half * 2) or (found.startswith(_RAW) and len(case.stream) > len(found)):

@@ -1,4 +1,4 @@
-"""A .sqz file: streams of blocks with checksums and an index, which are made right again where that reaches deeper."""
+"""A .sqz file of long streams: blocks with checksums and an index, made right again where that reaches deeper."""
 
 import io
 from contextlib import redirect_stdout, suppress
@@ -22,6 +22,7 @@ from tests.fuzz.judging import SAME, TRUE, Sink, Wrong, one_of
 from tests.fuzz.limited import limited
 from tests.fuzz.streams import Part, Stream, compile_levels, header_of, parsed, prove
 from tests.makers import inputs, tiny_models
+from tests.makers.streams import long
 
 _MOST_DECODED = 1 << 16  # bytes of a block that is changed already; models take memory by the length
 
@@ -73,7 +74,7 @@ class Sqz:
         if self.model:
             stream = self._of_language(raw, size, self.model)
             return Sample(raw, stream.to_bytes(), [stream])
-        coded = squeeze.compress(raw, self.level, threads=1, block_size=size)
+        coded = long(raw, self.level, size)
         return Sample(raw, coded, parsed(coded, raw))
 
     def _of_language(self, raw: bytes, size: int, model: Path) -> Stream:

@@ -1,0 +1,72 @@
+"""The network over bytes (codecs/recurrent) as a predictor of bits: three inputs, and a register of what it expects.
+
+coder.py feeds it the bytes; where a preset has none, its inputs stay 0.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from squeeze.codecs.bitmodels import context_state, histories, layout, slots
+from squeeze.codecs.deep.contexts import FRESH_COUNT
+from squeeze.codecs.deep.predictor import WEIGHT, Extent, Predictor
+from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.recurrent import model as recurrent
+from squeeze.numerics.jit import inline
+
+TOP_PREDICTIONS = 8 * 3  # how likely its likeliest byte is, and what that says of the next bit
+_KNOWING = 0.5  # at first, the weight of a network that was trained before
+_LIMIT = 255  # observations that the adaptive map remembers
+_STATE = layout.fields("entry")
+
+
+class BitPredictions(NamedTuple):
+    """What the model says of a byte, and an adaptive map of it."""
+
+    state: Any  # a record of _STATE: the present entry
+    counts: np.ndarray  # int64 [512]: those of the network
+    map: np.ndarray  # uint32 [32 * TOP_PREDICTIONS * 8]: by probability, top prediction, place of the bit
+
+
+def _build(preset: DeepPreset, extent: Extent) -> BitPredictions:
+    probabilities = ((np.arange(32, dtype=np.uint32) * 2 + 1) << 26) | FRESH_COUNT
+    return BitPredictions(
+        state=layout.record(_STATE),
+        counts=extent.counts,
+        map=np.repeat(probabilities, TOP_PREDICTIONS * 8).astype(np.uint32),
+    )
+
+
+def _weights(preset: DeepPreset) -> np.ndarray:
+    return np.array([_KNOWING if preset.network else WEIGHT, WEIGHT, WEIGHT], np.float32)
+
+
+@inline
+def _top_prediction(m):
+    """What the model's likeliest byte says of the next bit."""
+    register = np.int64(m.registers[context_state.TOP_BYTE])
+    top, confidence, shift = (register & 255) | 256, (register >> 8) & 7, m.state.shift
+    says = 1 + ((top >> shift) & 1) if top >> (shift + 1) == m.state.partial else 0
+    return confidence * 3 + says
+
+
+@inline
+def _gather(m, own, inputs):
+    if m.state.has_network:
+        m.state.top_prediction = _top_prediction(m)
+        p = recurrent.probability(own.counts, m.state.partial)
+        m.state.network_logit = slots.STRETCH_FLOAT[p >> 4]
+        inputs[0] = slots.STRETCH_FLOAT[p >> 4]
+        inputs[1] = np.float32(p - 32768) * np.float32(1 / 16384)
+        entry = np.int64(p >> 11) * (TOP_PREDICTIONS * 8) + m.state.top_prediction * 8 + m.state.shift
+        own.state.entry = entry
+        inputs[2] = slots.STRETCH_FLOAT[own.map[entry] >> np.uint32(20)]
+
+
+@inline
+def _update(m, own, bit):
+    if m.state.has_network:
+        histories.learn(own.map, own.state.entry, bit, _LIMIT)
+
+
+PREDICTOR = Predictor(_build, _weights, _gather, update=_update, maps=("map",))

@@ -1,0 +1,149 @@
+"""Short streams by level: which files are written so, what they cost, and what becomes of damaged ones."""
+
+import io
+
+import pytest
+import xxhash
+
+import squeeze
+from squeeze.codecs.stream import container, levels
+from squeeze.codecs.stream.decompressor import decompress_stream
+from squeeze.codecs.stream.index import read_index
+from squeeze.errors import DamagedError, DictionaryError, FormatError, TruncatedError
+from tests.makers import inputs
+from tests.makers.streams import long
+
+TEXT = inputs.words(700)
+MOST_AROUND = 13  # bytes, where the raw ones are stored
+
+
+@pytest.fixture(scope="module")
+def coded():
+    return squeeze.compress(TEXT, 2)
+
+
+def test_every_byte_of_a_stored_one():
+    raw = b"Hello, squeeze!\n"
+    checksum = xxhash.xxh3_64_intdigest(raw).to_bytes(8, "little")[:4]
+    expected = b"\xf5SQ\x03" + bytes([1 << 4 | 3, len(raw), 0]) + checksum + raw
+    assert squeeze.compress(raw) == expected
+    assert squeeze.decompress(expected) == raw
+
+
+@pytest.mark.parametrize("level", range(1, 7))
+def test_the_level_and_its_numerics_version_are_one_byte(level):
+    coded = squeeze.compress(b"", level)
+    (stream,) = read_index(io.BytesIO(coded))
+    assert coded[:4] == b"\xf5SQ\x03" and len(coded) == 11
+    assert stream.header == {"level": level, "numerics": levels.LEVELS[level].numerics}
+    assert squeeze.decompress(coded) == b""
+
+
+@pytest.mark.parametrize(("size", "short"), [(container.MAX_SHORT, True), (container.MAX_SHORT + 1, False)])
+def test_longer_files_have_an_index(size, short):
+    data = inputs.words(1_000) * 66
+    coded = squeeze.compress(data[:size], 1)
+    (stream,) = read_index(io.BytesIO(coded))
+    assert stream.short == short
+    assert squeeze.decompress(coded) == data[:size]
+
+
+def test_what_fills_a_block_has_an_index():
+    (stream,) = read_index(io.BytesIO(long(TEXT, 1)))
+    assert not stream.short
+
+
+@pytest.mark.parametrize(
+    ("data", "content"),
+    [
+        (TEXT, "text"),
+        (inputs.machine_code(400), "executable"),
+        (inputs.records(300), "table 24"),
+        (bytes(300), "other"),
+        (inputs.random_bytes(300), "stored"),
+        (b"", "stored"),
+    ],
+)
+def test_what_it_holds_is_told_without_decoding(data, content):
+    coded = squeeze.compress(data, 1)
+    (stream,) = read_index(io.BytesIO(coded))
+    (block,) = stream.blocks
+    assert (stream.short, stream.raw_size, stream.coded_size) == (True, len(data), len(coded))
+    assert (block.content, block.raw_length, block.coded_length) == (content, len(data), len(coded) - 5)
+    assert stream.checksum == block.checksum == xxhash.xxh3_64_intdigest(data) & 0xFFFFFFFF
+    with squeeze.open(io.BytesIO(coded)) as file:
+        assert (file.seek(100), file.read(50)) == (100, data[100:150])
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 2_000, 16_383, 16_384, container.MAX_SHORT])
+def test_what_does_not_shrink_is_stored(size):
+    data = inputs.random_bytes(size)
+    lengths = 1 + (size > 127) + (size > 16_383)
+    assert len(squeeze.compress(data, 1)) == size + 10 + lengths <= size + MOST_AROUND
+
+
+def test_what_hardly_shrinks_is_no_larger_than_stored():
+    for count in range(60):
+        data = inputs.words(count) + inputs.random_bytes(200, count)
+        assert len(squeeze.compress(data, 1)) <= len(data) + 12
+
+
+def test_it_saves_55_bytes(coded):
+    payload = read_index(io.BytesIO(coded))[0].blocks[0].payload_length
+    assert len(coded) == payload + 13
+    assert len(long(TEXT, 2)) == payload + 68
+
+
+def test_no_flipped_bit_gives_wrong_data(coded):
+    for position in range(len(coded)):
+        flipped = bytearray(coded)
+        flipped[position] ^= 1 << position % 8
+        try:
+            assert squeeze.decompress(bytes(flipped)) == TEXT
+        except (FormatError, DictionaryError):
+            continue
+
+
+def test_every_truncation_is_named(coded):
+    for length in range(1, len(coded)):
+        with pytest.raises(TruncatedError):
+            squeeze.decompress(coded[:length])
+        with pytest.raises(TruncatedError):
+            read_index(io.BytesIO(coded[:length]))
+
+
+@pytest.mark.parametrize("extra", [b"\x00", b"hello", b"\xf5SQ"])
+def test_bytes_after_the_end_are_noticed(coded, extra):
+    for read in (squeeze.decompress, lambda data: read_index(io.BytesIO(data))):
+        with pytest.raises(FormatError):
+            read(coded + extra)
+
+
+@pytest.mark.parametrize("named", [0x00, 0x10, 0x01, 0x18, 0x28, 0x1A, 0x21, 0x71, 0xFF])
+def test_a_level_that_it_cannot_have_is_refused(coded, named):
+    """Levels 7 to 9 name a language model, for which there is no place."""
+    data = coded[:4] + bytes([named]) + coded[5:]
+    for read in (squeeze.decompress, lambda data: squeeze.open(io.BytesIO(data))):
+        with pytest.raises(FormatError, match=r"^the file uses a level or parameter that this version lacks"):
+            read(data)
+
+
+@pytest.mark.parametrize("lengths", [b"\xff\xff\x7f\x05", b"\x05\x06", b"\x80\x80\x04\x00"])
+def test_lengths_that_are_impossible_take_no_memory(lengths):
+    with pytest.raises(DamagedError, match="a block's lengths are impossible"):
+        squeeze.decompress(b"\xf5SQ\x03\x11" + lengths + bytes(10))
+
+
+def test_a_kind_of_content_that_is_unknown_is_refused(coded):
+    data = coded.replace(b"\x01" + coded[14:], b"\x77" + coded[14:])
+    assert data != coded
+    for read in (squeeze.decompress, lambda data: read_index(io.BytesIO(data))):
+        with pytest.raises(DamagedError, match="a block's kind of content is unknown"):
+            read(data)
+
+
+def test_pipes(coded):
+    pipe = type("Pipe", (io.BytesIO,), {"seekable": lambda self: False})
+    sink = io.BytesIO()
+    assert decompress_stream(pipe(coded * 2), sink).raw == 2 * len(TEXT)
+    assert sink.getvalue() == TEXT * 2

@@ -1,0 +1,86 @@
+"""Sections 7.18 and 7.19 of docs/format.md, the network, in numpy: written from the text alone."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from tests.references.naive_ssm import F, exp, sigmoid
+
+FILE = Path(__file__).parents[2] / "squeeze" / "codecs" / "recurrent" / "weights.safetensors"
+WORDS = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+
+
+@cache
+def tensors():
+    """7.18; matrices as int64, in which sums are exact."""
+    return {name: x.astype(np.int64) if x.dtype == np.int8 else x for name, x in load_file(FILE).items()}
+
+
+def quantise(x, top):
+    largest = max(np.abs(x).max(), F(1e-20))
+    return largest, np.rint(x * (F(top) / largest)).astype(np.int64)
+
+
+def multiply(x, inverse, name):
+    largest, q = quantise(x, 32767)
+    scale = largest / F(32767) * inverse
+    sums = tensors()[name] @ q
+    assert np.abs(sums).max() < 2**31
+    return sums.astype(F) * scale * tensors()[f"{name}.scale"]
+
+
+def rms_inverse(x):
+    largest, q = quantise(x, 2**21)
+    unit = float(largest) / 2**21
+    mean = float((q * q).sum()) * (unit * unit) / x.size
+    return F(1 / np.sqrt(mean + 2**-23))
+
+
+class Block:
+    def __init__(self, name):
+        self.name, self.taps, self.keeping = name, tensors()[f"{name}.taps"], tensors()[f"{name}.keeping"]
+        self.h, self.latest = np.zeros_like(self.keeping), [np.zeros_like(self.keeping)] * 3
+
+    def run(self, x):
+        value, forget, gate = np.split(multiply(x, rms_inverse(x), f"{self.name}.into"), 3)
+        self.latest.append(value)
+        c = self.latest[0] * self.taps[0]
+        for v, tap in zip(self.latest[1:], self.taps[1:], strict=True):
+            c = c + v * tap
+        del self.latest[0]
+        a = sigmoid(forget + self.keeping)
+        self.h = a * self.h + (F(1) - a) * c
+        x = x + multiply(self.h * (gate * sigmoid(gate)), F(1), f"{self.name}.out")
+        gate, wide = np.split(multiply(x, rms_inverse(x), f"{self.name}.gate_up"), 2)
+        return x + multiply(gate * sigmoid(gate) * wide, F(1), f"{self.name}.down")
+
+
+class Network:
+    def __init__(self):
+        self.past, self.separated, self.said = 0, True, np.zeros(tensors()["embedding"].shape[1], F)
+        blocks = {"before": 1, "words": 2, "after": 1}
+        self.stacks = {name: [Block(f"{name}.{k}") for k in range(n)] for name, n in blocks.items()}
+
+    def run(self, stack, x):
+        for block in self.stacks[stack]:
+            x = block.run(x)
+        return x
+
+    def feed(self, byte):
+        """What `feed` of 7.19 returns."""
+        self.past = (self.past << 8 | byte) & 0xFFFFFFFF
+        x = tensors()["embedding"][byte]
+        for k in range(3):
+            gram = self.past & (1 << 8 * (k + 2)) - 1
+            row = (gram * 0x9E3779B97F4A7C15 & (1 << 64) - 1) >> 40 & 8191
+            x = x + tensors()[f"grams.{k}"][row].astype(F) * tensors()[f"grams.{k}.scale"][row]
+        x = self.run("before", x)
+        separates = byte < 128 and byte not in WORDS
+        if separates and not self.separated:
+            self.said = multiply(self.run("words", multiply(x, F(1), "up")), F(1), "down")
+        self.separated = separates
+        x = self.run("after", x + self.said)
+        logits = multiply(x, rms_inverse(x), "head")
+        return exp(logits - logits.max())
