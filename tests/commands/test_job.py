@@ -14,6 +14,7 @@ import pytest
 
 from squeeze.codecs.stream import writer
 from squeeze.system import files, moving
+from tests.makers import inputs
 from tests.makers.command import SQUEEZE, TEXT, call, fails, names, run, usage_error
 
 pytestmark = pytest.mark.usefixtures("in_folder")
@@ -221,6 +222,7 @@ def full_disk(*_: object, **__: object) -> None:
 
 
 def test_full_disk(note: Path, monkeypatch: pytest.MonkeyPatch):
+    note.write_bytes(inputs.words(70_000))  # more than a short stream holds
     monkeypatch.setattr(writer.Writer, "_put", full_disk)
     assert fails("compress", "-1", "--rm", note) == (
         "Error: note.txt: no space is left on the disk; nothing was replaced\n"

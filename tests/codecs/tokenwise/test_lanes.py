@@ -157,7 +157,7 @@ def test_text_goes_through_the_model(folder, only_tokenwise, level):
     assert squeeze.compress(TEXT, level, model=folder, threads=2) == coded
     identity = models.find(folder).identity
     header = read_index(io.BytesIO(coded))[0].header
-    assert header == {"level": level, "model": "tiny", "numerics": 1, "weights": identity[:32]}
+    assert header == {"level": level, "model": "tiny", "numerics": 2, "weights": identity[:32]}
     assert squeeze.decompress(coded, threads=2, model=folder) == squeeze.decompress(coded) == TEXT
 
 
@@ -286,7 +286,7 @@ def test_headers_that_name_another_model_or_too_little(coded):
             squeeze.decompress(forged(coded, weights=wrong))
     with pytest.raises(squeeze.DamagedError, match="names no level"):
         squeeze.decompress(forged(coded, level=None, numerics=None, model=None, weights=None))
-    low = forged(coded, level=3, model=None, weights=None)
+    low = forged(coded, level=3, numerics=1, model=None, weights=None)
     with pytest.raises(squeeze.DamagedError, match="the header names none: the file is damaged"):
         squeeze.decompress(low)
 
@@ -444,7 +444,7 @@ needs_bundle = pytest.mark.skipif(models.bundled_path() is None, reason="llm-smo
 @needs_bundle
 def test_the_bundled_model():
     """Much better than contexts alone; the same bytes by one thread and by two."""
-    data = TEXT[:600]
+    data = TEXT[:1500]
     coded = squeeze.compress(data, 8)
     assert codecs_of(coded) == ["tokenwise"] and len(coded) < 0.8 * len(squeeze.compress(data, 3))
     assert squeeze.decompress(coded, threads=2) == data
