@@ -1,7 +1,7 @@
 """`python -m training.export`: a trained model as the file that the package reads.
 
-Matrices become int8 with one scale for each output, rounded to nearest; the gains of norms go into the matrices that
-follow them.
+Matrices become int8 with one scale for each output, rounded to nearest, those of words and the tables of the latest
+bytes 4 bits; the gains of norms go into the matrices that follow them.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from training import checkpoint
-from training.models import Block, ByWords, Flat, Stack
+from training.models import GRAMS, WORD_BITS, Block, ByWords, Flat, Stack, levels
 
 _TOP = 127
 
@@ -21,28 +21,30 @@ _TOP = 127
 def tensors(model: Flat | ByWords) -> dict[str, Tensor]:
     """The file's tensors."""
     found: dict[str, Tensor] = {"embedding": model.embedding.weight.detach().float()}
+    width = model.shape.width
     if isinstance(model, ByWords):
         stacks, up, down = {"before": model.before, "words": model.words, "after": model.after}, model.up, model.down
-        found |= _quantised("up", up.weight) | _quantised("down", down.weight)
+        found |= _in_halves("up", up.weight) | _in_halves("down", down.weight)
     else:
-        stacks, width = {"before": model.stack}, model.shape.width
-        found |= _quantised("up", torch.zeros(16, width)) | _quantised("down", torch.zeros(width, 16))
-    for k, table in enumerate(model.grams):
-        found |= _quantised(f"grams.{k}", cast(nn.Embedding, table).weight)
+        stacks = {"before": model.stack}
+        found |= _in_halves("up", torch.zeros(16, width)) | _in_halves("down", torch.zeros(width, 16))
+    tables = [cast(nn.Embedding, table).weight for table in model.grams] or [torch.zeros(1, width)] * len(GRAMS)
+    for k, table in enumerate(tables):
+        found |= _in_halves(f"grams.{k}", table)
     for name, stack in stacks.items():
         found |= _blocks(name, stack)
-    return found | _quantised("head", _with_gains(model.head, model.norm))
+    return found | _in_bytes("head", _with_gains(model.head, model.norm))
 
 
 def _blocks(name: str, stack: Stack) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     blocks = cast(list[Block], list[nn.Module](stack.blocks))
     for number, block in enumerate(blocks):
-        one, recurrence = f"{name}.{number}", block.recurrence
-        found |= _quantised(f"{one}.into", _with_gains(recurrence.into, block.norm))
-        found |= _quantised(f"{one}.out", recurrence.out.weight)
-        found |= _quantised(f"{one}.gate_up", _with_gains(block.gate_up, block.feed_forward_norm))
-        found |= _quantised(f"{one}.down", block.down.weight)
+        one, recurrence, store = f"{name}.{number}", block.recurrence, _in_halves if block.bits else _in_bytes
+        found |= store(f"{one}.into", _with_gains(recurrence.into, block.norm))
+        found |= store(f"{one}.out", recurrence.out.weight)
+        found |= store(f"{one}.gate_up", _with_gains(block.gate_up, block.feed_forward_norm))
+        found |= store(f"{one}.down", block.down.weight)
         found[f"{one}.taps"] = recurrence.taps.detach().float().clone()
         found[f"{one}.keeping"] = recurrence.keeping.detach().float().clone()
     return found
@@ -52,11 +54,18 @@ def _with_gains(linear: nn.Linear, norm: nn.RMSNorm) -> Tensor:
     return linear.weight * norm.weight
 
 
-def _quantised(name: str, weight: Tensor) -> dict[str, Tensor]:
+def _in_bytes(name: str, weight: Tensor) -> dict[str, Tensor]:
     weight = weight.detach().float()
     scale = weight.abs().amax(1).clamp_min(1e-12) / _TOP
     codes = torch.round(weight / scale[:, None]).clamp(-_TOP, _TOP).to(torch.int8)
     return {name: codes, f"{name}.scale": scale}
+
+
+def _in_halves(name: str, weight: Tensor) -> dict[str, Tensor]:
+    """Two to a byte, as they were rounded in training."""
+    codes, step = levels(weight.detach().float(), WORD_BITS)
+    low, high = (codes + (1 << WORD_BITS - 1)).to(torch.uint8).chunk(2, 1)
+    return {name: low | high << WORD_BITS, f"{name}.scale": step[:, 0] / 2}
 
 
 @click.command()

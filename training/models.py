@@ -4,7 +4,8 @@ A block is a recurrence and a feed-forward network, each after a norm and added 
 De et al. 2024, arXiv:2402.19427). `Flat` is a stack of them over bytes. `ByWords` lets wider blocks run once a word,
 after its first separating byte, and adds what they say to every byte until the next (SpaceByte, Slagle 2024,
 arXiv:2404.14408, with recurrences in place of attention): more parameters for the same work a byte. So do embeddings
-of the latest two, three and four bytes by their hashes (Pagnoni et al. 2024, arXiv:2412.09871).
+of the latest two, three and four bytes by their hashes (Pagnoni et al. 2024, arXiv:2412.09871). Matrices of words are
+rounded to 4 bits while they are trained.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ BYTES = 256
 TAPS = 4  # bytes that the convolution before a recurrence sees
 GRAMS = (2, 3, 4)  # latest bytes that have an embedding of their own
 MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # of hashes: 2^64 over the golden ratio, as a signed integer
+WORD_BITS = 4  # of the matrices of words
+_STEP = 0.3352  # between 16 levels, of the deviation of normal weights: the best there is (Max 1960)
 State = list[Tensor]
 
 
@@ -33,7 +36,7 @@ class Shape:
     word_width: int = 0
     word_layers: int = 0
     word_feed_forward: int = 0
-    gram_rows: int = 0  # of each table of embeddings of the latest bytes; a power of two, or 0 for no such tables
+    gram_rows: int = 0  # of the tables of embeddings of the latest bytes; a power of two, or 0 for no such tables
 
     def products(self, bytes_a_word: float = 5.0) -> float:
         """Multiplications a byte."""
@@ -63,13 +66,38 @@ class Recurrence(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
 
 
-def enter(x: Tensor, norm: nn.RMSNorm, recurrence: Recurrence, last: Tensor, active: Tensor | None) -> list[Tensor]:
+def rounded(weight: Tensor, bits: int) -> Tensor:
+    """float32 [N, K] in the middles of 2^bits equal steps, a step for each row; the derivative is that of no rounding
+    (Bengio et al. 2013, arXiv:1308.3432). Bits of 0 stand for no rounding."""
+    if not bits:
+        return weight
+    codes, step = levels(weight.detach(), bits)
+    return weight + ((codes + 0.5) * step - weight).detach()
+
+
+def levels(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """The levels of `rounded`: whole numbers from -2^(bits - 1) [N, K], and the steps [N, 1]."""
+    top = 1 << bits - 1
+    step = weight.square().mean(1, keepdim=True).sqrt().clamp_min(1e-12) * _STEP
+    return torch.floor(weight / step).clamp(-top, top - 1), step
+
+
+def _normed(x: Tensor, norm: nn.RMSNorm, linear: nn.Linear, bits: int) -> Tensor:
+    """What a matrix makes of a norm's output: the norm's gains are part of the matrix before it is rounded."""
+    if not bits:
+        return linear(norm(x))  # type: ignore[no-any-return]
+    plain = functional.rms_norm(x, norm.normalized_shape)
+    return functional.linear(plain, rounded(linear.weight * norm.weight, bits))
+
+
+def enter(x: Tensor, block: "Block", last: Tensor, active: Tensor | None) -> list[Tensor]:
     """What goes into a scan: decays and updates; then the gate, and the inputs seen.
 
     x: [batch, time, width]. last: the inputs before [batch, TAPS - 1, width]. active: bool [batch, time], where not
     all steps are real.
     """
-    value, forget, gate = recurrence.into(norm(x)).float().chunk(3, -1)
+    recurrence = block.recurrence
+    value, forget, gate = _normed(x, block.norm, recurrence.into, block.bits).float().chunk(3, -1)
     past, time = torch.cat([last, value], 1), x.shape[1]
     mixed = sum((past[:, k : k + time] * recurrence.taps[k] for k in range(TAPS)), torch.zeros_like(value))
     decay = torch.sigmoid(forget + recurrence.keeping)
@@ -81,17 +109,18 @@ def enter(x: Tensor, norm: nn.RMSNorm, recurrence: Recurrence, last: Tensor, act
 
 def leave(x: Tensor, states: Tensor, gate: Tensor, block: "Block") -> Tensor:
     """What a block makes of the scan: the gated output, and the feed-forward network after it."""
-    x = x + block.recurrence.out((states * functional.silu(gate)).to(x.dtype))
-    inner, up = block.gate_up(block.feed_forward_norm(x)).chunk(2, -1)
-    return x + block.down(functional.silu(inner) * up)  # type: ignore[no-any-return]
+    gated = (states * functional.silu(gate)).to(x.dtype)
+    x = x + functional.linear(gated, rounded(block.recurrence.out.weight, block.bits))
+    inner, up = _normed(x, block.feed_forward_norm, block.gate_up, block.bits).chunk(2, -1)
+    return x + functional.linear(functional.silu(inner) * up, rounded(block.down.weight, block.bits))
 
 
 class Block(nn.Module):
     pieces = (enter, leave)  # what stands around the scan; `compile_pieces` makes them faster
 
-    def __init__(self, width: int, feed_forward: int):
+    def __init__(self, width: int, feed_forward: int, bits: int):
         super().__init__()
-        self.width = width
+        self.width, self.bits = width, bits
         self.norm, self.recurrence = nn.RMSNorm(width), Recurrence(width)
         self.feed_forward_norm = nn.RMSNorm(width)
         self.gate_up = nn.Linear(width, 2 * feed_forward, bias=False)
@@ -100,7 +129,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, state: State, active: Tensor | None = None) -> tuple[Tensor, State]:
         """The output, and the state after. state: the last inputs [batch, TAPS - 1, width] and h [batch, width]."""
         before, after = self.pieces
-        decay, update, gate, past = before(x, self.norm, self.recurrence, state[0], active)
+        decay, update, gate, past = before(x, self, state[0], active)
         states = scan(decay, update, state[1])
         return after(x, states, gate, self), [_last(past, active), states[:, -1]]
 
@@ -125,9 +154,9 @@ def _last(past: Tensor, active: Tensor | None) -> Tensor:
 class Stack(nn.Module):
     """Blocks of one width, one after the other."""
 
-    def __init__(self, width: int, layers: int, feed_forward: int):
+    def __init__(self, width: int, layers: int, feed_forward: int, bits: int = 0):
         super().__init__()
-        self.blocks = nn.ModuleList(Block(width, feed_forward) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, feed_forward, bits) for _ in range(layers))
 
     def forward(self, x: Tensor, state: State, active: Tensor | None = None) -> tuple[Tensor, State]:
         after: State = []
@@ -147,7 +176,8 @@ class _Model(nn.Module):
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(BYTES, shape.width)
-        self.grams = nn.ModuleList(nn.Embedding(shape.gram_rows, shape.width) for _ in GRAMS if shape.gram_rows)
+        rows = [gram_rows(length, shape.gram_rows) for length in GRAMS if shape.gram_rows]
+        self.grams = nn.ModuleList(nn.Embedding(count, shape.width) for count in rows)
         self.norm = nn.RMSNorm(shape.width)
         self.head = nn.Linear(shape.width, BYTES, bias=False)
 
@@ -170,7 +200,7 @@ class _Model(nn.Module):
             gram = gram | known[:, longest - length : known.shape[1] - length + 1] << 8 * (length - 1)
             if length in GRAMS and len(self.grams):
                 k = GRAMS.index(length)
-                x = x + self.grams[k](gram_row(gram, self.shape.gram_rows))
+                x = x + self.grams[k](gram_row(gram, gram_rows(length, self.shape.gram_rows)))
         return x, known[:, -(longest - 1) :]
 
     def _first_bytes(self, batch: int) -> Tensor:
@@ -205,7 +235,7 @@ class ByWords(_Model):
         before = shape.layers // 2
         self.before = Stack(shape.width, before, shape.feed_forward)
         self.up = nn.Linear(shape.width, shape.word_width, bias=False)
-        self.words = Stack(shape.word_width, shape.word_layers, shape.word_feed_forward)
+        self.words = Stack(shape.word_width, shape.word_layers, shape.word_feed_forward, WORD_BITS)
         self.down = nn.Linear(shape.word_width, shape.width, bias=False)
         self.after = Stack(shape.width, shape.layers - before, shape.feed_forward)
         self.register_buffer("separates", separators(), persistent=False)
@@ -231,8 +261,9 @@ class ByWords(_Model):
         order = torch.argsort(~ends, dim=1, stable=True)[:, :most]
         active = torch.arange(most, device=x.device) < count[:, None]
         gathered = x.gather(1, order[..., None].expand(-1, -1, x.shape[2]))
-        y, state = self.words(self.up(gathered).float(), state, active)
-        said = torch.cat([last[:, None], self.down(y).float()], 1)
+        wide = functional.linear(gathered, rounded(self.up.weight, WORD_BITS)).float()
+        y, state = self.words(wide, state, active)
+        said = torch.cat([last[:, None], functional.linear(y, rounded(self.down.weight, WORD_BITS)).float()], 1)
         places = ends.cumsum(1)
         return said.gather(1, places[..., None].expand(-1, -1, x.shape[2])), state, separates[:, -1]
 
@@ -246,6 +277,11 @@ class ByWords(_Model):
 
 def longest_gram() -> int:
     return max(GRAMS)
+
+
+def gram_rows(length: int, rows: int) -> int:
+    """Of the table for so many latest bytes: there are fewer pairs than longer ones."""
+    return rows // 4 if length == 2 else rows
 
 
 def gram_row(gram: Tensor, rows: int) -> Tensor:

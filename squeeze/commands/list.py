@@ -41,11 +41,16 @@ _ROW = "{:>12} {:>12} {:>7} {:>5} {:<16} {:<16} {}"
 _BLOCK_ROW = "  {:>12} {:>12} {:>12} {:<9} {:<12} {}"
 
 
+def _digits(checksum: int, stream: "Stream") -> str:
+    """A short stream keeps half of each checksum."""
+    return f"{checksum:08x}" if stream.short else f"{checksum:016x}"
+
+
 def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool) -> None:
     for stream in streams:
         ratio = f"{100 * stream.coded_size / stream.raw_size:.1f} %" if stream.raw_size else "-"
         codecs = ",".join(sorted({block.codec for block in stream.blocks})) or "-"
-        checksum, level = f"{stream.checksum:016x}", printable(stream.header.get("level", "-"))
+        checksum, level = _digits(stream.checksum, stream), printable(stream.header.get("level", "-"))
         echo(_ROW.format(stream.coded_size, stream.raw_size, ratio, level, codecs, checksum, escaped(str(path))))
         if not verbose:
             continue
@@ -54,14 +59,15 @@ def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool) -> 
         click.echo(_BLOCK_ROW.format("raw offset", "raw length", "coded length", "codec", "content", "checksum"))
         for block in stream.blocks:
             row = (block.raw_offset, block.raw_length, block.coded_length, block.codec, block.content)
-            click.echo(_BLOCK_ROW.format(*row, f"{block.checksum:016x}"))
+            click.echo(_BLOCK_ROW.format(*row, _digits(block.checksum, stream)))
 
 
 def _list_as_json(path: Path | None, streams: list["Stream"]) -> None:
     shown = []
     for stream in streams:
         blocks = [
-            asdict(block) | {"codec": block.codec, "checksum": f"{block.checksum:016x}"} for block in stream.blocks
+            asdict(block) | {"codec": block.codec, "checksum": _digits(block.checksum, stream)}
+            for block in stream.blocks
         ]
-        shown.append(asdict(stream) | {"blocks": blocks, "checksum": f"{stream.checksum:016x}"})
+        shown.append(asdict(stream) | {"blocks": blocks, "checksum": _digits(stream.checksum, stream)})
     click.echo(json.dumps({"file": str(path), "streams": shown}))

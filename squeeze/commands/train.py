@@ -42,7 +42,7 @@ def train(
             paths,
             output,
             level=levels[-1] if levels else training.LEVEL,
-            text_size=text_size or training.TEXT_SIZE,
+            text_size=training.TEXT_SIZE if text_size is None else text_size,
             learn_size=learn_size or training.LEARN_SIZE,
             overwrite=force,
             progress=tick,

@@ -135,6 +135,13 @@ def exp_negative(x):
 
 
 @inline
+def sigmoid(x):
+    """1 / (1 + e^-x) of a float32."""
+    e = exp_negative(-abs(x))
+    return (np.float32(1) if x >= np.float32(0) else e) / (np.float32(1) + e)
+
+
+@inline
 def cumulate(logits, bias, cdf):
     """Logits plus bias, float32 [leaves], to cumulative frequencies uint64 [leaves + 1], every leaf's at least 1.
 

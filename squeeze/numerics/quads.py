@@ -1,11 +1,13 @@
-"""Products of one row of 16-bit activations and int8 weights by instructions that multiply bytes in fours (VNNI).
+"""Products of one row of 16-bit activations and weights of 8 or 4 bits, by multiplying bytes in fours (VNNI).
 
-The integers are those of tiles.py, at three times the speed: a row against weights that are used once is bound by how
-weights reach the registers, and here they are not widened. An activation a is 256 h + l, with l from 0 to 255 and h
-from -128 to 127; h + 128 and l are multiplied as unsigned bytes, which vpdpbusd wants, and 32768 times the sum of the
-weights is taken off. Sums wrap at 32 bits, and the result does not, as long as `exact.CHUNK` says.
+The integers are those of tiles.py, at several times the speed: a row against weights that are used once is bound by how
+weights reach the registers, so they are read in the order in which they lie, and are not widened. An activation a is
+256 h + l, both signed bytes. Weights are unsigned: one of 8 bits is stored plus 128; one of 4 bits is odd, from -15 to
+15, and stored as its half plus 7.5. What that adds to the sums follows from the sum of the activations. Sums wrap at
+32 bits, and the result does not, as long as `exact.CHUNK` says.
 
-Matrices are packed for it: panels of 16 outputs, in each the inputs in fours, int8 [outputs / 16, inputs / 4, 16, 4].
+Panels of 16 outputs lie in groups, 8 of them or 4 of 4 bits, the last ones in smaller groups; in a group, the inputs in
+fours, uint8 [inputs / 4, panels, 16, 4]. Of 4 bits, a byte holds two fours of inputs, the first one low.
 """
 
 from typing import Any
@@ -19,40 +21,43 @@ from numba.extending import intrinsic
 from squeeze.numerics.jit import inline, part
 from squeeze.numerics.tiles import PANEL
 
+TOP = 32639  # of an activation: the largest of which both halves are signed bytes
+STEP = 8  # inputs come in so many
 _FOUR = 4
+_GROUPS = {8: (8, 4, 2, 1), 4: (4, 2, 1)}  # panels that are multiplied together, by bits of a weight
 _config: Any = config
 # Whether the processor that numba compiles for has the instructions: another one than this machine's may be asked for.
 AVAILABLE = not _config.CPU_NAME and bool(llvm.get_host_cpu_features().get("avx512vnni", False))
 
 
-def pack(matrix: np.ndarray) -> np.ndarray:
-    """int8 [N, K] -> int8 [ceil(N / 16), ceil(K / 4), 16, 4], zero padded; [p, k, c, j] is [16 p + c, 4 k + j]."""
+def pack(matrix: np.ndarray, bits: int) -> np.ndarray:
+    """int8 [N, K] -> uint8 [N * K * bits / 8] as `multiply` reads it. N is a multiple of 16, K of 8; of 4 bits, all are
+    odd and from -15 to 15."""
     outputs, inputs = matrix.shape
-    padded = np.zeros((-(-outputs // PANEL) * PANEL, -(-inputs // _FOUR) * _FOUR), np.int8)
-    padded[:outputs, :inputs] = matrix
-    panels = padded.reshape(-1, PANEL, padded.shape[1] // _FOUR, _FOUR)
-    return np.ascontiguousarray(panels.transpose(0, 2, 1, 3))
-
-
-def offsets(matrix: np.ndarray) -> np.ndarray:
-    """int32 [N]: what `multiply` takes off its sums with int8 [N, K], 32768 times those of the weights."""
-    offsets: np.ndarray = 32768 * matrix.sum(1, dtype=np.int64)
-    return offsets.astype(np.int32)
+    stored = matrix.astype(np.int16) + 128 if bits == 8 else matrix + 15 >> 1
+    fours = stored.astype(np.uint8).reshape(-1, PANEL, inputs // _FOUR, _FOUR)
+    parts, panel = [], 0
+    for size in _GROUPS[bits]:
+        while outputs // PANEL - panel >= size:
+            group = fours[panel : panel + size].transpose(2, 0, 1, 3)
+            parts.append((group if bits == 8 else group[::2] | group[1::2] << 4).ravel())
+            panel += size
+    return np.concatenate(parts)
 
 
 _INT8, _INT32, _INT64 = (ir.IntType(bits) for bits in (8, 32, 64))
-_SUMS, _BYTES = ir.VectorType(_INT32, PANEL), ir.VectorType(_INT8, _FOUR * PANEL)
+_SUMS = ir.VectorType(_INT32, PANEL)
 
 
-def _tile(panels: int) -> Any:
-    """A compiled product of one row and `panels` panels.
+def _tile(panels: int, bits: int) -> Any:
+    """A compiled product of one row and a group of panels.
 
-    The intrinsic's arguments: high and low bytes of activations uint8; weights, their offset and panel stride in bytes;
-    fours of inputs (at least one); int32 results and their offset.
+    The intrinsic's arguments: high and low bytes of activations int8; weights and their offset in bytes; steps (fours
+    of inputs, or eights; at least one); int32 results and their offset.
     """
 
     @intrinsic
-    def tile(typingctx, high, low, weights, offset, stride, fours, out, out_offset):
+    def tile(typingctx, high, low, weights, offset, steps, out, out_offset):
         def codegen(context, builder, signature, arguments):
             def pointer(i, kind):
                 array = context.make_array(signature.args[i])(context, builder, arguments[i])
@@ -61,41 +66,51 @@ def _tile(panels: int) -> Any:
             multiply = builder.module.declare_intrinsic(
                 "llvm.x86.avx512.vpdpbusd.512", (), ir.FunctionType(_SUMS, [_SUMS, _SUMS, _SUMS])
             )
-            starts = [
-                builder.gep(pointer(2, _INT8), [builder.add(arguments[3], builder.mul(arguments[4], _INT64(p)))])
-                for p in range(panels)
-            ]
+            start = builder.gep(pointer(2, _INT8), [arguments[3]])
             activations = [pointer(i, _INT32) for i in (0, 1)]
             before = builder.block
-            body, after = builder.append_basic_block("fours"), builder.append_basic_block("done")
+            body, after = builder.append_basic_block("step"), builder.append_basic_block("done")
             builder.branch(body)
             builder.position_at_end(body)
             k = builder.phi(_INT64)
             k.add_incoming(_INT64(0), before)
-            totals = [builder.phi(_SUMS) for _ in range(2 * panels)]
+            halves = 8 // bits  # weights in a byte
+            totals = [builder.phi(_SUMS) for _ in range(2 * halves * panels)]
             for total in totals:
                 total.add_incoming(ir.Constant(_SUMS, None), before)
-            spread = [_spread(builder, builder.load(builder.gep(start, [k]), align=1)) for start in activations]
+            fours = [builder.add(builder.mul(k, _INT64(halves)), _INT64(half)) for half in range(halves)]
+            spread = [
+                _spread(builder, builder.load(builder.gep(part, [four]), align=1))
+                for four in fours
+                for part in activations
+            ]
             added = []
-            for p, start in enumerate(starts):
-                address = builder.gep(start, [builder.mul(k, _INT64(_FOUR * PANEL))])
-                values = builder.load(builder.bitcast(address, _SUMS.as_pointer()), align=1)
-                added += [builder.call(multiply, [totals[2 * p + i], spread[i], values]) for i in (0, 1)]
+            for p in range(panels):
+                place = builder.mul(builder.add(builder.mul(k, _INT64(panels)), _INT64(p)), _INT64(_FOUR * PANEL))
+                address = builder.bitcast(builder.gep(start, [place]), _SUMS.as_pointer())
+                values = builder.load(address, align=1)
+                kept = [values] if bits == 8 else [builder.and_(values, _each(mask)) for mask in (0x0F, 0xF0)]
+                for half, weight in enumerate(kept):
+                    for i in (0, 1):
+                        total = totals[2 * (halves * p + half) + i]
+                        added.append(builder.call(multiply, [total, weight, spread[2 * half + i]]))
             following = builder.add(k, _INT64(1))
             k.add_incoming(following, builder.block)
             for total, value in zip(totals, added, strict=True):
                 total.add_incoming(value, builder.block)
-            builder.cbranch(builder.icmp_signed("<", following, arguments[5]), body, after)
+            builder.cbranch(builder.icmp_signed("<", following, arguments[4]), body, after)
             builder.position_at_end(after)
-            shift = ir.Constant(_SUMS, [8] * PANEL)
             for p in range(panels):
-                value = builder.add(builder.shl(added[2 * p], shift), added[2 * p + 1])
-                address = builder.gep(pointer(6, _INT32), [builder.add(arguments[7], _INT64(p * PANEL))])
+                parts = added[2 * halves * p : 2 * halves * (p + 1)]
+                if bits == 4:  # the high weights were taken 16 times
+                    parts = [builder.add(parts[i], builder.ashr(parts[2 + i], _words(4))) for i in (0, 1)]
+                value = builder.add(builder.shl(parts[0], _words(8)), parts[1])
+                address = builder.gep(pointer(5, _INT32), [builder.add(arguments[6], _INT64(p * PANEL))])
                 builder.store(value, builder.bitcast(address, _SUMS.as_pointer()), align=4)
             return context.get_dummy_value()
 
         n = types.int64
-        return types.void(high, low, weights, n, n, n, out, n), codegen
+        return types.void(high, low, weights, n, n, out, n), codegen
 
     return tile
 
@@ -105,37 +120,65 @@ def _spread(builder: Any, value: Any) -> Any:
     return builder.shuffle_vector(single, single, ir.Constant(_SUMS, [0] * PANEL))
 
 
-_tile8, _tile4, _tile2, _tile1 = (_tile(panels) for panels in (8, 4, 2, 1))
+def _words(value: int) -> Any:
+    return ir.Constant(_SUMS, [value] * PANEL)
+
+
+def _each(byte: int) -> Any:
+    return _words(byte * 0x01010101)
+
+
+_bytes8, _bytes4, _bytes2, _bytes1 = (_tile(panels, 8) for panels in _GROUPS[8])
+_nibbles4, _nibbles2, _nibbles1 = (_tile(panels, 4) for panels in _GROUPS[4])
 
 
 @inline
 def split(activations, high, low):
-    """int16 -> its high byte plus 128, and its low byte, both uint8."""
+    """int16 within TOP -> both halves, int8; returns their sum."""
+    total = np.int32(0)
     for i in range(activations.size):
         value = np.int32(activations[i])
-        high[i] = np.uint8((value >> 8) + 128)
-        low[i] = np.uint8(value & 255)
+        half = np.int32(value + 128) >> 8
+        high[i] = np.int8(half)
+        low[i] = np.int8(value - (half << 8))
+        total += value
+    return total
 
 
 @part
-def multiply(high, low, weights, offsets, out):
-    """int32 sums `out` [at least N]: split activations uint8 [K] times packed weights [N / 16, K / 4, 16, 4].
+def multiply(high, low, total, weights, bits, outputs, inputs, out):
+    """int32 sums `out` [at least `outputs`]: activations split with their total, times packed weights.
 
-    offsets: those of the weights. K is at most exact.CHUNK.
+    `inputs` is at most exact.CHUNK.
     """
-    panels, fours = weights.shape[0], weights.shape[1]
-    stride = fours * PANEL * _FOUR
-    panel = 0
-    while panels - panel >= 8:
-        _tile8(high, low, weights, panel * stride, stride, fours, out, panel * PANEL)
-        panel += 8
-    if panels - panel >= 4:
-        _tile4(high, low, weights, panel * stride, stride, fours, out, panel * PANEL)
-        panel += 4
-    if panels - panel >= 2:
-        _tile2(high, low, weights, panel * stride, stride, fours, out, panel * PANEL)
-        panel += 2
-    if panels - panel >= 1:
-        _tile1(high, low, weights, panel * stride, stride, fours, out, panel * PANEL)
-    for i in range(offsets.size):
-        out[i] -= offsets[i]
+    panels = outputs // PANEL
+    panel, size = 0, PANEL * inputs
+    if bits == 8:
+        steps = inputs // 4
+        while panels - panel >= 8:
+            _bytes8(high, low, weights, panel * size, steps, out, panel * PANEL)
+            panel += 8
+        if panels - panel >= 4:
+            _bytes4(high, low, weights, panel * size, steps, out, panel * PANEL)
+            panel += 4
+        if panels - panel >= 2:
+            _bytes2(high, low, weights, panel * size, steps, out, panel * PANEL)
+            panel += 2
+        if panels - panel >= 1:
+            _bytes1(high, low, weights, panel * size, steps, out, panel * PANEL)
+        added = 128 * total
+        for i in range(outputs):
+            out[i] -= added
+    else:
+        steps, size = inputs // 8, size // 2
+        while panels - panel >= 4:
+            _nibbles4(high, low, weights, panel * size, steps, out, panel * PANEL)
+            panel += 4
+        if panels - panel >= 2:
+            _nibbles2(high, low, weights, panel * size, steps, out, panel * PANEL)
+            panel += 2
+        if panels - panel >= 1:
+            _nibbles1(high, low, weights, panel * size, steps, out, panel * PANEL)
+        added = 15 * total
+        for i in range(outputs):
+            out[i] = 2 * out[i] - added

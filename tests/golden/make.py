@@ -11,7 +11,7 @@ import squeeze
 from squeeze.codecs.stream import levels
 from squeeze.packing.container import LEVELS
 from tests.golden.checkpoint import golden_checkpoint
-from tests.golden.samples import SAMPLES
+from tests.golden.samples import SAMPLES, coded
 
 FOLDER = Path(__file__).parent
 
@@ -21,7 +21,7 @@ def main() -> None:
         for level in levels.LEVELS:
             path = FOLDER / f"{name}.{level}.sqz"
             if not path.exists():
-                path.write_bytes(squeeze.compress(data, level))
+                path.write_bytes(coded(data, level))
                 sys.stdout.write(f"wrote {path.name}\n")
     for level in LEVELS:
         path = FOLDER / f"checkpoint.{level}.safetensors"

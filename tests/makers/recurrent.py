@@ -4,16 +4,21 @@ import numpy as np
 
 
 def tensors(width=32, hidden=48, word_width=48, word_hidden=64, layers=(1, 2, 1), rows=64, seed=1):
-    """Blocks before the words, over words and after them; `rows` of each table of embeddings, or 0 for none."""
+    """Blocks before the words, over words and after them; `rows` of the longer tables of embeddings."""
     generator, found = np.random.default_rng(seed), {}
 
     def add(name, outputs, inputs):
-        found[name] = generator.integers(-127, 128, (outputs, inputs)).astype(np.int8)
-        found[f"{name}.scale"] = (generator.uniform(0.5, 1, outputs) / 73 / np.sqrt(inputs)).astype(np.float32)
+        if name.startswith(("grams", "words", "up", "down")):
+            found[name] = generator.integers(0, 256, (outputs, inputs // 2)).astype(np.uint8)
+            deviation = 8.5
+        else:
+            found[name] = generator.integers(-127, 128, (outputs, inputs)).astype(np.int8)
+            deviation = 73
+        found[f"{name}.scale"] = (generator.uniform(0.5, 1, outputs) / deviation / np.sqrt(inputs)).astype(np.float32)
 
     found["embedding"] = generator.normal(size=(256, width)).astype(np.float32)
-    for k in range(3 if rows else 0):
-        add(f"grams.{k}", rows, width)
+    for k in range(3):
+        add(f"grams.{k}", rows if k else max(rows // 4, 1), width)
     for stack, blocks, size, inner in zip(
         ("before", "words", "after"), layers, (width, word_width, width), (hidden, word_hidden, hidden), strict=True
     ):

@@ -15,7 +15,13 @@ WORDS = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 @cache
 def tensors():
     """7.18; matrices as int64, in which sums are exact."""
-    return {name: x.astype(np.int64) if x.dtype == np.int8 else x for name, x in load_file(FILE).items()}
+    return {name: integers(x) if x.dtype != F else x for name, x in load_file(FILE).items()}
+
+
+def integers(x):
+    if x.dtype == np.int8:
+        return x.astype(np.int64)
+    return 2 * np.concatenate([x & 15, x >> 4], 1).astype(np.int64) - 15
 
 
 def quantise(x, top):
@@ -24,8 +30,8 @@ def quantise(x, top):
 
 
 def multiply(x, inverse, name):
-    largest, q = quantise(x, 32767)
-    scale = largest / F(32767) * inverse
+    largest, q = quantise(x, 32639)
+    scale = largest / F(32639) * inverse
     sums = tensors()[name] @ q
     assert np.abs(sums).max() < 2**31
     return sums.astype(F) * scale * tensors()[f"{name}.scale"]
@@ -74,7 +80,7 @@ class Network:
         x = tensors()["embedding"][byte]
         for k in range(3):
             gram = self.past & (1 << 8 * (k + 2)) - 1
-            row = (gram * 0x9E3779B97F4A7C15 & (1 << 64) - 1) >> 40 & 8191
+            row = (gram * 0x9E3779B97F4A7C15 & (1 << 64) - 1) >> 40 & (8191 if k == 0 else 32767)
             x = x + tensors()[f"grams.{k}"][row].astype(F) * tensors()[f"grams.{k}.scale"][row]
         x = self.run("before", x)
         separates = byte < 128 and byte not in WORDS

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 from squeeze.codecs.recurrent import arrays, model, reference, weights
 from squeeze.numerics.jit import kernel
 from training import checkpoint, export
-from training.models import Shape, build
+from training.models import WORD_BITS, Shape, build, rounded
 from training.streams import Rows
 from training.train import Plan, Training
 
@@ -26,7 +26,7 @@ def predict(network, byte):
 
 
 def trained(shape):
-    """A model whose norms and tables are not those that training begins with."""
+    """A model whose norms and tables are not those that training begins with; the tables are such that 4 bits hold."""
     torch.manual_seed(3)
     built = build(shape)
     with torch.no_grad():
@@ -34,7 +34,7 @@ def trained(shape):
             if "norm" in name:
                 weight.uniform_(0.5, 1.5)
             if name.startswith("grams."):
-                weight.normal_()
+                weight.copy_(rounded(weight.normal_(), WORD_BITS))
     return built
 
 

@@ -16,21 +16,15 @@ result does not depend on threads. Sums have the fixed orders of vectors.py.
 
 import numpy as np
 
+from squeeze.codecs.bitmodels import frequencies
 from squeeze.codecs.bitmodels.contexts import mix_hash
 from squeeze.codecs.bitmodels.ssm_arrays import BYTES, GRAM_ROWS, GRAMS, GUESS_ROWS, GUESSES, RANK, TAPS
 from squeeze.numerics import vectors
-from squeeze.numerics.exact import exp_negative, maximum
+from squeeze.numerics.exact import exp_negative, maximum, sigmoid
 from squeeze.numerics.jit import inline, part
 
 EPSILON = np.float32(1e-5)
-COUNT_BITS = 24  # fractional bits of a byte's frequency
 ONE = np.float32(1.0)
-
-
-@inline
-def sigmoid(x):
-    e = exp_negative(-abs(x))
-    return (ONE if x >= np.float32(0) else e) / (ONE + e)
 
 
 @inline
@@ -139,35 +133,11 @@ def predict(m, byte):
     m.state.past = ((m.state.past << 8) | byte) & 0xFFFFFF
     logits = m.acts.logits[m.state.bank, m.state.byte]
     forward(m.parameters, m.acts, m.state.bank, m.state.byte, m.state.past)
-    for i in range(BYTES):
-        share = logits[i] * np.float32(1 << COUNT_BITS)
-        m.counts[BYTES + i] = 1 + (
-            np.int64(share) if share <= np.float32(1 << COUNT_BITS) else 0
-        )  # NaN is 0 everywhere
-    for i in range(BYTES - 1, 0, -1):
-        m.counts[i] = m.counts[2 * i] + m.counts[2 * i + 1]
-    scale = np.float32(1 << COUNT_BITS) / np.float32(m.counts[1])
+    frequencies.count(logits, m.counts)
+    scale = np.float32(1 << frequencies.BITS) / np.float32(m.counts[1])
     for i in range(BYTES):
         logits[i] *= scale
         m.probabilities[i] = logits[i]
-
-
-@inline
-def probability(counts, partial):
-    """That the next bit is a one, in 16 bits, given the bits of the byte so far after a leading one."""
-    return (counts[2 * partial + 1] << 16) // counts[partial]
-
-
-@inline
-def top_prediction(m):
-    """The likeliest byte (8 bits), and the class of its probability (3 bits)."""
-    first = BYTES
-    for i in range(BYTES + 1, 2 * BYTES):
-        if m.counts[i] > m.counts[first]:
-            first = i
-    p = (m.counts[first] << 8) // m.counts[1]
-    confidence = (p > 32) + (p > 64) + (p > 104) + (p > 152) + (p > 200) + (p > 232) + (p > 250)
-    return np.uint64((first - BYTES) | (confidence << 8))
 
 
 @inline

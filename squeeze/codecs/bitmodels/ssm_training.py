@@ -6,10 +6,10 @@ vectors.py, and every loop runs over what is not summed.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels.ssm import ONE, sigmoid
+from squeeze.codecs.bitmodels.ssm import ONE
 from squeeze.codecs.bitmodels.ssm_arrays import BYTES, GRAMS, GUESSES, RANK, TAPS
 from squeeze.numerics import vectors
-from squeeze.numerics.exact import exp_negative
+from squeeze.numerics.exact import exp_negative, sigmoid
 from squeeze.numerics.jit import inline, kernel, part
 
 

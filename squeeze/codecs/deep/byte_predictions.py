@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import context_state, histories, layout, slots
+from squeeze.codecs.bitmodels import context_state, frequencies, histories, layout, slots
 from squeeze.codecs.deep.contexts import FRESH_COUNT
 from squeeze.codecs.deep.predictor import WEIGHT, Extent, Predictor
 from squeeze.codecs.deep.presets import DeepPreset
-from squeeze.codecs.recurrent import model as recurrent
 from squeeze.numerics.jit import inline
 
 TOP_PREDICTIONS = 8 * 3  # how likely its likeliest byte is, and what that says of the next bit
@@ -54,7 +53,7 @@ def _top_prediction(m):
 def _gather(m, own, inputs):
     if m.state.has_network:
         m.state.top_prediction = _top_prediction(m)
-        p = recurrent.probability(own.counts, m.state.partial)
+        p = frequencies.probability(own.counts, m.state.partial)
         m.state.network_logit = slots.STRETCH_FLOAT[p >> 4]
         inputs[0] = slots.STRETCH_FLOAT[p >> 4]
         inputs[1] = np.float32(p - 32768) * np.float32(1 / 16384)

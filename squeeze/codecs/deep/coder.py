@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic, context_state
+from squeeze.codecs.bitmodels import coder as arithmetic, context_state, frequencies
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.learned import Start, started_model, state_space_model
-from squeeze.codecs.deep.model import code_byte
+from squeeze.codecs.deep.model import begin_byte, code_byte
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import model as recurrent, weights
 from squeeze.codecs.recurrent.arrays import Network
@@ -30,9 +30,10 @@ def code(
     for position in range(begin, end):
         if arithmetic.is_over(coder, coded, decoding):
             return position
+        begin_byte(m)
         if m.state.has_network:
             recurrent.predict(network, np.int64(m.registers[context_state.HISTORY] & np.uint64(0xFF)))
-            m.registers[context_state.TOP_BYTE] = recurrent.top_prediction(network.counts)
+            m.registers[context_state.TOP_BYTE] = frequencies.top_prediction(network.counts)
         code_byte(m, coder, coded, position, decoding)
     return end
 
@@ -71,7 +72,7 @@ def _job(data: np.ndarray, coded: np.ndarray, preset: DeepPreset, record: int, s
     counts = network.counts if preset.network or preset.ssm else None
     if start is None:
         return Job(build_model(data, preset, record, 0, counts), network, drive, coder, coded, 0, False)
-    text = start.memory.text
+    text = start.text
     model = started_model(np.concatenate([text, data]), preset, record, start, counts)
     return Job(model, network, drive, coder, coded, text.size, False)
 
@@ -82,7 +83,7 @@ def _network(preset: DeepPreset, start: Start | None) -> tuple[Any, Callable[...
         return weights.network(preset.network), code
     from squeeze.codecs.deep import state_space  # start-up: what only files of numerics version 1 need
 
-    return state_space_model(preset.ssm, start.learned if start else None), state_space.code
+    return state_space_model(preset.ssm, start), state_space.code
 
 
 def encode(

@@ -87,34 +87,39 @@ def _remember(own: Contexts, before: Contexts) -> Contexts:
 
 
 @inline
-def _find_slots(own, salt):
-    """Enter the slots of this nibble: all are asked for before any is read."""
-    buckets, remembered, n = own.state.buckets, own.state.memory_buckets, own.hashes.size
-    for i in range(n):
-        slots.fetch(own.slots, mix_hash(own.hashes[i], salt), buckets)
-    for i in range(n):
-        h = mix_hash(own.hashes[i], salt)
-        slot = slots.find_slot(own.slots, own.counters, h, buckets)
-        own.history_at[i] = slots.histories_at(slot)
-        if remembered and own.slots[own.history_at[i] + 1] == 0:
-            slots.recall(own.slots, own.counters, slot, own.memory, own.memory_counters, h, remembered)
-        own.counter_at[i] = slots.counters_at(slot)
+def _fetch_slots(own, salt):
+    for i in range(own.hashes.size):
+        slots.fetch(own.slots, mix_hash(own.hashes[i], salt), own.state.buckets)
 
 
 @inline
-def _begin_nibble(m, own):
-    """Hash the contexts of a byte, and enter their slots."""
+def _begin_byte(m, own):
+    """Hash the contexts of a byte, and ask for their slots."""
     r = m.registers
-    if m.state.shift == 3:
-        _find_slots(own, np.uint64(m.state.partial))
-        return
     for i in range(own.hashes.size):
         h = mix_hash(r[context_state.HISTORY] & own.specs[i, 3], np.uint64(i))
         h = mix_hash(r[own.specs[i, 0]] & own.specs[i, 1], h)
         own.hashes[i] = mix_hash(r[own.specs[i, 2]], h)
         own.run_at[i] = np.int64(own.hashes[i] >> np.uint64(40)) & own.state.run_mask
         prefetch(own.runs, i * own.runs.shape[1] + own.run_at[i])
-    _find_slots(own, np.uint64(0))
+    _fetch_slots(own, np.uint64(0))
+
+
+@inline
+def _begin_nibble(m, own):
+    """Enter the slots of this nibble: all are asked for before any is read."""
+    salt = np.uint64(0)
+    if m.state.shift == 3:
+        salt = np.uint64(m.state.partial)
+        _fetch_slots(own, salt)
+    buckets, remembered = own.state.buckets, own.state.memory_buckets
+    for i in range(own.hashes.size):
+        h = mix_hash(own.hashes[i], salt)
+        slot = slots.find_slot(own.slots, own.counters, h, buckets)
+        own.history_at[i] = slots.histories_at(slot)
+        if remembered and own.slots[own.history_at[i] + 1] == 0:
+            slots.recall(own.slots, own.counters, slot, own.memory, own.memory_counters, h, remembered)
+        own.counter_at[i] = slots.counters_at(slot)
 
 
 @inline
@@ -226,6 +231,7 @@ PREDICTOR = Predictor(
     _build,
     _weights,
     _gather,
+    begin_byte=_begin_byte,
     begin_nibble=_begin_nibble,
     update=_update,
     end_byte=_end_byte,

@@ -14,7 +14,7 @@ from squeeze.codecs.bitmodels import ssm_arrays
 from squeeze.codecs.bitmodels.ssm_arrays import Sizes, StateSpaceModel
 from squeeze.codecs.deep import predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
-from squeeze.codecs.deep.model import advance, begin_byte, end_byte, gather, update
+from squeeze.codecs.deep.model import advance, begin_byte, begin_nibble, end_byte, gather, update
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.numerics.jit import kernel
 
@@ -50,14 +50,19 @@ class Memory(NamedTuple):
 
 
 class Start(NamedTuple):
-    memory: Memory
-    learned: Learned
+    memory: Memory | None  # None where no text is read
+    learned: tuple[Learned, ...]  # in order: what a later one says counts
+
+    @property
+    def text(self) -> np.ndarray:
+        return self.memory.text if self.memory else np.zeros(0, np.uint8)
 
 
 @kernel
 def _read(m: DeepModel, count: int) -> None:
     for position in range(count):
         begin_byte(m)
+        begin_nibble(m)
         byte = np.int64(m.data[position])
         for shift in range(7, -1, -1):
             bit = (byte >> shift) & 1
@@ -78,8 +83,12 @@ def started_model(
     data: np.ndarray, preset: DeepPreset, record: int, start: Start, counts: np.ndarray | None = None
 ) -> DeepModel:
     """The models for one block that begin with `start`; `data` is its text and then the block."""
-    model = remember(data, preset, record, start.memory, counts)
-    _recall(model, start.learned)
+    if start.memory:
+        model = remember(data, preset, record, start.memory, counts)
+    else:
+        model = build_model(data, preset, record, 0, counts)
+    for known in start.learned:
+        _recall(model, known)
     return model
 
 
@@ -120,11 +129,12 @@ def _recall(model: DeepModel, learned: Learned) -> None:
         fresh[...] = taught
 
 
-def state_space_model(sizes: Sizes, known: Learned | None) -> StateSpaceModel:
+def state_space_model(sizes: Sizes, start: Start | None) -> StateSpaceModel:
     """A state-space model with what was learned, if anything."""
-    if known is None or known.ssm is None:
+    known = start.learned[-1].ssm if start else None
+    if known is None:
         return ssm_arrays.build(sizes)
-    network = ssm_arrays.build(sizes, known.ssm.weights)
-    network.trainer.second[: network.trainer.first.size] = known.ssm.second
-    network.state.steps = known.ssm.steps
+    network = ssm_arrays.build(sizes, known.weights)
+    network.trainer.second[: network.trainer.first.size] = known.second
+    network.state.steps = known.steps
     return network

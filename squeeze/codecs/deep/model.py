@@ -1,7 +1,7 @@
 """The model of deep context mixing: how levels 4 to 6 mix what all predictors know of the next bit.
 
-As bytewise/model.py in its steps (begin_byte; eight times gather, select, mix,
-learn, advance; end_byte), with more contexts, more from each, weight sets chosen
+As bytewise/model.py in its steps (begin_byte and begin_nibble; eight times gather,
+select, mix, learn, advance; end_byte), with more contexts, more from each, weight sets chosen
 in more ways, and a pretrained network beside them. What is mixed is in
 predictors.py.
 """
@@ -23,9 +23,15 @@ _LEAST_ERROR = np.float32(0.002)  # from which a weight set learns
 
 @inline
 def begin_byte(m):
+    """Ask for what the byte's bits will need, which takes a while: what does not touch the model may come next."""
     m.state.partial = 1
     m.state.shift = 7
     m.state.node = 1
+    predictors.begin_byte(Shared(m.data, m.state, m.registers, m.inputs), m.predictors)
+
+
+@inline
+def begin_nibble(m):
     predictors.begin_nibble(Shared(m.data, m.state, m.registers, m.inputs), m.predictors)
 
 
@@ -159,7 +165,7 @@ def advance(m, bit):
     m.state.shift -= 1
     if m.state.shift == 3:
         m.state.node = 1
-        predictors.begin_nibble(Shared(m.data, m.state, m.registers, m.inputs), m.predictors)
+        begin_nibble(m)
 
 
 @inline
@@ -174,8 +180,8 @@ def end_byte(m, position):
 
 @inline
 def code_byte(m, coder, coded, position, decoding):
-    """Code one byte of the block, in either direction."""
-    begin_byte(m)
+    """Code one byte of the block, in either direction, after `begin_byte`."""
+    begin_nibble(m)
     byte = np.int64(m.data[position])
     for shift in range(7, -1, -1):
         gather(m)

@@ -21,6 +21,7 @@ BIAS = Predictor(lambda preset, extent: (), lambda preset: np.full(1, WEIGHT, np
 PREDICTORS = (contexts.PREDICTOR, matches.PREDICTOR, BIAS, byte_predictions.PREDICTOR)
 
 gather = gather_in_turn([predictor.gather for predictor in PREDICTORS])
+begin_byte = in_turn([predictor.begin_byte for predictor in PREDICTORS])
 begin_nibble = in_turn([predictor.begin_nibble for predictor in PREDICTORS])
 update = in_turn([predictor.update for predictor in PREDICTORS])
 prefetch = in_turn([predictor.prefetch for predictor in PREDICTORS])

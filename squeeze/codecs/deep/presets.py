@@ -25,6 +25,7 @@ class DeepPreset:
     buckets: int  # the most buckets of slots, of 192 bytes each
     rates: tuple[float, ...]  # of learning, see deep/arrays.py
     network: bool = False  # whether the pretrained one (codecs/recurrent) takes part
+    taught: str = ""  # which dictionary of the package they begin with (codecs/stream/built_in.py), if any
     ssm: Sizes | None = None  # of the state-space model that files of numerics version 1 have in its place
 
 
@@ -181,6 +182,12 @@ _FAST = {
 }
 _FAST["executable"] = _FAST["other"]
 
+_LEFT_OUT = {  # of TEXT at level 5: beside the network they bring least
+    *_FOLLOWED,
+    *("order 4", "order 6", "order 12", "bytes 2 and 3", "letters only", "word and the third before", "tag and word"),
+    *("bracket", "brackets and head of the line"),
+}
+
 _RATES = (0.002, 0.015, 0.01, 0.002)
 _SELECTORS = {5: 10, 6: 14}
 
@@ -204,13 +211,15 @@ def preset(level: int, kind: str) -> DeepPreset:
         contexts = (table[name] for name in _FAST[kind])
         return DeepPreset(_grouped(contexts), (5, 7, 16), 7, 1 << 21, _RATES)
     buckets = 14 << 18  # 672 MiB: with all else less than 1 GiB
-    if level == 5 and kind == "text":  # where what followed brings least
-        table = {name: context for name, context in table.items() if name not in _FOLLOWED}
+    if level == 5 and kind == "text":
+        table = {name: context for name, context in table.items() if name not in _LEFT_OUT}
     if level == 6:
         table = table | MORE[kind]
         if kind == "text":
             buckets = 13 << 18  # 624 MiB: with all else less than 1 GiB
-    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), _SELECTORS[level], buckets, _RATES, kind == "text")
+    selectors = 7 if level == 5 and kind == "text" else _SELECTORS[level]
+    found = DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), selectors, buckets, _RATES)
+    return replace(found, network=True, taught=f"text.{level}") if kind == "text" else found
 
 
 def first_preset(level: int, kind: str) -> DeepPreset:
@@ -218,7 +227,11 @@ def first_preset(level: int, kind: str) -> DeepPreset:
     sizes = Sizes(width=64, inner=128, chunk=16, last_rate=0.001)
     if level == 5 or kind == "table":  # in tables the smaller one learned more
         sizes = Sizes(width=16, inner=32, chunk=16, last_rate=0.001)
-    return replace(preset(level, kind), network=False, ssm=sizes)
+    present = replace(preset(level, kind), network=False, taught="", ssm=sizes)
+    if level == 5 and kind == "text":
+        contexts = _grouped(context for name, context in TEXT.items() if name not in _FOLLOWED)
+        return replace(present, contexts=contexts, selectors=10)
+    return present
 
 
 def _grouped(contexts: Iterable[Context]) -> tuple[Context, ...]:

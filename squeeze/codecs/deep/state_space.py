@@ -7,10 +7,10 @@ costs less.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic, context_state, ssm, ssm_training
+from squeeze.codecs.bitmodels import coder as arithmetic, context_state, frequencies, ssm, ssm_training
 from squeeze.codecs.bitmodels.ssm_arrays import StateSpaceModel
 from squeeze.codecs.deep.arrays import DeepModel
-from squeeze.codecs.deep.model import code_byte
+from squeeze.codecs.deep.model import begin_byte, code_byte
 from squeeze.numerics.jit import inline, kernel
 
 
@@ -18,7 +18,7 @@ from squeeze.numerics.jit import inline, kernel
 def _predict(m: DeepModel, network: StateSpaceModel) -> None:
     """Feed the state-space model the latest byte; a register tells the contexts what it expects next."""
     ssm.predict(network, np.int64(m.registers[context_state.HISTORY] & np.uint64(0xFF)))
-    m.registers[context_state.TOP_BYTE] = ssm.top_prediction(network)
+    m.registers[context_state.TOP_BYTE] = frequencies.top_prediction(network.counts)
 
 
 @kernel
@@ -29,6 +29,7 @@ def code(
     for position in range(begin, end):
         if arithmetic.is_over(coder, coded, decoding):
             return position
+        begin_byte(m)
         code_byte(m, coder, coded, position, decoding)
         if ssm.update(network, np.int64(m.data[position])):
             bank = network.state.bank

@@ -1,8 +1,8 @@
 """The arrays of a small pretrained network over bytes (model.py): weights that are shared, and the state of one stream.
 
-Matrices are int8 with a float32 scale for each output, packed in panels: for the instructions of numerics/quads.py
-where the processor has them, for those of numerics/tiles.py elsewhere, with the same sums. The gains of norms are part
-of the matrices that follow them.
+Matrices are int8, those of words odd numbers of 4 bits, with a float32 scale for each output. They are packed in
+panels: for the instructions of numerics/quads.py where the processor has them, for those of numerics/tiles.py
+elsewhere, with the same sums. The gains of norms are part of the matrices that follow them.
 """
 
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ STATE = layout.fields("separated past")  # whether the latest byte separated wor
 class Matrices(NamedTuple):
     """One matrix of every block of a stack."""
 
-    panels: np.ndarray  # int8 [blocks, outputs / 16, inputs / 4, 16, 4], or [blocks, outputs / 16, inputs / 2, 16, 2]
-    offsets: np.ndarray  # int32 [blocks, outputs]: of quads.multiply
+    panels: np.ndarray  # uint8 [blocks, bytes] of quads.pack, or int8 [blocks, outputs / 16, inputs / 2, 16, 2]
+    bits: int  # of a weight: 8, or 4
     scales: np.ndarray  # float32 [blocks, outputs]
 
 
@@ -40,8 +40,8 @@ class Weights(NamedTuple):
     """A network's weights; they never change."""
 
     embedding: np.ndarray  # float32 [256, width]
-    grams: np.ndarray  # int8 [tables, rows, width]: embeddings of the latest bytes, by their hashes
-    gram_scales: np.ndarray  # float32 [tables, rows]
+    grams: tuple[np.ndarray, ...]  # uint8 [rows, width / 2] of each of GRAMS: embeddings of the latest bytes, by hash
+    gram_scales: tuple[np.ndarray, ...]  # float32 [rows]
     before: Stack  # over bytes
     up: Matrices  # one, from bytes to words
     words: Stack  # no blocks where the network has no words
@@ -66,8 +66,8 @@ class Scratch(NamedTuple):
     projected: np.ndarray  # float32 [most outputs]
     inner: np.ndarray  # float32 [most inputs]
     quantised: np.ndarray  # int16 [most inputs]
-    high: np.ndarray  # uint8 [most inputs], of quads.split
-    low: np.ndarray  # uint8 [most inputs]
+    high: np.ndarray  # int8 [most inputs], of quads.split
+    low: np.ndarray  # int8 [most inputs]
     sums: np.ndarray  # int32 [most outputs]
 
 
@@ -97,15 +97,15 @@ def begin(weights: Weights) -> Network:
     matrices = [matrix for stack in stacks for matrix in (stack.into, stack.out, stack.gate_up, stack.down)]
     matrices += [weights.up, weights.down, weights.head]
     outputs = max(matrix.scales.shape[1] for matrix in matrices)
-    inputs = max(matrix.panels.shape[2] * matrix.panels.shape[4] for matrix in matrices)
+    inputs = max(width, weights.up.scales.shape[1], *(stack.gate_up.scales.shape[1] // 2 for stack in stacks))
     scratch = Scratch(
         x=np.zeros(width, np.float32),
         wide=np.zeros(weights.up.scales.shape[1], np.float32),
         projected=np.zeros(outputs, np.float32),
         inner=np.zeros(inputs, np.float32),
         quantised=np.zeros(inputs, np.int16),
-        high=np.zeros(inputs, np.uint8),
-        low=np.zeros(inputs, np.uint8),
+        high=np.zeros(inputs, np.int8),
+        low=np.zeros(inputs, np.int8),
         sums=np.zeros(outputs, np.int32),
     )
     return Network(

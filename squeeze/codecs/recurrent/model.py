@@ -10,27 +10,22 @@ arXiv:2412.09871). reference.py defines it in plain numpy. Products are exact in
 
 import numpy as np
 
-from squeeze.codecs.recurrent.arrays import BYTES, GRAMS
+from squeeze.codecs.bitmodels import frequencies
+from squeeze.codecs.recurrent.arrays import GRAMS
 from squeeze.numerics import exact, quads, tiles
-from squeeze.numerics.exact import TOP, exp_negative, maximum
+from squeeze.numerics.exact import exp_negative, maximum, sigmoid
 from squeeze.numerics.jit import inline, part
 
 EPSILON = np.float32(1.1920929e-07)  # of norms: that of torch for float32
-COUNT_BITS = 24  # fractional bits of a byte's frequency
 ONE = np.float32(1.0)
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of hashes: 2^64 over the golden ratio
 
 
 @inline
-def _sigmoid(x):
-    e = exp_negative(-abs(x))
-    return (ONE if x >= np.float32(0) else e) / (ONE + e)
-
-
-@inline
 def _sums_by_fours(matrices, block, s, inputs):
-    quads.split(s.quantised[:inputs], s.high, s.low)
-    quads.multiply(s.high, s.low, matrices.panels[block], matrices.offsets[block], s.sums)
+    total = quads.split(s.quantised[:inputs], s.high, s.low)
+    outputs = matrices.scales.shape[1]
+    quads.multiply(s.high, s.low, total, matrices.panels[block], matrices.bits, outputs, inputs, s.sums)
 
 
 @inline
@@ -47,7 +42,7 @@ _sums = _sums_by_fours if quads.AVAILABLE else _sums_by_pairs
 @part
 def _multiply(vector, inverse, matrices, block, out, add, s):
     """out = (vector * inverse) @ matrix of a block, or += where `add`."""
-    scale = exact.quantise(vector, TOP, s.quantised) * inverse
+    scale = exact.quantise(vector, quads.TOP, s.quantised) * inverse
     scales = matrices.scales[block]
     _sums(matrices, block, s, vector.size)
     if add:
@@ -68,10 +63,10 @@ def _recur(projected, past, taps, keeping, states, inner):
         past[0, i] = past[1, i]
         past[1, i] = past[2, i]
         past[2, i] = value[i]
-        decay = _sigmoid(forget[i] + keeping[i])
+        decay = sigmoid(forget[i] + keeping[i])
         state = decay * states[i] + (ONE - decay) * mixed
         states[i] = state
-        inner[i] = state * (gate[i] * _sigmoid(gate[i]))
+        inner[i] = state * (gate[i] * sigmoid(gate[i]))
 
 
 @part
@@ -87,7 +82,7 @@ def _run(stack, memory, x, s):
         _multiply(x, exact.rms_inverse(x, EPSILON), stack.gate_up, block, projected, False, s)
         gate, up, inner = projected[:hidden], projected[hidden : 2 * hidden], s.inner[:hidden]
         for i in range(hidden):
-            inner[i] = gate[i] * _sigmoid(gate[i]) * up[i]
+            inner[i] = gate[i] * sigmoid(gate[i]) * up[i]
         _multiply(inner, ONE, stack.down, block, x, True, s)
 
 
@@ -98,13 +93,15 @@ def _embed(m, byte, x):
     m.state.past = (m.state.past << 8 | byte) & 0xFFFFFFFF
     for i in range(x.size):
         x[i] = w.embedding[byte, i]
-    mask = np.int64(w.grams.shape[1] - 1)
-    for k in range(w.grams.shape[0]):
+    half = x.size // 2
+    for k in range(len(GRAMS)):
         gram = np.uint64(m.state.past & ((1 << 8 * GRAMS[k]) - 1))
-        row = np.int64((gram * MULTIPLIER) >> np.uint64(40)) & mask
-        scale, embedding = w.gram_scales[k, row], w.grams[k, row]
-        for i in range(x.size):
-            x[i] += np.float32(embedding[i]) * scale
+        row = np.int64((gram * MULTIPLIER) >> np.uint64(40)) & np.int64(w.grams[k].shape[0] - 1)
+        scale, embedding = w.gram_scales[k][row], w.grams[k][row]
+        for i in range(half):
+            both = np.int32(embedding[i])
+            x[i] += np.float32(2 * (both & 15) - 15) * scale
+            x[half + i] += np.float32(2 * (both >> 4) - 15) * scale
 
 
 @part
@@ -124,34 +121,7 @@ def predict(m, byte):
         x[i] += m.said[i]
     _run(w.after, m.after, x, s)
     _multiply(x, exact.rms_inverse(x, EPSILON), w.head, 0, m.logits, False, s)
-    _count(m)
-
-
-@inline
-def _count(m):
-    """Logits to frequencies, and their sums."""
-    logits = m.logits
-    top = maximum(logits)
-    for i in range(BYTES):
-        share = exp_negative(logits[i] - top) * np.float32(1 << COUNT_BITS)
-        m.counts[BYTES + i] = 1 + (np.int64(share) if share <= np.float32(1 << COUNT_BITS) else 0)  # NaN is 0
-    for i in range(BYTES - 1, 0, -1):
-        m.counts[i] = m.counts[2 * i] + m.counts[2 * i + 1]
-
-
-@inline
-def probability(counts, partial):
-    """That the next bit is a one, in 16 bits, given the bits of the byte so far after a leading one."""
-    return (counts[2 * partial + 1] << 16) // counts[partial]
-
-
-@inline
-def top_prediction(counts):
-    """The likeliest byte (8 bits), and the class of its probability (3 bits)."""
-    first = BYTES
-    for i in range(BYTES + 1, 2 * BYTES):
-        if counts[i] > counts[first]:
-            first = i
-    p = (counts[first] << 8) // counts[1]
-    confidence = (p > 32) + (p > 64) + (p > 104) + (p > 152) + (p > 200) + (p > 232) + (p > 250)
-    return np.uint64((first - BYTES) | (confidence << 8))
+    top = maximum(m.logits)
+    for i in range(m.logits.size):
+        m.logits[i] = exp_negative(m.logits[i] - top)
+    frequencies.count(m.logits, m.counts)

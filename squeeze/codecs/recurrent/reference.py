@@ -24,12 +24,15 @@ def log_probabilities(tensors: Tensors, fed: np.ndarray) -> np.ndarray:
 
 
 def _matrix(tensors: Tensors, name: str) -> np.ndarray:
-    return np.asarray(tensors[name].astype(np.float64) * tensors[f"{name}.scale"][:, None])
+    codes = tensors[name].astype(np.int64)
+    if tensors[name].dtype == np.uint8:  # two to a byte
+        codes = np.concatenate([codes % 16, codes // 16], 1) * 2 - 15
+    return np.asarray(codes * tensors[f"{name}.scale"].astype(np.float64)[:, None])
 
 
 def _embed(tensors: Tensors, fed: np.ndarray) -> np.ndarray:
     x = tensors["embedding"].astype(np.float64)[fed]
-    for k, length in enumerate(GRAMS if "grams.0" in tensors else ()):
+    for k, length in enumerate(GRAMS):
         table = _matrix(tensors, f"grams.{k}")
         for t in range(len(fed)):
             gram = sum(int(fed[t - back]) << 8 * back for back in range(min(length, t + 1)))

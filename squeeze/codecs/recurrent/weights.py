@@ -1,10 +1,13 @@
 """A network's weights: from the tensors of a file to the arrays that the kernels read.
 
-A matrix `name` is int8 [outputs, inputs] beside `name.scale`, float32 [outputs]; all else is float32. The blocks of a
-stack are numbered: before.0.into, before.0.taps, ...
+A matrix `name` is int8 [outputs, inputs] beside `name.scale`, float32 [outputs]; all else is float32. Matrices of words
+and tables of the latest bytes are in 4 bits: uint8 [outputs, inputs / 2], the first half of a row in the low bits of
+its bytes, the second in the high ones, and a number n stands for 2n - 15. The blocks of a stack are numbered:
+before.0.into, before.0.taps, ...
 """
 
 import json
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,9 +20,10 @@ from squeeze.errors import SqueezeError
 from squeeze.numerics import exact, quads, tiles
 
 FILE = Path(__file__).with_name("weights.safetensors")
-CHECKSUM = 0xA9B9363C6DF90917  # XXH3-64 of the file: other weights give other bytes
+CHECKSUM = 0x768B6ADC9034C0AA  # XXH3-64 of the file: other weights give other bytes
 _DAMAGED = f"the file {FILE.name} of the package is missing or damaged: install squeeze again"
-_TYPES = {"I8": np.int8, "F32": np.float32}
+_TYPES = {"I8": np.int8, "U8": np.uint8, "F32": np.float32}
+_LINE = 64  # bytes of a cache line: a load that crosses one takes twice as long
 Tensors = Mapping[str, np.ndarray]
 STACKS = ("before", "words", "after")
 MATRICES = ("into", "out", "gate_up", "down")  # of a block
@@ -31,12 +35,12 @@ def from_tensors(tensors: Tensors) -> Weights:
     width, word_width = embedding.shape[1], tensors["up"].shape[0]
     weights = Weights(
         embedding=embedding,
-        grams=_grams(tensors, width),
-        gram_scales=_gram_scales(tensors),
+        grams=tuple(_table(tensors, f"grams.{k}", width) for k in range(len(GRAMS))),
+        gram_scales=tuple(np.ascontiguousarray(tensors[f"grams.{k}.scale"], np.float32) for k in range(len(GRAMS))),
         before=_stack(tensors, "before", width),
-        up=_matrices(tensors, ["up"], (word_width, width)),
-        words=_stack(tensors, "words", word_width),
-        down=_matrices(tensors, ["down"], (width, word_width)),
+        up=_matrices(tensors, ["up"], (word_width, width), 4),
+        words=_stack(tensors, "words", word_width, 4),
+        down=_matrices(tensors, ["down"], (width, word_width), 4),
         after=_stack(tensors, "after", width),
         head=_matrices(tensors, ["head"], (BYTES, width)),
         separates=separators(),
@@ -75,10 +79,11 @@ def _tensors(data: bytes) -> dict[str, np.ndarray]:
 
 @cache
 def _none() -> Weights:
-    sizes = {"embedding": (BYTES, tiles.PANEL), "up": (tiles.PANEL,) * 2, "down": (tiles.PANEL,) * 2}
-    sizes["head"] = BYTES, tiles.PANEL
+    sizes = {"up": (tiles.PANEL,) * 2, "down": (tiles.PANEL,) * 2, "head": (BYTES, tiles.PANEL)}
     tensors = {name: np.zeros(size, np.int8) for name, size in sizes.items()}
-    return from_tensors(tensors | {f"{name}.scale": np.zeros(size[0], np.float32) for name, size in sizes.items()})
+    tensors |= {f"grams.{k}": np.zeros((1, tiles.PANEL // 2), np.uint8) for k in range(len(GRAMS))}
+    scales = {f"{name}.scale": np.zeros(len(codes), np.float32) for name, codes in tensors.items()}
+    return from_tensors(tensors | scales | {"embedding": np.zeros((BYTES, tiles.PANEL), np.float32)})
 
 
 def separators() -> np.ndarray:
@@ -86,25 +91,20 @@ def separators() -> np.ndarray:
     return np.array([byte < 128 and not chr(byte).isalnum() for byte in range(BYTES)])
 
 
-def _grams(tensors: Tensors, width: int) -> np.ndarray:
-    if "grams.0" not in tensors:
-        return np.zeros((0, 1, width), np.int8)
-    tables = np.stack([tensors[f"grams.{k}"] for k in range(len(GRAMS))])
-    rows = tables.shape[1]
-    if tables.dtype != np.int8 or tables.shape[2] != width or rows & (rows - 1):
-        raise ValueError("impossible embeddings")
-    return tables
+def _table(tensors: Tensors, name: str, width: int) -> np.ndarray:
+    table = tensors[name]
+    rows = table.shape[0]
+    if table.dtype != np.uint8 or table.shape[1:] != (width // 2,) or rows & (rows - 1):
+        raise ValueError(f"{name} is not of embeddings")
+    if tensors[f"{name}.scale"].shape != (rows,):
+        raise ValueError(f"{name} has not a scale for each row")
+    return np.ascontiguousarray(table)
 
 
-def _gram_scales(tensors: Tensors) -> np.ndarray:
-    names = [f"grams.{k}" for k in range(len(GRAMS))] if "grams.0" in tensors else []
-    return _vectors(tensors, [f"{name}.scale" for name in names], (tensors[names[0]].shape[0] if names else 1,))
-
-
-def _stack(tensors: Tensors, name: str, width: int) -> Stack:
+def _stack(tensors: Tensors, name: str, width: int, bits: int = 8) -> Stack:
     blocks = sum(key.startswith(f"{name}.") and key.endswith(".taps") for key in tensors)
     names = [f"{name}.{block}" for block in range(blocks)]
-    hidden = tensors[f"{name}.0.down"].shape[1] if blocks else tiles.PANEL
+    hidden = tensors[f"{name}.0.gate_up"].shape[0] // 2 if blocks else tiles.PANEL
     shapes = {
         "into": (3 * width, width),
         "out": (width, width),
@@ -112,23 +112,43 @@ def _stack(tensors: Tensors, name: str, width: int) -> Stack:
         "down": (width, hidden),
     }
     return Stack(
-        **{kind: _matrices(tensors, [f"{one}.{kind}" for one in names], shapes[kind]) for kind in MATRICES},
+        **{kind: _matrices(tensors, [f"{one}.{kind}" for one in names], shapes[kind], bits) for kind in MATRICES},
         taps=_vectors(tensors, [f"{one}.taps" for one in names], (TAPS, width)),
         keeping=_vectors(tensors, [f"{one}.keeping" for one in names], (width,)),
     )
 
 
-def _matrices(tensors: Tensors, names: list[str], shape: tuple[int, int]) -> Matrices:
-    if shape[0] % tiles.PANEL or shape[1] % 4 or shape[1] > exact.CHUNK:
+def _matrices(tensors: Tensors, names: list[str], shape: tuple[int, int], bits: int = 8) -> Matrices:
+    if shape[0] % tiles.PANEL or shape[1] % quads.STEP or shape[1] > exact.CHUNK:
         raise ValueError(f"a matrix of {shape} is not of a network")
-    for name in names:
-        if tensors[name].shape != shape or tensors[name].dtype != np.int8:
-            raise ValueError(f"{name} is not int8 {shape}")
-    pack = quads.pack if quads.AVAILABLE else tiles.pack
-    empty = np.zeros((0, *pack(np.zeros(shape, np.int8)).shape), np.int8)
-    offsets = np.array([quads.offsets(tensors[name]) for name in names], np.int32).reshape(len(names), shape[0])
-    panels = np.stack([pack(tensors[name]) for name in names]) if names else empty
-    return Matrices(panels, offsets, _vectors(tensors, [f"{name}.scale" for name in names], shape[:1]))
+    example = _pack(np.zeros(shape, np.int8), bits)
+    panels = _aligned((len(names), *example.shape), example.dtype)
+    for block, name in zip(panels, names, strict=True):
+        block[...] = _pack(_integers(tensors, name, shape, bits), bits)
+    return Matrices(panels, bits, _vectors(tensors, [f"{name}.scale" for name in names], shape[:1]))
+
+
+def _pack(codes: np.ndarray, bits: int) -> np.ndarray:
+    return quads.pack(codes, bits) if quads.AVAILABLE else tiles.pack(codes)
+
+
+def _integers(tensors: Tensors, name: str, shape: tuple[int, int], bits: int) -> np.ndarray:
+    """int8: a matrix as its file has it, or unpacked."""
+    codes = tensors[name]
+    if bits == 4 and codes.dtype == np.uint8:
+        codes = np.concatenate([codes & 15, codes >> 4], 1).astype(np.int8) * 2 - 15
+    if codes.shape != shape or codes.dtype != np.int8:
+        raise ValueError(f"{name} is not a matrix {shape} of {bits} bits")
+    return codes
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """A new array that begins with a cache line."""
+    size = math.prod(shape) * dtype.itemsize
+    room = np.zeros(size + _LINE, np.uint8)
+    start = -room.ctypes.data % _LINE
+    array: np.ndarray = room[start : start + size].view(dtype).reshape(shape)
+    return array
 
 
 def _vectors(tensors: Tensors, names: list[str], shape: tuple[int, ...]) -> np.ndarray:

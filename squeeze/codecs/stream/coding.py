@@ -132,7 +132,7 @@ def _encode_bytes(
 ) -> bytes | None:
     """The coded form by the coder of the preset's kind, or None where it would not be shorter."""
     if not isinstance(preset, Preset):
-        coded: bytes | None = _deep().encode(data, preset, content.record, progress, settings.start(content))
+        coded: bytes | None = _deep().encode(data, preset, content.record, progress, settings.start(content, preset))
         return coded
     return bytewise.encode(data, preset, content.record, progress)
 
@@ -141,7 +141,7 @@ def _decode_bytes(
     payload: bytes, length: int, preset: "Preset | DeepPreset", content: Content, settings: Settings, progress: Progress
 ) -> np.ndarray:
     if not isinstance(preset, Preset):
-        start = settings.start(content)
+        start = settings.start(content, preset)
         data: np.ndarray = _deep().decode(payload, length, preset, content.record, progress, start)
         return data
     return bytewise.decode(payload, length, preset, content.record, progress)

@@ -8,7 +8,7 @@ file is container.py's.
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, BinaryIO, Unpack
 
@@ -79,22 +79,38 @@ def compress_stream(
 def _compress(
     source: BinaryIO, sink: BinaryIO, settings: Settings, size: int, verify: bool, progress: Progress
 ) -> Totals:
-    """Compress in blocks of at most `size` raw bytes."""
+    """Compress in blocks of at most `size` raw bytes, or as a short stream."""
     writer = Writer(source, sink, to_header(settings))
     first = _read_full(source, size)
-    if settings.level and not settings.language and len(first) <= container.MAX_SHORT and len(first) < size:
-        return _write_short(first, sink, replace(settings, short=True), verify, progress)
+    if settings.level is None or len(first) > container.MAX_SHORT or len(first) == size:
+        return _write_long(writer, _parts(first, source, size), settings, verify, progress)
+    if settings.language is None:
+        return _write_short(first, sink, settings, verify, progress)
+    long, short, whole = io.BytesIO(), io.BytesIO(), io.BytesIO(first)
+    writer = Writer(whole, long, to_header(settings))
+    _write_long(writer, _parts(first, io.BytesIO(), size), settings, verify, progress)
+    _write_short(first, short, Settings(levels.without_language_model(), settings.threads), verify, None)
+    smaller = min(short, long, key=lambda written: len(written.getvalue())).getvalue()
+    sink.write(smaller)
+    return Totals(len(first), len(smaller))
+
+
+def _write_long(
+    writer: Writer, parts: Iterable[tuple[np.ndarray, Content]], settings: Settings, verify: bool, progress: Progress
+) -> Totals:
+    """A stream of blocks, with an index."""
 
     def encode(part: tuple[np.ndarray, Content]) -> tuple[np.ndarray, Coded | None]:
         return part[0], encode_block(*part, settings, verify, progress)
 
-    for data, coded in ordered_map(encode, _parts(first, source, size), settings.allotment.blocks):
+    for data, coded in ordered_map(encode, parts, settings.allotment.blocks):
         writer.write_block(data, coded)
     return writer.finish()
 
 
 def _write_short(raw: bytes, sink: BinaryIO, settings: Settings, verify: bool, progress: Progress) -> Totals:
     """A short stream, which has no index."""
+    settings = replace(settings, short=True)
     assert settings.level
     data, dictionary = np.frombuffer(raw, np.uint8), settings.dictionary
     content = dictionary.content if dictionary else blocks.content(data)

@@ -88,10 +88,16 @@ _EARLIER = (  # what files were written by before
 )
 
 
+def rows_of(number: int) -> list[Level]:
+    """Those of a level, the present one and what files were written by before."""
+    return [row for row in (*LEVELS.values(), *_EARLIER) if row.number == number]
+
+
 def of_file(number: object, numerics: object) -> Level | None:
     """The row by which a file was written; None where this version has none."""
-    rows = (*LEVELS.values(), *_EARLIER)
-    return next((row for row in rows if (row.number, row.numerics) == (number, numerics)), None)
+    if not isinstance(number, int):
+        return None
+    return next((row for row in rows_of(number) if row.numerics == numerics), None)
 
 
 def level(number: int) -> Level:
@@ -99,6 +105,11 @@ def level(number: int) -> Level:
     if number not in LEVELS:
         raise LevelError(f"level {number} does not exist: use a level from {min(LEVELS)} to {max(LEVELS)}")
     return LEVELS[number]
+
+
+def without_language_model() -> Level:
+    """The highest level that needs none."""
+    return max((row for row in _ROWS if not row.needs_language_model), key=lambda row: row.number)
 
 
 def those_with_language_model() -> str:

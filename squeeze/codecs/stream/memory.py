@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from squeeze.codecs.deep.presets import DeepPreset
 
 _BYTEWISE, _DEEP = 10 << 20, 60 << 20  # bytes of what does not grow with a block: mixers and adaptive maps
-_NETWORK = 40 << 20  # and of a network, that of files of numerics version 1 too
+_NETWORK = 40 << 20  # and of a network beside them
 _OF_ENTRY = 512  # bytes that Python takes for what an index says of a block
 _OFTEN = 1 << 12  # entries between two looks at the limit
 
 
 @cache
 def _presets(number: int) -> list["Preset | DeepPreset"]:
-    return [levels.LEVELS[number].models(kind) for kind in container.KINDS_OF_CONTENT]
+    return [row.models(kind) for row in levels.rows_of(number) for kind in container.KINDS_OF_CONTENT]
 
 
 def of_models(number: int, size: int) -> int:
     """Bytes of the models of a level for `size` bytes of any content."""
-    return max(_of_preset(number, preset, size) for preset in _presets(number))
+    return max(_of_preset(preset, size) for preset in _presets(number))
 
 
-def _of_preset(number: int, preset: "Preset | DeepPreset", size: int) -> int:
+def _of_preset(preset: "Preset | DeepPreset", size: int) -> int:
     matches = 4 * len(preset.matches) << min(max(size.bit_length(), 8), 22)
     if isinstance(preset, Preset):
         return table_size(size, preset) + matches + _BYTEWISE
@@ -41,7 +41,7 @@ def _of_preset(number: int, preset: "Preset | DeepPreset", size: int) -> int:
     contexts = len(preset.contexts)
     buckets = min(max(size * contexts // 3, 1 << 8), preset.buckets)
     runs = 2 * contexts << min(max(size.bit_length(), 8), 20)
-    network = _NETWORK if number > 4 else 0  # whatever the kind of content: earlier files had one for all
+    network = _NETWORK if preset.network or preset.ssm else 0
     return buckets * BUCKET + runs + matches + _DEEP + network
 
 

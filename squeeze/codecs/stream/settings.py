@@ -14,6 +14,7 @@ from squeeze.system.limits import Limits
 
 if TYPE_CHECKING:
     from squeeze.codecs.deep.learned import Start
+    from squeeze.codecs.deep.presets import DeepPreset
     from squeeze.codecs.stream.dictionary import Dictionary
     from squeeze.codecs.stream.language import Language
 
@@ -45,9 +46,15 @@ class Settings:
         """Whether the dictionary says what a block holds, so that its payload does not."""
         return self.short and self.dictionary is not None
 
-    def start(self, content: Content) -> "Start | None":
-        """What the models of a block begin with: a dictionary knows one kind of content."""
-        return self.dictionary.start if self.dictionary and self.dictionary.content == content else None
+    def start(self, content: Content, models: "DeepPreset") -> "Start | None":
+        """What a block's models begin with: a dictionary knows one kind of content."""
+        if self.dictionary and self.dictionary.content == content:
+            return self.dictionary.start
+        if not models.taught:
+            return None
+        from squeeze.codecs.stream import built_in  # start-up, as in levels.py
+
+        return built_in.start(models)
 
 
 def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", options: LanguageOptions) -> Settings:

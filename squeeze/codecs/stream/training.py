@@ -16,12 +16,14 @@ import numpy as np
 from squeeze.codecs.bitmodels import coder as arithmetic, mixer
 from squeeze.codecs.deep import coder as deep, learned
 from squeeze.codecs.deep.arrays import DeepModel
-from squeeze.codecs.deep.learned import Learned, Memory, remember
+from squeeze.codecs.deep.learned import Learned, Start, started_model
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.recurrent import weights
 from squeeze.codecs.stream import blocks, levels
+from squeeze.codecs.stream.built_in import built_in
 from squeeze.codecs.stream.container import Content
-from squeeze.codecs.stream.dictionary import MAX_TEXT, Dictionary, to_bytes
+from squeeze.codecs.stream.dictionary import Dictionary
+from squeeze.codecs.stream.dictionary_file import MAX_TEXT, to_bytes
 from squeeze.errors import DictionaryError, LevelError
 from squeeze.system import files
 
@@ -57,8 +59,8 @@ def train(
     """
     if level not in levels.LEVELS or not levels.LEVELS[level].takes_dictionary:
         raise LevelError("a dictionary is for one of the levels 4 to 6")
-    if not 1 <= text_size <= MAX_TEXT:
-        raise DictionaryError(f"a dictionary's text has 1 to {MAX_TEXT} bytes")
+    if not 0 <= text_size <= MAX_TEXT:
+        raise DictionaryError(f"a dictionary's text has at most {MAX_TEXT} bytes")
     if learn_size < 1:
         raise DictionaryError("there must be something to learn from: at least 1 byte")
     if out is not None:
@@ -69,7 +71,8 @@ def train(
     assert isinstance(preset, DeepPreset)
     everything = _pieces(data, content)
     text, others = _divide(everything, text_size)
-    known = _learn(others, learn_size, preset, content, learned.read(_joined(text), preset, content.record), progress)
+    memory = learned.read(_joined(text), preset, content.record) if text else None
+    known = learn(others, learn_size, preset, content.record, Start(memory, built_in(preset)), progress)
     if sum(piece.size for piece in everything) <= text_size:
         text = everything
     coded = to_bytes(level, content, _joined(text), known)
@@ -128,22 +131,22 @@ def _joined(pieces: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.uint8), *pieces])
 
 
-def _learn(
-    pieces: list[np.ndarray], size: int, preset: DeepPreset, content: Content, memory: Memory, progress: Progress
+def learn(
+    pieces: list[np.ndarray], size: int, preset: DeepPreset, record: int, start: Start, progress: Progress = None
 ) -> Learned:
     """Code about `size` bytes of pieces, taken evenly; what is left in what has no memory."""
     every = max(round(sum(piece.size for piece in pieces) / size), 1)
     chosen = pieces[every // 2 :: every]
     total = max(sum(piece.size for piece in chosen), 1)
     passes = min(max(_REPEATED // total, 1), 3)
-    model = remember(memory.text, preset, content.record, memory)
+    model = started_model(start.text, preset, record, start)
     for piece in chosen * passes:
-        data, network = np.concatenate([memory.text, piece]), weights.network(preset.network)
+        data, network = np.concatenate([start.text, piece]), weights.network(preset.network)
         counts = network.counts if preset.network else None
-        model = learned.sharing(remember(data, preset, content.record, memory, counts), model)
+        model = learned.sharing(started_model(data, preset, record, start, counts), model)
         coder, coded = np.zeros(3, np.uint64), np.zeros(2 * piece.size + 256, np.uint8)
         arithmetic.start_encoder(coder)
-        deep.code(model, network, coder, coded, memory.text.size, model.data.size, False)
+        deep.code(model, network, coder, coded, start.text.size, model.data.size, False)
         if progress:
             progress(piece.size)
     return _gathered(model)

@@ -10,7 +10,7 @@ import pytest
 
 import squeeze
 from squeeze.codecs.deep.presets import DeepPreset
-from squeeze.codecs.stream import container, dictionary, levels
+from squeeze.codecs.stream import container, dictionary_file, levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
@@ -83,7 +83,7 @@ def test_a_file_is_what_was_learned(path, known):
     again = squeeze.Dictionary.from_bytes(data)
     assert again.identity == known.identity
     assert np.array_equal(again.learned.weights, known.learned.weights)
-    assert dictionary.to_bytes(4, again.content, again.text, again.learned) == data
+    assert dictionary_file.to_bytes(4, again.content, again.text, again.learned) == data
 
 
 @pytest.mark.parametrize("name", inputs.EDGE_CASES)
@@ -130,6 +130,16 @@ def test_executables_and_tables_have_priors_too():
 def test_levels_with_a_network(level):
     known = squeeze.train(SAMPLES[:20], level=level)
     assert (known.numerics, known.learned.ssm) == (2, None)
+    coded = squeeze.compress(RECORDS[0], dictionary=known)
+    assert len(coded) < len(squeeze.compress(RECORDS[0], level))
+    assert squeeze.decompress(coded, dictionary=known) == RECORDS[0]
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_a_dictionary_without_text(level):
+    """Only mixers and maps learn: such are the dictionaries of the package."""
+    known = squeeze.train(SAMPLES[:20], level=level, text_size=0)
+    assert known.text.size == 0
     coded = squeeze.compress(RECORDS[0], dictionary=known)
     assert len(coded) < len(squeeze.compress(RECORDS[0], level))
     assert squeeze.decompress(coded, dictionary=known) == RECORDS[0]
@@ -265,7 +275,7 @@ def forged(header, body=b""):
     import xxhash
 
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    data = dictionary.MAGIC + bytes([dictionary.VERSION]) + varint(len(text)) + text + body
+    data = dictionary_file.MAGIC + bytes([dictionary_file.VERSION]) + varint(len(text)) + text + body
     return data + xxhash.xxh3_64_intdigest(data).to_bytes(8, "little")
 
 
@@ -314,7 +324,7 @@ def test_samples_that_teach_nothing():
         squeeze.train([inputs.random_bytes(20_000)], level=4)
     with pytest.raises(LevelError, match="a dictionary is for one of the levels 4 to 6"):
         squeeze.train(SAMPLES, level=3)
-    with pytest.raises(DictionaryError, match="a dictionary's text has 1 to 1048576 bytes"):
+    with pytest.raises(DictionaryError, match="a dictionary's text has at most 1048576 bytes"):
         squeeze.train(SAMPLES, level=4, text_size=1 << 21)
     with pytest.raises(DictionaryError, match="there must be something to learn from: at least 1 byte"):
         squeeze.train(SAMPLES, level=4, learn_size=0)
@@ -324,4 +334,4 @@ def test_every_deep_level_takes_dictionaries():
     deep = {n for n, row in levels.LEVELS.items() if isinstance(row.models("text"), DeepPreset) and not row.text}
     assert {n for n, row in levels.LEVELS.items() if row.takes_dictionary} == deep
     for level in deep:
-        assert dictionary._preset(level, levels.LEVELS[level].numerics, container.Content("text"))
+        assert dictionary_file.preset_of(level, levels.LEVELS[level].numerics, container.Content("text"))

@@ -39,6 +39,14 @@ def test_the_level_and_its_numerics_version_are_one_byte(level):
     assert squeeze.decompress(coded) == b""
 
 
+@pytest.mark.parametrize("data", [b"", b"Hello, squeeze!\n", inputs.machine_code(100)], ids=["empty", "text", "code"])
+def test_levels_with_a_language_model_write_level_6_where_it_is_smaller(data):
+    """It then opens without the model, too."""
+    assert squeeze.compress(data, 8) == squeeze.compress(data, 6)
+    with_index = squeeze.compress(data, 8, block_size=max(len(data), 1))
+    assert len(with_index) > len(squeeze.compress(data, 8)) or not data
+
+
 @pytest.mark.parametrize(("size", "short"), [(container.MAX_SHORT, True), (container.MAX_SHORT + 1, False)])
 def test_longer_files_have_an_index(size, short):
     data = inputs.words(1_000) * 66

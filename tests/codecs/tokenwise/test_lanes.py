@@ -444,7 +444,7 @@ needs_bundle = pytest.mark.skipif(models.bundled_path() is None, reason="llm-smo
 @needs_bundle
 def test_the_bundled_model():
     """Much better than contexts alone; the same bytes by one thread and by two."""
-    data = TEXT[:1500]
+    data = TEXT[:3000]
     coded = squeeze.compress(data, 8)
     assert codecs_of(coded) == ["tokenwise"] and len(coded) < 0.8 * len(squeeze.compress(data, 3))
     assert squeeze.decompress(coded, threads=2) == data

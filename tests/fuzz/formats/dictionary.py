@@ -10,7 +10,7 @@ import xxhash
 
 import squeeze
 from squeeze.codecs.stream.container import MAGIC as STREAM, SHORT_BY_DICTIONARY
-from squeeze.codecs.stream.dictionary import MAGIC, VERSION
+from squeeze.codecs.stream.dictionary_file import MAGIC, VERSION
 from squeeze.codecs.varint import varint
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of

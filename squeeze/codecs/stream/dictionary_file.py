@@ -1,0 +1,203 @@
+"""The file of a dictionary: what it holds, and how. docs/format.md specifies it.
+
+Learned numbers are kept as the difference, in steps of a fixed size, from
+where models begin that know nothing, and coded by integers.py. So what
+was not learned costs next to nothing.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from squeeze.codecs import presets
+from squeeze.codecs.bitmodels import mixer, ssm_arrays
+from squeeze.codecs.bytewise import coder as bytewise
+from squeeze.codecs.deep import learned
+from squeeze.codecs.deep.arrays import DeepModel, build_model
+from squeeze.codecs.deep.learned import Learned, StateSpace
+from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.stream import container, integers, levels
+from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.levels import Level
+from squeeze.codecs.varint import read_exactly, read_varint, varint
+from squeeze.errors import DictionaryError, SqueezeError
+
+MAGIC = b"\xf5SP"
+VERSION = 1
+SUFFIX = ".sqzp"
+MAX_FILE = 1 << 24
+MAX_TEXT = 1 << 20
+_TEXT_MODELS = presets.SMALL  # these code the text
+_FIELDS = {"level", "numerics", "content", "record", "text", "rows", "apm_rows", "parts"}
+_OF_SSM = {"ssm_steps": 0, "ssm_second": 1}  # with numerics version 1, and here where there is no such model
+_COUNT = 1023  # mask of an adaptive map's count; the 22 bits above are its probability, of which 12 are kept
+_STEP = np.float32(1 / 64)  # of weights
+_FINAL_STEP = np.float32(1 / 1024)  # of the last mixers' weights
+_MOST_VISITS = 255
+_LEAST_SECOND = 100  # binary places of Adam's mean of squared gradients
+
+
+def row_of(level: int, numerics: int) -> Level:
+    """The level that a dictionary belongs to, as it was when the dictionary was made. Raises ValueError for none."""
+    row = levels.of_file(level, numerics)
+    if row is None:
+        raise ValueError("impossible level")
+    return row
+
+
+def preset_of(level: int, numerics: int, content: Content) -> DeepPreset:
+    """Its models."""
+    preset = row_of(level, numerics).models(content.kind)
+    assert isinstance(preset, DeepPreset)
+    return preset
+
+
+def parse(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """The header and the coded parts of a dictionary's file, checked."""
+    if data[: len(MAGIC)] != MAGIC:
+        raise DictionaryError(f"not a dictionary: it does not begin with the mark of {SUFFIX} files")
+    if len(data) < len(MAGIC) + 10 or len(data) > MAX_FILE:
+        raise DictionaryError("the dictionary is damaged: its length is impossible")
+    if data[len(MAGIC)] != VERSION:
+        raise DictionaryError(
+            f"the dictionary's version {data[len(MAGIC)]} is unknown: use a newer squeeze, or train it anew"
+        )
+    if xxhash.xxh3_64_intdigest(data[:-8]) != int.from_bytes(data[-8:], "little"):
+        raise DictionaryError("the dictionary is damaged: its checksum differs")
+    file = io.BytesIO(data[:-8])
+    file.seek(len(MAGIC) + 1)
+    try:
+        length, _ = read_varint(file)
+        header = json.loads(read_exactly(file, min(length, container.MAX_HEADER)))
+        _check(header)
+        parts = [read_exactly(file, size) for size in header["parts"]]
+        if file.read(1):
+            raise ValueError("more than the parts")
+    except (SqueezeError, ValueError, TypeError, RecursionError) as error:
+        raise DictionaryError("not a dictionary that this version can use: train it anew") from error
+    return header, parts
+
+
+def _check(header: Any) -> None:
+    """Raise ValueError where a header asks for what no dictionary may."""
+    right = (
+        isinstance(header, dict)
+        and set(header) == _FIELDS | (set(_OF_SSM) if header.get("numerics") == 1 else set())
+        and all(
+            type(header[name]) is int and 0 <= header[name] < 1 << 40 for name in set(header) - {"content", "parts"}
+        )
+        and row_of(header["level"], header["numerics"]).takes_dictionary
+        and header["content"] in container.KINDS_OF_CONTENT
+        and (header["content"] == "table") == (1 <= header["record"] < container.MAX_RECORD)
+        and header["text"] <= MAX_TEXT
+        and header.get("ssm_second", 0) <= _LEAST_SECOND
+        and all(type(size) is int and 0 <= size <= MAX_FILE for size in header["parts"])
+    )
+    if not right:
+        raise ValueError("impossible header")
+
+
+def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned) -> bytes:
+    """A dictionary's file. What it holds is rounded: use what `Dictionary.from_bytes` makes of it."""
+    row = levels.level(level)
+    preset = preset_of(level, row.numerics, content)
+    coded = bytewise.encode(text, _TEXT_MODELS[content.kind], content.record)
+    parts = [coded or text.tobytes()]
+    parts += [integers.encode(matrix) for matrix in _matrices(known, preset)]
+    header = {
+        "level": level,
+        "numerics": row.numerics,
+        "content": content.kind,
+        "record": content.record,
+        "text": text.size,
+        "rows": known.rows.size,
+        "apm_rows": known.apm_rows.size,
+        "parts": [len(part) for part in parts],
+    }
+    if row.numerics == 1:
+        header |= _OF_SSM
+    described = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
+    body = MAGIC + bytes([VERSION]) + varint(len(described)) + described + b"".join(parts)
+    return body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
+
+
+def _gaps(rows: np.ndarray) -> np.ndarray:
+    return np.diff(rows, prepend=-1)[None]
+
+
+def _rows(gaps: np.ndarray, count: int) -> np.ndarray:
+    rows = np.cumsum(gaps[0]) - 1
+    if rows.size and (gaps.min() < 1 or rows[-1] >= count):
+        raise ValueError("impossible row")
+    return rows
+
+
+def _matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
+    """What was learned as integer matrices, in the order of the file."""
+    fresh = build_model(np.zeros(1, np.uint8), preset)
+    yield _gaps(known.rows)
+    yield known.visits.clip(0, _MOST_VISITS)[None]
+    weights = np.rint((known.weights - fresh.weights[0]) / _STEP).astype(np.int64)
+    weights[1:] -= weights[0]
+    yield weights
+    yield _gaps(known.apm_rows)
+    yield (known.apms >> 20).astype(np.int64) - (mixer.fresh_apm(1) >> 20)
+    for fresh_map, taught in zip(learned.maps_of(fresh), known.maps, strict=True):
+        before, after = fresh_map.reshape(-1, 256), taught.reshape(-1, 256)
+        yield (after >> 20).astype(np.int64) - (before >> 20)
+        yield (after & _COUNT).astype(np.int64) - (before & _COUNT)
+    yield np.rint((known.finals - fresh.finals) / _FINAL_STEP).reshape(-1, fresh.logits.size)
+
+
+def _unpack_maps(fresh: DeepModel, take: Callable[[int, int], np.ndarray]) -> list[np.ndarray]:
+    """Adaptive maps, from how they differ from those of `fresh`."""
+    maps = []
+    for before in (fresh_map.astype(np.int64) for fresh_map in learned.maps_of(fresh)):
+        probability = (take(before.size // 256, 256).ravel() << 20) + (before & ~_COUNT)
+        count = take(before.size // 256, 256).ravel() + (before & _COUNT)
+        maps.append((probability.clip(0, (1 << 32) - 1) & ~_COUNT | count.clip(0, _COUNT)).astype(np.uint32))
+    return maps
+
+
+def unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> tuple[np.ndarray, Learned]:
+    """The text and what was learned; ValueError, or a child of SqueezeError, where the parts make no sense."""
+    coded, *matrices = parts
+    text = np.frombuffer(bytearray(coded), np.uint8)
+    if text.size != header["text"]:
+        text = bytewise.decode(coded, header["text"], _TEXT_MODELS[header["content"]], header["record"])
+    fresh, remaining = build_model(np.zeros(1, np.uint8), preset), iter(matrices)
+    if not 1 <= header["rows"] <= fresh.visits.size or header["apm_rows"] > fresh.apms.shape[0]:
+        raise ValueError("impossible number of rows")
+
+    def take(rows: int, columns: int) -> np.ndarray:
+        return integers.decode(next(remaining), (rows, columns))
+
+    rows = _rows(take(1, header["rows"]), fresh.visits.size)
+    visits = take(1, rows.size)[0].clip(0, _MOST_VISITS).astype(np.int32)
+    weights = take(rows.size, fresh.inputs.size)
+    weights[1:] += weights[0]
+    apm_rows = _rows(take(1, header["apm_rows"]), fresh.apms.shape[0])
+    apms = (take(apm_rows.size, mixer.APM_STEPS) << 20) + mixer.fresh_apm(1)
+    maps = _unpack_maps(fresh, take)
+    finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel().astype(np.float32)
+    known = Learned(
+        rows=rows,
+        visits=visits,
+        weights=fresh.weights[0] + weights.astype(np.float32) * _STEP,
+        apm_rows=apm_rows,
+        apms=apms.clip(0, (1 << 32) - 1).astype(np.uint32),
+        maps=maps,
+        finals=fresh.finals + finals * _FINAL_STEP,
+    )
+    if preset.ssm:
+        width, begun = preset.ssm.width, ssm_arrays.initial_weights(preset.ssm)
+        weights = take(begun.size // width, width).ravel().astype(np.float32)
+        second = np.ldexp(np.float32(1), -header["ssm_second"])
+        known = known._replace(ssm=StateSpace(begun + weights * _STEP, second, header["ssm_steps"]))
+    if next(remaining, None) is not None:
+        raise ValueError("more parts than there are")
+    return text, known

@@ -1,0 +1,384 @@
+"""Section 7 of docs/format.md, deep context mixing, in Python: written from the text alone."""
+
+import re
+from functools import cache
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+
+from tests.references import naive_dictionary, naive_recurrent
+from tests.references.naive_bytewise import (
+    CLASS_OF,
+    NEXT,
+    SQUASH,
+    START,
+    STRETCH,
+    U64,
+    Coder,
+    Matches,
+    clamp,
+    learn_map,
+    mix,
+    squash,
+)
+from tests.references.naive_ssm import F, Network as StateSpaceModel, dots, tree
+
+FORMAT = Path(__file__).parents[2] / "docs" / "format.md"
+NATURAL = np.array(STRETCH, F) / F(4096)
+FIRST = [0, 1, *range(769, 769 + 12 * 2048, 2048)]  # rows of weight sets, 7.8
+CONFIDENCE = np.array([0, *(min((c + 2) / 12, 1) for c in range(1, 16))], F)
+
+
+def q12(x):
+    return clamp(int(x * F(4096)))
+
+
+def error_of(bit, logit):
+    return F(bit * 2**32 - squash(q12(logit))) * F(2.0**-32)
+
+
+def preset_of(level, numerics, kind):
+    """Contexts in three groups, match lengths, selectors, most buckets: from 7.17."""
+    text = FORMAT.read_text().split("### 7.17")[1].split("\n##")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    names = [str(level), f"{level} in version {numerics}"]
+    sizes = next(row for row in rows if row[0] == str(level) and len(row) == 5)
+    table = next(row for row in rows if row[0] in names and kind in row[1].split(", ") and len(row) == 4)
+    groups = [re.findall(r"\((\S+) (\S+) (\S+) (\S+)\)", part) for part in table[3].split(" / ")]
+    mask = lambda digits: U64 if digits == "*" else int(digits, 16)  # noqa: E731
+    contexts = [[(a, mask(b), c, mask(d)) for a, b, c, d in group] for group in groups]
+    assert sum(map(len, contexts)) == int(table[2])
+    most = int(sizes[4 if kind == "text" else 3].split(" * ")[0]) << 18
+    selectors = 7 if (level, numerics, kind) == (5, 2, "text") else int(sizes[2])
+    return contexts, [int(x) for x in sizes[1].split(", ")], selectors, most
+
+
+@cache
+def known_of(level, inputs, contexts, matches):
+    """7.1: what the package's dictionary of a level knows."""
+    maps = [contexts * 256, contexts * 512, matches * 512, 32 * 192]
+    file = FORMAT.parents[1] / "squeeze" / "codecs" / "stream" / f"text.{level}.sqzp"
+    return naive_dictionary.read(file.read_bytes(), inputs, 16, maps)
+
+
+class Registers(dict):
+    """7.3."""
+
+    def __init__(self):
+        super().__init__()
+        self.stack, self.followed = [], {}
+
+    def __missing__(self, name):
+        return 0
+
+    def update_byte(self, c, data, record):
+        def places():
+            h = self["HISTORY"]
+            return (1, h & 0xFF), (2, h & 0xFFFF), (3, mix(h & 0xFFFFFF, 3) >> 46)
+
+        for place in places():
+            self.followed[place] = (self.followed.get(place, 0) << 8 | c) & 0xFFFF
+        self["OLDER"] = (self["OLDER"] << 8 | self["HISTORY"] >> 56) & U64
+        self["HISTORY"] = (self["HISTORY"] << 8 | c) & U64
+        self["CLASSES"] = (self["CLASSES"] << 4 | CLASS_OF[c]) & U64
+        self["POSITION"] = q = len(data)
+        one, two, three = (self.followed.get(place, 0) for place in places())
+        self["FOLLOWED"] = one | two << 16 | three << 32
+        self.update_letter(c)
+        if c == 10:
+            self.update({"LINE_ABOVE": self["LINE_START"], "LINE_START": q, "LINE_HEAD": 0, "OUTLINE": 0})
+        start, column = self["LINE_START"], q - self["LINE_START"]
+        over = self["LINE_ABOVE"] + column
+        above, beyond = (data[at] if at < start else 10 for at in (over, over + 1))
+        first, length = data[start] if column else 0, start - self["LINE_ABOVE"]
+        self["LINE"] = above | beyond << 8 | min(column, 255) << 16 | first << 24 | min(length, 255) << 32
+        self.update_bracket(c)
+        if self["SKIP"] > 0:
+            self["SKIP"] -= 1
+        else:
+            if c in (0xE8, 0xE9) or (0x80 <= c <= 0x8F and self["HISTORY"] >> 8 & 255 == 0x0F):
+                self["SKIP"] = 4
+            self["OPCODES"] = (self["OPCODES"] << 8 | c) & U64
+        if record:
+            above1, above2, above3 = (data[q - k * record] if q >= k * record else 0 for k in (1, 2, 3))
+            left = data[q - record - 1] if q > record else 0
+            right = data[q - record + 1] if 1 < record <= q else 0
+            self["RECORD"] = above1 | above2 << 8 | q % record << 16 | above3 << 32 | left << 40 | right << 48
+
+    def update_letter(self, c):
+        d = c + 32 if 65 <= c <= 90 else c
+        if 97 <= d <= 122 or d >= 128:
+            if self["WORD"] == 0:
+                self["OUTLINE"] = mix(self["OUTLINE"], 97)
+            self["WORD"] = mix(self["WORD"], d)
+            self["WORD_LENGTH"] += 1
+            self["LETTERS"] = (self["LETTERS"] << 8 | d) & U64
+            return
+        self["OUTLINE"] = mix(self["OUTLINE"] & 0xFFFFFFFF, c)
+        if self["WORD"]:
+            self.update({"WORD_3": self["WORD_2"], "WORD_2": self["WORD_1"], "WORD_1": self["WORD"]})
+            self.update({"PAIR": mix(self["WORD_1"], self["WORD_2"]), "WORD": 0, "WORD_LENGTH": 0})
+            if self["LINE_HEAD"] == 0:
+                self["LINE_HEAD"] = self["WORD_1"]
+            if self["IN_TAG"]:
+                self.update({"TAG": self["WORD_1"], "IN_TAG": 0})
+        if c == 60:
+            self["IN_TAG"] = 1
+
+    def update_bracket(self, c):
+        since = 0
+        if c in b"([{<":
+            self.stack = [*self.stack, c][-16:]
+        elif c in b")]}>":
+            if self.stack and self.stack[-1] == b"([{<"[b")]}>".index(c)]:
+                self.stack.pop()
+        else:
+            since = min((self["BRACKET"] >> 8 & 255) + 1, 255)
+        outer, inner = [0, 0, *self.stack][-2:]
+        self["BRACKET"] = inner | since << 8 | outer << 16
+
+
+class Slot:
+    """7.5."""
+
+    def __init__(self):
+        self.begin(0, 0)
+
+    def begin(self, check, counter):
+        self.check, self.histories, self.counters = check, [0] * 16, [counter] * 16
+
+
+class Decoder:
+    """7.4 to 7.10, and 7.16."""
+
+    def __init__(self, level, numerics, kind, record, size):
+        level = 6 if (level, numerics) in ((7, 2), (8, 2), (9, 2)) else level  # section 6
+        self.contexts, matches, self.sets, most = preset_of(level, numerics, kind)
+        self.ends = [0, *np.cumsum([len(group) for group in self.contexts])]
+        self.contexts = list(chain(*self.contexts))
+        self.n, self.size, self.record = len(self.contexts), size, record
+        self.registers, self.data = Registers(), bytearray()
+        self.bucket_count = min(max(size * self.n // 3, 256), most)
+        self.buckets = {}
+        self.maps = [[entry | 6 for entry in START] for _ in self.contexts]
+        self.runs = [{} for _ in self.contexts]
+        self.run_mask = (1 << min(max(size.bit_length(), 8), 20)) - 1
+        self.run_maps = [[(3 << 20) << 10] * 512 for _ in self.contexts]
+        self.matches = [Matches(least, size) for least in matches]
+        # 7.1: at most one of them
+        self.network = naive_recurrent.Network() if numerics == 2 and kind == "text" else None
+        self.state_space = None
+        if numerics == 1 and level > 4:
+            self.state_space = StateSpaceModel(*((64, 128) if level == 6 and kind != "table" else (16, 32)))
+        self.has_byte_model = bool(self.network or self.state_space)
+        self.count = [0] + [256 >> (i.bit_length() - 1) for i in range(1, 512)]
+        self.byte_map = [(2 * (i // 192) + 1) << 26 | 6 for i in range(32 * 192)]
+        own = 4 * self.n + 16 + 2 * len(matches) + 1
+        first = np.full(-(-(own + 3) // 16) * 16, 0.03, F)
+        first[4 * self.n : 4 * self.n + 16] = [0.84] + [0] * 15
+        if self.network:
+            first[[4 * self.n, own]] = 0.5
+        self.weights, self.visits = {(0, 0): first}, {}
+        self.finals, self.apms = {}, {}
+        if self.network:
+            self.begin_with(known_of(level, first.size, self.n, len(matches)))
+        self.top_prediction = self.byte_index = 0
+
+    def begin_with(self, known):
+        """13.3, step 3."""
+        for row, above in known.weights.items():
+            place = next((t, row - FIRST[t]) for t in reversed(range(14)) if row >= FIRST[t])
+            self.weights[place], self.visits[place] = F(0.03) + above, known.visits[row]
+        for row, above in known.apms.items():
+            start = np.array([SQUASH[128 * j] for j in range(33)])
+            self.apms[divmod(row, 65536)] = (start + (above << 20)).clip(0, 2**32 - 1).tolist()
+        last = [(k, row) for k, count in enumerate((256, 2048, 256, 192)) for row in range(count)]
+        for row, above in zip(last, known.finals, strict=True):
+            self.finals[row] = np.full(16, F(1) / F(self.sets), F) + above
+        matches = [match.map for match in self.matches]
+        for entries, pair in zip((self.maps, self.run_maps, matches, [self.byte_map]), known.maps, strict=True):
+            for own, high, count in zip(entries, *(np.split(part, len(entries)) for part in pair), strict=True):
+                for i, e in enumerate(own):  # histories that there are not have no entries here
+                    own[i] = e + (int(high[i]) << 20) & ~1023 | (e & 1023) + int(count[i])
+
+    def begin_byte(self):
+        """What the network expects, MATCH, hashes, runs, slots."""
+        r, first, second, longest = self.registers, 0, 0, 0
+        if self.network:
+            self.count, r["TOP_BYTE"] = tree(self.network.feed(r["HISTORY"] & 255))
+        for match in self.matches:
+            match.expected = self.data[match.pointer] + 256 if match.pointer > 0 else 0
+        for match in reversed(self.matches):
+            if match.expected and match.length >= longest:
+                first, second, longest = match.expected, first, match.length
+        cls = min(longest, 15) if longest < 16 else min(12 + (longest >> 4), 15)
+        r["MATCH"] = first | cls << 9 | second << 16
+        self.hashes = []
+        for k, (register, mask, other, history_mask) in enumerate(self.contexts):
+            h = mix(r["HISTORY"] & history_mask, k)
+            self.hashes.append(mix(r[other], mix(r[register] & mask, h)))
+        self.run_at = [h >> 40 & self.run_mask for h in self.hashes]
+        self.run = [runs.get(at, 0) for runs, at in zip(self.runs, self.run_at, strict=True)]
+        self.find_slots(0)
+
+    def find_slots(self, salt):
+        self.slots, self.node = [], 1
+        for h in (mix(h, salt) for h in self.hashes):
+            bucket = self.buckets.setdefault((h >> 32) * self.bucket_count >> 32, [Slot() for _ in range(4)])
+            check = h & 0xFFFFFF
+            found = next((slot for slot in bucket if slot.check == check), None)
+            if found is None:
+                k = min(range(4), key=lambda k: bucket[k].histories[1])
+                found = bucket[k]  # contexts that have this slot already go on with it
+                found.begin(check, 2048 * 16)
+            self.slots.append(found)
+
+    def gather(self):
+        """7.7: the inputs."""
+        n, partial, shift = self.n, self.partial, self.shift
+        self.index = [slot.histories[self.node] for slot in self.slots]
+        p = np.array([entries[i] >> 20 for entries, i in zip(self.maps, self.index, strict=True)])
+        live = np.array(self.index) > 0
+        counter = np.array([slot.counters[self.node] for slot in self.slots])
+        x = np.zeros((n, 4), F)
+        x[:, 0] = np.where(live, NATURAL[p], 0)
+        x[:, 1] = np.where(live, (p - 2048).astype(F) / F(1024), 0)
+        x[:, 2] = NATURAL[counter >> 4] * CONFIDENCE[counter & 15]
+        self.run_index = [None] * n
+        for k, run in enumerate(self.run):
+            if run > 0 and (run & 255 | 256) >> (shift + 1) == partial:
+                self.run_index[k] = min(run >> 8, 63) * 8 + shift
+                v = NATURAL[self.run_maps[k][self.run_index[k]] >> 20]
+                x[k, 3] = v if run >> shift & 1 else -v
+        parts, total, some = [], np.zeros(4, F), np.zeros(4, F)
+        for begin, end in pairwise(self.ends):
+            part, count = np.zeros(4, F), (x[begin:end] != 0).sum(0).astype(F)
+            for row in x[begin:end]:
+                part = part + row
+            parts.append(part / np.maximum(count, F(1)))
+            total, some = total + part, some + count
+        mean = total / np.maximum(some, F(1))
+        rest, self.found = [], 0
+        for match in self.matches:
+            logit, tilt, found = match.inputs(partial, shift)
+            self.found = self.found or found
+            rest += [F(logit) / F(4096), F(tilt) / F(4096)]
+        centred = np.where(x != 0, x - mean, F(0))
+        means = [mean * F(2), *((part - mean) * F(2) for part in parts)]
+        known = np.concatenate([centred.ravel(), *means, rest, [F(0.3)], self.expected()])
+        self.inputs = np.zeros(self.weights[0, 0].size, F)
+        self.inputs[: known.size] = known
+        self.known = 15 * int(live.sum()) // n
+
+    def expected(self):
+        """The inputs of the byte model."""
+        if not self.has_byte_model:
+            return []
+        top_byte, partial, shift = self.registers["TOP_BYTE"], self.partial, self.shift
+        top = top_byte & 255 | 256
+        says = 1 + (top >> shift & 1) if top >> (shift + 1) == partial else 0
+        self.top_prediction = 3 * (top_byte >> 8 & 7) + says
+        p = (self.count[2 * partial + 1] << 16) // self.count[partial]
+        self.byte_index = (p >> 11) * 192 + self.top_prediction * 8 + shift
+        self.own = NATURAL[p >> 4]
+        return [self.own, F(p - 32768) / F(16384), NATURAL[self.byte_map[self.byte_index] >> 20]]
+
+    def mix(self):
+        """P, by 7.8 to 7.10."""
+        r, partial, shift, found = self.registers, self.partial, self.shift, self.found
+        history, classes = r["HISTORY"], r["CLASSES"]
+        rows = [0, partial + (256 * (1 + (found & 1)) if found else 0)]
+        chosen = [history & 255, 16 * self.known + found, history >> 8 & 255, classes & 255, r["MATCH"] & 255]
+        chosen += [r["LINE"] >> 16 & 255, history >> 16 & 255, self.top_prediction]
+        chosen += [16 * (r["WORD_LENGTH"] & 15) + (classes & 15), r["BRACKET"] & 255, self.index[2], self.index[3]]
+        rows += [8 * row + shift for row in chosen]
+        self.rows = list(enumerate(rows))[: self.sets]
+        for row in self.rows:
+            if row not in self.weights:
+                self.weights[row] = self.weights[0, 0].copy()
+        self.logit = dots(np.stack([self.weights[row] for row in self.rows]), self.inputs).clip(F(-15.9), F(15.9))
+        self.logits, total = np.zeros(16, F), F(0)
+        self.logits[: self.sets] = self.logit
+        self.final_rows = [(0, partial), (1, 8 * (history & 255) + shift), (2, 16 * self.known + found)]
+        if self.has_byte_model:
+            self.logits[self.sets] = self.own
+            self.final_rows.append((3, 8 * self.top_prediction + shift))
+        weights = [self.finals.setdefault(row, np.full(16, F(1) / F(self.sets), F)) for row in self.final_rows]
+        self.final = dots(np.stack(weights), self.logits).clip(F(-15.9), F(15.9))
+        for logit in self.final:
+            total = total + logit
+        self.x = q12(total * (F(1) / F(len(self.final))))
+        words = r["WORD"] + (history & 0xFFFFFF) & U64
+        rows = [
+            partial,
+            256 * (history & 255) + partial,
+            mix(history & 0xFFFF, partial) >> 48,
+            mix(words, partial) >> 48,
+        ]
+        self.apm_rows = list(enumerate(rows))
+        fresh = [SQUASH[128 * j] for j in range(33)]
+        i, f = (self.x + 65536) >> 12, (self.x + 65536) & 4095
+        refined = []
+        for row in self.apm_rows:
+            apm = self.apms.setdefault(row, list(fresh))
+            refined.append((apm[i] * (4096 - f) + apm[i + 1] * f) >> 12)
+        r0, r1, r2, r3 = refined
+        return min(max((2 * squash(self.x) + r0 + 2 * r1 + 2 * r2 + r3) >> 3, 1), 2**32 - 1)
+
+    def learn(self, bit):
+        i, target = (self.x + 65536 + 2048) >> 12, 2**32 - 1 if bit else 0
+        for k, row in self.apm_rows:
+            apm = self.apms[k, row]
+            apm[i] += (target - apm[i]) >> (6 if k == 0 else 5)
+        for row, logit in zip(self.rows, self.logit, strict=True):
+            error, visits = error_of(bit, logit), self.visits.get(row, 0)
+            if abs(error) >= F(0.002):
+                rate = F(0.002) + F(0.015) / (F(1) + F(visits) * F(0.01))
+                self.weights[row] += self.inputs * (error * rate)
+                self.visits[row] = visits + 1
+            elif visits == 0:
+                self.visits[row] = 1
+        for row, logit in zip(self.final_rows, self.final, strict=True):
+            self.finals[row] += self.logits * (error_of(bit, logit) * F(0.002))
+        if self.has_byte_model:
+            learn_map(self.byte_map, self.byte_index, bit, 255)
+        for k, slot in enumerate(self.slots):
+            slot.histories[self.node] = NEXT[bit][slot.histories[self.node]]
+            learn_map(self.maps[k], self.index[k], bit, 511)
+            count, p = slot.counters[self.node] & 15, slot.counters[self.node] >> 4
+            rate = 131072 // (2 * count + 3) if count < 15 else 4096
+            p += (((4095 if bit else 0) - p) * rate + 32768) >> 16
+            slot.counters[self.node] = p << 4 | min(count + 1, 15)
+            if self.run_index[k] is not None:
+                learn_map(self.run_maps[k], self.run_index[k], self.run[k] >> self.shift & 1 == bit, 255)
+        for match in self.matches:
+            match.update_bit(bit, self.shift)
+
+    def end_byte(self):
+        c = self.partial & 255
+        self.data.append(c)
+        for runs, at, run in zip(self.runs, self.run_at, self.run, strict=True):
+            again = run > 0 and run & 255 == c
+            runs[at] = 256 | c if not again else run + 256 if run >> 8 < 255 else run
+        self.registers.update_byte(c, self.data, self.record)
+        for match in self.matches:
+            match.update_byte(self.data)
+        if self.state_space:
+            self.state_space.update(self.data)
+            self.count, self.registers["TOP_BYTE"] = self.state_space.count, self.state_space.top_byte
+
+    def decode(self, coded):
+        coder = Coder(coded)
+        for _ in range(self.size):
+            self.partial = 1
+            self.begin_byte()
+            for self.shift in range(7, -1, -1):
+                self.gather()
+                bit = coder.decode(self.mix())
+                self.learn(bit)
+                self.partial, self.node = 2 * self.partial + bit, 2 * self.node + bit
+                if self.shift == 4:
+                    self.find_slots(self.partial)
+            self.end_byte()
+        return bytes(self.data)

@@ -1,0 +1,83 @@
+"""Section 13.1 of docs/format.md, a dictionary's file without text, in numpy: written from the text alone."""
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+
+from tests.references.naive_bytewise import Coder, learn_map
+
+F = np.float32
+
+
+class Known(NamedTuple):
+    """What is above, or less than, that of fresh models; weights above 0.03."""
+
+    visits: dict  # of a weight set
+    weights: dict
+    apms: dict  # the high 12 bits of each entry
+    maps: list  # pairs: the high 12 bits of each entry, and the counts
+    finals: np.ndarray
+
+
+def matrix(coded, rows, columns):
+    """int64 [rows, columns]."""
+    entries, coder, values = {}, Coder(coded), np.zeros((rows, columns), np.int64)
+
+    def bit(*context):
+        own = entries.setdefault(context, [1 << 31])
+        decoded = coder.decode(max(own[0] >> 10, 1) << 10)
+        learn_map(own, 0, decoded, 250)
+        return decoded
+
+    before = [0] * columns
+    for r in range(rows):
+        left, digits = 0, []
+        for c in range(columns):
+            around, d = (min(left, 7), min(before[c], 7)), 0
+            while d < 40 and bit("digits", *around, d):
+                d += 1
+            if d:
+                negative, magnitude = bit("sign", d), 1
+                for k in range(d - 1):
+                    magnitude = 2 * magnitude + (bit("leading", d, magnitude) if k < 2 else coder.decode(1 << 31))
+                values[r, c] = -magnitude if negative else magnitude
+            digits.append(d)
+            left = d
+        before = digits
+    return values
+
+
+def read(data, inputs, logits, maps):
+    """What a file knows. maps: the number of entries of each adaptive map."""
+    assert data[:4] == b"\xf5SP\x01"
+    length, shift, at = 0, 0, 4
+    while True:
+        length |= (data[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+        if data[at - 1] < 128:
+            break
+    header = json.loads(data[at : at + length])
+    at += length
+    parts = []
+    for size in header["parts"]:
+        parts.append(data[at : at + size])
+        at += size
+    assert at == len(data) - 8
+    assert (header["text"], parts.pop(0)) == (0, b"")
+    rows = np.cumsum(matrix(parts.pop(0), 1, header["rows"])[0]) - 1
+    visits = matrix(parts.pop(0), 1, header["rows"])[0]
+    weights = matrix(parts.pop(0), header["rows"], inputs)
+    weights[1:] += weights[0]
+    apm_rows = np.cumsum(matrix(parts.pop(0), 1, header["apm_rows"])[0]) - 1
+    apms = matrix(parts.pop(0), header["apm_rows"], 33)
+    pairs = [[matrix(parts.pop(0), n // 256, 256).ravel() for _ in range(2)] for n in maps]
+    finals = matrix(parts.pop(0), 2752, logits)
+    assert not parts
+    return Known(
+        visits=dict(zip(rows.tolist(), visits.tolist(), strict=True)),
+        weights=dict(zip(rows.tolist(), weights.astype(F) * F(1 / 64), strict=True)),
+        apms=dict(zip(apm_rows.tolist(), apms, strict=True)),
+        maps=pairs,
+        finals=finals.astype(F) * F(1 / 1024),
+    )
