@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+from safetensors.numpy import save_file
 
 from squeeze.codecs.deep.learned import Start
 from squeeze.codecs.stream import built_in, dictionary_file, levels, training
@@ -41,11 +42,17 @@ def _of_kind(split: corpora.Split, kind: int, size: int, generator: np.random.Ge
             return
 
 
-def make(level: int, pieces: list[np.ndarray]) -> bytes:
-    """A dictionary's file: what a level's mixers learn from these, beginning with nothing."""
+def make(level: int, pieces: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """The file's tensors: what a level's mixers learn from these, beginning with nothing."""
     preset = dictionary_file.preset_of(level, levels.level(level).numerics, _TEXT)
     known = training.learn(pieces, sum(piece.size for piece in pieces), replace(preset, taught=""), 0, Start(None, ()))
-    return dictionary_file.to_bytes(level, _TEXT, np.zeros(0, np.uint8), known)
+    return {f"matrix.{k:02}": _narrow(matrix) for k, matrix in enumerate(dictionary_file.matrices(known, preset))}
+
+
+def _narrow(matrix: np.ndarray) -> np.ndarray:
+    """In as few bits as hold it."""
+    top = int(np.abs(matrix).max(initial=0))
+    return matrix.astype(np.int8 if top < 1 << 7 else np.int16 if top < 1 << 15 else np.int32)
 
 
 @click.command()
@@ -54,11 +61,11 @@ def make(level: int, pieces: list[np.ndarray]) -> bytes:
 @click.option("--megabytes", default=4.0, show_default=True, help="How much to learn from.")
 @click.option("--level", type=click.Choice(["5", "6"]), multiple=True, default=("5", "6"), show_default=True)
 def main(corpus: Path, into: Path, megabytes: float, level: tuple[str, ...]) -> None:
-    """Write text.LEVEL.sqzp for each level."""
+    """Write text.LEVEL.safetensors for each level."""
     pieces = samples(corpus, round(megabytes * 1e6))
     for one in level:
-        target = into / f"text.{one}{dictionary_file.SUFFIX}"
-        target.write_bytes(make(int(one), pieces))
+        target = into / f"text.{one}{built_in.SUFFIX}"
+        save_file(make(int(one), pieces), target)
         click.echo(f"wrote {target}: {target.stat().st_size:,} bytes")
 
 

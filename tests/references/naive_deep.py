@@ -55,11 +55,9 @@ def preset_of(level, numerics, kind):
 
 
 @cache
-def known_of(level, inputs, contexts, matches):
-    """7.1: what the package's dictionary of a level knows."""
-    maps = [contexts * 256, contexts * 512, matches * 512, 32 * 192]
-    file = FORMAT.parents[1] / "squeeze" / "codecs" / "stream" / f"text.{level}.sqzp"
-    return naive_dictionary.read(file.read_bytes(), inputs, 16, maps)
+def known_of(level):
+    """7.1: what models begin with that have the network."""
+    return naive_dictionary.read_tensors(FORMAT.parents[1] / f"squeeze/codecs/stream/text.{level}.safetensors")
 
 
 class Registers(dict):
@@ -182,7 +180,7 @@ class Decoder:
         self.weights, self.visits = {(0, 0): first}, {}
         self.finals, self.apms = {}, {}
         if self.network:
-            self.begin_with(known_of(level, first.size, self.n, len(matches)))
+            self.begin_with(known_of(level))
         self.top_prediction = self.byte_index = 0
 
     def begin_with(self, known):

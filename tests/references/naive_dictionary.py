@@ -1,9 +1,10 @@
-"""Section 13.1 of docs/format.md, a dictionary's file without text, in numpy: written from the text alone."""
+"""Sections 7.1 and 13.1 of docs/format.md, dictionaries without text, in numpy: written from the text alone."""
 
 import json
 from typing import NamedTuple
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from tests.references.naive_bytewise import Coder, learn_map
 
@@ -49,7 +50,7 @@ def matrix(coded, rows, columns):
 
 
 def read(data, inputs, logits, maps):
-    """What a file knows. maps: the number of entries of each adaptive map."""
+    """What a dictionary's file knows. maps: the number of entries of each adaptive map."""
     assert data[:4] == b"\xf5SP\x01"
     length, shift, at = 0, 0, 4
     while True:
@@ -65,19 +66,26 @@ def read(data, inputs, logits, maps):
         at += size
     assert at == len(data) - 8
     assert (header["text"], parts.pop(0)) == (0, b"")
-    rows = np.cumsum(matrix(parts.pop(0), 1, header["rows"])[0]) - 1
-    visits = matrix(parts.pop(0), 1, header["rows"])[0]
-    weights = matrix(parts.pop(0), header["rows"], inputs)
+    sizes = [(1, header["rows"])] * 2 + [(header["rows"], inputs), (1, header["apm_rows"]), (header["apm_rows"], 33)]
+    sizes += [(n // 256, 256) for n in maps for _ in range(2)] + [(2752, logits)]
+    return known([matrix(part, *size) for part, size in zip(parts, sizes, strict=True)])
+
+
+def read_tensors(file):
+    """7.1: what a file of the format itself knows."""
+    tensors = load_file(file)
+    return known([tensors[f"matrix.{k:02}"].astype(np.int64) for k in range(len(tensors))])
+
+
+def known(matrices):
+    """What the matrices say, in their order."""
+    rows, visits, weights, apm_rows, apms, *maps, finals = matrices
+    rows, apm_rows = (np.cumsum(gaps[0]) - 1 for gaps in (rows, apm_rows))
     weights[1:] += weights[0]
-    apm_rows = np.cumsum(matrix(parts.pop(0), 1, header["apm_rows"])[0]) - 1
-    apms = matrix(parts.pop(0), header["apm_rows"], 33)
-    pairs = [[matrix(parts.pop(0), n // 256, 256).ravel() for _ in range(2)] for n in maps]
-    finals = matrix(parts.pop(0), 2752, logits)
-    assert not parts
     return Known(
-        visits=dict(zip(rows.tolist(), visits.tolist(), strict=True)),
+        visits=dict(zip(rows.tolist(), visits[0].tolist(), strict=True)),
         weights=dict(zip(rows.tolist(), weights.astype(F) * F(1 / 64), strict=True)),
         apms=dict(zip(apm_rows.tolist(), apms, strict=True)),
-        maps=pairs,
+        maps=[(high.ravel(), count.ravel()) for high, count in zip(maps[::2], maps[1::2], strict=True)],
         finals=finals.astype(F) * F(1 / 1024),
     )

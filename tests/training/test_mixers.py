@@ -1,13 +1,12 @@
 """The dictionaries of the package are made of samples of every kind."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file
 
-import squeeze
 from training import mixers
 from training.corpus import SPLITS, write
 from training.documents import Document
@@ -38,10 +37,11 @@ def test_samples_are_of_every_kind_and_the_same_again(corpus):
     assert all(np.array_equal(*pair) for pair in zip(chosen, again, strict=True))
 
 
-def test_the_command_writes_dictionaries_without_text(corpus, tmp_path):
+def test_the_command_writes_what_mixers_begin_with(corpus, tmp_path):
     words = ["--corpus", str(corpus), "--into", str(tmp_path), "--megabytes", str(SIZE / 1e6), "--level", "5"]
     run = CliRunner().invoke(mixers.main, words)
     assert run.exit_code == 0, run.output
-    known = squeeze.Dictionary.read(Path(tmp_path, "text.5.sqzp"))
-    assert (known.level, known.content.kind, known.text.size) == (5, "text", 0)
-    assert known.learned.rows.size > 100
+    found = load_file(tmp_path / "text.5.safetensors")
+    rows, weights = found["matrix.00"], found["matrix.02"]
+    assert rows.size == weights.shape[0] > 100
+    assert sorted(found) == [f"matrix.{k:02}" for k in range(14)]

@@ -6,23 +6,19 @@ its bytes, the second in the high ones, and a number n stands for 2n - 15. The b
 before.0.into, before.0.taps, ...
 """
 
-import json
 import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-import xxhash
 
+from squeeze.codecs import shipped
 from squeeze.codecs.recurrent.arrays import BYTES, GRAMS, TAPS, Matrices, Network, Stack, Weights, begin
-from squeeze.errors import SqueezeError
 from squeeze.numerics import exact, quads, tiles
 
 FILE = Path(__file__).with_name("weights.safetensors")
 CHECKSUM = 0x768B6ADC9034C0AA  # XXH3-64 of the file: other weights give other bytes
-_DAMAGED = f"the file {FILE.name} of the package is missing or damaged: install squeeze again"
-_TYPES = {"I8": np.int8, "U8": np.uint8, "F32": np.float32}
 _LINE = 64  # bytes of a cache line: a load that crosses one takes twice as long
 Tensors = Mapping[str, np.ndarray]
 STACKS = ("before", "words", "after")
@@ -58,23 +54,7 @@ def network(wanted: bool) -> Network:
 @cache
 def pretrained() -> Weights:
     """The weights that are installed with the package. Raises SqueezeError where they are not those."""
-    try:
-        data = FILE.read_bytes()
-    except OSError as error:
-        raise SqueezeError(f"{_DAMAGED} ({error.strerror or error})") from error
-    if xxhash.xxh3_64_intdigest(data) != CHECKSUM:
-        raise SqueezeError(f"{_DAMAGED} (its checksum differs)")
-    return from_tensors(_tensors(data))
-
-
-def _tensors(data: bytes) -> dict[str, np.ndarray]:
-    """Those of a safetensors file that is known to be whole: the way back of levels 5 and 6 needs no more packages."""
-    start = 8 + int.from_bytes(data[:8], "little")
-    entries, tensors = json.loads(data[8:start]), {}
-    for name, entry in entries.items():
-        begin, end = (start + offset for offset in entry["data_offsets"])
-        tensors[name] = np.frombuffer(data[begin:end], _TYPES[entry["dtype"]]).reshape(entry["shape"])
-    return tensors
+    return from_tensors(shipped.tensors(FILE, CHECKSUM))
 
 
 @cache

@@ -1,28 +1,30 @@
-"""The dictionaries that are installed with the package: what mixers and maps beside the pretrained network begin with.
+"""What mixers and adaptive maps beside the pretrained network begin with: dictionaries without text, of the package.
 
-They have no text, only what coding samples of the network's training corpus taught; training/mixers.py makes them.
+Coding samples of the network's training corpus taught them; training/mixers.py makes them. Their files have the
+integers of a dictionary's file as they are, since decoding those would take longer than a small file.
 """
 
-import hashlib
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
+from squeeze.codecs import shipped
 from squeeze.codecs.deep.learned import Learned, Start
 from squeeze.codecs.deep.presets import DeepPreset
 from squeeze.codecs.stream import dictionary_file
-from squeeze.codecs.stream.container import Content
-from squeeze.errors import SqueezeError
 
 FOLDER = Path(__file__).parent
-IDENTITIES = {  # SHA-256 of the files: other ones give other bytes
-    "text.5": "472320329ab04d7de9c01e55b2d99118032ed835683f1f009232a6d3604a11d7",
-    "text.6": "9f18f8377839dccbd4096227fced5cbb8fc45ae3ee3d9a4ba640ded075576971",
+SUFFIX = ".safetensors"
+CHECKSUMS = {  # XXH3-64 of the files: other ones give other bytes
+    "text.5": 0xC66E711D76163143,
+    "text.6": 0xD88B85AC6EECA75C,
 }
 
 
 def built_in(preset: DeepPreset) -> tuple[Learned, ...]:
     """What these models begin with, before what another dictionary says."""
-    return (_read(preset.taught),) if preset.taught else ()
+    return (_read(preset),) if preset.taught else ()
 
 
 def start(preset: DeepPreset) -> Start:
@@ -31,16 +33,12 @@ def start(preset: DeepPreset) -> Start:
 
 
 @cache
-def _read(name: str) -> Learned:
-    file = (FOLDER / name).with_name(f"{name}{dictionary_file.SUFFIX}")
-    damaged = f"the file {file.name} of the package is missing or damaged: install squeeze again"
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise SqueezeError(f"{damaged} ({error.strerror or error})") from error
-    if hashlib.sha256(data).hexdigest() != IDENTITIES[name]:
-        raise SqueezeError(f"{damaged} (its checksum differs)")
-    header, parts = dictionary_file.parse(data)
-    content = Content(header["content"], header["record"])
-    preset = dictionary_file.preset_of(header["level"], header["numerics"], content)
-    return dictionary_file.unpack(header, parts, preset)[1]
+def _read(preset: DeepPreset) -> Learned:
+    tensors = shipped.tensors(FOLDER / f"{preset.taught}{SUFFIX}", CHECKSUMS[preset.taught])
+    matrices = [tensors[name] for name in sorted(tensors)]
+    remaining = iter(matrices)
+
+    def take(rows: int, columns: int) -> np.ndarray:
+        return next(remaining).reshape(rows, columns).astype(np.int64)
+
+    return dictionary_file.assemble(matrices[0].size, matrices[3].size, preset, take)

@@ -31,6 +31,7 @@ VERSION = 1
 SUFFIX = ".sqzp"
 MAX_FILE = 1 << 24
 MAX_TEXT = 1 << 20
+Take = Callable[[int, int], np.ndarray]  # the next matrix of so many rows and columns, int64
 _TEXT_MODELS = presets.SMALL  # these code the text
 _FIELDS = {"level", "numerics", "content", "record", "text", "rows", "apm_rows", "parts"}
 _OF_SSM = {"ssm_steps": 0, "ssm_second": 1}  # with numerics version 1, and here where there is no such model
@@ -107,7 +108,7 @@ def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned) -> 
     preset = preset_of(level, row.numerics, content)
     coded = bytewise.encode(text, _TEXT_MODELS[content.kind], content.record)
     parts = [coded or text.tobytes()]
-    parts += [integers.encode(matrix) for matrix in _matrices(known, preset)]
+    parts += [integers.encode(matrix) for matrix in matrices(known, preset)]
     header = {
         "level": level,
         "numerics": row.numerics,
@@ -136,7 +137,7 @@ def _rows(gaps: np.ndarray, count: int) -> np.ndarray:
     return rows
 
 
-def _matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
+def matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
     """What was learned as integer matrices, in the order of the file."""
     fresh = build_model(np.zeros(1, np.uint8), preset)
     yield _gaps(known.rows)
@@ -153,7 +154,7 @@ def _matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
     yield np.rint((known.finals - fresh.finals) / _FINAL_STEP).reshape(-1, fresh.logits.size)
 
 
-def _unpack_maps(fresh: DeepModel, take: Callable[[int, int], np.ndarray]) -> list[np.ndarray]:
+def _unpack_maps(fresh: DeepModel, take: Take) -> list[np.ndarray]:
     """Adaptive maps, from how they differ from those of `fresh`."""
     maps = []
     for before in (fresh_map.astype(np.int64) for fresh_map in learned.maps_of(fresh)):
@@ -169,30 +170,12 @@ def unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> tu
     text = np.frombuffer(bytearray(coded), np.uint8)
     if text.size != header["text"]:
         text = bytewise.decode(coded, header["text"], _TEXT_MODELS[header["content"]], header["record"])
-    fresh, remaining = build_model(np.zeros(1, np.uint8), preset), iter(matrices)
-    if not 1 <= header["rows"] <= fresh.visits.size or header["apm_rows"] > fresh.apms.shape[0]:
-        raise ValueError("impossible number of rows")
+    remaining = iter(matrices)
 
     def take(rows: int, columns: int) -> np.ndarray:
         return integers.decode(next(remaining), (rows, columns))
 
-    rows = _rows(take(1, header["rows"]), fresh.visits.size)
-    visits = take(1, rows.size)[0].clip(0, _MOST_VISITS).astype(np.int32)
-    weights = take(rows.size, fresh.inputs.size)
-    weights[1:] += weights[0]
-    apm_rows = _rows(take(1, header["apm_rows"]), fresh.apms.shape[0])
-    apms = (take(apm_rows.size, mixer.APM_STEPS) << 20) + mixer.fresh_apm(1)
-    maps = _unpack_maps(fresh, take)
-    finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel().astype(np.float32)
-    known = Learned(
-        rows=rows,
-        visits=visits,
-        weights=fresh.weights[0] + weights.astype(np.float32) * _STEP,
-        apm_rows=apm_rows,
-        apms=apms.clip(0, (1 << 32) - 1).astype(np.uint32),
-        maps=maps,
-        finals=fresh.finals + finals * _FINAL_STEP,
-    )
+    known = assemble(header["rows"], header["apm_rows"], preset, take)
     if preset.ssm:
         width, begun = preset.ssm.width, ssm_arrays.initial_weights(preset.ssm)
         weights = take(begun.size // width, width).ravel().astype(np.float32)
@@ -201,3 +184,27 @@ def unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> tu
     if next(remaining, None) is not None:
         raise ValueError("more parts than there are")
     return text, known
+
+
+def assemble(count: int, apm_count: int, preset: DeepPreset, take: Take) -> Learned:
+    """What was learned, from integer matrices in the order of `matrices`; ValueError where they make no sense."""
+    fresh = build_model(np.zeros(1, np.uint8), preset)
+    if not 1 <= count <= fresh.visits.size or apm_count > fresh.apms.shape[0]:
+        raise ValueError("impossible number of rows")
+    rows = _rows(take(1, count), fresh.visits.size)
+    visits = take(1, rows.size)[0].clip(0, _MOST_VISITS).astype(np.int32)
+    weights = take(rows.size, fresh.inputs.size)
+    weights[1:] += weights[0]
+    apm_rows = _rows(take(1, apm_count), fresh.apms.shape[0])
+    apms = (take(apm_rows.size, mixer.APM_STEPS) << 20) + mixer.fresh_apm(1)
+    maps = _unpack_maps(fresh, take)
+    finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel().astype(np.float32)
+    return Learned(
+        rows=rows,
+        visits=visits,
+        weights=fresh.weights[0] + weights.astype(np.float32) * _STEP,
+        apm_rows=apm_rows,
+        apms=apms.clip(0, (1 << 32) - 1).astype(np.uint32),
+        maps=maps,
+        finals=fresh.finals + finals * _FINAL_STEP,
+    )

@@ -7,7 +7,6 @@ import pytest
 
 from squeeze.codecs.bitmodels import frequencies
 from squeeze.codecs.recurrent import arrays, model, reference, weights
-from squeeze.errors import SqueezeError
 from squeeze.numerics import quads, tiles
 from squeeze.numerics.jit import kernel
 from tests.makers import inputs, recurrent
@@ -140,17 +139,6 @@ def test_tensors_that_are_not_a_networks(wrong):
             tensors[f"grams.{k}"] = tensors[f"grams.{k}"][:63]
     with pytest.raises((KeyError, ValueError)):
         weights.from_tensors(tensors)
-
-
-def test_weights_that_were_changed_are_not_used(monkeypatch, tmp_path):
-    changed = bytearray(weights.FILE.read_bytes())
-    changed[len(changed) // 2] ^= 1
-    for path, content in ((tmp_path / "changed", bytes(changed)), (tmp_path / "missing", None)):
-        if content:
-            path.write_bytes(content)
-        monkeypatch.setattr(weights, "FILE", path)
-        with pytest.raises(SqueezeError, match="install squeeze again"):
-            weights.pretrained.__wrapped__()
 
 
 def test_the_pretrained_network_knows_english():
