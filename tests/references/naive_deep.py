@@ -165,7 +165,7 @@ class Decoder:
         self.run_maps = [[(3 << 20) << 10] * 512 for _ in self.contexts]
         self.matches = [Matches(least, size) for least in matches]
         # 7.1: at most one of them
-        self.network = naive_recurrent.Network() if numerics == 2 and kind == "text" else None
+        self.network = naive_recurrent.Network() if numerics == 2 and level > 4 and kind != "table" else None
         self.state_space = None
         if numerics == 1 and level > 4:
             self.state_space = StateSpaceModel(*((64, 128) if level == 6 and kind != "table" else (16, 32)))
@@ -179,7 +179,7 @@ class Decoder:
             first[[4 * self.n, own]] = 0.5
         self.weights, self.visits = {(0, 0): first}, {}
         self.finals, self.apms = {}, {}
-        if self.network:
+        if self.network and kind == "text":
             self.begin_with(known_of(level))
         self.top_prediction = self.byte_index = 0
 

@@ -218,8 +218,8 @@ def preset(level: int, kind: str) -> DeepPreset:
         if kind == "text":
             buckets = 13 << 18  # 624 MiB: with all else less than 1 GiB
     selectors = 7 if level == 5 and kind == "text" else _SELECTORS[level]
-    found = DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), selectors, buckets, _RATES)
-    return replace(found, network=True, taught=f"text.{level}") if kind == "text" else found
+    network, taught = kind != "table", f"text.{level}" if kind == "text" else ""
+    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), selectors, buckets, _RATES, network, taught)
 
 
 def first_preset(level: int, kind: str) -> DeepPreset:
