@@ -128,8 +128,31 @@ def _each(byte: int) -> Any:
     return _words(byte * 0x01010101)
 
 
-_bytes8, _bytes4, _bytes2, _bytes1 = (_tile(panels, 8) for panels in _GROUPS[8])
-_nibbles4, _nibbles2, _nibbles1 = (_tile(panels, 4) for panels in _GROUPS[4])
+def _in_groups(bits: int) -> Any:
+    """A compiled walk over the panels from one on, in groups as `pack` lays them."""
+
+    @inline
+    def walk(high, low, weights, stride, steps, panel, panels, out):
+        pass
+
+    for size in reversed(_GROUPS[bits]):
+        walk = _before(walk, size, _tile(size, bits))
+    return walk
+
+
+def _before(others: Any, size: int, tile: Any) -> Any:
+    """Groups of `size`, then what `others` walks over."""
+
+    def walk(high, low, weights, stride, steps, panel, panels, out):  # type: ignore[no-untyped-def]
+        while panels - panel >= size:
+            tile(high, low, weights, panel * stride, steps, out, panel * PANEL)
+            panel += size
+        others(high, low, weights, stride, steps, panel, panels, out)
+
+    return inline(walk)
+
+
+_walk_bytes, _walk_nibbles = _in_groups(8), _in_groups(4)
 
 
 @inline
@@ -152,33 +175,13 @@ def multiply(high, low, total, weights, bits, outputs, inputs, out):
     `inputs` is at most exact.CHUNK.
     """
     panels = outputs // PANEL
-    panel, size = 0, PANEL * inputs
     if bits == 8:
-        steps = inputs // 4
-        while panels - panel >= 8:
-            _bytes8(high, low, weights, panel * size, steps, out, panel * PANEL)
-            panel += 8
-        if panels - panel >= 4:
-            _bytes4(high, low, weights, panel * size, steps, out, panel * PANEL)
-            panel += 4
-        if panels - panel >= 2:
-            _bytes2(high, low, weights, panel * size, steps, out, panel * PANEL)
-            panel += 2
-        if panels - panel >= 1:
-            _bytes1(high, low, weights, panel * size, steps, out, panel * PANEL)
+        _walk_bytes(high, low, weights, PANEL * inputs, inputs // 4, 0, panels, out)
         added = 128 * total
         for i in range(outputs):
             out[i] -= added
     else:
-        steps, size = inputs // 8, size // 2
-        while panels - panel >= 4:
-            _nibbles4(high, low, weights, panel * size, steps, out, panel * PANEL)
-            panel += 4
-        if panels - panel >= 2:
-            _nibbles2(high, low, weights, panel * size, steps, out, panel * PANEL)
-            panel += 2
-        if panels - panel >= 1:
-            _nibbles1(high, low, weights, panel * size, steps, out, panel * PANEL)
+        _walk_nibbles(high, low, weights, PANEL * inputs // 2, inputs // 8, 0, panels, out)
         added = 15 * total
         for i in range(outputs):
             out[i] = 2 * out[i] - added

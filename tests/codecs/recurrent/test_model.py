@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from squeeze.codecs.bitmodels import frequencies
 from squeeze.codecs.recurrent import arrays, model, reference, weights
 from squeeze.numerics import quads, tiles
 from squeeze.numerics.jit import kernel
@@ -18,16 +17,6 @@ TEXT = np.frombuffer(b"\0The quick (brown) fox; jumps  over 12 lazy_dogs.\n\nAnd
 @kernel
 def predict(network, byte):
     model.predict(network, byte)
-
-
-@kernel
-def probability(counts, partial):
-    return frequencies.probability(counts, partial)
-
-
-@kernel
-def top_prediction(counts):
-    return frequencies.top_prediction(counts)
 
 
 def predictions(tensors, fed):
@@ -102,24 +91,6 @@ def test_the_frequencies_are_the_same_on_every_machine():
     _, counts = predictions(recurrent.tensors(), np.frombuffer(inputs.words(4_000), np.uint8))
     assert int(counts[1]) == 161_299_216
     assert counts[[256 + 32, 256 + 101, 256 + 200]].tolist() == [69_907, 62_768, 348_296]
-
-
-def test_probabilities_of_bits_are_those_of_bytes():
-    found, counts = predictions(recurrent.tensors(), TEXT)
-    node, product = 1, 1.0
-    for shift in range(7, -1, -1):
-        bit = (ord("t") >> shift) & 1
-        one = probability(counts, node) / 65536
-        product *= one if bit else 1 - one
-        node = 2 * node + bit
-    assert product == pytest.approx(found[-1][ord("t")], rel=1e-3, abs=1e-6)
-
-
-def test_the_likeliest_byte():
-    found, counts = predictions(recurrent.tensors(), TEXT)
-    top = int(top_prediction(counts))
-    assert top & 255 == found[-1].argmax()
-    assert top >> 8 == sum(found[-1].max() * 256 > least for least in (32, 64, 104, 152, 200, 232, 250))
 
 
 @pytest.mark.parametrize("wrong", ["missing", "shape", "type", "long", "rows"])
