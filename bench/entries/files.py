@@ -17,11 +17,11 @@ _README_TOOLS = ("zstd -19 long", "xz -9e", "zpaq -m5", "squeeze -1", "squeeze -
 def _file(name: str) -> Path:
     """A file, or the one of the corpus that has this name."""
     path, corpus = Path(name), os.environ.get("SQUEEZE_CORPUS")
-    if path.exists():
+    if path.exists() or not corpus:
         return path
-    found = sorted(Path(corpus).rglob(path.name)) if corpus else []
+    found = sorted(Path(corpus).rglob(path.name))
     if not found:
-        raise argparse.ArgumentTypeError(f"there is no file {name} here or in the corpus")
+        raise argparse.ArgumentTypeError(f"there is no file {name} here, or in the corpus")
     return found[0]
 
 

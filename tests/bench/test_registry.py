@@ -84,4 +84,4 @@ def test_files_of_the_corpus_go_by_their_names(tmp_path, monkeypatch, capsys):
     assert parser("plane", ENTRIES["plane"]).parse_args(["some.txt"]).files == [wanted]
     with pytest.raises(SystemExit):
         parser("plane", ENTRIES["plane"]).parse_args(["other.txt"])
-    assert "there is no file other.txt here or in the corpus" in capsys.readouterr().err
+    assert "there is no file other.txt here, or in the corpus" in capsys.readouterr().err
