@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from squeeze.recipes.train.distil import in_halves
+from squeeze.recipes.train.trainer import in_halves
 from training import checkpoint, corpus as corpora
 from training.evaluate import bits_by_kind
 from training.models import ByWords, Flat, Shape, State, build, compile_pieces, parameters

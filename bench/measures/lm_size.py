@@ -16,6 +16,7 @@ from squeeze.codecs.tokenwise import lanes, prefill
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.lm import models
 from squeeze.lm.language_model import LanguageModel
+from squeeze.lm.weights import Weights
 from squeeze.numerics.team import Team
 
 
@@ -23,8 +24,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     torch.set_num_threads(options.threads)
     data = read(options.file, "alice29.txt", options.measured)
     found = models.find(options.model)
+    plain = models.find(options.model, None if options.model else models.BUNDLED_ADAPTER, arithmetic=1)
     preset = levels.LEVELS[9].text.preset(len(data), found.network.context, 1, options.window)
-    floats, integers = alone(found, data, preset, options.threads)
+    floats, integers = alone(found, plain.weights, data, preset, options.threads)
     bits = {"language model, float32 torch": floats, "language model, exact integers": integers}
     bits["mixed, as coded"] = 8.0 * mixed(found.network, data, preset, options.threads)
     for name, value in bits.items():
@@ -33,12 +35,14 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         yield {**about, "window": preset.window, "what": name, **sizes}
 
 
-def alone(found: models.LoadedModel, data: bytes, preset: TokenPreset, threads: int) -> tuple[float, float]:
-    """Bits by the model in float32 and in integers, on one lane."""
+def alone(
+    found: models.LoadedModel, plain: Weights, data: bytes, preset: TokenPreset, threads: int
+) -> tuple[float, float]:
+    """Bits by the model in float32, with 8-bit weights as they are, and in integers, on one lane."""
     model = found.network
     entries = model.encode(data)
     fed = prefill.token_ids(model, np.concatenate([[-1], entries[:-1]]))
-    team, reference = Team(threads), Reference(found.weights, preset.window)
+    team, reference = Team(threads), Reference(plain, preset.window)
     session = model.session(1, preset.window, CHUNK, team)
     integers, floats, unbiased = 0.0, 0.0, np.zeros(model.leaves.size, np.float32)
     for first in range(0, entries.size, CHUNK):

@@ -20,6 +20,7 @@ from squeeze.system import files
 @click.option("--no-verify", is_flag=True, help="Do not decode the result again to prove it.")
 @click.option("--block-size", type=options.Size(), help="Bytes coded on their own, such as 4M.")
 @options.model
+@options.adapter
 @click.option("--lanes", type=click.IntRange(1), metavar="N", help="Parts of a text that -7 to -9 read side by side.")
 @click.option("--window", type=click.IntRange(16), metavar="N", help="Tokens that -7 to -9 look back.")
 @click.option(
@@ -33,6 +34,7 @@ def compress(
     no_verify: bool,
     block_size: int | None,
     model: Path | None,
+    adapter: Path | None,
     lanes: int | None,
     window: int | None,
     backend: str | None,
@@ -53,7 +55,7 @@ def compress(
     if job.stdout and sys.stdout.isatty():
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
     sources = job.sources(lambda path: True)
-    language = resources.LanguageOptions(model, lanes, window, backend)
+    language = resources.LanguageOptions(model, lanes, window, backend, adapter)
     sizes = [path.stat().st_size for path in sources if path and path.exists()]
     for word in (
         forecast.slowness(row, sum(sizes), job.threads, verify),
@@ -63,7 +65,13 @@ def compress(
         if word:
             job.say(word)
     settings: dict[str, Any] = {"model": model, "lanes": lanes, "window": window, "backend": backend}
-    settings |= {"level": row.number, "verify": verify, "block_size": block_size, "dictionary": learned}
+    settings |= {
+        "adapter": adapter,
+        "level": row.number,
+        "verify": verify,
+        "block_size": block_size,
+        "dictionary": learned,
+    }
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         return squeeze.compress_stream(source, sink, threads=job.threads, progress=tick, **settings)

@@ -23,6 +23,7 @@ _PIECE = 1 << 20
     "--missing", type=click.Choice(["zeros", "skip"]), help="What --salvage writes for what is lost: zeros, or nothing."
 )
 @options.model
+@options.adapter
 @options.dictionary
 @options.limits
 @options.writing
@@ -31,6 +32,7 @@ def decompress(
     salvage: bool,
     missing: str | None,
     model: Path | None,
+    adapter: Path | None,
     prior: Path | None,
     limits: Limits,
     **common: Any,
@@ -47,7 +49,8 @@ def decompress(
         raise click.UsageError("--missing says what --salvage writes: give both")
     job = Job(**common)
     refuse_terminal(job)
-    settings: dict[str, Any] = {"threads": job.threads, "model": model, "dictionary": prior, "limits": limits}
+    settings: dict[str, Any] = {"threads": job.threads, "model": model, "adapter": adapter, "dictionary": prior}
+    settings["limits"] = limits
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         if span:

@@ -95,6 +95,9 @@ threads = click.option(
 device = click.option("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, ...")
 resume = click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
 model = click.option("--model", type=PATH, help="Language model of -7 to -9: a .gguf file, a folder, or smollm2.")
+adapter = click.option(
+    "--adapter", type=PATH, metavar="FILE", help="Of the language model: what `squeeze train --adapter` wrote, or none."
+)
 _DICTIONARY = ("-D", "--dictionary", "--prior")
 dictionary = click.option(
     *_DICTIONARY,
@@ -109,10 +112,10 @@ def force(what: str = "OUT") -> Callable[[Command], Command]:
     return click.option("-f", "--force", is_flag=True, help=f"Overwrite {what}.")
 
 
-def output(what: str = "this file", required: bool = False) -> Callable[[Command], Command]:
-    """Where the result goes; what is trained may be named with the options that read it, too."""
-    names = ("-o", "--output", *(_DICTIONARY if required else ()), "output")
-    return click.option(*names, type=PATH, required=required, metavar="FILE", help=f"Write to {what}.")
+def output(what: str = "this file", learned: bool = False) -> Callable[[Command], Command]:
+    """Where the result goes; a dictionary that is learned may be named with the options that read it, too."""
+    names = ("-o", "--output", *(_DICTIONARY if learned else ()), "output")
+    return click.option(*names, type=PATH, metavar="FILE", help=f"Write to {what}.")
 
 
 def _note_limit(ctx: click.Context, param: click.Parameter, value: int | None) -> None:

@@ -15,10 +15,11 @@ from squeeze.system.limits import Limits
 
 @click.command()
 @options.model
+@options.adapter
 @options.dictionary
 @options.limits
 @options.reading
-def test(model: Path | None, prior: Path | None, limits: Limits, **common: Any) -> None:
+def test(model: Path | None, adapter: Path | None, prior: Path | None, limits: Limits, **common: Any) -> None:
     """Decode each FILE.sqz, compare its checksums, and write nothing.
 
     Example: squeeze test *.sqz
@@ -28,7 +29,14 @@ def test(model: Path | None, prior: Path | None, limits: Limits, **common: Any) 
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         return squeeze.decompress_stream(
-            source, None, threads=job.threads, model=model, dictionary=prior, progress=tick, limits=limits
+            source,
+            None,
+            progress=tick,
+            threads=job.threads,
+            model=model,
+            adapter=adapter,
+            dictionary=prior,
+            limits=limits,
         )
 
     for path in job.sources(is_compressed):

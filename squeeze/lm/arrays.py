@@ -34,18 +34,22 @@ class LlamaArrays(NamedTuple):
     final_norm: np.ndarray
     head: np.ndarray
     head_scales: np.ndarray
+    rotation: np.ndarray  # float32 [1]: makes a rotation of the sums of a block of down's input
 
 
-LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_SIZE, FEED_FORWARD = range(6)
+LAYERS, WIDTH, HEADS, KV_HEADS, HEAD_SIZE, FEED_FORWARD, ROTATION = range(7)
 
 
 class Cache(NamedTuple):
     """Keys and values of every lane, quantised when they are written and never touched again."""
 
     window: np.ndarray  # int64 [2]: blocks that a query sees, blocks that the ring holds
-    keys: np.ndarray  # int8 [layers, lanes, kv heads, blocks, head_size / 2, 16, 2]: packed, a position is a column
+    # uint8 [layers, lanes, kv heads, blocks, head_size / 4, 16, 4]: packed, a position is an output (of arithmetic 1,
+    # int8, in pairs, as tiles.py packs)
+    keys: np.ndarray
     key_scales: np.ndarray  # float32 [layers, lanes, kv heads, positions]
-    values: np.ndarray  # int8 [layers, lanes, kv heads, head_size / 16, positions / 2, 16, 2]: packed, a dimension is
+    # uint8 [layers, lanes, kv heads, head_size / 16, positions / 4, 16, 4]: packed, a dimension is an output
+    values: np.ndarray
     value_scales: np.ndarray
 
 
@@ -56,21 +60,26 @@ class Work(NamedTuple):
     normed: np.ndarray
     cosine: np.ndarray  # float32 [R, 2, head_size / 2]: for the window, and for the first block
     sine: np.ndarray
-    narrow: np.ndarray  # int16 [R, width]
+    narrow: np.ndarray  # activations [R, width], as the arithmetic has them
     attended: np.ndarray  # float32 [R, heads * head_size]
     attended_quantised: np.ndarray
-    wide: np.ndarray  # int16 [R, feed_forward]
+    wide: np.ndarray  # activations [R, feed_forward]
     scales: np.ndarray  # float32 [R]
+    row_sums: np.ndarray  # int32 [R]: of activations
     qkv: np.ndarray  # float32 [R, (heads + 2 kv_heads) * head_size]
     gate_up: np.ndarray  # float32 [R, 2 feed_forward]
     queries: np.ndarray  # int16 [R, 2, heads, head_size]
     query_scales: np.ndarray  # float32 [R, 2, heads]
-    thread_widened: np.ndarray
+    thread_widened: np.ndarray  # of arithmetic 1, as thread_totals
     thread_sums: np.ndarray
     thread_totals: np.ndarray
-    thread_queries: np.ndarray  # int16 [threads, 2, rows * head_size]
+    thread_scratch: np.ndarray  # int16 [threads, head_size]
+    thread_queries: np.ndarray  # [threads, 2, rows * head_size]: as they are multiplied, in two parts or one
+    thread_shifts: np.ndarray  # int32 [threads, 2, rows]: what the 128 of packed keys adds to scores
     thread_scores: np.ndarray  # int32 [threads, rows * columns]
-    thread_weights: np.ndarray  # int16 [threads, rows * columns]
+    thread_weights: np.ndarray  # [threads, rows * columns]: as they are multiplied
+    thread_narrow: np.ndarray  # int16 [threads, columns]: weights of one row
+    thread_added: np.ndarray  # int64 [threads, rows]: the sum of weights
     thread_column: np.ndarray  # float32 [threads, 3, columns]: scores, key scales, value scales
     thread_products: np.ndarray  # int32 [threads, rows * head_size]
     thread_exact: np.ndarray  # int64 [threads, rows * head_size]

@@ -1,18 +1,21 @@
 """Attention in exact arithmetic: keys and values go quantised into a window of each lane, and queries meet them there.
 
-Where a query's window begins, and what it sees besides, is llama.py's; docs/exactness.md has the arithmetic.
+Queries, and the weights of values, have 16 bits: each is multiplied as a high and a low byte where the processor
+multiplies bytes (numerics/int8.py). Where a query's window begins, and what it sees besides, is llama.py's;
+docs/exactness.md has the arithmetic.
 """
 
 import numpy as np
 
 from squeeze.lm.arrays import BLOCK, HEAD_SIZE, HEADS, KV_HEADS
-from squeeze.numerics import exact
-from squeeze.numerics.exact import CHUNK, TOP
-from squeeze.numerics.jit import inline
-from squeeze.numerics.tiles import PANEL, narrow_tile
+from squeeze.numerics import exact, int8, vectors
+from squeeze.numerics.int8 import PANEL, PARTS, STEP
+from squeeze.numerics.jit import inline, part
 
+SUMMED = 256  # positions in one integer sum of weighted values: 256 * 255 * 32639 < 2^31
 _MASKED = np.float32(-1e30)
 _UNIT = np.float32(1 << 20)
+_COUNTED = 1024  # columns whose shares are one integer sum of 32 bits: 1024 * 2^20 < 2^31
 
 
 @inline
@@ -23,7 +26,7 @@ def rms_norm(x, weight, epsilon, out):
 
 
 @inline
-def _rotate(x, cosine, sine, out):
+def apply_rotary(x, cosine, sine, out):
     """Rotary embedding of one head: dimension i turns with dimension i + head_size / 2 (Su et al., 2021)."""
     half = cosine.size
     low, high, out_low, out_high = x[:half], x[half:], out[:half], out[half:]
@@ -34,42 +37,45 @@ def _rotate(x, cosine, sine, out):
 
 
 @inline
-def _place_key(cache, work, layer, lane, g, slot, scratch, x):
-    cache.key_scales[layer, lane, g, slot] = exact.quantise(x, 127, scratch)
-    panel = cache.keys[layer, lane, g, slot // PANEL]
-    column = slot % PANEL
-    for i in range(x.size // 2):
-        panel[i, column, 0] = scratch[2 * i]
-        panel[i, column, 1] = scratch[2 * i + 1]
-
-
-@inline
-def _place_value(cache, layer, lane, g, slot, scratch, x):
-    cache.value_scales[layer, lane, g, slot] = exact.quantise(x, 127, scratch)
-    panels = cache.values[layer, lane, g]
-    pair, odd = slot // 2, slot % 2
-    for i in range(x.size):
-        panels[i // PANEL, pair, i % PANEL, odd] = scratch[i]
-
-
-@inline
-def _slot(cache, position):
+def slot_of(cache, position):
     """Where a position lies in the cache: the first block has its own, the others share the ring."""
     ring = BLOCK * cache.window[1]
     return position if position < BLOCK else BLOCK + (position - BLOCK) % ring
 
 
 @inline
-def _first_block(cache, position):
+def first_block(cache, position):
     """The first block of the window that a query at `position` sees, besides the first of all."""
     return max(1, position // BLOCK - cache.window[0] + 1)
+
+
+@inline
+def copy(source, target):
+    for i in range(source.size):
+        target[i] = source[i]
+
+
+@inline
+def _place_key(cache, layer, lane, g, slot, scratch, x):
+    cache.key_scales[layer, lane, g, slot] = exact.quantise(x, int8.TOP, scratch)
+    panel = cache.keys[layer, lane, g, slot // PANEL]
+    for i in range(x.size):
+        panel[i // STEP, slot % PANEL, i % STEP] = scratch[i] + 128
+
+
+@inline
+def _place_value(cache, layer, lane, g, slot, scratch, x):
+    cache.value_scales[layer, lane, g, slot] = exact.quantise(x, int8.TOP, scratch)
+    panels = cache.values[layer, lane, g]
+    for i in range(x.size):
+        panels[i // PANEL, slot // STEP, i % PANEL, slot % STEP] = scratch[i] + 128
 
 
 @inline
 def prepare_row(net, cache, work, layer, r, lane, position, scratch):
     """Rotate and quantise the queries, the key and the value of one row; key and value go to the cache."""
     heads, groups, size = net.sizes[HEADS], net.sizes[KV_HEADS], net.sizes[HEAD_SIZE]
-    row, slot = work.qkv[r], _slot(cache, position)
+    row, slot = work.qkv[r], slot_of(cache, position)
     if net.qkv_bias.shape[0] > 0:
         bias = net.qkv_bias[layer]
         for i in range(row.size):
@@ -81,43 +87,41 @@ def prepare_row(net, cache, work, layer, r, lane, position, scratch):
             rms_norm(x, net.query_norm[layer], net.epsilon[0], first)
             x = first
         for reach in range(2):
-            _rotate(x, work.cosine[r, reach], work.sine[r, reach], second)
-            work.query_scales[r, reach, h] = exact.quantise(second, TOP, work.queries[r, reach, h])
+            apply_rotary(x, work.cosine[r, reach], work.sine[r, reach], second)
+            work.query_scales[r, reach, h] = exact.quantise(second, int8.TOP_16, work.queries[r, reach, h])
     for g in range(groups):
         x = row[(heads + g) * size : (heads + g + 1) * size]
         if net.key_norm.shape[0] > 0:
             rms_norm(x, net.key_norm[layer], net.epsilon[0], first)
             x = first
-        _rotate(x, work.cosine[r, 0], work.sine[r, 0], second)
-        _place_key(cache, work, layer, lane, g, slot, scratch, second)
+        apply_rotary(x, work.cosine[r, 0], work.sine[r, 0], second)
+        _place_key(cache, layer, lane, g, slot, scratch, second)
         x = row[(heads + groups + g) * size : (heads + groups + g + 1) * size]
         _place_value(cache, layer, lane, g, slot, scratch, x)
 
 
-@inline
-def _softmax_row(scores, z, key_scales, value_scales, position, first, cache, factor, factor_first, weights):
-    """Weights of one query over the columns (first block, then blocks `first` on), times the values' scales.
+@part
+def _scores(scores, row, columns, begin, end, shift, factor, key_scales, z):
+    """z = the scores of columns from `begin` to `end`: products of a query, less what the 128 added, times scales."""
+    high = scores[row * columns + begin : row * columns + end]
+    low = scores[(row + PARTS - 1) * columns + begin : (row + PARTS - 1) * columns + end]
+    zs, ks = z[begin:end], key_scales[begin:end]
+    for c in range(zs.size):
+        zs[c] = np.float32(np.int32(int8.joined(high[c], low[c]) - shift)) * (factor * ks[c])
 
-    Returns what turns their integer products with values into the attended vector.
-    """
-    for c in range(z.size):
-        z[c] = _MASKED
-    for c in range(min(BLOCK, position + 1)):
-        z[c] = np.float32(scores[c]) * (factor_first * key_scales[c])
-    if position >= BLOCK:
-        begin, end = BLOCK * (1 + _first_block(cache, position) - first), BLOCK * (1 - first) + position + 1
-        zs, ss, ks = z[begin:end], scores[begin:end], key_scales[begin:end]
-        for c in range(zs.size):
-            zs[c] = np.float32(ss[c]) * (factor * ks[c])
-    top, total = exact.maximum(z), np.int64(0)
-    for c in range(z.size):
-        z[c] = exact.exp_negative(z[c] - top)
-    for c in range(z.size):
-        total += np.int64(exact.to_integer(z[c] * _UNIT))
-    for c in range(z.size):
-        z[c] *= value_scales[c]
-    scale = exact.quantise(z, TOP, weights)
-    return scale * _UNIT / np.float32(total)
+
+@part
+def _softmax(z, value_scales, narrow, weights, place):
+    """Weights of one query over the columns, times the values' scales, split into `weights` from `place` on. Returns
+    what turns their products with values into the attended vector, and their sum. `narrow` is scratch, int16."""
+    top, total, added = exact.maximum(z), np.int64(0), np.int64(0)
+    for start in range(0, z.size, _COUNTED):
+        count = min(_COUNTED, z.size - start)
+        total += np.int64(vectors.exp_shares(z, start, count, top, _UNIT, value_scales, start))
+    scale = exact.quantise(z, int8.TOP_16, narrow)
+    for start in range(0, z.size, _COUNTED):
+        added += np.int64(int8.split(narrow[start : start + _COUNTED], weights, place + start, z.size))
+    return scale * _UNIT / np.float32(total), added
 
 
 @inline
@@ -125,85 +129,76 @@ def attend(net, cache, work, layer, lane, first_row, count, position, g, thread)
     """Attention of `count` rows from `first_row` on, at `position` and after, for the heads of kv head g."""
     size, groups, group = net.sizes[HEAD_SIZE], net.sizes[KV_HEADS], net.sizes[HEADS] // net.sizes[KV_HEADS]
     rows, last = count * group, (position + count - 1) // BLOCK
-    first, ring, lanes = _first_block(cache, position), cache.window[1], cache.keys.shape[1]
+    first, ring, lanes = first_block(cache, position), cache.window[1], cache.keys.shape[1]
     columns = BLOCK * (1 + max(0, last - first + 1))
-    queries, scores = work.thread_queries[thread], work.thread_scores[thread]
+    queries, scores, shifts = work.thread_queries[thread], work.thread_scores[thread], work.thread_shifts[thread]
+    fours = cache.keys.shape[4]
+    length, slots = fours * STEP, cache.key_scales.shape[3]
+    for reach in range(2):
+        for i in range(rows):
+            x = work.queries[first_row + i // group, reach, g * group + i % group]
+            shifts[reach, i] = 128 * int8.split(x, queries[reach], PARTS * i * length, length)
     z = work.thread_column[thread, 0, :columns]
     key_scales, value_scales = work.thread_column[thread, 1, :columns], work.thread_column[thread, 2, :columns]
-    slots = cache.key_scales.shape[3]
-    for reach in range(2):
-        for q in range(count):
-            for j in range(group):
-                out = queries[reach, (q * group + j) * size : (q * group + j + 1) * size]
-                x = work.queries[first_row + q, reach, g * group + j]
-                for i in range(size):
-                    out[i] = x[i]
-    panel, base = BLOCK * size, ((layer * lanes + lane) * groups + g) * slots * size
-    narrow_tile(rows, 1, queries[1], 0, size, cache.keys, base, panel, size // 2, scores, 0, columns)
-    _copy(cache.key_scales[layer, lane, g, :BLOCK], key_scales)
-    _copy(cache.value_scales[layer, lane, g, :BLOCK], value_scales)
+    panel = PANEL * length
+    base = ((layer * lanes + lane) * groups + g) * slots * length
+    int8.products(rows * PARTS, 1, queries[1], 0, length, cache.keys, base, panel, fours, scores, 0, columns)
+    copy(cache.key_scales[layer, lane, g, :BLOCK], key_scales)
+    copy(cache.value_scales[layer, lane, g, :BLOCK], value_scales)
     block = first
     while block <= last:  # runs of blocks that lie side by side in the ring
         index = (block - 1) % ring
         blocks, slot, c = min(last - block + 1, ring - index), BLOCK * (1 + index), BLOCK * (1 + block - first)
-        end = slot + BLOCK * blocks
-        start = base + (1 + index) * panel
-        narrow_tile(rows, blocks, queries[0], 0, size, cache.keys, start, panel, size // 2, scores, c, columns)
-        _copy(cache.key_scales[layer, lane, g, slot:end], key_scales[c:])
-        _copy(cache.value_scales[layer, lane, g, slot:end], value_scales[c:])
+        end, start = slot + BLOCK * blocks, base + (1 + index) * panel
+        int8.products(rows * PARTS, blocks, queries[0], 0, length, cache.keys, start, panel, fours, scores, c, columns)
+        copy(cache.key_scales[layer, lane, g, slot:end], key_scales[c:])
+        copy(cache.value_scales[layer, lane, g, slot:end], value_scales[c:])
         block += blocks
-    weights, factors = work.thread_weights[thread], work.thread_factors[thread]
+    weights, narrow = work.thread_weights[thread], work.thread_narrow[thread, :columns]
+    factors, sums = work.thread_factors[thread], work.thread_added[thread]
     root = np.float32(1.0) / np.sqrt(np.float32(size))
-    for q in range(count):
-        for j in range(group):
-            i, h = q * group + j, g * group + j
-            row = slice(i * columns, (i + 1) * columns)
-            near = work.query_scales[first_row + q, 0, h] * root
-            far = work.query_scales[first_row + q, 1, h] * root
-            factors[i] = _softmax_row(
-                *(scores[row], z, key_scales, value_scales, position + q, first, cache, near, far, weights[row])
-            )
-    _weigh_values(cache, work, layer, lane, g, first, last, rows, columns, size, thread)
-    products, padded = work.thread_exact[thread], cache.values.shape[3] * PANEL
-    for q in range(count):
-        for j in range(group):
-            i, h = q * group + j, g * group + j
-            out, total = (
-                work.attended[first_row + q, h * size : (h + 1) * size],
-                products[i * padded : (i + 1) * padded],
-            )
-            for d in range(size):
-                out[d] = np.float32(total[d]) * factors[i]
+    for i in range(rows):
+        row, h = first_row + i // group, g * group + i % group
+        place, near, far = position + i // group, work.query_scales[row, 0, h], work.query_scales[row, 1, h]
+        for c in range(columns):
+            z[c] = _MASKED
+        _scores(scores, i * PARTS, columns, 0, min(BLOCK, place + 1), shifts[1, i], far * root, key_scales, z)
+        if place >= BLOCK:
+            begin, end = BLOCK * (1 + first_block(cache, place) - first), BLOCK * (1 - first) + place + 1
+            _scores(scores, i * PARTS, columns, begin, end, shifts[0, i], near * root, key_scales, z)
+        factors[i], sums[i] = _softmax(z, value_scales, narrow, weights, PARTS * i * columns)
+    _weigh_values(cache, work, layer, lane, g, first, last, rows, columns, thread)
+    totals, padded = work.thread_exact[thread], cache.values.shape[3] * PANEL
+    for i in range(rows):
+        row, h, shift = first_row + i // group, g * group + i % group, 128 * sums[i]
+        out, total = work.attended[row, h * size : (h + 1) * size], totals[i * padded : (i + 1) * padded]
+        for d in range(size):
+            out[d] = np.float32(total[d] - shift) * factors[i]
 
 
 @inline
-def _copy(source, target):
-    for i in range(source.size):
-        target[i] = source[i]
-
-
-@inline
-def _weigh_values(cache, work, layer, lane, g, first, last, rows, columns, size, thread):
-    """thread_exact int64 [rows, padded head size] = weights @ values, in integer sums of at most 512 positions."""
-    lanes, groups, panels, pairs = cache.values.shape[1:5]
+def _weigh_values(cache, work, layer, lane, g, first, last, rows, columns, thread):
+    """thread_exact int64 [rows, padded head size] = weights @ (values + 128), in integer sums of few positions."""
+    lanes, groups, panels, fours = cache.values.shape[1:5]
     padded, ring = panels * PANEL, cache.window[1]
-    sums, products = work.thread_exact[thread], work.thread_products[thread]
-    weights = work.thread_weights[thread]
-    stride = pairs * 2 * PANEL
+    totals, found, weights = work.thread_exact[thread], work.thread_products[thread], work.thread_weights[thread]
+    stride = fours * STEP * PANEL
     base = ((layer * lanes + lane) * groups + g) * panels * stride
     for i in range(rows * padded):
-        sums[i] = 0
+        totals[i] = 0
     block = 0
     while block <= last:
         index, blocks, c = 0, 1, 0
         if block > 0:
             index = 1 + (block - 1) % ring
-            blocks = min(last - block + 1, ring + 1 - index, CHUNK // BLOCK)
+            blocks = min(last - block + 1, ring + 1 - index, SUMMED // BLOCK)
             c = BLOCK * (1 + block - first)
-        start = base + index * BLOCK * PANEL
-        narrow_tile(
-            rows, panels, weights, c, columns, cache.values, start, stride, blocks * BLOCK // 2, products, 0, padded
-        )
-        for i in range(rows * padded):
-            sums[i] += np.int64(products[i])
+        start, inputs = base + index * BLOCK * PANEL, blocks * BLOCK // STEP
+        int8.products(rows * PARTS, panels, weights, c, columns, cache.values, start, stride, inputs, found, 0, padded)
+        for i in range(rows):
+            high = found[i * PARTS * padded : (i * PARTS + 1) * padded]
+            low = found[(i * PARTS + PARTS - 1) * padded : (i * PARTS + PARTS) * padded]
+            total = totals[i * padded : (i + 1) * padded]
+            for d in range(padded):
+                total[d] += np.int64(int8.joined(high[d], low[d]))
         block = first if block == 0 else block + blocks

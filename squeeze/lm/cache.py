@@ -17,8 +17,8 @@ import numpy as np
 from squeeze.lm import mapped as tensorfile
 from squeeze.lm.mapped import MappedFile
 
-_IDENTITY = re.compile(r"[0-9a-f]{32,64}")
-_LAYOUT = "1"  # of the cached file: packing, names of tensors
+_IDENTITY = re.compile(r"[0-9a-f]{8,64}")
+_LAYOUT = "2"  # of the cached file: packing, names of tensors
 
 
 def folder() -> Path:

@@ -12,25 +12,29 @@ import numpy as np
 
 from squeeze.errors import ModelError
 from squeeze.lm import sources, vocabulary
+from squeeze.lm.rotated import rotated
 from squeeze.lm.sources import Source, Tensor
-from squeeze.lm.weights import IDENTITY_TAG, Layer, Matrix, Weights
-from squeeze.numerics.tiles import pack
+from squeeze.lm.weights import ARITHMETIC, IDENTITY_TAGS, Layer, Matrix, Weights
+from squeeze.numerics import int8, tiles
 
 _CHUNK = 1 << 22  # elements held as float32 at a time
+_BLOCK = 512  # rows that may be rotated together
 _SMALLEST = np.float32(2.0**-100)  # a row whose elements all lie below it counts as zeros
 
 
-def convert(source: Source) -> Weights:
+def convert(source: Source, arithmetic: int = ARITHMETIC) -> Weights:
     """Raises ModelError where a tensor is missing, has the wrong shape, or holds no finite numbers."""
-    return _Converter(source).weights()
+    sources.check_whole(source)
+    return _Converter(source if arithmetic == 1 else rotated(source), arithmetic).weights()
 
 
 class _Converter:
     """Quantises one tensor after the other, and feeds each to the identity's hash as it goes."""
 
-    def __init__(self, source: Source) -> None:
-        self.source, self.config = source, source.config
-        self.digest = hashlib.sha256(IDENTITY_TAG)
+    def __init__(self, source: Source, arithmetic: int) -> None:
+        self.source, self.config, self.arithmetic = source, source.config, arithmetic
+        self.pack = tiles.pack if arithmetic == 1 else int8.pack
+        self.digest = hashlib.sha256(IDENTITY_TAGS[arithmetic])
 
     def weights(self) -> Weights:
         config, name = self.config, self.source.name
@@ -51,7 +55,7 @@ class _Converter:
             present = [getattr(layer, optional) is not None for layer in layers]
             if len(set(present)) == 2:
                 raise self.missing(f"{present.index(False)}.{optional}")
-        final_norm = self.needed("final_norm", config.width)
+        final_norm = self.vector("final_norm", config.width)
         tied = "head" not in self.source.tensors
         values, head_scales = (embedding, scales) if tied else self.quantised("head", size)
         head = self.matrix(values[leaves], head_scales[leaves])
@@ -59,7 +63,7 @@ class _Converter:
             raise ModelError(f"{name}: the model has a tensor '{min(unused)}' that its description does not explain")
         return Weights(
             config, layers, embedding, scales, final_norm, head, leaves, tokens,
-            name, self.digest.hexdigest(), self.source.tokenizer,
+            name, self.digest.hexdigest(), self.source.tokenizer, self.arithmetic,
         )  # fmt: skip
 
     def known_tensors(self) -> Iterator[str]:
@@ -75,14 +79,14 @@ class _Converter:
             self.quantised(f"{i}.value", (keys, config.width)),
         ]
         return Layer(
-            attention_norm=self.needed(f"{i}.attention_norm", config.width),
+            attention_norm=self.vector(f"{i}.attention_norm", config.width),
             qkv=self.stacked(projections),
             qkv_bias=self.qkv_bias(i, queries, keys),
             query_norm=self.vector(f"{i}.query_norm", config.head_size),
             key_norm=self.vector(f"{i}.key_norm", config.head_size),
             output=self.matrix(*self.quantised(f"{i}.output", (config.width, queries))),
             output_bias=self.vector(f"{i}.output_bias", config.width),
-            feed_forward_norm=self.needed(f"{i}.feed_forward_norm", config.width),
+            feed_forward_norm=self.vector(f"{i}.feed_forward_norm", config.width),
             gate_up=self.stacked(
                 self.quantised(f"{i}.{part}", (config.feed_forward, config.width)) for part in ("gate", "up")
             ),
@@ -115,7 +119,7 @@ class _Converter:
         """int8 [N, K] and float32 [N]: the largest of a row becomes ±127."""
         tensor = self.tensor(name, shape)
         values, scales = np.empty(shape, np.int8), np.empty(shape[0], np.float32)
-        step = max(1, _CHUNK // shape[1])
+        step = max(_BLOCK, _CHUNK // shape[1] // _BLOCK * _BLOCK)
         for start in range(0, shape[0], step):
             rows = tensor.rows(start, min(start + step, shape[0]))
             if rows.shape != (min(step, shape[0] - start), shape[1]):
@@ -131,17 +135,11 @@ class _Converter:
 
     def matrix(self, values: np.ndarray, scales: np.ndarray) -> Matrix:
         self.hash(values, scales)
-        return Matrix(pack(values), scales, *values.shape)
+        return Matrix(self.pack(values), scales, *values.shape)
 
     def stacked(self, parts: Iterable[tuple[np.ndarray, ...]]) -> Matrix:
         values, scales = (np.concatenate(same) for same in zip(*parts, strict=True))
         return self.matrix(values, scales)
-
-    def needed(self, name: str, size: int) -> np.ndarray:
-        values = self.vector(name, size)
-        if values is None:
-            raise self.missing(name)
-        return values
 
     def vector(self, name: str, size: int) -> np.ndarray | None:
         """A float32 vector, None where the model has none by this name."""

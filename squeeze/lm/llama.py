@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from squeeze.lm import first_forward, forward
 from squeeze.lm.arrays import BLOCK, DOUBLINGS, Cache, LlamaArrays, Work
 from squeeze.lm.config import Config
-from squeeze.lm.forward import cumulate, forward
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
+from squeeze.numerics import int8
 from squeeze.numerics.exact import CHUNK
+from squeeze.numerics.rotation import block_of, factor
 from squeeze.numerics.team import Team
 from squeeze.numerics.tiles import PANEL
 from squeeze.numerics.trie import Trie, build
@@ -61,7 +63,15 @@ def _arrays(weights: Weights) -> LlamaArrays:
 
     return LlamaArrays(
         sizes=np.array(
-            [config.layers, config.width, config.heads, config.kv_heads, config.head_size, config.feed_forward],
+            [
+                config.layers,
+                config.width,
+                config.heads,
+                config.kv_heads,
+                config.head_size,
+                config.feed_forward,
+                block_of(config.feed_forward),
+            ],
             np.int64,
         ),
         epsilon=np.array([config.epsilon], np.float32),
@@ -83,9 +93,10 @@ def _arrays(weights: Weights) -> LlamaArrays:
         gate_up_scales=stacked([layer.gate_up.scales for layer in layers]),
         down=stacked([layer.down.values for layer in layers]),
         down_scales=stacked([layer.down.scales for layer in layers]),
-        final_norm=np.array(weights.final_norm),
+        final_norm=stacked([weights.final_norm]),
         head=np.array(weights.head.values),
         head_scales=np.array(weights.head.scales),
+        rotation=np.array([factor(block_of(config.feed_forward))]),
     )
 
 
@@ -122,47 +133,64 @@ class Llama:
         return LlamaLanes(self, lanes, window, rows, team)
 
 
-def _new_cache(config: Config, lanes: int, window: int, ring: int) -> Cache:
+def _new_cache(config: Config, arithmetic: int, lanes: int, window: int, ring: int) -> Cache:
     """For lanes with so many blocks in their windows, and `ring` blocks beside the first that is kept."""
     blocks = 1 + ring
     slots, dims = BLOCK * blocks, -(-config.head_size // PANEL)
+    kind, step = (np.int8, 2) if arithmetic == 1 else (np.uint8, int8.STEP)
+    inputs = -(-config.head_size // step)
     return Cache(
         window=np.array([window, ring], np.int64),
-        keys=np.zeros((config.layers, lanes, config.kv_heads, blocks, config.head_size // 2, PANEL, 2), np.int8),
+        keys=np.zeros((config.layers, lanes, config.kv_heads, blocks, inputs, PANEL, step), kind),
         key_scales=np.zeros((config.layers, lanes, config.kv_heads, slots), np.float32),
-        values=np.zeros((config.layers, lanes, config.kv_heads, dims, slots // 2, PANEL, 2), np.int8),
+        values=np.zeros((config.layers, lanes, config.kv_heads, dims, slots // step, PANEL, step), kind),
         value_scales=np.zeros((config.layers, lanes, config.kv_heads, slots), np.float32),
     )
 
 
-def _new_work(config: Config, rows: int, slots: int, threads: int, products: int) -> Work:
+def _new_work(config: Config, arithmetic: int, rows: int, slots: int, threads: int, products: int) -> Work:
     """Scratch for `rows` tokens, and for each thread's products of `products` queries with `slots` keys."""
-    heads, dims = config.heads * config.head_size, -(-config.head_size // PANEL)
+    first = arithmetic == 1
+    kind, step, parts = (np.int16, 2, 1) if first else (int8.ACTIVATION, int8.STEP, int8.PARTS)
+
+    def activations(size: int) -> np.ndarray:
+        return np.zeros((rows, _padded(size, step)), kind)
+
+    heads, dims, multiplied = config.heads * config.head_size, -(-config.head_size // PANEL), products * parts
     return Work(
         x=np.zeros((rows, config.width), np.float32),
         normed=np.zeros((rows, max(config.width, 2 * config.head_size)), np.float32),
         cosine=np.zeros((rows, 2, config.head_size // 2), np.float32),
         sine=np.zeros((rows, 2, config.head_size // 2), np.float32),
-        narrow=np.zeros((rows, config.width + config.width % 2), np.int16),
+        narrow=activations(config.width),
         attended=np.zeros((rows, heads), np.float32),
-        attended_quantised=np.zeros((rows, heads), np.int16),
-        wide=np.zeros((rows, config.feed_forward + config.feed_forward % 2), np.int16),
+        attended_quantised=activations(heads),
+        wide=activations(config.feed_forward),
         scales=np.zeros(rows, np.float32),
+        row_sums=np.zeros(rows, np.int32),
         qkv=np.zeros((rows, heads + 2 * config.kv_heads * config.head_size), np.float32),
         gate_up=np.zeros((rows, 2 * config.feed_forward), np.float32),
         queries=np.zeros((rows, 2, config.heads, config.head_size), np.int16),
         query_scales=np.zeros((rows, 2, config.heads), np.float32),
-        thread_widened=np.zeros((threads, max(CHUNK * PANEL, config.head_size)), np.int16),
-        thread_sums=np.zeros((threads, max(rows, 4) * 4 * PANEL), np.int32),
-        thread_totals=np.zeros((threads, max(rows, 4) * 4 * PANEL), np.float32),
-        thread_queries=np.zeros((threads, 2, products * config.head_size), np.int16),
-        thread_scores=np.zeros((threads, products * slots), np.int32),
-        thread_weights=np.zeros((threads, products * slots), np.int16),
+        thread_widened=np.zeros((threads, CHUNK * PANEL if first else 0), np.int16),
+        thread_sums=np.zeros((threads, max(rows, 4) * 4 * PANEL if first else int8.SCRATCH), np.int32),
+        thread_totals=np.zeros((threads, max(rows, 4) * 4 * PANEL if first else 0), np.float32),
+        thread_scratch=np.zeros((threads, config.head_size), np.int16),
+        thread_queries=np.zeros((threads, 2, multiplied * _padded(config.head_size, step)), kind),
+        thread_shifts=np.zeros((threads, 2, products), np.int32),
+        thread_scores=np.zeros((threads, multiplied * slots), np.int32),
+        thread_weights=np.zeros((threads, multiplied * slots), kind),
+        thread_narrow=np.zeros((threads, slots), np.int16),
+        thread_added=np.zeros((threads, products), np.int64),
         thread_column=np.zeros((threads, 3, slots), np.float32),
-        thread_products=np.zeros((threads, products * dims * PANEL), np.int32),
+        thread_products=np.zeros((threads, multiplied * dims * PANEL), np.int32),
         thread_exact=np.zeros((threads, products * dims * PANEL), np.int64),
         thread_factors=np.zeros((threads, products), np.float32),
     )
+
+
+def _padded(size: int, step: int) -> int:
+    return -(-size // step) * step
 
 
 class LlamaLanes:
@@ -175,13 +203,14 @@ class LlamaLanes:
     def __init__(self, llama: Llama, lanes: int, window: int, rows: int, team: Team):
         config = llama.weights.config
         self._llama, self._team, self._rows = llama, team, rows
+        self._kernels: Any = first_forward if llama.weights.arithmetic == 1 else forward
         self.positions = np.zeros(lanes, np.int64)
         group = config.heads // config.kv_heads
         self._queries = max(1, _QUERIES // group)
         ring = window // BLOCK + (-(-rows // lanes) + BLOCK - 2) // BLOCK
         slots = BLOCK * (1 + ring)
-        self._cache = _new_cache(config, lanes, window // BLOCK, ring)
-        self._work = _new_work(config, rows, slots, team.size, max(group, _QUERIES))
+        self._cache = _new_cache(config, llama.weights.arithmetic, lanes, window // BLOCK, ring)
+        self._work = _new_work(config, llama.weights.arithmetic, rows, slots, team.size, max(group, _QUERIES))
         self.leaves = leaves = llama.weights.leaves.size
         self._cdf = np.zeros((0, leaves + 1), np.uint64)
         self._logits = np.zeros((0, leaves), np.float32)
@@ -195,12 +224,12 @@ class LlamaLanes:
         counts = np.broadcast_to(np.minimum(self._queries, n - np.arange(0, n, self._queries)), rows.shape)
         tasks = np.stack([rows.ravel(), counts.ravel()], axis=1)
         lane = np.repeat(np.arange(lanes), n)
-        flat, network, team = tokens.ravel(), self._llama.network, self._team
+        flat, network = tokens.ravel(), self._llama.network
 
-        def part(rank: int, barrier: np.ndarray) -> None:
-            forward(network, self._cache, self._work, flat, lane, positions, tasks, barrier, rank, team.size)
+        def part(rank: int, size: int, barrier: np.ndarray) -> None:
+            self._kernels.forward(network, self._cache, self._work, flat, lane, positions, tasks, barrier, rank, size)
 
-        team.run(part)
+        self._team.run(part)
         self.positions[:lanes] += n
 
     def cdf(self, rows: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -211,14 +240,12 @@ class LlamaLanes:
         if self._cdf.shape[0] < rows.size:
             self._cdf = np.zeros((rows.size, self._cdf.shape[1]), np.uint64)
             self._logits = np.zeros((rows.size, self._logits.shape[1]), np.float32)
-        states, scales = self._work.narrow[rows], self._work.scales[rows]
-        cdf, logits, work, team = self._cdf[: rows.size], self._logits[: rows.size], self._work, self._team
+        states, sums, scales = (part[rows] for part in (self._work.narrow, self._work.row_sums, self._work.scales))
+        cdf, logits, work = self._cdf[: rows.size], self._logits[: rows.size], self._work
+        network = self._llama.network
 
-        def part(rank: int, barrier: np.ndarray) -> None:
-            cumulate(
-                *(self._llama.network, states, scales, bias, logits, cdf),
-                *(work.thread_widened, work.thread_sums, work.thread_totals, barrier, rank, team.size),
-            )
+        def part(rank: int, size: int, barrier: np.ndarray) -> None:
+            self._kernels.cumulate(network, work, states, sums, scales, bias, logits, cdf, barrier, rank, size)
 
-        team.run(part)
+        self._team.run(part)
         return cdf

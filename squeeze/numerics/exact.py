@@ -91,6 +91,22 @@ def quantise(x, top, out):
 
 
 @inline
+def quantise_summed(x, top, out):
+    """`quantise`, and the sum of the integers: (float32 scale, int32)."""
+    scale, total = quantise(x, top, out), np.int32(0)
+    for i in range(x.size):
+        total = np.int32(total + np.int32(out[i]))
+    return scale, total
+
+
+@inline
+def normalise(x, epsilon, out):
+    """8-bit integers of x / sqrt(mean(x^2) + epsilon), float32 [n]: (float32 scale, int32 sum)."""
+    scale, total = quantise_summed(x, 127, out)
+    return scale * rms_inverse(x, epsilon), total
+
+
+@inline
 def maximum(x):
     """The largest float32 of an array, found as a maximum of integers that have the same order."""
     best = np.int32(-0x7FFFFFFF)

@@ -1,6 +1,12 @@
-"""A few threads that work as one inside compiled code, with barriers cheap enough for thousands a second."""
+"""A few threads that work as one inside compiled code, with barriers cheap enough for thousands a second.
+
+Threads that wait for each other lose most where other processes use the processors: each barrier may then take as long
+as the system lets others run. So who waits for long sleeps, and a team that was kept from working does so with the
+caller's thread alone for a while, before it tries again.
+"""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +19,7 @@ from squeeze.numerics.jit import inline
 # Cells of a barrier, a cache line apart.
 _ARRIVED, _ROUND, _BROKEN = 0, 8, 16
 _CELLS = 24
+_Work = Callable[[int, int, np.ndarray], None]  # of rank, threads at work, barrier
 
 
 def _pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -39,7 +46,10 @@ def _load_atomic(typingctx, array, index):
 
 
 _yield_processor = types.ExternalFunction("sched_yield", types.int32())
-_SPINS = 2000
+_sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
+_SPINS, _YIELDS, _NAP = 2000, 100, 100  # turns of a waiting loop; microseconds
+_WATCHED, _LEAST = 0.05, 0.7  # seconds of work; the share of them in which the caller's thread has to have run
+_ALONE, _LONGEST = 0.5, 16.0  # seconds: the first time that a team works alone, and the longest
 
 
 @inline
@@ -57,43 +67,86 @@ def wait(barrier, size):
         if _load_atomic(barrier, _BROKEN) != 0:
             return False
         spins += 1
-        if spins > _SPINS:  # the others may be waiting for this processor
+        if spins > _SPINS + _YIELDS:
+            _sleep(np.uint32(_NAP))
+        elif spins > _SPINS:  # the others may be waiting for this processor
             _yield_processor()
     return True
 
 
+class Watch:
+    """Says whether a team should work together, from how much of its time the caller's thread had a processor."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, ran: Callable[[], float] = time.thread_time):
+        self._clock, self._ran = clock, ran
+        self._worked = self._got = 0.0  # seconds together since the last judgement, and those with a processor
+        self._pause, self._until = _ALONE, 0.0
+        self._began = (0.0, 0.0)
+
+    @property
+    def together(self) -> bool:
+        return self._clock() >= self._until
+
+    def begin(self) -> None:
+        """A run of all threads begins."""
+        self._began = self._clock(), self._ran()
+
+    def end(self) -> None:
+        self._worked += self._clock() - self._began[0]
+        self._got += self._ran() - self._began[1]
+        if self._worked < _WATCHED:
+            return
+        if self._got < _LEAST * self._worked:
+            self._until, self._pause = self._clock() + self._pause, min(2 * self._pause, _LONGEST)
+        else:
+            self._pause = _ALONE
+        self._worked = self._got = 0.0
+
+
 class Team:
-    """`size` threads, the caller's among them. `run(f)` calls f(rank, barrier) on all and returns when all are done.
+    """`size` threads, the caller's among them. `run(f)` calls f(rank, n, barrier) on n of them, all or the caller's
+    alone, and returns when all are done.
 
     What one of them raises, `run` raises; after that, and after `close`, it raises RuntimeError.
     """
 
-    def __init__(self, size: int):
-        self.size = size
+    def __init__(self, size: int, watch: Watch | None = None):
+        self.size, self._watch = size, watch or Watch()
         self.barrier = np.zeros(_CELLS, np.int64)
-        self._work: Callable[[int, np.ndarray], None] | None = None
+        self._work: _Work | None = None
         self._go = [threading.Semaphore(0) for _ in range(size - 1)]
         self._done = threading.Semaphore(0)
+        self._lock = threading.Lock()  # of what starts and ends work
         self._failure: BaseException | None = None
         self._threads = [threading.Thread(target=self._serve, args=(i,), daemon=True) for i in range(size - 1)]
         for thread in self._threads:
             thread.start()
 
-    def run(self, work: Callable[[int, np.ndarray], None]) -> None:
+    def run(self, work: _Work) -> None:
         self._refuse_if_broken()
-        self._work = work
-        for go in self._go:
-            go.release()
-        try:
-            work(0, self.barrier)
-        except BaseException:
-            self.barrier[_BROKEN] = 1
-            raise
+        if self.size == 1 or not self._watch.together:
+            self._try(work, 1)
+            return
+        self._watch.begin()
+        with self._lock:
+            self._refuse_if_broken()
+            self._work = work
+            for go in self._go:
+                go.release()
+        self._try(work, self.size)
         for _ in self._go:
             self._done.acquire()
+        self._watch.end()
         if self._failure:
             raise self._failure
         self._refuse_if_broken()
+
+    def _try(self, work: _Work, count: int) -> None:
+        try:
+            work(0, count, self.barrier)
+        except BaseException:
+            self.barrier[_BROKEN] = 1
+            raise
 
     def _refuse_if_broken(self) -> None:
         if self.barrier[_BROKEN]:
@@ -101,10 +154,11 @@ class Team:
 
     def close(self) -> None:
         """End the threads; a team that is broken off in the middle of its work ends too."""
-        self.barrier[_BROKEN] = 1
-        self._work = None
-        for go in self._go:
-            go.release()
+        with self._lock:
+            self.barrier[_BROKEN] = 1
+            self._work = None
+            for go in self._go:
+                go.release()
         for thread in self._threads:
             thread.join()
 
@@ -116,7 +170,7 @@ class Team:
                 self._done.release()  # `run` may be waiting already
                 return
             try:
-                work(index + 1, self.barrier)
+                work(index + 1, self.size, self.barrier)
             except BaseException as failure:
                 self._failure = failure
                 self.barrier[_BROKEN] = 1

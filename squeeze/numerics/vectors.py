@@ -5,6 +5,7 @@ partial sums, each over every 16th element, added by halves at the end. So the
 result is the same whatever vectors the processor has.
 """
 
+import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
@@ -150,3 +151,53 @@ def accumulate(typingctx, y, y_offset, w, w_offset, w_stride, x, x_offset, x_str
 
     n = types.int64
     return types.void(y, n, w, n, n, x, n, n, n, n), codegen
+
+
+_POLYNOMIAL = (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1.0)
+_LOG2_E, _ROUND, _LOWEST = 1.4426950408889634, 12582912.0, -87.0
+
+
+def _constant(value):
+    return ir.Constant(_VECTOR, [float(np.float32(value))] * LANES)
+
+
+def _exp_negative(builder, x):
+    """exact.exp_negative of each."""
+    words = ir.VectorType(_INT32, LANES)
+    low = _constant(_LOWEST)
+    t = builder.fmul(builder.select(builder.fcmp_ordered(">", x, low), x, low), _constant(_LOG2_E))
+    rounded = builder.fadd(t, _constant(_ROUND))
+    exponent = builder.sub(builder.bitcast(rounded, words), ir.Constant(words, [0x4B400000 - 127] * LANES))
+    r = builder.fsub(t, builder.fsub(rounded, _constant(_ROUND)))
+    p = _constant(_POLYNOMIAL[0])
+    for coefficient in _POLYNOMIAL[1:]:
+        p = builder.fadd(builder.fmul(p, r), _constant(coefficient))
+    return builder.fmul(p, builder.bitcast(builder.shl(exponent, ir.Constant(words, [23] * LANES)), _VECTOR))
+
+
+@intrinsic
+def exp_shares(typingctx, x, x_offset, count, top, unit, factors, factors_offset):
+    """int32: the sum of round(e^(x - top) * unit) over `count` elements of x, each of which becomes its
+    e^(x - top) * factor. top is the largest of x, and unit a float32."""
+
+    def codegen(context, builder, signature, args):
+        values = _start(context, builder, signature.args[0], args[0], args[1])
+        factors = _start(context, builder, signature.args[5], args[5], args[6])
+        top, unit = _spread(builder, args[3]), _spread(builder, args[4])
+        words = ir.VectorType(_INT32, LANES)
+
+        def step(index, carried):
+            share = _exp_negative(builder, builder.fsub(_load(builder, values, index), top))
+            rounded = builder.fadd(builder.fmul(share, unit), _constant(_ROUND))
+            counted = builder.sub(builder.bitcast(rounded, words), ir.Constant(words, [0x4B400000] * LANES))
+            _store(builder, builder.fmul(share, _load(builder, factors, index)), values, index)
+            return [builder.add(carried[0], counted)]
+
+        (total,) = _loop(builder, args[2], [ir.Constant(words, None)], step)
+        result = builder.extract_element(total, _INT32(0))
+        for lane in range(1, LANES):
+            result = builder.add(result, builder.extract_element(total, _INT32(lane)))
+        return result
+
+    n = types.int64
+    return types.int32(x, n, n, types.float32, types.float32, factors, n), codegen

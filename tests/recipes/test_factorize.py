@@ -235,10 +235,10 @@ def test_healing_lowers_the_divergence_and_can_go_on(tmp_path, folders, monkeypa
 
     before = divergence()
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").glob("*.safetensors")}
-    from squeeze.recipes.train import distil
+    from squeeze.recipes.train import trainer
 
-    calls, train = [], distil.Distillation._train
-    monkeypatch.setattr(distil, "_SAVE_EVERY", 5)
+    calls, train = [], trainer.Trainer._train
+    monkeypatch.setattr(trainer, "_SAVE_EVERY", 5)
 
     def stopping(run, loss_of):
         calls.append(loss_of.__name__)
@@ -246,7 +246,7 @@ def test_healing_lowers_the_divergence_and_can_go_on(tmp_path, folders, monkeypa
             raise KeyboardInterrupt
         return train(run, loss_of)
 
-    monkeypatch.setattr(distil.Distillation, "_train", stopping)
+    monkeypatch.setattr(trainer.Trainer, "_train", stopping)
     with pytest.raises(KeyboardInterrupt):
         heal(folders("llama"), tmp_path / "out", TOKENS, Training(minutes=1, steps=30, rate=3e-3, batch=2), 0.2)
     assert divergence() == before
@@ -258,12 +258,12 @@ def test_healing_lowers_the_divergence_and_can_go_on(tmp_path, folders, monkeypa
 
 
 def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
-    from squeeze.recipes.train import distil
+    from squeeze.recipes.train import trainer
 
     options = {"calibration": TOKENS, "samples": 6, "out": tmp_path / "out", "heal": 0.05}
-    calls, train = [], distil.Distillation._train
+    calls, train = [], trainer.Trainer._train
     clock = itertools.count(step=0.2)  # seconds, whatever the machine is at
-    monkeypatch.setattr(distil, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
 
     def stopping(run, loss_of):
         calls.append(run.step)
@@ -271,8 +271,8 @@ def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
             raise KeyboardInterrupt
         return train(run, loss_of)
 
-    monkeypatch.setattr(distil, "_SAVE_EVERY", 1)
-    monkeypatch.setattr(distil.Distillation, "_train", stopping)
+    monkeypatch.setattr(trainer, "_SAVE_EVERY", 1)
+    monkeypatch.setattr(trainer.Trainer, "_train", stopping)
     with pytest.raises(KeyboardInterrupt):
         squeeze.factorize(folders("llama"), "svd", keep=0.5, **options)
     made = (tmp_path / "out" / "model.safetensors").read_bytes()

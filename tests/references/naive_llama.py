@@ -1,26 +1,39 @@
 """A Llama-family network in plain numpy, float64: what the compiled one is compared with.
 
-Only weights, keys and values are rounded to 8 bits, as squeeze rounds them; everything else is as exact as float64 is.
+Weights are rounded to 8 bits, as squeeze rounds them, and where it is asked for keys, values and what is multiplied by
+weights; everything else is as exact as float64 is.
 """
 
 import numpy as np
 
 from squeeze.lm.weights import Matrix, Weights
-from squeeze.numerics.tiles import unpack
+from squeeze.numerics import int8, tiles
 
 BLOCK = 16
 
 
 def floats(matrix: Matrix) -> np.ndarray:
+    unpack = int8.unpack if matrix.values.dtype == np.uint8 else tiles.unpack
     return unpack(matrix.values, matrix.outputs, matrix.inputs) * matrix.scales[:, None].astype(np.float64)
 
 
+def rotated(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    """x with each block of an axis times a Hadamard matrix: the blocks are as large as a power of two to 512 may be."""
+    size = x.shape[axis]
+    block, matrix = min(size & -size, 512), np.ones((1, 1))
+    while len(matrix) < block:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    x = np.moveaxis(x, axis, -1)
+    return np.moveaxis((x.reshape(*x.shape[:-1], -1, block) @ matrix / block**0.5).reshape(x.shape), -1, axis)
+
+
 def log_probabilities(weights: Weights, tokens: np.ndarray, window: int | None = None, rounded=True) -> np.ndarray:
-    """[n, leaves]: after each of `tokens` [n]; `window` in positions, `rounded` says whether keys and values are."""
+    """[n, leaves]: after each of `tokens` [n]; `window` in positions, `rounded`: keys, values and activations, too."""
     c = weights.config
+    eight = _eight_bits if rounded and weights.arithmetic == 2 else np.asarray
     x = weights.embedding[tokens] * weights.embedding_scales[tokens, None].astype(np.float64)
     for layer in weights.layers:
-        normed = _norm(x, layer.attention_norm, c.epsilon)
+        normed = eight(_norm(x, layer.attention_norm, c.epsilon))
         qkv = normed @ floats(layer.qkv).T + (0 if layer.qkv_bias is None else layer.qkv_bias)
         queries, keys, values = np.split(
             qkv.reshape(len(tokens), -1, c.head_size), [c.heads, c.heads + c.kv_heads], axis=1
@@ -28,10 +41,11 @@ def log_probabilities(weights: Weights, tokens: np.ndarray, window: int | None =
         if layer.query_norm is not None:
             queries, keys = _norm(queries, layer.query_norm, c.epsilon), _norm(keys, layer.key_norm, c.epsilon)
         attended = _attended(weights, queries, keys, values, window, rounded).reshape(len(tokens), -1)
-        x = x + attended @ floats(layer.output).T + (0 if layer.output_bias is None else layer.output_bias)
-        gate, up = np.split(_norm(x, layer.feed_forward_norm, c.epsilon) @ floats(layer.gate_up).T, 2, axis=1)
-        x = x + (gate / (1 + np.exp(-gate)) * up) @ floats(layer.down).T
-    return log_softmax(_norm(x, weights.final_norm, c.epsilon) @ floats(weights.head).T)
+        x = x + eight(attended) @ floats(layer.output).T + (0 if layer.output_bias is None else layer.output_bias)
+        gate, up = np.split(eight(_norm(x, layer.feed_forward_norm, c.epsilon)) @ floats(layer.gate_up).T, 2, axis=1)
+        gated = gate / (1 + np.exp(-gate)) * up
+        x = x + (gated if weights.arithmetic == 1 else eight(rotated(gated))) @ floats(layer.down).T
+    return log_softmax(eight(_norm(x, weights.final_norm, c.epsilon)) @ floats(weights.head).T)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -39,8 +53,8 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
-def _norm(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + epsilon) * weight
+def _norm(x: np.ndarray, weight: np.ndarray | None, epsilon: float) -> np.ndarray:
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + epsilon) * (1 if weight is None else weight)
 
 
 def _rotated(weights: Weights, x: np.ndarray, positions: np.ndarray) -> np.ndarray:

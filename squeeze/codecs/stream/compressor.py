@@ -84,15 +84,15 @@ def _compress(
     first = _read_full(source, size)
     if settings.level is None or len(first) > container.MAX_SHORT or len(first) == size:
         return _write_long(writer, _parts(first, source, size), settings, verify, progress)
-    if settings.language is None:
-        return _write_short(first, sink, settings, verify, progress)
-    long, short, whole = io.BytesIO(), io.BytesIO(), io.BytesIO(first)
-    writer = Writer(whole, long, to_header(settings))
-    _write_long(writer, _parts(first, io.BytesIO(), size), settings, verify, progress)
-    _write_short(first, short, Settings(levels.without_language_model(), settings.threads), verify, None)
-    smaller = min(short, long, key=lambda written: len(written.getvalue())).getvalue()
-    sink.write(smaller)
-    return Totals(len(first), len(smaller))
+    parts = list(_parts(first, io.BytesIO(), size))
+    if settings.language is None or (len(parts) < 2 and not settings.bound):
+        stream = _short(first, settings, verify, progress)
+    else:
+        long = io.BytesIO()
+        _write_long(Writer(io.BytesIO(first), long, to_header(settings)), iter(parts), settings, verify, progress)
+        stream = min(_short(first, _plain(settings), verify, None), long.getvalue(), key=len)
+    sink.write(stream)
+    return Totals(len(first), len(stream))
 
 
 def _write_long(
@@ -108,19 +108,29 @@ def _write_long(
     return writer.finish()
 
 
-def _write_short(raw: bytes, sink: BinaryIO, settings: Settings, verify: bool, progress: Progress) -> Totals:
-    """A short stream, which has no index."""
-    settings = replace(settings, short=True)
-    assert settings.level
+def _short(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> bytes:
+    """A short stream, which has no index. With a language model it is of a level without where that does no worse."""
     data, dictionary = np.frombuffer(raw, np.uint8), settings.dictionary
     content = dictionary.content if dictionary else blocks.content(data)
-    coded = encode_block(data, content, settings, verify, progress)
+    coded, model = None, None
+    if settings.language and content.kind == "text":
+        coded = encode_block(data, content, replace(settings, short=True), verify, progress)
+        if coded is not None and coded.kind == container.TOKENWISE:
+            model = settings.language.model.identity
+        progress = None  # it is told already
+    if settings.language and model is None:
+        settings = _plain(settings)
+    if model is None:
+        coded = encode_block(data, content, replace(settings, short=True), verify, progress)
+    assert settings.level
     header = container.short_header_bytes(
-        settings.level.number, settings.level.numerics, dictionary.identity if dictionary else None
+        settings.level.number, settings.level.numerics, dictionary.identity if dictionary else None, model
     )
-    stream = container.short_stream_bytes(header, raw, coded.payload if coded else None)
-    sink.write(stream)
-    return Totals(len(raw), len(stream))
+    return container.short_stream_bytes(header, raw, coded.payload if coded else None)
+
+
+def _plain(settings: Settings) -> Settings:
+    return Settings(levels.without_language_model(), settings.threads)
 
 
 def _parts(chunk: bytes, source: BinaryIO, size: int) -> Iterator[tuple[np.ndarray, Content]]:

@@ -17,6 +17,7 @@ from squeeze.errors import DamagedError, FormatError, printable
 FORMAT_VERSION = 1
 SHORT_BY_DICTIONARY = 2  # of a short stream, which is one block with next to nothing around it, by a dictionary
 SHORT_BY_LEVEL = 3  # the same without a dictionary
+SHORT_BY_MODEL = 4  # the same with a language model
 NUMERICS_VERSION = 2  # the newest
 MAGIC = b"\xf5SQ"
 END_MARK = b"QS"
@@ -28,7 +29,7 @@ MAX_HEADER = 1 << 16
 _MOST_VALUES, _DEEPEST = 64, 4  # in a header: its values, and how far they are nested
 MAX_SHORT = (1 << 16) - 1  # raw bytes of a short stream
 MAX_BLOCK = 1 << 28  # raw bytes of a coded block; a stored block may have any length
-_DICTIONARY_BYTES = 4  # of a dictionary's SHA-256 in a short stream
+_IDENTITY_BYTES = 4  # of the SHA-256 of a dictionary or a language model in a short stream
 _SHORT_CHECKSUM = (1 << 32) - 1
 
 KINDS_OF_CONTENT = ("other", "text", "executable", "table")
@@ -57,6 +58,11 @@ class Header(NamedTuple):
     def names_content(self) -> bool:
         """Whether it names a dictionary that says what a block holds, so that the payload does not."""
         return self.short and "prior" in self.fields
+
+    @property
+    def kind(self) -> int:
+        """Of the coded block of a short stream."""
+        return TOKENWISE if "weights" in self.fields else BYTEWISE
 
 
 @dataclass(frozen=True)
@@ -89,10 +95,14 @@ def read_header(file: BinaryIO) -> Header | None:
     magic += read_exactly(file, len(MAGIC) - len(magic))
     version = read_exactly(file, 1)
     if version[0] == SHORT_BY_DICTIONARY:
-        return Header({"prior": read_exactly(file, _DICTIONARY_BYTES).hex()}, len(MAGIC) + 1 + _DICTIONARY_BYTES, True)
-    if version[0] == SHORT_BY_LEVEL:
+        return Header({"prior": read_exactly(file, _IDENTITY_BYTES).hex()}, len(MAGIC) + 1 + _IDENTITY_BYTES, True)
+    if version[0] in (SHORT_BY_LEVEL, SHORT_BY_MODEL):
         named = read_exactly(file, 1)[0]
-        return Header({"level": named & 15, "numerics": named >> 4}, len(MAGIC) + 2, True)
+        fields: dict[str, Any] = {"level": named & 15, "numerics": named >> 4}
+        if version[0] == SHORT_BY_LEVEL:
+            return Header(fields, len(MAGIC) + 2, True)
+        fields["weights"] = read_exactly(file, _IDENTITY_BYTES).hex()
+        return Header(fields, len(MAGIC) + 2 + _IDENTITY_BYTES, True)
     if version[0] != FORMAT_VERSION:
         raise FormatError(f"format version {version[0]} is unknown: decompress with a newer squeeze")
     length, length_bytes = read_varint(file)
@@ -163,11 +173,15 @@ def read_block_header(file: BinaryIO) -> BlockHeader | None:
     return BlockHeader(kind, raw_length, payload_length, int.from_bytes(checksum, "little"), len(body) + 2)
 
 
-def short_header_bytes(level: int, numerics: int, dictionary: str | None) -> bytes:
-    """What a short stream begins with: the identity of a dictionary, in hexadecimal digits, or a level."""
+def short_header_bytes(level: int, numerics: int, dictionary: str | None, model: str | None) -> bytes:
+    """What a short stream begins with: the identity of a dictionary, in hexadecimal digits, or a level, with the
+    identity of a language model or without."""
     if dictionary:
-        return MAGIC + bytes([SHORT_BY_DICTIONARY]) + bytes.fromhex(dictionary)[:_DICTIONARY_BYTES]
-    return MAGIC + bytes([SHORT_BY_LEVEL, numerics << 4 | level])
+        return MAGIC + bytes([SHORT_BY_DICTIONARY]) + bytes.fromhex(dictionary)[:_IDENTITY_BYTES]
+    named = numerics << 4 | level
+    if model:
+        return MAGIC + bytes([SHORT_BY_MODEL, named]) + bytes.fromhex(model)[:_IDENTITY_BYTES]
+    return MAGIC + bytes([SHORT_BY_LEVEL, named])
 
 
 def short_stream_bytes(header: bytes, raw: bytes, payload: bytes | None) -> bytes:
@@ -176,14 +190,14 @@ def short_stream_bytes(header: bytes, raw: bytes, payload: bytes | None) -> byte
     return header + varint(len(raw)) + varint(len(payload or b"")) + checksum + (payload or raw)
 
 
-def read_short_block_header(file: BinaryIO) -> BlockHeader:
-    """What stands between the header of a short stream and its payload."""
+def read_short_block_header(file: BinaryIO, coded: int) -> BlockHeader:
+    """What stands between the header of a short stream and its payload. coded: the kind of its block, if not stored."""
     raw_length, encoded_raw = read_varint(file)
     payload_length, encoded_payload = read_varint(file)
     checksum = read_exactly(file, 4)
     if not payload_length <= raw_length <= MAX_SHORT:
         raise DamagedError("a block's lengths are impossible: the file is damaged")
-    kind = BYTEWISE if payload_length else STORED
+    kind = coded if payload_length else STORED
     size = len(encoded_raw) + len(encoded_payload) + len(checksum)
     return BlockHeader(kind, raw_length, payload_length or raw_length, int.from_bytes(checksum, "little"), size)
 

@@ -29,6 +29,7 @@ def decompress(
     *,
     threads: int | None = None,
     model: Path | None = None,
+    adapter: Path | None = None,
     dictionary: DictionarySource = None,
     prior: DictionarySource = None,
     limits: Limits | None = None,
@@ -38,7 +39,9 @@ def decompress(
     limits = limits or Limits()
     sink = _Kept(limits)
     chosen = either(dictionary, prior)
-    decompress_stream(io.BytesIO(data), sink, threads=threads, model=model, dictionary=chosen, limits=limits)
+    decompress_stream(
+        io.BytesIO(data), sink, threads=threads, model=model, adapter=adapter, dictionary=chosen, limits=limits
+    )
     return sink.getvalue()
 
 
@@ -60,6 +63,7 @@ def decompress_stream(
     *,
     threads: int | None = None,
     model: Path | None = None,
+    adapter: Path | None = None,
     dictionary: DictionarySource = None,
     prior: DictionarySource = None,
     progress: Progress = None,
@@ -69,13 +73,14 @@ def decompress_stream(
 ) -> Totals:
     """Restore every stream of a .sqz file or pipe into `sink`, or only check it where `sink` is None.
 
-    `model` is where the language model lies that a file needs, if it is not found without, and `dictionary` (`prior`
+    `model` is where the language model lies that a file needs, if it is not found without, `adapter` its adapter, and
+    `dictionary` (`prior`
     by its older name) the dictionary that it was compressed with, or its path. With `salvage` damage raises nothing:
     undamaged blocks are restored in their places, zeros stand for what is `missing` ("zeros"; "skip" leaves it out),
     and `Totals.damage` names it, and what is unproved. What takes more than the `limits` raises LimitError before it
     is taken; where they allow fewer blocks at once than there are threads, fewer are decoded at once.
     """
-    resources = Resources(threads, model, either(dictionary, prior), limits or Limits())
+    resources = Resources(threads, model, either(dictionary, prior), limits or Limits(), adapter)
     if salvage:
         return salvage_stream(source, sink, resources, missing, progress)
     return _Restoring(source, sink, resources, progress).run()
@@ -119,7 +124,7 @@ class _Restoring:
         while (header := container.read_header(self._source)) is not None:
             settings = from_header(header, self._given)
             if header.short:
-                self._short(settings)
+                self._short(settings, header.kind)
             else:
                 self._stream(settings, header.size)
             first = False
@@ -143,9 +148,9 @@ class _Restoring:
         self._limits.need_output(self._raw)
         return need_memory(settings, block.kind, block.raw_length, block.payload_length)
 
-    def _short(self, settings: Settings) -> None:
+    def _short(self, settings: Settings, kind: int) -> None:
         """Decode one short stream after its header."""
-        block = container.read_short_block_header(self._source)
+        block = container.read_short_block_header(self._source, kind)
         self._need(block, settings)
         payload = read_exactly(self._source, block.payload_length)
         if block.kind == container.STORED:

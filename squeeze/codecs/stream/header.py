@@ -44,7 +44,9 @@ def _from_header(header: container.Header, resources: Resources) -> Settings:
     level = levels.of_file(number, fields.get("numerics", 1)) if type(number) is int else None
     if level is None:
         raise FormatError(_LACKS)
-    return _of_bytes(level, fields, resources) if level.text is None else _of_text(level, level.text, fields, resources)
+    if level.text is None:
+        return _of_bytes(level, fields, resources)
+    return _of_text(level, level.text, fields, resources, header.short)
 
 
 def _of_bytes(level: levels.Level, fields: dict[str, Any], resources: Resources) -> Settings:
@@ -60,17 +62,24 @@ def _of_bytes(level: levels.Level, fields: dict[str, Any], resources: Resources)
     return Settings(level, resources.threads, dictionary=dictionary)
 
 
-def _of_text(level: levels.Level, text: levels.TextModel, fields: dict[str, Any], resources: Resources) -> Settings:
-    known = set(fields) - {"llamacpp"} == {"level", "numerics", "model", "weights"}
-    if not known or not isinstance(fields["model"], str) or not _are_digits(fields["weights"]):
+def _of_text(
+    level: levels.Level, text: levels.TextModel, fields: dict[str, Any], resources: Resources, short: bool
+) -> Settings:
+    known = set(fields) - {"llamacpp", "model"} == {"level", "numerics", "weights"}
+    named = isinstance(fields.get("model"), str) and _are_digits(fields.get("weights"))
+    if not known or not (named or short):
         raise FormatError(_LACKS)
     # Start-up: language models bring tokenizers and kernels of their own, which other levels do without.
     from squeeze.codecs.stream.language import Language, Named
 
     language = Language(
-        text, resources.threads, LanguageOptions(resources.model), Named.from_header(fields), resources.limits
+        text,
+        resources.threads,
+        LanguageOptions(resources.model, adapter=resources.adapter),
+        Named.from_header(fields),
+        resources.limits,
     )
-    if resources.model is not None:
+    if resources.model is not None or resources.adapter is not None:
         _ = language.model  # refuses a wrong one before anything is decoded
     return Settings(level, resources.threads, language)
 

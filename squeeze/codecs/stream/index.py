@@ -176,7 +176,7 @@ def _streams_from_front(file: BinaryIO, end: int, entries: Entries) -> list[Stre
         header = read_header(file)
         assert header is not None
         if header.short:
-            block_header = read_short_block_header(file)
+            block_header = read_short_block_header(file, header.kind)
             block = _block(block_header, _content(file, header, block_header), 0, start + header.size)
             finish = block.coded_offset + block.coded_length
             stream = Stream(

@@ -42,7 +42,7 @@ class Named:
     def from_header(cls, fields: dict[str, Any]) -> "Named":
         """Raises FormatError or DamagedError where llama.cpp's set-up is none that this version writes."""
         setup = Setup.from_json(fields["llamacpp"]) if "llamacpp" in fields else None
-        return cls(printable(fields["model"]), fields["weights"], setup)
+        return cls(printable(fields.get("model", "")), fields["weights"], setup)
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,11 @@ class Language:
         if self.bound:
             return self._llamacpp
         if self.named is None:
-            return models.find(self.options.model).network
-        return models.for_identity(self.named.name, self.named.weights, self.options.model).network
+            return models.find(self.options.model, self.options.adapter, self.text.arithmetic).network
+        named, chosen = self.named, self.options
+        return models.for_identity(
+            named.name, named.weights, chosen.model, chosen.adapter, self.text.arithmetic
+        ).network
 
     @cached_property
     def _llamacpp(self) -> LlamaCpp:

@@ -32,6 +32,7 @@ class TextModel:
     lane_bytes: int  # of text, for each of which there is a lane
     batch: int  # lanes that llama.cpp runs together: each costs time, also in a text that needs fewer
     bytewise: Preset = BYTEWISE  # the contexts of bytes beside the language model
+    arithmetic: int = 2  # of the language model: see lm/weights.py
 
     def preset(self, size: int, context: int, lanes: int | None, window: int | None) -> TokenPreset:
         """For a text of `size` bytes and a language model trained on `context` positions."""
@@ -84,7 +85,11 @@ _ROWS = (
 LEVELS = {row.number: row for row in _ROWS}
 _EARLIER = (  # what files were written by before
     *(replace(LEVELS[number], models=partial(_first_deep, number), numerics=1) for number in (5, 6)),
-    *(replace(LEVELS[number], models=presets.LARGE.__getitem__, numerics=1) for number in (7, 8, 9)),
+    *(
+        replace(row, models=presets.LARGE.__getitem__, numerics=1, text=replace(row.text, arithmetic=1))
+        for row in _ROWS
+        if row.text is not None
+    ),
 )
 
 

@@ -25,6 +25,7 @@ class Resources:
     model: Path | None = None  # where the language model lies
     dictionary: DictionarySource = None
     limits: Limits = field(default_factory=Limits)
+    adapter: Path | None = None  # of the language model
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class LanguageOptions:
     lanes: int | None = None
     window: int | None = None
     backend: str | None = None  # None: exact
+    adapter: Path | None = None  # where it lies, or "none"; None: the bundled one of the bundled model
 
 
 class LanguageKeywords(TypedDict, total=False):
@@ -44,6 +46,7 @@ class LanguageKeywords(TypedDict, total=False):
     lanes: int | None
     window: int | None
     backend: str | None
+    adapter: Path | None
 
 
 def either(dictionary: DictionarySource, prior: DictionarySource) -> DictionarySource:

@@ -42,9 +42,19 @@ class _Found:
     """A stream, as far as it can be told."""
 
     start: int
-    short: bool = False
+    kind: int | None = None  # of the coded block of a short stream
     places: list[_Place] = field(default_factory=list)
     checksum: int | None = None  # XXH3-64 of all raw bytes, where the index is whole
+
+    @property
+    def short(self) -> bool:
+        return self.kind is not None
+
+    def read_block_header(self, file: BinaryIO) -> container.BlockHeader | None:
+        """That of the next block."""
+        if self.kind is None:
+            return container.read_block_header(file)
+        return container.read_short_block_header(file, self.kind)
 
 
 def salvage_stream(
@@ -91,7 +101,7 @@ def _by_index(file: BinaryIO, end: int, limits: Limits) -> list[_Found] | None:
         for raw, coded in index.entries:
             places.append((offset, raw))
             offset += coded
-        streams.append(_Found(start, False, places, index.checksum))
+        streams.append(_Found(start, None, places, index.checksum))
         entries.add()
         end = start
     return streams[::-1]
@@ -107,7 +117,7 @@ def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], st
             header = container.read_header(file)
             if header is None:
                 break
-            streams.append(_Found(start, header.short))
+            streams.append(_Found(start, header.kind if header.short else None))
             entries.add()
             if not _walk(file, streams[-1], header.size, end, entries):
                 return streams, "the file was cut off"
@@ -122,9 +132,8 @@ def _by_walk(file: BinaryIO, end: int, limits: Limits) -> tuple[list[_Found], st
 
 def _walk(file: BinaryIO, stream: _Found, header_size: int, end: int, entries: Entries) -> bool:
     """Find the blocks of the stream whose header was just read; whether all are there. Raises FormatError."""
-    read_block_header = container.read_short_block_header if stream.short else container.read_block_header
     written = Index(header_size)
-    while (block := read_block_header(file)) is not None:
+    while (block := stream.read_block_header(file)) is not None:
         offset = file.tell() - block.size
         if file.tell() + block.payload_length > end:
             return False
@@ -151,7 +160,7 @@ def _restore_stream(
     settings = _settings(file, stream, resources)
     first, digest, lost = restored.place, xxhash.xxh3_64(), []
     for offset, length in stream.places:
-        pieces = _restore(file, offset, length, settings, restored, progress)
+        pieces = _restore(file, stream, offset, length, settings, restored, progress)
         if pieces is None:
             lost.append(f"bytes {restored.place} to {restored.place + length} are lost: their block is damaged")
             restored.miss(length)
@@ -182,12 +191,18 @@ def _settings(file: BinaryIO, stream: _Found, resources: Resources) -> Settings:
 
 
 def _restore(
-    file: BinaryIO, offset: int, length: int, settings: Settings, restored: Salvaged, progress: Progress
+    file: BinaryIO,
+    stream: _Found,
+    offset: int,
+    length: int,
+    settings: Settings,
+    restored: Salvaged,
+    progress: Progress,
 ) -> Iterable[bytes | memoryview] | None:
     """The raw bytes of the block at `offset` in pieces, or None where it is damaged."""
     try:
         file.seek(offset)
-        header = container.read_short_block_header(file) if settings.short else container.read_block_header(file)
+        header = stream.read_block_header(file)
         if header is None or header.raw_length != length:
             return None
         restored.need(length)

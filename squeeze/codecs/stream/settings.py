@@ -65,10 +65,12 @@ def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", o
         raise LevelError(
             f"the dictionary was trained for level {dictionary.level}: leave the level out, or train another"
         )
+    if options.adapter and options.backend == "llamacpp":
+        raise LevelError("llama.cpp runs a model as it is: leave out the adapter, or the backend")
     if level.text is None:
         if options != LanguageOptions():
             raise LevelError(
-                f"a language model, its backend, lanes and a window belong to levels {those_with_language_model()}"
+                f"a language model, adapter, backend, lanes and window belong to levels {those_with_language_model()}"
             )
         return Settings(dictionary.row if dictionary else level, threads, dictionary=dictionary)
     # Start-up: language models bring tokenizers and kernels of their own, which other levels do without.

@@ -1,17 +1,12 @@
-"""Trains part of a model to give the original's outputs, without labels, in a run that can be stopped and gone on with.
+"""Trains part of a model to give the original's outputs, without labels.
 
 All parameters at once learn the original's distribution of the next token (distillation, Hinton et al. 2015, arXiv
 1503.02531); for a share of the time each block first learns by itself what the original's block makes of the same
-inputs (as OmniQuant, Shao et al. 2023, arXiv 2308.13137, trains). Adam's moments, what is trained and the place in the
-data are saved every few steps. Parameters and moments are float32; products are bfloat16 where the device has units for
-that (`in_halves`), which makes a step twice as fast on processors with AMX.
+inputs (as OmniQuant, Shao et al. 2023, arXiv 2308.13137, trains). The steps are those of trainer.py.
 """
 
 import json
-import math
 import shutil
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files, disk_told
+from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.engine.network import find_blocks
 from squeeze.engine.pipeline import Progress
 from squeeze.packing import folder
+from squeeze.recipes.train.trainer import Loss, Trainer, halve_fixed
 from squeeze.system.json_object import read_object
 
 __all__ = [
@@ -30,13 +26,11 @@ __all__ = [
     "Healing",
     "Training",
     "divergence",
-    "in_halves",
     "is_trained",
     "rate_for",
     "replace_tensors",
 ]
 
-_SAVE_EVERY = 20  # steps
 _RATE_SEQUENCES = 4
 _ROWS = 16  # of logits
 
@@ -73,9 +67,9 @@ class Training:
         return {name: getattr(self, name) for name in ("rate", "batch", "seed", "minutes", "steps")}
 
 
-class Distillation:
-    """Trains parameters of a student to give a teacher's outputs; `step` steps are done, in `seconds`. state: the file
-    from which a stopped run goes on. blocks: share of the time, or steps, in which every block learns by itself."""
+class Distillation(Trainer):
+    """Trains parameters of a student to give a teacher's outputs. blocks: share of the time, or steps, in which every
+    block learns by itself."""
 
     def __init__(
         self,
@@ -89,68 +83,18 @@ class Distillation:
         seed: int,
         state: Path,
     ) -> None:
-        self.student, self.teacher, self.trained = student, teacher, trained
-        self.tokens, self.rate, self.batch, self.seed, self.state = tokens, rate, batch, seed, state
-        self.blocks, self.step, self.seconds = blocks, 0, 0.0
-        self.losses: list[float] = []
+        self.student, self.teacher, self.blocks = student, teacher, blocks
         for model in (student, teacher):
             model.requires_grad_(False)
         for parameter in trained.values():
             parameter.requires_grad_(True)
-        device = next(student.parameters()).device
-        self.cast = torch.autocast(device.type, torch.bfloat16, enabled=in_halves(device))
-        if in_halves(device):
+        super().__init__(trained, tokens, rate, batch, seed, state)
+        if self.halves:
             for model in (student, teacher):
-                _halve_fixed(model)
-        self.optimiser = torch.optim.AdamW(trained.values(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-        if state.is_file():
-            self._load()
+                halve_fixed(model)
 
-    def _load(self) -> None:
-        saved = torch.load(self.state, weights_only=True)
-        with torch.no_grad():
-            for name, parameter in self.trained.items():
-                parameter.copy_(saved["values"][name])
-        self.optimiser.load_state_dict(saved["optimiser"])
-        self.step, self.seconds, self.losses = saved["step"], saved["seconds"], saved["losses"]
-
-    def save(self) -> None:
-        """In one step."""
-        values = {name: parameter.data for name, parameter in self.trained.items()}
-        saved = {"values": values, "optimiser": self.optimiser.state_dict(), "losses": self.losses}
-        unfinished = self.state.with_suffix(".unfinished")
-        with disk_told(unfinished):
-            torch.save({**saved, "step": self.step, "seconds": self.seconds}, unfinished)
-        unfinished.replace(self.state)
-
-    def go(self, seconds: float, steps: int | None, progress: Callable[[int], None] | None) -> None:
-        """Train until the time or the steps are over."""
-        while (self.step < steps) if steps is not None else (self.seconds < seconds):
-            began = time.perf_counter()
-            share = self.step / steps if steps else self.seconds / seconds
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.rate * min(1.0, (share + 1e-2) / 0.1) * 0.5 * (1 + math.cos(math.pi * share))
-            self.losses.append(self._train(self._by_block if share < self.blocks else self._divergence))
-            self.step += 1
-            self.seconds += time.perf_counter() - began
-            if self.step % _SAVE_EVERY == 0:
-                self.save()
-            if progress:
-                progress(1)
-
-    def _train(self, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> float:
-        """One step, sequence by sequence; the mean loss."""
-        total = 0.0
-        for ids in torch.split(self._batch(), 1):
-            with torch.enable_grad():
-                with self.cast:
-                    loss = loss_of(ids) / self.batch
-                loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
-        nn.utils.clip_grad_norm_(self.trained.values(), 1.0)
-        self.optimiser.step()
-        self.optimiser.zero_grad()
-        return total
+    def loss_at(self, share: float) -> Loss:
+        return self._by_block if share < self.blocks else self._divergence
 
     def _divergence(self, ids: torch.Tensor) -> torch.Tensor:
         return divergence(self.student, self.teacher, ids)
@@ -178,29 +122,6 @@ class Distillation:
             error, size = (ours.float() - wanted).square().sum(), (wanted.float() - x).square().sum()
             losses.append(error / size.clamp(min=1e-12))
         return torch.stack(losses).mean()
-
-    def _batch(self) -> torch.Tensor:
-        """The sequences of this step: each pass over all of them has its own order."""
-        count = len(self.tokens)
-        first, rows = self.step * self.batch, []
-        for number in range(first, first + self.batch):
-            order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + number // count))
-            rows.append(self.tokens[order[number % count]])
-        return torch.stack(rows).to(next(self.student.parameters()).device)
-
-
-def _halve_fixed(model: nn.Module) -> None:
-    """Make the matrices that are not trained bfloat16 once, instead of for every product."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and not module.weight.requires_grad:
-            module.weight = nn.Parameter(module.weight.to(torch.bfloat16), requires_grad=False)
-
-
-def in_halves(device: torch.device) -> bool:
-    """Whether a device multiplies matrices of bfloat16 faster than those of float32."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))
 
 
 def divergence(student: nn.Module, teacher: nn.Module, ids: torch.Tensor) -> torch.Tensor:

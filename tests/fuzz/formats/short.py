@@ -70,8 +70,9 @@ class Short(Sqz):
 
 def _parsed(coded: bytes) -> _Short:
     file = io.BytesIO(coded)
-    container.read_header(file)
-    block = container.read_short_block_header(file)
+    header = container.read_header(file)
+    assert header is not None
+    block = container.read_short_block_header(file, header.kind)
     payload_length = 0 if block.kind == container.STORED else block.payload_length
     return _Short(coded[4], block.raw_length, payload_length, block.checksum, file.read())
 

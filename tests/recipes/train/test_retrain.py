@@ -13,7 +13,7 @@ from squeeze.prune.slim import SLiM
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.prune import recovered
-from squeeze.recipes.train import distil
+from squeeze.recipes.train import distil, trainer
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import MaskedLinear, MaskLoRA, recover
 from tests.makers.layers import problem
@@ -54,7 +54,7 @@ def sparse(folder):
 @pytest.mark.parametrize("rank", [None, 4])
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_pruned_model_recovers_and_keeps_its_zeros(tmp_path, monkeypatch, kind, rank, halves):
-    monkeypatch.setattr(distil, "in_halves", lambda device: halves)
+    monkeypatch.setattr(trainer, "in_halves", lambda device: halves)
     source, out = model(tmp_path / "model", kind), tmp_path / "out"
     squeeze.prune(source, Magnitude(), out=out)
     before = sparse(out)
@@ -87,7 +87,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     for name in ("whole", "again"):
         squeeze.prune(source, Magnitude(), out=tmp_path / name)
     recover(source, tmp_path / "whole", TOKENS, Training(**settings), 4)
-    monkeypatch.setattr(distil, "_SAVE_EVERY", 1)
+    monkeypatch.setattr(trainer, "_SAVE_EVERY", 1)
 
     def stop(what, done, total):
         if done == 3:

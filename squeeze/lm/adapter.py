@@ -1,0 +1,132 @@
+"""An adapter: low-rank changes of a model's matrices, and other norms (LoRA: Hu et al. 2021, arXiv:2106.09685).
+
+It is added to the weights before they become integers, so that it costs nothing at run time, and a model's identity
+covers it. Matrix W [outputs, inputs] becomes W + sum over r of scale[r] * b[:, r] a[r], a and b int8: every term is
+elementwise IEEE arithmetic, and terms are added in order, so the same adapter gives the same integers on every machine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from squeeze.errors import ModelError
+from squeeze.lm.mapped import MappedFile, write
+from squeeze.lm.sources import DAMAGE, Source, Tensor
+
+__all__ = ["Adapter", "LowRank", "adapted", "load", "round_factors", "save"]
+
+_KIND = {"squeeze": "adapter 1"}
+_TOP = 127
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """A change of a matrix: a int8 [rank, inputs], b int8 [outputs, rank], scale float32 [rank]."""
+
+    a: np.ndarray
+    b: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.b.shape[0], self.a.shape[1]
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """float32 rows of the change."""
+        total = np.zeros((stop - start, self.a.shape[1]), np.float32)
+        for a, b, scale in zip(self.a, self.b[start:stop].T, self.scale, strict=True):
+            total += np.multiply.outer(b.astype(np.float32) * scale, a.astype(np.float32))
+        return total
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Changes of matrices and values of norms, by names like those of `Source.tensors`: 0.query, final_norm."""
+
+    changes: Mapping[str, LowRank]
+    norms: Mapping[str, np.ndarray]
+    digest: str  # of all of it
+
+
+def round_factors(a: np.ndarray, b: np.ndarray) -> LowRank:
+    """The change b @ a of float32 factors [rank, inputs] and [outputs, rank], with both in 8 bits."""
+    tops = [np.maximum(np.abs(a).max(axis=1), 1e-20), np.maximum(np.abs(b).max(axis=0), 1e-20)]
+    scale = (tops[0] / _TOP * (tops[1] / _TOP)).astype(np.float32)
+    rounded = np.rint(a / tops[0][:, None] * _TOP), np.rint(b / tops[1] * _TOP)
+    return LowRank(rounded[0].astype(np.int8), rounded[1].astype(np.int8), scale)
+
+
+def save(path: Path, changes: Mapping[str, LowRank], norms: Mapping[str, np.ndarray]) -> None:
+    """Write all or nothing, a safetensors file."""
+    tensors = dict(norms)
+    for name, change in changes.items():
+        tensors |= {f"{name}.a": change.a, f"{name}.b": change.b, f"{name}.scale": change.scale}
+    write(path, tensors, _KIND)
+
+
+def load(path: Path) -> Adapter:
+    """Raises ModelError where it is missing, damaged, or no adapter."""
+    try:
+        file = MappedFile(path)
+        if not (_KIND.items() <= file.metadata.items()):
+            raise ModelError(f"{path}: not an adapter that `squeeze train --adapter` wrote")
+        if not file.is_sound():
+            raise ModelError(f"{path}: the adapter is damaged: its checksum differs")
+        names = [name for name in file.tensors if not name.startswith("padding.")]
+        changes = {
+            name[:-2]: LowRank(file.raw(name), file.raw(f"{name[:-2]}.b"), file.raw(f"{name[:-2]}.scale"))
+            for name in names
+            if name.endswith(".a")
+        }
+    except OSError as error:
+        raise ModelError(f"{path}: the adapter cannot be read: {error.strerror or error}") from error
+    except DAMAGE as error:
+        raise ModelError(f"{path}: not an adapter that `squeeze train --adapter` wrote") from error
+    norms = {name: file.raw(name) for name in names if name.rpartition(".")[0] not in changes}
+    return Adapter(changes, norms, xxhash.xxh3_128_hexdigest(file.data.data))
+
+
+def adapted(source: Source, adapter: Adapter) -> Source:
+    """The source with an adapter added to it. Raises ModelError where that belongs to a model of another shape."""
+    tensors = dict(source.tensors)
+    for name, change in adapter.changes.items():
+        tensors[name] = _changed(_of_shape(source, name, change.shape), _in_order(source, name, change))
+    for name, norm in adapter.norms.items():
+        _of_shape(source, name, norm.shape)
+        tensors[name] = _replaced(norm)
+    return replace(source, tensors=tensors)
+
+
+def _of_shape(source: Source, name: str, shape: tuple[int, ...]) -> Tensor:
+    tensor = source.tensors.get(name)
+    if tensor is None or tensor.shape != shape:
+        there = "none" if tensor is None else str(list(tensor.shape))
+        raise ModelError(
+            f"{source.name}: the adapter is for another model: {name} is {list(shape)} in it, {there} here"
+        )
+    return tensor
+
+
+def _in_order(source: Source, name: str, change: LowRank) -> LowRank:
+    """The change with its outputs in the order of the source, whose rotary pairs may be neighbours."""
+    if not source.interleaved or name.rpartition(".")[2] not in ("query", "key"):
+        return change
+    size = source.config.head_size
+    order = np.arange(len(change.b)).reshape(-1, 2, size // 2).swapaxes(1, 2).reshape(-1)
+    return replace(change, b=change.b[order])
+
+
+def _changed(tensor: Tensor, change: LowRank) -> Tensor:
+    def rows(start: int, stop: int) -> np.ndarray:
+        before = tensor.rows(start, stop)
+        changed: np.ndarray = before + change.rows(start, start + len(before))
+        return changed
+
+    return Tensor(tensor.shape, rows)
+
+
+def _replaced(values: np.ndarray) -> Tensor:
+    return Tensor(values.shape, lambda start, stop: np.array(values[start:stop]))

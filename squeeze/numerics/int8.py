@@ -1,0 +1,279 @@
+"""Products of rows of int8 activations and panels of int8 weights: sums of products of bytes in fours.
+
+Matrices are *packed* for it: panels of 16 outputs, in each the inputs in fours, every weight plus 128: uint8
+[outputs / 16, inputs / 4, 16, 4]. Processors with VNNI multiply four unsigned bytes by four signed ones and add the
+products to a sum in one instruction; what the 128 adds to a sum follows from the sum of the activations. On others the
+same integers come from vectors of generic LLVM. Sums wrap at 32 bits, and the result does not, to 133,152 inputs.
+"""
+
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba.core import config, types
+from numba.extending import intrinsic
+
+from squeeze.numerics.jit import inline, part
+
+TOP = 127  # of activations and weights
+TOP_16 = 32639  # of 16-bit activations, the largest of which both halves are signed bytes
+PANEL = 16  # outputs side by side: a vector of sums
+STEP = 4  # inputs come in so many
+SCRATCH = 24 * PANEL  # products of a step: of three rows and eight panels, or six rows and four
+LONGEST = (1 << 31) // (TOP * TOP)  # inputs
+_config: Any = config
+# Whether the processor that numba compiles for has the instructions: another one than this machine's may be asked for.
+_WIDE = not _config.CPU_NAME and bool(llvm.get_host_cpu_features().get("avx512vnni", False))
+PARTS = 2 if _WIDE else 1  # into which an activation of 16 bits is split
+ACTIVATION = np.int8 if _WIDE else np.int16  # what holds an activation: what is multiplied
+
+
+def pack(matrix: np.ndarray) -> np.ndarray:
+    """int8 [N, K] -> uint8 [ceil(N / 16), ceil(K / 4), 16, 4], padded with what stands for zeros."""
+    outputs, inputs = matrix.shape
+    padded = np.full((-(-outputs // PANEL) * PANEL, -(-inputs // STEP) * STEP), 128, np.uint8)
+    padded[:outputs, :inputs] = matrix.view(np.uint8) ^ 128
+    panels = padded.reshape(-1, PANEL, padded.shape[1] // STEP, STEP)
+    return np.ascontiguousarray(panels.transpose(0, 2, 1, 3))
+
+
+def unpack(packed: np.ndarray, outputs: int, inputs: int) -> np.ndarray:
+    """Undo `pack`."""
+    rows = packed.transpose(0, 2, 1, 3).reshape(packed.shape[0] * PANEL, -1)
+    return np.ascontiguousarray(rows[:outputs, :inputs] ^ 128).view(np.int8)
+
+
+_INT8, _INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_UNDEFINED = ir.Undefined
+
+
+def _shuffle(builder: Any, vector: Any, indices: Any) -> Any:
+    mask = ir.Constant(ir.VectorType(_INT32, len(indices)), [ir.Constant(_INT32, i) for i in indices])
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, _UNDEFINED), mask)
+
+
+class _Vnni:
+    """16 outputs a vector: vpdpbusd of AVX512."""
+
+    four = _INT32  # activations
+
+    def __init__(self, builder: Any) -> None:
+        self.sums = ir.VectorType(_INT32, PANEL)
+        kind = ir.FunctionType(self.sums, [self.sums] * 3)
+        self.multiply = builder.module.declare_intrinsic("llvm.x86.avx512.vpdpbusd.512", (), kind)
+
+    def weights(self, builder: Any, address: Any) -> Any:
+        return builder.load(builder.bitcast(address, self.sums.as_pointer()), align=1)
+
+    def activations(self, builder: Any, four: Any) -> Any:
+        single = builder.insert_element(ir.Constant(self.sums, _UNDEFINED), four, _INT32(0))
+        return _shuffle(builder, single, [0] * PANEL)
+
+    def added(self, builder: Any, total: Any, weights: Any, activations: Any) -> Any:
+        return builder.call(self.multiply, [total, weights, activations])
+
+    def folded(self, builder: Any, total: Any) -> Any:
+        return total
+
+
+class _Generic:
+    """16 outputs a vector, of each two sums: of products in pairs, as every processor adds them (pmaddwd, smlal)."""
+
+    four = _INT64
+
+    def __init__(self, builder: Any) -> None:
+        self.sums = ir.VectorType(_INT32, 2 * PANEL)
+        self.bytes, self.wide = (ir.VectorType(kind, 4 * PANEL) for kind in (_INT8, _INT32))
+
+    def weights(self, builder: Any, address: Any) -> Any:
+        values = builder.load(builder.bitcast(address, self.bytes.as_pointer()), align=1)
+        return builder.zext(values, self.wide)
+
+    def activations(self, builder: Any, four: Any) -> Any:
+        fours = ir.VectorType(_INT64, PANEL)
+        single = builder.insert_element(ir.Constant(fours, _UNDEFINED), four, _INT32(0))
+        words = builder.bitcast(_shuffle(builder, single, [0] * PANEL), ir.VectorType(_INT16, 4 * PANEL))
+        return builder.sext(words, self.wide)
+
+    def added(self, builder: Any, total: Any, weights: Any, activations: Any) -> Any:
+        products = builder.mul(activations, weights, flags=["nsw"])
+        return builder.add(total, self._pairs(builder, products))
+
+    def folded(self, builder: Any, total: Any) -> Any:
+        return self._pairs(builder, total)
+
+    @staticmethod
+    def _pairs(builder: Any, values: Any) -> Any:
+        even, odd = (_shuffle(builder, values, range(first, values.type.count, 2)) for first in (0, 1))
+        return builder.add(even, odd)
+
+
+def _tile(rows: int, panels: int) -> Any:
+    """A compiled product of `rows` rows of activations and of packed panels.
+
+    The intrinsic's arguments: activations (ACTIVATION), their offset and row stride; packed weights, their offset and
+    panel stride; fours of inputs (at least one); int32 results, their offset and row stride. All sums stay in
+    registers.
+    """
+
+    @intrinsic
+    def tile(typingctx, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride):
+        def codegen(context, builder, signature, arguments):
+            _, a_offset, a_stride, _, b_offset, b_stride, fours, _, out_offset, out_stride = arguments
+            isa = _ISA(builder)
+
+            def pointer(i, kind):
+                array = context.make_array(signature.args[i])(context, builder, arguments[i])
+                return builder.bitcast(array.data, kind.as_pointer())
+
+            def moved(start, offset, stride, count):
+                return builder.gep(start, [builder.add(offset, builder.mul(stride, _INT64(count)))])
+
+            kind = _INT8 if isa.four is _INT32 else _INT16
+            a_rows = [moved(pointer(0, kind), a_offset, a_stride, r) for r in range(rows)]
+            b_panels = [moved(pointer(3, _INT8), b_offset, b_stride, p) for p in range(panels)]
+            before = builder.block
+            body, after = builder.append_basic_block("fours"), builder.append_basic_block("done")
+            builder.branch(body)
+            builder.position_at_end(body)
+            k = builder.phi(_INT64)
+            k.add_incoming(_INT64(0), before)
+            totals = [builder.phi(isa.sums) for _ in range(rows * panels)]
+            for total in totals:
+                total.add_incoming(ir.Constant(isa.sums, None), before)
+            place = builder.mul(k, _INT64(STEP * PANEL))
+            loaded = [isa.weights(builder, builder.gep(start, [place])) for start in b_panels]
+            added = []
+            for start in a_rows:
+                address = builder.bitcast(builder.gep(start, [builder.mul(k, _INT64(STEP))]), isa.four.as_pointer())
+                activations = isa.activations(builder, builder.load(address, align=1))
+                for weights in loaded:
+                    added.append(isa.added(builder, totals[len(added)], weights, activations))
+            following = builder.add(k, _INT64(1))
+            k.add_incoming(following, builder.block)
+            for total, value in zip(totals, added, strict=True):
+                total.add_incoming(value, builder.block)
+            builder.cbranch(builder.icmp_signed("<", following, fours), body, after)
+            builder.position_at_end(after)
+            results = ir.VectorType(_INT32, PANEL)
+            for i, value in enumerate(added):
+                start = moved(pointer(7, _INT32), out_offset, out_stride, i // panels)
+                address = builder.gep(start, [_INT64(i % panels * PANEL)])
+                builder.store(isa.folded(builder, value), builder.bitcast(address, results.as_pointer()), align=4)
+            return context.get_dummy_value()
+
+        count = types.int64
+        return types.void(a, count, count, b, count, count, count, out, count, count), codegen
+
+    return tile
+
+
+_ISA: Any = _Vnni if _WIDE else _Generic
+_TALLEST, _FEW = (6, 3) if _WIDE else (3, 3)  # rows that go through together
+_MOST, _SOME = (8, 4) if _WIDE else (1, 1)  # panels beside few rows, and beside more
+
+
+def _of_height(panels: int, tallest: int) -> Any:
+    """A compiled product of a few rows, at most `tallest`, and so many panels."""
+
+    @inline
+    def run(height, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride):
+        pass
+
+    for height in range(1, tallest + 1):
+        run = _or_else(height, _tile(height, panels), run)
+    return run
+
+
+def _or_else(height: int, tile: Any, other: Any) -> Any:
+    def run(rows, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride):  # type: ignore[no-untyped-def]
+        if rows == height:
+            tile(a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride)
+        else:
+            other(rows, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride)
+
+    return inline(run)
+
+
+_few, _many, _single = (_of_height(_MOST, _FEW), _of_height(_SOME, _TALLEST), _of_height(1, _TALLEST))
+
+
+@inline
+def split(x, out, offset, stride):
+    """int16 x within TOP_16 -> what is multiplied: high bytes from out[offset] on and low bytes from offset + stride
+    on, or x itself where the processor multiplies words; returns the sum of x, int32."""
+    total = np.int32(0)
+    first, second = out[offset : offset + x.size], out[offset + stride : offset + stride + x.size]
+    for i in range(x.size):
+        value = np.int32(x[i])
+        total = np.int32(total + value)
+        if PARTS == 2:
+            high = np.int32(np.int32(value + np.int32(128)) >> np.int32(8))
+            first[i] = np.int8(high)
+            second[i] = np.int8(np.int32(value - np.int32(high << np.int32(8))))
+        else:
+            first[i] = value
+    return total
+
+
+@inline
+def joined(high, low):
+    """The product of a split activation from those of its parts."""
+    return np.int32(np.int32(high << 8) + low) if PARTS == 2 else high
+
+
+@part
+def products(rows, panels, a, a_offset, a_stride, b, b_offset, b_stride, fours, out, out_offset, out_stride):
+    """int32 products of rows and panels: row r of panel p lies from out[out_offset + r * out_stride + 16 p] on.
+
+    a is flat, of ACTIVATION; b are packed panels, `b_stride` apart; `fours` of inputs, at least one. To each product
+    128 times the sum of its row is added.
+    """
+    panel = 0
+    while panel < panels:
+        start, target = b_offset + panel * b_stride, out_offset + panel * PANEL
+        if rows <= _FEW and panels - panel >= _MOST:
+            _few(rows, a, a_offset, a_stride, b, start, b_stride, fours, out, target, out_stride)
+            panel += _MOST
+            continue
+        count = _SOME if panels - panel >= _SOME else 1
+        for row in range(0, rows, _TALLEST):
+            height = min(rows - row, _TALLEST)
+            a_start, end = a_offset + row * a_stride, target + row * out_stride
+            if count == _SOME:
+                _many(height, a, a_start, a_stride, b, start, b_stride, fours, out, end, out_stride)
+            else:
+                _single(height, a, a_start, a_stride, b, start, b_stride, fours, out, end, out_stride)
+        panel += count
+
+
+@part
+def matmul(a, sums, scales, weights, w_scales, first, last, add, out, found):
+    """Columns 16 * first to 16 * last of out = (a * scales) @ (weights * w_scales), or += where `add`.
+
+    a [R, K] of ACTIVATION with the sums of its rows int32 [R] and their scales float32 [R]; packed weights; w_scales
+    float32 [N]; out float32 [R, N]. Scratch of this thread: found int32 [SCRATCH].
+    """
+    rows, fours, outputs, length = a.shape[0], weights.shape[1], w_scales.size, a.shape[1]
+    stride, panel = STEP * PANEL * fours, first
+    while panel < last:
+        count = _SOME if last - panel >= _SOME else 1
+        if rows <= _FEW and last - panel >= _MOST:
+            count = _MOST
+        width, start = count * PANEL, panel * PANEL
+        columns = min(width, outputs - start)
+        w = w_scales[start : start + columns]
+        for row in range(0, rows, _TALLEST):
+            height = min(rows - row, _TALLEST)
+            products(height, count, a, row * length, length, weights, panel * stride, stride, fours, found, 0, width)
+            for r in range(height):
+                shift, scale = np.int32(128 * sums[row + r]), scales[row + r]
+                product, target = found[r * width : r * width + columns], out[row + r, start : start + columns]
+                if add:
+                    for c in range(columns):
+                        target[c] += np.float32(np.int32(product[c] - shift)) * scale * w[c]
+                else:
+                    for c in range(columns):
+                        target[c] = np.float32(np.int32(product[c] - shift)) * scale * w[c]
+        panel += count

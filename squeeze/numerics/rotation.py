@@ -1,0 +1,80 @@
+"""Rotations by blocks of Hadamard matrices in exact arithmetic: sums and differences of pairs, in one order.
+
+A rotation spreads what lies in few numbers over a block of them, so that they may be rounded to 8 bits (QuaRot:
+Ashkboos et al. 2024, arXiv:2404.00456). Blocks are Sylvester's matrices, symmetric and their own inverse but for a
+factor.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from squeeze.numerics.jit import inline
+
+_MOST = 512  # numbers of a block
+_VECTOR = 16
+
+
+def block_of(size: int) -> int:
+    """How many numbers a block has: the largest power of two that divides `size`, at most 512."""
+    return min(size & -size, _MOST)
+
+
+def factor(block: int) -> np.float32:
+    """What makes the sums of a block a rotation."""
+    return np.float32(1 / math.sqrt(block))
+
+
+def rotate(values: np.ndarray, block: int) -> np.ndarray:
+    """float32 [..., n] with each block of its last axis rotated, the same numbers on every machine."""
+    x, half = np.array(values, np.float32).reshape(-1, block), 1
+    while half < block:
+        pairs = x.reshape(-1, 2, half)
+        x, half = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(-1, block), 2 * half
+    return (x * factor(block)).reshape(values.shape)
+
+
+def rotate_rows(values: np.ndarray, block: int) -> np.ndarray:
+    """float32 [n, K] with each block of its first axis rotated."""
+    return np.ascontiguousarray(rotate(np.ascontiguousarray(values.T), block).T)
+
+
+@intrinsic
+def _spread(typingctx, array, offset):
+    """Sums and differences at distances 1, 2, 4 and 8 of the 16 float32 from `offset` on."""
+
+    def codegen(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        floats, words = (ir.VectorType(kind, _VECTOR) for kind in (ir.FloatType(), ir.IntType(32)))
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), floats.as_pointer())
+        x: Any = builder.load(address, align=4)
+        for distance in (1, 2, 4, 8):
+            mask = ir.Constant(words, [i ^ distance for i in range(_VECTOR)])
+            partner = builder.shuffle_vector(x, ir.Constant(floats, ir.Undefined), mask)
+            signs = ir.Constant(words, [0x80000000 if i & distance else 0 for i in range(_VECTOR)])
+            x = builder.fadd(partner, builder.bitcast(builder.xor(builder.bitcast(x, words), signs), floats))
+        builder.store(x, address, align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
+
+
+@inline
+def rotate_sums(x, block):
+    """Rotate float32 x [n] by blocks, in place, but for the factor: sums and differences only."""
+    half = 1
+    if block >= _VECTOR:
+        for start in range(0, x.size, _VECTOR):
+            _spread(x, start)
+        half = _VECTOR
+    while half < block:
+        for start in range(0, x.size, 2 * half):
+            low, high = x[start : start + half], x[start + half : start + 2 * half]
+            for i in range(half):
+                a, b = low[i], high[i]
+                low[i], high[i] = a + b, a - b
+        half *= 2

@@ -1,0 +1,120 @@
+"""Trains some parameters of a model in a run that can be stopped and gone on with.
+
+Adam's moments, what is trained and the place in the data are saved every few steps. Parameters and moments are float32;
+products are bfloat16 where the device has units for that (`in_halves`), which makes a step twice as fast on processors
+with AMX.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from squeeze.checkpoint.checkpoint import disk_told
+
+__all__ = ["Loss", "Trainer", "cast", "halve_fixed", "in_halves"]
+
+_SAVE_EVERY = 20  # steps
+Loss = Callable[[torch.Tensor], torch.Tensor]  # of a sequence int64 [1, L]
+
+
+class Trainer:
+    """Trains parameters, by their names, on sequences int64 [N, L]; `step` steps are done, in `seconds`.
+
+    rate: the largest of Adam; it rises for a tenth of the time and falls to 0 with a cosine. state: the file from which
+    a stopped run goes on.
+    """
+
+    def __init__(
+        self, trained: dict[str, nn.Parameter], tokens: torch.Tensor, rate: float, batch: int, seed: int, state: Path
+    ) -> None:
+        self.trained, self.tokens, self.rate = trained, tokens, rate
+        self.batch, self.seed, self.state = batch, seed, state
+        self.step, self.seconds = 0, 0.0
+        self.losses: list[float] = []
+        self.device = next(iter(trained.values())).device
+        self.halves, self.cast = in_halves(self.device), cast(self.device)
+        self.optimiser = torch.optim.AdamW(trained.values(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+        if state.is_file():
+            self._load()
+
+    def loss_at(self, share: float) -> Loss:
+        """What is made smaller when this share of the time is over."""
+        raise NotImplementedError
+
+    def _load(self) -> None:
+        saved = torch.load(self.state, weights_only=True)
+        with torch.no_grad():
+            for name, parameter in self.trained.items():
+                parameter.copy_(saved["values"][name])
+        self.optimiser.load_state_dict(saved["optimiser"])
+        self.step, self.seconds, self.losses = saved["step"], saved["seconds"], saved["losses"]
+
+    def save(self) -> None:
+        """In one step."""
+        values = {name: parameter.data for name, parameter in self.trained.items()}
+        saved = {"values": values, "optimiser": self.optimiser.state_dict(), "losses": self.losses}
+        unfinished = self.state.with_suffix(".unfinished")
+        with disk_told(unfinished):
+            torch.save({**saved, "step": self.step, "seconds": self.seconds}, unfinished)
+        unfinished.replace(self.state)
+
+    def go(self, seconds: float, steps: int | None, progress: Callable[[int], None] | None) -> None:
+        """Train until the time or the steps are over."""
+        while (self.step < steps) if steps is not None else (self.seconds < seconds):
+            began = time.perf_counter()
+            share = self.step / steps if steps else self.seconds / seconds
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.rate * min(1.0, (share + 1e-2) / 0.1) * 0.5 * (1 + math.cos(math.pi * share))
+            self.losses.append(self._train(self.loss_at(share)))
+            self.step += 1
+            self.seconds += time.perf_counter() - began
+            if self.step % _SAVE_EVERY == 0:
+                self.save()
+            if progress:
+                progress(1)
+
+    def _train(self, loss_of: Loss) -> float:
+        """One step, sequence by sequence; the mean loss."""
+        total = 0.0
+        for ids in torch.split(self._batch(), 1):
+            with torch.enable_grad():
+                with self.cast:
+                    loss = loss_of(ids) / self.batch
+                loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        nn.utils.clip_grad_norm_(self.trained.values(), 1.0)
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        return total
+
+    def _batch(self) -> torch.Tensor:
+        """The sequences of this step: each pass over all of them has its own order."""
+        count = len(self.tokens)
+        first, rows = self.step * self.batch, []
+        for number in range(first, first + self.batch):
+            order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + number // count))
+            rows.append(self.tokens[order[number % count]])
+        return torch.stack(rows).to(self.device)
+
+
+def halve_fixed(model: nn.Module) -> None:
+    """Make the matrices that are not trained bfloat16 once, instead of for every product."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and not module.weight.requires_grad:
+            module.weight = nn.Parameter(module.weight.to(torch.bfloat16), requires_grad=False)
+
+
+def cast(device: torch.device) -> torch.autocast:
+    """In which a device multiplies matrices as fast as it can."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=in_halves(device))
+
+
+def in_halves(device: torch.device) -> bool:
+    """Whether a device multiplies matrices of bfloat16 faster than those of float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))

@@ -1,0 +1,75 @@
+"""Products of bytes beside int64, on this processor and as others compute them."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from squeeze.numerics import int8
+from squeeze.numerics.jit import kernel
+from tests.makers.integers import codes, integers
+
+
+@kernel
+def matmul(a, sums, scales, weights, w_scales, first, last, add, out, found):
+    int8.matmul(a, sums, scales, weights, w_scales, first, last, add, out, found)
+
+
+@kernel
+def split(x, out, offset, stride):
+    return int8.split(x, out, offset, stride)
+
+
+@kernel
+def joined(high, low):
+    return int8.joined(high, low)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 4), (33, 7), (5, 1)])
+def test_packing(outputs, inputs):
+    matrix = codes((outputs, inputs), 8, 1)
+    packed = int8.pack(matrix)
+    assert packed.shape == (-(-outputs // 16), -(-inputs // 4), 16, 4) and packed.dtype == np.uint8
+    row, column = outputs - 1, inputs - 1
+    assert packed[row // 16, column // 4, row % 16, column % 4] == int(matrix[row, column]) + 128
+    assert np.array_equal(int8.unpack(packed, outputs, inputs), matrix)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 6, 7, 13])
+@pytest.mark.parametrize("outputs", [16, 47, 128, 144, 200])
+@pytest.mark.parametrize("inputs", [4, 60, 1100])
+@pytest.mark.parametrize("add", [False, True])
+def test_products(rows, outputs, inputs, add):
+    """The largest sums, too. What is scaled is the integer product; columns outside of the panels asked for stay."""
+    rng = np.random.default_rng(rows)
+    matrix, a = codes((outputs, inputs), 8, 1), integers((rows, inputs), 127, 2, "any", np.int64)
+    matrix[0], a[0] = 127, -127
+    scales, w_scales = rng.random(rows, np.float32), rng.random(outputs, np.float32)
+    out = rng.random((rows, outputs), np.float32)
+    product = (a @ matrix.astype(np.int64).T).astype(np.float32) * scales[:, None] * w_scales
+    wanted, last = out.copy(), -(-outputs // 16)
+    first = min(1, last - 1)
+    wanted[:, 16 * first :] = (out + product if add else product)[:, 16 * first :]
+    found = np.zeros(int8.SCRATCH, np.int32)
+    stored = a.astype(int8.ACTIVATION)
+    matmul(stored, a.sum(1).astype(np.int32), scales, int8.pack(matrix), w_scales, first, last, add, out, found)
+    assert np.array_equal(out, wanted)
+
+
+def test_activations_of_16_bits():
+    x = np.array([-int8.TOP_16, -256, -129, -128, -1, 0, 1, 127, 128, 255, 256, int8.TOP_16], np.int16)
+    out = np.zeros(2 * x.size, int8.ACTIVATION)
+    assert split(x, out, 0, x.size) == x.sum()
+    low = out[x.size :] if int8.PARTS == 2 else out[: x.size]
+    assert [joined(np.int32(high), np.int32(low)) for high, low in zip(out, low, strict=False)] == x.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processor", ["nehalem", "haswell"])
+def test_other_processors(processor, tmp_path):
+    """Without instructions for bytes the same tests pass."""
+    settings = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    tests = [sys.executable, "-m", "pytest", "-q", "-n", "0", __file__, "-k", "not other_processors"]
+    assert not subprocess.run(tests, env={**os.environ, **settings}, capture_output=True, check=False).returncode

@@ -1,0 +1,115 @@
+"""Adapters: what they learn, that a stopped run gives the same, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from squeeze.errors import ModelError, SqueezeError
+from squeeze.integrations.load_model import load_model
+from squeeze.lm import adapter, models
+from squeeze.recipes.train import adapt, trainer
+from squeeze.recipes.train.adapt import adapt_to, read_passages
+from squeeze.recipes.train.distil import Training
+from tests.makers import tiny_models
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+TEXT = b"".join(b"The number %d is followed by the number %d, as everybody knows.\n" % (i, i + 1) for i in range(3000))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tokenizer = tiny_models.byte_level()
+    return tiny_models.write_folder(tmp_path / "tiny", tokenizer, vocab_size=tokenizer.get_vocab_size())
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_bytes(TEXT)
+    return tmp_path / "text.txt"
+
+
+def training(steps: int, **settings) -> Training:
+    return Training(minutes=0, steps=steps, rate=2e-2, batch=2, **settings)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_it_learns(folder, text, tmp_path, monkeypatch, halves):
+    monkeypatch.setattr(trainer, "in_halves", lambda device: halves)
+    out = tmp_path / "out.safetensors"
+    done = adapt_to([text], folder, out, training(30), rank=4)
+    assert done.steps == 30 and done.after["held out"] < 0.7 * done.before["held out"]
+    assert models.find(folder, out).identity != models.find(folder).identity
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_gguf_file_learns(text, tmp_path):
+    path, out = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level()), tmp_path / "out"
+    done = adapt_to([text], path, out, training(20), rank=4)
+    assert done.after["held out"] < 0.8 * done.before["held out"]
+    assert models.find(path, out).identity != models.find(path).identity
+    assert not list(tmp_path.glob(".*")) and not list(tmp_path.glob("*.model"))
+
+
+def test_an_adapter_goes_on_from_another(folder, text, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    adapt_to([text], folder, first, training(30), rank=4)
+    model, (learned, held) = load_model(folder, torch.float32), read_passages(models.find(folder), [text])
+    done = adapt.adapt(model, learned, {"held out": held}, second, training(0), 4, start=adapter.load(first))
+    assert done.steps == 0 and done.after["held out"] < 0.8 * done.before["held out"]
+    for name, change in adapter.load(first).changes.items():
+        same = adapter.load(second).changes[name]
+        assert np.array_equal(change.a, same.a) and np.array_equal(change.b, same.b)
+
+
+def test_a_stopped_run_goes_on(folder, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "_SAVE_EVERY", 3)
+    adapt_to([text], folder, tmp_path / "whole", training(8), rank=2)
+
+    def stop(name: str, done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "again"
+    with pytest.raises(KeyboardInterrupt):
+        adapt_to([text], folder, out, training(8, progress=stop), rank=2)
+    assert not out.exists()
+    steps = []
+    adapt_to([text], folder, out, training(8, progress=lambda name, done, total: steps.append(done)), rank=2)
+    assert steps == [4, 5, 6, 7, 8]
+    assert out.read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_passages(folder, tmp_path):
+    """Held-out ones are not learned."""
+    path = tmp_path / "text"
+    path.write_bytes(TEXT[:60_000])
+    model = models.find(folder)
+    learned, held = read_passages(model, [path], length=64)
+    assert len(held.tokens) == max(2, (len(held.tokens) + len(learned.tokens)) // 20)
+    assert learned.tokens.shape[1] == 65 and (learned.tokens[:, 0] == 1).all()
+    assert all(row not in learned.tokens.tolist() for row in held.tokens.tolist())
+    few, _ = read_passages(model, [path], length=64, most=40)
+    assert len(few.tokens) == 40
+
+
+def test_what_is_refused(folder, text, tmp_path):
+    out = tmp_path / "out"
+    out.touch()
+    with pytest.raises(SqueezeError, match="already exists; use -f to overwrite"):
+        adapt_to([text], folder, out, training(1))
+    out.unlink()
+    small = tmp_path / "small"
+    small.write_bytes(TEXT[:5000])
+    with pytest.raises(SqueezeError, match="an adapter needs at least 36 KB of text to learn from: name more files"):
+        adapt_to([small], folder, out, training(1))
+    with pytest.raises(ModelError, match="no such model"):
+        adapt_to([text], tmp_path / "nothing", out, training(1))
+    assert not out.exists() and adapt._FEWEST * adapt.LENGTH * 3 == 36 << 10
