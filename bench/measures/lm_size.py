@@ -45,6 +45,7 @@ def alone(
     team, reference = Team(threads), Reference(plain, preset.window)
     session = model.session(1, preset.window, CHUNK, team)
     integers, floats, unbiased = 0.0, 0.0, np.zeros(model.leaves.size, np.float32)
+    cdf = np.zeros((32, model.leaves.size + 1), np.uint64)
     for first in range(0, entries.size, CHUNK):
         part, coded = fed[first : first + CHUNK], entries[first : first + CHUNK]
         tokens = np.flatnonzero(coded >= 0)
@@ -53,9 +54,9 @@ def alone(
         logarithms = reference.forward(part).numpy()
         integers, floats = integers + bytes_alone, floats + bytes_alone
         for rows in np.split(tokens, range(32, tokens.size, 32)):
-            cdf, leaf = session.cdf(rows, unbiased), coded[rows]
-            row = np.arange(rows.size)
-            share = (cdf[row, leaf + 1] - cdf[row, leaf]) / cdf[:, -1]
+            leaf, row = coded[rows], np.arange(rows.size)
+            session.cdf(rows, unbiased, cdf, row)
+            share = (cdf[row, leaf + 1] - cdf[row, leaf]) / cdf[row, -1]
             integers -= float(np.log2(share).sum())
             floats -= float(logarithms[rows, leaf].astype(np.float64).sum()) / math.log(2)
     team.close()

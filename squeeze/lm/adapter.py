@@ -81,12 +81,22 @@ def load(path: Path) -> Adapter:
             for name in names
             if name.endswith(".a")
         }
+        if not all(_is_low_rank(change) for change in changes.values()):
+            raise ModelError(f"{path}: not an adapter that `squeeze train --adapter` wrote")
     except OSError as error:
         raise ModelError(f"{path}: the adapter cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
         raise ModelError(f"{path}: not an adapter that `squeeze train --adapter` wrote") from error
     norms = {name: file.raw(name) for name in names if name.rpartition(".")[0] not in changes}
+    if not all(norm.dtype == np.float32 and norm.ndim == 1 for norm in norms.values()):
+        raise ModelError(f"{path}: not an adapter that `squeeze train --adapter` wrote")
     return Adapter(changes, norms, xxhash.xxh3_128_hexdigest(file.data.data))
+
+
+def _is_low_rank(change: LowRank) -> bool:
+    a, b, scale = change.a, change.b, change.scale
+    kinds = a.dtype == np.int8 == b.dtype and scale.dtype == np.float32
+    return kinds and a.ndim == b.ndim == 2 and scale.shape == (len(a),) == b.shape[1:]
 
 
 def adapted(source: Source, adapter: Adapter) -> Source:

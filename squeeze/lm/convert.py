@@ -16,6 +16,7 @@ from squeeze.lm.rotated import rotated
 from squeeze.lm.sources import Source, Tensor
 from squeeze.lm.weights import ARITHMETIC, IDENTITY_TAGS, Layer, Matrix, Weights
 from squeeze.numerics import int8, tiles
+from squeeze.numerics.int8 import LONGEST
 
 _CHUNK = 1 << 22  # elements held as float32 at a time
 _BLOCK = 512  # rows that may be rotated together
@@ -25,6 +26,8 @@ _SMALLEST = np.float32(2.0**-100)  # a row whose elements all lie below it count
 def convert(source: Source, arithmetic: int = ARITHMETIC) -> Weights:
     """Raises ModelError where a tensor is missing, has the wrong shape, or holds no finite numbers."""
     sources.check_whole(source)
+    if max(source.config.width, source.config.feed_forward, source.config.heads * source.config.head_size) > LONGEST:
+        raise ModelError(f"{source.name}: a layer has over {LONGEST:,} inputs, whose products 32 bits do not hold")
     return _Converter(source if arithmetic == 1 else rotated(source), arithmetic).weights()
 
 

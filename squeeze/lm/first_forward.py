@@ -89,7 +89,7 @@ def forward(net, cache, work, tokens, lanes, positions, tasks, barrier, rank, te
 
 
 @kernel
-def cumulate(net, work, states, sums, scales, bias, logits, cdf, barrier, rank, team):
+def cumulate(net, work, states, sums, scales, bias, logits, cdf, places, barrier, rank, team):
     """As forward.py's; `sums` are not used."""
     first, last = share(net.head.shape[0], rank, team)
     exact.matmul(
@@ -100,5 +100,5 @@ def cumulate(net, work, states, sums, scales, bias, logits, cdf, barrier, rank, 
         return False
     begin, end = share(states.shape[0], rank, team)
     for r in range(begin, end):
-        exact.cumulate(logits[r], bias, cdf[r])
+        exact.cumulate(logits[r], bias, cdf[places[r]])
     return wait(barrier, team)

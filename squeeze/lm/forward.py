@@ -132,8 +132,8 @@ def gate(x, up):
 
 
 @kernel
-def cumulate(net, work, states, sums, scales, bias, logits, cdf, barrier, rank, team):
-    """Cumulative integer frequencies of all leaves for every row: cdf uint64 [R, leaves + 1].
+def cumulate(net, work, states, sums, scales, bias, logits, cdf, places, barrier, rank, team):
+    """Cumulative integer frequencies of all leaves for every row r: cdf[places[r]], uint64 [*, leaves + 1].
 
     states [R, width], sums int32 [R] and scales float32 [R] are those that `forward` left; bias float32 [leaves] is
     added to logits float32 [R, leaves].
@@ -144,5 +144,5 @@ def cumulate(net, work, states, sums, scales, bias, logits, cdf, barrier, rank, 
         return False
     begin, end = share(states.shape[0], rank, team)
     for r in range(begin, end):
-        exact.cumulate(logits[r], bias, cdf[r])
+        exact.cumulate(logits[r], bias, cdf[places[r]])
     return wait(barrier, team)

@@ -11,11 +11,16 @@ from squeeze.numerics.team import Team
 class LaneStates(Protocol):
     """The state of some lanes of a model, each at a position of its own."""
 
-    def forward(self, tokens: np.ndarray) -> None:
-        """Feed int64 [lanes, n] token ids: n more positions of each of the first lanes."""
+    def forward(self, tokens: np.ndarray, counts: np.ndarray | None = None) -> None:
+        """Feed int64 [lanes, n] token ids: n more positions of each of the first lanes, or the first `counts` int64
+        [lanes] of them."""
 
-    def cdf(self, rows: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        """uint64 [R, leaves + 1], cumulative frequencies of the leaves after the given rows of that call.
+    def take_back(self, counts: np.ndarray) -> None:
+        """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
+
+    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+        """Cumulative frequencies of the leaves after the given rows of the latest call of `forward`, one lane after the
+        other, to the rows `places` of `out`, uint64 [*, leaves + 1].
 
         bias: float32 [leaves], added to the logits.
         """

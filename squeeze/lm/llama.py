@@ -197,7 +197,7 @@ class LlamaLanes:
     """The state of some lanes, each at a position of its own; at most `rows` tokens go through at once.
 
     `window` is in positions, a multiple of 16. After `forward` the states of its rows stand ready, and `cdf`
-    makes of some of them cumulative frequencies of the leaves, uint64 [R, leaves + 1].
+    makes of some of them cumulative frequencies of the leaves.
     """
 
     def __init__(self, llama: Llama, lanes: int, window: int, rows: int, team: Team):
@@ -212,40 +212,46 @@ class LlamaLanes:
         self._cache = _new_cache(config, llama.weights.arithmetic, lanes, window // BLOCK, ring)
         self._work = _new_work(config, llama.weights.arithmetic, rows, slots, team.size, max(group, _QUERIES))
         self.leaves = leaves = llama.weights.leaves.size
-        self._cdf = np.zeros((0, leaves + 1), np.uint64)
         self._logits = np.zeros((0, leaves), np.float32)
 
-    def forward(self, tokens: np.ndarray) -> None:
-        """Feed tokens int64 [lanes, n] (the first lanes of the session): n positions of each."""
+    def forward(self, tokens: np.ndarray, counts: np.ndarray | None = None) -> None:
+        """Feed tokens int64 [lanes, n] (the first lanes of the session): n positions of each, or the first `counts`
+        int64 [lanes] of them, at most rows / lanes of the session."""
         lanes, n = tokens.shape
-        first = self.positions[:lanes]
-        positions = (first[:, None] + np.arange(n)).ravel()
-        rows = np.arange(lanes)[:, None] * n + np.arange(0, n, self._queries)
-        counts = np.broadcast_to(np.minimum(self._queries, n - np.arange(0, n, self._queries)), rows.shape)
-        tasks = np.stack([rows.ravel(), counts.ravel()], axis=1)
-        lane = np.repeat(np.arange(lanes), n)
-        flat, network = tokens.ravel(), self._llama.network
+        counts = np.full(lanes, n) if counts is None else counts
+        fed = np.arange(n) < counts[:, None]
+        flat, lane = tokens[fed], np.nonzero(fed)[0]
+        positions = (self.positions[:lanes, None] + np.arange(n))[fed]
+        starts, network = np.cumsum(counts) - counts, self._llama.network
+        asked = np.arange(0, n, self._queries)
+        some = asked < counts[:, None]
+        tasks = np.stack(
+            [(starts[:, None] + asked)[some], np.minimum(self._queries, counts[:, None] - asked)[some]], axis=1
+        )
 
         def part(rank: int, size: int, barrier: np.ndarray) -> None:
             self._kernels.forward(network, self._cache, self._work, flat, lane, positions, tasks, barrier, rank, size)
 
         self._team.run(part)
-        self.positions[:lanes] += n
+        self.positions[:lanes] += counts
 
-    def cdf(self, rows: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        """Cumulative frequencies uint64 [R, leaves + 1] of the given rows of the last `forward`.
+    def take_back(self, counts: np.ndarray) -> None:
+        """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
+        self.positions[: counts.size] -= counts
+
+    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+        """Cumulative frequencies of the given rows of the last `forward`, to the rows `places` of `out`, uint64
+        [*, leaves + 1].
 
         bias: float32 [leaves], added to the logits.
         """
-        if self._cdf.shape[0] < rows.size:
-            self._cdf = np.zeros((rows.size, self._cdf.shape[1]), np.uint64)
+        if self._logits.shape[0] < rows.size:
             self._logits = np.zeros((rows.size, self._logits.shape[1]), np.float32)
         states, sums, scales = (part[rows] for part in (self._work.narrow, self._work.row_sums, self._work.scales))
-        cdf, logits, work = self._cdf[: rows.size], self._logits[: rows.size], self._work
+        logits, work = self._logits[: rows.size], self._work
         network = self._llama.network
 
         def part(rank: int, size: int, barrier: np.ndarray) -> None:
-            self._kernels.cumulate(network, work, states, sums, scales, bias, logits, cdf, barrier, rank, size)
+            self._kernels.cumulate(network, work, states, sums, scales, bias, logits, out, places, barrier, rank, size)
 
         self._team.run(part)
-        return cdf

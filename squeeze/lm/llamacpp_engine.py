@@ -133,10 +133,12 @@ class Engine:
             prompt = np.arange(setup.lanes * length).reshape(setup.lanes, length) * 7919 % self.vocabulary_size
             digest = hashlib.sha256(repr((setup.threads, setup.lanes, setup.window, setup.gpu_layers)).encode())
             session.prefill(prompt[:, :_PROMPT])
-            unbiased = np.zeros(self.leaves.size, np.float32)
+            unbiased, lanes = np.zeros(self.leaves.size, np.float32), np.arange(setup.lanes)
+            counts = np.zeros((setup.lanes, self.leaves.size + 1), "<u8")
             for step in range(_PROMPT, length):
                 session.forward(prompt[:, step : step + 1])
-                digest.update(session.cdf(np.arange(setup.lanes), unbiased).astype("<u8").data)
+                session.cdf(lanes, unbiased, counts, lanes)
+                digest.update(counts.data)
             self._fingerprints[setup] = digest.hexdigest()[:_FINGERPRINT_DIGITS]
         return self._fingerprints[setup]
 
@@ -177,15 +179,18 @@ class LlamaCppLanes:
         self._position = 0
         leaves = engine.leaves.size
         self._picked = np.zeros(leaves, np.float32)
-        self._cdf = np.zeros((setup.lanes, leaves + 1), np.uint64)
 
-    def forward(self, tokens: np.ndarray) -> None:
+    def forward(self, tokens: np.ndarray, counts: np.ndarray | None = None) -> None:
         """Feed int64 [lanes, 1]: a token of each of the first lanes; the other lanes get a dummy."""
+        assert counts is None, "lanes in lockstep have as many tokens each"
         fed = np.full((self._setup.lanes, 1), self._engine.start_token, np.int32)
         fed[: tokens.shape[0]] = tokens
         if self._position == self._setup.window:
             self._halve()
         self._decode(fed, True)
+
+    def take_back(self, counts: np.ndarray) -> None:
+        raise NotImplementedError("lanes in lockstep only go forward")
 
     def prefill(self, tokens: np.ndarray) -> None:
         """Feed int [all lanes, n], of which no frequencies are wanted."""
@@ -193,19 +198,18 @@ class LlamaCppLanes:
         for first in range(0, tokens.shape[1], step):
             self._decode(tokens[:, first : first + step], False)
 
-    def cdf(self, rows: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        """Cumulative frequencies uint64 [R, leaves + 1] of the given lanes after the last `forward`.
+    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+        """Cumulative frequencies of the given lanes after the last `forward`, to the rows `places` of `out`, uint64
+        [*, leaves + 1].
 
         bias: float32 [leaves], added to the logits.
         """
-        cdf = self._cdf[: rows.size]
-        for i, lane in enumerate(rows.tolist()):
+        for place, lane in zip(places.tolist(), rows.tolist(), strict=True):
             pointer = self._library.llama_get_logits_ith(self._context, lane)
             if not pointer:
                 raise ModelError(f"{self._engine.name}: llama.cpp gives no logits for this model")
             logits = np.ctypeslib.as_array(pointer, (1, self._engine.vocabulary_size))
-            exact.cumulate_rows(logits, self._engine.leaves, bias, self._picked, cdf[i : i + 1])
-        return cdf
+            exact.cumulate_rows(logits, self._engine.leaves, bias, self._picked, out[place : place + 1])
 
     def _halve(self) -> None:
         """Forget all but the latest half of every lane, and feed that again."""

@@ -106,7 +106,8 @@ def for_identity(
 
 
 def _not_here(needed: str) -> ModelError:
-    return ModelError(f"the file needs the language model {needed}, which is not here: name it with --model PATH")
+    named = "name it with --model, and its adapter with --adapter"
+    return ModelError(f"the file needs the language model {needed}, which is not here: {named}")
 
 
 def bundled_path() -> Path | None:

@@ -3,7 +3,7 @@
 Matrices are *packed* for it: panels of 16 outputs, in each the inputs in fours, every weight plus 128: uint8
 [outputs / 16, inputs / 4, 16, 4]. Processors with VNNI multiply four unsigned bytes by four signed ones and add the
 products to a sum in one instruction; what the 128 adds to a sum follows from the sum of the activations. On others the
-same integers come from vectors of generic LLVM. Sums wrap at 32 bits, and the result does not, to 133,152 inputs.
+same integers come from vectors of generic LLVM. Sums wrap at 32 bits, and the result does not, to LONGEST inputs.
 """
 
 from typing import Any

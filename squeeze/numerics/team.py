@@ -17,8 +17,8 @@ from numba.extending import intrinsic
 from squeeze.numerics.jit import inline
 
 # Cells of a barrier, a cache line apart.
-_ARRIVED, _ROUND, _BROKEN = 0, 8, 16
-_CELLS = 24
+_ARRIVED, _ROUND, _BROKEN, _NAPS = 0, 8, 16, 24
+_CELLS = 32
 _Work = Callable[[int, int, np.ndarray], None]  # of rank, threads at work, barrier
 
 
@@ -47,8 +47,9 @@ def _load_atomic(typingctx, array, index):
 
 _yield_processor = types.ExternalFunction("sched_yield", types.int32())
 _sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
-_SPINS, _YIELDS, _NAP = 2000, 100, 100  # turns of a waiting loop; microseconds
-_WATCHED, _LEAST = 0.05, 0.7  # seconds of work; the share of them in which the caller's thread has to have run
+_SPINS, _YIELDS, _NAP = 100_000, 1000, 200  # turns of a waiting loop, about 200 and 500 us; microseconds
+_SLEPT = 1.5e-6 * _NAP  # seconds that a nap takes where the processor is free
+_WATCHED, _LEAST = 0.05, 0.75  # seconds of work; the share of them in which the threads have to have run, or napped
 _ALONE, _LONGEST = 0.5, 16.0  # seconds: the first time that a team works alone, and the longest
 
 
@@ -68,6 +69,7 @@ def wait(barrier, size):
             return False
         spins += 1
         if spins > _SPINS + _YIELDS:
+            _add_atomic(barrier, _NAPS, 1)
             _sleep(np.uint32(_NAP))
         elif spins > _SPINS:  # the others may be waiting for this processor
             _yield_processor()
@@ -75,32 +77,26 @@ def wait(barrier, size):
 
 
 class Watch:
-    """Says whether a team should work together, from how much of its time the caller's thread had a processor."""
+    """Says whether a team should work together, from how much of their time its threads had a processor."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter, ran: Callable[[], float] = time.thread_time):
-        self._clock, self._ran = clock, ran
-        self._worked = self._got = 0.0  # seconds together since the last judgement, and those with a processor
+    def __init__(self) -> None:
+        self._wanted = self._had = 0.0  # seconds of all threads since the last judgement
         self._pause, self._until = _ALONE, 0.0
-        self._began = (0.0, 0.0)
 
-    @property
-    def together(self) -> bool:
-        return self._clock() >= self._until
+    def together(self, now: float) -> bool:
+        return now >= self._until
 
-    def begin(self) -> None:
-        """A run of all threads begins."""
-        self._began = self._clock(), self._ran()
-
-    def end(self) -> None:
-        self._worked += self._clock() - self._began[0]
-        self._got += self._ran() - self._began[1]
-        if self._worked < _WATCHED:
+    def note(self, now: float, wanted: float, had: float) -> None:
+        """A run of all threads ended, which took them so many seconds together, in which they ran or napped so many."""
+        self._wanted += wanted
+        self._had += had
+        if self._wanted < _WATCHED:
             return
-        if self._got < _LEAST * self._worked:
-            self._until, self._pause = self._clock() + self._pause, min(2 * self._pause, _LONGEST)
+        if self._had < _LEAST * self._wanted:
+            self._until, self._pause = now + self._pause, min(2 * self._pause, _LONGEST)
         else:
             self._pause = _ALONE
-        self._worked = self._got = 0.0
+        self._wanted = self._had = 0.0
 
 
 class Team:
@@ -112,6 +108,7 @@ class Team:
 
     def __init__(self, size: int, watch: Watch | None = None):
         self.size, self._watch = size, watch or Watch()
+        self._ran = [0.0] * size  # seconds in which each thread had a processor in the latest run
         self.barrier = np.zeros(_CELLS, np.int64)
         self._work: _Work | None = None
         self._go = [threading.Semaphore(0) for _ in range(size - 1)]
@@ -124,10 +121,11 @@ class Team:
 
     def run(self, work: _Work) -> None:
         self._refuse_if_broken()
-        if self.size == 1 or not self._watch.together:
+        began = time.perf_counter()
+        if self.size == 1 or not self._watch.together(began):
             self._try(work, 1)
             return
-        self._watch.begin()
+        naps = int(self.barrier[_NAPS])
         with self._lock:
             self._refuse_if_broken()
             self._work = work
@@ -136,14 +134,18 @@ class Team:
         self._try(work, self.size)
         for _ in self._go:
             self._done.acquire()
-        self._watch.end()
+        now = time.perf_counter()
+        slept = _SLEPT * (int(self.barrier[_NAPS]) - naps)
+        self._watch.note(now, self.size * (now - began), sum(self._ran) + slept)
         if self._failure:
             raise self._failure
         self._refuse_if_broken()
 
     def _try(self, work: _Work, count: int) -> None:
+        before = time.thread_time()
         try:
             work(0, count, self.barrier)
+            self._ran[0] = time.thread_time() - before
         except BaseException:
             self.barrier[_BROKEN] = 1
             raise
@@ -169,8 +171,10 @@ class Team:
             if work is None:
                 self._done.release()  # `run` may be waiting already
                 return
+            before = time.thread_time()
             try:
                 work(index + 1, self.size, self.barrier)
+                self._ran[index + 1] = time.thread_time() - before
             except BaseException as failure:
                 self._failure = failure
                 self.barrier[_BROKEN] = 1

@@ -1,5 +1,6 @@
 """An adapter is added to a model's weights, the same from every format; what is damaged or foreign is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,14 @@ def test_what_is_refused(folder, saved, tmp_path):
         load(folder, other)
     adapter.save(other, {}, {"9.attention_norm": np.ones(WIDTH, np.float32)})
     with pytest.raises(ModelError, match=r"for another model: 9\.attention_norm is \[32\] in it, none here"):
+        load(folder, other)
+    change = changes()["0.query"]
+    for wrong in (replace(change, a=change.a[:2]), replace(change, scale=change.scale.astype(np.int32))):
+        adapter.save(other, {"0.query": wrong}, {})
+        with pytest.raises(ModelError, match="not an adapter that"):
+            load(folder, other)
+    adapter.save(other, {}, {"final_norm": np.ones(WIDTH, np.int32)})
+    with pytest.raises(ModelError, match="not an adapter that"):
         load(folder, other)
     data = bytearray(saved.read_bytes())
     data[-3] ^= 1

@@ -84,7 +84,9 @@ def random_tokens(llama: Llama, *shape: int, seed: int = 3) -> np.ndarray:
 
 def count(session, rows: np.ndarray) -> np.ndarray:
     """The session's frequencies of some rows, without a bias."""
-    return session.cdf(rows, np.zeros(session.leaves, np.float32))
+    counts = np.zeros((rows.size, session.leaves + 1), np.uint64)
+    session.cdf(rows, np.zeros(session.leaves, np.float32), counts, np.arange(rows.size))
+    return counts
 
 
 def frequencies(llama: Llama, tokens: np.ndarray, window: int, chunk: int, threads: int = 1) -> np.ndarray:
@@ -239,6 +241,29 @@ def test_lanes_that_end_early(llama):
         at += n
     assert session.positions.tolist() == [28, 18, 18, 12]
     assert np.array_equal(np.concatenate(seen), frequencies(llama, tokens[:1], 32, chunk=1)[0, :at])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_lanes_that_go_on_by_themselves_and_back(llama, threads):
+    """Each lane may be fed a number of tokens of its own, and forget those that proved wrong."""
+    random, tokens = np.random.default_rng(5), random_tokens(llama, 3, 90)
+    team = Team(threads)
+    session = llama.session(3, 32, 3 * 9, team)
+    expected, at = frequencies(llama, tokens, 32, chunk=1), np.zeros(3, int)
+    while at.max() < 80:
+        counts = random.integers(0, 9, 3)
+        right = np.minimum(random.integers(0, 9, 3), counts)
+        fed = np.stack([tokens[lane, at[lane] : at[lane] + 9] for lane in range(3)])
+        wrong = np.arange(9) >= right[:, None]
+        session.forward(np.where(wrong, random.integers(0, 100, (3, 9)), fed), counts)
+        found = count(session, np.arange(counts.sum()))
+        for lane, start in enumerate(np.cumsum(counts) - counts):
+            seen = expected[lane, at[lane] : at[lane] + right[lane]]
+            assert np.array_equal(found[start : start + right[lane]], seen)
+        session.take_back(counts - right)
+        at += right
+        assert session.positions.tolist() == at.tolist()
+    team.close()
 
 
 def test_counts_are_cumulative_and_no_leaf_is_impossible(llama):

@@ -86,7 +86,8 @@ def test_by_identity_when_nobody_has_it(folder, no_bundle):
     with pytest.raises(ModelError) as error:
         models.for_identity("tiny", "ab" * 32)
     assert str(error.value) == (
-        "the file needs the language model 'tiny' (abababababab), which is not here: name it with --model PATH"
+        "the file needs the language model 'tiny' (abababababab), which is not here: "
+        "name it with --model, and its adapter with --adapter"
     )
     identity = loading.load(folder).identity  # the failure is not remembered
     assert models.for_identity("tiny", identity).identity == identity

@@ -21,35 +21,33 @@ def test_a_failure_in_any_thread_of_a_team_ends_its_work():
         team.close()
 
 
-class Clock:
-    """Seconds that pass by themselves, and those in which a thread runs."""
-
-    def __init__(self) -> None:
-        self.now = self.ran = 0.0
-
-    def work(self, team: Team, share: float) -> int:
-        """A run of 0.1 s, of which the caller's thread gets a share; how many threads worked."""
-        sizes = []
-
-        def work(rank: int, size: int, barrier: np.ndarray) -> None:
-            if rank == 0:
-                sizes.append(size)
-                self.now += 0.1
-                self.ran += 0.1 * share
-
-        team.run(work)
-        return sizes[0]
-
-
 def test_a_team_that_is_kept_from_working_works_alone_for_a_while():
-    clock = Clock()
-    team = Team(3, Watch(lambda: clock.now, lambda: clock.ran))
-    assert [clock.work(team, 1.0) for _ in range(3)] == [3, 3, 3]
-    assert clock.work(team, 0.3) == 3
-    assert [clock.work(team, 0.5) for _ in range(4)] == [1] * 4
-    clock.now += 0.2
-    assert clock.work(team, 0.3) == 3  # it tries again, and is alone for twice as long
-    assert [clock.work(team, 1.0) for _ in range(9)] == [1] * 9
-    clock.now += 0.2
-    assert [clock.work(team, 1.0) for _ in range(2)] == [3, 3]
-    team.close()
+    watch, now = Watch(), 100.0
+    for _ in range(9):
+        watch.note(now, 0.1, 0.1)
+        assert watch.together(now)
+    watch.note(now, 0.01, 0.0)  # too short to tell
+    assert watch.together(now)
+    pause = 0.5
+    for _ in range(4):  # it tries again, and is alone for twice as long
+        watch.note(now, 0.1, 0.05)
+        assert not watch.together(now) and not watch.together(now + 0.99 * pause)
+        now += pause
+        assert watch.together(now)
+        pause *= 2
+    watch.note(now, 0.1, 0.09)
+    watch.note(now, 0.1, 0.05)
+    assert not watch.together(now + 0.4) and watch.together(now + 0.5)
+
+
+def test_the_caller_alone_works_while_a_team_pauses():
+    class Paused(Watch):
+        def together(self, now: float) -> bool:
+            return False
+
+    sizes = []
+    for watch in (Watch(), Paused()):
+        team = Team(3, watch)
+        team.run(lambda rank, size, barrier: sizes.append((rank, size)))
+        team.close()
+    assert sorted(sizes) == [(0, 1), (0, 3), (1, 3), (2, 3)]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int], None] | None
 _HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
+_IDENTITY_COST = 4  # bytes that name the language model in a short stream
 _SHORT_COST = 2  # the same in a short stream, so that it pays for its payload's length
 _SMALL = 1 << 12  # raw bytes below which a dictionary is used whatever the block seems to hold
 
@@ -47,7 +48,8 @@ def encode_block(
     if content.kind == "text" and settings.language:
         coded = _encode_text(data, content, settings, progress)
         other = _encode_bytewise(data, content, settings, None)
-        if coded is None or (other and len(other.payload) <= len(coded.payload)):
+        named = _IDENTITY_COST if settings.short else 0
+        if coded is None or (other and len(other.payload) <= len(coded.payload) + named):
             coded = other
     else:
         coded = _encode_bytewise(data, content, settings, progress)
@@ -60,7 +62,7 @@ def encode_block(
 
 def _verify(coded: Coded, data: np.ndarray, settings: Settings, progress: Progress) -> None:
     try:
-        same = np.array_equal(decode_block(coded, data.size, settings, progress), data)
+        same = np.array_equal(decode_block(coded, data.size, settings, progress, data), data)
     except DamagedError:
         same = False
     if not same and settings.bound:
@@ -69,8 +71,10 @@ def _verify(coded: Coded, data: np.ndarray, settings: Settings, progress: Progre
         raise VerifyError("the coded data did not decode to the input: this machine's memory or processor is faulty")
 
 
-def decode_block(coded: Coded, length: int, settings: Settings, progress: Progress = None) -> np.ndarray:
-    """The `length` raw bytes of a coded block, as uint8."""
+def decode_block(
+    coded: Coded, length: int, settings: Settings, progress: Progress = None, guessed: np.ndarray | None = None
+) -> np.ndarray:
+    """The `length` raw bytes of a coded block, as uint8; with a language model faster where they are as guessed."""
     if settings.level is None:
         raise DamagedError("the header names no level, but a block is coded: the file is damaged")
     payload = io.BytesIO(coded.payload)
@@ -82,7 +86,7 @@ def decode_block(coded: Coded, length: int, settings: Settings, progress: Progre
     if coded.kind == container.TOKENWISE:
         if settings.language is None:
             raise DamagedError("a block needs a language model, and the header names none: the file is damaged")
-        return settings.language.decode(payload, length, settings.allotment.per_text, progress)
+        return settings.language.decode(payload, length, settings.allotment.per_text, progress, guessed)
     preset = settings.level.models(content.kind)
     data = _decode_bytes(payload.read(), length, preset, content, settings, progress)
     if content.kind == "executable":

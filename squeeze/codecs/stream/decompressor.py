@@ -74,11 +74,11 @@ def decompress_stream(
     """Restore every stream of a .sqz file or pipe into `sink`, or only check it where `sink` is None.
 
     `model` is where the language model lies that a file needs, if it is not found without, `adapter` its adapter, and
-    `dictionary` (`prior`
-    by its older name) the dictionary that it was compressed with, or its path. With `salvage` damage raises nothing:
-    undamaged blocks are restored in their places, zeros stand for what is `missing` ("zeros"; "skip" leaves it out),
-    and `Totals.damage` names it, and what is unproved. What takes more than the `limits` raises LimitError before it
-    is taken; where they allow fewer blocks at once than there are threads, fewer are decoded at once.
+    `dictionary` (`prior` by its older name) the dictionary that it was compressed with, or its path. With `salvage`
+    damage raises nothing: undamaged blocks are restored in their places, zeros stand for what is `missing` ("zeros";
+    "skip" leaves it out), and `Totals.damage` names it, and what is unproved. What takes more than the `limits` raises
+    LimitError before it is taken; where they allow fewer blocks at once than there are threads, fewer are decoded at
+    once.
     """
     resources = Resources(threads, model, either(dictionary, prior), limits or Limits(), adapter)
     if salvage:

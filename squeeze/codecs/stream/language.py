@@ -12,7 +12,7 @@ from squeeze.codecs.bytewise.arrays import table_size
 from squeeze.codecs.stream.container import MAX_BLOCK
 from squeeze.codecs.stream.levels import DEFAULT_BLOCK, TextModel
 from squeeze.codecs.stream.resources import LanguageOptions
-from squeeze.codecs.tokenwise import lanes
+from squeeze.codecs.tokenwise import drafts, lanes
 from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_POSITIONS, LaneLayout
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.errors import LevelError, printable
@@ -103,21 +103,26 @@ class Language:
         coded = lanes.encode(data.tobytes(), self.model, self.preset(data.size), threads, progress)
         return None if coded is None else coded[0].to_bytes() + coded[1]
 
-    def decode(self, payload: io.BytesIO, length: int, threads: int, progress: Progress) -> np.ndarray:
-        """The `length` bytes of a text, as uint8. Raises DamagedError or LimitError."""
+    def decode(
+        self, payload: io.BytesIO, length: int, threads: int, progress: Progress, guessed: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The `length` bytes of a text, as uint8; faster where they are as guessed. Raises DamagedError or
+        LimitError."""
         layout = LaneLayout.read(payload, length)
         preset = self.text.preset(length, layout.window, layout.lanes, layout.window)
         if self.limits:
             subject = f"a text in {layout.lanes} lanes that look back {layout.seen} tokens"
             self.limits.need_memory(memory_to_restore(self.model, layout, preset), subject)
-        return lanes.decode(payload.read(), layout, self.model, preset, threads, progress)
+        guesses = None if guessed is None else guessed.tobytes()
+        return lanes.decode(payload.read(), layout, self.model, preset, threads, progress, guesses)
 
 
 def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPreset) -> int:
     """About how many bytes restoring a text takes."""
     size, leaves = sum(layout.lengths), model.leaves.size
-    cache = layout.lanes * (layout.seen + _SPARE_POSITIONS) * model.size_of_position
-    frequencies = (layout.lanes + 8) * leaves * 24
+    rows = 2 * max(layout.lanes, drafts.ROWS)
+    cache = (layout.lanes * (layout.seen + _SPARE_POSITIONS) + rows) * model.size_of_position
+    frequencies = (rows + 16) * leaves * 12
     tables = table_size(size, preset.bytewise) + leaves * 128 + _MIXERS
     return model.size + cache + frequencies + tables + size + 4 * layout.entries
 

@@ -78,9 +78,9 @@ class Seen:
     def __init__(self, bias: Bias):
         self._bias, self._gradient = bias, np.zeros(bias.leaves, np.int32)
 
-    def add(self, cdf: np.ndarray, entries: np.ndarray) -> None:
-        """Take entries int64 [R], -1 where there is none, and the frequencies uint64 [R, leaves + 1] of each."""
-        _add(cdf, entries, self._gradient)
+    def add(self, cdf: np.ndarray, rows: np.ndarray, entries: np.ndarray) -> None:
+        """Take entries int64 [R], -1 where there is none, and the frequencies of each, cdf[rows]."""
+        _add(cdf, rows, entries, self._gradient)
 
     def reach(self, step: int) -> None:
         """All steps before this one are seen."""
@@ -90,12 +90,12 @@ class Seen:
 
 
 @kernel
-def _add(cdf, entries, gradient):
+def _add(cdf, rows, entries, gradient):
     one = np.int32(1 << _ONE)
     for r in range(entries.size):
         if entries[r] < 0:
             continue
-        row = cdf[r]
+        row = cdf[rows[r]]
         after = row[1:]
         unit = np.float32(one) / np.float32(row[row.size - 1] >> _DROPPED)
         for i in range(gradient.size):

@@ -19,13 +19,16 @@ from squeeze.codecs.bytewise import arrays as bytewise
 from squeeze.codecs.tokenwise import model as tokenwise, prefill
 from squeeze.codecs.tokenwise.arrays import EXTRA, build_mix
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
+from squeeze.codecs.tokenwise.drafts import Ahead, Guess, follow_matches
 from squeeze.codecs.tokenwise.layout import MAX_LANES, LaneLayout
-from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of, token_ids
+from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.errors import DamagedError
 from squeeze.lm.language_model import LanguageModel
 
 Progress = Callable[[int], None] | None
+_APART = 8  # lanes from which two groups decode faster than one: fewer mostly wait for the weights
+_NO_ROWS = np.zeros(0, np.int64)
 _NO_CDF, _NO_LOGITS, _NO_STARTS = np.zeros((1, 1), np.uint64), np.zeros(0, np.int32), np.zeros((0, 0), np.int64)
 
 
@@ -69,7 +72,8 @@ def encode(
             columns = table[:, first : first + paths.surprises.shape[1]]
             active = np.array([layout.active(first + step) for step in range(columns.shape[1])])
             if not tokenwise.code_steps(
-                *(state.model, state.mix, state.trie, np.ascontiguousarray(columns), _NO_CDF, 0, active, state.ends),
+                *(state.model, state.mix, state.trie, np.ascontiguousarray(columns)),
+                *(_NO_CDF, _NO_ROWS, 0, active, state.ends),
                 *(paths.logits, paths.starts, paths.surprises, state.coder, coded, False),
             ):
                 return None
@@ -93,17 +97,31 @@ def decode(
     preset: TokenPreset,
     threads: int = 1,
     progress: Progress = None,
+    guessed: bytes | None = None,
 ) -> np.ndarray:
-    """The bytes that a block was coded from, as uint8; DamagedError where it cannot be so."""
+    """The bytes that a block was coded from, as uint8; DamagedError where it cannot be so.
+
+    guessed: what they are, most likely. It changes nothing but the time that this takes.
+    """
     coded = np.frombuffer(bytearray(payload), np.uint8)
     state = _Coder(model, layout, preset, coded)
     arithmetic.start_decoder(state.coder, coded)
+    guess = follow_matches(state.mix) if guessed is None else _known(guessed, model, layout)
     with ExitStack() as stack:
-        done = _Decoding(model, layout, state, threads, stack, progress).run()
+        done = _Decoding(model, layout, state, guess, threads, stack, progress).run()
     _report(progress, state, layout, done)
     if not np.array_equal(state.mix.places, state.ends):
         raise DamagedError("a block's coded bytes do not fit its lengths: the file is damaged")
     return state.data[: state.length]
+
+
+def _known(data: bytes, model: LanguageModel, layout: LaneLayout) -> Guess:
+    """Guesses what `data` has."""
+    entries = np.full(layout.entries, -1, np.int64)
+    found = model.encode(data)[: layout.entries]
+    entries[: found.size] = found
+    table = _table(entries, layout)
+    return lambda lane, step, most: table[lane, step : step + most]
 
 
 def _report(progress: Progress, state: _Coder, layout: LaneLayout, done: int) -> int:
@@ -121,17 +139,18 @@ class _Decoding:
         model: LanguageModel,
         layout: LaneLayout,
         state: _Coder,
+        guess: Guess,
         threads: int,
         stack: ExitStack,
         progress: Progress,
     ):
-        self._model, self._layout, self._state, self._progress = model, layout, state, progress
-        self._groups = groups_of(model, layout.lanes, threads)
-        self._sessions = [
-            model.session(b - a, layout.seen, b - a, team_of(threads, len(self._groups), stack))
-            for a, b in self._groups
+        self._layout, self._state, self._progress = layout, state, progress
+        self._groups = groups_of(model, layout.lanes, threads, _APART)
+        count = len(self._groups)
+        self._bias = Bias(model.leaves.size, layout.lanes, count)
+        self._ahead = [
+            Ahead(model, layout, a, b, guess, self._bias, team_of(threads, count, stack)) for a, b in self._groups
         ]
-        self._bias = Bias(model.leaves.size, layout.lanes, len(self._groups))
         self._turns = [threading.Semaphore(0) for _ in self._groups]
         self._stopped = False
         self._done = 0
@@ -168,26 +187,25 @@ class _Decoding:
 
     def _run_group(self, group: int) -> None:
         begin, end = self._groups[group]
-        session, state, layout = self._sessions[group], self._state, self._layout
+        ahead, state, layout = self._ahead[group], self._state, self._layout
         entries = np.full((end - begin, 1), -1, np.int64)
         following = self._turns[(group + 1) % len(self._groups)]
         seen = Seen(self._bias)
         for step in range(layout.steps):
             active = max(0, min(layout.active(step), end) - begin)
-            cdf = _NO_CDF
-            if active:
-                session.forward(token_ids(self._model, entries if self._model.lockstep else entries[:active]))
-                cdf = session.cdf(np.arange(active), self._bias.values(step))
+            ahead.look(step, active)
             self._turns[group].acquire()
             if self._stopped:
                 return
             if not tokenwise.code_steps(
-                *(state.model, state.mix, state.trie, entries, cdf, begin, np.array([active]), state.ends),
+                *(state.model, state.mix, state.trie, entries, ahead.counts, ahead.rows),
+                *(begin, np.array([active]), state.ends),
                 *(_NO_LOGITS, _NO_STARTS, _NO_STARTS, state.coder, state.coded, True),
             ):
                 raise DamagedError("a block's coded bytes are impossible: the file is damaged")
             if group == 0:
                 self._done = _report(self._progress, state, layout, self._done)
             following.release()
-            seen.add(cdf, entries[:active, 0])
+            seen.add(ahead.counts, ahead.rows, entries[:active, 0])
+            ahead.take(entries[:active, 0])
             seen.reach(step + 1)

@@ -142,13 +142,16 @@ def code_entry(m, x, t, lane, entry, counts, logits, coder, coded, decoding):
 
 
 @kernel
-def code_steps(m, x, t, known, counts, first_lane, active, ends, logits, starts, top_nlls, coder, coded, decoding):
+def code_steps(
+    m, x, t, known, counts, rows, first_lane, active, ends, logits, starts, top_nlls, coder, coded, decoding
+):
     """Code entries of lanes from `first_lane` on, one step of all lanes after the other, in either direction.
 
     known: int64 [lanes, steps], the entries, which decoding fills in; active: int64 [steps], the lanes that
-    have one; ends: int64 [all lanes], where each lane's bytes end. Decoding takes one step, its model's
-    cumulative counts uint64 [lanes, leaves + 1]; encoding takes logits, where each path starts in them, and
-    top_nlls, int64 [lanes, steps]. Returns False where `coded` is full, or cannot have been coded so.
+    have one; ends: int64 [all lanes], where each lane's bytes end. Decoding takes one step, cumulative counts
+    uint64 [*, leaves + 1] and which row of them is each lane's, int64 [lanes]; encoding takes logits, where each path
+    starts in them, and top_nlls, int64 [lanes, steps]. Returns False where `coded` is full, or cannot have been coded
+    so.
     """
     for step in range(known.shape[1]):
         for i in range(active[step]):
@@ -160,7 +163,7 @@ def code_steps(m, x, t, known, counts, first_lane, active, ends, logits, starts,
                 return False
             path, row = logits, counts[0]
             if decoding:
-                row = counts[i]
+                row = counts[rows[i]]
                 x.state.top_nll = top_nll(row)
             else:
                 path = logits[starts[i, step] :]

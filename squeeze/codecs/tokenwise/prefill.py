@@ -9,6 +9,7 @@ import numpy as np
 
 from squeeze.codecs.tokenwise import model as tokenwise
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
+from squeeze.codecs.tokenwise.drafts import token_ids
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.lm.language_model import LanguageModel
 from squeeze.numerics.team import Team
@@ -17,9 +18,9 @@ ROWS = 256  # tokens in one prefill
 COUNTED = 32  # rows of frequencies at a time: 49,152 leaves make 400 kB a row
 
 
-def groups_of(model: LanguageModel, lanes: int, threads: int) -> list[tuple[int, int]]:
-    """Ranges of lanes that go through the model apart: two where there are threads for both."""
-    if threads < 2 or lanes < 2 or model.lockstep:
+def groups_of(model: LanguageModel, lanes: int, threads: int, least: int = 2) -> list[tuple[int, int]]:
+    """Ranges of lanes that go through the model apart: two where there are threads for both, and so many lanes."""
+    if threads < 2 or lanes < least or model.lockstep:
         return [(0, lanes)]
     half = -(-lanes // 2)
     return [(0, half), (half, lanes)]
@@ -94,6 +95,7 @@ class _Prefill:
         self._model, self._table, self._steps = model, table, steps
         self._bias, self._seen = bias, Seen(bias)
         self._session = model.session(table.shape[0], window, table.shape[0] * steps, team)
+        self._cdf = np.zeros((COUNTED, model.leaves.size + 1), np.uint64)
 
     def __call__(self, first: int) -> Paths:
         """The paths of the steps from `first` on; to be called in order."""
@@ -119,16 +121,11 @@ class _Prefill:
             end = min(begin - begin % every + every, first + steps)
             picked = (np.arange(lanes)[:, None] * steps + np.arange(begin - first, end - first)).ravel()
             for rows in np.split(picked, range(COUNTED, picked.size, COUNTED)):
-                cdf = self._session.cdf(rows, self._bias.values(begin))
-                surprise = np.zeros(rows.size, np.int64)
-                tokenwise.follow(model.trie, cdf, flat[rows], starts[rows], logits, surprise)
+                places, surprise = np.arange(rows.size), np.zeros(rows.size, np.int64)
+                self._session.cdf(rows, self._bias.values(begin), self._cdf, places)
+                tokenwise.follow(model.trie, self._cdf, flat[rows], starts[rows], logits, surprise)
                 surprises[rows] = surprise
-                self._seen.add(cdf, flat[rows])
+                self._seen.add(self._cdf, places, flat[rows])
             self._seen.reach(end)
             begin = end
         return Paths(logits, starts[:-1].reshape(lanes, steps), surprises.reshape(lanes, steps))
-
-
-def token_ids(model: LanguageModel, entries: np.ndarray) -> np.ndarray:
-    """Token ids int64 of entries: a byte that no token spells is the start token to the model."""
-    return np.where(entries < 0, model.start_token, model.leaves[np.maximum(entries, 0)]).astype(np.int64)

@@ -45,7 +45,7 @@ def learnt(lanes: int, steps: int, groups: int) -> list[np.ndarray]:
     for step in range(steps):
         values.append(bias.values(step))
         for group, part in zip(seen, parts, strict=True):
-            group.add(counts(lanes, step)[part], entries(lanes, step)[part])
+            group.add(counts(lanes, step), np.arange(lanes)[part], entries(lanes, step)[part])
             group.reach(step + 1)
     return values
 
@@ -69,7 +69,7 @@ def test_what_came_becomes_likelier():
     bias = Bias(LEAVES, 1, 1)
     seen, row = Seen(bias), counts(1, 3)
     for step in range(64):
-        seen.add(row, np.array([5]))
+        seen.add(row, np.array([0]), np.array([5]))
         seen.reach(step + 1)
     values = bias.values(128)
     assert values[5] > 0 and (np.delete(values, 5) <= 0).all()
@@ -104,7 +104,7 @@ def test_the_most_lanes_do_not_overflow():
     certain = np.full((1, LEAVES + 1), (1 << 40) + LEAVES, np.uint64)
     certain[0, :2] = 0, 1 << 40
     certain[0, 2:] = (1 << 40) + np.arange(1, LEAVES)
-    seen.add(np.repeat(certain, 1024, axis=0), np.ones(1024, np.int64))
+    seen.add(certain, np.zeros(1024, np.int64), np.ones(1024, np.int64))
     seen.reach(1)
     values = bias.values(2)
     assert values[0] < -0.49 and values[1] > 0.49

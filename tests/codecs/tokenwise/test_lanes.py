@@ -22,6 +22,7 @@ from squeeze.codecs.tokenwise import lanes, prefill
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.codecs.varint import varint
 from squeeze.lm import models
+from squeeze.lm.llama import LlamaLanes
 from tests.makers import inputs, tiny_models
 from tests.makers.mutations import mutate
 
@@ -141,6 +142,42 @@ def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, mo
                 assert lanes.encode(TEXT, model, preset(len(TEXT), count, 32), threads) == expected
 
 
+@pytest.mark.parametrize("count", [1, 3, 9])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_no_guess_changes_what_is_decoded(folder, count, threads):
+    """Right ones only save time."""
+    model = models.find(folder).network
+    repeated = TEXT[:700] + TEXT[:600] + TEXT[300:900]
+    chosen = preset(len(repeated), count, 32)
+    layout, payload = lanes.encode(repeated, model, chosen)
+    other = b"".join(bytes([byte ^ (i % 7 == 0)]) for i, byte in enumerate(repeated))
+    guesses = (None, repeated, other, repeated[::-1], repeated[:50], b"", inputs.random_bytes(999), repeated * 2)
+    for guessed in guesses:
+        found = lanes.decode(payload, layout, model, chosen, threads, guessed=guessed)
+        assert found.tobytes() == repeated
+
+
+def test_guesses_save_steps(folder, monkeypatch):
+    model, fed = models.find(folder).network, []
+    right = LlamaLanes.forward
+
+    def forward(self, tokens, counts=None):
+        fed.append(tokens.shape if counts is None else int(counts.sum()))
+        right(self, tokens, counts)
+
+    monkeypatch.setattr(LlamaLanes, "forward", forward)
+    data = TEXT[:1000] * 3
+    layout, payload = lanes.encode(data, model, preset(len(data), 1, 32))
+    steps = {}
+    for name, guessed in (("by matches", None), ("right", data), ("wrong", b"\n" * 3000)):
+        fed.clear()
+        lanes.decode(payload, layout, model, preset(len(data), 1, 32), guessed=guessed)
+        steps[name] = len(fed)
+        assert name != "right" or sum(fed) == layout.entries
+    assert steps["right"] < 0.03 * layout.entries and steps["by matches"] < 0.6 * layout.entries
+    assert steps["wrong"] >= 0.9 * layout.entries
+
+
 @pytest.mark.parametrize("level", WITH_LANGUAGE_MODEL)
 @pytest.mark.parametrize("name", {**inputs.EDGE_CASES, **BYTES})
 def test_every_case_at_every_level(folder, level, name):
@@ -152,12 +189,13 @@ def test_every_case_at_every_level(folder, level, name):
 
 @pytest.mark.parametrize("level", WITH_LANGUAGE_MODEL)
 def test_text_goes_through_the_model(folder, only_tokenwise, level):
-    coded = squeeze.compress(TEXT, level, model=folder)
-    assert codecs_of(coded) == ["tokenwise"]
-    assert squeeze.compress(TEXT, level, model=folder, threads=2) == coded
     identity = models.find(folder).identity
-    header = read_index(io.BytesIO(coded))[0].header
-    assert header == {"level": level, "model": "tiny", "numerics": 2, "weights": identity[:32]}
+    for size, named in ((None, {"weights": identity[:8]}), (4_000, {"model": "tiny", "weights": identity[:32]})):
+        coded = squeeze.compress(TEXT, level, model=folder, block_size=size)
+        assert codecs_of(coded) == ["tokenwise"]
+        assert squeeze.compress(TEXT, level, model=folder, threads=2, block_size=size) == coded
+        header = read_index(io.BytesIO(coded))[0].header
+        assert header == {"level": level, "numerics": 2} | named
     assert squeeze.decompress(coded, threads=2, model=folder) == squeeze.decompress(coded) == TEXT
 
 
@@ -302,7 +340,8 @@ def elsewhere(tmp_path, monkeypatch) -> None:
 def test_a_missing_model_is_named(coded, folder, elsewhere):
     weights = read_index(io.BytesIO(coded))[0].header["weights"]
     expected = (
-        f"the file needs the language model 'tiny' ({weights[:12]}), which is not here: name it with --model PATH"
+        f"the file needs the language model 'tiny' ({weights[:12]}), which is not here: "
+        "name it with --model, and its adapter with --adapter"
     )
     with pytest.raises(squeeze.ModelError) as error:
         squeeze.decompress(coded)
