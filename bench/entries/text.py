@@ -82,4 +82,31 @@ EXACTNESS = Entry(
     },
 )
 
-ENTRIES = {"lm-size": SIZE, "lm-speed": SPEED, "lm-ablation": ABLATION, "exactness": EXACTNESS}
+BUSY = Entry(
+    measures="how long compressing a small text with verification takes, alone and beside processes that only compute",
+    minutes=5,
+    key=("file", "of", "level", "beside"),
+    needs=("a corpus",),
+    options=(
+        option("file", nargs="?", type=Path, help="else text/alice29.txt of the corpus"),
+        _THREADS,
+        option("--measured", type=int, default=20_000, help="bytes of the file (20000)"),
+        option("--levels", default="8", help="(8)"),
+        option("--busy", type=int, default=3, help="processes that compute (3)"),
+        option("--repeat", type=int, default=3, help="turns of each, of which the medians count (3)"),
+    ),
+    tables={
+        "busy": Listing(
+            (
+                Column("level", "level"),
+                Column("file", "file"),
+                Column("of its bytes", "of", ","),
+                Column("beside", "beside"),
+                Column("compress, s", "compress", ".1f"),
+                Column("of the quiet time", "ratio", ".2f"),
+            )
+        )
+    },
+)
+
+ENTRIES = {"busy": BUSY, "lm-size": SIZE, "lm-speed": SPEED, "lm-ablation": ABLATION, "exactness": EXACTNESS}
