@@ -1,5 +1,6 @@
 """The group of commands: its help, its version, and usage errors."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,7 +53,7 @@ def test_threads_of_openmp_give_way(monkeypatch, given, count):
         monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    CliRunner().invoke(cli.main, ["info"])
+    call("info")
     assert os.environ["GOMP_SPINCOUNT"] == count and os.environ["KMP_BLOCKTIME"] == "1"
 
 
