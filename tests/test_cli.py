@@ -45,7 +45,6 @@ def test_unknown_option_is_a_usage_error():
     assert usage_error("compress", "--fast").startswith("Error: No such option")
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
 @pytest.mark.parametrize(("given", "count"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
 def test_threads_of_openmp_give_way(monkeypatch, given, count):
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
@@ -57,6 +56,7 @@ def test_threads_of_openmp_give_way(monkeypatch, given, count):
     assert os.environ["GOMP_SPINCOUNT"] == count and os.environ["KMP_BLOCKTIME"] == "1"
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
 def test_the_table_of_commands_says_what_the_commands_do(name):
     module, _, attribute = cli.COMMANDS[name][0].partition(":")
     command = cli.main.commands[name]

@@ -11,7 +11,7 @@ from squeeze.numerics.team import wait
 
 
 @kernel
-def forward(net, cache, work, tokens, lanes, positions, tasks, barrier, rank, team):
+def forward(net, cache, work, tokens, lanes, positions, tasks, apart, barrier, rank, team):
     """Run rows through all layers; their states, normed and quantised for the head, stay in `work.narrow`.
 
     tokens, lanes, positions: int64 [R]. tasks: int64 [n, 2], first row and count of at most a few queries of
@@ -89,7 +89,7 @@ def forward(net, cache, work, tokens, lanes, positions, tasks, barrier, rank, te
 
 
 @kernel
-def cumulate(net, work, states, sums, scales, bias, logits, cdf, places, barrier, rank, team):
+def cumulate(net, work, states, sums, scales, bias, logits, cdf, places, apart, barrier, rank, team):
     """As forward.py's; `sums` are not used."""
     first, last = share(net.head.shape[0], rank, team)
     exact.matmul(

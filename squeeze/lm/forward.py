@@ -10,7 +10,7 @@ from squeeze.lm.attention import attend, prepare_row
 from squeeze.numerics import exact, int8
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.rotation import rotate_sums
-from squeeze.numerics.team import wait
+from squeeze.numerics.team import advance, wait, wait_for
 
 
 @inline
@@ -39,79 +39,104 @@ def embed(net, token, x):
         x[i] = np.float32(row[i]) * scale
 
 
+@inline
+def _rows_of(tasks, rank, size):
+    """The first row, the one after the last, and the tasks likewise, that thread `rank` of `size` takes through all
+    layers."""
+    first, last = share(tasks.shape[0], rank, size)
+    if first == last:
+        return 0, 0, first, last
+    return tasks[first, 0], tasks[last - 1, 0] + tasks[last - 1, 1], first, last
+
+
 @kernel
-def forward(net, cache, work, tokens, lanes, positions, tasks, barrier, rank, team):
+def forward(net, cache, work, tokens, lanes, positions, tasks, apart, barrier, rank, team):
     """Run rows through all layers; their states, normed and quantised for the head, stay in `work.narrow`.
 
     tokens, lanes, positions: int64 [R]. tasks: int64 [n, 2], first row and count of at most a few queries of
-    one lane. Every thread of the team calls this with its rank. Returns False where the team was broken off.
+    one lane, in order. Every thread of the team calls this with its rank. apart: each takes rows of its own through all
+    layers, and waits for nothing but keys and values of rows before them; else all share the outputs of every product.
+    Returns False where the team was broken off.
     """
-    rows, layers = tokens.size, net.sizes[LAYERS]
+    rows, layers, groups = tokens.size, net.sizes[LAYERS], net.sizes[KV_HEADS]
     begin, end = share(rows, rank, team)
+    low, high, some = 0, rows, team  # the rows that products have, and how many threads share them
+    if apart:
+        begin, end, first_task, last_task = _rows_of(tasks, rank, team)
+        low, high, some = begin, end, 1
+    part = rank if some > 1 else 0
     products, scratch = work.thread_sums[rank], work.thread_scratch[rank]
     far = BLOCK * cache.window[0] + BLOCK - 1
-    a, b, c = work.narrow[:rows], work.attended_quantised[:rows], work.wide[:rows]
-    sums, scales, epsilon = work.row_sums[:rows], work.scales[:rows], net.epsilon[0]
-    x, qkv, gate_up, attended = work.x[:rows], work.qkv[:rows], work.gate_up[:rows], work.attended
+    a, b, c = work.narrow[low:high], work.attended_quantised[low:high], work.wide[low:high]
+    sums, scales, epsilon = work.row_sums[low:high], work.scales[low:high], net.epsilon[0]
+    x, qkv, gate_up, attended = work.x[low:high], work.qkv[low:high], work.gate_up[low:high], work.attended[low:high]
     ff = net.sizes[FEED_FORWARD]
     block = net.sizes[ROTATION]
     for r in range(begin, end):
         rotary_angles(net.cos_sin, net.factor[0], positions[r], work.cosine[r, 0], work.sine[r, 0])
         rotary_angles(net.cos_sin, net.factor[0], min(positions[r], far), work.cosine[r, 1], work.sine[r, 1])
-        embed(net, tokens[r], x[r])
-        scales[r], sums[r] = exact.normalise(x[r], epsilon, a[r])
+        embed(net, tokens[r], x[r - low])
+        scales[r - low], sums[r - low] = exact.normalise(x[r - low], epsilon, a[r - low])
     for layer in range(layers):
-        if not wait(barrier, team):
+        if not wait(barrier, some):
             return False
-        first, last = share(net.qkv.shape[1], rank, team)
+        first, last = share(net.qkv.shape[1], part, some)
         int8.matmul(a, sums, scales, net.qkv[layer], net.qkv_scales[layer], first, last, False, qkv, products)
-        if not wait(barrier, team):
+        if not wait(barrier, some):
             return False
         for r in range(begin, end):
             prepare_row(net, cache, work, layer, r, lanes[r], positions[r], scratch)
-        if not wait(barrier, team):
+        if apart:
+            advance(barrier, rank)
+            if not wait_for(barrier, rank, layer + 1):
+                return False
+            for task in range(first_task, last_task):
+                row, count = tasks[task, 0], tasks[task, 1]
+                for group in range(groups):
+                    attend(net, cache, work, layer, lanes[row], row, count, positions[row], group, rank)
+        else:
+            if not wait(barrier, team):
+                return False
+            for task in range(rank, tasks.shape[0] * groups, team):
+                row, count = tasks[task // groups, 0], tasks[task // groups, 1]
+                attend(net, cache, work, layer, lanes[row], row, count, positions[row], task % groups, rank)
+        if not wait(barrier, some):
             return False
-        groups = net.sizes[KV_HEADS]
-        for task in range(rank, tasks.shape[0] * groups, team):
-            row, count = tasks[task // groups, 0], tasks[task // groups, 1]
-            attend(net, cache, work, layer, lanes[row], row, count, positions[row], task % groups, rank)
-        if not wait(barrier, team):
-            return False
-        for r in range(begin, end):
+        for r in range(begin - low, end - low):
             scales[r], sums[r] = exact.quantise_summed(attended[r], int8.TOP, b[r])
-        if not wait(barrier, team):
+        if not wait(barrier, some):
             return False
-        first, last = share(net.output.shape[1], rank, team)
+        first, last = share(net.output.shape[1], part, some)
         int8.matmul(b, sums, scales, net.output[layer], net.output_scales[layer], first, last, True, x, products)
-        if not wait(barrier, team):
+        if not wait(barrier, some):
             return False
-        for r in range(begin, end):
+        for r in range(begin - low, end - low):
             if net.output_bias.shape[0] > 0:
                 add(net.output_bias[layer], x[r])
             scales[r], sums[r] = exact.normalise(x[r], epsilon, a[r])
-        if not wait(barrier, team):
+        if not wait(barrier, some):
             return False
-        first, last = share(net.gate_up.shape[1], rank, team)
+        first, last = share(net.gate_up.shape[1], part, some)
         int8.matmul(
             a, sums, scales, net.gate_up[layer], net.gate_up_scales[layer], first, last, False, gate_up, products
         )
-        if not wait(barrier, team):
+        if not wait(barrier, some):
             return False
-        for r in range(begin, end):
+        for r in range(begin - low, end - low):
             gated = gate_up[r, :ff]
             gate(gated, gate_up[r, ff:])
             rotate_sums(gated, block)
             scale, sums[r] = exact.quantise_summed(gated, int8.TOP, c[r])
             scales[r] = scale * net.rotation[0]
-        if not wait(barrier, team):
+        if not wait(barrier, some):
             return False
-        first, last = share(net.down.shape[1], rank, team)
+        first, last = share(net.down.shape[1], part, some)
         int8.matmul(c, sums, scales, net.down[layer], net.down_scales[layer], first, last, True, x, products)
-        if not wait(barrier, team):
+        if not wait(barrier, some):
             return False
-        for r in range(begin, end):
+        for r in range(begin - low, end - low):
             scales[r], sums[r] = exact.normalise(x[r], epsilon, a[r])
-    return wait(barrier, team)
+    return wait(barrier, some)
 
 
 @inline
@@ -132,17 +157,21 @@ def gate(x, up):
 
 
 @kernel
-def cumulate(net, work, states, sums, scales, bias, logits, cdf, places, barrier, rank, team):
+def cumulate(net, work, states, sums, scales, bias, logits, cdf, places, apart, barrier, rank, team):
     """Cumulative integer frequencies of all leaves for every row r: cdf[places[r]], uint64 [*, leaves + 1].
 
     states [R, width], sums int32 [R] and scales float32 [R] are those that `forward` left; bias float32 [leaves] is
-    added to logits float32 [R, leaves].
+    added to logits float32 [R, leaves]. apart: each thread takes rows of its own.
     """
-    first, last = share(net.head.shape[0], rank, team)
-    int8.matmul(states, sums, scales, net.head, net.head_scales, first, last, False, logits, work.thread_sums[rank])
-    if not wait(barrier, team):
-        return False
     begin, end = share(states.shape[0], rank, team)
+    low, high, part, some = (begin, end, 0, 1) if apart else (0, states.shape[0], rank, team)
+    first, last = share(net.head.shape[0], part, some)
+    int8.matmul(
+        *(states[low:high], sums[low:high], scales[low:high], net.head, net.head_scales, first, last, False),
+        *(logits[low:high], work.thread_sums[rank]),
+    )
+    if not wait(barrier, some):
+        return False
     for r in range(begin, end):
         exact.cumulate(logits[r], bias, cdf[places[r]])
-    return wait(barrier, team)
+    return wait(barrier, some)

@@ -27,6 +27,7 @@ from squeeze.numerics.tiles import PANEL
 from squeeze.numerics.trie import Trie, build
 
 _QUERIES = 6  # rows of one product in attention
+_ROWS_APART = 16
 
 
 def _cosine_and_sine(angle: float) -> tuple[float, float]:
@@ -229,10 +230,14 @@ class LlamaLanes:
             [(starts[:, None] + asked)[some], np.minimum(self._queries, counts[:, None] - asked)[some]], axis=1
         )
 
-        def part(rank: int, size: int, barrier: np.ndarray) -> None:
-            self._kernels.forward(network, self._cache, self._work, flat, lane, positions, tasks, barrier, rank, size)
+        apart = self._are_apart(flat.size)
 
-        self._team.run(part)
+        def part(rank: int, size: int, barrier: np.ndarray) -> None:
+            self._kernels.forward(
+                network, self._cache, self._work, flat, lane, positions, tasks, apart, barrier, rank, size
+            )
+
+        self._team.run(part, apart)
         self.positions[:lanes] += counts
 
     def take_back(self, counts: np.ndarray) -> None:
@@ -249,9 +254,15 @@ class LlamaLanes:
             self._logits = np.zeros((rows.size, self._logits.shape[1]), np.float32)
         states, sums, scales = (part[rows] for part in (self._work.narrow, self._work.row_sums, self._work.scales))
         logits, work = self._logits[: rows.size], self._work
-        network = self._llama.network
+        network, apart = self._llama.network, self._are_apart(rows.size)
 
         def part(rank: int, size: int, barrier: np.ndarray) -> None:
-            self._kernels.cumulate(network, work, states, sums, scales, bias, logits, out, places, barrier, rank, size)
+            self._kernels.cumulate(
+                network, work, states, sums, scales, bias, logits, out, places, apart, barrier, rank, size
+            )
 
-        self._team.run(part)
+        self._team.run(part, apart)
+
+    def _are_apart(self, rows: int) -> bool:
+        """Whether each thread takes rows of its own: it reads all weights for them, which pays from so many rows on."""
+        return self._llama.weights.arithmetic > 1 and rows >= _ROWS_APART * self._team.size

@@ -16,9 +16,9 @@ from numba.extending import intrinsic
 
 from squeeze.numerics.jit import inline
 
-# Cells of a barrier, a cache line apart.
-_ARRIVED, _ROUND, _BROKEN, _NAPS = 0, 8, 16, 24
-_CELLS = 32
+# Cells of a barrier.
+_LINE = 8  # cells of a cache line
+_ARRIVED, _ROUND, _BROKEN, _NAPS, _DONE = range(0, 5 * _LINE, _LINE)  # from the last on, one for each thread
 _Work = Callable[[int, int, np.ndarray], None]  # of rank, threads at work, barrier
 
 
@@ -54,6 +54,16 @@ _ALONE, _LONGEST = 0.5, 16.0  # seconds: the first time that a team works alone,
 
 
 @inline
+def _pause(barrier, spins):
+    """After so many turns of a waiting loop."""
+    if spins > _SPINS + _YIELDS:
+        _add_atomic(barrier, _NAPS, 1)
+        _sleep(np.uint32(_NAP))
+    elif spins > _SPINS:  # the others may be waiting for this processor
+        _yield_processor()
+
+
+@inline
 def wait(barrier, size):
     """Wait until all `size` threads are here. Returns False where the team was broken off."""
     if size == 1:
@@ -68,11 +78,26 @@ def wait(barrier, size):
         if _load_atomic(barrier, _BROKEN) != 0:
             return False
         spins += 1
-        if spins > _SPINS + _YIELDS:
-            _add_atomic(barrier, _NAPS, 1)
-            _sleep(np.uint32(_NAP))
-        elif spins > _SPINS:  # the others may be waiting for this processor
-            _yield_processor()
+        _pause(barrier, spins)
+    return True
+
+
+@inline
+def advance(barrier, rank):
+    """Tell the threads that wait for this one that it has done one thing more in this run."""
+    _add_atomic(barrier, _DONE + _LINE * rank, 1)
+
+
+@inline
+def wait_for(barrier, rank, count):
+    """Wait until all threads before this one have done so many things. Returns False where the team was broken off."""
+    for before in range(rank):
+        spins = 0
+        while _load_atomic(barrier, _DONE + _LINE * before) < count:
+            if _load_atomic(barrier, _BROKEN) != 0:
+                return False
+            spins += 1
+            _pause(barrier, spins)
     return True
 
 
@@ -109,7 +134,7 @@ class Team:
     def __init__(self, size: int, watch: Watch | None = None):
         self.size, self._watch = size, watch or Watch()
         self._ran = [0.0] * size  # seconds in which each thread had a processor in the latest run
-        self.barrier = np.zeros(_CELLS, np.int64)
+        self.barrier = np.zeros(_DONE + _LINE * size, np.int64)
         self._work: _Work | None = None
         self._go = [threading.Semaphore(0) for _ in range(size - 1)]
         self._done = threading.Semaphore(0)
@@ -119,10 +144,12 @@ class Team:
         for thread in self._threads:
             thread.start()
 
-    def run(self, work: _Work) -> None:
+    def run(self, work: _Work, apart: bool = False) -> None:
+        """apart: the threads hardly wait for each other, so that it is no loss where some are kept from working."""
         self._refuse_if_broken()
         began = time.perf_counter()
-        if self.size == 1 or not self._watch.together(began):
+        self.barrier[_DONE:] = 0
+        if self.size == 1 or not (apart or self._watch.together(began)):
             self._try(work, 1)
             return
         naps = int(self.barrier[_NAPS])
@@ -136,7 +163,8 @@ class Team:
             self._done.acquire()
         now = time.perf_counter()
         slept = _SLEPT * (int(self.barrier[_NAPS]) - naps)
-        self._watch.note(now, self.size * (now - began), sum(self._ran) + slept)
+        if not apart:
+            self._watch.note(now, self.size * (now - began), sum(self._ran) + slept)
         if self._failure:
             raise self._failure
         self._refuse_if_broken()

@@ -185,7 +185,7 @@ def test_what_a_lane_sees(llama, window):
 
 
 @pytest.mark.parametrize("window", [16, 32, 512])
-@pytest.mark.parametrize(("chunk", "threads"), [(7, 1), (32, 1), (32, 2), (150, 1), (1, 2), (5, 3)])
+@pytest.mark.parametrize(("chunk", "threads"), [(7, 1), (32, 1), (32, 2), (150, 1), (150, 3), (1, 2), (5, 3)])
 def test_prefill_equals_steps(llama, window, chunk, threads):
     """In windows of 16 and 32 the ring of 150 positions wraps several times."""
     tokens = random_tokens(llama, 1, 150)
@@ -222,7 +222,9 @@ def test_prefill_equals_steps_in_every_kind_of_network(tmp_path, tokenizer, name
         assert np.array_equal(frequencies(llama, tokens, 16, chunk, threads), one)
 
 
-@pytest.mark.parametrize(("lanes", "chunk", "threads"), [(2, 1, 1), (3, 8, 2), (5, 1, 2), (9, 3, 1), (16, 1, 1)])
+@pytest.mark.parametrize(
+    ("lanes", "chunk", "threads"), [(2, 1, 1), (3, 8, 2), (5, 1, 2), (5, 14, 3), (9, 3, 1), (16, 1, 1)]
+)
 def test_lanes_do_not_disturb_each_other(llama, lanes, chunk, threads):
     tokens = random_tokens(llama, lanes, 70)
     tokens[-1] = tokens[0]

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from squeeze.numerics.team import Team, Watch
+from squeeze.numerics.jit import kernel
+from squeeze.numerics.team import Team, Watch, advance, wait_for
 
 
 def test_a_failure_in_any_thread_of_a_team_ends_its_work():
@@ -51,3 +52,25 @@ def test_the_caller_alone_works_while_a_team_pauses():
         team.run(lambda rank, size, barrier: sizes.append((rank, size)))
         team.close()
     assert sorted(sizes) == [(0, 1), (0, 3), (1, 3), (2, 3)]
+
+
+@kernel
+def steps(count, seen, barrier, rank, size):
+    """Thread after thread notes its step, `count` times."""
+    for step in range(count):
+        if not wait_for(barrier, rank, step + 1):
+            return False
+        seen[rank, step] = rank if rank == 0 else seen[rank - 1, step] + 1
+        advance(barrier, rank)
+    return True
+
+
+def test_threads_wait_for_those_before_them():
+    four, seen = Team(4), np.full((4, 500), -1)
+    for _ in range(20):  # what is done counts from each run on
+        seen[:] = -1
+        four.run(lambda rank, size, barrier: steps(500, seen, barrier, rank, size), apart=True)
+        assert (seen == np.arange(4)[:, None]).all()
+    four.close()
+    four.barrier[4 * 8 :] = 0
+    assert not steps(1, seen, four.barrier, 1, 4)
