@@ -109,4 +109,35 @@ BUSY = Entry(
     },
 )
 
-ENTRIES = {"busy": BUSY, "lm-size": SIZE, "lm-speed": SPEED, "lm-ablation": ABLATION, "exactness": EXACTNESS}
+ARM64 = Entry(
+    measures="the same .sqz of every level here and in an arm64 Debian under qemu-user, the files crossing both ways",
+    minutes=90,
+    key=("of", "level"),
+    needs=("a corpus",),
+    rivals=("debootstrap", "qemu-aarch64-static"),
+    options=(
+        option("file", nargs="?", type=Path, help="else text/alice29.txt of the corpus"),
+        option("--root", type=Path, help="where the Debian lies, or goes to; else a new folder"),
+        option("--measured", type=int, default=1_000, help="bytes of the file (1000)"),
+        option("--levels", default="1,2,3,4,5,6,7,8,9", help="(1,2,3,4,5,6,7,8,9)"),
+    ),
+    tables={
+        "arm64": Listing(
+            (
+                Column("level", "level"),
+                Column("of bytes", "of", ","),
+                Column("bytes", "coded_size", ","),
+                Column("SHA-256 of both files", lambda row: row["sha256"][:16]),
+            )
+        )
+    },
+)
+
+ENTRIES = {
+    "arm64": ARM64,
+    "busy": BUSY,
+    "lm-size": SIZE,
+    "lm-speed": SPEED,
+    "lm-ablation": ABLATION,
+    "exactness": EXACTNESS,
+}
