@@ -12,7 +12,7 @@ from squeeze.engine import pipeline
 from squeeze.errors import SqueezeError
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.wanda import Wanda
-from squeeze.recipes.train import distil, retrain
+from squeeze.recipes.train import distil, retrain, trainer
 from tests.makers import tiny_models
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -33,7 +33,7 @@ def stopped(tmp_path, folders, monkeypatch):
         given = {"out": tmp_path / "out", "calibration": TOKENS, "recover": MINUTES, **options}
         return squeeze.prune(folders("llama"), method, **given)
 
-    monkeypatch.setattr(distil, "_SAVE_EVERY", 1)
+    monkeypatch.setattr(trainer, "_SAVE_EVERY", 1)
     with pytest.raises(KeyboardInterrupt):
         run(progress=stop)
     return run
