@@ -56,24 +56,25 @@ def copy(source, target):
 
 
 @inline
-def _place_key(cache, layer, lane, g, slot, scratch, x):
+def _place_key(cache, layer, lane, g, slot, scratch, x, step, added):
     cache.key_scales[layer, lane, g, slot] = exact.quantise(x, int8.TOP, scratch)
     panel = cache.keys[layer, lane, g, slot // PANEL]
     for i in range(x.size):
-        panel[i // STEP, slot % PANEL, i % STEP] = scratch[i] + 128
+        panel[i // step, slot % PANEL, i % step] = scratch[i] + added
 
 
 @inline
-def _place_value(cache, layer, lane, g, slot, scratch, x):
+def _place_value(cache, layer, lane, g, slot, scratch, x, step, added):
     cache.value_scales[layer, lane, g, slot] = exact.quantise(x, int8.TOP, scratch)
     panels = cache.values[layer, lane, g]
     for i in range(x.size):
-        panels[i // PANEL, slot // STEP, i % PANEL, slot % STEP] = scratch[i] + 128
+        panels[i // PANEL, slot // step, i % PANEL, slot % step] = scratch[i] + added
 
 
 @inline
-def prepare_row(net, cache, work, layer, r, lane, position, scratch):
-    """Rotate and quantise the queries, the key and the value of one row; key and value go to the cache."""
+def prepare_row(net, cache, work, layer, r, lane, position, scratch, top, step, added):
+    """Rotate and quantise the queries (to -top to top), the key and the value of one row; key and value go to the
+    cache, `step` inputs of a column side by side, with `added` to each."""
     heads, groups, size = net.sizes[HEADS], net.sizes[KV_HEADS], net.sizes[HEAD_SIZE]
     row, slot = work.qkv[r], slot_of(cache, position)
     if net.qkv_bias.shape[0] > 0:
@@ -88,16 +89,16 @@ def prepare_row(net, cache, work, layer, r, lane, position, scratch):
             x = first
         for reach in range(2):
             apply_rotary(x, work.cosine[r, reach], work.sine[r, reach], second)
-            work.query_scales[r, reach, h] = exact.quantise(second, int8.TOP_16, work.queries[r, reach, h])
+            work.query_scales[r, reach, h] = exact.quantise(second, top, work.queries[r, reach, h])
     for g in range(groups):
         x = row[(heads + g) * size : (heads + g + 1) * size]
         if net.key_norm.shape[0] > 0:
             rms_norm(x, net.key_norm[layer], net.epsilon[0], first)
             x = first
         apply_rotary(x, work.cosine[r, 0], work.sine[r, 0], second)
-        _place_key(cache, layer, lane, g, slot, scratch, second)
+        _place_key(cache, layer, lane, g, slot, scratch, second, step, added)
         x = row[(heads + groups + g) * size : (heads + groups + g + 1) * size]
-        _place_value(cache, layer, lane, g, slot, scratch, x)
+        _place_value(cache, layer, lane, g, slot, scratch, x, step, added)
 
 
 @part

@@ -3,7 +3,7 @@
 import numpy as np
 
 from squeeze.lm.arrays import BLOCK, HEAD_SIZE, HEADS, KV_HEADS
-from squeeze.lm.attention import apply_rotary, copy, first_block, rms_norm, slot_of
+from squeeze.lm.attention import copy, first_block
 from squeeze.numerics import exact
 from squeeze.numerics.exact import CHUNK, TOP
 from squeeze.numerics.jit import inline
@@ -11,54 +11,6 @@ from squeeze.numerics.tiles import PANEL, narrow_tile
 
 _MASKED = np.float32(-1e30)
 _UNIT = np.float32(1 << 20)
-
-
-@inline
-def _place_key(cache, work, layer, lane, g, slot, scratch, x):
-    cache.key_scales[layer, lane, g, slot] = exact.quantise(x, 127, scratch)
-    panel = cache.keys[layer, lane, g, slot // PANEL]
-    column = slot % PANEL
-    for i in range(x.size // 2):
-        panel[i, column, 0] = scratch[2 * i]
-        panel[i, column, 1] = scratch[2 * i + 1]
-
-
-@inline
-def _place_value(cache, layer, lane, g, slot, scratch, x):
-    cache.value_scales[layer, lane, g, slot] = exact.quantise(x, 127, scratch)
-    panels = cache.values[layer, lane, g]
-    pair, odd = slot // 2, slot % 2
-    for i in range(x.size):
-        panels[i // PANEL, pair, i % PANEL, odd] = scratch[i]
-
-
-@inline
-def prepare_row(net, cache, work, layer, r, lane, position, scratch):
-    """Rotate and quantise the queries, the key and the value of one row; key and value go to the cache."""
-    heads, groups, size = net.sizes[HEADS], net.sizes[KV_HEADS], net.sizes[HEAD_SIZE]
-    row, slot = work.qkv[r], slot_of(cache, position)
-    if net.qkv_bias.shape[0] > 0:
-        bias = net.qkv_bias[layer]
-        for i in range(row.size):
-            row[i] += bias[i]
-    first, second = work.normed[r, :size], work.normed[r, size : 2 * size]
-    for h in range(heads):
-        x = row[h * size : (h + 1) * size]
-        if net.query_norm.shape[0] > 0:
-            rms_norm(x, net.query_norm[layer], net.epsilon[0], first)
-            x = first
-        for reach in range(2):
-            apply_rotary(x, work.cosine[r, reach], work.sine[r, reach], second)
-            work.query_scales[r, reach, h] = exact.quantise(second, TOP, work.queries[r, reach, h])
-    for g in range(groups):
-        x = row[(heads + g) * size : (heads + g + 1) * size]
-        if net.key_norm.shape[0] > 0:
-            rms_norm(x, net.key_norm[layer], net.epsilon[0], first)
-            x = first
-        apply_rotary(x, work.cosine[r, 0], work.sine[r, 0], second)
-        _place_key(cache, work, layer, lane, g, slot, scratch, second)
-        x = row[(heads + groups + g) * size : (heads + groups + g + 1) * size]
-        _place_value(cache, layer, lane, g, slot, scratch, x)
 
 
 @inline

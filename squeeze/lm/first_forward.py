@@ -1,8 +1,8 @@
 """The network as files of numerics version 1 were written by, with weights of norms and 16 bits of activations."""
 
 from squeeze.lm.arrays import BLOCK, FEED_FORWARD, KV_HEADS, LAYERS
-from squeeze.lm.attention import rms_norm
-from squeeze.lm.first_attention import attend, prepare_row
+from squeeze.lm.attention import prepare_row, rms_norm
+from squeeze.lm.first_attention import attend
 from squeeze.lm.forward import add, embed, gate, rotary_angles, share
 from squeeze.numerics import exact
 from squeeze.numerics.exact import TOP
@@ -15,7 +15,8 @@ def forward(net, cache, work, tokens, lanes, positions, tasks, apart, barrier, r
     """Run rows through all layers; their states, normed and quantised for the head, stay in `work.narrow`.
 
     tokens, lanes, positions: int64 [R]. tasks: int64 [n, 2], first row and count of at most a few queries of
-    one lane. Every thread of the team calls this with its rank. Returns False where the team was broken off.
+    one lane. Every thread of the team calls this with its rank; they are never `apart`. Returns False where the team
+    was broken off.
     """
     rows, layers = tokens.size, net.sizes[LAYERS]
     begin, end = share(rows, rank, team)
@@ -40,7 +41,7 @@ def forward(net, cache, work, tokens, lanes, positions, tasks, apart, barrier, r
         if not wait(barrier, team):
             return False
         for r in range(begin, end):
-            prepare_row(net, cache, work, layer, r, lanes[r], positions[r], scratch)
+            prepare_row(net, cache, work, layer, r, lanes[r], positions[r], scratch, TOP, 2, 0)
         if not wait(barrier, team):
             return False
         groups = net.sizes[KV_HEADS]
@@ -90,7 +91,7 @@ def forward(net, cache, work, tokens, lanes, positions, tasks, apart, barrier, r
 
 @kernel
 def cumulate(net, work, states, sums, scales, bias, logits, cdf, places, apart, barrier, rank, team):
-    """As forward.py's; `sums` are not used."""
+    """As forward.py's, but of rows without sums and never `apart`."""
     first, last = share(net.head.shape[0], rank, team)
     exact.matmul(
         *(states, scales, net.head, net.head_scales, first, last, False, logits),

@@ -85,7 +85,7 @@ def forward(net, cache, work, tokens, lanes, positions, tasks, apart, barrier, r
         if not wait(barrier, some):
             return False
         for r in range(begin, end):
-            prepare_row(net, cache, work, layer, r, lanes[r], positions[r], scratch)
+            prepare_row(net, cache, work, layer, r, lanes[r], positions[r], scratch, int8.TOP_16, int8.STEP, 128)
         if apart:
             advance(barrier, rank)
             if not wait_for(barrier, rank, layer + 1):

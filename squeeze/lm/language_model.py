@@ -9,14 +9,10 @@ from squeeze.numerics.team import Team
 
 
 class LaneStates(Protocol):
-    """The state of some lanes of a model, each at a position of its own."""
+    """The state of some lanes of a model."""
 
-    def forward(self, tokens: np.ndarray, counts: np.ndarray | None = None) -> None:
-        """Feed int64 [lanes, n] token ids: n more positions of each of the first lanes, or the first `counts` int64
-        [lanes] of them."""
-
-    def take_back(self, counts: np.ndarray) -> None:
-        """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
+    def forward(self, tokens: np.ndarray) -> None:
+        """Feed int64 [lanes, n] token ids: n more positions of each of the first lanes."""
 
     def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
         """Cumulative frequencies of the leaves after the given rows of the latest call of `forward`, one lane after the
@@ -24,6 +20,17 @@ class LaneStates(Protocol):
 
         bias: float32 [leaves], added to the logits.
         """
+
+
+class FreeLaneStates(LaneStates, Protocol):
+    """The state of lanes that are not in lockstep: each is at a position of its own, and can go back."""
+
+    def forward(self, tokens: np.ndarray, counts: np.ndarray | None = None) -> None:
+        """Feed int64 [lanes, n] token ids: n more positions of each of the first lanes, or the first `counts` int64
+        [lanes] of them."""
+
+    def take_back(self, counts: np.ndarray) -> None:
+        """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
 
 
 class LanguageModel(Protocol):
@@ -50,4 +57,5 @@ class LanguageModel(Protocol):
 
     def encode(self, data: bytes) -> np.ndarray: ...
 
-    def session(self, lanes: int, window: int, rows: int, team: Team) -> LaneStates: ...
+    def session(self, lanes: int, window: int, rows: int, team: Team) -> LaneStates:
+        """New lanes: FreeLaneStates, unless they are in lockstep."""

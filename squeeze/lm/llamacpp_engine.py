@@ -180,17 +180,13 @@ class LlamaCppLanes:
         leaves = engine.leaves.size
         self._picked = np.zeros(leaves, np.float32)
 
-    def forward(self, tokens: np.ndarray, counts: np.ndarray | None = None) -> None:
+    def forward(self, tokens: np.ndarray) -> None:
         """Feed int64 [lanes, 1]: a token of each of the first lanes; the other lanes get a dummy."""
-        assert counts is None, "lanes in lockstep have as many tokens each"
         fed = np.full((self._setup.lanes, 1), self._engine.start_token, np.int32)
         fed[: tokens.shape[0]] = tokens
         if self._position == self._setup.window:
             self._halve()
         self._decode(fed, True)
-
-    def take_back(self, counts: np.ndarray) -> None:
-        raise NotImplementedError("lanes in lockstep only go forward")
 
     def prefill(self, tokens: np.ndarray) -> None:
         """Feed int [all lanes, n], of which no frequencies are wanted."""

@@ -13,20 +13,7 @@ from squeeze.lm.loading import load
 from tests.makers import tiny_models
 from tests.makers.tiny_models import FEED_FORWARD, HEAD_SIZE, HEADS, WIDTH
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return tiny_models.byte_level()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, tokenizer) -> Path:
-    return tiny_models.write_folder(tmp_path / "tiny", tokenizer)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def factors(outputs: int, inputs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

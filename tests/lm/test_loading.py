@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import gguf
 import numpy as np
@@ -18,20 +17,7 @@ from squeeze.numerics.tiles import unpack
 from tests.makers import tiny_models
 from tests.references.naive_llama import rotated
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return tiny_models.byte_level()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, tokenizer) -> Path:
-    return tiny_models.write_folder(tmp_path / "tiny", tokenizer)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def floats(matrix: Matrix) -> np.ndarray:

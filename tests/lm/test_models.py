@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,25 +11,14 @@ from tests.makers import inputs, tiny_models
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "cache"))
+def nothing_is_loaded(own_cache) -> None:
     models._loaded.cache_clear()
     models._from_cache.cache_clear()
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return tiny_models.byte_level()
 
 
 @pytest.fixture
 def no_bundle(monkeypatch):
     monkeypatch.setattr(models, "bundled_path", lambda: None)
-
-
-@pytest.fixture
-def folder(tmp_path, tokenizer) -> Path:
-    return tiny_models.write_folder(tmp_path / "tiny", tokenizer)
 
 
 def test_paths(folder, tokenizer):

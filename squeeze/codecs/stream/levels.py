@@ -78,9 +78,9 @@ _ROWS = (
     Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True),
     Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 2),
     Level(6, "deep context mixing, more, and a pretrained network", 15_000, partial(_deep, 6), True, 2),
-    Level(7, "language model, short window", 1_200, partial(_deep, 6), False, 2, TextModel(512, 64, 1 << 13, 16)),
-    Level(8, "language model", 1_100, partial(_deep, 6), False, 2, TextModel(1024, 16, 1 << 14, 4)),
-    Level(9, "language model, long window", 500, partial(_deep, 6), False, 2, TextModel(4096, 4, 1 << 18, 1)),
+    Level(7, "language model, short window", 1_600, partial(_deep, 6), False, 2, TextModel(512, 64, 1 << 13, 16)),
+    Level(8, "language model", 1_400, partial(_deep, 6), False, 2, TextModel(1024, 16, 1 << 14, 4)),
+    Level(9, "language model, long window", 700, partial(_deep, 6), False, 2, TextModel(4096, 4, 1 << 18, 1)),
 )
 LEVELS = {row.number: row for row in _ROWS}
 _EARLIER = (  # what files were written by before

@@ -7,16 +7,17 @@ one on it is forgotten. No guess changes what is decoded.
 """
 
 from collections.abc import Callable
+from typing import Protocol, cast
 
 import numpy as np
 
 from squeeze.codecs.tokenwise.arrays import TokenMix
 from squeeze.codecs.tokenwise.bias import Bias
 from squeeze.codecs.tokenwise.layout import LaneLayout
-from squeeze.lm.language_model import LanguageModel
+from squeeze.lm.language_model import FreeLaneStates, LanguageModel
 from squeeze.numerics.team import Team
 
-__all__ = ["Ahead", "Guess", "follow_matches", "token_ids"]
+__all__ = ["Frequencies", "Guess", "follow_matches", "frequencies", "token_ids"]
 
 Guess = Callable[[int, int, int], np.ndarray]  # of lane, step and most: int64, entries that may come from that step on
 ROWS = 64  # of frequencies that are kept of a group: 49,152 leaves make 400 kB a row
@@ -40,19 +41,60 @@ def follow_matches(mix: TokenMix) -> Guess:
     return guess
 
 
-class Ahead:
+class Frequencies(Protocol):
     """The frequencies of the next entry of each of some lanes, the ones from `begin` to `end` of a layout.
 
     counts: uint64 [rows, leaves + 1]; rows: int64 [lanes], which row of it is a lane's, after `look`.
     """
 
+    counts: np.ndarray
+    rows: np.ndarray
+
+    def look(self, step: int, active: int) -> None:
+        """Have the frequencies of the first `active` lanes ready."""
+
+    def take(self, entries: np.ndarray) -> None:
+        """int64: what the first lanes' entries proved to be."""
+
+
+def frequencies(
+    model: LanguageModel, layout: LaneLayout, begin: int, end: int, guess: Guess, bias: Bias, team: Team
+) -> Frequencies:
+    """Of a model's lanes from `begin` to `end`: guessed ahead, unless they go in lockstep."""
+    if model.lockstep:
+        return _InStep(model, layout, end - begin, bias, team)
+    return _Ahead(model, layout, begin, end, guess, bias, team)
+
+
+class _InStep:
+    """One step of all lanes after the other."""
+
+    def __init__(self, model: LanguageModel, layout: LaneLayout, lanes: int, bias: Bias, team: Team):
+        self._model, self._bias = model, bias
+        self._session = model.session(lanes, layout.seen, lanes, team)
+        self._entries = np.full((lanes, 1), -1, np.int64)
+        self.counts = np.zeros((lanes, model.leaves.size + 1), np.uint64)
+        self.rows = np.arange(lanes)
+
+    def look(self, step: int, active: int) -> None:
+        if active:
+            self._session.forward(token_ids(self._model, self._entries))
+            self._session.cdf(np.arange(active), self._bias.values(step), self.counts, self.rows[:active])
+
+    def take(self, entries: np.ndarray) -> None:
+        self._entries[: len(entries), 0] = entries
+
+
+class _Ahead:
+    """As many steps of a lane at once as its guesses reach."""
+
     def __init__(
         self, model: LanguageModel, layout: LaneLayout, begin: int, end: int, guess: Guess, bias: Bias, team: Team
     ):
         lanes = end - begin
-        depth = 1 if model.lockstep else max(1, ROWS // lanes)
+        depth = max(1, ROWS // lanes)
         self._model, self._layout, self._begin, self._guess, self._bias = model, layout, begin, guess, bias
-        self._session = model.session(lanes, layout.seen, lanes * depth, team)
+        self._session = cast(FreeLaneStates, model.session(lanes, layout.seen, lanes * depth, team))
         self._entries = np.full((lanes, depth), -1, np.int64)  # the latest of each lane, and guesses after it
         self._made, self._used = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # rows of each lane
         self.counts = np.zeros((lanes * depth, model.leaves.size + 1), np.uint64)
@@ -61,11 +103,7 @@ class Ahead:
     def look(self, step: int, active: int) -> None:
         """Run the model on those of the first `active` lanes of which nothing is known."""
         lanes = np.flatnonzero(self._used[:active] == self._made[:active])
-        if not lanes.size and not (self._model.lockstep and active):
-            return
-        if self._model.lockstep:
-            self._session.forward(token_ids(self._model, self._entries))
-            self._session.cdf(np.arange(active), self._bias.values(step), self.counts, self.rows[:active])
+        if not lanes.size:
             return
         fed = np.zeros(active, np.int64)
         for lane in lanes:
@@ -97,11 +135,7 @@ class Ahead:
         return len(guessed)
 
     def take(self, entries: np.ndarray) -> None:
-        """int64: what the first lanes' entries proved to be."""
         active = len(entries)
-        if self._model.lockstep:
-            self._entries[:active, 0] = entries
-            return
         lanes = np.arange(active)
         self._used[:active] += 1
         used, made = self._used[:active], self._made[:active]

@@ -19,7 +19,7 @@ from squeeze.codecs.bytewise import arrays as bytewise
 from squeeze.codecs.tokenwise import model as tokenwise, prefill
 from squeeze.codecs.tokenwise.arrays import EXTRA, build_mix
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
-from squeeze.codecs.tokenwise.drafts import Ahead, Guess, follow_matches
+from squeeze.codecs.tokenwise.drafts import Guess, follow_matches, frequencies
 from squeeze.codecs.tokenwise.layout import MAX_LANES, LaneLayout
 from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of
 from squeeze.codecs.tokenwise.presets import TokenPreset
@@ -149,7 +149,7 @@ class _Decoding:
         count = len(self._groups)
         self._bias = Bias(model.leaves.size, layout.lanes, count)
         self._ahead = [
-            Ahead(model, layout, a, b, guess, self._bias, team_of(threads, count, stack)) for a, b in self._groups
+            frequencies(model, layout, a, b, guess, self._bias, team_of(threads, count, stack)) for a, b in self._groups
         ]
         self._turns = [threading.Semaphore(0) for _ in self._groups]
         self._stopped = False

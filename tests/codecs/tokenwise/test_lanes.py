@@ -5,28 +5,21 @@ import json
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import squeeze
 from squeeze import cli
-from squeeze.codecs.stream import coding, container, levels
+from squeeze.codecs.stream import levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
-from squeeze.codecs.stream.resources import LanguageOptions
-from squeeze.codecs.stream.settings import Settings, choose
 from squeeze.codecs.tokenwise import lanes, prefill
-from squeeze.codecs.tokenwise.presets import TokenPreset
-from squeeze.codecs.varint import varint
 from squeeze.lm import models
-from squeeze.lm.llama import LlamaLanes
 from tests.makers import inputs, tiny_models
-from tests.makers.mutations import mutate
+from tests.makers.tokenwise import DATA, TEXT, calm, codecs_of, preset
 
-TEXT = inputs.python_text(4_000)
 BYTES = {
     **{name: data for name, data in inputs.EDGE_CASES.items() if 0 < len(data) < 10_000},
     "bytes of control": b"\x04\x06\x13\x14\x16\x1d",
@@ -48,13 +41,6 @@ BYTES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SQUEEZE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module", params=["byte level", "SentencePiece"])
 def any_folder(request, tmp_path_factory) -> Path:
     """A model whose tokens spell only some bytes, and one that has a token for each byte."""
@@ -62,41 +48,7 @@ def any_folder(request, tmp_path_factory) -> Path:
     return tiny_models.write_folder(tmp_path_factory.mktemp("any") / "tiny", tokenizer, calm(tokenizer))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    tokenizer = tiny_models.byte_level()
-    return tiny_models.write_folder(tmp_path_factory.mktemp("one") / "tiny", tokenizer, calm(tokenizer))
-
-
-def calm(tokenizer) -> dict[str, np.ndarray]:
-    """Weights that are sure of little, so that text becomes shorter."""
-    return {name: values * np.float32(0.2) for name, values in tiny_models.tensors(tokenizer.get_vocab_size()).items()}
-
-
-@pytest.fixture
-def only_tokenwise(monkeypatch) -> None:
-    """Text is never coded by the bytewise models, which are better than a model of noise."""
-    right = coding._encode_bytewise
-
-    def other(data, content, *rest):
-        return right(data, content, *rest) if content.kind != "text" else None
-
-    monkeypatch.setattr(coding, "_encode_bytewise", other)
-
-
 WITH_LANGUAGE_MODEL = [n for n, row in levels.LEVELS.items() if row.needs_language_model]
-
-
-def settings_of(folder: Path, threads: int) -> Settings:
-    return choose(levels.LEVELS[8], threads, None, LanguageOptions(folder))
-
-
-def preset(size: int, count: int | None = None, window: int | None = None) -> TokenPreset:
-    return levels.LEVELS[8].text.preset(size, 512, count, window)
-
-
-def codecs_of(coded: bytes) -> list[str]:
-    return [block.codec for stream in read_index(io.BytesIO(coded)) for block in stream.blocks]
 
 
 @pytest.mark.parametrize("case", BYTES)
@@ -140,42 +92,6 @@ def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, mo
             patch.setattr(prefill, "COUNTED", max(rows // 3, 1))
             for threads in (1, 2):
                 assert lanes.encode(TEXT, model, preset(len(TEXT), count, 32), threads) == expected
-
-
-@pytest.mark.parametrize("count", [1, 3, 9])
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_no_guess_changes_what_is_decoded(folder, count, threads):
-    """Right ones only save time."""
-    model = models.find(folder).network
-    repeated = TEXT[:700] + TEXT[:600] + TEXT[300:900]
-    chosen = preset(len(repeated), count, 32)
-    layout, payload = lanes.encode(repeated, model, chosen)
-    other = b"".join(bytes([byte ^ (i % 7 == 0)]) for i, byte in enumerate(repeated))
-    guesses = (None, repeated, other, repeated[::-1], repeated[:50], b"", inputs.random_bytes(999), repeated * 2)
-    for guessed in guesses:
-        found = lanes.decode(payload, layout, model, chosen, threads, guessed=guessed)
-        assert found.tobytes() == repeated
-
-
-def test_guesses_save_steps(folder, monkeypatch):
-    model, fed = models.find(folder).network, []
-    right = LlamaLanes.forward
-
-    def forward(self, tokens, counts=None):
-        fed.append(tokens.shape if counts is None else int(counts.sum()))
-        right(self, tokens, counts)
-
-    monkeypatch.setattr(LlamaLanes, "forward", forward)
-    data = TEXT[:1000] * 3
-    layout, payload = lanes.encode(data, model, preset(len(data), 1, 32))
-    steps = {}
-    for name, guessed in (("by matches", None), ("right", data), ("wrong", b"\n" * 3000)):
-        fed.clear()
-        lanes.decode(payload, layout, model, preset(len(data), 1, 32), guessed=guessed)
-        steps[name] = len(fed)
-        assert name != "right" or sum(fed) == layout.entries
-    assert steps["right"] < 0.03 * layout.entries and steps["by matches"] < 0.6 * layout.entries
-    assert steps["wrong"] >= 0.9 * layout.entries
 
 
 @pytest.mark.parametrize("level", WITH_LANGUAGE_MODEL)
@@ -224,109 +140,6 @@ def test_pipes_and_progress(folder, only_tokenwise):
         ticks.clear()
         coded.seek(0)
         assert decompress_stream(coded, None, threads=threads, progress=ticks.append).raw == sum(ticks) == len(data)
-
-
-@pytest.fixture(scope="module")
-def coded(folder) -> bytes:
-    """A text of two blocks and a stored one, whose index lies at the end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coding, "_encode_bytewise", lambda *_: None)
-        sink = io.BytesIO()
-        compress_stream(io.BytesIO(DATA), sink, level=8, model=folder, lanes=3, window=32, block_size=1_500)
-    assert codecs_of(sink.getvalue()) == ["tokenwise", "stored", "tokenwise"]
-    return sink.getvalue()
-
-
-DATA = TEXT[:1_500] + inputs.random_bytes(1_500) + TEXT[2_000:3_000]
-
-
-def outcome(data: bytes, threads: int = 1) -> bytes | None:
-    try:
-        return squeeze.decompress(data, threads=threads)
-    except squeeze.SqueezeError:
-        return None
-
-
-def test_mutated_files_never_give_wrong_data(coded):
-    generator = np.random.default_rng(5)
-    for i in range(80):
-        assert outcome(mutate(coded, generator), 1 + i % 2) in (None, DATA)
-
-
-def test_cut_files_raise_and_give_nothing(coded):
-    for size in [*range(0, 120), *range(120, len(coded), 97), len(coded) - 1]:
-        with pytest.raises(squeeze.SqueezeError):
-            squeeze.decompress(coded[:size])
-
-
-def test_damaged_layouts(coded):
-    """What a payload begins with: content, entries, lanes, window, lengths. Only the block's checksum covers it."""
-    block = read_index(io.BytesIO(coded))[0].blocks[0]
-    source = io.BytesIO(coded)
-    source.seek(block.coded_offset)
-    header = container.read_block_header(source)
-    start = block.coded_offset + header.size
-    wrong = [b"\x00", b"\x01", b"\x02", b"\x03", b"\x7f", b"\xff", b"\xff\x7f", b"\xff" * 8, b"\xff" * 8 + b"\x7f"]
-    for at in range(start, start + 14):
-        for value in wrong:
-            damaged = coded[:at] + value + coded[at + len(value) :]
-            assert outcome(damaged, 1 + at % 2) in (None, DATA)
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        *((0, 0, 1), (0, 1, 1), (5, 0, 1), (1, 2, 1, 1), (2000, 1, 1), (9, 1, 0), (9, 1, 1 << 17), (9, 1, 1 << 60)),
-        *((9, 2, 1, 0), (9, 2, 1, 1000), (9, 2, 1, 2000), (1100, 1025, 1, *[1] * 1024), (9, 1024, 1 << 12)),
-    ],
-)
-def test_impossible_layouts(folder, layout):
-    payload = b"\x01" + b"".join(map(varint, layout)) + bytes(50)
-    with pytest.raises(squeeze.DamagedError):
-        coding.decode_block(coding.Coded(container.TOKENWISE, payload), 1000, settings_of(folder, 1))
-
-
-@pytest.mark.parametrize("rest", [b"", b"\x00" * 30, b"\xff" * 30, inputs.random_bytes(400)])
-@pytest.mark.parametrize("layout", [(1, 1, 1), (9, 3, 1, 1, 2), (900, 1, 4), (900, 9, 1 << 13, *[100] * 8)])
-def test_payloads_of_nonsense_end(folder, layout, rest):
-    payload = b"\x01" + b"".join(map(varint, layout)) + rest
-    for threads in (1, 2):
-        block = coding.Coded(container.TOKENWISE, payload)
-        try:
-            assert coding.decode_block(block, 1000, settings_of(folder, threads)).size == 1000
-        except squeeze.DamagedError:
-            continue
-
-
-def forged(coded: bytes, **changes: object) -> bytes:
-    """The file with another header, whose check is right; the index that follows it gives another size."""
-    header, size, _ = container.read_header(io.BytesIO(coded))
-    text = {key: value for key, value in {**header, **changes}.items() if value is not None}
-    return container.header_bytes(text) + coded[size:]
-
-
-def test_headers_that_name_another_model_or_too_little(coded):
-    weights = read_index(io.BytesIO(coded))[0].header["weights"]
-    with pytest.raises(squeeze.ModelError):
-        squeeze.decompress(forged(coded, weights="0" * 32))
-    for changes in ({"weights": None}, {"model": None}, {"weights": 5}, {"model": 5}, {"more": 1}, {"level": 3}):
-        with pytest.raises(squeeze.FormatError, match="use a newer squeeze"):
-            squeeze.decompress(forged(coded, **changes))
-    for wrong in (
-        weights[:31],
-        weights + "0",
-        "../" + weights[3:],
-        "*" * 32,
-        weights[:8] + "\0" + weights[9:],
-        "A" * 32,
-    ):
-        with pytest.raises(squeeze.FormatError, match="use a newer squeeze"):
-            squeeze.decompress(forged(coded, weights=wrong))
-    with pytest.raises(squeeze.DamagedError, match="names no level"):
-        squeeze.decompress(forged(coded, level=None, numerics=None, model=None, weights=None))
-    low = forged(coded, level=3, numerics=1, model=None, weights=None)
-    with pytest.raises(squeeze.DamagedError, match="the header names none: the file is damaged"):
-        squeeze.decompress(low)
 
 
 @pytest.fixture
@@ -430,32 +243,11 @@ def test_an_interruption_ends_the_work_and_its_threads(folder, only_tokenwise, t
     assert squeeze.decompress(coded, threads=threads) == data
 
 
-def test_damage_ends_the_threads(coded):
-    running = threading.active_count()
-    block = read_index(io.BytesIO(coded))[0].blocks[0]
-    for at in range(40, block.coded_length, 50):
-        damaged = bytearray(coded)
-        damaged[block.coded_offset + at] ^= 0x55
-        assert outcome(bytes(damaged), threads=2) is None
-    assert threading.active_count() == running
-
-
 def test_random_access(coded):
     with squeeze.open(io.BytesIO(coded), threads=2) as file:
         for start, size in ((0, 10), (1_490, 20), (2_990, 30), (3_990, 50), (700, 1)):
             file.seek(start)
             assert file.read(size) == DATA[start : start + size]
-
-
-def test_salvage(coded):
-    blocks = read_index(io.BytesIO(coded))[0].blocks
-    damaged = bytearray(coded)
-    damaged[blocks[0].coded_offset + blocks[0].coded_length // 2] ^= 1
-    sink = io.BytesIO()
-    totals = decompress_stream(io.BytesIO(bytes(damaged)), sink, salvage=True)
-    assert sink.getvalue() == bytes(1_500) + DATA[1_500:]
-    assert totals.damage[0] == "bytes 0 to 1500 are lost: their block is damaged"
-    assert totals.damage[1].startswith("the order of the other blocks in bytes 0 to 4000 is unproved: ")
 
 
 def test_commands(coded, tmp_path, monkeypatch):
