@@ -20,6 +20,7 @@ from bench.entry import Row
 SIZE = 20_000
 GENERIC = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
 AVX2_ONLY = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
+AVX_VNNI = {"NUMBA_CPU_NAME": "alderlake", "NUMBA_CPU_FEATURES": "+avxvnni"}
 # Name -> (environment, threads, tokens in one prefill; None for as many as prefill.py says)
 WAYS: dict[str, tuple[dict[str, str], int, int | None]] = {
     "this processor": ({}, 2, None),
@@ -31,6 +32,7 @@ WAYS: dict[str, tuple[dict[str, str], int, int | None]] = {
     **{f"oneDNN {isa}": ({"ONEDNN_MAX_CPU_ISA": isa}, 2, None) for isa in ("SSE41", "AVX2", "AVX512_CORE")},
     "SSE2 (generic x86-64)": (GENERIC, 2, None),
     "AVX2 (haswell)": (AVX2_ONLY, 2, None),
+    "AVX-VNNI (alderlake)": (AVX_VNNI, 2, None),
     "AVX2, 1 thread, prefill of 32": (AVX2_ONLY, 1, 32),
 }
 WORK = """

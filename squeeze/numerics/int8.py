@@ -8,12 +8,12 @@ same integers come from vectors of generic LLVM. Sums wrap at 32 bits, and the r
 
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba.core import config, types
+from numba.core import types
 from numba.extending import intrinsic
 
+from squeeze.numerics import processor
 from squeeze.numerics.jit import inline, part
 
 TOP = 127  # of activations and weights
@@ -22,11 +22,10 @@ PANEL = 16  # outputs side by side: a vector of sums
 STEP = 4  # inputs come in so many
 SCRATCH = 24 * PANEL  # products of a step: of three rows and eight panels, or six rows and four
 LONGEST = (1 << 31) // (TOP * TOP)  # inputs
-_config: Any = config
-# Whether the processor that numba compiles for has the instructions: another one than this machine's may be asked for.
-_WIDE = not _config.CPU_NAME and bool(llvm.get_host_cpu_features().get("avx512vnni", False))
-PARTS = 2 if _WIDE else 1  # into which an activation of 16 bits is split
-ACTIVATION = np.int8 if _WIDE else np.int16  # what holds an activation: what is multiplied
+_WIDE = processor.has("avx512vnni")
+_BYTES = _WIDE or processor.has("avxvnni")  # whether bytes are multiplied
+PARTS = 2 if _BYTES else 1  # into which an activation of 16 bits is split
+ACTIVATION = np.int8 if _BYTES else np.int16  # what holds an activation: what is multiplied
 
 
 def pack(matrix: np.ndarray) -> np.ndarray:
@@ -57,11 +56,12 @@ class _Vnni:
     """16 outputs a vector: vpdpbusd of AVX512."""
 
     four = _INT32  # activations
+    width = PANEL  # outputs of an instruction
 
     def __init__(self, builder: Any) -> None:
-        self.sums = ir.VectorType(_INT32, PANEL)
-        kind = ir.FunctionType(self.sums, [self.sums] * 3)
-        self.multiply = builder.module.declare_intrinsic("llvm.x86.avx512.vpdpbusd.512", (), kind)
+        self.sums, vector = ir.VectorType(_INT32, PANEL), ir.VectorType(_INT32, self.width)
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * self.width}"
+        self.multiply = builder.module.declare_intrinsic(name, (), ir.FunctionType(vector, [vector] * 3))
 
     def weights(self, builder: Any, address: Any) -> Any:
         return builder.load(builder.bitcast(address, self.sums.as_pointer()), align=1)
@@ -75,6 +75,21 @@ class _Vnni:
 
     def folded(self, builder: Any, total: Any) -> Any:
         return total
+
+
+class _NarrowVnni(_Vnni):
+    """8 outputs a vector: vpdpbusd of processors that have it without AVX512."""
+
+    width = PANEL // 2
+
+    def added(self, builder: Any, total: Any, weights: Any, activations: Any) -> Any:
+        halves = (range(self.width), range(self.width, PANEL))
+        low, high = (
+            builder.call(self.multiply, [_shuffle(builder, x, half) for x in (total, weights, activations)])
+            for half in halves
+        )
+        mask = ir.Constant(self.sums, list(range(PANEL)))
+        return builder.shuffle_vector(low, high, mask)
 
 
 class _Generic:
@@ -169,9 +184,10 @@ def _tile(rows: int, panels: int) -> Any:
     return tile
 
 
-_ISA: Any = _Vnni if _WIDE else _Generic
-_TALLEST, _FEW = (6, 3) if _WIDE else (3, 3)  # rows that go through together
-_MOST, _SOME = (8, 4) if _WIDE else (1, 1)  # panels beside few rows, and beside more
+_ISA: Any = _Vnni if _WIDE else _NarrowVnni if _BYTES else _Generic
+# Rows that go through together, the same where they are few; panels beside few rows, and beside more. All their sums
+# stay in registers: 32 of 16 sums, or 16 of 8.
+_TALLEST, _FEW, _MOST, _SOME = (6, 3, 8, 4) if _WIDE else (6, 2, 3, 1) if _BYTES else (3, 3, 1, 1)
 
 
 def _of_height(panels: int, tallest: int) -> Any:

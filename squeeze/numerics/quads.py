@@ -12,12 +12,12 @@ fours, uint8 [inputs / 4, panels, 16, 4]. Of 4 bits, a byte holds two fours of i
 
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba.core import config, types
+from numba.core import types
 from numba.extending import intrinsic
 
+from squeeze.numerics import processor
 from squeeze.numerics.jit import inline, part
 from squeeze.numerics.tiles import PANEL
 
@@ -25,9 +25,7 @@ TOP = 32639  # of an activation: the largest of which both halves are signed byt
 STEP = 8  # inputs come in so many
 _FOUR = 4
 _GROUPS = {8: (8, 4, 2, 1), 4: (4, 2, 1)}  # panels that are multiplied together, by bits of a weight
-_config: Any = config
-# Whether the processor that numba compiles for has the instructions: another one than this machine's may be asked for.
-AVAILABLE = not _config.CPU_NAME and bool(llvm.get_host_cpu_features().get("avx512vnni", False))
+AVAILABLE = processor.has("avx512vnni")
 
 
 def pack(matrix: np.ndarray, bits: int) -> np.ndarray:

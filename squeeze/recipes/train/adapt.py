@@ -15,7 +15,7 @@ from torch.nn import functional
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.lm import adapter
-from squeeze.lm.models import BUNDLED, NO_ADAPTER, LoadedModel, find
+from squeeze.lm.models import BUNDLED, BUNDLED_ADAPTER, NO_ADAPTER, LoadedModel, find
 from squeeze.lm.sources import INNER, OUTER
 from squeeze.recipes.import_gguf import import_gguf, named
 from squeeze.recipes.train.distil import Training
@@ -48,7 +48,8 @@ class Passages:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What a training did: bits a byte of held-out passages by their name, before and after."""
+    """What a training did: bits a byte of held-out passages by their name, before and after; before it, the model has
+    the adapter that the training goes on from, if any."""
 
     before: dict[str, float]
     after: dict[str, float]
@@ -103,11 +104,11 @@ def adapt(
     transformers and in float32, is changed."""
     task = {"tokens": digest(passages.tokens), "rank": rank, "start": start and start.digest} | training.described()
     model.requires_grad_(False)
-    before = {name: bits_a_byte(model, held) for name, held in held_out.items()}
     torch.manual_seed(training.seed)
     trained = _insert(model, rank)
     if start is not None:
         _set(model, start)
+    before = {name: bits_a_byte(model, held) for name, held in held_out.items()}
     with work_folder(out, "adapter", task, training.resume or None) as work:
         rate = training.rate or _RATE
         run = _Adapting(model, trained, passages.tokens, rate, training.batch, training.seed, work / "state.pt")
@@ -248,7 +249,8 @@ def bits_a_byte(model: nn.Module, passages: Passages) -> float:
 def adapt_to(
     texts: Sequence[Path], model: Path | None, out: Path, training: Training, rank: int = RANK, overwrite: bool = False
 ) -> Adaptation:
-    """Train an adapter of a model, a folder or a GGUF file or None for the bundled one, on text files.
+    """Train an adapter of a model, a folder or a GGUF file or None for the bundled one, on text files. The bundled
+    model's goes on from the bundled adapter, where that has the same rank.
 
     Raises ModelError for a model that is missing or none of those that run exactly, and SqueezeError where `out` is in
     the way or there is too little text.
@@ -264,4 +266,5 @@ def adapt_to(
     with scratch_folder(out.with_name(f"{out.name}.model")) as folder:
         import_gguf(named(model or Path(BUNDLED)), folder / "model")
         whole = load_model(folder / "model", torch.float32, training.device)
-    return adapt(whole, learned, {"held out": held}, out, training, rank)
+    start = adapter.load(BUNDLED_ADAPTER) if model is None and rank == RANK else None
+    return adapt(whole, learned, {"held out": held}, out, training, rank, start=start)
