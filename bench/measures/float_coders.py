@@ -16,6 +16,7 @@ import numpy as np
 from bench.entry import Row
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.codecs.tensors import rans
+from squeeze.codecs.tensors.tables import quantise
 from squeeze.numerics.jit import kernel
 
 _LIMIT = 12  # bits of the longest codeword
@@ -77,7 +78,7 @@ def dense(prefixes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def ideal_rans(counts: np.ndarray) -> float:
     """Bits that coding with quantised frequencies takes, and the states of all lanes."""
     frequencies = np.zeros(counts.size, np.int64)
-    rans.quantise(counts, rans.MAX_PRECISION, frequencies)
+    quantise(counts, rans.MAX_PRECISION, frequencies)
     segments = -(-int(counts.sum()) // (32 * 1024))
     code = float((counts * (rans.MAX_PRECISION - np.log2(frequencies))).sum())
     return code + segments * (32 * 16 + 32)  # a state holds 16 bits that are not of the code
@@ -162,23 +163,27 @@ def time_rans(symbols: np.ndarray, counts: np.ndarray) -> float:
     lanes, rows, precision = 32, 1024, rans.MAX_PRECISION
     size, segments = symbols.size, -(-symbols.size // (lanes * rows))
     frequencies = np.zeros(counts.size, np.int64)
-    rans.quantise(counts, precision, frequencies)
-    steps, table = np.zeros((1, 5, 256), np.uint64), np.zeros((1, 1 << precision), np.uint64)
-    rans.encoding_table(frequencies, precision, steps[0])
-    rans.decoding_table(frequencies, np.arange(counts.size), table[0])
-    ids, numbers = np.zeros(segments, np.uint8), np.arange(256, dtype=np.uint8)
+    quantise(counts, precision, frequencies)
+    prefixes, table, names = np.arange(counts.size), np.zeros(1 << precision, np.uint32), np.zeros(256, np.uint32)
+    encoding, field = np.zeros(256, np.uint32), int(frequencies.max()).bit_length()
+    field = field if 2 * field + 8 <= 32 else 0
+    rans.encoding_table(frequencies, prefixes, encoding)
+    rans.decoding_table(frequencies, prefixes, field, table, names)
+    ids, scratch = np.zeros(segments, np.uint8), np.zeros(lanes * rows + 32, np.uint16)
     words, lengths_of = np.zeros(size + lanes, np.uint16), np.zeros(segments, np.uint32)
-    states, raw = np.zeros((segments, lanes), np.uint32), np.zeros(0, np.uint32)
+    states, raw, at = np.zeros((segments, lanes), np.uint32), np.zeros(64, np.uint32), np.zeros((2, 4), np.int64)
+    state = np.zeros(128, np.uint32)
     rans.encode_segments(
-        *(symbols, 0, 0, 0, segments, lanes, rows, numbers, steps, 1, ids, np.zeros(lanes * rows, np.uint16)),
-        *(words, lengths_of, states, raw, np.zeros(lanes, np.uint8)),
+        *(symbols, 0, 0, 0, segments, lanes, rows, precision, encoding, 256, ids, scratch, words, lengths_of, states),
+        *(raw, state, at),
     )
     starts = np.concatenate([[0], np.cumsum(lengths_of)]).astype(np.int64)
-    out, state = np.zeros(size, np.uint8), np.zeros(lanes, np.uint32)
+    out = np.zeros(size, np.uint8)
 
     def decode() -> int:
         return rans.decode_segments(
-            *(out, 0, 0, 0, segments, size, lanes, rows, 0, precision, table, ids, starts, states, words, raw, state)
+            *(out, 0, 0, 0, segments, size, lanes, rows, 0, precision, table, names, field, ids, starts, states, words),
+            *(raw, state, at),
         )
 
     assert decode() == -1

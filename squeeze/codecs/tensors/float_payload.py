@@ -1,19 +1,18 @@
 """The bytes of a coded tensor: a header, a directory of planes, and each plane's sections.
 
-Encoder and decoder share the constants here; `join` writes a payload, `parse`
+Encoder and decoder share the constants here; a `Writer` writes a payload, `parse`
 reads one and checks every length before anything is decoded. docs/format.md
 specifies it. What the parts mean is floats.py's and rans.py's.
 """
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from squeeze.codecs.tensors import rans
-from squeeze.codecs.varint import varint
-from squeeze.errors import DamagedError
+from squeeze.codecs.tensors.tables import damaged, parse_symbols
 
 Array = np.ndarray
 
@@ -21,7 +20,6 @@ FORMAT = 1
 MAX_TABLES = 8
 LANES = 32
 MAX_ROWS = 1 << 12
-MAX_LANES = 64
 HEAD = struct.Struct("<BBBBIQ")
 PLANE = struct.Struct("<BBBBIQ")
 WORDS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
@@ -80,12 +78,26 @@ class Plane:
     raw_bits: int
     precision: int  # 0: every prefix is `constant`, or there is none
     constant: int
-    entries: Array  # uint64 [tables, 2^precision], see rans.decoding_table
+    prefixes: Array  # int64 [symbols]
+    frequencies: Array  # int64 [tables, symbols]: they add up to 2^precision
     ids: Array  # uint8 [segments]: the table of each
     starts: Array  # int64 [segments + 1]: where each segment's words begin in `words`
     states: Array  # uint32 [segments, lanes]
     words: Array  # uint16, with at least `lanes` more than starts[-1]
     raw: Array  # uint32 [segments' packed raw bits]; a plane without prefix: its values
+
+    @cached_property
+    def table(self) -> tuple[int, Array, Array]:
+        """The field, table [tables, 2^precision] and names [tables, 256] of rans.decoding_table."""
+        tables, most = self.frequencies.shape[0], int(self.frequencies.max(initial=0)).bit_length()
+        field = most if 2 * most + self.width - self.raw_bits <= 32 else 0
+        table, names = (
+            np.zeros((tables, 1 << self.precision), np.uint32),
+            np.zeros((tables, rans.MAX_SYMBOLS), np.uint32),
+        )
+        for number in range(tables):
+            rans.decoding_table(self.frequencies[number], self.prefixes, field, table[number], names[number])
+        return field, table, names
 
 
 @dataclass(frozen=True)
@@ -118,51 +130,7 @@ def raw_size(count: int, lanes: int, rows: int, raw_bits: int) -> int:
     return lanes * (full * -(-rows * raw_bits // 32) + -(-rest_rows * raw_bits // 32))
 
 
-def tables_text(used: Array, tables: list[Array]) -> bytes:
-    """Runs of used prefixes (gap, length - 1, each a varint; first the number of runs), then all frequencies."""
-    breaks = np.flatnonzero(np.diff(used) != 1) + 1
-    runs = np.split(used, breaks)
-    text = bytearray(varint(len(runs)))
-    end = 0
-    for run in runs:
-        text += varint(int(run[0]) - end) + varint(run.size - 1)
-        end = int(run[-1]) + 1
-    return bytes(text) + b"".join(map(_short_varints, tables))
-
-
-def _short_varints(values: Array) -> bytes:
-    """The varints of values below 2^14, one after the other."""
-    two = values > 0x7F
-    pairs = np.stack([(values & 0x7F) | (two << 7), values >> 7], axis=1).astype(np.uint8)
-    return pairs[np.stack([np.ones_like(two), two], axis=1)].tobytes()
-
-
-def join(heads: list[bytes], sections: list[list[Array]], lanes: int) -> Array:
-    """All of it in one uint8 array: each section, in pieces, from a multiple of 4 bytes on, then zeros (`_whole`).
-
-    The sections are emptied, so that they and the result are never in memory at once.
-    """
-    places, offset, words_end = [], sum(map(len, heads)), 0
-    for section in sections:
-        places.append(offset)
-        offset += -(-sum(piece.nbytes for piece in section) // 4) * 4
-        if section and section[0].dtype == np.uint16:
-            words_end = offset
-    payload = np.empty(_whole(offset, words_end, lanes), np.uint8)
-    head = b"".join(heads)
-    payload[: len(head)] = np.frombuffer(head, np.uint8)
-    for place, section in zip(places, sections, strict=True):
-        end = place
-        for piece in section:
-            payload[end : end + piece.nbytes] = piece.reshape(-1).view(np.uint8)
-            end += piece.nbytes
-        payload[end : end + -end % 4] = 0
-        section.clear()  # memory for the sections after it
-    payload[offset:] = 0
-    return payload
-
-
-def _whole(end: int, words_end: int, lanes: int) -> int:
+def whole_size(end: int, words_end: int, lanes: int) -> int:
     """The size of a payload whose sections and words end there: a decoder may read `lanes` words too many."""
     return -(-max(end, words_end + 2 * lanes if words_end else 0) // 8) * 8
 
@@ -178,7 +146,7 @@ def parse(payload: Array, dtype: str, size: int) -> Coded:
     lanes = 1 << min(log_lanes, 32)
     if form != FORMAT or layout >= len(LAYOUTS) or rotated > can_rotate or sum(LAYOUTS[layout]) != bits:
         raise damaged("its coding is unknown")
-    if not (1 <= rows <= MAX_ROWS and lanes <= MAX_LANES and count == size // (bits // 8) >= 1):
+    if not (1 <= rows <= MAX_ROWS and lanes <= rans.MAX_LANES and count == size // (bits // 8) >= 1):
         raise damaged("its size is not that of the tensor")
     reader = _Reader(payload, HEAD.size)
     entries = [reader.unpack(PLANE) for _ in LAYOUTS[layout]]
@@ -187,7 +155,7 @@ def parse(payload: Array, dtype: str, size: int) -> Coded:
         if entry[0] != width:
             raise damaged("its planes are unknown")
         planes.append(_parse_plane(reader, entry, count, lanes, rows))
-    if payload.size != _whole(reader.position, reader.words_end, lanes):
+    if payload.size != whole_size(reader.position, reader.words_end, lanes):
         raise damaged("its length is not that of its parts")
     return Coded(count, bits, bool(rotated), lanes, rows, tuple(planes))
 
@@ -214,20 +182,21 @@ class _Reader:
 def _parse_plane(reader: _Reader, entry: tuple[int, ...], count: int, lanes: int, rows: int) -> Plane:
     width, raw_bits, precision, tables, text_size, word_count = entry
     nothing, segments = np.zeros(0, np.uint8), -(-count // (lanes * rows))
+    prefixes, frequencies = np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
     prefix_bits = width - raw_bits
     if not 0 <= prefix_bits <= 16 or precision > rans.MAX_PRECISION or tables > MAX_TABLES:
         raise damaged("its planes are unknown")
-    table, constant, ids = np.zeros((1, 0), np.uint64), 0, np.zeros(segments, np.uint8)
+    constant, ids = 0, np.zeros(segments, np.uint8)
     starts, states = np.zeros(1, np.int64), np.zeros((1, 0), np.uint32)
     words = nothing.view(np.uint16)
     if raw_bits == width:
         raw = reader.take(count, WORDS[width])
-        return Plane(width, raw_bits, 0, 0, table, ids, starts, states, words, raw)
+        return Plane(width, raw_bits, 0, 0, prefixes, frequencies, ids, starts, states, words, raw)
     text = reader.take(text_size, np.uint8).tobytes()
     if precision == 0:
         constant = _parse_constant(text, prefix_bits)
     else:
-        table = _parse_tables(text, tables, precision, prefix_bits)
+        prefixes, frequencies = _parse_tables(text, tables, precision, prefix_bits)
         if tables > 1:
             ids = reader.take(segments, np.uint8)
         starts = np.append(np.int64(0), np.cumsum(reader.take(segments, np.uint32), dtype=np.int64))
@@ -241,7 +210,7 @@ def _parse_plane(reader: _Reader, entry: tuple[int, ...], count: int, lanes: int
         if words.size < word_count + lanes:
             raise damaged("it ends too early")
     raw = reader.take(raw_size(count, lanes, rows, raw_bits), np.uint32)
-    return Plane(width, raw_bits, precision, constant, table, ids, starts, states, words, raw)
+    return Plane(width, raw_bits, precision, constant, prefixes, frequencies, ids, starts, states, words, raw)
 
 
 def _parse_constant(text: bytes, prefix_bits: int) -> int:
@@ -250,50 +219,9 @@ def _parse_constant(text: bytes, prefix_bits: int) -> int:
     return int.from_bytes(text, "little")
 
 
-def _parse_tables(text: bytes, tables: int, precision: int, prefix_bits: int) -> Array:
-    """The decoding tables, uint64 [tables, 2^precision]."""
+def _parse_tables(text: bytes, tables: int, precision: int, prefix_bits: int) -> tuple[Array, Array]:
+    """Prefixes, and their frequencies in each table."""
     prefixes, frequencies = parse_symbols(text, tables, 1 << prefix_bits)
-    if not tables or any(sum(row) != 1 << precision for row in frequencies):
+    if not tables or (frequencies.sum(1) != 1 << precision).any():
         raise damaged("its tables are impossible")
-    entries = np.zeros((tables, 1 << precision), np.uint64)
-    for row, table in zip(frequencies, entries, strict=True):
-        rans.decoding_table(np.array(row, np.int64), np.array(prefixes, np.int64), table)
-    return entries
-
-
-def parse_symbols(text: bytes, tables: int, limit: int) -> tuple[list[int], list[list[int]]]:
-    """What `tables_text` wrote: the symbols, below `limit`, and a number of each for every table."""
-    numbers = _varints(text)
-    try:
-        runs, end = next(numbers), 0
-        symbols: list[int] = []
-        for _ in range(runs):
-            start = end + next(numbers)
-            end = start + next(numbers) + 1
-            if end > limit or len(symbols) + end - start > rans.MAX_SYMBOLS:
-                raise damaged("its symbols are impossible")
-            symbols += range(start, end)
-        rows = [[next(numbers) for _ in symbols] for _ in range(tables)]
-    except StopIteration:
-        raise damaged("its tables end too early") from None
-    if next(numbers, None) is not None:
-        raise damaged("its tables are too long")
-    return symbols, rows
-
-
-def _varints(text: bytes) -> Iterator[int]:
-    value, shift = 0, 0
-    for byte in text:
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            yield value
-            value, shift = 0, 0
-        elif shift > 28:
-            raise damaged("its tables are impossible")
-    if shift:
-        raise damaged("its tables end too early")
-
-
-def damaged(why: str) -> DamagedError:
-    return DamagedError(f"a coded tensor is damaged: {why}")
+    return prefixes, frequencies

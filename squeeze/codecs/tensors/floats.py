@@ -12,35 +12,33 @@ lies in bytes is float_payload.py's, how an encoder chooses float_models.py's;
 names, shapes and checksums are the container's (squeeze/packing).
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import TypeVar
+import ctypes
 
 import numpy as np
 
-from squeeze.codecs.tensors import rans
-from squeeze.codecs.tensors.float_models import PlaneModel, choose, take_plane
+from squeeze.codecs.tensors import planes, rans
+from squeeze.codecs.tensors.float_models import PlaneModel, choose, spread
 from squeeze.codecs.tensors.float_payload import (
     DTYPES,
     FORMAT,
     HEAD,
     LAYOUTS,
-    PLANE,
     WORDS,
     Array,
     Coded,
     Plane,
-    damaged,
     geometry,
-    join,
     parse,
     raw_size,
 )
+from squeeze.codecs.tensors.float_writer import Writer, most_bytes
+from squeeze.codecs.tensors.tables import damaged
 
-T = TypeVar("T")
+__all__ = ["decode", "decode_segments", "encode", "estimate", "spread"]
+
 _LEAST_VALUES = 32  # below this a tensor is stored
-_LEAST_PIECE = 1 << 12  # values of small segments that are put together at a time
+_TOGETHER = 1 << 17  # values of which all planes are decoded before the next ones: as many as a cache holds
+_NO_RAW, _NO_PLANE = np.zeros(2 * rans.MAX_LANES, np.uint32), np.zeros(0, np.uint8)
 
 
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
@@ -53,23 +51,22 @@ def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array
     if values.size < _LEAST_VALUES:
         return None
     lanes, rows = geometry(values.size)
-    layout, prefixes, cost = choose(values, bits, rotated, lanes, rows)
-    if cost >= bits * values.size:
+    choice = choose(values, bits, rotated, lanes, rows)
+    if choice.cost >= bits * values.size:
         return None
-    widths = LAYOUTS[layout]
-    heads = [HEAD.pack(FORMAT, layout, rotated, lanes.bit_length() - 1, rows, values.size)]
-    directory: list[bytes] = []
-    sections: list[list[Array]] = []
-    for number, (width, prefix) in enumerate(zip(widths, prefixes, strict=True)):
-        if len(widths) == 1:
-            plane, rotate = values, width if rotated else 0
+    widths, drop, rotate = LAYOUTS[choice.layout], bits, bits if rotated else 0
+    head = HEAD.pack(FORMAT, choice.layout, rotated, lanes.bit_length() - 1, rows, values.size)
+    writer = Writer(most_bytes(values.size, widths, lanes, rows), head, len(widths))
+    for width, prefix in zip(widths, choice.prefixes, strict=True):
+        counts = choice.counts(drop, prefix)
+        drop -= width
+        if bits == 64:
+            plane = np.empty(values.size, WORDS[width])
+            planes.cut_plane(values, rotate, drop, plane)
+            _encode_plane(writer, plane, width, 0, 0, prefix, counts, lanes, rows, threads)
         else:
-            plane, rotate = take_plane(values, widths, number, bits, rotated), 0
-        entry, arrays = _encode_plane(plane, width, rotate, prefix, lanes, rows, threads)
-        directory.append(entry)
-        sections += arrays
-        del plane, arrays
-    payload = join([*heads, *directory], sections, lanes)
+            _encode_plane(writer, values, width, rotate, drop, prefix, counts, lanes, rows, threads)
+    payload = writer.payload(lanes)
     return payload if payload.size < data.size else None
 
 
@@ -79,7 +76,7 @@ def estimate(data: Array, dtype: str) -> float:
     values = data.view(WORDS[bits])
     if values.size < _LEAST_VALUES:
         return 8.0 * data.size
-    return min(choose(values, bits, rotated, *geometry(values.size))[2], 8.0 * data.size)
+    return min(choose(values, bits, rotated, *geometry(values.size)).cost, 8.0 * data.size)
 
 
 def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array | None = None) -> Array:
@@ -87,11 +84,10 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
     coded = parse(payload, dtype, size)
     if out is None:
         out = np.empty(size, np.uint8)
-    values = out.view(WORDS[coded.bits])
+    values, per_segment = out.view(WORDS[coded.bits]), coded.lanes * coded.rows
 
     def work(first: int, last: int) -> None:
-        begin = first * coded.lanes * coded.rows
-        decode_segments(coded, first, last, values[begin : last * coded.lanes * coded.rows])
+        decode_segments(coded, first, last, values[first * per_segment : last * per_segment])
 
     spread(work, coded.segments, threads)
     return out
@@ -99,107 +95,106 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
 
 def decode_segments(coded: Coded, first: int, last: int, out: Array) -> None:
     """Decode segments first to last into `out`, their values. Raises DamagedError."""
-    if len(coded.planes) == 1:
-        plane = coded.planes[0]
-        _decode_plane(coded, plane, first, last, out, plane.width if coded.rotated else 0)
-        return
     per_segment = coded.lanes * coded.rows
-    step = max(_LEAST_PIECE // per_segment, 1)
+    step = last - first if len(coded.planes) == 1 else max(_TOGETHER // per_segment, 1)
     for segment in range(first, last, step):
-        begin = (segment - first) * per_segment
-        piece = out[begin : begin + step * per_segment]
-        piece[:] = 0
+        end, drop = min(segment + step, last), coded.bits
+        piece = out[(segment - first) * per_segment : (end - first) * per_segment]
         for plane in coded.planes:
-            values = np.empty(piece.size, WORDS[plane.width])
-            _decode_plane(coded, plane, segment, min(segment + step, last), values, 0)
-            np.left_shift(piece, plane.width, out=piece)
-            np.bitwise_or(piece, values, out=piece)
-        if coded.rotated:
-            one = piece.dtype.type(1)
-            np.bitwise_or(piece >> one, piece << piece.dtype.type(coded.bits - 1), out=piece)
+            drop -= plane.width
+            rotate = coded.bits if coded.rotated and drop == 0 else 0
+            merge = plane is not coded.planes[0]
+            if plane.raw_bits == plane.width:
+                raw = plane.raw[segment * per_segment : segment * per_segment + piece.size]
+                planes.put_plane(piece, rotate, drop, merge, raw)
+            elif coded.bits == 64:
+                values = np.empty(piece.size, WORDS[plane.width])
+                _decode_plane(coded, plane, segment, end, values, 0, 0, False)
+                planes.put_plane(piece, rotate, drop, merge, values)
+            else:
+                _decode_plane(coded, plane, segment, end, piece, rotate, drop, merge)
 
 
 def _encode_plane(
-    values: Array, width: int, rotate: int, prefix: int, lanes: int, rows: int, threads: int
-) -> tuple[bytes, list[list[Array]]]:
-    """A plane's entry in the directory, and its sections, each in pieces."""
-    if prefix == 0 and not rotate:
-        return PLANE.pack(width, width, 0, 0, 0, 0), [[values.view(np.uint8)]]
-    per_segment = lanes * rows
-    segments = -(-values.size // per_segment)
-    histogram = np.zeros((segments, 1 << prefix), np.uint32)
-    raw_bits = width - prefix
+    writer: Writer, values: Array, width: int, rotate: int, drop: int, prefix: int, prefix_counts: Array | None,
+    lanes: int, rows: int, threads: int,
+) -> None:  # fmt: skip
+    """Write a plane's entry in the directory and its sections."""
+    if prefix == 0 and not (rotate and width == rotate):
+        raw = writer.room(values.size, WORDS[width])
+        edges = lanes * rows
 
-    def count(first: int, last: int) -> None:
-        segment_values = values[first * per_segment : last * per_segment]
-        rans.count_prefixes(segment_values, rotate, raw_bits, per_segment, histogram[first:last])
+        def cut(first: int, last: int) -> None:
+            part = slice(first * edges, last * edges)
+            planes.cut_plane(values[part], rotate, drop, raw[part])
 
-    spread(count, segments, threads)
-    while np.count_nonzero(total := histogram.sum(0, dtype=np.int64)) > rans.MAX_SYMBOLS:
-        histogram = histogram[:, ::2] + histogram[:, 1::2]
-        raw_bits += 1
-    used = np.flatnonzero(total)
-    model = PlaneModel.build(np.ascontiguousarray(histogram[:, used]), used, histogram.shape[1])
-    words, counts, states, raw = _code_segments(values, rotate, raw_bits, lanes, rows, model, threads)
-    sections = [[np.frombuffer(model.text, np.uint8)]]
-    if model.precision:
-        sections += [[model.ids]] * (len(model.frequencies) > 1) + [[counts], [states], words]
-    entry = PLANE.pack(
-        *(width, raw_bits, model.precision, len(model.frequencies) if model.precision else 0),
-        *(len(model.text), int(counts.sum())),
-    )
-    return entry, [*sections, raw]
-
-
-def _code_segments(
-    values: Array, rotate: int, raw_bits: int, lanes: int, rows: int, model: PlaneModel, threads: int
-) -> tuple[list[Array], Array, Array, list[Array]]:
-    """Words (a piece a range), word counts, states and packed raw bits (in one piece) of all segments."""
-    per_segment = lanes * rows
-    segments = -(-values.size // per_segment)
-    steps = np.zeros((len(model.frequencies), 5, rans.MAX_SYMBOLS), np.uint64)
-    for table, frequencies in zip(steps, model.frequencies, strict=True):
-        rans.encoding_table(frequencies, model.precision, table)
-    counts = np.zeros(segments, np.uint32)
-    states = np.zeros((segments, lanes), np.uint32)
-
-    words = np.empty(values.size if model.precision else 0, np.uint16)
-    raw = np.zeros(raw_size(values.size, lanes, rows, raw_bits), np.uint32)
-
-    def work(first: int, last: int) -> Array:
-        range_words = words[first * per_segment : last * per_segment]
-        written = rans.encode_segments(
-            *(values, rotate, raw_bits, first, last, lanes, rows, model.symbols, steps, len(model.frequencies)),
-            *(model.ids, np.empty(per_segment if model.precision else 0, np.uint16), range_words, counts, states),
-            *(raw[raw_size(first * per_segment, lanes, rows, raw_bits) :], np.empty(lanes, np.uint8)),
-        )
-        return range_words[: int(written)]
-
-    return spread(work, segments, threads), counts, states, [raw]
-
-
-def _decode_plane(coded: Coded, plane: Plane, first: int, last: int, out: Array, rotate: int) -> None:
-    if plane.raw_bits == plane.width:
-        begin = first * coded.lanes * coded.rows
-        out[:] = plane.raw[begin : begin + out.size]
+        spread(cut, -(-values.size // edges), threads)
+        writer.add_plane(width, width, 0, 0, 0, 0)
+        writer.close(raw.view(np.uint8))
         return
+    model = PlaneModel.build(values, rotate, drop + width - prefix, prefix, lanes * rows, threads, prefix_counts)
+    raw_bits, words, segments = width - model.prefix_bits, 0, model.ids.size
+    writer.add(model.text)
+    if model.precision:
+        if len(model.frequencies) > 1:
+            writer.add(model.ids.tobytes())
+        counts = writer.room(segments, np.uint32)
+        writer.close(counts)
+        states = writer.room(segments * lanes, np.uint32)
+        writer.close(states)
+        words = _encode_words(writer, values, rotate, drop, raw_bits, lanes, rows, model, threads, counts, states)
+    size = raw_size(values.size, lanes, rows, raw_bits)
+    raw = writer.room(size, np.uint32)
+    if raw_bits:
+
+        def pack(first: int, last: int) -> None:
+            start = raw_size(first * lanes * rows, lanes, rows, raw_bits)
+            planes.pack_raw(values, rotate, drop, raw_bits, first, last, lanes, rows, raw[start:])
+
+        spread(pack, segments, threads)
+    writer.close(raw)
+    tables = len(model.frequencies) if model.precision else 0
+    writer.add_plane(width, raw_bits, model.precision, tables, len(model.text), words)
+
+
+def _encode_words(
+    writer: Writer, values: Array, rotate: int, drop: int, raw_bits: int, lanes: int, rows: int, model: PlaneModel,
+    threads: int, counts: Array, states: Array,
+) -> int:  # fmt: skip
+    """Write the section of words, and fill counts and states of all segments; how many words."""
+    per_segment, bits = lanes * rows, model.prefix_bits
+    table = np.zeros((len(model.frequencies), 1 << bits), np.uint32)
+    for row, frequencies in zip(table, model.frequencies, strict=True):
+        rans.encoding_table(frequencies, model.prefixes, row)
+    words, flat, states = writer.room(values.size, np.uint16), table.reshape(-1), states.reshape(-1, lanes)
+
+    def work(first: int, last: int) -> tuple[int, int]:
+        scratch = np.empty(per_segment + rans.SLACK, np.uint16)
+        state, at = np.empty(rans.MAX_LANES, np.uint32), np.empty(3, np.int64)
+        written = rans.encode_segments(
+            *(values, rotate, drop, raw_bits, bits, first, last, lanes, rows, model.precision, flat, model.ids),
+            *(words[first * per_segment : last * per_segment], counts, states, scratch, state, at),
+        )
+        return first * per_segment, int(written)
+
+    end = 0
+    for start, count in spread(work, model.ids.size, threads):
+        if start != end:  # what other threads wrote moves up
+            ctypes.memmove(words.ctypes.data + 2 * end, words.ctypes.data + 2 * start, 2 * count)
+        end += count
+    writer.close(words[:end])
+    return end
+
+
+def _decode_plane(
+    coded: Coded, plane: Plane, first: int, last: int, out: Array, rotate: int, drop: int, merge: bool
+) -> None:
+    field, table, names = plane.table
+    raw = plane.raw if plane.raw.size else _NO_RAW
     bad = rans.decode_segments(
-        *(out, rotate, plane.raw_bits, first, last, coded.count, coded.lanes, coded.rows, plane.constant),
-        *(plane.precision, plane.entries, plane.ids, plane.starts, plane.states, plane.words, plane.raw),
-        np.empty(coded.lanes, np.uint32),
+        *(out, rotate, drop, merge, plane.raw_bits, first, last, coded.count, coded.lanes, coded.rows, plane.constant),
+        *(plane.precision, table.reshape(-1), names.reshape(-1), field, plane.ids, plane.starts, plane.states),
+        *(plane.words, raw, np.empty(2 * rans.MAX_LANES, np.uint32), np.empty((2, 4), np.int64)),
     )
     if bad >= 0:
         raise damaged(f"segment {bad} does not decode")
-
-
-def spread(work: Callable[[int, int], T], segments: int, threads: int) -> list[T]:
-    """`work(first, last)` over all segments, some of them at a time on `threads` threads; results in order."""
-    if threads <= 1 or segments < 4:
-        return [work(0, segments)]
-    edges = np.linspace(0, segments, min(2 * threads, segments) + 1).astype(int).tolist()
-    return list(_pool(threads).map(work, edges[:-1], edges[1:]))
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="squeeze-floats")

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic
-from squeeze.codecs.tensors import float_payload, floats
+from squeeze.codecs.tensors import floats
 from squeeze.codecs.tensors.archive_models import build_model, code
-from squeeze.codecs.tensors.float_payload import DTYPES, WORDS, Array, damaged
+from squeeze.codecs.tensors.float_payload import DTYPES, WORDS, Array
+from squeeze.codecs.tensors.tables import damaged, parse_symbols, tables_text
 
 FORMAT = 1
 WHOLE, MIXED = 0, 1  # what follows the header: a payload of floats.py, or this coding
@@ -125,7 +126,7 @@ class _Tree(NamedTuple):
 
     nodes: Array
     paths: Array
-    text: bytes  # as it stands in the payload: see float_payload.tables_text
+    text: bytes  # as it stands in the payload: see tables.tables_text
     mean: int
 
     @classmethod
@@ -139,12 +140,12 @@ class _Tree(NamedTuple):
             symbols = first[2] + second[2]
             depths[symbols] += 1
             heapq.heappush(heap, (first[0] + second[0], min(first[1], second[1]), symbols))
-        return cls.parse(float_payload.tables_text(used, [np.maximum(depths[used], 1)]), counts.size)
+        return cls.parse(tables_text(used, np.maximum(depths[used], 1)[None]), counts.size)
 
     @classmethod
     def parse(cls, text: bytes, exponents: int) -> "_Tree":
         """The canonical tree of depths by exponent. Raises DamagedError where they are those of no tree."""
-        symbols, (depths,) = float_payload.parse_symbols(text, 1, exponents)
+        symbols, (depths,) = (part.tolist() for part in parse_symbols(text, 1, exponents))
         order = sorted(range(len(symbols)), key=lambda k: (depths[k], symbols[k]))
         paths = np.zeros(exponents, np.uint64)
         if len(symbols) == 1:

@@ -3,23 +3,36 @@
 A *segment* is `rows` times `lanes` values; value i belongs to lane i % lanes.
 Each lane has a 31-bit state, all lanes of a segment share one stream of words,
 and a lane that runs low takes the next word in lane order. So a GPU decodes a
-row at once (a prefix sum says whose word is whose) and a CPU lane by lane.
-Beside its coded prefix a value may have raw bits, which stand bit-packed in a
-stream of their own. Every encoder starts from the state STATE_LOW, so a
-segment that decodes back to it, with every word used, is very likely whole.
+row at once (a prefix sum says whose word is whose), and so do vectors of a CPU
+(rans_vectors.py). Beside its coded prefix a value may have raw bits, which stand
+bit-packed in a stream of their own. Every encoder starts from the state
+STATE_LOW, so a segment that decodes back to it, with every word used, is very
+likely whole.
 
 The coder is Duda's "Asymmetric numeral systems" (2013) in Giesen's
 "Interleaved entropy coders" (2014) form. Which bits are prefix and which are
 raw, and how all this lies in bytes, is floats.py's.
+
+A plane is taken out of values of up to 32 bits, and put into them: a value is
+rotated left by one bit where `rotate` is its width and not 0, loses the `drop`
+lowest bits, and then has its raw bits lowest and its prefix above them.
 """
 
 import numpy as np
 
+from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, TOGETHER, decoder, encode
 from squeeze.numerics.jit import inline, kernel
 
 STATE_LOW = 1 << 15  # states stay within 2^15 .. 2^31 - 1
 MAX_PRECISION = 13
 MAX_SYMBOLS = 256
+MAX_LANES = 64
+SLACK = 32  # words that a vector may write before those of a segment
+
+_decode_one, _decode_one_named = decoder(1, True, False), decoder(1, False, False)
+_decode_two, _decode_two_named = decoder(TOGETHER, True, False), decoder(TOGETHER, False, False)
+_merge_one, _merge_one_named = decoder(1, True, True), decoder(1, False, True)
+_merge_two, _merge_two_named = decoder(TOGETHER, True, True), decoder(TOGETHER, False, True)
 
 
 @inline
@@ -28,228 +41,244 @@ def rotated(value, width):
     wide = np.uint64(value)
     if width == np.uint64(0):
         return wide
-    return ((wide << np.uint64(1)) | (wide >> (width - np.uint64(1)))) & ((np.uint64(1) << width) - np.uint64(1))
-
-
-@kernel
-def count_prefixes(values, rotate, raw_bits, per_segment, histogram):
-    """Add each segment's prefixes to its row of the uint32 [segments, 2^prefix bits] `histogram`."""
-    count, size = np.uint64(values.size), np.uint64(per_segment)
-    shift, width = np.uint64(raw_bits), np.uint64(rotate)
-    for segment in range(histogram.shape[0]):
-        row = histogram[segment]
-        begin = np.uint64(segment) * size
-        for i in range(begin, min(begin + size, count)):
-            row[rotated(values[i], width) >> shift] += np.uint32(1)
+    every = np.uint64(0xFFFFFFFFFFFFFFFF) >> (np.uint64(64) - width)
+    return ((wide << np.uint64(1)) | (wide >> (width - np.uint64(1)))) & every
 
 
 @kernel
 def encode_segments(
-    values, rotate, raw_bits, first, last, lanes, rows, symbols, steps, tables, ids, scratch, words, counts, states,
-    raw, lane_symbols,
+    values, rotate, drop, raw_bits, prefix_bits, first, last, lanes, rows, precision, table, ids, words, counts, states,
+    scratch, state, at,
 ):  # fmt: skip
-    """Code segments first to last of `values`; returns the number of words written.
+    """Code the prefixes of segments first to last of `values`; returns the number of words written.
 
-    symbols: uint8 [2^prefix bits], the symbol of each prefix. steps: uint64 [tables, 5, 256] of
-    `encoding_table`. ids: uint8 [segments]. scratch: uint16, as many as a segment has values.
-    words: uint16, as many as the range has values. Filled for the range: counts uint32 [segments],
-    states uint32 [segments, lanes], raw uint32 (zeroed; from the range's first segment on).
-    lane_symbols: uint8 [lanes], working space.
+    table: uint32 [tables << prefix_bits] of `encoding_table`. ids: uint8 [segments]. words: uint16, as many as the
+    range has values. Filled for the range: counts uint32 [segments], states uint32 [segments, lanes]. Working space:
+    scratch uint16, as many as a segment has values and SLACK more; state uint32 [MAX_LANES]; at int64 [3].
     """
-    shift, width = np.uint64(raw_bits), np.uint64(rotate)
     per_segment, lane_count = np.uint64(lanes * rows), np.uint64(lanes)
-    written, raw_at = np.uint64(0), np.uint64(0)
+    end, written = per_segment + np.uint64(SLACK), np.uint64(0)
     for segment in range(first, last):
         begin = np.uint64(segment) * per_segment
-        size = min(np.uint64(values.size) - begin, per_segment)
-        used_rows = (size + lane_count - np.uint64(1)) // lane_count
-        if tables:
-            table, state = steps[np.int64(ids[segment])], states[segment]
-            for lane in range(lane_count):
-                state[lane] = np.uint32(STATE_LOW)
-            position, row = per_segment, used_rows
-            while row > np.uint64(0):
-                row -= np.uint64(1)
-                lane = min(lane_count, size - row * lane_count)
-                start = begin + row * lane_count
-                for k in range(lane):
-                    lane_symbols[k] = symbols[rotated(values[start + k], width) >> shift]
-                while lane > np.uint64(0):
-                    lane -= np.uint64(1)
-                    symbol = np.uint64(lane_symbols[lane])
-                    x = np.uint64(state[lane])
-                    scratch[position - np.uint64(1)] = np.uint16(x)
-                    full = np.uint64(x >= table[0, symbol])
-                    position -= full
-                    x >>= full << np.uint64(4)
-                    quotient = (x * table[1, symbol]) >> table[2, symbol]
-                    state[lane] = np.uint32(x + table[3, symbol] + quotient * table[4, symbol])
-            for k in range(per_segment - position):
-                words[written + k] = scratch[position + k]
-            written += per_segment - position
-            counts[segment] = np.uint32(per_segment - position)
-        if raw_bits:
-            _pack_raw(values, width, raw_bits, begin, size, lane_count, used_rows, raw, raw_at)
-            raw_at += lane_count * ((used_rows * np.uint64(raw_bits) + np.uint64(31)) >> np.uint64(5))
+        count = min(np.uint64(values.size) - begin, per_segment)
+        start, whole = np.uint64(ids[segment]) << np.uint64(prefix_bits), np.uint64(0)
+        if AVAILABLE:
+            whole = count // lane_count if lanes == LANES else np.uint64(0)
+        for lane in range(lane_count):
+            state[lane] = np.uint32(STATE_LOW)
+        position = _encode_by_lanes(
+            values, rotate, drop + raw_bits, prefix_bits, begin, count, lane_count, whole, precision, table, start,
+            scratch, end, state,
+        )  # fmt: skip
+        if AVAILABLE and whole:
+            at[0], at[1], at[2] = begin, start, position
+            encode(values, table, scratch, state, at, whole, precision, raw_bits, drop, rotate > 0, prefix_bits)
+            position = np.uint64(at[2])
+        for lane in range(lane_count):
+            states[segment, lane] = state[lane]
+        for k in range(end - position):
+            words[written + k] = scratch[position + k]
+        written += end - position
+        counts[segment] = np.uint32(end - position)
     return written
 
 
 @inline
-def _pack_raw(values, width, raw_bits, begin, size, lanes, rows, raw, raw_at):
-    low = (np.uint64(1) << np.uint64(raw_bits)) - np.uint64(1)
-    for row in range(rows):
-        bit = row * np.uint64(raw_bits)
-        word, shift = raw_at + (bit >> np.uint64(5)) * lanes, np.uint32(bit & np.uint64(31))
-        start = row * lanes
-        spills = shift + np.uint32(raw_bits) > np.uint32(32)
-        for lane in range(min(lanes, size - start)):
-            field = np.uint32(rotated(values[begin + start + lane], width) & low)
-            raw[word + lane] |= field << shift
-            if spills:
-                raw[word + lanes + lane] |= field >> (np.uint32(32) - shift)
+def _encode_by_lanes(
+    values, rotate, below, prefix_bits, begin, count, lanes, first_row, precision, table, start, scratch, position,
+    state,
+):  # fmt: skip
+    """Code rows of a segment from the last one down to `first_row`; returns where its words now begin."""
+    shift, width, every = np.uint64(below), np.uint64(rotate), np.uint64((1 << prefix_bits) - 1)
+    bits, room = np.uint32(precision), np.uint32(31 - precision)
+    row = (count + lanes - np.uint64(1)) // lanes
+    while row > first_row:
+        row -= np.uint64(1)
+        lane = min(lanes, count - row * lanes)
+        while lane > np.uint64(0):
+            lane -= np.uint64(1)
+            entry = table[start + ((rotated(values[begin + row * lanes + lane], width) >> shift) & every)]
+            frequency, x = np.uint32(entry & np.uint32(0xFFFF)), state[lane]
+            if x >= np.uint32(frequency << room):
+                position -= np.uint64(1)
+                scratch[position] = np.uint16(x)
+                x = np.uint32(x >> np.uint32(16))
+            quotient = np.uint32(x // frequency)
+            rest = np.uint32(x - np.uint32(quotient * frequency))
+            state[lane] = np.uint32(quotient << bits) + rest + np.uint32(entry >> np.uint32(16))
+    return position
 
 
 @kernel
 def decode_segments(
-    out, rotate, raw_bits, first, last, count, lanes, rows, constant, precision, table, ids, starts, states,
-    words, raw, state,
+    out, rotate, drop, merge, raw_bits, first, last, count, lanes, rows, constant, precision, table, names, field, ids,
+    starts, states, words, raw, state, at,
 ):  # fmt: skip
     """Decode segments first to last into `out`, whose first value is that of segment `first`.
 
-    Returns -1, or the first segment that is damaged. count: values of the whole plane. table: uint64
-    [tables, 2^precision] of `decoding_table`, none where every prefix is `constant`. ids: uint8
-    [segments]. starts: int64 [segments + 1], where each segment's words begin in `words`, which has at
-    least `lanes` more after them. states: uint32 [segments, lanes]. raw: uint32, all segments.
-    state: uint32 [lanes], working space.
+    Returns -1, or the first segment that is damaged. merge: `out` has the planes above this one, and keeps them.
+    rotate: 0 where planes are still to come. count: values of the whole plane. precision: 0 where every prefix is
+    `constant`. table: uint32 [tables << precision], names: uint32 [tables * 256] and field: see `decoding_table`.
+    ids: uint8 [segments]. starts: int64 [segments + 1], where each segment's words begin in `words`, which has at
+    least `lanes` more after them. states: uint32 [segments, lanes]. raw: uint32, all segments, at least `lanes` of
+    them. Working space: state uint32 [2 * MAX_LANES], at int64 [2, 4].
     """
-    shift, back = np.uint64(raw_bits), np.uint32(rotate - 1)
-    low = np.uint32((np.uint64(1) << np.uint64(raw_bits)) - np.uint64(1))
-    lane_count, per_segment = np.uint64(lanes), np.uint64(lanes * rows)
-    mask, bits = np.uint32((1 << precision) - 1), np.uint32(precision)
+    lane_count, per_segment, turn = np.uint64(lanes), np.uint64(lanes * rows), rotate > 0
     raw_per_segment = lane_count * np.uint64((rows * raw_bits + 31) >> 5)
-    base, limit = np.uint64(first) * per_segment, np.uint64(words.size)
-    for segment in range(first, last):
-        begin = np.uint64(segment) * per_segment
-        size = min(np.uint64(count) - begin, per_segment)
-        begin -= base
-        raw_at = np.uint64(segment) * raw_per_segment
-        position = np.uint64(0)
-        entries = table[np.int64(ids[segment])]
-        if precision:
-            position = np.uint64(starts[segment])
-            for lane in range(lane_count):
-                state[lane] = states[segment, lane]
-        used_rows = (size + lane_count - np.uint64(1)) // lane_count
-        for row in range(used_rows):
-            start = begin + row * lane_count
-            present = min(lane_count, begin + size - start)
+    base = np.uint64(first) * per_segment
+    by_vectors = False
+    if AVAILABLE:
+        by_vectors = lanes == LANES and precision > 0
+    segment = first
+    while segment < last:
+        together = TOGETHER if by_vectors and segment + TOGETHER <= last else 1
+        for k in range(together):
+            at[k, 0], at[k, 3] = np.uint64(segment + k) * per_segment - base, np.uint64(segment + k) * raw_per_segment
             if precision:
-                if position + lane_count > limit:
-                    return segment
-                for lane in range(present):
-                    x = state[lane]
-                    entry = entries[np.uint64(x & mask)]
-                    x = np.uint32(entry & np.uint64(0xFFFF)) * (x >> bits) + np.uint32(
-                        (entry >> np.uint64(16)) & np.uint64(0xFFFF)
-                    )
-                    small = x < np.uint32(STATE_LOW)
-                    word = np.uint32(words[position])
-                    x = ((x << np.uint32(16)) | word) if small else x
-                    position += np.uint64(small)
-                    state[lane] = x
-                    out[start + lane] = out.dtype.type((entry >> np.uint64(32)) << shift)
-            else:
-                for lane in range(present):
-                    out[start + lane] = out.dtype.type(np.uint64(constant) << shift)
-            if raw_bits:
-                bit = row * np.uint64(raw_bits)
-                word_at, offset = raw_at + (bit >> np.uint64(5)) * lane_count, np.uint32(bit & np.uint64(31))
-                if offset + np.uint32(raw_bits) > np.uint32(32):
-                    for lane in range(present):
-                        field = (raw[word_at + lane] >> offset) | (
-                            raw[word_at + lane_count + lane] << (np.uint32(32) - offset)
-                        )
-                        out[start + lane] |= out.dtype.type(field & low)
-                else:
-                    for lane in range(present):
-                        out[start + lane] |= out.dtype.type((raw[word_at + lane] >> offset) & low)
-            if rotate:
-                for lane in range(present):
-                    value = np.uint32(out[start + lane])
-                    out[start + lane] = out.dtype.type((value >> np.uint32(1)) | np.uint32(value << back))
-        if precision:
-            if position != np.uint64(starts[segment + 1]):
-                return segment
-            for lane in range(lane_count):
-                if state[lane] != np.uint32(STATE_LOW):
-                    return segment
+                at[k, 1], at[k, 2] = np.int64(ids[segment + k]) << precision, starts[segment + k]
+                for lane in range(lane_count):
+                    state[np.uint64(k) * lane_count + lane] = states[segment + k, lane]
+        row = 0
+        if AVAILABLE:
+            last_count = min(np.uint64(count) - np.uint64(segment + together - 1) * per_segment, per_segment)
+            whole = np.int64(last_count // lane_count) if by_vectors else 0
+            while row < whole:  # as many rows as have words, should each value take one
+                end = whole
+                for k in range(together):
+                    end = min(end, row + (words.size - at[k, 2]) // lanes)
+                if end == row:
+                    break
+                _decode_rows(
+                    out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn,
+                    together, merge,
+                )  # fmt: skip
+                row = end
+        for k in range(together):
+            size = min(np.uint64(count) - np.uint64(segment + k) * per_segment, per_segment)
+            lanes_state = state[np.uint64(k) * lane_count : np.uint64(k + 1) * lane_count]
+            is_whole = _decode_by_lanes(
+                out, rotate, drop, merge, raw_bits, size, row, constant, precision, table, names, field, words, raw,
+                lanes_state, at[k],
+            )  # fmt: skip
+            if not is_whole:
+                return segment + k
+            if precision:
+                if at[k, 2] != starts[segment + k + 1]:
+                    return segment + k
+                for lane in range(lane_count):
+                    if lanes_state[lane] != np.uint32(STATE_LOW):
+                        return segment + k
+        segment += together
     return -1
 
 
-@kernel
-def encoding_table(frequencies, precision, steps):
-    """Fill `steps`, uint64 [5, 256], with what `encode_segments` needs of each symbol.
-
-    The rows: the least state that must give a word first; the reciprocal and the shift that divide
-    by the frequency, exact for states below 2^31; what is added; what the quotient is multiplied by.
-    """
-    start = np.uint64(0)
-    for symbol in range(frequencies.size):
-        frequency = np.uint64(frequencies[symbol])
-        if frequency == np.uint64(0):
-            continue
-        steps[0, symbol] = frequency << np.uint64(31 - precision)
-        steps[4, symbol] = (np.uint64(1) << np.uint64(precision)) - frequency
-        if frequency == np.uint64(1):
-            steps[1, symbol] = np.uint64(0xFFFFFFFF)
-            steps[2, symbol] = np.uint64(32)
-            steps[3, symbol] = start + (np.uint64(1) << np.uint64(precision)) - np.uint64(1)
+@inline
+def _decode_rows(
+    out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn, together, merge
+):
+    """Whole rows of one segment, or of TOGETHER, by vectors."""
+    if merge:
+        if field and together > 1:
+            _merge_two(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+        elif field:
+            _merge_one(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+        elif together > 1:
+            _merge_two_named(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
         else:
-            shift = np.uint64(0)
-            while (np.uint64(1) << shift) < frequency:
-                shift += np.uint64(1)
-            steps[1, symbol] = ((np.uint64(1) << (shift + np.uint64(31))) + frequency - np.uint64(1)) // frequency
-            steps[2, symbol] = shift + np.uint64(31)
-            steps[3, symbol] = start
-        start += frequency
+            _merge_one_named(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+    elif field and together > 1:
+        _decode_two(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+    elif field:
+        _decode_one(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+    elif together > 1:
+        _decode_two_named(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+    else:
+        _decode_one_named(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+
+
+@inline
+def _decode_by_lanes(
+    out, rotate, drop, merge, raw_bits, size, first_row, constant, precision, table, names, field, words, raw, state,
+    at,
+):  # fmt: skip
+    """Decode a segment of `size` values from `first_row` on; False where there are too few words."""
+    lanes, shift, low = np.uint64(state.size), np.uint64(raw_bits), np.uint32((1 << raw_bits) - 1)
+    begin, entries_at, position, raw_at = np.uint64(at[0]), np.uint64(at[1]), np.uint64(at[2]), np.uint64(at[3])
+    slots, bits, fields = np.uint32((1 << precision) - 1), np.uint32(precision), np.uint32((1 << field) - 1)
+    names_at, down = (entries_at >> np.uint64(precision)) << np.uint64(8), np.uint64(drop)
+    for row in range(np.uint64(first_row), (size + lanes - np.uint64(1)) // lanes):
+        start = begin + row * lanes
+        present = min(lanes, begin + size - start)
+        if precision and position + lanes > np.uint64(words.size):
+            return False
+        bit = row * shift
+        word_at, offset = raw_at + (bit >> np.uint64(5)) * lanes, bit & np.uint64(31)
+        spills = offset + shift > np.uint64(32)
+        for lane in range(present):
+            prefix = np.uint32(constant)
+            if precision:
+                x = state[lane]
+                slot = np.uint32(x & slots)
+                entry = table[entries_at + np.uint64(slot)]
+                if field:
+                    frequency, inside = np.uint32(entry >> np.uint32(field)) & fields, np.uint32(entry & fields)
+                    prefix = np.uint32(entry >> np.uint32(2 * field))
+                else:
+                    name = names[names_at + np.uint64(entry >> np.uint32(16))]
+                    frequency = np.uint32(entry & np.uint32(0xFFFF))
+                    inside = np.uint32(slot - np.uint32(name & np.uint32(0xFFFF)))
+                    prefix = np.uint32(name >> np.uint32(16))
+                x = np.uint32(frequency * np.uint32(x >> bits)) + inside
+                small = x < np.uint32(STATE_LOW)
+                word = np.uint32(words[position])
+                state[lane] = np.uint32(x << np.uint32(16)) | word if small else x
+                position += np.uint64(small)
+            value = np.uint64(prefix) << shift
+            if raw_bits:
+                found = np.uint64(raw[word_at + lane])
+                if spills:
+                    found |= np.uint64(raw[word_at + lanes + lane]) << np.uint64(32)
+                value |= np.uint64(np.uint32(found >> offset) & low)
+            value <<= down
+            if merge:
+                value |= np.uint64(out[start + lane])
+            out[start + lane] = out.dtype.type(turned_back(value, rotate))
+    at[2] = position
+    return True
+
+
+@inline
+def turned_back(value, width):
+    """Undo `rotated`."""
+    if width == 0:
+        return value
+    return (value >> np.uint64(1)) | (value << np.uint64(width - 1))
 
 
 @kernel
-def decoding_table(frequencies, prefixes, entries):
-    """Fill `entries`, uint64 [2^precision]: frequency, offset within it (16 bits each), prefix of every slot."""
-    slot = np.uint64(0)
+def encoding_table(frequencies, prefixes, table):
+    """Fill `table`, uint32: of each prefix its frequency, and 16 bits above where its slots begin."""
+    start = np.uint32(0)
     for symbol in range(frequencies.size):
-        frequency = np.uint64(frequencies[symbol])
-        for offset in range(frequency):
-            entries[slot] = (
-                frequency | (np.uint64(offset) << np.uint64(16)) | (np.uint64(prefixes[symbol]) << np.uint64(32))
-            )
-            slot += np.uint64(1)
+        table[prefixes[symbol]] = np.uint32(frequencies[symbol]) | np.uint32(start << np.uint32(16))
+        start += np.uint32(frequencies[symbol])
 
 
 @kernel
-def quantise(counts, precision, frequencies):
-    """Fill `frequencies`, int64, with counts scaled to add up to 2^precision, none of a present symbol zero.
+def decoding_table(frequencies, prefixes, field, table, names):
+    """Fill `table`, uint32 [2^precision], with what each slot stands for: its place among those of its symbol, then
+    their number, `field` bits each, and above these the prefix.
 
-    Units left over go to (or come from) the symbols where they change the coded length most (least).
+    Where all that does not fit, field is 0: then a slot has the number, and 16 bits above it the symbol; and `names`,
+    uint32 [256], has the first slot of each symbol, and 16 bits above it the prefix.
     """
-    total = 0
-    for symbol in range(counts.size):
-        total += np.int64(counts[symbol])
-    remaining = 1 << precision
-    for symbol in range(counts.size):
-        count = np.int64(counts[symbol])
-        share = np.int64(np.float64(count) * np.float64(1 << precision) / np.float64(total))
-        frequencies[symbol] = max(share, 1) if count else 0
-        remaining -= frequencies[symbol]
-    while remaining != 0:
-        best, gain, step = -1, -1e300, 1 if remaining > 0 else -1
-        for symbol in range(counts.size):
-            frequency = frequencies[symbol]
-            if frequency == 0 or frequency + step == 0:
-                continue
-            worth = np.float64(counts[symbol]) * np.log2(np.float64(frequency + step) / np.float64(frequency))
-            if worth > gain:
-                best, gain = symbol, worth
-        frequencies[best] += step
-        remaining -= step
+    slot = np.uint32(0)
+    for symbol in range(frequencies.size):
+        frequency, prefix = np.uint32(frequencies[symbol]), np.uint32(prefixes[symbol])
+        names[symbol] = slot | np.uint32(prefix << np.uint32(16))
+        for place in range(frequency):
+            if field:
+                table[slot] = np.uint32(place) | frequency << np.uint32(field) | prefix << np.uint32(2 * field)
+            else:
+                table[slot] = frequency | np.uint32(symbol) << np.uint32(16)
+            slot += np.uint32(1)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from squeeze.codecs.tensors import floats
-from squeeze.codecs.tensors.float_payload import DTYPES, WORDS, Array, damaged
+from squeeze.codecs.tensors.float_payload import DTYPES, WORDS, Array
+from squeeze.codecs.tensors.tables import damaged
 
 __all__ = ["decode", "decode_mask", "encode", "encode_mask", "share"]
 

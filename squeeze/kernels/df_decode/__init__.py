@@ -87,12 +87,23 @@ def prepare(payload: torch.Tensor, dtype: str, size: int) -> Prepared:
     return Prepared(dtype, size, payload, coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, planes)
 
 
+def _slots(plane: Plane) -> tuple[np.ndarray, np.ndarray]:
+    """Of each slot [tables, 2^precision]: its symbol's frequency less one, and 13 bits above it its place among the
+    slots of the symbol, int32; and the prefix, int16."""
+    if not plane.precision:
+        return np.zeros((1, 0), np.int32), np.zeros((1, 0), np.int16)
+    slots, tables, prefixes = np.arange(1 << plane.precision), [], []
+    for frequencies in plane.frequencies:
+        starts = np.repeat(np.cumsum(frequencies) - frequencies, frequencies)
+        tables.append(np.repeat(frequencies - 1, frequencies) | (slots - starts) << 13)
+        prefixes.append(np.repeat(plane.prefixes, frequencies))
+    return np.array(tables, np.int32), np.array(prefixes).astype(np.int16)
+
+
 def to_device(plane: Plane, device: torch.device, ahead: int = 0) -> DevicePlane:
     """The parts of a plane as kernels and reference take them, and zeros after the words: kernels do not look where
     these end, and a damaged segment takes a word for each of its values, `ahead` at most."""
-    entries = plane.entries
-    frequency, offset = entries & np.uint64(0xFFFF), entries >> np.uint64(16) & np.uint64(0xFFFF)
-    table = ((frequency - np.uint64(1)) | offset << np.uint64(13)).astype(np.int32)
+    table, prefixes = _slots(plane)
     if plane.raw_bits == plane.width:
         raw = plane.raw.view(f"i{plane.width // 8}") if plane.width > 8 else plane.raw
     else:
@@ -100,7 +111,7 @@ def to_device(plane: Plane, device: torch.device, ahead: int = 0) -> DevicePlane
     words = np.zeros(int(plane.starts[-1]) + ahead if plane.precision else 0, np.uint16)
     words[: int(plane.starts[-1])] = plane.words[: int(plane.starts[-1])]
     arrays = (
-        *(table, (entries >> np.uint64(32)).astype(np.int16), plane.ids, plane.starts),
+        *(table, prefixes, plane.ids, plane.starts),
         *(plane.states.view(np.int32), words.view(np.int16), raw),
     )
     tensors = (torch.from_numpy(np.array(array)).to(device) for array in arrays)

@@ -1,0 +1,130 @@
+"""Taking planes out of values, whole or as packed raw bits, putting them into values, and counting prefixes.
+
+A plane lies in values as rans.py says: rotated, above the `drop` lowest bits.
+"""
+
+import numpy as np
+
+from squeeze.codecs.tensors.rans import rotated, turned_back
+from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, pack
+from squeeze.numerics.jit import inline, kernel
+
+
+@kernel
+def pack_raw(values, rotate, drop, raw_bits, first, last, lanes, rows, raw):
+    """Pack the raw bits of segments first to last of `values` into uint32 `raw`, from the range's first segment on."""
+    per_segment, lane_count, raw_at = np.uint64(lanes * rows), np.uint64(lanes), np.uint64(0)
+    field, shift, width = np.uint64(raw_bits), np.uint64(drop), np.uint64(rotate)
+    low = (np.uint64(1) << field) - np.uint64(1)
+    for segment in range(first, last):
+        begin = np.uint64(segment) * per_segment
+        count = min(np.uint64(values.size) - begin, per_segment)
+        used_rows, whole = (count + lane_count - np.uint64(1)) // lane_count, np.uint64(0)
+        end = raw_at + ((used_rows * field + np.uint64(31)) >> np.uint64(5)) * lane_count
+        if AVAILABLE and lanes == LANES and count >= lane_count:
+            whole = count // lane_count
+            pack(values, raw, begin, raw_at, whole, raw_bits, drop, rotate > 0)
+        for k in range(raw_at + ((whole * field + np.uint64(31)) >> np.uint64(5)) * lane_count, end):
+            raw[k] = np.uint32(0)
+        for row in range(whole, used_rows):
+            bit = row * field
+            word, offset = raw_at + (bit >> np.uint64(5)) * lane_count, bit & np.uint64(31)
+            start = row * lane_count
+            for lane in range(min(lane_count, count - start)):
+                bits = ((rotated(values[begin + start + lane], width) >> shift) & low) << offset
+                raw[word + lane] |= np.uint32(bits)
+                if offset + field > np.uint64(32):
+                    raw[word + lane_count + lane] |= np.uint32(bits >> np.uint64(32))
+        raw_at = end
+
+
+@kernel
+def cut_plane(values, rotate, drop, out):
+    """out = the bits of each value above the `drop` lowest, as many as it has room for."""
+    shift, width = np.uint64(drop), np.uint64(rotate)
+    for i in range(np.uint64(values.size)):
+        out[i] = out.dtype.type(rotated(values[i], width) >> shift)
+
+
+@kernel
+def put_plane(out, rotate, drop, merge, plane):
+    """Undo `cut_plane`: to what is in `out` where `merge`. rotate: 0 where planes are still to come."""
+    shift = np.uint64(drop)
+    for i in range(np.uint64(out.size)):
+        value = np.uint64(plane[i]) << shift
+        if merge:
+            value |= np.uint64(out[i])
+        out[i] = out.dtype.type(turned_back(value, rotate))
+
+
+@kernel
+def count_prefixes(values, rotate, below, first, last, per_segment, step, tables, rows):
+    """Add the prefixes of segments first to last, every `step`th of them, to `rows`, integers [n, 2^prefix bits]: one
+    for each of these segments, of the whole plane, or one for all.
+
+    A prefix is what lies above the `below` lowest bits, as much of it as a row has places for. tables: uint32 [4,
+    2^prefix bits], zeroed, and zeroed again: working space.
+    """
+    for segment in range(first, last, step):
+        begin = np.uint64(segment * per_segment)
+        _count(values, rotate, below, begin, min(begin + np.uint64(per_segment), np.uint64(values.size)), tables)
+        if rows.shape[0] > 1:
+            _empty(tables, rows[segment // step])
+        elif segment & 1023 == 0:  # before 32 bits overflow
+            _empty(tables, rows[0])
+    _empty(tables, rows[0])
+
+
+@kernel
+def choose_groups(values, rotate, below, first, last, per_segment, lengths, tables, counts, ids, sums):
+    """Put each of segments first to last in the group whose code lengths code it shortest, into `ids`, and add its
+    prefixes to those of the group.
+
+    lengths: float32 [groups, 2^prefix bits]. tables: as `count_prefixes` has them. counts: uint32 [2^prefix bits],
+    working space. sums: int64 [groups, 2^prefix bits].
+    """
+    for segment in range(first, last):
+        begin = np.uint64(segment * per_segment)
+        _count(values, rotate, below, begin, min(begin + np.uint64(per_segment), np.uint64(values.size)), tables)
+        for k in range(counts.size):
+            counts[k] = 0
+        _empty(tables, counts)
+        best, least = 0, np.float64(1e300)
+        for group in range(lengths.shape[0]):
+            cost = np.float64(0.0)
+            for k in range(counts.size):
+                cost += np.float64(counts[k]) * lengths[group, k]
+            if cost < least:
+                best, least = group, cost
+        ids[segment] = best
+        for k in range(counts.size):
+            sums[best, k] += counts[k]
+
+
+@inline
+def _count(values, rotate, below, begin, end, tables):
+    """Count values in four tables in turns, so that equal ones need not wait for each other."""
+    every = np.uint64(tables.shape[1] - 1)
+    shift, turn = np.uint64(below), np.uint64(rotate)
+    if rotate and below:  # the bit that goes round is not among those that are counted
+        shift, turn = shift - np.uint64(1), np.uint64(0)
+    whole = begin + ((end - begin) & np.uint64(0xFFFFFFFFFFFFFFFC))
+    if turn:
+        for i in range(begin, whole):
+            tables[0, (rotated(values[i], turn) >> shift) & every] += np.uint32(1)
+    else:
+        for i in range(begin, whole, np.uint64(4)):
+            for k in range(4):
+                tables[k, (np.uint64(values[i + np.uint64(k)]) >> shift) & every] += np.uint32(1)
+    for i in range(whole, end):
+        tables[0, (rotated(values[i], turn) >> shift) & every] += np.uint32(1)
+
+
+@inline
+def _empty(tables, histogram):
+    """Add the tables to a histogram, and zero them."""
+    for k in range(histogram.size):
+        histogram[k] += tables[0, k] + tables[1, k] + tables[2, k] + tables[3, k]
+    for table in range(4):
+        for k in range(histogram.size):
+            tables[table, k] = 0

@@ -1,0 +1,159 @@
+"""Vectors of 32-bit numbers in machine code, with what generic LLVM has no words for: gathering, and moving by a mask.
+
+A vector has 16 numbers (AVX-512) or 8 (AVX2). Other processors have none of this: callers keep a plain loop.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from llvmlite import ir
+
+from squeeze.numerics import processor
+
+__all__ = ["INT8", "INT16", "INT32", "INT64", "Vectors", "kind"]
+
+INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_BOOL, _FLOAT = ir.IntType(1), ir.FloatType()
+
+
+class Vectors(ABC):
+    """Vectors of `width` numbers of 32 bits, and what all kinds do alike."""
+
+    width: int
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+        self.words, self.masks = (ir.VectorType(kind, self.width) for kind in (INT32, _BOOL))
+        self.floats = ir.VectorType(_FLOAT, self.width)
+
+    def declared(self, name: str, result: Any, *arguments: Any) -> Any:
+        return self.builder.module.declare_intrinsic(name, (), ir.FunctionType(result, arguments))
+
+    @abstractmethod
+    def gather(self, base: Any, places: Any) -> Any:
+        """The 32-bit numbers at `places` from `base` on."""
+
+    @abstractmethod
+    def expanded(self, values: Any, mask: Any) -> Any:
+        """The first values, given to the places where the mask is set, in order; anything elsewhere."""
+
+    @abstractmethod
+    def compressed_to_end(self, values: Any, mask: Any, count: Any) -> Any:
+        """The values where the mask is set, in order, the last of them in the last place."""
+
+    @abstractmethod
+    def reciprocal(self, values: Any) -> Any:
+        """About one over each of float32 `values`, to 12 bits or more."""
+
+    def constant(self, value: int) -> Any:
+        return ir.Constant(self.words, [value] * self.width)
+
+    def float_constant(self, value: float) -> Any:
+        return ir.Constant(self.floats, [value] * self.width)
+
+    def counting(self) -> Any:
+        return ir.Constant(self.words, list(range(self.width)))
+
+    def spread(self, value: Any) -> Any:
+        undefined = ir.Constant(self.words, ir.Undefined)
+        single = self.builder.insert_element(undefined, value, INT32(0))
+        return self.builder.shuffle_vector(single, undefined, self.constant(0))
+
+    def load(self, pointer: Any, kind: Any = INT32) -> Any:
+        """`width` numbers from there on, widened."""
+        vector = ir.VectorType(kind, self.width)
+        found = self.builder.load(self.builder.bitcast(pointer, vector.as_pointer()), align=1)
+        return found if kind is INT32 else self.builder.zext(found, self.words)
+
+    def store(self, values: Any, pointer: Any, kind: Any) -> None:
+        """Their lowest bits, as numbers of `kind`."""
+        vector = ir.VectorType(kind, self.width)
+        narrow = values if kind is INT32 else self.builder.trunc(values, vector)
+        self.builder.store(narrow, self.builder.bitcast(pointer, vector.as_pointer()), align=1)
+
+    def count(self, mask: Any) -> Any:
+        """How many are set, int64."""
+        bits = ir.IntType(self.width)
+        counted = self.builder.module.declare_intrinsic(f"llvm.ctpop.i{self.width}", (), ir.FunctionType(bits, [bits]))
+        return self.builder.zext(self.builder.call(counted, [self.builder.bitcast(mask, bits)]), INT64)
+
+
+class _Avx512(Vectors):
+    width = 16
+
+    def gather(self, base: Any, places: Any) -> Any:
+        name, bytes_ = "llvm.x86.avx512.mask.gather.dpi.512", INT8.as_pointer()
+        call = self.declared(name, self.words, self.words, bytes_, self.words, self.masks, INT32)
+        every = ir.Constant(self.masks, [1] * self.width)
+        start = self.builder.bitcast(base, bytes_)
+        return self.builder.call(call, [self.constant(0), start, places, every, INT32(4)])
+
+    def expanded(self, values: Any, mask: Any) -> Any:
+        name = "llvm.x86.avx512.mask.expand.v16i32"
+        call = self.declared(name, self.words, self.words, self.words, self.masks)
+        return self.builder.call(call, [values, self.constant(0), mask])
+
+    def compressed_to_end(self, values: Any, mask: Any, count: Any) -> Any:
+        name = "llvm.x86.avx512.mask.compress.v16i32"
+        call = self.declared(name, self.words, self.words, self.words, self.masks)
+        first = self.builder.call(call, [values, self.constant(0), mask])
+        turned = self.declared("llvm.x86.avx512.permvar.si.512", self.words, self.words, self.words)
+        places = self.builder.add(self.counting(), self.spread(self.builder.trunc(count, INT32)))
+        return self.builder.call(turned, [first, places])
+
+    def reciprocal(self, values: Any) -> Any:
+        name, every = "llvm.x86.avx512.rcp14.ps.512", ir.Constant(ir.IntType(16), 65535)
+        call = self.declared(name, self.floats, self.floats, self.floats, ir.IntType(16))
+        return self.builder.call(call, [values, ir.Constant(self.floats, None), every])
+
+
+def _places(compress: bool) -> ir.Constant:
+    """For each mask of 8 lanes, 8 bytes: where each lane's value comes from."""
+    rows = []
+    for mask in range(256):
+        lanes = [lane for lane in range(8) if mask >> lane & 1]
+        if compress:
+            row = [0] * (8 - len(lanes)) + lanes
+        else:
+            row = [lanes.index(lane) if lane in lanes else 0 for lane in range(8)]
+        rows += row
+    return ir.Constant(ir.ArrayType(INT8, len(rows)), rows)
+
+
+class _Avx2(Vectors):
+    width = 8
+
+    def gather(self, base: Any, places: Any) -> Any:
+        name, bytes_ = "llvm.x86.avx2.gather.d.d.256", INT8.as_pointer()
+        call = self.declared(name, self.words, self.words, bytes_, self.words, self.words, INT8)
+        start = self.builder.bitcast(base, bytes_)
+        return self.builder.call(call, [self.constant(0), start, places, self.constant(-1), INT8(4)])
+
+    def expanded(self, values: Any, mask: Any) -> Any:
+        return self._moved("expand", values, mask)
+
+    def compressed_to_end(self, values: Any, mask: Any, count: Any) -> Any:
+        return self._moved("compress", values, mask)
+
+    def _moved(self, way: str, values: Any, mask: Any) -> Any:
+        name = f"squeeze.rans.{way}"
+        table = self.builder.module.globals.get(name)
+        if table is None:
+            content = _places(way == "compress")
+            table = ir.GlobalVariable(self.builder.module, content.type, name)
+            table.initializer, table.global_constant, table.linkage = content, True, "internal"
+        number = self.builder.zext(self.builder.bitcast(mask, INT8), INT64)
+        row = self.builder.gep(table, [INT64(0), self.builder.mul(number, INT64(8))])
+        call = self.declared("llvm.x86.avx2.permd", self.words, self.words, self.words)
+        return self.builder.call(call, [values, self.load(row, INT8)])
+
+    def reciprocal(self, values: Any) -> Any:
+        call = self.declared("llvm.x86.avx.rcp.ps.256", self.floats, self.floats)
+        return self.builder.call(call, [values])
+
+
+def kind() -> type[Vectors] | None:
+    """Of the processor that numba compiles for; None where it has neither set of instructions."""
+    if all(map(processor.has, ("avx512f", "avx512bw", "avx512dq", "avx512vl"))):
+        return _Avx512
+    return _Avx2 if processor.has("avx2") else None
