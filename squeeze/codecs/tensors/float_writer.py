@@ -5,6 +5,7 @@ import numpy as np
 from squeeze.codecs.tensors.float_payload import HEAD, MAX_TABLES, PLANE, Array, raw_size, whole_size
 from squeeze.codecs.tensors.rans import MAX_SYMBOLS
 from squeeze.codecs.tensors.tables import VARINT
+from squeeze.system.arena import fresh, scratch
 
 
 class Writer:
@@ -14,7 +15,7 @@ class Writer:
     """
 
     def __init__(self, most: int, head: bytes, planes: int):
-        self._buffer = np.empty(most, np.uint8)
+        self._buffer = scratch(most)
         self._directory = len(head)
         self._end, self._words_end = len(head) + planes * PLANE.size, 0
         self._buffer[: len(head)] = np.frombuffer(head, np.uint8)
@@ -48,8 +49,12 @@ class Writer:
         """All of it, uint8, with zeros at the end as `whole_size` says. The writer is done then."""
         size = whole_size(self._end, self._words_end, lanes)
         self._buffer[self._end : size] = 0
-        self._buffer.resize(size, refcheck=False)
-        return self._buffer
+        if self._buffer.base is None:
+            self._buffer.resize(size, refcheck=False)
+            return self._buffer
+        payload = fresh(size)
+        payload[:] = self._buffer[:size]
+        return payload
 
 
 def most_bytes(count: int, widths: tuple[int, ...], lanes: int, rows: int) -> int:

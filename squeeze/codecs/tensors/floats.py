@@ -33,6 +33,7 @@ from squeeze.codecs.tensors.float_payload import (
 )
 from squeeze.codecs.tensors.float_writer import Writer, most_bytes
 from squeeze.codecs.tensors.tables import damaged
+from squeeze.system.arena import fresh
 
 __all__ = ["decode", "decode_segments", "encode", "estimate", "spread"]
 
@@ -83,7 +84,7 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
     """The `size` bytes that `payload` was coded from, into `out` (uint8) if given. Raises DamagedError."""
     coded = parse(payload, dtype, size)
     if out is None:
-        out = np.empty(size, np.uint8)
+        out = fresh(size)
     values, per_segment = out.view(WORDS[coded.bits]), coded.lanes * coded.rows
 
     def work(first: int, last: int) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from squeeze.codecs.tensors.rans import rotated, turned_back
 from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, pack
-from squeeze.numerics.jit import inline, kernel
+from squeeze.numerics.jit import inline, kernel, lossy_kernel
 
 
 @kernel
@@ -89,16 +89,23 @@ def choose_groups(values, rotate, below, first, last, per_segment, lengths, tabl
         for k in range(counts.size):
             counts[k] = 0
         _empty(tables, counts)
-        best, least = 0, np.float64(1e300)
+        best, least = 0, np.float32(1e30)
         for group in range(lengths.shape[0]):
-            cost = np.float64(0.0)
-            for k in range(counts.size):
-                cost += np.float64(counts[k]) * lengths[group, k]
+            cost = _cost(counts, lengths[group])
             if cost < least:
                 best, least = group, cost
         ids[segment] = best
         for k in range(counts.size):
             sums[best, k] += counts[k]
+
+
+@lossy_kernel(fastmath=True)
+def _cost(counts, lengths):
+    """Bits of so many of each prefix, about."""
+    cost = np.float32(0.0)
+    for k in range(counts.size):
+        cost += np.float32(np.int32(counts[k])) * lengths[k]
+    return cost
 
 
 @inline

@@ -20,7 +20,7 @@ lowest bits, and then has its raw bits lowest and its prefix above them.
 
 import numpy as np
 
-from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, TOGETHER, decoder, encode
+from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, TOGETHER, decoder, encoder
 from squeeze.numerics.jit import inline, kernel
 
 STATE_LOW = 1 << 15  # states stay within 2^15 .. 2^31 - 1
@@ -29,6 +29,7 @@ MAX_SYMBOLS = 256
 MAX_LANES = 64
 SLACK = 32  # words that a vector may write before those of a segment
 
+_encode, _encode_turned = encoder(False), encoder(True)
 _decode_one, _decode_one_named = decoder(1, True, False), decoder(1, False, False)
 _decode_two, _decode_two_named = decoder(TOGETHER, True, False), decoder(TOGETHER, False, False)
 _merge_one, _merge_one_named = decoder(1, True, True), decoder(1, False, True)
@@ -72,7 +73,13 @@ def encode_segments(
         )  # fmt: skip
         if AVAILABLE and whole:
             at[0], at[1], at[2] = begin, start, position
-            encode(values, table, scratch, state, at, whole, precision, raw_bits, drop, rotate > 0, prefix_bits)
+            below = drop + raw_bits
+            if rotate and below:  # the bit that goes round is not in a prefix
+                _encode(values, table, scratch, state, at, whole, precision, below - 1, prefix_bits)
+            elif rotate:
+                _encode_turned(values, table, scratch, state, at, whole, precision, below, prefix_bits)
+            else:
+                _encode(values, table, scratch, state, at, whole, precision, below, prefix_bits)
             position = np.uint64(at[2])
         for lane in range(lane_count):
             states[segment, lane] = state[lane]

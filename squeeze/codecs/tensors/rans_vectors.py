@@ -56,10 +56,10 @@ class _Loop:
         return self.spread(self.builder.sub(self.builder.shl(INT64(1), bits), INT64(1)))
 
     def rotated(self, value: Any, turn: Any, rest: Any) -> Any:
-        """Rotated left by 1 where `turn` is 1 and `rest` 0; the other way round it stays."""
-        every = self.v.constant((1 << self.width) - 1)
+        """Rotated left by 1 where `turn` is 1 and `rest` 0, with anything above its width; the other way round it
+        stays."""
         wrapped = self.builder.lshr(self.builder.lshr(value, self.v.constant(self.width - 1)), rest)
-        return self.builder.and_(self.builder.or_(self.builder.shl(value, turn), wrapped), every)
+        return self.builder.or_(self.builder.shl(value, turn), wrapped)
 
     def run(self, first: Any, last: Any, carried: list[Any], step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
         """step(row, carried) -> carried for rows from `first` to before `last`, at least one; what is carried then."""
@@ -171,30 +171,32 @@ def _integer(width: int) -> Any:
     return {8: INT8, 16: INT16, 32: INT32}[width]
 
 
-@intrinsic
-def encode(typingctx, values, table, words, state, at, rows, precision, raw_bits, drop, turn, prefixes):
+def encoder(turned: bool) -> Any:
     """A compiled loop over rows of a segment, the last one first.
 
-    values; table uint32, see rans.encoding_table; words uint16, filled downwards, with 16 more before; state uint32
-    [32]; at int64 [3], where its values, its table, and the words that it wrote already begin; the number of rows;
-    precision; raw bits of a value; drop; turn; bits of a prefix. `state` and the place of words are written back.
+    Its arguments: values; table uint32, see rans.encoding_table; words uint16, filled downwards, with 16 more before;
+    state uint32 [32]; at int64 [3], where its values, its table, and the words that it wrote already begin; the number
+    of rows; precision; the bits below a prefix, and its own. `state` and the place of words are written back.
+    `turned`: values are rotated first.
     """
 
-    def codegen(context, builder, signature, arguments):
-        _encode_rows(_Loop(context, builder, signature, arguments, 5))
-        return context.get_dummy_value()
+    @intrinsic
+    def encode(typingctx, values, table, words, state, at, rows, precision, below, prefix_bits):
+        def codegen(context, builder, signature, arguments):
+            _encode_rows(_Loop(context, builder, signature, arguments, 5), turned)
+            return context.get_dummy_value()
 
-    return types.void(values, table, words, state, at, *[_NUMBER] * 6), codegen
+        return types.void(values, table, words, state, at, *[_NUMBER] * 4), codegen
+
+    return encode
 
 
-def _encode_rows(loop: _Loop) -> None:
+def _encode_rows(loop: _Loop, turned: bool) -> None:
     builder, v, moved = loop.builder, loop.v, loop.moved
     values, table, words, state, at = loop.pointers
-    rows, precision, raw_bits, drop, turn, prefix_bits = loop.numbers
+    rows, precision, below, prefix_bits = loop.numbers
     bits, room = loop.spread(precision), loop.spread(builder.sub(INT64(31), precision))
-    shift, every = loop.spread(builder.add(drop, raw_bits)), loop.mask(prefix_bits)
-    turned, half_word, one = loop.spread(turn), v.constant(65535), v.constant(1)
-    rest_of_turn = builder.sub(one, turned)
+    shift, every, half_word = loop.spread(below), loop.mask(prefix_bits), v.constant(65535)
     begin, table_at, position = (builder.load(moved(at, i)) for i in range(3))
     table = moved(table, table_at)
 
@@ -204,7 +206,8 @@ def _encode_rows(loop: _Loop) -> None:
         for h in reversed(range(loop.halves)):
             x = states[h]
             value = v.load(moved(values, begin, column, v.width * h), _integer(loop.width))
-            value = loop.rotated(value, turned, rest_of_turn)
+            if turned:
+                value = loop.rotated(value, v.constant(1), v.constant(0))
             entry = v.gather(table, builder.and_(builder.lshr(value, shift), every))
             number, start = builder.and_(entry, half_word), builder.lshr(entry, v.constant(16))
             is_full = builder.icmp_unsigned(">=", x, builder.shl(number, room))
@@ -223,20 +226,20 @@ def _encode_rows(loop: _Loop) -> None:
 
 
 def _divided(v: Vectors, x: Any, divisor: Any) -> tuple[Any, Any]:
-    """x over a divisor, the quotient below 2^18, and the rest: an estimate in float32, set right in integers."""
-    builder, two, one = v.builder, v.float_constant(2.0), v.constant(1)
+    """x over a divisor, and the rest; x is below 2^31, the quotient below 2^18.
+
+    An estimate in float32 is too small by less than one: a step of Newton's from 12 bits is right to 2^-22, and is
+    taken 2^-21 too low. Integers set it right.
+    """
+    builder, below_two = v.builder, v.float_constant(2 - 2**-21)
     numbers = builder.sitofp(divisor, v.floats)
     guess = v.reciprocal(numbers)
-    better = builder.fmul(guess, builder.fsub(two, builder.fmul(numbers, guess)))  # a step of Newton's
+    better = builder.fmul(guess, builder.fsub(below_two, builder.fmul(numbers, guess)))
     quotient = builder.fptosi(builder.fmul(builder.sitofp(x, v.floats), better), v.words)
     rest = builder.sub(x, builder.mul(quotient, divisor))
-    is_less = builder.icmp_signed("<", rest, v.constant(0))
-    quotient = builder.select(is_less, builder.sub(quotient, one), quotient)
-    rest = builder.select(is_less, builder.add(rest, divisor), rest)
     is_more = builder.icmp_signed(">=", rest, divisor)
-    quotient = builder.select(is_more, builder.add(quotient, one), quotient)
-    rest = builder.select(is_more, builder.sub(rest, divisor), rest)
-    return quotient, rest
+    quotient = builder.select(is_more, builder.add(quotient, v.constant(1)), quotient)
+    return quotient, builder.select(is_more, builder.sub(rest, divisor), rest)
 
 
 @intrinsic

@@ -1,0 +1,35 @@
+"""Memory for results that come one after the other. The system takes as long to hand out a fresh page as decoding takes
+to fill several, unless memory comes in pieces so large that it uses huge pages."""
+
+import threading
+
+import numpy as np
+
+__all__ = ["fresh", "scratch"]
+
+_PIECE = 1 << 24  # bytes; numpy asks for huge pages in arrays of 4 MiB or more
+_LARGE = 1 << 22
+_ALIGNED = 64
+_own = threading.local()
+
+
+def fresh(size: int) -> np.ndarray:
+    """uint8 [size], undefined. A small one is a part of a piece that goes when all its parts are gone."""
+    if size >= _LARGE:
+        return np.empty(size, np.uint8)
+    start = getattr(_own, "used", _PIECE)
+    if start + size > _PIECE:
+        _own.piece, start = np.empty(_PIECE, np.uint8), 0
+    _own.used = start + -(-size // _ALIGNED) * _ALIGNED
+    part: np.ndarray = _own.piece[start : start + size]
+    return part
+
+
+def scratch(size: int) -> np.ndarray:
+    """uint8 [size], undefined: the same memory at every call of a thread, of a size below a few MiB; else fresh."""
+    if size >= _LARGE:
+        return np.empty(size, np.uint8)
+    if not hasattr(_own, "scratch"):
+        _own.scratch = np.empty(_LARGE, np.uint8)
+    part: np.ndarray = _own.scratch[:size]
+    return part
