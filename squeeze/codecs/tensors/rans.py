@@ -20,7 +20,7 @@ lowest bits, and then has its raw bits lowest and its prefix above them.
 
 import numpy as np
 
-from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, TOGETHER, decoder, encoder
+from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, LEAST_PRECISION, TOGETHER, decoder, encoder
 from squeeze.numerics.jit import inline, kernel
 
 STATE_LOW = 1 << 15  # states stay within 2^15 .. 2^31 - 1
@@ -64,7 +64,7 @@ def encode_segments(
         count = min(np.uint64(values.size) - begin, per_segment)
         start, whole = np.uint64(ids[segment]) << np.uint64(prefix_bits), np.uint64(0)
         if AVAILABLE:
-            whole = count // lane_count if lanes == LANES else np.uint64(0)
+            whole = count // lane_count if lanes == LANES and precision >= LEAST_PRECISION else np.uint64(0)
         for lane in range(lane_count):
             state[lane] = np.uint32(STATE_LOW)
         position = _encode_by_lanes(

@@ -23,6 +23,7 @@ LANES = 32
 _STATE_LOW = 1 << 15
 _Kind: Any = kind()
 AVAILABLE = _Kind is not None
+LEAST_PRECISION = 11  # that is encoded by vectors: see `_divided`
 TOGETHER = 2 if AVAILABLE and _Kind.width == 16 else 1  # segments that are best decoded side by side
 _NUMBER = types.int64
 
@@ -226,10 +227,10 @@ def _encode_rows(loop: _Loop, turned: bool) -> None:
 
 
 def _divided(v: Vectors, x: Any, divisor: Any) -> tuple[Any, Any]:
-    """x over a divisor, and the rest; x is below 2^31, the quotient below 2^18.
+    """x over a divisor, and the rest; x is below 2^31, the quotient below 2^20.
 
-    An estimate in float32 is too small by less than one: a step of Newton's from 12 bits is right to 2^-22, and is
-    taken 2^-21 too low. Integers set it right.
+    An estimate in float32 is too small by less than one. A step of Newton's from 11.4 bits is too small by 2^-22.8, its
+    operations and those after it round by 5 * 2^-24 in all, and it is taken 2^-21 too low. Integers set it right.
     """
     builder, below_two = v.builder, v.float_constant(2 - 2**-21)
     numbers = builder.sitofp(divisor, v.floats)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from squeeze.codecs.tensors import rans
 from squeeze.codecs.tensors.tables import quantise
 
 
@@ -51,3 +52,34 @@ def test_the_same_bytes_on_other_processors(features, tmp_path):
     ]
     assert not any(done.returncode for done in coded), coded[-1].stderr
     assert coded[0].stdout == coded[1].stdout != ""
+
+
+@pytest.mark.parametrize("precision", [10, 11, 12, 13])
+def test_any_frequencies_with_likely_and_unlikely_symbols(precision):
+    """Vectors divide by an estimate: frequencies from 1 to nearly all, and states at both ends."""
+    generator, lanes, rows = np.random.default_rng(precision), 32, 64
+    for trial in range(200):
+        count = int(generator.integers(2, 257))
+        shares = generator.pareto(0.7, count) + 1e-9
+        frequencies = np.zeros(count, np.int64)
+        quantise(np.maximum(shares / shares.max() * 1e6, 1).astype(np.int64), precision, frequencies)
+        chances = frequencies / frequencies.sum() if trial % 2 else None
+        values = generator.choice(count, lanes * rows, p=chances).astype(np.uint16)
+        table, ids, state = np.zeros(256, np.uint32), np.zeros(1, np.uint8), np.zeros(2 * rans.MAX_LANES, np.uint32)
+        words, counts = np.zeros(2 * values.size, np.uint16), np.zeros(1, np.uint32)
+        states, scratch = np.zeros((1, lanes), np.uint32), np.zeros(values.size + rans.SLACK, np.uint16)
+        rans.encoding_table(frequencies, np.arange(count), table)
+        written = rans.encode_segments(
+            *(values, 0, 0, 0, 8, 0, 1, lanes, rows, precision, table, ids, words, counts, states, scratch, state),
+            np.zeros(3, np.int64),
+        )
+        for field in (0, int(frequencies.max()).bit_length()):
+            if 2 * field + 8 > 32:
+                continue
+            slots, names, out = np.zeros(1 << precision, np.uint32), np.zeros(256, np.uint32), np.zeros_like(values)
+            rans.decoding_table(frequencies, np.arange(count), field, slots, names)
+            bad = rans.decode_segments(
+                *(out, 0, 0, False, 0, 0, 1, values.size, lanes, rows, 0, precision, slots, names, field, ids),
+                *(np.array([0, written]), states, words, np.zeros(64, np.uint32), state, np.zeros((2, 4), np.int64)),
+            )
+            assert bad == -1 and np.array_equal(out, values)
