@@ -15,7 +15,8 @@ import numpy as np
 
 from bench.entry import Row
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.codecs.tensors import rans
+from squeeze.codecs.tensors import floats
+from squeeze.codecs.tensors.rans import MAX_PRECISION
 from squeeze.codecs.tensors.tables import quantise
 from squeeze.numerics.jit import kernel
 
@@ -34,7 +35,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             values += data.size
             symbols, counts = dense(rotated >> 8)
             seconds["huffman"] += time_huffman(symbols, lengths(counts))
-            seconds["rans"] += time_rans(symbols, counts)
+            seconds["rans"] += time_rans(symbols)
         bound = totals.pop("bound")
         above = {name: round(bits / bound - 1, 5) for name, bits in totals.items()}
         speeds = {f"{name} M/s": round(values / 1e6 / spent, 1) for name, spent in seconds.items()}
@@ -78,9 +79,9 @@ def dense(prefixes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def ideal_rans(counts: np.ndarray) -> float:
     """Bits that coding with quantised frequencies takes, and the states of all lanes."""
     frequencies = np.zeros(counts.size, np.int64)
-    quantise(counts, rans.MAX_PRECISION, frequencies)
+    quantise(counts, MAX_PRECISION, frequencies)
     segments = -(-int(counts.sum()) // (32 * 1024))
-    code = float((counts * (rans.MAX_PRECISION - np.log2(frequencies))).sum())
+    code = float((counts * (MAX_PRECISION - np.log2(frequencies))).sum())
     return code + segments * (32 * 16 + 32)  # a state holds 16 bits that are not of the code
 
 
@@ -158,36 +159,10 @@ def _peek(stream, bit):
     return (word >> (np.uint64(24 - 12) - (bit & np.uint64(7)))) & np.uint64(4095)
 
 
-def time_rans(symbols: np.ndarray, counts: np.ndarray) -> float:
-    """The same, of rANS as squeeze has it, without the raw bits."""
-    lanes, rows, precision = 32, 1024, rans.MAX_PRECISION
-    size, segments = symbols.size, -(-symbols.size // (lanes * rows))
-    frequencies = np.zeros(counts.size, np.int64)
-    quantise(counts, precision, frequencies)
-    prefixes, table, names = np.arange(counts.size), np.zeros(1 << precision, np.uint32), np.zeros(256, np.uint32)
-    encoding, field = np.zeros(256, np.uint32), int(frequencies.max()).bit_length()
-    field = field if 2 * field + 8 <= 32 else 0
-    rans.encoding_table(frequencies, prefixes, encoding)
-    rans.decoding_table(frequencies, prefixes, field, table, names)
-    ids, scratch = np.zeros(segments, np.uint8), np.zeros(lanes * rows + 32, np.uint16)
-    words, lengths_of = np.zeros(size + lanes, np.uint16), np.zeros(segments, np.uint32)
-    states, raw, at = np.zeros((segments, lanes), np.uint32), np.zeros(64, np.uint32), np.zeros((2, 4), np.int64)
-    state = np.zeros(128, np.uint32)
-    rans.encode_segments(
-        *(symbols, 0, 0, 0, segments, lanes, rows, precision, encoding, 256, ids, scratch, words, lengths_of, states),
-        *(raw, state, at),
-    )
-    starts = np.concatenate([[0], np.cumsum(lengths_of)]).astype(np.int64)
-    out = np.zeros(size, np.uint8)
-
-    def decode() -> int:
-        return rans.decode_segments(
-            *(out, 0, 0, 0, segments, size, lanes, rows, 0, precision, table, names, field, ids, starts, states, words),
-            *(raw, state, at),
-        )
-
-    assert decode() == -1
-    assert np.array_equal(out, symbols)
+def time_rans(symbols: np.ndarray) -> float:
+    """The same, of rANS as squeeze has it, without raw bits."""
+    payload, out = floats.encode(symbols, "U8"), np.empty_like(symbols)
+    assert payload is not None and np.array_equal(floats.decode(payload, "U8", symbols.size), symbols)
     start = time.perf_counter()
-    decode()
+    floats.decode(payload, "U8", symbols.size, out=out)
     return time.perf_counter() - start

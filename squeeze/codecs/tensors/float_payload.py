@@ -1,6 +1,6 @@
 """The bytes of a coded tensor: a header, a directory of planes, and each plane's sections.
 
-Encoder and decoder share the constants here; a `Writer` writes a payload, `parse`
+Encoder and decoder share the constants here; float_writer.py writes a payload, `parse`
 reads one and checks every length before anything is decoded. docs/format.md
 specifies it. What the parts mean is floats.py's and rans.py's.
 """
@@ -12,7 +12,23 @@ from functools import cached_property
 import numpy as np
 
 from squeeze.codecs.tensors import rans
-from squeeze.codecs.tensors.tables import damaged, parse_symbols
+from squeeze.codecs.tensors.plane_fields import (
+    COLUMNS,
+    CONSTANT,
+    COUNTS,
+    IDS,
+    NAMES,
+    PRECISION,
+    RAW,
+    RAW_BITS,
+    STATES,
+    SYMBOLS,
+    TABLES,
+    WIDTH,
+    WORDS_AT,
+)  # fmt: skip
+from squeeze.codecs.tensors.plane_reader import HEAD_SIZE, fill_slots, raw_words, read_planes
+from squeeze.codecs.tensors.tables import FAULTS, damaged
 
 Array = np.ndarray
 
@@ -21,6 +37,7 @@ MAX_TABLES = 8
 LANES = 32
 MAX_ROWS = 1 << 12
 HEAD = struct.Struct("<BBBBIQ")
+assert HEAD.size == HEAD_SIZE
 PLANE = struct.Struct("<BBBBIQ")
 WORDS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
@@ -86,34 +103,58 @@ class Plane:
     words: Array  # uint16, with at least `lanes` more than starts[-1]
     raw: Array  # uint32 [segments' packed raw bits]; a plane without prefix: its values
 
-    @cached_property
-    def table(self) -> tuple[int, Array, Array]:
-        """The field, table [tables, 2^precision] and names [tables, 256] of rans.decoding_table."""
-        tables, most = self.frequencies.shape[0], int(self.frequencies.max(initial=0)).bit_length()
-        field = most if 2 * most + self.width - self.raw_bits <= 32 else 0
-        table, names = (
-            np.zeros((tables, 1 << self.precision), np.uint32),
-            np.zeros((tables, rans.MAX_SYMBOLS), np.uint32),
-        )
-        for number in range(tables):
-            rans.decoding_table(self.frequencies[number], self.prefixes, field, table[number], names[number])
-        return field, table, names
-
 
 @dataclass(frozen=True)
 class Coded:
     """A parsed payload."""
 
+    payload: Array  # uint8
     count: int
     bits: int  # of one value
     rotated: bool
     lanes: int
     rows: int  # of a full segment
-    planes: tuple[Plane, ...]
+    fields: Array  # int64 [planes, COLUMNS]
+    prefixes: Array  # int64 [planes, 256]
+    frequencies: Array  # int64 [planes, MAX_TABLES, 256]
 
     @property
     def segments(self) -> int:
         return -(-self.count // (self.lanes * self.rows))
+
+    @cached_property
+    def slots(self) -> Array:
+        """The decoding tables of all planes, uint32."""
+        last = self.fields[-1]
+        slots = np.empty(int(last[NAMES] + last[TABLES] * rans.MAX_SYMBOLS), np.uint32)
+        fill_slots(self.fields, self.prefixes, self.frequencies, slots)
+        return slots
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        return tuple(map(self._plane, range(len(self.fields))))
+
+    def _plane(self, number: int) -> Plane:
+        found = self.fields[number].tolist()
+        width, raw_bits, precision, tables = (found[column] for column in (WIDTH, RAW_BITS, PRECISION, TABLES))
+        ids, states, words = np.zeros(self.segments, np.uint8), np.zeros((1, 0), np.uint32), np.zeros(0, np.uint16)
+        starts = np.zeros(1, np.int64)
+        if precision:
+            if tables > 1:
+                ids = self._section(found[IDS], self.segments, np.uint8)
+            counts = self._section(found[COUNTS], self.segments, np.uint32)
+            starts = np.append(np.int64(0), np.cumsum(counts, dtype=np.int64))
+            states = self._section(found[STATES], self.segments * self.lanes, np.uint32).reshape(-1, self.lanes)
+            words = self.payload[found[WORDS_AT] :].view(np.uint16)
+        size = self.count if raw_bits == width else raw_size(self.count, self.lanes, self.rows, raw_bits)
+        raw = self._section(found[RAW], size, WORDS[width] if raw_bits == width else np.uint32)
+        return Plane(
+            *(width, raw_bits, precision, found[CONSTANT], self.prefixes[number, : found[SYMBOLS]]),
+            *(self.frequencies[number, :tables, : found[SYMBOLS]], ids, starts, states, words, raw),
+        )
+
+    def _section(self, place: int, count: int, kind: type) -> Array:
+        return self.payload[place : place + count * np.dtype(kind).itemsize].view(kind)
 
 
 def geometry(count: int) -> tuple[int, int]:
@@ -125,14 +166,7 @@ def geometry(count: int) -> tuple[int, int]:
 
 def raw_size(count: int, lanes: int, rows: int, raw_bits: int) -> int:
     """uint32 words that hold the raw bits of `count` values from the start of a segment on."""
-    full, rest = divmod(count, lanes * rows)
-    rest_rows = -(-rest // lanes)
-    return lanes * (full * -(-rows * raw_bits // 32) + -(-rest_rows * raw_bits // 32))
-
-
-def whole_size(end: int, words_end: int, lanes: int) -> int:
-    """The size of a payload whose sections and words end there: a decoder may read `lanes` words too many."""
-    return -(-max(end, words_end + 2 * lanes if words_end else 0) // 8) * 8
+    return int(raw_words(count, lanes, rows, raw_bits))
 
 
 def parse(payload: Array, dtype: str, size: int) -> Coded:
@@ -148,80 +182,12 @@ def parse(payload: Array, dtype: str, size: int) -> Coded:
         raise damaged("its coding is unknown")
     if not (1 <= rows <= MAX_ROWS and lanes <= rans.MAX_LANES and count == size // (bits // 8) >= 1):
         raise damaged("its size is not that of the tensor")
-    reader = _Reader(payload, HEAD.size)
-    entries = [reader.unpack(PLANE) for _ in LAYOUTS[layout]]
-    planes = []
-    for width, entry in zip(LAYOUTS[layout], entries, strict=True):
-        if entry[0] != width:
-            raise damaged("its planes are unknown")
-        planes.append(_parse_plane(reader, entry, count, lanes, rows))
-    if payload.size != whole_size(reader.position, reader.words_end, lanes):
-        raise damaged("its length is not that of its parts")
-    return Coded(count, bits, bool(rotated), lanes, rows, tuple(planes))
-
-
-class _Reader:
-    """Takes a payload's sections one after the other."""
-
-    def __init__(self, payload: Array, position: int):
-        self.payload = payload
-        self.position = position
-        self.words_end = 0
-
-    def unpack(self, form: struct.Struct) -> tuple[int, ...]:
-        return form.unpack(self.take(form.size, np.uint8).tobytes())
-
-    def take(self, count: int, kind: type) -> Array:
-        begin, end = self.position, self.position + count * np.dtype(kind).itemsize
-        if end > self.payload.size:
-            raise damaged("it ends too early")
-        self.position = -(-end // 4) * 4
-        return self.payload[begin:end].view(kind)
-
-
-def _parse_plane(reader: _Reader, entry: tuple[int, ...], count: int, lanes: int, rows: int) -> Plane:
-    width, raw_bits, precision, tables, text_size, word_count = entry
-    nothing, segments = np.zeros(0, np.uint8), -(-count // (lanes * rows))
-    prefixes, frequencies = np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
-    prefix_bits = width - raw_bits
-    if not 0 <= prefix_bits <= 16 or precision > rans.MAX_PRECISION or tables > MAX_TABLES:
-        raise damaged("its planes are unknown")
-    constant, ids = 0, np.zeros(segments, np.uint8)
-    starts, states = np.zeros(1, np.int64), np.zeros((1, 0), np.uint32)
-    words = nothing.view(np.uint16)
-    if raw_bits == width:
-        raw = reader.take(count, WORDS[width])
-        return Plane(width, raw_bits, 0, 0, prefixes, frequencies, ids, starts, states, words, raw)
-    text = reader.take(text_size, np.uint8).tobytes()
-    if precision == 0:
-        constant = _parse_constant(text, prefix_bits)
-    else:
-        prefixes, frequencies = _parse_tables(text, tables, precision, prefix_bits)
-        if tables > 1:
-            ids = reader.take(segments, np.uint8)
-        starts = np.append(np.int64(0), np.cumsum(reader.take(segments, np.uint32), dtype=np.int64))
-        states = reader.take(segments * lanes, np.uint32).reshape(segments, lanes)
-        if starts[-1] != word_count or int(ids.max()) >= tables:
-            raise damaged("its index is wrong")
-        begin = reader.position
-        reader.take(word_count, np.uint16)
-        reader.words_end = reader.position
-        words = reader.payload[begin:].view(np.uint16)
-        if words.size < word_count + lanes:
-            raise damaged("it ends too early")
-    raw = reader.take(raw_size(count, lanes, rows, raw_bits), np.uint32)
-    return Plane(width, raw_bits, precision, constant, prefixes, frequencies, ids, starts, states, words, raw)
-
-
-def _parse_constant(text: bytes, prefix_bits: int) -> int:
-    if len(text) != 2 or int.from_bytes(text, "little") >> prefix_bits:
-        raise damaged("its constant is impossible")
-    return int.from_bytes(text, "little")
-
-
-def _parse_tables(text: bytes, tables: int, precision: int, prefix_bits: int) -> tuple[Array, Array]:
-    """Prefixes, and their frequencies in each table."""
-    prefixes, frequencies = parse_symbols(text, tables, 1 << prefix_bits)
-    if not tables or (frequencies.sum(1) != 1 << precision).any():
-        raise damaged("its tables are impossible")
-    return prefixes, frequencies
+    planes = len(LAYOUTS[layout])
+    fields = np.zeros((planes, COLUMNS), np.int64)
+    prefixes = np.empty((planes, rans.MAX_SYMBOLS), np.int64)
+    frequencies = np.empty((planes, MAX_TABLES, rans.MAX_SYMBOLS), np.int64)
+    fields[:, WIDTH] = LAYOUTS[layout]
+    fault = read_planes(payload, payload.view(np.uint32), count, lanes, rows, fields, prefixes, frequencies)
+    if fault:
+        raise damaged(FAULTS[fault])
+    return Coded(payload, count, bits, bool(rotated), lanes, rows, fields, prefixes, frequencies)

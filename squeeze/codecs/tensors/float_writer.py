@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from squeeze.codecs.tensors.float_payload import HEAD, MAX_TABLES, PLANE, Array, raw_size, whole_size
+from squeeze.codecs.tensors.float_payload import HEAD, MAX_TABLES, PLANE, Array, raw_size
+from squeeze.codecs.tensors.plane_reader import whole_size
 from squeeze.codecs.tensors.rans import MAX_SYMBOLS
 from squeeze.codecs.tensors.tables import VARINT
 from squeeze.system.arena import fresh, scratch
@@ -47,7 +48,7 @@ class Writer:
 
     def payload(self, lanes: int) -> Array:
         """All of it, uint8, with zeros at the end as `whole_size` says. The writer is done then."""
-        size = whole_size(self._end, self._words_end, lanes)
+        size = int(whole_size(self._end, self._words_end, lanes))
         self._buffer[self._end : size] = 0
         if self._buffer.base is None:
             self._buffer.resize(size, refcheck=False)

@@ -26,12 +26,12 @@ from squeeze.codecs.tensors.float_payload import (
     WORDS,
     Array,
     Coded,
-    Plane,
     geometry,
     parse,
     raw_size,
 )
 from squeeze.codecs.tensors.float_writer import Writer, most_bytes
+from squeeze.codecs.tensors.plane_fields import WIDTH
 from squeeze.codecs.tensors.tables import damaged
 from squeeze.system.arena import fresh
 
@@ -39,7 +39,6 @@ __all__ = ["decode", "decode_segments", "encode", "estimate", "spread"]
 
 _LEAST_VALUES = 32  # below this a tensor is stored
 _TOGETHER = 1 << 17  # values of which all planes are decoded before the next ones: as many as a cache holds
-_NO_RAW, _NO_PLANE = np.zeros(2 * rans.MAX_LANES, np.uint32), np.zeros(0, np.uint8)
 
 
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
@@ -97,23 +96,33 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
 def decode_segments(coded: Coded, first: int, last: int, out: Array) -> None:
     """Decode segments first to last into `out`, their values. Raises DamagedError."""
     per_segment = coded.lanes * coded.rows
-    step = last - first if len(coded.planes) == 1 else max(_TOGETHER // per_segment, 1)
-    for segment in range(first, last, step):
+    step = last - first if len(coded.fields) == 1 else max(_TOGETHER // per_segment, 1)
+    if coded.bits <= 32:
+        _decode(coded, coded.fields, coded.bits, coded.rotated, first, last, step, out)
+        return
+    for segment in range(first, last, step):  # planes of 64 bits are decoded by themselves
         end, drop = min(segment + step, last), coded.bits
         piece = out[(segment - first) * per_segment : (end - first) * per_segment]
-        for plane in coded.planes:
-            drop -= plane.width
+        for number, width in enumerate(coded.fields[:, WIDTH].tolist()):
+            drop -= width
+            values = np.empty(piece.size, WORDS[width])
+            _decode(coded, coded.fields[number : number + 1], width, False, segment, end, step, values)
             rotate = coded.bits if coded.rotated and drop == 0 else 0
-            merge = plane is not coded.planes[0]
-            if plane.raw_bits == plane.width:
-                raw = plane.raw[segment * per_segment : segment * per_segment + piece.size]
-                planes.put_plane(piece, rotate, drop, merge, raw)
-            elif coded.bits == 64:
-                values = np.empty(piece.size, WORDS[plane.width])
-                _decode_plane(coded, plane, segment, end, values, 0, 0, False)
-                planes.put_plane(piece, rotate, drop, merge, values)
-            else:
-                _decode_plane(coded, plane, segment, end, piece, rotate, drop, merge)
+            planes.put_plane(piece, rotate, drop, number > 0, values, 0)
+
+
+def _decode(
+    coded: Coded, fields: Array, bits: int, rotated: bool, first: int, last: int, step: int, out: Array
+) -> None:
+    """Values of some planes that are `bits` wide together."""
+    payload = coded.payload
+    bad = planes.decode_planes(
+        *(out, bits, rotated, first, last, step, coded.count, coded.lanes, coded.rows, fields, coded.slots, payload),
+        *(payload.view(np.uint16), payload.view(np.uint32), np.empty(2 * rans.MAX_LANES, np.uint32)),
+        *(np.empty((2, 5), np.int64), np.empty(len(fields), np.int64)),
+    )
+    if bad >= 0:
+        raise damaged(f"segment {bad} does not decode")
 
 
 def _encode_plane(
@@ -185,17 +194,3 @@ def _encode_words(
         end += count
     writer.close(words[:end])
     return end
-
-
-def _decode_plane(
-    coded: Coded, plane: Plane, first: int, last: int, out: Array, rotate: int, drop: int, merge: bool
-) -> None:
-    field, table, names = plane.table
-    raw = plane.raw if plane.raw.size else _NO_RAW
-    bad = rans.decode_segments(
-        *(out, rotate, drop, merge, plane.raw_bits, first, last, coded.count, coded.lanes, coded.rows, plane.constant),
-        *(plane.precision, table.reshape(-1), names.reshape(-1), field, plane.ids, plane.starts, plane.states),
-        *(plane.words, raw, np.empty(2 * rans.MAX_LANES, np.uint32), np.empty((2, 4), np.int64)),
-    )
-    if bad >= 0:
-        raise damaged(f"segment {bad} does not decode")

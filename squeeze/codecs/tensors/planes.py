@@ -5,7 +5,8 @@ A plane lies in values as rans.py says: rotated, above the `drop` lowest bits.
 
 import numpy as np
 
-from squeeze.codecs.tensors.rans import rotated, turned_back
+from squeeze.codecs.tensors.plane_fields import COUNTS, PRECISION, RAW, RAW_BITS, WIDTH
+from squeeze.codecs.tensors.rans import decode_segments, rotated, turned_back
 from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, pack
 from squeeze.numerics.jit import inline, kernel, lossy_kernel
 
@@ -47,14 +48,55 @@ def cut_plane(values, rotate, drop, out):
 
 
 @kernel
-def put_plane(out, rotate, drop, merge, plane):
-    """Undo `cut_plane`: to what is in `out` where `merge`. rotate: 0 where planes are still to come."""
-    shift = np.uint64(drop)
+def put_plane(out, rotate, drop, merge, plane, begin):
+    """Undo `cut_plane`, with the values of `plane` from `begin` on: to what is in `out` where `merge`. rotate: 0 where
+    planes are still to come."""
+    shift, start = np.uint64(drop), np.uint64(begin)
     for i in range(np.uint64(out.size)):
-        value = np.uint64(plane[i]) << shift
+        value = np.uint64(plane[start + i]) << shift
         if merge:
             value |= np.uint64(out[i])
         out[i] = out.dtype.type(turned_back(value, rotate))
+
+
+@kernel
+def decode_planes(
+    out, bits, rotated, first, last, step, count, lanes, rows, fields, slots, payload, halves, longs, state, at, starts
+):
+    """Decode segments first to last of all planes, `step` of them at a time, into `out`.
+
+    Returns -1, or the first segment that is damaged. Values are of `bits`, at most 32. The rest is as `decode_segments`
+    has it; starts: int64 [planes], working space.
+    """
+    per_segment = lanes * rows
+    for number in range(fields.shape[0]):
+        starts[number], counts_at = 0, fields[number, COUNTS] >> 2
+        if fields[number, PRECISION]:
+            for segment in range(first):
+                starts[number] += np.int64(longs[counts_at + segment])
+    for segment in range(first, last, step):
+        end, drop = min(segment + step, last), bits
+        piece = out[(segment - first) * per_segment : min((end - first) * per_segment, out.size)]
+        for number in range(fields.shape[0]):
+            plane = fields[number]
+            drop -= plane[WIDTH]
+            rotate = bits if rotated and drop == 0 else 0
+            if plane[RAW_BITS] == plane[WIDTH]:
+                begin = plane[RAW] // (plane[WIDTH] >> 3) + segment * per_segment
+                if plane[WIDTH] == 8:
+                    put_plane(piece, rotate, drop, number > 0, payload, begin)
+                elif plane[WIDTH] == 16:
+                    put_plane(piece, rotate, drop, number > 0, halves, begin)
+                else:
+                    put_plane(piece, rotate, drop, number > 0, longs, begin)
+                continue
+            starts[number] = decode_segments(
+                piece, rotate, drop, number > 0, segment, end, starts[number], count, lanes, rows, plane, slots,
+                payload, halves, longs, state, at,
+            )  # fmt: skip
+            if starts[number] < 0:
+                return -1 - starts[number]
+    return -1
 
 
 @kernel

@@ -20,6 +20,20 @@ lowest bits, and then has its raw bits lowest and its prefix above them.
 
 import numpy as np
 
+from squeeze.codecs.tensors.plane_fields import (
+    CONSTANT,
+    COUNTS,
+    FIELD,
+    IDS,
+    NAMES,
+    PRECISION,
+    RAW,
+    RAW_BITS,
+    STATES,
+    TABLE,
+    TABLES,
+    WORDS_AT,
+)  # fmt: skip
 from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, LEAST_PRECISION, TOGETHER, decoder, encoder
 from squeeze.numerics.jit import inline, kernel
 
@@ -118,20 +132,20 @@ def _encode_by_lanes(
 
 @kernel
 def decode_segments(
-    out, rotate, drop, merge, raw_bits, first, last, count, lanes, rows, constant, precision, table, names, field, ids,
-    starts, states, words, raw, state, at,
-):  # fmt: skip
-    """Decode segments first to last into `out`, whose first value is that of segment `first`.
+    out, rotate, drop, merge, first, last, position, count, lanes, rows, plane, slots, payload, halves, longs, state, at
+):
+    """Decode segments first to last of a plane into `out`, whose first value is that of segment `first`.
 
-    Returns -1, or the first segment that is damaged. merge: `out` has the planes above this one, and keeps them.
-    rotate: 0 where planes are still to come. count: values of the whole plane. precision: 0 where every prefix is
-    `constant`. table: uint32 [tables << precision], names: uint32 [tables * 256] and field: see `decoding_table`.
-    ids: uint8 [segments]. starts: int64 [segments + 1], where each segment's words begin in `words`, which has at
-    least `lanes` more after them. states: uint32 [segments, lanes]. raw: uint32, all segments, at least `lanes` of
-    them. Working space: state uint32 [2 * MAX_LANES], at int64 [2, 4].
+    Returns where the words of segment `last` begin, or -1 less the first segment that is damaged. merge: `out` has the
+    planes above this one, and keeps them. rotate: 0 where planes are still to come. position: where the words of
+    segment `first` begin, of those of the plane. count: values of the whole plane. plane: a row of plane_fields.py.
+    slots: see `decoding_table`. halves and longs: the payload as uint16 and uint32. Working space: state uint32 [2 *
+    MAX_LANES], at int64 [2, 5].
     """
-    lane_count, per_segment, turn = np.uint64(lanes), np.uint64(lanes * rows), rotate > 0
-    raw_per_segment = lane_count * np.uint64((rows * raw_bits + 31) >> 5)
+    raw_bits, precision, field, turn = plane[RAW_BITS], plane[PRECISION], plane[FIELD], rotate > 0
+    lane_count, per_segment, words_at = np.uint64(lanes), np.uint64(lanes * rows), plane[WORDS_AT] >> 1
+    raw_per_segment, raw_at = lanes * ((rows * raw_bits + 31) >> 5), plane[RAW] >> 2
+    counts_at, states_at = np.uint64(plane[COUNTS] >> 2), np.uint64(plane[STATES] >> 2)
     base = np.uint64(first) * per_segment
     by_vectors = False
     if AVAILABLE:
@@ -140,11 +154,15 @@ def decode_segments(
     while segment < last:
         together = TOGETHER if by_vectors and segment + TOGETHER <= last else 1
         for k in range(together):
-            at[k, 0], at[k, 3] = np.uint64(segment + k) * per_segment - base, np.uint64(segment + k) * raw_per_segment
+            at[k, 0], at[k, 3] = np.uint64(segment + k) * per_segment - base, raw_at + (segment + k) * raw_per_segment
             if precision:
-                at[k, 1], at[k, 2] = np.int64(ids[segment + k]) << precision, starts[segment + k]
+                group = np.int64(payload[plane[IDS] + segment + k]) if plane[TABLES] > 1 else 0
+                at[k, 1], at[k, 4] = plane[TABLE] + (group << precision), plane[NAMES] + group * MAX_SYMBOLS
+                at[k, 2] = words_at + position
+                position += np.int64(longs[counts_at + np.uint64(segment + k)])
+                start = states_at + np.uint64(segment + k) * lane_count
                 for lane in range(lane_count):
-                    state[np.uint64(k) * lane_count + lane] = states[segment + k, lane]
+                    state[np.uint64(k) * lane_count + lane] = longs[start + lane]
         row = 0
         if AVAILABLE:
             last_count = min(np.uint64(count) - np.uint64(segment + together - 1) * per_segment, per_segment)
@@ -152,71 +170,72 @@ def decode_segments(
             while row < whole:  # as many rows as have words, should each value take one
                 end = whole
                 for k in range(together):
-                    end = min(end, row + (words.size - at[k, 2]) // lanes)
+                    end = min(end, row + (halves.size - at[k, 2]) // lanes)
                 if end == row:
                     break
                 _decode_rows(
-                    out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn,
-                    together, merge,
+                    out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn, together,
+                    merge,
                 )  # fmt: skip
                 row = end
-        for k in range(together):
+        ends = position + words_at
+        for k in range(together - 1, -1, -1):
             size = min(np.uint64(count) - np.uint64(segment + k) * per_segment, per_segment)
             lanes_state = state[np.uint64(k) * lane_count : np.uint64(k + 1) * lane_count]
             is_whole = _decode_by_lanes(
-                out, rotate, drop, merge, raw_bits, size, row, constant, precision, table, names, field, words, raw,
+                out, rotate, drop, merge, raw_bits, size, row, plane[CONSTANT], precision, slots, field, halves, longs,
                 lanes_state, at[k],
             )  # fmt: skip
             if not is_whole:
-                return segment + k
+                return -1 - segment - k
             if precision:
-                if at[k, 2] != starts[segment + k + 1]:
-                    return segment + k
+                if at[k, 2] != ends:
+                    return -1 - segment - k
+                ends -= np.int64(longs[counts_at + np.uint64(segment + k)])
                 for lane in range(lane_count):
                     if lanes_state[lane] != np.uint32(STATE_LOW):
-                        return segment + k
+                        return -1 - segment - k
         segment += together
-    return -1
+    return position
 
 
 @inline
 def _decode_rows(
-    out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn, together, merge
+    out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn, together, merge
 ):
     """Whole rows of one segment, or of TOGETHER, by vectors."""
     if merge:
         if field and together > 1:
-            _merge_two(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+            _merge_two(out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn)
         elif field:
-            _merge_one(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+            _merge_one(out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn)
         elif together > 1:
-            _merge_two_named(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+            _merge_two_named(out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn)
         else:
-            _merge_one_named(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+            _merge_one_named(out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn)
     elif field and together > 1:
-        _decode_two(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+        _decode_two(out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn)
     elif field:
-        _decode_one(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+        _decode_one(out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn)
     elif together > 1:
-        _decode_two_named(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+        _decode_two_named(out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn)
     else:
-        _decode_one_named(out, table, names, words, raw, state, at, row, end, precision, field, raw_bits, drop, turn)
+        _decode_one_named(out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn)
 
 
 @inline
 def _decode_by_lanes(
-    out, rotate, drop, merge, raw_bits, size, first_row, constant, precision, table, names, field, words, raw, state,
-    at,
-):  # fmt: skip
+    out, rotate, drop, merge, raw_bits, size, first_row, constant, precision, slots, field, halves, longs, state, at
+):
     """Decode a segment of `size` values from `first_row` on; False where there are too few words."""
     lanes, shift, low = np.uint64(state.size), np.uint64(raw_bits), np.uint32((1 << raw_bits) - 1)
     begin, entries_at, position, raw_at = np.uint64(at[0]), np.uint64(at[1]), np.uint64(at[2]), np.uint64(at[3])
-    slots, bits, fields = np.uint32((1 << precision) - 1), np.uint32(precision), np.uint32((1 << field) - 1)
-    names_at, down = (entries_at >> np.uint64(precision)) << np.uint64(8), np.uint64(drop)
+    every, bits, fields = np.uint32((1 << precision) - 1), np.uint32(precision), np.uint32((1 << field) - 1)
+    names_at, down = np.uint64(at[4]), np.uint64(drop)
     for row in range(np.uint64(first_row), (size + lanes - np.uint64(1)) // lanes):
         start = begin + row * lanes
         present = min(lanes, begin + size - start)
-        if precision and position + lanes > np.uint64(words.size):
+        if precision and position + lanes > np.uint64(halves.size):
             return False
         bit = row * shift
         word_at, offset = raw_at + (bit >> np.uint64(5)) * lanes, bit & np.uint64(31)
@@ -225,26 +244,26 @@ def _decode_by_lanes(
             prefix = np.uint32(constant)
             if precision:
                 x = state[lane]
-                slot = np.uint32(x & slots)
-                entry = table[entries_at + np.uint64(slot)]
+                slot = np.uint32(x & every)
+                entry = slots[entries_at + np.uint64(slot)]
                 if field:
                     frequency, inside = np.uint32(entry >> np.uint32(field)) & fields, np.uint32(entry & fields)
                     prefix = np.uint32(entry >> np.uint32(2 * field))
                 else:
-                    name = names[names_at + np.uint64(entry >> np.uint32(16))]
+                    name = slots[names_at + np.uint64(entry >> np.uint32(16))]
                     frequency = np.uint32(entry & np.uint32(0xFFFF))
                     inside = np.uint32(slot - np.uint32(name & np.uint32(0xFFFF)))
                     prefix = np.uint32(name >> np.uint32(16))
                 x = np.uint32(frequency * np.uint32(x >> bits)) + inside
                 small = x < np.uint32(STATE_LOW)
-                word = np.uint32(words[position])
+                word = np.uint32(halves[position])
                 state[lane] = np.uint32(x << np.uint32(16)) | word if small else x
                 position += np.uint64(small)
             value = np.uint64(prefix) << shift
             if raw_bits:
-                found = np.uint64(raw[word_at + lane])
+                found = np.uint64(longs[word_at + lane])
                 if spills:
-                    found |= np.uint64(raw[word_at + lanes + lane]) << np.uint64(32)
+                    found |= np.uint64(longs[word_at + lanes + lane]) << np.uint64(32)
                 value |= np.uint64(np.uint32(found >> offset) & low)
             value <<= down
             if merge:

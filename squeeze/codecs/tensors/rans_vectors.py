@@ -93,37 +93,34 @@ class _Loop:
 def decoder(segments: int, direct: bool, merge: bool) -> Any:
     """A compiled loop over rows of `segments` segments at once.
 
-    Its arguments: out; table and names uint32 (see rans.decoding_table); words uint16; raw uint32; state uint32
-    [segments * 32]; at int64 [segments, 4], of each segment where its values, its table, its next words and its raw
-    bits lie; the first row and the one after the last; precision; field; raw bits of a value; drop; turn, which is that
+    Its arguments: out; slots uint32 (see rans.decoding_table); words uint16; raw uint32; state uint32 [segments * 32];
+    at int64 [segments, 5], of each segment where its values, its table, its next words, its raw bits and its names lie;
+    the first row and the one after the last; precision; field; raw bits of a value; drop; turn, which is that
     of the whole value. `state` and the places of words are written back. `direct`: field is not 0. `merge`: what is in
     `out` has the planes above.
     """
 
     @intrinsic
-    def decode(
-        typingctx, out, table, names, words, raw, state, at, first, last, precision, field, raw_bits, drop, turn
-    ):
+    def decode(typingctx, out, slots, words, raw, state, at, first, last, precision, field, raw_bits, drop, turn):
         def codegen(context, builder, signature, arguments):
-            _decode_rows(_Loop(context, builder, signature, arguments, 7), segments, direct, merge)
+            _decode_rows(_Loop(context, builder, signature, arguments, 6), segments, direct, merge)
             return context.get_dummy_value()
 
-        return types.void(out, table, names, words, raw, state, at, *[_NUMBER] * 7), codegen
+        return types.void(out, slots, words, raw, state, at, *[_NUMBER] * 7), codegen
 
     return decode
 
 
 def _decode_rows(loop: _Loop, segments: int, direct: bool, merge: bool) -> None:
     builder, v, moved = loop.builder, loop.v, loop.moved
-    out, table, names, words, raw, state, at = loop.pointers
+    out, table, words, raw, state, at = loop.pointers
     first, last, precision, field, raw_bits, drop, turn = loop.numbers
     slots, bits, fields, low = (loop.mask(precision), loop.spread(precision), loop.mask(field), loop.mask(raw_bits))
     to_number, to_prefix = loop.spread(field), loop.spread(builder.mul(field, INT64(2)))
     shift, shift_out, turned = loop.spread(raw_bits), loop.spread(drop), loop.spread(turn)
     rest, half_word = builder.sub(v.constant(1), turned), v.constant(65535)
-    places = [[builder.load(moved(at, 4 * s + i)) for i in range(4)] for s in range(segments)]
-    tables = [moved(table, place[1]) for place in places]
-    named = [moved(names, builder.mul(builder.lshr(place[1], precision), INT64(256))) for place in places]
+    places = [[builder.load(moved(at, 5 * s + i)) for i in range(5)] for s in range(segments)]
+    tables, named = ([moved(table, place[i]) for place in places] for i in (1, 4))
 
     def step(row: Any, carried: list[Any]) -> list[Any]:
         bit = builder.mul(row, raw_bits)
@@ -164,7 +161,7 @@ def _decode_rows(loop: _Loop, segments: int, direct: bool, merge: bool) -> None:
     carried = [*(place[2] for place in places), *loop.load_states(state, segments)]
     found = loop.run(first, last, carried, step)
     for s in range(segments):
-        builder.store(found[s], moved(at, 4 * s + 2))
+        builder.store(found[s], moved(at, 5 * s + 2))
     loop.store_states(state, found[segments:])
 
 

@@ -6,7 +6,17 @@ from squeeze.codecs.tensors.rans import MAX_SYMBOLS
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import inline, kernel
 
-__all__ = ["VARINT", "damaged", "parse_symbols", "quantise", "tables_text"]
+__all__ = [
+    "EARLY",
+    "FAULTS",
+    "IMPOSSIBLE",
+    "VARINT",
+    "damaged",
+    "parse_symbols",
+    "quantise",
+    "read_tables",
+    "tables_text",
+]
 
 Array = np.ndarray
 VARINT = 5  # the most bytes of one
@@ -84,21 +94,27 @@ def parse_symbols(text: bytes, tables: int, limit: int) -> tuple[Array, Array]:
     symbols, rows = np.empty(MAX_SYMBOLS, np.int64), np.empty((tables, MAX_SYMBOLS), np.int64)
     count = read_tables(np.frombuffer(text, np.uint8), limit, symbols, rows)
     if count < 0:
-        raise damaged(_WRONG[-1 - count])
+        raise damaged(FAULTS[-count])
     return symbols[:count], rows[:, :count]
 
 
-_WRONG = (
+FAULTS = (
+    "",
     "its symbols are impossible",
-    "its tables end too early",
+    "it ends too early",
     "its tables are too long",
     "its tables are impossible",
+    "its planes are unknown",
+    "its index is wrong",
+    "its constant is impossible",
+    "its length is not that of its parts",
 )
+EARLY, IMPOSSIBLE = 2, 4
 
 
 @kernel
 def read_tables(text, limit, symbols, rows):
-    """Fill `symbols` and `rows` from what `tables_text` wrote; how many symbols, or -1 less the place in `_WRONG`."""
+    """Fill `symbols` and `rows` from what `tables_text` wrote; how many symbols, or less than 0 for a fault."""
     place, runs = _read_varint(text, 0)
     if place < 0:
         return place

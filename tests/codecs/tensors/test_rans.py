@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from squeeze.codecs.tensors import rans
+from squeeze.codecs.tensors import plane_fields, rans
 from squeeze.codecs.tensors.tables import quantise
 
 
@@ -66,8 +66,10 @@ def test_any_frequencies_with_likely_and_unlikely_symbols(precision):
         chances = frequencies / frequencies.sum() if trial % 2 else None
         values = generator.choice(count, lanes * rows, p=chances).astype(np.uint16)
         table, ids, state = np.zeros(256, np.uint32), np.zeros(1, np.uint8), np.zeros(2 * rans.MAX_LANES, np.uint32)
-        words, counts = np.zeros(2 * values.size, np.uint16), np.zeros(1, np.uint32)
-        states, scratch = np.zeros((1, lanes), np.uint32), np.zeros(values.size + rans.SLACK, np.uint16)
+        # Where a payload has them: the count of words, states and words, and as much after these as a row may read.
+        longs = np.zeros(1 + lanes + values.size // 2 + lanes, np.uint32)
+        counts, states, words = longs[:1], longs[1 : 1 + lanes].reshape(1, -1), longs[1 + lanes :].view(np.uint16)
+        scratch = np.zeros(values.size + rans.SLACK, np.uint16)
         rans.encoding_table(frequencies, np.arange(count), table)
         written = rans.encode_segments(
             *(values, 0, 0, 0, 8, 0, 1, lanes, rows, precision, table, ids, words, counts, states, scratch, state),
@@ -76,10 +78,15 @@ def test_any_frequencies_with_likely_and_unlikely_symbols(precision):
         for field in (0, int(frequencies.max()).bit_length()):
             if 2 * field + 8 > 32:
                 continue
-            slots, names, out = np.zeros(1 << precision, np.uint32), np.zeros(256, np.uint32), np.zeros_like(values)
-            rans.decoding_table(frequencies, np.arange(count), field, slots, names)
-            bad = rans.decode_segments(
-                *(out, 0, 0, False, 0, 0, 1, values.size, lanes, rows, 0, precision, slots, names, field, ids),
-                *(np.array([0, written]), states, words, np.zeros(64, np.uint32), state, np.zeros((2, 4), np.int64)),
+            slots, out = np.zeros((1 << precision) + rans.MAX_SYMBOLS, np.uint32), np.zeros_like(values)
+            prefixes, first_name = np.arange(count), 1 << precision
+            rans.decoding_table(frequencies, prefixes, field, slots[:first_name], slots[first_name:])
+            plane = np.zeros(plane_fields.COLUMNS, np.int64)
+            plane[[plane_fields.PRECISION, plane_fields.FIELD, plane_fields.TABLES]] = precision, field, 1
+            plane[[plane_fields.NAMES, plane_fields.STATES]] = first_name, 4
+            plane[plane_fields.WORDS_AT] = 4 + 4 * lanes
+            end = rans.decode_segments(
+                *(out, 0, 0, False, 0, 1, 0, values.size, lanes, rows, plane, slots, longs.view(np.uint8)),
+                *(longs.view(np.uint16), longs, state, np.zeros((2, 5), np.int64)),
             )
-            assert bad == -1 and np.array_equal(out, values)
+            assert end == written and np.array_equal(out, values)

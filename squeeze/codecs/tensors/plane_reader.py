@@ -1,0 +1,151 @@
+"""Reading the directory and the tables of a coded tensor: each length is checked before anything is decoded."""
+
+import numpy as np
+
+from squeeze.codecs.tensors.plane_fields import (
+    CONSTANT,
+    COUNTS,
+    FIELD,
+    IDS,
+    NAMES,
+    PRECISION,
+    RAW,
+    RAW_BITS,
+    STATES,
+    SYMBOLS,
+    TABLE,
+    TABLES,
+    WIDTH,
+    WORDS_AT,
+)  # fmt: skip
+from squeeze.codecs.tensors.rans import MAX_PRECISION, MAX_SYMBOLS, decoding_table
+from squeeze.codecs.tensors.tables import EARLY, IMPOSSIBLE, read_tables
+from squeeze.numerics.jit import inline, kernel
+
+HEAD_SIZE = ENTRY_SIZE = 16  # bytes
+PLANES, INDEX, CONSTANTS, LENGTH = 5, 6, 7, 8  # faults after those of tables.py
+
+
+@kernel
+def raw_words(count, lanes, rows, raw_bits):
+    """uint32 words that hold the raw bits of `count` values from the start of a segment on."""
+    full, rest = count // (lanes * rows), count % (lanes * rows)
+    rest_rows = (rest + lanes - 1) // lanes
+    return lanes * (full * ((rows * raw_bits + 31) >> 5) + ((rest_rows * raw_bits + 31) >> 5))
+
+
+@kernel
+def whole_size(end, words_end, lanes):
+    """The size of a payload whose sections and words end there: a decoder may read `lanes` words too many."""
+    return (max(end, words_end + 2 * lanes if words_end else 0) + 7) // 8 * 8
+
+
+@kernel
+def read_planes(payload, longs, count, lanes, rows, fields, prefixes, frequencies):
+    """Fill the rows of `fields`, whose WIDTHs are known, from a payload as uint8 and as uint32; 0, or a fault.
+
+    prefixes: int64 [planes, 256]; frequencies: int64 [planes, tables, 256], as many tables as there may be.
+    """
+    segments, slots, words_end = (count + lanes * rows - 1) // (lanes * rows), 0, 0
+    position = HEAD_SIZE + ENTRY_SIZE * fields.shape[0]
+    if position > payload.size:
+        return EARLY
+    for number in range(fields.shape[0]):
+        plane, at = fields[number], HEAD_SIZE + ENTRY_SIZE * number
+        width, raw_bits = plane[WIDTH], np.int64(payload[at + 1])
+        precision, tables = np.int64(payload[at + 2]), np.int64(payload[at + 3])
+        text_size, words = np.int64(longs[at // 4 + 1]), np.int64(longs[at // 4 + 2])
+        prefix_bits = width - raw_bits
+        if payload[at] != width or prefix_bits < 0 or (prefix_bits > 16 and raw_bits != width):
+            return PLANES
+        if precision > MAX_PRECISION or tables > frequencies.shape[1]:
+            return PLANES
+        plane[RAW_BITS], plane[TABLE], plane[NAMES] = raw_bits, slots, slots
+        if prefix_bits == 0:
+            plane[RAW] = position
+            position = _after(position, count * (width >> 3), payload)
+            if position < 0:
+                return EARLY
+            continue
+        text = position
+        position = _after(position, text_size, payload)
+        if position < 0:
+            return EARLY
+        if precision == 0:
+            constant = np.int64(payload[text]) | np.int64(payload[text + 1]) << 8 if text_size == 2 else -1
+            if constant < 0 or constant >> prefix_bits:
+                return CONSTANTS
+            plane[CONSTANT] = constant
+        else:
+            symbols = read_tables(
+                payload[text : text + text_size], 1 << prefix_bits, prefixes[number], frequencies[number, :tables]
+            )
+            if symbols < 0:
+                return -symbols
+            most = 0
+            for table in range(tables):
+                total = 0
+                for k in range(symbols):
+                    total += frequencies[number, table, k]
+                    most = max(most, frequencies[number, table, k])
+                if total != 1 << precision:
+                    return IMPOSSIBLE
+            if not tables or longs[at // 4 + 3]:
+                return IMPOSSIBLE if not tables else INDEX
+            field = 0
+            while (1 << field) <= most:
+                field += 1
+            plane[FIELD] = field if 2 * field + prefix_bits <= 32 else 0
+            plane[PRECISION], plane[TABLES], plane[SYMBOLS] = precision, tables, symbols
+            plane[NAMES] = slots + (tables << precision)
+            slots = plane[NAMES] + tables * MAX_SYMBOLS
+            plane[IDS] = position
+            position = _after(position, segments if tables > 1 else 0, payload)
+            if position < 0:
+                return EARLY
+            if tables > 1:
+                for k in range(segments):
+                    if payload[plane[IDS] + k] >= tables:
+                        return INDEX
+            plane[COUNTS] = position
+            position = _after(position, 4 * segments, payload)
+            if position < 0:
+                return EARLY
+            total = 0
+            for k in range(segments):
+                total += np.int64(longs[(plane[COUNTS] >> 2) + k])
+            plane[STATES] = position
+            position = _after(position, 4 * segments * lanes, payload)
+            if position < 0:
+                return EARLY
+            if total != words:
+                return INDEX
+            plane[WORDS_AT] = position
+            position = words_end = _after(position, 2 * words, payload)
+            if position < 0 or plane[WORDS_AT] + 2 * (words + lanes) > payload.size:
+                return EARLY
+        plane[RAW] = position
+        position = _after(position, 4 * raw_words(count, lanes, rows, raw_bits), payload)
+        if position < 0:
+            return EARLY
+    return 0 if payload.size == whole_size(position, words_end, lanes) else LENGTH
+
+
+@inline
+def _after(position, size, payload):
+    """Where the next section begins after one of so many bytes; -1 where the payload ends before."""
+    return -1 if size > payload.size - position else (position + size + 3) // 4 * 4
+
+
+@kernel
+def fill_slots(fields, prefixes, frequencies, slots):
+    """Fill the decoding tables of all planes, uint32: see rans.decoding_table."""
+    for number in range(fields.shape[0]):
+        plane = fields[number]
+        for table in range(plane[TABLES]):
+            size, names = 1 << plane[PRECISION], plane[NAMES] + table * MAX_SYMBOLS
+            begin = plane[TABLE] + table * size
+            decoding_table(
+                frequencies[number, table, : plane[SYMBOLS]], prefixes[number], plane[FIELD],
+                slots[begin : begin + size], slots[names : names + MAX_SYMBOLS],
+            )  # fmt: skip
