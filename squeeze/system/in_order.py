@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from typing import TypeVar
 
 __all__ = ["in_order", "ordered_map"]
@@ -10,24 +11,30 @@ __all__ = ["in_order", "ordered_map"]
 T = TypeVar("T")
 R = TypeVar("R")
 _LARGE = 1 << 22  # bytes from which a tensor gets all threads to itself
-_BATCH = 1 << 20  # bytes that are worth handing to a thread
+_BATCH = 1 << 21  # bytes that are worth handing to a thread
 _IN_FLIGHT = 1 << 23  # bytes of batches at once
 
 
 def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> Iterator[T]:
     """What work(threads) gives for each of the tasks (bytes, work), in order.
 
-    Small tasks run in batches beside each other, each on one thread, large ones alone on all threads. Tasks are taken
-    from their iterable in the caller's thread and only as far ahead as memory for some megabytes of them allows.
+    Small tasks run in batches beside each other, each on one thread, large ones alone on all threads. Where all are one
+    batch, it runs in the caller's thread. Tasks are taken from their iterable in the caller's thread, and only as far
+    ahead as memory for some megabytes of them allows.
     """
     if threads < 2:
         for _, work in tasks:
             yield work(1)
         return
+    batches = _batches(tasks)
+    first, second = next(batches, None), next(batches, None)
+    if first and not second and first[0] < _LARGE:
+        yield from _run(first[1])
+        return
     waiting: deque[tuple[int, Future[list[T]]]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="squeeze-tensors") as pool:
         try:
-            for size, batch in _batches(tasks):
+            for size, batch in chain(filter(None, (first, second)), batches):
                 if size < _LARGE:
                     waiting.append((size, pool.submit(_run, batch)))
                 while waiting and (size >= _LARGE or sum(other for other, _ in waiting) > _IN_FLIGHT):

@@ -159,8 +159,9 @@ def _count(values, rotate, below, begin, end, tables):
         shift, turn = shift - np.uint64(1), np.uint64(0)
     whole = begin + ((end - begin) & np.uint64(0xFFFFFFFFFFFFFFFC))
     if turn:
-        for i in range(begin, whole):
-            tables[0, (rotated(values[i], turn) >> shift) & every] += np.uint32(1)
+        for i in range(begin, whole, np.uint64(4)):
+            for k in range(4):
+                tables[k, (rotated(values[i + np.uint64(k)], turn) >> shift) & every] += np.uint32(1)
     else:
         for i in range(begin, whole, np.uint64(4)):
             for k in range(4):
