@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import named
-from squeeze.codecs.tensors.float_payload import parse
 from squeeze.errors import DamagedError, FormatError
 from squeeze.kernels import df_decode
 from squeeze.packing import container
@@ -27,6 +26,7 @@ __all__ = ["Buffers", "CodedEmbedding", "CodedLinear", "CodedWeight", "Payloads"
 LARGE_SHARE = 16  # a linear weight of more than this part of the model is decoded some rows at a time
 _LEAST_CODED = 1 << 16  # bytes: smaller tensors are decoded once
 _LEAST_PIECE = 1 << 20  # bytes
+_SHARED = 1 << 22  # bytes from which threads share the decoding of a weight
 
 
 def is_packed(files: list[str]) -> bool:
@@ -76,7 +76,7 @@ class CodedWeight:
     def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
         """The whole weight, in shared memory unless `fresh`."""
         out = None if fresh else self.buffers.take(payload.device, self.slot, self.record.size)
-        values = df_decode.decode(self.prepare(payload), out, torch.get_num_threads())
+        values = df_decode.decode(self.prepare(payload), out, _threads(self.record.size))
         return values.view(self.record.shape).to(self.dtype)
 
     def rows(self, payload: torch.Tensor, first: int, last: int) -> torch.Tensor:
@@ -86,7 +86,7 @@ class CodedWeight:
         segments = range(begin // prepared.per_segment, -(-end // prepared.per_segment))
         size = len(segments) * prepared.per_segment * prepared.bits // 8
         out = self.buffers.take(payload.device, self.slot, size)
-        values = df_decode.decode_segments(prepared, list(segments), out=out, threads=torch.get_num_threads())
+        values = df_decode.decode_segments(prepared, list(segments), out=out, threads=_threads(size))
         skip = begin - segments.start * prepared.per_segment
         return values.view(-1)[skip : skip + end - begin].view(last - first, columns).to(self.dtype)
 
@@ -97,15 +97,19 @@ class CodedWeight:
         unique_rows, place = torch.unique(indices.reshape(-1), return_inverse=True)
         positions = unique_rows[:, None] * columns + torch.arange(columns, device=unique_rows.device)  # [rows, columns]
         segments, segment_of = torch.unique(positions // size, return_inverse=True)
-        coded = parse(payload.numpy(), self.record.dtype, self.record.size) if device.type == "cpu" else None
         rows = torch.empty((len(unique_rows), columns), dtype=df_decode.TORCH_DTYPES[self.record.dtype], device=device)
         at_a_time = max(1, self.piece // (size * prepared.bits // 8))
         for start in range(0, len(segments), at_a_time):
             chosen = segments[start : start + at_a_time].tolist()
-            decoded = df_decode.decode_segments(prepared, chosen, coded, threads=torch.get_num_threads())
+            decoded = df_decode.decode_segments(prepared, chosen, threads=torch.get_num_threads())
             in_batch = (segment_of >= start) & (segment_of < start + len(chosen))
             rows[in_batch] = decoded.view(-1)[(segment_of[in_batch] - start) * size + positions[in_batch] % size]
         return rows.to(self.dtype)[place].view(*indices.shape, columns)
+
+
+def _threads(size: int) -> int:
+    """For so many bytes: few are decoded sooner than other threads wake up."""
+    return torch.get_num_threads() if size >= _SHARED else 1
 
 
 def _weight(module: nn.Module) -> torch.Tensor:

@@ -46,7 +46,7 @@ def prepared_for(dtype, values, lanes, rows):
     coded = float_payload.parse(payload, dtype, data.size)
     planes = tuple(df_decode.to_device(plane, torch.device("cpu")) for plane in coded.planes)
     parts = (coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, planes)
-    return data, df_decode.Prepared(dtype, data.size, torch.from_numpy(payload), *parts)
+    return data, df_decode.Prepared(dtype, data.size, torch.from_numpy(payload), *parts, coded)
 
 
 def decode_with(module, monkeypatch, prepared, segments=None):

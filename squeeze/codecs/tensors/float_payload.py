@@ -7,7 +7,6 @@ specifies it. What the parts mean is floats.py's and rans.py's.
 
 import struct
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -116,15 +115,14 @@ class Coded:
     rows: int  # of a full segment
     fields: Array  # int64 [planes, COLUMNS]
     prefixes: Array  # int64 [planes, 256]
-    frequencies: Array  # int64 [planes, MAX_TABLES, 256]
+    frequencies: Array  # int64 [planes, tables, 256]
 
     @property
     def segments(self) -> int:
         return -(-self.count // (self.lanes * self.rows))
 
-    @cached_property
     def slots(self) -> Array:
-        """The decoding tables of all planes, uint32."""
+        """The decoding tables of all planes, uint32: made anew, as they take more memory than all else here."""
         last = self.fields[-1]
         slots = np.empty(int(last[NAMES] + last[TABLES] * rans.MAX_SYMBOLS), np.uint32)
         fill_slots(self.fields, self.prefixes, self.frequencies, slots)
@@ -190,4 +188,5 @@ def parse(payload: Array, dtype: str, size: int) -> Coded:
     fault = read_planes(payload, payload.view(np.uint32), count, lanes, rows, fields, prefixes, frequencies)
     if fault:
         raise damaged(FAULTS[fault])
-    return Coded(payload, count, bits, bool(rotated), lanes, rows, fields, prefixes, frequencies)
+    used = frequencies[:, : int(fields[:, TABLES].max())].copy()
+    return Coded(payload, count, bits, bool(rotated), lanes, rows, fields, prefixes, used)

@@ -84,21 +84,25 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
     coded = parse(payload, dtype, size)
     if out is None:
         out = fresh(size)
-    values, per_segment = out.view(WORDS[coded.bits]), coded.lanes * coded.rows
-
-    def work(first: int, last: int) -> None:
-        decode_segments(coded, first, last, values[first * per_segment : last * per_segment])
-
-    spread(work, coded.segments, threads)
+    decode_segments(coded, 0, coded.segments, out.view(WORDS[coded.bits]), threads)
     return out
 
 
-def decode_segments(coded: Coded, first: int, last: int, out: Array) -> None:
+def decode_segments(coded: Coded, first: int, last: int, out: Array, threads: int = 1) -> None:
     """Decode segments first to last into `out`, their values. Raises DamagedError."""
+    per_segment, slots = coded.lanes * coded.rows, coded.slots()
+
+    def work(begin: int, end: int) -> None:
+        _decode(coded, slots, first + begin, first + end, out[begin * per_segment : end * per_segment])
+
+    spread(work, last - first, threads)
+
+
+def _decode(coded: Coded, slots: Array, first: int, last: int, out: Array) -> None:
     per_segment = coded.lanes * coded.rows
     step = last - first if len(coded.fields) == 1 else max(_TOGETHER // per_segment, 1)
     if coded.bits <= 32:
-        _decode(coded, coded.fields, coded.bits, coded.rotated, first, last, step, out)
+        _decode_planes(coded, coded.fields, slots, coded.bits, coded.rotated, first, last, step, out)
         return
     for segment in range(first, last, step):  # planes of 64 bits are decoded by themselves
         end, drop = min(segment + step, last), coded.bits
@@ -106,18 +110,18 @@ def decode_segments(coded: Coded, first: int, last: int, out: Array) -> None:
         for number, width in enumerate(coded.fields[:, WIDTH].tolist()):
             drop -= width
             values = np.empty(piece.size, WORDS[width])
-            _decode(coded, coded.fields[number : number + 1], width, False, segment, end, step, values)
+            _decode_planes(coded, coded.fields[number : number + 1], slots, width, False, segment, end, step, values)
             rotate = coded.bits if coded.rotated and drop == 0 else 0
             planes.put_plane(piece, rotate, drop, number > 0, values, 0)
 
 
-def _decode(
-    coded: Coded, fields: Array, bits: int, rotated: bool, first: int, last: int, step: int, out: Array
+def _decode_planes(
+    coded: Coded, fields: Array, slots: Array, bits: int, rotated: bool, first: int, last: int, step: int, out: Array
 ) -> None:
     """Values of some planes that are `bits` wide together."""
     payload = coded.payload
     bad = planes.decode_planes(
-        *(out, bits, rotated, first, last, step, coded.count, coded.lanes, coded.rows, fields, coded.slots, payload),
+        *(out, bits, rotated, first, last, step, coded.count, coded.lanes, coded.rows, fields, slots, payload),
         *(payload.view(np.uint16), payload.view(np.uint32), np.empty(2 * rans.MAX_LANES, np.uint32)),
         *(np.empty((2, 5), np.int64), np.empty(len(fields), np.int64)),
     )

@@ -7,6 +7,7 @@ result; kernel.py equals it. Triton is imported only when a kernel is run.
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from types import ModuleType
 
 import numpy as np
@@ -58,7 +59,7 @@ class DevicePlane:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A parsed payload on a device, or, on the CPU, only its bytes, which are parsed when they are decoded."""
+    """A parsed payload: its planes on a device, or, on the CPU, where they lie in it."""
 
     dtype: str
     size: int  # bytes decoded
@@ -69,6 +70,7 @@ class Prepared:
     lanes: int
     rows: int
     planes: tuple[DevicePlane, ...]
+    coded: Coded | None  # on the CPU
 
     @property
     def per_segment(self) -> int:
@@ -84,7 +86,8 @@ def prepare(payload: torch.Tensor, dtype: str, size: int) -> Prepared:
     coded = parse(payload.cpu().numpy(), dtype, size)
     on_cpu, most = payload.device.type == "cpu", min(coded.lanes * coded.rows, coded.count)
     planes = () if on_cpu else tuple(to_device(plane, payload.device, most) for plane in coded.planes)
-    return Prepared(dtype, size, payload, coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, planes)
+    parts = (coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, planes)
+    return Prepared(dtype, size, payload, *parts, coded if on_cpu else None)
 
 
 def _slots(plane: Plane) -> tuple[np.ndarray, np.ndarray]:
@@ -127,8 +130,9 @@ def decode(prepared: Prepared, out: torch.Tensor | None = None, threads: int = 1
     if out is None:
         out = torch.empty(prepared.size // dtype.itemsize, dtype=dtype, device=prepared.payload.device)
     flat = out.view(-1).view(torch.uint8)
-    if prepared.payload.device.type == "cpu":
-        floats.decode(prepared.payload.numpy(), prepared.dtype, prepared.size, threads, flat.numpy())
+    if prepared.coded:
+        values = flat.numpy().view(f"u{prepared.bits // 8}")
+        floats.decode_segments(prepared.coded, 0, prepared.segments, values, threads)
     else:
         segments = torch.arange(prepared.segments, device=flat.device)
         decode_planes(prepared, segments, flat.view(_WORDS[prepared.bits]))
@@ -136,39 +140,31 @@ def decode(prepared: Prepared, out: torch.Tensor | None = None, threads: int = 1
 
 
 def decode_segments(
-    prepared: Prepared,
-    segments: list[int],
-    coded: Coded | None = None,
-    out: torch.Tensor | None = None,
-    threads: int = 1,
+    prepared: Prepared, segments: list[int], out: torch.Tensor | None = None, threads: int = 1
 ) -> torch.Tensor:
     """The values of some segments, [segments, per_segment], those after the end of the tensor undefined.
 
-    coded: the parsed payload, to save parsing it again on the CPU. out: uint8 memory of as many values.
+    out: uint8 memory of as many values.
     """
     device, words = prepared.payload.device, _WORDS[prepared.bits]
     if out is None:
         out = torch.empty(len(segments) * prepared.per_segment * prepared.bits // 8, dtype=torch.uint8, device=device)
     values = out.view(words).view(len(segments), prepared.per_segment)
-    if device.type == "cpu":
-        _decode_on_cpu(prepared, segments, coded, values, threads)
+    if prepared.coded:
+        _decode_on_cpu(prepared.coded, segments, values.view(-1).numpy().view(f"u{prepared.bits // 8}"), threads)
     else:
         decode_planes(prepared, torch.tensor(segments, device=device), values.view(-1), packed=True)
     return values.view(TORCH_DTYPES[prepared.dtype])
 
 
-def _decode_on_cpu(
-    prepared: Prepared, segments: list[int], coded: Coded | None, out: torch.Tensor, threads: int
-) -> None:
-    parsed = coded or parse(prepared.payload.numpy(), prepared.dtype, prepared.size)
-    values, size = out.numpy().view(f"u{prepared.bits // 8}"), prepared.per_segment
-
-    def work(first: int, last: int) -> None:
-        for row in range(first, last):
-            target = values[row, : min(prepared.count - segments[row] * size, size)]
-            floats.decode_segments(parsed, segments[row], segments[row] + 1, target)
-
-    floats.spread(work, len(segments), threads)
+def _decode_on_cpu(coded: Coded, segments: list[int], out: np.ndarray, threads: int) -> None:
+    """Runs of segments that follow each other go through together."""
+    breaks = [0, *(k for k in range(1, len(segments)) if segments[k] != segments[k - 1] + 1), len(segments)]
+    size = coded.lanes * coded.rows
+    for begin, end in pairwise(breaks):
+        first, last = segments[begin], segments[end - 1] + 1
+        present = min(last * size, coded.count) - first * size
+        floats.decode_segments(coded, first, last, out[begin * size : begin * size + present], threads)
 
 
 def decode_planes(prepared: Prepared, segments: torch.Tensor, out: torch.Tensor, packed: bool = False) -> None:
