@@ -1,9 +1,8 @@
-"""Choices of the float encoder: how many bits are prefix, and which segments share a frequency table.
+"""The frequency tables of the float encoder, and which segments share one.
 
 Nothing here affects a decoder: floating point is free to differ between machines.
 """
 
-import math
 import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,69 +13,16 @@ from typing import TypeVar
 import numpy as np
 
 from squeeze.codecs.tensors import rans
-from squeeze.codecs.tensors.float_payload import CHOICES, HEAD, LAYOUTS, MAX_TABLES, PLANE, Array
+from squeeze.codecs.tensors.float_layout import space
+from squeeze.codecs.tensors.float_payload import MAX_TABLES, Array
 from squeeze.codecs.tensors.planes import choose_groups, count_prefixes
 from squeeze.codecs.tensors.tables import quantise, tables_text
 from squeeze.numerics.jit import kernel, lossy_kernel
 
 T = TypeVar("T")
-_MAX_PREFIX = 13  # bits
 _LEAST_CLUSTERED = 8  # segments
 _CLUSTERED = 96  # segments that choose the frequency tables
-_SAMPLE_RUNS, _SAMPLE_RUN = 8, 1 << 12  # values that choose the prefix length
 _UNKNOWN = 20.0  # bits of a prefix that is not in the sample
-_LOGS = np.arange(1 << 12) * np.log2(np.maximum(np.arange(1 << 12), 1))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How a tensor is cut: what codes a sample of it shortest."""
-
-    layout: int
-    prefixes: tuple[int, ...]  # bits of each plane's prefix
-    cost: float  # bits that all of it takes, about
-    histograms: dict[int, Array]  # of planes that begin below a bit: how often the leading bits are there
-    is_whole: bool  # whether the sample is all of it
-
-    def counts(self, top: int, prefix_bits: int) -> Array | None:
-        """How often each prefix of the plane below bit `top` is there, [1, 2^prefix_bits]; None where not all is
-        known."""
-        return self.histograms[top].reshape(1, 1 << prefix_bits, -1).sum(2) if self.is_whole else None
-
-
-def choose(values: Array, bits: int, rotated: bool, lanes: int, rows: int) -> Choice:
-    """Measures a sample of `values`."""
-    runs = max(1, min(_SAMPLE_RUNS, values.size // _SAMPLE_RUN))
-    sample = values
-    if runs == _SAMPLE_RUNS:
-        step = (values.size - _SAMPLE_RUN) // (runs - 1)
-        sample = np.concatenate([values[at * step : at * step + _SAMPLE_RUN] for at in range(runs)])
-    fixed = 32.0 * -(-values.size // (lanes * rows)) * (lanes + 1)  # bits of states and word counts
-    best, histograms = Choice(0, (), math.inf, {}, False), {}
-    for layout in CHOICES[bits, rotated]:
-        widths, prefixes, top = LAYOUTS[layout], [], bits
-        total = 8.0 * (HEAD.size + len(widths) * PLANE.size)
-        for width in widths:
-            if top not in histograms:
-                longest = _longest(bits, top)
-                rotate, below = bits if rotated else 0, top - longest
-                histograms[top] = _counts(sample, rotate, below, longest, sample.size, 1)[0]
-            costs, room = np.empty(_MAX_PREFIX + 1), np.empty(histograms[top].size, np.uint32)
-            prefix_costs(histograms[top], sample.size, width, values.size, fixed, _LOGS, room, costs)
-            prefixes.append(int(costs.argmin()))
-            total += float(costs[prefixes[-1]])
-            top -= width
-        if total < best.cost:
-            best = Choice(layout, tuple(prefixes), total, histograms, sample is values)
-    return best
-
-
-@cache
-def _longest(bits: int, top: int) -> int:
-    """The most prefix bits of a plane of `bits` wide values whose highest bit lies just below bit `top`."""
-    layouts = [layout for layout in LAYOUTS if sum(layout) == bits]
-    widths = [width for layout in layouts for i, width in enumerate(layout) if sum(layout[i:]) == top]
-    return min(_MAX_PREFIX, max(widths))
 
 
 def _counts(
@@ -87,7 +33,7 @@ def _counts(
     rows = np.zeros((-(-segments // step), 1 << prefix_bits), np.uint32) if step else None
 
     def work(first: int, last: int) -> Array:
-        tables = np.zeros((4, 1 << prefix_bits), np.uint32)
+        tables = space().tables
         found = np.zeros((1, 1 << prefix_bits), np.int64) if rows is None else rows
         first = -(-first // (step or 1)) * (step or 1)
         count_prefixes(values, rotate, below, first, last, per_segment, step or 1, tables, found)
@@ -97,43 +43,6 @@ def _counts(
     return found[0] if rows is not None or len(found) == 1 else np.sum(found, axis=0)
 
 
-@kernel
-def prefix_costs(histogram, sampled, width, count, fixed, logs, found, costs):
-    """Estimate the bits of a plane of `count` values for each number of prefix bits, into `costs`.
-
-    histogram: int64 [2^longest prefix], of `sampled` of the values; it is kept. fixed: bits that coding costs beside
-    the code. logs: float64, n log2(n) of small n. found: uint32 [2^longest prefix], working space.
-    """
-    size, longest = np.uint64(histogram.size), 0
-    while (1 << longest) < histogram.size:
-        longest += 1
-    for k in range(size):
-        found[k] = np.uint32(histogram[k])
-    scale, whole = np.float64(count) / np.float64(sampled), np.float64(sampled) * np.log2(np.float64(sampled))
-    most = 256 if count == sampled else 200  # a sample lacks rare prefixes
-    for prefix in range(costs.size):
-        costs[prefix] = 1e300
-    costs[0] = np.float64(count) * width
-    for prefix in range(longest, 0, -1):
-        used = np.uint32(0)
-        for k in range(size):
-            used += np.uint32(found[k] > np.uint32(0))
-        raw = np.float64(count) * (width - prefix)
-        if prefix > width:
-            pass
-        elif used == 1:
-            costs[prefix] = raw + 16.0
-        elif used <= most or prefix <= 8:
-            bits = whole
-            for k in range(size):
-                n = np.uint64(found[k])
-                bits -= logs[n] if n < np.uint64(logs.size) else np.float64(n) * np.log2(np.float64(n))
-            costs[prefix] = raw + bits * scale + fixed + 14.0 * used
-        size >>= np.uint64(1)
-        for k in range(size):
-            found[k] = found[np.uint64(2) * k] + found[np.uint64(2) * k + np.uint64(1)]
-
-
 @dataclass(frozen=True)
 class PlaneModel:
     """The frequency tables of a plane, and which segment uses which."""
@@ -141,7 +50,7 @@ class PlaneModel:
     precision: int  # 0 where all prefixes are one
     prefix_bits: int
     prefixes: Array  # int64 [symbols]
-    frequencies: list[Array]
+    frequencies: Array  # int64 [tables, symbols]
     ids: Array  # uint8 [segments]
     text: bytes  # as it stands in the payload
 
@@ -152,7 +61,7 @@ class PlaneModel:
     ) -> "PlaneModel":  # fmt: skip
         """Of the prefixes of `values`, each of at most `prefix_bits` above the `below` lowest bits, of which `counts`
         tells how often each is there, if that is known."""
-        place = (values, rotate, below, prefix_bits, per_segment, threads)
+        place, no_tables = (values, rotate, below, prefix_bits, per_segment, threads), np.zeros((0, 1), np.int64)
         segments = -(-values.size // per_segment)
         ids, sums = np.zeros(segments, np.uint8), counts
         if segments >= _LEAST_CLUSTERED:  # then the counts were not known
@@ -165,20 +74,43 @@ class PlaneModel:
                 sums = rows.sum(0, dtype=np.int64)[None]
         if sums is None:
             sums = _counts(*place)
-        while np.count_nonzero(total := sums.any(0)) > rans.MAX_SYMBOLS:
-            sums, prefix_bits = sums[:, ::2] + sums[:, 1::2], prefix_bits - 1
-        used, chosen = np.flatnonzero(total), np.flatnonzero(sums.any(1))
-        if used.size == 1:
-            return cls(0, prefix_bits, used, [], ids, struct.pack("<H", int(used[0])))
+        prefixes = np.empty(rans.MAX_SYMBOLS, np.int64)
+        fewer, used = used_prefixes(sums, prefixes)
+        prefix_bits, prefixes = prefix_bits - int(fewer), prefixes[:used]
+        if used == 1:
+            return cls(0, prefix_bits, prefixes, no_tables, ids, struct.pack("<H", int(prefixes[0])))
         if len(sums) > 1:
-            ids = np.searchsorted(chosen, ids).astype(np.uint8)
+            chosen = np.flatnonzero(sums.any(1))
+            ids, sums = np.searchsorted(chosen, ids).astype(np.uint8), sums[chosen]
         precision = rans.MAX_PRECISION if values.size >= 1 << 15 else 11 if values.size >= 1 << 12 else 10
-        tables = []
-        for counts in sums[chosen][:, used]:
-            frequencies = np.empty(used.size, np.int64)
-            quantise(counts, precision, frequencies)
-            tables.append(frequencies)
-        return cls(precision, prefix_bits, used, tables, ids, tables_text(used, np.array(tables)))
+        frequencies = np.empty((len(sums), used), np.int64)
+        for counts, row in zip(sums, frequencies, strict=True):
+            quantise(counts[prefixes], precision, row)
+        return cls(precision, prefix_bits, prefixes, frequencies, ids, tables_text(prefixes, frequencies))
+
+
+@kernel
+def used_prefixes(sums, prefixes):
+    """Fill `prefixes`, int64 [256], with those that are in any row of `sums`, of as many of their leading bits as leave
+    no more of them; the rows then hold the counts of these. Returns how many bits fewer, and how many prefixes."""
+    size, fewer = sums.shape[1], 0
+    while True:
+        used = 0
+        for k in range(size):
+            total = 0
+            for row in range(sums.shape[0]):
+                total += sums[row, k]
+            if total:
+                if used < prefixes.size:
+                    prefixes[used] = k
+                used += 1
+        if used <= prefixes.size:
+            return fewer, used
+        size >>= 1
+        fewer += 1
+        for row in range(sums.shape[0]):
+            for k in range(size):
+                sums[row, k] = sums[row, 2 * k] + sums[row, 2 * k + 1]
 
 
 def _grouped(
@@ -189,7 +121,7 @@ def _grouped(
     ids = np.empty(-(-values.size // per_segment), np.uint8)
 
     def work(first: int, last: int) -> Array:
-        tables, counts = np.zeros((4, 1 << prefix_bits), np.uint32), np.empty(1 << prefix_bits, np.uint32)
+        tables, counts = space().tables, np.empty(1 << prefix_bits, np.uint32)
         sums = np.zeros(lengths.shape, np.int64)
         choose_groups(values, rotate, below, first, last, per_segment, lengths, tables, counts, ids, sums)
         return sums

@@ -17,7 +17,8 @@ import ctypes
 import numpy as np
 
 from squeeze.codecs.tensors import planes, rans
-from squeeze.codecs.tensors.float_models import PlaneModel, choose, spread
+from squeeze.codecs.tensors.float_layout import choose
+from squeeze.codecs.tensors.float_models import PlaneModel, spread
 from squeeze.codecs.tensors.float_payload import (
     DTYPES,
     FORMAT,
@@ -57,8 +58,8 @@ def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array
     widths, drop, rotate = LAYOUTS[choice.layout], bits, bits if rotated else 0
     head = HEAD.pack(FORMAT, choice.layout, rotated, lanes.bit_length() - 1, rows, values.size)
     writer = Writer(most_bytes(values.size, widths, lanes, rows), head, len(widths))
-    for width, prefix in zip(widths, choice.prefixes, strict=True):
-        counts = choice.counts(drop, prefix)
+    for number, (width, prefix) in enumerate(zip(widths, choice.prefixes, strict=True)):
+        counts = choice.counts[number] if choice.counts else None
         drop -= width
         if bits == 64:
             plane = np.empty(values.size, WORDS[width])

@@ -104,17 +104,18 @@ def count_prefixes(values, rotate, below, first, last, per_segment, step, tables
     """Add the prefixes of segments first to last, every `step`th of them, to `rows`, integers [n, 2^prefix bits]: one
     for each of these segments, of the whole plane, or one for all.
 
-    A prefix is what lies above the `below` lowest bits, as much of it as a row has places for. tables: uint32 [4,
-    2^prefix bits], zeroed, and zeroed again: working space.
+    A prefix is what lies above the `below` lowest bits, as much of it as a row has places for. tables: uint32 [4, n],
+    at least as many, zeroed, and zeroed again: working space.
     """
+    size = rows.shape[1]
     for segment in range(first, last, step):
         begin = np.uint64(segment * per_segment)
-        _count(values, rotate, below, begin, min(begin + np.uint64(per_segment), np.uint64(values.size)), tables)
+        tally(values, rotate, below, begin, min(begin + np.uint64(per_segment), np.uint64(values.size)), size, tables)
         if rows.shape[0] > 1:
-            _empty(tables, rows[segment // step])
+            collect(tables, rows[segment // step])
         elif segment & 1023 == 0:  # before 32 bits overflow
-            _empty(tables, rows[0])
-    _empty(tables, rows[0])
+            collect(tables, rows[0])
+    collect(tables, rows[0])
 
 
 @kernel
@@ -127,10 +128,11 @@ def choose_groups(values, rotate, below, first, last, per_segment, lengths, tabl
     """
     for segment in range(first, last):
         begin = np.uint64(segment * per_segment)
-        _count(values, rotate, below, begin, min(begin + np.uint64(per_segment), np.uint64(values.size)), tables)
+        end = min(begin + np.uint64(per_segment), np.uint64(values.size))
+        tally(values, rotate, below, begin, end, counts.size, tables)
         for k in range(counts.size):
             counts[k] = 0
-        _empty(tables, counts)
+        collect(tables, counts)
         best, least = 0, np.float32(1e30)
         for group in range(lengths.shape[0]):
             cost = _cost(counts, lengths[group])
@@ -151,9 +153,10 @@ def _cost(counts, lengths):
 
 
 @inline
-def _count(values, rotate, below, begin, end, tables):
-    """Count values in four tables in turns, so that equal ones need not wait for each other."""
-    every = np.uint64(tables.shape[1] - 1)
+def tally(values, rotate, below, begin, end, size, tables):
+    """Count the prefixes of values in four tables in turns, so that equal ones need not wait for each other; `size` of
+    them are possible."""
+    every = np.uint64(size - 1)
     shift, turn = np.uint64(below), np.uint64(rotate)
     if rotate and below:  # the bit that goes round is not among those that are counted
         shift, turn = shift - np.uint64(1), np.uint64(0)
@@ -171,7 +174,7 @@ def _count(values, rotate, below, begin, end, tables):
 
 
 @inline
-def _empty(tables, histogram):
+def collect(tables, histogram):
     """Add the tables to a histogram, and zero them."""
     for k in range(histogram.size):
         histogram[k] += tables[0, k] + tables[1, k] + tables[2, k] + tables[3, k]

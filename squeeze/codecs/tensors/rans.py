@@ -5,9 +5,8 @@ Each lane has a 31-bit state, all lanes of a segment share one stream of words,
 and a lane that runs low takes the next word in lane order. So a GPU decodes a
 row at once (a prefix sum says whose word is whose), and so do vectors of a CPU
 (rans_vectors.py). Beside its coded prefix a value may have raw bits, which stand
-bit-packed in a stream of their own. Every encoder starts from the state
-STATE_LOW, so a segment that decodes back to it, with every word used, is very
-likely whole.
+bit-packed in a stream of their own. Encoders start from STATE_LOW: a segment that
+decodes back to it, with every word used, is very likely whole.
 
 The coder is Duda's "Asymmetric numeral systems" (2013) in Giesen's
 "Interleaved entropy coders" (2014) form. Which bits are prefix and which are
@@ -20,20 +19,7 @@ lowest bits, and then has its raw bits lowest and its prefix above them.
 
 import numpy as np
 
-from squeeze.codecs.tensors.plane_fields import (
-    CONSTANT,
-    COUNTS,
-    FIELD,
-    IDS,
-    NAMES,
-    PRECISION,
-    RAW,
-    RAW_BITS,
-    STATES,
-    TABLE,
-    TABLES,
-    WORDS_AT,
-)  # fmt: skip
+from squeeze.codecs.tensors import plane_fields as columns
 from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, LEAST_PRECISION, TOGETHER, decoder, encoder
 from squeeze.numerics.jit import inline, kernel
 
@@ -142,10 +128,11 @@ def decode_segments(
     slots: see `decoding_table`. halves and longs: the payload as uint16 and uint32. Working space: state uint32 [2 *
     MAX_LANES], at int64 [2, 5].
     """
-    raw_bits, precision, field, turn = plane[RAW_BITS], plane[PRECISION], plane[FIELD], rotate > 0
-    lane_count, per_segment, words_at = np.uint64(lanes), np.uint64(lanes * rows), plane[WORDS_AT] >> 1
-    raw_per_segment, raw_at = lanes * ((rows * raw_bits + 31) >> 5), plane[RAW] >> 2
-    counts_at, states_at = np.uint64(plane[COUNTS] >> 2), np.uint64(plane[STATES] >> 2)
+    raw_bits, precision, field = plane[columns.RAW_BITS], plane[columns.PRECISION], plane[columns.FIELD]
+    constant, turn = plane[columns.CONSTANT], rotate > 0
+    lane_count, per_segment, words_at = np.uint64(lanes), np.uint64(lanes * rows), plane[columns.WORDS_AT] >> 1
+    raw_per_segment, raw_at = lanes * ((rows * raw_bits + 31) >> 5), plane[columns.RAW] >> 2
+    counts_at, states_at = np.uint64(plane[columns.COUNTS] >> 2), np.uint64(plane[columns.STATES] >> 2)
     base = np.uint64(first) * per_segment
     by_vectors = False
     if AVAILABLE:
@@ -156,8 +143,11 @@ def decode_segments(
         for k in range(together):
             at[k, 0], at[k, 3] = np.uint64(segment + k) * per_segment - base, raw_at + (segment + k) * raw_per_segment
             if precision:
-                group = np.int64(payload[plane[IDS] + segment + k]) if plane[TABLES] > 1 else 0
-                at[k, 1], at[k, 4] = plane[TABLE] + (group << precision), plane[NAMES] + group * MAX_SYMBOLS
+                group = np.int64(payload[plane[columns.IDS] + segment + k]) if plane[columns.TABLES] > 1 else 0
+                at[k, 1], at[k, 4] = (
+                    plane[columns.TABLE] + (group << precision),
+                    plane[columns.NAMES] + group * MAX_SYMBOLS,
+                )
                 at[k, 2] = words_at + position
                 position += np.int64(longs[counts_at + np.uint64(segment + k)])
                 start = states_at + np.uint64(segment + k) * lane_count
@@ -183,7 +173,7 @@ def decode_segments(
             size = min(np.uint64(count) - np.uint64(segment + k) * per_segment, per_segment)
             lanes_state = state[np.uint64(k) * lane_count : np.uint64(k + 1) * lane_count]
             is_whole = _decode_by_lanes(
-                out, rotate, drop, merge, raw_bits, size, row, plane[CONSTANT], precision, slots, field, halves, longs,
+                out, rotate, drop, merge, raw_bits, size, row, constant, precision, slots, field, halves, longs,
                 lanes_state, at[k],
             )  # fmt: skip
             if not is_whole:
