@@ -10,17 +10,17 @@ __all__ = ["in_order", "ordered_map"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-_LARGE = 1 << 22  # bytes from which a tensor gets all threads to itself
+_LARGE = 1 << 24  # bytes from which a tensor gets all threads to itself
 _BATCH = 1 << 21  # bytes that are worth handing to a thread
-_IN_FLIGHT = 1 << 23  # bytes of batches at once
+_IN_FLIGHT = 1 << 26  # bytes of batches at once
 
 
 def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> Iterator[T]:
     """What work(threads) gives for each of the tasks (bytes, work), in order.
 
-    Small tasks run in batches beside each other, each on one thread, large ones alone on all threads. Where all are one
-    batch, it runs in the caller's thread. Tasks are taken from their iterable in the caller's thread, and only as far
-    ahead as memory for some megabytes of them allows.
+    Small tasks run in batches beside each other, each on one thread, large ones alone on all threads. So does a single
+    task; and where all are one batch, it runs in the caller's thread. Tasks are taken from their iterable in the
+    caller's thread, and only as far ahead as memory for some megabytes of them allows.
     """
     if threads < 2:
         for _, work in tasks:
@@ -28,8 +28,8 @@ def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> I
         return
     batches = _batches(tasks)
     first, second = next(batches, None), next(batches, None)
-    if first and not second and first[0] < _LARGE:
-        yield from _run(first[1])
+    if first and not second:
+        yield from _run(first[1], threads if len(first[1]) == 1 else 1)
         return
     waiting: deque[tuple[int, Future[list[T]]]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="squeeze-tensors") as pool:
@@ -64,8 +64,8 @@ def _batches(tasks: Iterable[tuple[int, Callable[[int], T]]]) -> Iterator[tuple[
         yield total, batch
 
 
-def _run(batch: list[Callable[[int], T]]) -> list[T]:
-    return [work(1) for work in batch]
+def _run(batch: list[Callable[[int], T]], threads: int = 1) -> list[T]:
+    return [work(threads) for work in batch]
 
 
 def ordered_map(

@@ -1,5 +1,7 @@
 """Tasks side by side: results in order, memory within bounds, failures raised."""
 
+import threading
+
 import pytest
 
 from squeeze.errors import DamagedError
@@ -8,7 +10,7 @@ from squeeze.system.in_order import in_order, ordered_map
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_tensors_come_in_order_whatever_their_sizes(threads):
-    sizes = [100, 5 << 20, 3 << 20, 1, 3 << 20, 3 << 20, 6 << 20, 7]
+    sizes = [100, 17 << 20, 3 << 20, 1, *[15 << 20] * 9, 20 << 20, 7]
     taken, given = [], []
 
     def tasks():
@@ -19,9 +21,19 @@ def test_tensors_come_in_order_whatever_their_sizes(threads):
     for result in in_order(tasks(), threads):
         given.append(result)
         ahead = sum(sizes[number] for number in taken[len(given) :])
-        assert ahead <= (8 << 20) + max(sizes)
+        assert ahead <= (64 << 20) + 2 * max(sizes)
     assert [number for number, _ in given] == list(range(len(sizes)))
-    assert {sizes[number] for number, used in given if used > 1} == ({5 << 20, 6 << 20} if threads > 1 else set())
+    assert {sizes[number] for number, used in given if used > 1} == ({17 << 20, 20 << 20} if threads > 1 else set())
+
+
+def test_one_task_has_all_threads_and_one_batch_needs_none():
+    def work(threads):
+        return threads, threading.current_thread() is threading.main_thread()
+
+    assert list(in_order([(5 << 20, work)], 3)) == [(3, True)]
+    assert list(in_order([(1000, work), (2000, work)], 3)) == [(1, True)] * 2
+    assert list(in_order([(3 << 20, work), (3 << 20, work)], 3)) == [(1, False)] * 2
+    assert list(in_order([], 3)) == []
 
 
 def test_a_failure_among_tensors_side_by_side_is_raised():
