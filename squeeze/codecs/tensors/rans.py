@@ -8,9 +8,8 @@ row at once (a prefix sum says whose word is whose), and so do vectors of a CPU
 bit-packed in a stream of their own. Encoders start from STATE_LOW: a segment that
 decodes back to it, with every word used, is very likely whole.
 
-The coder is Duda's "Asymmetric numeral systems" (2013) in Giesen's
-"Interleaved entropy coders" (2014) form. Which bits are prefix and which are
-raw, and how all this lies in bytes, is floats.py's.
+The coder is Duda's "Asymmetric numeral systems" (2013) in Giesen's "Interleaved
+entropy coders" (2014) form. Which bits are prefix, and the bytes, are floats.py's.
 
 A plane is taken out of values of up to 32 bits, and put into them: a value is
 rotated left by one bit where `rotate` is its width and not 0, loses the `drop`
@@ -131,7 +130,8 @@ def decode_segments(
     raw_bits, precision, field = plane[columns.RAW_BITS], plane[columns.PRECISION], plane[columns.FIELD]
     constant, turn = plane[columns.CONSTANT], rotate > 0
     lane_count, per_segment, words_at = np.uint64(lanes), np.uint64(lanes * rows), plane[columns.WORDS_AT] >> 1
-    raw_per_segment, raw_at = lanes * ((rows * raw_bits + 31) >> 5), plane[columns.RAW] >> 2
+    raw_per_segment = lanes * ((rows * raw_bits + 31) >> 5)
+    raw_at = plane[columns.RAW] >> 2 if raw_bits else 0  # vectors read a row of them even so
     counts_at, states_at = np.uint64(plane[columns.COUNTS] >> 2), np.uint64(plane[columns.STATES] >> 2)
     base = np.uint64(first) * per_segment
     by_vectors = False
