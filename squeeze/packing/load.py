@@ -37,8 +37,8 @@ def load(
     """
     path = Path(path)
     names = [name for name in folder.files_to_take(path) if not name or name.endswith(folder.SUFFIX)]
-    known = Base.open(base) if base is not None else None
     limits = limits or Limits()
+    known = Base.of(path, limits) if base is None else Base.open(base, limits)
     entries: dict[str, Entry] = {}
     memory = raw = 0
     for name in names:
@@ -66,7 +66,7 @@ def _held(packed: PackedFile) -> int:
 
 def _check_base(packed: PackedFile, base: Base | None) -> None:
     if packed.description.base and base is None:
-        raise SqueezeError("this checkpoint is stored as a difference: name its base")
+        raise SqueezeError("this checkpoint is stored as a difference: name its base, or put its packed base beside it")
     if base:
         base.check(packed.description.base)
 

@@ -51,6 +51,7 @@ def pack(
     *,
     level: str = "runtime",
     base: Path | str | None = None,
+    max_chain: int = 16,
     threads: int = 1,
     verify: bool = True,
     strict: bool = False,
@@ -59,12 +60,12 @@ def pack(
 ) -> Totals:
     """Pack a safetensors file, or a folder with its other files, to `target`; `unpack` restores it byte for byte.
 
-    level: "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU only). base: a checkpoint;
-    what is written is the difference from its tensors of the same names. strict: refuse a folder of which
-    something would be left out, such as empty folders and pipes. progress(n) is told of n more raw bytes
-    done. Raises FormatError for what is no safetensors file, SqueezeError where a file is in the way,
-    VerifyError if a coded tensor does not decode to itself. A run stopped by anything but an error in the
-    input goes on where it was when it is started again.
+    level: "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU only). base: a checkpoint, packed or not;
+    what is written is the difference from its tensors of the same names, unless it ends a chain of `max_chain`
+    differences already. strict: refuse a folder of which something would be left out, such as empty folders and pipes.
+    progress(n) is told of n more raw bytes done. Raises FormatError for what is no safetensors file, SqueezeError where
+    a file is in the way, VerifyError if a coded tensor does not decode to itself. A run stopped by anything but an
+    error in the input goes on where it was when it is started again.
     """
     source, target = Path(source), Path(target)
     if level not in container.LEVELS:
@@ -73,6 +74,8 @@ def pack(
     names = folder.files_to_take(source)
     omitted = folder.left_out(source, strict)
     known = Base.open(base) if base is not None else None
+    if known and known.length >= max_chain:
+        known = None
     task = {
         "version": __version__,
         "level": level,

@@ -41,7 +41,7 @@ def unpack(
     folder.check_target(source, target, overwrite)
     with scratch_folder(target) as work:
         content = work / folder.CONTENT
-        totals = _Job.of(base, threads, limits, progress).restore(source, content)
+        totals = _Job.of(source, base, threads, limits, progress).restore(source, content)
         folder.move_into_place(content, target, overwrite)
     return totals
 
@@ -55,7 +55,7 @@ def verify(
     progress: Progress | None = None,
 ) -> Totals:
     """Decode a packed file or folder and compare every checksum; nothing is written. Raises as `unpack` does."""
-    return _Job.of(base, threads, limits, progress).restore(Path(source), None)
+    return _Job.of(Path(source), base, threads, limits, progress).restore(Path(source), None)
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,12 @@ class _Job:
     progress: Progress
 
     @classmethod
-    def of(cls, base: Path | str | None, threads: int, limits: Limits | None, progress: Progress | None) -> "_Job":
-        known = Base.open(base) if base is not None else None
-        return cls(known, threads, limits or Limits(), progress or (lambda count: None))
+    def of(
+        cls, source: Path, base: Path | str | None, threads: int, limits: Limits | None, progress: Progress | None
+    ) -> "_Job":
+        limits = limits or Limits()
+        known = Base.of(source, limits) if base is None else Base.open(base, limits)
+        return cls(known, threads, limits, progress or (lambda count: None))
 
     def restore(self, source: Path, target: Path | None) -> Totals:
         """Restore a file or folder, or, where `target` is None, only check it."""
@@ -162,7 +165,9 @@ class _Job:
 
 def _check_base(hashes: tuple[str, ...], base: Base | None) -> None:
     if hashes and base is None:
-        raise SqueezeError("this checkpoint is stored as a difference: name its base with --base")
+        raise SqueezeError(
+            "this checkpoint is stored as a difference: name its base with --base, or put its packed base beside it"
+        )
     if base is not None:
         if not hashes:
             raise SqueezeError("this checkpoint needs no base")

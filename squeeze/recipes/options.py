@@ -117,7 +117,8 @@ class Packing(Checked):
     )
     verify: bool = option(True, "Decode each tensor again to prove it.")
     strict: bool = option(False, "Refuse a folder of which something would be left out.")
-    base: Path | str | None = option(None, "The checkpoint that this one differs from.")
+    base: Path | str | None = option(None, "The checkpoint that this one differs from, packed or not.")
+    max_chain: int = option(16, "Differences of differences; after so many a checkpoint is packed whole.", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,38 @@
+"""`squeeze history`."""
+
+import json
+from pathlib import Path
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.echo import echo
+from squeeze.errors import printable
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=options.PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each checkpoint.")
+def history(source: Path, as_json: bool) -> None:
+    """Show what a packed checkpoint is a difference from, and what that is.
+
+    It ends with the checkpoint that is packed whole. Bases are looked for beside what differs from them.
+
+    Example: squeeze history run/checkpoint-1000
+    """
+    from squeeze.packing import history as chains
+
+    if not as_json:
+        click.echo(_ROW.format("raw", "packed", "ratio", "SHA-256", "checkpoint"))
+    for link in chains.history(source):
+        if as_json:
+            record = {"path": str(link.path) if link.path else None, "raw": link.raw, "coded": link.coded}
+            click.echo(json.dumps(record | {"sha256": list(link.sha256), "base": list(link.base)}))
+        elif link.path is None:
+            echo(_ROW.format("", "", "", link.sha256[0][:16], "missing: put it beside the others"))
+        else:
+            sizes = f"{link.raw:,}", f"{link.coded:,}", f"{link.coded / link.raw:.3f}"
+            echo(_ROW.format(*sizes, link.sha256[0][:16], printable(str(link.path))))
+
+
+_ROW = "{:>16} {:>16} {:>7}  {:<16}  {}"

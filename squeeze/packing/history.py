@@ -1,0 +1,39 @@
+"""What a packed checkpoint is a difference from, and what that is, to the one that is packed whole."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from squeeze.errors import FormatError, escaped
+from squeeze.packing.base import packed_beside, packed_files
+
+__all__ = ["Link", "history"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """One checkpoint of a chain. `path` is None where it was not found beside the one before it."""
+
+    path: Path | None
+    raw: int  # bytes of its safetensors files
+    coded: int
+    sha256: tuple[str, ...]  # of these files, unpacked, sorted
+    base: tuple[str, ...]  # the same of what it is a difference from; empty where it is packed whole
+
+
+def history(path: Path | str) -> Iterator[Link]:
+    """The chain of a packed file or folder, from it to the checkpoint that is packed whole, or to one that is not
+    beside the one before. Raises FormatError where it is not packed."""
+    place: Path | None = Path(path)
+    seen: set[tuple[str, ...]] = set()
+    while place is not None:
+        files = list(packed_files(place))
+        if not files:
+            raise FormatError(f"{escaped(str(place))}: not a packed checkpoint")
+        hashes = tuple(sorted(file.description.sha256 for file in files))
+        base = next((file.description.base for file in files if file.description.base), ())
+        yield Link(place, sum(file.description.size for file in files), sum(f.file.size for f in files), hashes, base)
+        seen.add(hashes)
+        place = packed_beside(place, base) if base and base not in seen else None
+        if base and place is None:
+            yield Link(None, 0, 0, base, ())

@@ -1,0 +1,111 @@
+"""Chains of differences: packed bases, found beside what differs from them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import squeeze
+from squeeze.errors import DamagedError, SqueezeError
+from squeeze.packing import base, container
+from tests.makers.checkpoints import content, model_folder, same, write
+from tests.makers.command import call, fails
+from tests.makers.floats import as_bf16, weights
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run() -> list[str]:
+    """Four checkpoints of a run, the first packed alone, the others each as its difference from the one before."""
+    generator, values = np.random.default_rng(3), as_bf16(weights(40_000))
+    names = [f"step-{number}.safetensors" for number in range(4)]
+    Path("packed").mkdir()
+    for number, name in enumerate(names):
+        values = values ^ (generator.random(values.size) < 0.02).astype(np.uint16)
+        write(name, {"w": ("BF16", (200, 200), values.tobytes()), "bias": ("BF16", (200,), values[:200].tobytes())})
+        before = f"packed/{names[number - 1]}" if number else None
+        squeeze.pack(name, f"packed/{name}", base=before, level=("runtime", "archive")[number % 2])
+    return names
+
+
+def test_a_chain_is_small_and_comes_back(run):
+    sizes = [Path("packed", name).stat().st_size for name in run]
+    assert max(sizes[1:]) < 0.5 * sizes[0]
+    for name in run:
+        squeeze.verify(f"packed/{name}")
+        squeeze.unpack(f"packed/{name}", "back.safetensors", overwrite=True)
+        assert same("back.safetensors", name)
+        expected = load_file(name)
+        assert all(torch.equal(tensor, expected[key]) for key, tensor in squeeze.load(f"packed/{name}").items())
+
+
+def test_a_base_is_the_same_packed_or_not(run):
+    squeeze.unpack(f"packed/{run[1]}", "back.safetensors", base=run[0])
+    assert same("back.safetensors", run[1])
+    squeeze.pack(run[1], "delta.safetensors", base=run[0])
+    squeeze.unpack("delta.safetensors", "again.safetensors", base=f"packed/{run[0]}")
+    assert same("again.safetensors", run[1])
+    with pytest.raises(SqueezeError, match="name its base with --base, or put its packed base beside it"):
+        squeeze.unpack("delta.safetensors", "no.safetensors")
+
+
+def test_a_missing_link_is_named(run):
+    Path("packed", run[1]).unlink()
+    with pytest.raises(SqueezeError, match=r"step-2.safetensors is stored as a difference, and no packed checkpoint"):
+        squeeze.unpack(f"packed/{run[3]}", "back.safetensors")
+    with pytest.raises(SqueezeError, match="put its packed base beside it"):
+        squeeze.unpack(f"packed/{run[2]}", "back.safetensors")
+    assert not Path("back.safetensors").exists()
+
+
+def test_a_base_that_differs_by_a_bit_is_found_out(run):
+    data = bytearray(Path("packed", run[0]).read_bytes())
+    data[len(data) // 2] ^= 4
+    Path("packed", run[0]).write_bytes(data)
+    with pytest.raises(DamagedError, match=r"the base .*step-0.safetensors: tensor 'w'"):
+        squeeze.unpack(f"packed/{run[3]}", "back.safetensors")
+    assert not Path("back.safetensors").exists()
+
+
+def test_a_chain_has_an_end(run, monkeypatch):
+    monkeypatch.setattr(base, "MAX_CHAIN", 1)
+    squeeze.verify(f"packed/{run[2]}")
+    with pytest.raises(SqueezeError, match="a chain of more than 1 differences"):
+        squeeze.verify(f"packed/{run[3]}")
+
+
+def test_after_so_many_differences_one_is_packed_whole(run):
+    for most, is_whole in ((4, False), (3, True)):
+        squeeze.pack(run[3], "packed/next.safetensors", base=f"packed/{run[3]}", max_chain=most, overwrite=True)
+        assert (container.read(Path("packed/next.safetensors")).description.base == ()) == is_whole
+
+
+def test_history(run):
+    shown = call("history", f"packed/{run[3]}")
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert rows[0] == ["raw", "packed", "ratio", "SHA-256", "checkpoint"]
+    assert [row[-1] for row in rows[1:]] == [f"packed/{name}" for name in reversed(run)]
+    Path("packed", run[1]).unlink()
+    found = [json.loads(line) for line in call("history", "--json", f"packed/{run[3]}").stdout.splitlines()]
+    assert [Path(link["path"]).name if link["path"] else None for link in found] == [run[3], run[2], None]
+    assert found[1]["base"] == found[2]["sha256"]
+    assert "missing: put it beside the others" in call("history", f"packed/{run[3]}").stdout
+    assert fails("history", run[0]) == f"Error: {run[0]}: not a packed checkpoint\n"
+
+
+def test_folders_are_bases_packed(tmp_path):
+    for name in ("one", "two"):
+        model_folder(name, seed=1)
+    Path("packed").mkdir()
+    squeeze.pack("one", "packed/one")
+    squeeze.pack("two", "packed/two", base="packed/one")
+    squeeze.unpack("packed/two", "back")
+    assert content("back") == content("two")
+    squeeze.verify("packed/two", base="one")
