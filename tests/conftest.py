@@ -1,6 +1,7 @@
 """What several test files share."""
 
 import os
+import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,11 @@ from tests.makers import command
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("SQUEEZE_CACHE", str(ROOT / ".pytest_cache" / "squeeze"))  # the models of tests stay apart
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # what runs in the background, as tests may, ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):  # and with nohup this one
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile("compiled", deadline=None)  # a first call compiles
 settings.load_profile("compiled")

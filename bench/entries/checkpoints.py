@@ -79,6 +79,30 @@ CODERS = Entry(
     },
 )
 
+CHAIN = Entry(
+    measures="bytes of the checkpoints of a training run as a chain of differences, beside each alone",
+    minutes=6,
+    key=("checkpoints", "steps between"),
+    options=(
+        option("--checkpoints", type=int, default=40, help="of a run (40)"),
+        option("--every", type=int, nargs="+", default=[1, 10], metavar="STEPS", help="between them (1 10)"),
+    ),
+    tables={
+        "pack-chain": Listing(
+            (
+                Column("steps between checkpoints", "steps between"),
+                Column("checkpoints", "checkpoints"),
+                Column("bytes", "raw", ","),
+                Column("each alone", lambda row: row["alone"] / row["raw"], ".3f"),
+                Column("as a chain", lambda row: row["chain"] / row["raw"], ".3f"),
+                Column("chain, of alone", lambda row: row["chain"] / row["alone"], ".2f"),
+                Column("its second", "second, of alone", ".2f"),
+                Column("its last", "last, of alone", ".2f"),
+            )
+        )
+    },
+)
+
 QUANTISED = Entry(
     measures="bytes of quantised checkpoints in each format, and what packing leaves of them",
     minutes=20,
@@ -200,6 +224,7 @@ ENTRIES = {
     "pack": PACK,
     "pack-speed": SPEED,
     "float-coders": CODERS,
+    "pack-chain": CHAIN,
     "pack-quantised": QUANTISED,
     "runtime": RUNTIME,
     "gpu-decode": GPU_DECODE,
