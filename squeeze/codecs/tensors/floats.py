@@ -8,11 +8,12 @@ are noise, stay raw. How many bits are prefix is measured on a sample. A plane
 where nothing pays is raw, a tensor where nothing pays is stored.
 
 `encode` and `decode` turn one tensor's bytes into a payload and back; how it
-lies in bytes is float_payload.py's, how an encoder chooses float_models.py's;
-names, shapes and checksums are the container's (squeeze/packing).
+lies in bytes is float_payload.py's, how an encoder chooses float_layout.py's and
+float_models.py's; names, shapes and checksums are the container's (squeeze/packing).
 """
 
 import ctypes
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -61,12 +62,12 @@ def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array
     for number, (width, prefix) in enumerate(zip(widths, choice.prefixes, strict=True)):
         counts = choice.counts[number] if choice.counts else None
         drop -= width
+        source = _Source(values, rotate, drop, lanes, rows, threads)
         if bits == 64:
             plane = np.empty(values.size, WORDS[width])
             planes.cut_plane(values, rotate, drop, plane)
-            _encode_plane(writer, plane, width, 0, 0, prefix, counts, lanes, rows, threads)
-        else:
-            _encode_plane(writer, values, width, rotate, drop, prefix, counts, lanes, rows, threads)
+            source = _Source(plane, 0, 0, lanes, rows, threads)
+        _encode_plane(writer, source, width, prefix, counts)
     payload = writer.payload(lanes)
     return payload if payload.size < data.size else None
 
@@ -130,70 +131,86 @@ def _decode_planes(
         raise damaged(f"segment {bad} does not decode")
 
 
-def _encode_plane(
-    writer: Writer, values: Array, width: int, rotate: int, drop: int, prefix: int, prefix_counts: Array | None,
-    lanes: int, rows: int, threads: int,
-) -> None:  # fmt: skip
+@dataclass(frozen=True)
+class _Source:
+    """Values that a plane is taken out of, as rans.py says, and how they are coded."""
+
+    values: Array
+    rotate: int
+    drop: int
+    lanes: int
+    rows: int
+    threads: int
+
+    @property
+    def per_segment(self) -> int:
+        return self.lanes * self.rows
+
+    def raw_size(self, count: int, raw_bits: int) -> int:
+        return raw_size(count, self.lanes, self.rows, raw_bits)
+
+
+def _encode_plane(writer: Writer, source: _Source, width: int, prefix: int, prefix_counts: Array | None) -> None:
     """Write a plane's entry in the directory and its sections."""
+    values, rotate, drop, per_segment = source.values, source.rotate, source.drop, source.per_segment
+    segments = -(-values.size // per_segment)
     if prefix == 0 and not (rotate and width == rotate):
         raw = writer.room(values.size, WORDS[width])
-        edges = lanes * rows
 
         def cut(first: int, last: int) -> None:
-            part = slice(first * edges, last * edges)
+            part = slice(first * per_segment, last * per_segment)
             planes.cut_plane(values[part], rotate, drop, raw[part])
 
-        spread(cut, -(-values.size // edges), threads)
+        spread(cut, segments, source.threads)
         writer.add_plane(width, width, 0, 0, 0, 0)
         writer.close(raw.view(np.uint8))
         return
-    model = PlaneModel.build(values, rotate, drop + width - prefix, prefix, lanes * rows, threads, prefix_counts)
-    raw_bits, words, segments = width - model.prefix_bits, 0, model.ids.size
+    below = drop + width - prefix
+    model = PlaneModel.build(values, rotate, below, prefix, per_segment, source.threads, prefix_counts)
+    raw_bits, words = width - model.prefix_bits, 0
     writer.add(model.text)
     if model.precision:
         if len(model.frequencies) > 1:
             writer.add(model.ids.tobytes())
-        counts = writer.room(segments, np.uint32)
-        writer.close(counts)
-        states = writer.room(segments * lanes, np.uint32)
-        writer.close(states)
-        words = _encode_words(writer, values, rotate, drop, raw_bits, lanes, rows, model, threads, counts, states)
-    size = raw_size(values.size, lanes, rows, raw_bits)
-    raw = writer.room(size, np.uint32)
+        words = _encode_words(writer, source, raw_bits, model)
+    raw = writer.room(source.raw_size(values.size, raw_bits), np.uint32)
     if raw_bits:
 
         def pack(first: int, last: int) -> None:
-            start = raw_size(first * lanes * rows, lanes, rows, raw_bits)
-            planes.pack_raw(values, rotate, drop, raw_bits, first, last, lanes, rows, raw[start:])
+            part = raw[source.raw_size(first * per_segment, raw_bits) :]
+            planes.pack_raw(values, rotate, drop, raw_bits, first, last, source.lanes, source.rows, part)
 
-        spread(pack, segments, threads)
+        spread(pack, segments, source.threads)
     writer.close(raw)
     tables = len(model.frequencies) if model.precision else 0
     writer.add_plane(width, raw_bits, model.precision, tables, len(model.text), words)
 
 
-def _encode_words(
-    writer: Writer, values: Array, rotate: int, drop: int, raw_bits: int, lanes: int, rows: int, model: PlaneModel,
-    threads: int, counts: Array, states: Array,
-) -> int:  # fmt: skip
-    """Write the section of words, and fill counts and states of all segments; how many words."""
-    per_segment, bits = lanes * rows, model.prefix_bits
+def _encode_words(writer: Writer, source: _Source, raw_bits: int, model: PlaneModel) -> int:
+    """Write counts of words, states and words of all segments; how many words."""
+    values, per_segment, bits = source.values, source.per_segment, model.prefix_bits
+    counts = writer.room(model.ids.size, np.uint32)
+    writer.close(counts)
+    states = writer.room(model.ids.size * source.lanes, np.uint32)
+    writer.close(states)
+    words, states = writer.room(values.size, np.uint16), states.reshape(-1, source.lanes)
     table = np.zeros((len(model.frequencies), 1 << bits), np.uint32)
     for row, frequencies in zip(table, model.frequencies, strict=True):
         rans.encoding_table(frequencies, model.prefixes, row)
-    words, flat, states = writer.room(values.size, np.uint16), table.reshape(-1), states.reshape(-1, lanes)
+    flat = table.reshape(-1)
 
     def work(first: int, last: int) -> tuple[int, int]:
         scratch = np.empty(per_segment + rans.SLACK, np.uint16)
         state, at = np.empty(rans.MAX_LANES, np.uint32), np.empty(3, np.int64)
         written = rans.encode_segments(
-            *(values, rotate, drop, raw_bits, bits, first, last, lanes, rows, model.precision, flat, model.ids),
-            *(words[first * per_segment : last * per_segment], counts, states, scratch, state, at),
+            *(values, source.rotate, source.drop, raw_bits, bits, first, last, source.lanes, source.rows),
+            *(model.precision, flat, model.ids, words[first * per_segment : last * per_segment], counts, states),
+            *(scratch, state, at),
         )
         return first * per_segment, int(written)
 
     end = 0
-    for start, count in spread(work, model.ids.size, threads):
+    for start, count in spread(work, model.ids.size, source.threads):
         if start != end:  # what other threads wrote moves up
             ctypes.memmove(words.ctypes.data + 2 * end, words.ctypes.data + 2 * start, 2 * count)
         end += count
