@@ -12,7 +12,7 @@ from squeeze.errors import printable
 
 @click.command()
 @click.argument("source", metavar="IN", type=options.PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each checkpoint.")
+@options.as_json
 def history(source: Path, as_json: bool) -> None:
     """Show what a packed checkpoint is a difference from, and what that is.
 

@@ -128,8 +128,11 @@ def test_squeeze_load(tmp_path):
     assert torch.equal(buffer, state[name])
     with pytest.raises(squeeze.SqueezeError, match="needs a contiguous buffer of"):
         weights.decode(name, torch.empty(3))
+    assert torch.equal(squeeze.load(tmp_path / "runtime-False")[name], state[name])  # its base lies packed beside it
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "runtime-False").rename(tmp_path / "alone" / "runtime-False")
     with pytest.raises(squeeze.SqueezeError, match="name its base"):
-        squeeze.load(tmp_path / "runtime-False")
+        squeeze.load(tmp_path / "alone" / "runtime-False")
 
 
 def test_importing_squeeze_imports_neither_torch_nor_triton():
