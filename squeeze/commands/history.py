@@ -29,7 +29,7 @@ def history(source: Path, as_json: bool) -> None:
             record = {"path": str(link.path) if link.path else None, "raw": link.raw, "coded": link.coded}
             click.echo(json.dumps(record | {"sha256": list(link.sha256), "base": list(link.base)}))
         elif link.path is None:
-            echo(_ROW.format("", "", "", link.sha256[0][:16], "missing: put it beside the others"))
+            echo(_ROW.format("", "", "", link.sha256[0][:16], "no packed checkpoint beside has it"))
         else:
             sizes = f"{link.raw:,}", f"{link.coded:,}", f"{link.coded / link.raw:.3f}"
             echo(_ROW.format(*sizes, link.sha256[0][:16], printable(str(link.path))))

@@ -66,15 +66,15 @@ class Base:
         return cls(path, tensors, sorted(hashes), base)
 
     @classmethod
-    def beside(cls, path: Path, hashes: tuple[str, ...], limits: Limits | None = None, depth: int = 0) -> "Base | None":
+    def beside(cls, path: Path, hashes: tuple[str, ...], limits: Limits, depth: int = 0) -> "Base | None":
         """The packed checkpoint in the folder that holds `path` whose files, unpacked, have these hashes."""
-        place = packed_beside(path, hashes)
+        place = packed_beside(path, hashes, limits)
         return cls.open(place, limits, depth) if place else None
 
     @classmethod
     def of(cls, source: Path, limits: Limits) -> "Base | None":
         """What a packed file or folder is a difference from, if it is one, and that is found beside it."""
-        wanted = {packed.description.base for packed in packed_files(source)} - {()}
+        wanted = {packed.description.base for packed in packed_files(source, limits)} - {()}
         return cls.beside(source, wanted.pop(), limits) if wanted else None
 
     def tensor(self, like: Tensor) -> Bytes | None:
@@ -105,12 +105,12 @@ class Base:
         kind = record or tensor
         if file is None or tensor is None or kind is None or (kind.dtype, kind.shape) != (dtype, shape):
             return None
+        is_delta = record is not None and record.coding.startswith(container.DELTA)
+        other = self.base.for_record(name, record) if record and self.base and is_delta else None
         with file.path.open("rb") as reading:
-            stored = tensorfile.read_tensor(reading, tensor)
+            stored = tensorfile.read_tensor(reading, tensor)  # after what it differs from: a chain holds two at a time
         if record is None:
             return stored
-        is_delta = record.coding.startswith(container.DELTA)
-        other = self.base.for_record(name, record) if self.base and is_delta else None
         try:
             data = container.decode_tensor(stored, record, other, 1)
             container.check_tensor(data, record, name)
@@ -119,19 +119,19 @@ class Base:
         return data
 
 
-def packed_beside(path: Path, hashes: tuple[str, ...]) -> Path | None:
+def packed_beside(path: Path, hashes: tuple[str, ...], limits: Limits) -> Path | None:
     """The packed checkpoint in the folder that holds `path` whose files, unpacked, have these hashes."""
     place = path.resolve()
     for other in sorted(place.parent.iterdir()):
         if other == place or (other.is_file() and other.suffix != folder.SUFFIX):
             continue
-        if tuple(sorted(packed.description.sha256 for packed in packed_files(other))) == hashes:
+        if tuple(sorted(packed.description.sha256 for packed in packed_files(other, limits))) == hashes:
             return path.parent / other.name
     return None
 
 
-def packed_files(path: Path) -> Iterator[PackedFile]:
-    """The files of a packed checkpoint; nothing where it is none."""
+def packed_files(path: Path, limits: Limits) -> Iterator[PackedFile]:
+    """The files of a packed checkpoint that can be read within limits; nothing where it is none."""
     names = [""]
     if path.is_dir():
         if not (path / folder.MANIFEST).is_file():
@@ -139,6 +139,6 @@ def packed_files(path: Path) -> Iterator[PackedFile]:
         names = [name for name in folder.files_to_take(path) if name.endswith(folder.SUFFIX)]
     for name in names:
         try:
-            yield container.read(folder.place(path, name))
+            yield container.read(folder.place(path, name), limits)
         except (OSError, SqueezeError):
             continue

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from squeeze.errors import FormatError, escaped
 from squeeze.packing.base import packed_beside, packed_files
+from squeeze.system.limits import Limits
 
 __all__ = ["Link", "history"]
 
@@ -25,15 +26,16 @@ def history(path: Path | str) -> Iterator[Link]:
     """The chain of a packed file or folder, from it to the checkpoint that is packed whole, or to one that is not
     beside the one before. Raises FormatError where it is not packed."""
     place: Path | None = Path(path)
+    limits = Limits()
     seen: set[tuple[str, ...]] = set()
     while place is not None:
-        files = list(packed_files(place))
+        files = list(packed_files(place, limits))
         if not files:
             raise FormatError(f"{escaped(str(place))}: not a packed checkpoint")
         hashes = tuple(sorted(file.description.sha256 for file in files))
         base = next((file.description.base for file in files if file.description.base), ())
         yield Link(place, sum(file.description.size for file in files), sum(f.file.size for f in files), hashes, base)
         seen.add(hashes)
-        place = packed_beside(place, base) if base and base not in seen else None
+        place = packed_beside(place, base, limits) if base and base not in seen else None
         if base and place is None:
             yield Link(None, 0, 0, base, ())

@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 import squeeze
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.packing import base, container
+from squeeze.packing.description import Description
+from squeeze.system.limits import Limits
 from tests.makers.checkpoints import content, model_folder, same, write
 from tests.makers.command import call, fails
 from tests.makers.floats import as_bf16, weights
@@ -74,6 +76,20 @@ def test_a_base_that_differs_by_a_bit_is_found_out(run):
     assert not Path("back.safetensors").exists()
 
 
+def test_limits_hold_for_all_that_is_read(run, monkeypatch):
+    """Also for what is only looked at to find a base."""
+    limits, original, asked = Limits(memory=1 << 30), Description.from_text, []
+
+    def from_text(text, limits):
+        asked.append(limits)
+        return original(text, limits)
+
+    monkeypatch.setattr(Description, "from_text", from_text)
+    for use in (squeeze.verify, squeeze.load):
+        use(f"packed/{run[3]}", limits=limits)
+    assert len(asked) > 8 and all(one is limits for one in asked)
+
+
 def test_a_chain_has_an_end(run, monkeypatch):
     monkeypatch.setattr(base, "MAX_CHAIN", 1)
     squeeze.verify(f"packed/{run[2]}")
@@ -96,7 +112,7 @@ def test_history(run):
     found = [json.loads(line) for line in call("history", "--json", f"packed/{run[3]}").stdout.splitlines()]
     assert [Path(link["path"]).name if link["path"] else None for link in found] == [run[3], run[2], None]
     assert found[1]["base"] == found[2]["sha256"]
-    assert "missing: put it beside the others" in call("history", f"packed/{run[3]}").stdout
+    assert "no packed checkpoint beside has it" in call("history", f"packed/{run[3]}").stdout
     assert fails("history", run[0]) == f"Error: {run[0]}: not a packed checkpoint\n"
 
 

@@ -2,7 +2,7 @@
 
 Decoding gathers the entry of each lane's slot, and gives the words that follow to the lanes that run low: an expansion
 by mask. Encoding is the reverse, words going out by a compression. Two segments are decoded side by side where
-registers suffice, because a lane's next state waits some fifty cycles for its last one. Processors without the
+registers suffice, because a lane's next state waits for all that is done to its last one. Processors without the
 instructions, and segments of other than 32 lanes, take rans.py's loops; the coded bytes are the same.
 
 The way was shown by Giesen (2014, "Interleaved entropy coders") and by the project hypersonic-rANS.
