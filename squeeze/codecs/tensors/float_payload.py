@@ -10,22 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from squeeze.codecs.tensors import rans
-from squeeze.codecs.tensors.plane_fields import (
-    COLUMNS,
-    CONSTANT,
-    COUNTS,
-    IDS,
-    NAMES,
-    PRECISION,
-    RAW,
-    RAW_BITS,
-    STATES,
-    SYMBOLS,
-    TABLES,
-    WIDTH,
-    WORDS_AT,
-)  # fmt: skip
+from squeeze.codecs.tensors import plane_fields as columns, rans
 from squeeze.codecs.tensors.plane_reader import HEAD_SIZE, fill_slots, raw_words, read_planes
 from squeeze.codecs.tensors.tables import FAULTS, damaged
 
@@ -113,7 +98,7 @@ class Coded:
     rotated: bool
     lanes: int
     rows: int  # of a full segment
-    fields: Array  # int64 [planes, COLUMNS]
+    fields: Array  # int64 [planes, columns.COLUMNS]
     prefixes: Array  # int64 [planes, 256]
     frequencies: Array  # int64 [planes, tables, 256]
 
@@ -124,7 +109,7 @@ class Coded:
     def slots(self) -> Array:
         """The decoding tables of all planes, uint32: made anew, as they take more memory than all else here."""
         last = self.fields[-1]
-        slots = np.empty(int(last[NAMES] + last[TABLES] * rans.MAX_SYMBOLS), np.uint32)
+        slots = np.empty(int(last[columns.NAMES] + last[columns.TABLES] * rans.MAX_SYMBOLS), np.uint32)
         fill_slots(self.fields, self.prefixes, self.frequencies, slots)
         return slots
 
@@ -134,21 +119,23 @@ class Coded:
 
     def _plane(self, number: int) -> Plane:
         found = self.fields[number].tolist()
-        width, raw_bits, precision, tables = (found[column] for column in (WIDTH, RAW_BITS, PRECISION, TABLES))
+        width, raw_bits, precision, tables = (
+            found[column] for column in (columns.WIDTH, columns.RAW_BITS, columns.PRECISION, columns.TABLES)
+        )
         ids, states, words = np.zeros(self.segments, np.uint8), np.zeros((1, 0), np.uint32), np.zeros(0, np.uint16)
         starts = np.zeros(1, np.int64)
         if precision:
             if tables > 1:
-                ids = self._section(found[IDS], self.segments, np.uint8)
-            counts = self._section(found[COUNTS], self.segments, np.uint32)
+                ids = self._section(found[columns.IDS], self.segments, np.uint8)
+            counts = self._section(found[columns.COUNTS], self.segments, np.uint32)
             starts = np.append(np.int64(0), np.cumsum(counts, dtype=np.int64))
-            states = self._section(found[STATES], self.segments * self.lanes, np.uint32).reshape(-1, self.lanes)
-            words = self.payload[found[WORDS_AT] :].view(np.uint16)
+            states = self._section(found[columns.STATES], self.segments * self.lanes, np.uint32).reshape(-1, self.lanes)
+            words = self.payload[found[columns.WORDS_AT] :].view(np.uint16)
         size = self.count if raw_bits == width else raw_size(self.count, self.lanes, self.rows, raw_bits)
-        raw = self._section(found[RAW], size, WORDS[width] if raw_bits == width else np.uint32)
+        raw = self._section(found[columns.RAW], size, WORDS[width] if raw_bits == width else np.uint32)
         return Plane(
-            *(width, raw_bits, precision, found[CONSTANT], self.prefixes[number, : found[SYMBOLS]]),
-            *(self.frequencies[number, :tables, : found[SYMBOLS]], ids, starts, states, words, raw),
+            *(width, raw_bits, precision, found[columns.CONSTANT], self.prefixes[number, : found[columns.SYMBOLS]]),
+            *(self.frequencies[number, :tables, : found[columns.SYMBOLS]], ids, starts, states, words, raw),
         )
 
     def _section(self, place: int, count: int, kind: type) -> Array:
@@ -181,12 +168,12 @@ def parse(payload: Array, dtype: str, size: int) -> Coded:
     if not (1 <= rows <= MAX_ROWS and lanes <= rans.MAX_LANES and count == size // (bits // 8) >= 1):
         raise damaged("its size is not that of the tensor")
     planes = len(LAYOUTS[layout])
-    fields = np.zeros((planes, COLUMNS), np.int64)
+    fields = np.zeros((planes, columns.COLUMNS), np.int64)
     prefixes = np.empty((planes, rans.MAX_SYMBOLS), np.int64)
     frequencies = np.empty((planes, MAX_TABLES, rans.MAX_SYMBOLS), np.int64)
-    fields[:, WIDTH] = LAYOUTS[layout]
+    fields[:, columns.WIDTH] = LAYOUTS[layout]
     fault = read_planes(payload, payload.view(np.uint32), count, lanes, rows, fields, prefixes, frequencies)
     if fault:
         raise damaged(FAULTS[fault])
-    used = frequencies[:, : int(fields[:, TABLES].max())].copy()
+    used = frequencies[:, : int(fields[:, columns.TABLES].max())].copy()
     return Coded(payload, count, bits, bool(rotated), lanes, rows, fields, prefixes, used)

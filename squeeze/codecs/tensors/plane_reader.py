@@ -2,22 +2,7 @@
 
 import numpy as np
 
-from squeeze.codecs.tensors.plane_fields import (
-    CONSTANT,
-    COUNTS,
-    FIELD,
-    IDS,
-    NAMES,
-    PRECISION,
-    RAW,
-    RAW_BITS,
-    STATES,
-    SYMBOLS,
-    TABLE,
-    TABLES,
-    WIDTH,
-    WORDS_AT,
-)  # fmt: skip
+from squeeze.codecs.tensors import plane_fields as columns
 from squeeze.codecs.tensors.rans import MAX_PRECISION, MAX_SYMBOLS, decoding_table
 from squeeze.codecs.tensors.tables import EARLY, IMPOSSIBLE, read_tables
 from squeeze.numerics.jit import inline, kernel
@@ -52,7 +37,7 @@ def read_planes(payload, longs, count, lanes, rows, fields, prefixes, frequencie
         return EARLY
     for number in range(fields.shape[0]):
         plane, at = fields[number], HEAD_SIZE + ENTRY_SIZE * number
-        width, raw_bits = plane[WIDTH], np.int64(payload[at + 1])
+        width, raw_bits = plane[columns.WIDTH], np.int64(payload[at + 1])
         precision, tables = np.int64(payload[at + 2]), np.int64(payload[at + 3])
         text_size, words = np.int64(longs[at // 4 + 1]), np.int64(longs[at // 4 + 2])
         prefix_bits = width - raw_bits
@@ -60,9 +45,9 @@ def read_planes(payload, longs, count, lanes, rows, fields, prefixes, frequencie
             return PLANES
         if precision > MAX_PRECISION or tables > frequencies.shape[1]:
             return PLANES
-        plane[RAW_BITS], plane[TABLE], plane[NAMES] = raw_bits, slots, slots
+        plane[columns.RAW_BITS], plane[columns.TABLE], plane[columns.NAMES] = raw_bits, slots, slots
         if prefix_bits == 0:
-            plane[RAW] = position
+            plane[columns.RAW] = position
             position = _after(position, count * (width >> 3), payload)
             if position < 0:
                 return EARLY
@@ -75,7 +60,7 @@ def read_planes(payload, longs, count, lanes, rows, fields, prefixes, frequencie
             constant = np.int64(payload[text]) | np.int64(payload[text + 1]) << 8 if text_size == 2 else -1
             if constant < 0 or constant >> prefix_bits:
                 return CONSTANTS
-            plane[CONSTANT] = constant
+            plane[columns.CONSTANT] = constant
         else:
             symbols = read_tables(
                 payload[text : text + text_size], 1 << prefix_bits, prefixes[number], frequencies[number, :tables]
@@ -95,40 +80,50 @@ def read_planes(payload, longs, count, lanes, rows, fields, prefixes, frequencie
             field = 0
             while (1 << field) <= most:
                 field += 1
-            plane[FIELD] = field if 2 * field + prefix_bits <= 32 else 0
-            plane[PRECISION], plane[TABLES], plane[SYMBOLS] = precision, tables, symbols
-            plane[NAMES] = slots + (tables << precision)
-            slots = plane[NAMES] + tables * MAX_SYMBOLS
-            plane[IDS] = position
-            position = _after(position, segments if tables > 1 else 0, payload)
-            if position < 0:
-                return EARLY
-            if tables > 1:
-                for k in range(segments):
-                    if payload[plane[IDS] + k] >= tables:
-                        return INDEX
-            plane[COUNTS] = position
-            position = _after(position, 4 * segments, payload)
-            if position < 0:
-                return EARLY
-            total = 0
-            for k in range(segments):
-                total += np.int64(longs[(plane[COUNTS] >> 2) + k])
-            plane[STATES] = position
-            position = _after(position, 4 * segments * lanes, payload)
-            if position < 0:
-                return EARLY
-            if total != words:
-                return INDEX
-            plane[WORDS_AT] = position
-            position = words_end = _after(position, 2 * words, payload)
-            if position < 0 or plane[WORDS_AT] + 2 * (words + lanes) > payload.size:
-                return EARLY
-        plane[RAW] = position
+            plane[columns.FIELD] = field if 2 * field + prefix_bits <= 32 else 0
+            plane[columns.PRECISION], plane[columns.TABLES], plane[columns.SYMBOLS] = precision, tables, symbols
+            plane[columns.NAMES] = slots + (tables << precision)
+            slots = plane[columns.NAMES] + tables * MAX_SYMBOLS
+            position, fault = _read_index(payload, longs, plane, position, segments, lanes, words)
+            if fault:
+                return fault
+            words_end = position
+        plane[columns.RAW] = position
         position = _after(position, 4 * raw_words(count, lanes, rows, raw_bits), payload)
         if position < 0:
             return EARLY
     return 0 if payload.size == whole_size(position, words_end, lanes) else LENGTH
+
+
+@inline
+def _read_index(payload, longs, plane, position, segments, lanes, words):
+    """Where the next section begins after those of a plane's segments, and 0 or a fault."""
+    plane[columns.IDS], tables = position, plane[columns.TABLES]
+    position = _after(position, segments if tables > 1 else 0, payload)
+    if position < 0:
+        return position, EARLY
+    if tables > 1:
+        for k in range(segments):
+            if payload[plane[columns.IDS] + k] >= tables:
+                return position, INDEX
+    plane[columns.COUNTS] = position
+    position = _after(position, 4 * segments, payload)
+    if position < 0:
+        return position, EARLY
+    total = 0
+    for k in range(segments):
+        total += np.int64(longs[(plane[columns.COUNTS] >> 2) + k])
+    plane[columns.STATES] = position
+    position = _after(position, 4 * segments * lanes, payload)
+    if position < 0:
+        return position, EARLY
+    if total != words:
+        return position, INDEX
+    plane[columns.WORDS_AT] = position
+    position = _after(position, 2 * words, payload)
+    if position < 0 or plane[columns.WORDS_AT] + 2 * (words + lanes) > payload.size:
+        return position, EARLY
+    return position, 0
 
 
 @inline
@@ -142,10 +137,10 @@ def fill_slots(fields, prefixes, frequencies, slots):
     """Fill the decoding tables of all planes, uint32: see rans.decoding_table."""
     for number in range(fields.shape[0]):
         plane = fields[number]
-        for table in range(plane[TABLES]):
-            size, names = 1 << plane[PRECISION], plane[NAMES] + table * MAX_SYMBOLS
-            begin = plane[TABLE] + table * size
+        for table in range(plane[columns.TABLES]):
+            size, names = 1 << plane[columns.PRECISION], plane[columns.NAMES] + table * MAX_SYMBOLS
+            begin = plane[columns.TABLE] + table * size
             decoding_table(
-                frequencies[number, table, : plane[SYMBOLS]], prefixes[number], plane[FIELD],
+                frequencies[number, table, : plane[columns.SYMBOLS]], prefixes[number], plane[columns.FIELD],
                 slots[begin : begin + size], slots[names : names + MAX_SYMBOLS],
             )  # fmt: skip

@@ -5,7 +5,7 @@ A plane lies in values as rans.py says: rotated, above the `drop` lowest bits.
 
 import numpy as np
 
-from squeeze.codecs.tensors.plane_fields import COUNTS, PRECISION, RAW, RAW_BITS, WIDTH
+from squeeze.codecs.tensors import plane_fields as columns
 from squeeze.codecs.tensors.rans import decode_segments, rotated, turned_back
 from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, pack
 from squeeze.numerics.jit import inline, kernel, lossy_kernel
@@ -70,8 +70,8 @@ def decode_planes(
     """
     per_segment = lanes * rows
     for number in range(fields.shape[0]):
-        starts[number], counts_at = 0, fields[number, COUNTS] >> 2
-        if fields[number, PRECISION]:
+        starts[number], counts_at = 0, fields[number, columns.COUNTS] >> 2
+        if fields[number, columns.PRECISION]:
             for segment in range(first):
                 starts[number] += np.int64(longs[counts_at + segment])
     for segment in range(first, last, step):
@@ -79,13 +79,13 @@ def decode_planes(
         piece = out[(segment - first) * per_segment : min((end - first) * per_segment, out.size)]
         for number in range(fields.shape[0]):
             plane = fields[number]
-            drop -= plane[WIDTH]
+            drop -= plane[columns.WIDTH]
             rotate = bits if rotated and drop == 0 else 0
-            if plane[RAW_BITS] == plane[WIDTH]:
-                begin = plane[RAW] // (plane[WIDTH] >> 3) + segment * per_segment
-                if plane[WIDTH] == 8:
+            if plane[columns.RAW_BITS] == plane[columns.WIDTH]:
+                begin = plane[columns.RAW] // (plane[columns.WIDTH] >> 3) + segment * per_segment
+                if plane[columns.WIDTH] == 8:
                     put_plane(piece, rotate, drop, number > 0, payload, begin)
-                elif plane[WIDTH] == 16:
+                elif plane[columns.WIDTH] == 16:
                     put_plane(piece, rotate, drop, number > 0, halves, begin)
                 else:
                     put_plane(piece, rotate, drop, number > 0, longs, begin)
