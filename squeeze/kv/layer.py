@@ -224,6 +224,9 @@ class PackedLayer(CacheLayerMixin):
         if self.sliding_window is not None and length >= self.sliding_window and not self.record_past:
             raise RuntimeError("a full sliding window can be cropped only after `activate_past_recording`")
         remove = -tokens_to_remove if tokens_to_remove <= 0 else max(length - tokens_to_remove, 0)
+        remove = min(remove, length)
+        if self.sliding_window is not None and self.dropped > max(length - remove - self.sliding_window + 1, 0):
+            raise RuntimeError("a sliding window has dropped tokens that it would see after this crop: crop less")
         if self.is_initialized and remove:
             self._remove(min(remove, self.stored))
         if self.is_initialized:

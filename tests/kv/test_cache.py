@@ -83,8 +83,7 @@ class Reference:
         self.sinks = 0 if sliding_window else policy.sinks
         self.keys = self.values = torch.zeros(2, 2, 0, 8)
         self.coded = 0  # tokens after the sinks that have been coded
-        self.record_past = False
-        self.least_kept = 0
+        self.length_at_crop = 0  # at the last crop, after which a sliding window drops what it no longer sees
 
     def update(self, keys, values):
         past = self.keys.shape[2]
@@ -104,7 +103,7 @@ class Reference:
         return returned
 
     def crop(self, count):
-        length = self.keys.shape[2] - count
+        length = self.length_at_crop = self.keys.shape[2] - count
         self.keys, self.values = self.keys[:, :, :length], self.values[:, :, :length]
         if self.policy.block:  # a block that is cut is among the recent tokens again
             self.coded = min(self.coded, max(length - self.sinks, 0) // self.policy.block * self.policy.block)
@@ -150,12 +149,15 @@ def test_any_sequence_of_operations(sequence, policy, sliding_window):
                 assert torch.equal(found, expected)
             continue
         if what in ("crop", "crop to"):
-            least = plain.least_kept  # what the sliding window has dropped does not come back
-            count = min(number, length - least) if what == "crop" else max(length - max(number, least, 1), 0)
-            layer.crop(-count if what == "crop" else max(number, least, 1))
+            count = min(number, length) if what == "crop" else max(length - number, 0)
+            first_seen = max(length - count - sliding_window + 1, 0) if sliding_window else 0
+            if layer.dropped > first_seen:  # what the sliding window has dropped does not come back
+                with pytest.raises(RuntimeError, match="crop less"):
+                    layer.crop(-number if what == "crop" else number)
+                assert layer.dropped <= max(plain.length_at_crop - sliding_window + 1, 0)
+                continue
+            layer.crop(-number if what == "crop" else number)
             plain.crop(count)
-            if sliding_window:
-                plain.least_kept = max(plain.least_kept, plain.keys.shape[2] - sliding_window + 1)
         elif what == "reorder":
             rows = torch.tensor(number).clamp(max=batch - 1)
             layer.reorder_cache(rows)
