@@ -82,8 +82,8 @@ class Reference:
         self.policy, self.sliding_window = policy, sliding_window
         self.sinks = 0 if sliding_window else policy.sinks
         self.keys = self.values = torch.zeros(2, 2, 0, 8)
-        self.coded = 0  # tokens after the sinks that have been coded
-        self.length_at_crop = 0  # at the last crop, after which a sliding window drops what it no longer sees
+        self.coded_end = self.sinks  # what is between the sinks and here has been coded
+        self.dropped = 0  # tokens that the layer has dropped: blocks begin after them
 
     def update(self, keys, values):
         past = self.keys.shape[2]
@@ -92,21 +92,20 @@ class Reference:
         returned = self.keys[:, :, offset:], self.values[:, :, offset:]
         self.keys, self.values = self.keys.clone(), self.values.clone()
         block = self.policy.block
-        while block and self.keys.shape[2] - self.sinks - self.coded >= self.policy.window + block:
-            start = self.sinks + self.coded
+        while block and self.keys.shape[2] - (start := max(self.coded_end, self.dropped)) >= self.policy.window + block:
             (group,) = self.policy.head_groups(0, 2)
             for coder, whole in ((group.keys, self.keys), (group.values, self.values)):
                 piece = whole[:, :, start : start + block]
                 fields = coder.encode(piece[:, :, None], start)
                 whole[:, :, start : start + block] = coder.decode(fields, start, torch.float32)[:, :, 0]
-            self.coded += block
+            self.coded_end = start + block
         return returned
 
     def crop(self, count):
-        length = self.length_at_crop = self.keys.shape[2] - count
+        length = self.keys.shape[2] - count
         self.keys, self.values = self.keys[:, :, :length], self.values[:, :, :length]
-        if self.policy.block:  # a block that is cut is among the recent tokens again
-            self.coded = min(self.coded, max(length - self.sinks, 0) // self.policy.block * self.policy.block)
+        if length < self.coded_end and (block := self.policy.block):  # a block that is cut is among the recent again
+            self.coded_end = max(self.coded_end - -(-(self.coded_end - length) // block) * block, self.sinks)
 
     def select(self, rows):
         self.keys, self.values = self.keys[rows], self.values[rows]
@@ -154,10 +153,11 @@ def test_any_sequence_of_operations(sequence, policy, sliding_window):
             if layer.dropped > first_seen:  # what the sliding window has dropped does not come back
                 with pytest.raises(RuntimeError, match="crop less"):
                     layer.crop(-number if what == "crop" else number)
-                assert layer.dropped <= max(plain.length_at_crop - sliding_window + 1, 0)
                 continue
             layer.crop(-number if what == "crop" else number)
             plain.crop(count)
+            plain.dropped = layer.dropped
+            assert plain.dropped <= max(length - count - (sliding_window or 0) + 1, 0)
         elif what == "reorder":
             rows = torch.tensor(number).clamp(max=batch - 1)
             layer.reorder_cache(rows)
