@@ -60,6 +60,26 @@ SPEED = Entry(
     },
 )
 
+FAST = Entry(
+    measures="the fast level's codes of fixed length beside rANS, tensors in memory, one thread, taking turns",
+    minutes=0,
+    key=("checkpoint",),
+    options=(_PATHS, option("--runs", type=int, default=3, help="of which the shortest counts (3)")),
+    tables={
+        "pack-fast": Listing(
+            (
+                Column("checkpoint", "checkpoint"),
+                Column("size, of runtime's", "size of runtime", ".3f"),
+                Column("in codes of fixed length", percent("share fixed")),
+                Column("encoding, of runtime", "encode of runtime", ".1f"),
+                Column("decoding, of runtime", "decode of runtime", ".1f"),
+                Column("encoding, of a copy", "encode of copy", ".2f"),
+                Column("decoding, of a copy", "decode of copy", ".2f"),
+            )
+        )
+    },
+)
+
 CODERS = Entry(
     measures="why rANS: sizes and speeds of Huffman and rANS codings of exponents over bf16 weights",
     minutes=0,
@@ -223,6 +243,7 @@ ENTRIES = {
     "checkpoints": CHECKPOINTS,
     "pack": PACK,
     "pack-speed": SPEED,
+    "pack-fast": FAST,
     "float-coders": CODERS,
     "pack-chain": CHAIN,
     "pack-quantised": QUANTISED,

@@ -15,13 +15,14 @@ import xxhash
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
-from squeeze.codecs.tensors import floats, floats_archive, zeros
+from squeeze.codecs.tensors import fixed, floats, floats_archive, zeros
 from squeeze.errors import DamagedError, FormatError, SqueezeError, VerifyError
 from squeeze.packing import fields
 from squeeze.packing.description import (
     ARCHIVE,
     CODINGS,
     DELTA,
+    FIXED,
     LEVELS,
     RANS,
     RELAID,
@@ -36,6 +37,7 @@ from squeeze.system.limits import Limits
 __all__ = [
     "ARCHIVE",
     "DELTA",
+    "FIXED",
     "KEY",
     "LEVELS",
     "RANS",
@@ -60,6 +62,7 @@ __all__ = [
 KEY = "squeeze"  # in __metadata__
 _PIECE = 1 << 20
 _FLOATS = ("F8_E4M3", "F8_E5M2", "F16", "BF16", "F32", "F64")  # of which zeros are tried
+_LARGER = 1.03  # of what rANS takes: the most that a tensor's codes of fixed length may
 _LEAST_ZEROS = 0.2  # share of the values from which on they are
 
 
@@ -96,6 +99,8 @@ def reserve(source: TensorFile, level: str, base: tuple[str, ...]) -> int:
 
 def allowed(coding: str, dtype: str) -> bool:
     """Whether a tensor may be coded so."""
+    if coding == FIXED:
+        return dtype in fixed.DTYPES
     fits = dtype in (fields.DTYPES if coding in RELAID else _FLOATS)
     return coding in CODINGS and (fits or not (coding in RELAID or coding.startswith(ZEROS)))
 
@@ -160,6 +165,9 @@ def encode_tensor(
 
     Raises VerifyError where the payload does not decode to the tensor, a fault of the machine.
     """
+    if level == "fast" and base is None and (payload := _fixed(data, tensor.dtype, threads)) is not None:
+        _verify(payload, tensor, FIXED, base, threads, data if verify else None)
+        return FIXED, payload
     dtype, subject, prefix = tensor.dtype, data, ""
     if base is not None:
         difference = np.bitwise_xor(data, base)
@@ -180,10 +188,23 @@ def encode_tensor(
         return STORED, data
     coding = prefix + (ARCHIVE if level == "archive" else RANS)
     del subject
-    record = Record(tensor.dtype, tensor.shape, coding, 0)
-    if verify and not _same(decode_tensor(payload, record, base, threads), data):
-        raise VerifyError("a coded tensor did not decode to itself: this machine's memory or processor is faulty")
+    _verify(payload, tensor, coding, base, threads, data if verify else None)
     return coding, payload
+
+
+def _fixed(data: Bytes, dtype: str, threads: int) -> Bytes | None:
+    """The payload of codes of fixed length, where that is no more than a little larger than another one would be."""
+    payload = fixed.encode(data, dtype, threads) if dtype in fixed.DTYPES else None
+    if payload is None or (dtype in ("BF16", "F16") and fixed.has_noise(data)):
+        return payload
+    return payload if 8 * payload.size <= _LARGER * floats.estimate(data, dtype) else None
+
+
+def _verify(payload: Bytes, tensor: Tensor, coding: str, base: Bytes | None, threads: int, data: Bytes | None) -> None:
+    """Raises VerifyError where `payload` does not decode to `data`, if given."""
+    record = Record(tensor.dtype, tensor.shape, coding, 0)
+    if data is not None and not _same(decode_tensor(payload, record, base, threads), data):
+        raise VerifyError("a coded tensor did not decode to itself: this machine's memory or processor is faulty")
 
 
 def _same(one: Bytes, other: Bytes) -> bool:
@@ -196,6 +217,8 @@ def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: i
     """The raw bytes of a tensor. Raises DamagedError."""
     if record.coding == STORED:
         return payload
+    if record.coding == FIXED:
+        return fixed.decode(payload, record.dtype, record.size, threads)
     level = "archive" if record.coding.endswith(ARCHIVE) else "runtime"
     if record.coding in RELAID:
         kind = record.coding.partition("+")[0]

@@ -17,13 +17,12 @@ from squeeze.packing import fields
 from squeeze.system.json_object import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
-FORMAT_VERSION = 1
-LEVELS = ("runtime", "archive")
-STORED, RANS, ARCHIVE = "stored", "rans", "archive"
+LEVELS = ("fast", "runtime", "archive")
+STORED, FIXED, RANS, ARCHIVE = "stored", "fixed", "rans", "archive"
 DELTA = "delta+"  # before the coding of a difference
 ZEROS = "zeros+"  # before the coding of what is not 0
 RELAID = tuple(f"{kind}+{coding}" for kind in fields.KINDS for coding in (RANS, ARCHIVE))
-CODINGS = (STORED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, ZEROS + RANS, ZEROS + ARCHIVE, *RELAID)
+CODINGS = (STORED, FIXED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, ZEROS + RANS, ZEROS + ARCHIVE, *RELAID)
 _KEYS = {"format", "level", "size", "sha256", "header", "tensors"}
 _PIECE = 1 << 20
 
@@ -44,7 +43,7 @@ class Record:
 
     def memory(self, payload: int) -> int:
         """Bytes that decoding `payload` bytes takes, about, with the tensor before, which is still being hashed."""
-        return payload + {STORED: 1, RANS: 2}.get(self.coding, 4) * self.size
+        return payload + {STORED: 1, FIXED: 2, RANS: 2}.get(self.coding, 4) * self.size
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Description:
 
     def to_text(self) -> str:
         described: dict[str, Any] = {
-            "format": FORMAT_VERSION,
+            "format": _format(self.level),
             "level": self.level,
             "size": self.size,
             "sha256": self.sha256,
@@ -81,12 +80,20 @@ class Description:
             version = _number(described.get("format"))
         except (FormatError, ValueError):
             raise damaged("it cannot be read") from None
-        if version != FORMAT_VERSION:
+        if version not in (1, 2):
             raise FormatError(f"packed format {printable(version)} is unknown: use a newer squeeze")
         try:
-            return _description(described, limits)
+            found = _description(described, limits)
+            if version != _format(found.level):
+                raise ValueError
+            return found
         except (KeyError, TypeError, ValueError, zlib.error):
             raise damaged("it cannot be read") from None
+
+
+def _format(level: str) -> int:
+    """The version of the format: what reads 1 does not know the coding of level fast."""
+    return 2 if level == "fast" else 1
 
 
 def damaged(why: str) -> DamagedError:

@@ -7,6 +7,7 @@ import torch
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Tensor, named
+from squeeze.codecs.tensors import fixed
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import Prepared
@@ -27,7 +28,8 @@ def load(
     """Open a packed file or folder: a mapping from names to tensors, which are decoded on each access.
 
     The payloads are read into the memory of `device` at once; on a GPU they are decoded there. Tensors at
-    the archive level and differences (`base` names what from) are decoded now and kept as they are. On the CPU a
+    the archive level, on a GPU those at the fast level, and differences (`base` names what from) are decoded now and
+    kept as they are. On the CPU a
     tensor is compared with its checksum when it is first decoded; `squeeze.verify` compares all.
     Raises FormatError where `path` is not packed, DamagedError where it is damaged, and LimitError where it takes
     more memory than `limits` allow.
@@ -61,7 +63,12 @@ def load(
 def _held(packed: PackedFile) -> int:
     """Bytes that stay in memory."""
     pairs = zip(packed.file.tensors, packed.description.records, strict=True)
-    return sum(tensor.size if record.coding == container.RANS else record.size for tensor, record in pairs)
+    return sum(tensor.size if _stays_coded(record, "cpu") else record.size for tensor, record in pairs)
+
+
+def _stays_coded(record: Record, device: str) -> bool:
+    """Whether a tensor is decoded each time it is asked for."""
+    return record.coding == container.RANS or (record.coding == container.FIXED and torch.device(device).type == "cpu")
 
 
 def _check_base(packed: PackedFile, base: Base | None) -> None:
@@ -94,10 +101,21 @@ class Entry:
             values = self.payload.clone() if out is None else out.view(-1).view(self.payload.dtype).copy_(self.payload)
             return self._compared(values.view(dtype).view(self.record.shape))
         try:
-            decoded = df_decode.decode(self._prepared, out, threads)
+            decoded = self._decoded(self._prepared, dtype, out, threads)
         except DamagedError as error:
             raise DamagedError(f"{named(self.name)}: {error}") from None
         return self._compared(decoded.view(self.record.shape))
+
+    def _decoded(
+        self, prepared: Prepared | torch.Tensor, dtype: torch.dtype, out: torch.Tensor | None, threads: int
+    ) -> torch.Tensor:
+        if isinstance(prepared, Prepared):
+            return df_decode.decode(prepared, out, threads)
+        if out is None:
+            out = torch.empty(self.record.shape, dtype=dtype)
+        raw = out.view(-1).view(torch.uint8).numpy()
+        fixed.decode(prepared.numpy(), self.record.dtype, self.record.size, threads, raw)
+        return out.view(dtype)
 
     def _compared(self, values: torch.Tensor) -> torch.Tensor:
         """The same, once its checksum is known to be right. Raises DamagedError."""
@@ -107,7 +125,9 @@ class Entry:
         return values
 
 
-def _prepare(payload: torch.Tensor, record: Record) -> Prepared:
+def _prepare(payload: torch.Tensor, record: Record) -> Prepared | torch.Tensor:
+    if record.coding == container.FIXED:
+        return payload
     return df_decode.prepare(payload, record.dtype, record.size)
 
 
@@ -131,12 +151,13 @@ def _entry(
     tensor: Tensor, record: Record, payload: tensorfile.Bytes, device: str, base: Base | None, threads: int
 ) -> Entry:
     torch_dtype(record.dtype, tensor.name)
-    is_ready = record.coding in (container.RANS, container.STORED)
+    is_coded = _stays_coded(record, device)
+    is_ready = is_coded or record.coding == container.STORED
     other = base.for_record(tensor.name, record) if base and record.coding.startswith(container.DELTA) else None
     try:
         if not is_ready:
             payload = container.decode_tensor(payload, record, other, threads)
-        entry = Entry(tensor.name, record, torch.from_numpy(payload).to(device), record.coding == container.RANS)
+        entry = Entry(tensor.name, record, torch.from_numpy(payload).to(device), is_coded)
     except DamagedError as error:
         raise DamagedError(f"{named(tensor.name)}: {error}") from None
     if not is_ready:

@@ -60,7 +60,8 @@ def pack(
 ) -> Totals:
     """Pack a safetensors file, or a folder with its other files, to `target`; `unpack` restores it byte for byte.
 
-    level: "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU only). base: a checkpoint, packed or not;
+    level: "fast" (for checkpoints written often), "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU
+    only). base: a checkpoint, packed or not;
     what is written is the difference from its tensors of the same names, unless it ends a chain of `max_chain`
     differences already. strict: refuse a folder of which something would be left out, such as empty folders and pipes.
     progress(n) is told of n more raw bytes done. Raises FormatError for what is no safetensors file, SqueezeError where

@@ -112,8 +112,8 @@ class Packing(Checked):
 
     level: str = option(
         "runtime",
-        "runtime decodes fast, on GPUs too; archive is smallest, and slow.",
-        choices=("runtime", "archive"),
+        "fast, for checkpoints written often; runtime decodes fast, on GPUs too; archive is smallest, and slow.",
+        choices=("fast", "runtime", "archive"),
     )
     verify: bool = option(True, "Decode each tensor again to prove it.")
     strict: bool = option(False, "Refuse a folder of which something would be left out.")

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 
-__all__ = ["fresh", "scratch"]
+__all__ = ["cut", "fresh", "scratch"]
 
 _PIECE = 1 << 24  # bytes; numpy asks for huge pages in arrays of 4 MiB or more
 _LARGE = 1 << 22
@@ -33,3 +33,13 @@ def scratch(size: int) -> np.ndarray:
         _own.scratch = np.empty(_LARGE, np.uint8)
     part: np.ndarray = _own.scratch[:size]
     return part
+
+
+def cut(buffer: np.ndarray, size: int) -> np.ndarray:
+    """The first bytes of what `scratch` gave, to keep; `buffer` and its parts are not to be used any more."""
+    if buffer.base is None:
+        buffer.resize(size, refcheck=False)
+        return buffer
+    kept = fresh(size)
+    kept[:] = buffer[:size]
+    return kept

@@ -75,7 +75,7 @@ def test_commands(tmp_path):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("level", ["runtime", "archive"])
+@pytest.mark.parametrize("level", ["fast", "runtime", "archive"])
 def test_a_damaged_tensor_is_named(level, tmp_path):
     raw = {name: value for name, value in tensors().items() if name in ("layer.weight", "half", "wide", "noise")}
     write(tmp_path / "a.safetensors", raw)

@@ -21,7 +21,7 @@ from tests.makers.floats import weights
 pytestmark = pytest.mark.usefixtures("in_folder")
 
 
-@pytest.mark.parametrize("level", ["runtime", "archive"])
+@pytest.mark.parametrize("level", ["fast", "runtime", "archive"])
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt", "note": 'a "quoted" ö'}])
 @pytest.mark.parametrize("pad", [0, 5])
 def test_files_come_back_byte_for_byte(level, metadata, pad):
@@ -72,7 +72,7 @@ def test_threads_and_verification_make_no_difference():
     assert same("b.safetensors", "c.safetensors")
 
 
-@pytest.mark.parametrize("level", ["runtime", "archive"])
+@pytest.mark.parametrize("level", ["fast", "runtime", "archive"])
 def test_deltas_are_small_and_need_their_base(level):
     base = tensors()
     tuned = dict(base)

@@ -102,14 +102,14 @@ def test_what_a_manifest_keeps_is_limited():
 def test_nothing_else_is_read_or_run(tmp_path):
     write("a.safetensors", {"a": ("BF16", (64, 64), np.arange(4096, dtype=np.uint16).tobytes())})
     model_folder("model")
-    for level in ("runtime", "archive"):
+    for level in ("fast", "runtime", "archive"):
         squeeze.pack("a.safetensors", f"{level}.safetensors", level=level)
     squeeze.pack("model", "packed")
     squeeze.pack("a.safetensors", "delta.safetensors", base="a.safetensors")
     code = "\n".join([
         "import squeeze",
         f"import os; os.chdir({str(tmp_path)!r})",
-        "for name in ('runtime.safetensors', 'archive.safetensors', 'packed'):",
+        "for name in ('fast.safetensors', 'runtime.safetensors', 'archive.safetensors', 'packed'):",
         "    squeeze.verify(name)",
         "    squeeze.unpack(name, f'{name}.back')",
         "squeeze.verify('delta.safetensors', base='a.safetensors', threads=2)",

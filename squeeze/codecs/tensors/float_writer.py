@@ -6,7 +6,7 @@ from squeeze.codecs.tensors.float_payload import HEAD, MAX_TABLES, PLANE, Array,
 from squeeze.codecs.tensors.plane_reader import whole_size
 from squeeze.codecs.tensors.rans import MAX_SYMBOLS
 from squeeze.codecs.tensors.tables import VARINT
-from squeeze.system.arena import fresh, scratch
+from squeeze.system.arena import cut, scratch
 
 
 class Writer:
@@ -50,12 +50,7 @@ class Writer:
         """All of it, uint8, with zeros at the end as `whole_size` says. The writer is done then."""
         size = int(whole_size(self._end, self._words_end, lanes))
         self._buffer[self._end : size] = 0
-        if self._buffer.base is None:
-            self._buffer.resize(size, refcheck=False)
-            return self._buffer
-        payload = fresh(size)
-        payload[:] = self._buffer[:size]
-        return payload
+        return cut(self._buffer, size)
 
 
 def most_bytes(count: int, widths: tuple[int, ...], lanes: int, rows: int) -> int:

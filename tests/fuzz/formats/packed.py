@@ -38,7 +38,7 @@ class Case:
 
 
 class Packed:
-    """The samples, packed: by both levels, as a difference from a base, and a folder of two shards."""
+    """The samples, packed: by all levels, as a difference from a base, and a folder of two shards."""
 
     seconds = 0.02
 
@@ -50,8 +50,8 @@ class Packed:
         changed[-40] ^= 1
         whole = {"": bytes(changed)}
         matrix = {"": _large()}
-        self.originals = [matrix, matrix, whole, _model(), matrix | {}]
-        options: list[dict[str, Any]] = [{}, {"level": "archive"}, {"base": self.base}, {}, {"verify": False}]
+        self.originals = [matrix, matrix, whole, _model(), matrix | {}, matrix | {}]
+        options: list[dict[str, Any]] = [{}, {"level": "archive"}, {"base": self.base}, {}, {"verify": False}, {"level": "fast"}]
         self.options = [{"base": self.base} if "base" in given else {} for given in options]
         bomb(100_000_000), bomb(1 << 27)
         pairs = zip(self.originals, options, strict=True)

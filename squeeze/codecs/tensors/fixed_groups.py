@@ -1,0 +1,249 @@
+"""Groups of 32 values by vectors: their codes of two bits as two masks, and the rest of them as bits and bytes.
+
+A value's highest bits but its sign, the *prefix*, are compared with three known ones; a mask of 32 bits for each bit of
+the codes says what was found. fixed.py has the format. The code is LLVM's own vectors, so every processor runs it; only
+moving bytes by a mask is an instruction of some (AVX-512 with VBMI2), and a loop elsewhere.
+
+An array's type says which floats its values are: see KINDS.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from squeeze.numerics import processor
+from squeeze.numerics.jit import inline
+from squeeze.numerics.words import INT8, INT32, INT64
+
+GROUP = 32
+_BYTES, _MASK = ir.VectorType(INT8, GROUP), ir.VectorType(ir.IntType(1), GROUP)
+_MOVES_BYTES = all(map(processor.has, ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2")))
+_NUMBER = types.int64
+
+# safetensors dtype: how its bits are viewed, and how many of them, the exponent, are the prefix
+KINDS = {
+    "BF16": (np.uint16, 8),
+    "F16": (np.int16, 5),
+    "F32": (np.uint32, 8),
+    "F8_E4M3": (np.uint8, 4),
+    "F8_E5M2": (np.int8, 5),
+}
+_PREFIX_BITS = {numba.from_dtype(np.dtype(view)): bits for view, bits in KINDS.values()}
+
+
+class _Group:
+    """Machine code on one group of values with prefixes of at most 8 bits."""
+
+    def __init__(self, builder: Any, bits: int, prefix_bits: int, turned: bool) -> None:
+        self.builder, self.bits, self.prefix_bits = builder, bits, prefix_bits
+        self.turned = turned  # values are rotated left by one bit first
+        self.values = ir.VectorType(ir.IntType(bits), GROUP)
+        self.planes = range(bits - 16, -8, -8)  # the lowest bit of each byte below the highest
+        self.loose = [1 << bit for bit in reversed(range(8 - prefix_bits))]  # bits of the highest byte below the prefix
+
+    def constant(self, kind: Any, value: int) -> Any:
+        return ir.Constant(kind, [value] * GROUP)
+
+    def spread(self, value: Any) -> Any:
+        """A vector of bytes of an int64."""
+        undefined = ir.Constant(_BYTES, ir.Undefined)
+        single = self.builder.insert_element(undefined, self.builder.trunc(value, INT8), INT32(0))
+        return self.builder.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(INT32, GROUP), [0] * GROUP))
+
+    def load(self, pointer: Any, kind: Any) -> Any:
+        return self.builder.load(self.builder.bitcast(pointer, kind.as_pointer()), align=1)
+
+    def store(self, value: Any, pointer: Any) -> None:
+        self.builder.store(value, self.builder.bitcast(pointer, value.type.as_pointer()), align=1)
+
+    def narrow(self, values: Any) -> Any:
+        return values if self.bits == 8 else self.builder.trunc(values, _BYTES)
+
+    def wide(self, bytes_: Any) -> Any:
+        return bytes_ if self.bits == 8 else self.builder.zext(bytes_, self.values)
+
+    def shifted(self, values: Any, count: int, up: bool = False) -> Any:
+        if not count:
+            return values
+        shift = self.builder.shl if up else self.builder.lshr
+        return shift(values, self.constant(values.type, count))
+
+
+def _pointers(context: Any, builder: Any, signature: Any, arguments: Any, pairs: dict[int, int | None]) -> list[Any]:
+    """Pointers into arrays, by the places of arrays among the arguments and those of what is added to each."""
+    found = []
+    for array, offset in pairs.items():
+        data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
+        found.append(data if offset is None else builder.gep(data, [arguments[offset]]))
+    return found
+
+
+def record_size(bits: int, prefix_bits: int) -> int:
+    """Bytes of a group of values: two masks of codes, a mask for each loose bit, and bytes."""
+    return 4 * (2 + 8 - prefix_bits) + GROUP * (bits // 8 - 1)
+
+
+def _of_floats(builder: Any, array: Any) -> _Group:
+    return _Group(builder, array.dtype.bitwidth, _PREFIX_BITS[array.dtype], turned=True)
+
+
+def _of_prefixes(builder: Any, array: Any) -> _Group:
+    return _Group(builder, 8, 8, turned=False)
+
+
+def _splitter(group: Callable[[Any, Any], _Group]) -> Any:
+    @intrinsic
+    def split(typingctx, values, begin, one, two, three, out, place, prefixes):
+        def codegen(context, builder, signature, arguments):
+            pointers = _pointers(context, builder, signature, arguments, {0: 1, 5: 6, 7: None})
+            return _split(group(builder, values), *pointers, arguments[2:5])
+
+        return _NUMBER(values, *[_NUMBER] * 4, out, _NUMBER, prefixes), codegen
+
+    return split
+
+
+# Write the record of values[begin : begin + 32] to `out` (uint8) from `place` on, and all their prefixes to `prefixes`
+# (uint8 [32]). The result is the mask, as int64, of the values whose prefix is none of three: those with code 3.
+split, split_prefixes = _splitter(_of_floats), _splitter(_of_prefixes)
+
+
+def _split(group: _Group, values: Any, out: Any, prefixes: Any, known: Any) -> Any:
+    builder, place = group.builder, 0
+
+    def write(value: Any, size: int) -> None:
+        nonlocal place
+        group.store(value, builder.gep(out, [INT64(place)]))
+        place += size
+
+    value = group.load(values, group.values)
+    if group.turned:
+        value = builder.or_(group.shifted(value, 1, up=True), group.shifted(value, group.bits - 1))
+    head = group.narrow(group.shifted(value, group.bits - 8))
+    prefix = group.shifted(head, 8 - group.prefix_bits)
+    first, second, third = (builder.icmp_unsigned("==", prefix, group.spread(one)) for one in known)
+    other = builder.not_(builder.or_(first, builder.or_(second, third)))
+    write(builder.bitcast(builder.or_(second, other), INT32), 4)
+    write(builder.bitcast(builder.or_(third, other), INT32), 4)
+    for bit in group.loose:
+        is_set = builder.icmp_unsigned("!=", builder.and_(head, group.constant(_BYTES, bit)), ir.Constant(_BYTES, None))
+        write(builder.bitcast(is_set, INT32), 4)
+    for drop in group.planes:
+        write(group.narrow(group.shifted(value, drop)), GROUP)
+    group.store(prefix, prefixes)
+    return builder.zext(builder.bitcast(other, INT32), INT64)
+
+
+def _joiner(group: Callable[[Any, Any], _Group]) -> Any:
+    @intrinsic
+    def join(typingctx, out, begin, one, two, three, coded, place, prefixes):
+        def codegen(context, builder, signature, arguments):
+            pointers = _pointers(context, builder, signature, arguments, {0: 1, 5: 6, 7: None})
+            _join(group(builder, out), *pointers, arguments[2:5])
+            return context.get_dummy_value()
+
+        return types.void(out, *[_NUMBER] * 4, coded, _NUMBER, prefixes), codegen
+
+    return join
+
+
+# The reverse: make out[begin : begin + 32] of the record at `place` of `coded` (uint8), and of `prefixes` (uint8 [32]),
+# where those of values with code 3 stand in their places.
+join, join_prefixes = _joiner(_of_floats), _joiner(_of_prefixes)
+
+
+def _join(group: _Group, out: Any, coded: Any, prefixes: Any, known: Any) -> None:
+    builder, place = group.builder, 0
+
+    def read(kind: Any, size: int) -> Any:
+        nonlocal place
+        found = group.load(builder.gep(coded, [INT64(place)]), kind)
+        place += size
+        return found
+
+    low, high = (builder.bitcast(read(INT32, 4), _MASK) for _ in range(2))
+    one, two, three = map(group.spread, known)
+    odd = builder.select(high, group.load(prefixes, _BYTES), two)
+    head = group.shifted(builder.select(low, odd, builder.select(high, three, one)), 8 - group.prefix_bits, up=True)
+    for bit in group.loose:
+        is_set = builder.bitcast(read(INT32, 4), _MASK)
+        bits = builder.select(is_set, group.constant(_BYTES, bit), ir.Constant(_BYTES, None))
+        head = builder.or_(head, bits)
+    value = group.shifted(group.wide(head), group.bits - 8, up=True)
+    for drop in group.planes:
+        value = builder.or_(value, group.shifted(group.wide(read(_BYTES, GROUP)), drop, up=True))
+    if group.turned:
+        value = builder.or_(group.shifted(value, 1), group.shifted(value, group.bits - 1, up=True))
+    group.store(value, out)
+
+
+def _mover(way: str) -> Any:
+    """A compiled step: store, at `place` of `target`, the bytes of source[begin : begin + 32] moved by a mask."""
+
+    @intrinsic
+    def move(typingctx, source, begin, mask, target, place):
+        def codegen(context, builder, signature, arguments):
+            start, end = _pointers(context, builder, signature, arguments, {0: 1, 3: 4})
+            name, kinds = f"llvm.x86.avx512.mask.{way}.v32i8", [_BYTES, _BYTES, _MASK]
+            call = builder.module.declare_intrinsic(name, (), ir.FunctionType(_BYTES, kinds))
+            group = _of_prefixes(builder, source)
+            bits = builder.bitcast(builder.trunc(arguments[2], INT32), _MASK)
+            moved = builder.call(call, [group.load(start, _BYTES), ir.Constant(_BYTES, None), bits])
+            group.store(moved, end)
+            return context.get_dummy_value()
+
+        return types.void(source, _NUMBER, _NUMBER, target, _NUMBER), codegen
+
+    return move
+
+
+_compress, _expand = _mover("compress"), _mover("expand")
+
+
+@intrinsic
+def _lowest(typingctx, mask):
+    """The place of the lowest bit that is set, of at least one."""
+
+    def codegen(context, builder, signature, arguments):
+        call = builder.module.declare_intrinsic("llvm.cttz.i64", (), ir.FunctionType(INT64, [INT64, ir.IntType(1)]))
+        return builder.call(call, [arguments[0], ir.IntType(1)(1)])
+
+    return _NUMBER(_NUMBER), codegen
+
+
+@intrinsic
+def count(typingctx, mask):
+    """How many bits are set."""
+
+    def codegen(context, builder, signature, arguments):
+        call = builder.module.declare_intrinsic("llvm.ctpop.i64", (), ir.FunctionType(INT64, [INT64]))
+        return builder.call(call, [arguments[0]])
+
+    return _NUMBER(_NUMBER), codegen
+
+
+@inline
+def gather(source, mask, target, place):
+    """Put the bytes of source[0 : 32] that `mask` names at `place` of `target`, in order; there is room for 32."""
+    if _MOVES_BYTES:
+        _compress(source, 0, mask, target, place)
+        return
+    while mask:
+        target[place] = source[_lowest(mask)]
+        place, mask = place + 1, mask & (mask - 1)
+
+
+@inline
+def scatter(source, begin, mask, target):
+    """Put the bytes of `source` from `begin` on into target[0 : 32] where `mask` is set, in order; 32 can be read."""
+    if _MOVES_BYTES:
+        _expand(source, begin, mask, target, 0)
+        return
+    while mask:
+        target[_lowest(mask)] = source[begin]
+        begin, mask = begin + 1, mask & (mask - 1)
