@@ -51,7 +51,9 @@ class Packed:
         whole = {"": bytes(changed)}
         matrix = {"": _large()}
         self.originals = [matrix, matrix, whole, _model(), matrix | {}, matrix | {}]
-        options: list[dict[str, Any]] = [{}, {"level": "archive"}, {"base": self.base}, {}, {"verify": False}, {"level": "fast"}]
+        options: list[dict[str, Any]] = [
+            *({}, {"level": "archive"}, {"base": self.base}, {}, {"verify": False}, {"level": "fast"})
+        ]
         self.options = [{"base": self.base} if "base" in given else {} for given in options]
         bomb(100_000_000), bomb(1 << 27)
         pairs = zip(self.originals, options, strict=True)
