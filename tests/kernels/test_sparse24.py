@@ -1,5 +1,7 @@
 """Kernels on 2:4 weights: Triton's equal the reference, on odd shapes too."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -69,6 +71,20 @@ def test_the_cpu_multiplies_by_the_dense_weight():
     assert isinstance(runtime, Runtime) and isinstance(weight, SparseTensor) and runtime.packed is None
     assert torch.equal(runtime.multiply(x), x @ weight.dequantize().T)
     torch.testing.assert_close(sparse24.matmul(x, Packed24.of(weight, torch.float32)), x @ weight.dequantize().T)
+
+
+@pytest.mark.parametrize(
+    "name, chosen",
+    [("NVIDIA H100 80GB HBM3", "structured"), ("NVIDIA L40", "dense"), ("AMD Instinct MI300X", "dense")],
+)
+def test_what_is_chosen_on_a_gpu_by_its_name(name, chosen, monkeypatch):
+    """On one of which nothing is known the dense product is: no guess, and no error in the middle of a forward pass."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    large = SimpleNamespace(packed=SimpleNamespace(scales=None), weight=torch.empty(4096, 4096), device="cuda")
+    assert sparse24.choose(large, 1) == chosen
+    weight, x = Magnitude().apply(torch.randn(16, 64)), torch.randn(3, 64)
+    runtime = Runtime(weight, torch.float32, torch.device("cpu"), Packed24.of(weight))
+    assert torch.equal(runtime.multiply(x), x @ weight.dequantize().T)
 
 
 @needs_triton
