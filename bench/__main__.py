@@ -59,7 +59,7 @@ def measure(name: str, arguments: list[str]) -> int:
         record = {**common, "row": row}
         count += 1
         print(json.dumps(record) if options.json else shown(row), flush=True)
-        if entry.saves and not options.no_save:
+        if entry.saves and entry.keeps(row) and not options.no_save:
             records.save(name, entry, record, options.results)
     return 0 if count or not entry.saves else 1
 

@@ -1,7 +1,7 @@
 """Kernels for GPUs."""
 
 from bench.entry import Entry, Row, option
-from bench.tables import Column, Pivot
+from bench.tables import Column, Listing, Pivot
 
 
 def _used(row: Row) -> str:
@@ -44,4 +44,30 @@ PROOF = Entry(
     },
 )
 
-ENTRIES = {"proof": PROOF}
+GPU = Entry(
+    measures="every kernel on a GPU, beside torch and rivals in the same run; a run that was stopped goes on",
+    minutes=20,
+    key=("case", "way", "device"),
+    keeps=lambda row: row["status"] != "no GPU",
+    needs=("a GPU",),
+    rivals=("vllm", "bitsandbytes", "nvidia-nvcomp-cu12", "dfloat11", "triton"),
+    options=(
+        option("--only", default="", help="cases named like this"),
+        option("--again", action="store_true", help="measure what is measured on this device at this commit, too"),
+        option("--seconds", type=float, default=600, help="that a row may take (600)"),
+    ),
+    tables={
+        "gpu": Listing(
+            (
+                Column("what", "case"),
+                Column("way", "way"),
+                Column("GPU", "device"),
+                Column("us", "us", ",.1f"),
+                Column("times as fast as the first", "x", ".2f"),
+            ),
+            where=lambda row: row["status"] == "measured",
+        )
+    },
+)
+
+ENTRIES = {"proof": PROOF, "gpu": GPU}

@@ -12,7 +12,7 @@ from squeeze.kernels.sparse24 import Packed24, Runtime, reference
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
-from tests.makers.gpu import compile_for_a_gpu
+from tests.makers.gpu import DEVICES, compile_for_a_gpu, moved
 
 try:
     from squeeze.kernels.sparse24 import kernel
@@ -44,16 +44,18 @@ def test_the_reference_is_the_weight(shape):
 @needs_triton
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_kernels_are_the_reference(shape, dtype):
+@pytest.mark.parametrize("device", DEVICES)
+def test_kernels_are_the_reference(shape, dtype, device):
     for weight in weights(*shape):
         packed = Packed24.of(weight, dtype)
+        there = moved(packed, device)
         for rows in (1, 3, 19):
             x = torch.randn((rows, shape[1]), generator=torch.Generator().manual_seed(rows)).to(dtype)
             wanted = reference.matmul(x, packed).float()
-            for found in (kernel.gemv(x, packed), kernel.gemm(x, packed)):
+            for found in (kernel.gemv(x.to(device), there), kernel.gemm(x.to(device), there)):
                 assert found.dtype == dtype
                 limit = (1e-5 if dtype == torch.float32 else 4e-3) * wanted.abs().max()
-                assert (found.float() - wanted).abs().max() <= limit
+                assert (found.cpu().float() - wanted).abs().max() <= limit
 
 
 def test_what_the_kernels_cannot_take():
