@@ -10,6 +10,7 @@ Of every NAME: --help, --json (one JSON object a row), --results FOLDER (where t
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import shlex
@@ -53,6 +54,8 @@ def measure(name: str, arguments: list[str]) -> int:
     options = parser(name, entry).parse_args(arguments)
     if lacks_corpus(entry) and not (getattr(options, "files", None) or getattr(options, "file", None)):
         sys.exit(f"Error: set SQUEEZE_CORPUS to {CORPUS}")
+    if "triton" in entry.needs and importlib.util.find_spec("triton") is None:
+        sys.exit("Error: triton is not installed")
     common = about(name, entry, arguments)
     count = 0
     for row in entry.rows(name)(options):

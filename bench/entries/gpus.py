@@ -49,8 +49,8 @@ GPU = Entry(
     minutes=20,
     key=("case", "way", "device"),
     keeps=lambda row: row["status"] != "no GPU",
-    needs=("a GPU",),
-    rivals=("vllm", "bitsandbytes", "nvidia-nvcomp-cu12", "dfloat11", "triton"),
+    needs=("a GPU", "triton"),
+    rivals=("vllm", "bitsandbytes", "nvidia-nvcomp-cu12", "dfloat11"),
     options=(
         option("--only", default="", help="cases named like this"),
         option("--again", action="store_true", help="measure what is measured on this device at this commit, too"),

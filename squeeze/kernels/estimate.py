@@ -1,9 +1,9 @@
 """How near a kernel can come to its roofline on a GPU, on paper: no time is measured.
 
 The roofline of a launch is the time for the bytes and operations of its reference at the published peaks. The kernel
-takes at least the longest of: its own bytes from memory, its instructions, its products on tensor cores, and the chain
-of results in its loops that wait for each other (the recurrence that bounds modulo scheduling: Rau, 1994). All four
-leave out what only a run can tell, so a share is a bound from above and no forecast.
+takes about as long as the longest of four, or longer: its own bytes, scratch among them, as if none stayed in a cache;
+its instructions; its products on tensor cores; and the chains of results in its loops that wait for each other (the
+recurrence that bounds modulo scheduling: Rau, 1994). What only a run can tell is left out, so this is no forecast.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ def estimate(launch: Launch, kernel: Compiled, gpu: Gpu) -> Estimate:
     waves = -(-kernel.programs // (gpu.processors * _resident(kernel, gpu)))
     bounds = {
         "memory": kernel.nbytes / bandwidth,
-        "few programs": kernel.nbytes / bandwidth / min(1, filled),
         "instructions": warps * sum(code.times) / (_SCHEDULERS * gpu.processors * clock) / even,
         "tensor cores": warps * code.products / peak / even,
         "latency": waves * code.cycles / clock,

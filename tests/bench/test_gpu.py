@@ -76,6 +76,13 @@ def test_without_a_gpu_every_row_says_so(tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["gpu", "proof"])
+def test_without_triton_the_command_says_so(name, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
+    with pytest.raises(SystemExit, match="Error: triton is not installed"):
+        main([name])
+
+
 @pytest.fixture
 def faked(monkeypatch):
     """A GPU whose cases run here."""

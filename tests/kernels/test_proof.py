@@ -205,7 +205,7 @@ def test_what_bounds_a_kernel():
     assert found.bound == "tensor cores"
     assert found.seconds == pytest.approx(kernel.programs * 2 * 1000 * 4096 / 312e12)
     kernel.programs, kernel.nbytes = gpu.processors // 2, 10**9
-    assert estimate(launch, kernel, gpu).bound == "few programs"
+    assert estimate(launch, kernel, gpu).bound == "memory"
     launch.trips = lambda arguments: ()
     with pytest.raises(SqueezeError, match="the kernel has 1 loops, and its launch says how often 0 run"):
         estimate(launch, kernel, gpu)
