@@ -25,10 +25,11 @@ PROOF = Entry(
             "on",
             {name: name for name in ("sm_80", "sm_90", "sm_100")},
             _used,
+            order=lambda row: row["launch"],
             where=lambda row: not row.get("broken"),
         ),
         "roofline": Pivot(
-            (Column("at most, of the roofline", "launch"),),
+            (Column("share of the roofline, on paper", "launch"),),
             "on",
             {
                 "a100": "A100",
@@ -40,6 +41,7 @@ PROOF = Entry(
                 "rtx 5090": "RTX 5090",
             },
             _reach,
+            order=lambda row: row["launch"],
         ),
     },
 )
