@@ -35,8 +35,7 @@ test-slow: .venv/llamacpp .venv/docs
 	$(PYTEST) -m 'slow or not slow'
 
 gpu:  # on a machine with a GPU, and without a network: nothing is installed
-	TRITON_INTERPRET=0 $(HERE) -m pytest -m cuda
-	$(HERE) -m bench gpu
+	TRITON_INTERPRET=0 $(HERE) -m pytest -m cuda; tested=$$?; $(HERE) -m bench gpu && exit $$tested
 
 fuzz: .venv/stamp  # some hours; or one format: make fuzz FORMAT=kv
 	$(BIN)/python -m tests.fuzz $(FORMAT) --cases 20000 --write-docs

@@ -122,9 +122,6 @@ def _sparse(rows: int) -> Case:
     return Case(f"2:4, {rows} row{'s' * (rows > 1)}", data, Product.expected, contenders)
 
 
-Cores = tuple[torch.Tensor, ...]
-
-
 def _factors(
     name: str, shapes: Callable[[int, int], Sequence[tuple[int, ...]]], ours: Any, plain: Any, rows: int
 ) -> Case:
@@ -139,7 +136,7 @@ def _factors(
         return Product(_x(device, rows, inputs), factors, dense, device)
 
     def calls(run: Any) -> Callable[[Product], Sequence[Call]]:
-        def copy(factors: Cores) -> Cores:
+        def copy(factors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
             return tuple(factor.clone() for factor in factors)
 
         return lambda data: data.ours(
@@ -158,9 +155,6 @@ def _factors(
 
 
 def _expanded() -> Case:
-    def data(device: Any) -> Product:
-        return _quantised(1).data(device)
-
     def calls(run: Any) -> Callable[[Product], Sequence[Call]]:
         return lambda data: data.ours(
             lambda x, one: run(one, x.dtype), data.stored.words.nbytes, lambda one: moved(one, data.device.where)
@@ -168,7 +162,7 @@ def _expanded() -> Case:
 
     return Case(
         "4-bit weights expanded",
-        data,
+        _quantised(1).data,
         lambda data: data.dense,
         (
             Contender("torch", calls(expansion.dequantize), tolerance=0),

@@ -138,6 +138,15 @@ def _fork():
     return multiprocessing.context.ForkContext()
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_process_of_its_own_starts_and_says_what_is_missing(capfd):
+    case = CASES[0]
+    (row,) = gpu.apart(case, ["squeeze"], 100, gpu._contend)
+    assert (row["case"], row["status"]) == (case.name, "failed: the process ended with 1")
+    assert "get_device_name" in capfd.readouterr().err  # so it came to the case
+
+
 def raises(data):
     raise RuntimeError("no image of this kernel")
 
@@ -162,8 +171,8 @@ def test_a_way_that_fails_says_so_and_the_others_go_on():
         check(torch.zeros(1), torch.full((1,), -0.0), 0)
 
 
-def test_rivals_are_called_as_their_libraries_have_it(monkeypatch):
-    """Stand-ins with the names and signatures of bitsandbytes and nvCOMP, which cannot be installed without a GPU."""
+def test_bitsandbytes_multiplies_by_copies_of_the_weight(monkeypatch):
+    """By a stand-in with its names."""
     from bench.shared import gpu_rivals
 
     library = ModuleType("bitsandbytes")
