@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+HERE = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
-.PHONY: demo demo-model test test-slow fuzz lint docs docs-serve bench bench-quick golden clean
+.PHONY: demo demo-model test test-slow gpu fuzz lint docs docs-serve bench bench-quick golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -32,6 +33,9 @@ test: .venv/llamacpp
 
 test-slow: .venv/llamacpp .venv/docs
 	$(PYTEST) -m 'slow or not slow'
+
+gpu:  # on a machine with a GPU, and without a network: nothing is installed
+	TRITON_INTERPRET=0 $(HERE) -m pytest -m cuda; tested=$$?; $(HERE) -m bench gpu && exit $$tested
 
 fuzz: .venv/stamp  # some hours; or one format: make fuzz FORMAT=kv
 	$(BIN)/python -m tests.fuzz $(FORMAT) --cases 20000 --write-docs

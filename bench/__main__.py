@@ -10,6 +10,7 @@ Of every NAME: --help, --json (one JSON object a row), --results FOLDER (where t
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import shlex
@@ -53,13 +54,15 @@ def measure(name: str, arguments: list[str]) -> int:
     options = parser(name, entry).parse_args(arguments)
     if lacks_corpus(entry) and not (getattr(options, "files", None) or getattr(options, "file", None)):
         sys.exit(f"Error: set SQUEEZE_CORPUS to {CORPUS}")
+    if "triton" in entry.needs and importlib.util.find_spec("triton") is None:
+        sys.exit("Error: triton is not installed")
     common = about(name, entry, arguments)
     count = 0
     for row in entry.rows(name)(options):
         record = {**common, "row": row}
         count += 1
         print(json.dumps(record) if options.json else shown(row), flush=True)
-        if entry.saves and not options.no_save:
+        if entry.saves and entry.keeps(row) and not options.no_save:
             records.save(name, entry, record, options.results)
     return 0 if count or not entry.saves else 1
 

@@ -29,14 +29,15 @@ class Entry:
 
     measures: one line. minutes: what it takes with its defaults on two cores; 0 where that depends on what it is given.
     key: the fields of a row that say which row it is; a new one replaces the old one, and where there is no key nothing
-    is kept. needs: a corpus, the bundled model, a GPU. rivals: programs and packages that it runs beside squeeze where
-    they are installed. quick: arguments of `make bench-quick`; None where it takes no part. module: of bench.measures,
-    where that is not named as the entry.
+    is kept. keeps: which rows are. needs: a corpus, the bundled model, a GPU. rivals: programs and packages that it
+    runs beside squeeze where they are installed. quick: arguments of `make bench-quick`; None where it takes no part.
+    module: of bench.measures, where that is not named as the entry.
     """
 
     measures: str
     minutes: float
     key: tuple[str, ...] = ()
+    keeps: Callable[[Row], bool] = lambda row: True
     needs: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()

@@ -1,6 +1,13 @@
 """All benchmarks by name. Each is measured by bench/measures/NAME.py."""
 
-from bench.entries import caches, checkpoints, files, models, text
+from bench.entries import caches, checkpoints, files, gpus, models, text
 from bench.entry import Entry
 
-ENTRIES: dict[str, Entry] = {**files.ENTRIES, **text.ENTRIES, **checkpoints.ENTRIES, **models.ENTRIES, **caches.ENTRIES}
+ENTRIES: dict[str, Entry] = {
+    **files.ENTRIES,
+    **text.ENTRIES,
+    **checkpoints.ENTRIES,
+    **models.ENTRIES,
+    **caches.ENTRIES,
+    **gpus.ENTRIES,
+}

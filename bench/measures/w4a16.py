@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from bench.entry import Row
+from bench.shared.contest import graph_time
 from squeeze.checkpoint.bits import unpack, words_for
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.kernels.dequant import Packed, reference as expansion
@@ -84,9 +85,12 @@ def on_gpu(packed: Packed, rows: int, tune: bool) -> dict:
     return row
 
 
-def moved(packed: Packed) -> Packed:
-    zeros = None if packed.zeros is None else packed.zeros.cuda()
-    return Packed(packed.words.cuda(), packed.scales.cuda(), zeros, packed.bits, packed.group_size, packed.inputs)
+def moved(packed: Packed, device: str = "cuda") -> Packed:
+    """A copy on a device."""
+    words, scales, zeros = (
+        None if one is None else one.to(device, copy=True) for one in (packed.words, packed.scales, packed.zeros)
+    )
+    return Packed(words, scales, zeros, packed.bits, packed.group_size, packed.inputs)
 
 
 def tiles(rows: int) -> list:
@@ -97,29 +101,6 @@ def tiles(rows: int) -> list:
         return [Tile(outputs, inputs, warps, split=split) for outputs, inputs, warps, split in grid]
     grid = itertools.product((32, 64, 128), (64, 128), (4, 8), (16, 32, 64), (None, 1, 4))
     return [Tile(outputs, inputs, warps, tall, split) for outputs, inputs, warps, tall, split in grid]
-
-
-def graph_time(calls: list[Callable[[], torch.Tensor]]) -> float:
-    """Microseconds of one call, where all are made one after the other in a CUDA graph."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            calls[0]()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    graph.replay()
-    times = []
-    for _ in range(20):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(1000 * start.elapsed_time(end) / len(calls))
-    return statistics.median(times)
 
 
 def on_cpu(packed: Packed, rows: int) -> dict:

@@ -12,7 +12,10 @@ from squeeze.commands.echo import echo
 @click.command()
 @click.argument("checkpoint", metavar="CKPT", type=options.PATH)
 @click.option(
-    "--device", default="cpu", metavar="NAME", help="cpu (default), cuda, h200, h100, a100, l40s, rtx 4090, l4."
+    "--device",
+    default="cpu",
+    metavar="NAME",
+    help="cpu (default), cuda, a100, h100, h200, l4, l40s, rtx 4090, rtx 5090.",
 )
 @click.option("--batch", default=1, metavar="N", type=click.IntRange(1), help="Tokens at a time (1).")
 @click.option("--bits", default="16", type=click.Choice(["16", "4"]), help="Of the values kept (16).")

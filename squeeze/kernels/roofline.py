@@ -11,12 +11,10 @@ import torch
 
 from squeeze.errors import SqueezeError
 
-__all__ = ["GEMM_ROWS", "KNOWN", "WORTH", "Constants", "constants_of", "fastest", "predict"]
+__all__ = ["GEMM_ROWS", "GPUS", "WORTH", "Constants", "Gpu", "constants_of", "fastest", "known", "predict"]
 
 GEMM_ROWS = 32  # more rows than these go to the dense product
 _REACHED = 0.75  # of a published peak
-
-
 WORTH = 1.05  # less than this is no gain that anybody would see
 
 
@@ -35,31 +33,60 @@ class Constants:
     source: str
 
 
-def _published(terabytes: float, teraflops: float) -> Constants:
-    """structured and unpacking are guesses that no run here has confirmed: sparse tensor cores are reported to gain 1.2
-    to 1.6 on whole layers and not 2, and fetching activations by place costs instructions."""
-    source = "published peaks, of which 75 % are taken to be reached; nothing was measured"
-    return Constants(_REACHED * terabytes * 1e12, _REACHED * teraflops * 1e12, 1.4, 0.7, 4e-6, source)
+@dataclass(frozen=True)
+class Gpu:
+    """Peaks as NVIDIA publishes them.
+
+    driver: its name there. architecture: 90 for sm_90. terabytes: a second, of memory. teraflops: a second, of
+    dense bf16 products with float32 sums. processors: streaming multiprocessors. gigahertz: their boost clock. warps,
+    blocks, shared: that one processor holds at a time, the last in KiB.
+    """
+
+    driver: str
+    architecture: int
+    terabytes: float
+    teraflops: float
+    processors: int
+    gigahertz: float
+    warps: int
+    blocks: int
+    shared: int
+
+    def constants(self) -> Constants:
+        """structured and unpacking are guesses that no run here has confirmed: sparse tensor cores are reported to gain
+        1.2 to 1.6 on whole layers and not 2, and fetching activations by place costs instructions."""
+        source = "published peaks, of which 75 % are taken to be reached; nothing was measured"
+        return Constants(_REACHED * self.terabytes * 1e12, _REACHED * self.teraflops * 1e12, 1.4, 0.7, 4e-6, source)
 
 
-KNOWN = {  # memory in TB/s, dense bf16 in TFLOP/s, as NVIDIA gives them
-    "h200": _published(4.8, 989),
-    "h100": _published(3.35, 989),
-    "a100": _published(2.04, 312),
-    "l40s": _published(0.864, 362),
-    "rtx 4090": _published(1.008, 165),
-    "l4": _published(0.3, 121),
+GPUS = {
+    "a100": Gpu("NVIDIA A100-SXM4-80GB", 80, 2.039, 312, 108, 1.41, 64, 32, 164),
+    "h100": Gpu("NVIDIA H100 80GB HBM3", 90, 3.35, 989, 132, 1.98, 64, 32, 228),
+    "h200": Gpu("NVIDIA H200", 90, 4.8, 989, 132, 1.98, 64, 32, 228),
+    "l4": Gpu("NVIDIA L4", 89, 0.3, 121, 58, 2.04, 48, 24, 100),
+    "l40s": Gpu("NVIDIA L40S", 89, 0.864, 362, 142, 2.52, 48, 24, 100),
+    "rtx 4090": Gpu("NVIDIA GeForce RTX 4090", 89, 1.008, 165, 128, 2.52, 48, 24, 100),
+    "rtx 5090": Gpu("NVIDIA GeForce RTX 5090", 120, 1.792, 209, 170, 2.41, 48, 24, 100),
 }
 
 
+def known(name: str) -> Gpu | None:
+    """The GPU of a name in GPUS, or of what its driver calls it, whatever the case; None for any other, a variant with
+    other peaks among them."""
+    names = {word.lower(): gpu for short, gpu in GPUS.items() for word in (short, gpu.driver)}
+    return names.get(name.strip().lower())
+
+
 def constants_of(device: str) -> Constants:
-    """Of "cpu" or "cuda", measured, or of a GPU by a name in KNOWN. Raises SqueezeError for others."""
-    if device == "cpu" or (device.startswith("cuda") and torch.cuda.is_available()):
+    """Of "cpu", "cuda" or "cuda:N", measured, or of a GPU by a name that is known. Raises SqueezeError for others."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device in ("cpu", *["cuda"][:count], *(f"cuda:{number}" for number in range(count))):
         return _measured(device)
-    constants = next((known for name, known in KNOWN.items() if name in device.lower()), None)
-    if constants is None:
-        raise SqueezeError(f"nothing is known of the device {device!r}: choose from cpu, cuda, {', '.join(KNOWN)}")
-    return constants
+    if gpu := known(device):
+        return gpu.constants()
+    if device.startswith("cuda"):
+        raise SqueezeError(f"no device {device!r} is at hand: choose from cpu, {', '.join(GPUS)}")
+    raise SqueezeError(f"nothing is known of the device {device!r}: choose from cpu, cuda, {', '.join(GPUS)}")
 
 
 def _measured(device: str) -> Constants:
@@ -70,8 +97,8 @@ def _measured(device: str) -> Constants:
     reading = _seconds(lambda: torch.mv(large, large[0]), device)
     product = _seconds(lambda: square @ square, device)
     tiny = _seconds(lambda: square[0, :8] @ square[0, :8], device)
-    known = next((k for n, k in KNOWN.items() if device != "cpu" and n in torch.cuda.get_device_name().lower()), None)
-    gains = (known.structured, known.unpacking) if known else (0.0, 0.0)
+    gpu = None if device == "cpu" else known(torch.cuda.get_device_name(device))
+    gains = (gpu.constants().structured, gpu.constants().unpacking) if gpu else (0.0, 0.0)
     return Constants(large.nbytes / reading, 2 * 1024**3 / product, *gains, tiny, "measured on this machine")
 
 
@@ -82,7 +109,7 @@ def _seconds(work: object, device: str) -> float:
         started = time.perf_counter()
         work()  # type: ignore[operator]
         if device != "cpu":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - started)
     return best
 

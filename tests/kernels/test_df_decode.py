@@ -114,7 +114,7 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
     compile_for_a_gpu(COMPILE, tmp_path)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("case", list(CASES))
 def test_on_a_gpu(case):
     data, prepared = prepared_for(*CASES[case])

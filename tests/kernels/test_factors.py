@@ -7,7 +7,7 @@ from squeeze.factor.networks import Blast, MonarchMatrix, TTMatrix, TuckerMatrix
 from squeeze.kernels.blr import reference as blr
 from squeeze.kernels.lowrank import reference as lowrank
 from squeeze.kernels.tt import reference as tt
-from tests.makers.gpu import compile_for_a_gpu
+from tests.makers.gpu import DEVICES, compile_for_a_gpu
 
 MODULES = {
     name: pytest.importorskip(f"squeeze.kernels.{name}.kernel", reason="triton is not installed")
@@ -20,8 +20,13 @@ def cores(*shapes):
     return [torch.randn(shape, generator=generator) for shape in shapes]
 
 
+def on(device, tensors):
+    return [tensor.to(device) for tensor in tensors]
+
+
 def near(found, wanted, tolerance=1e-5):
     assert found.shape == wanted.shape
+    found = found.cpu()
     assert (found - wanted).norm() <= tolerance * wanted.norm()
 
 
@@ -46,29 +51,32 @@ def test_trains_and_rings_multiply_as_their_dense_matrices(name, rows):
 
 @pytest.mark.parametrize("name", TRAINS)
 @pytest.mark.parametrize("rows", [1, 3])
-def test_the_kernel_of_trains(name, rows):
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_kernel_of_trains(name, rows, device):
     parts = cores(*TRAINS[name])
     (x,) = cores((rows, TTMatrix(tuple(parts)).shape[1]))
-    near(MODULES["tt"].multiply(x, parts), tt.multiply(x, parts))
+    near(MODULES["tt"].multiply(x.to(device), on(device, parts)), tt.multiply(x, parts))
 
 
 @pytest.mark.parametrize("outputs, inputs, rank", [(40, 70, 5), (17, 33, 20), (64, 64, 16), (1, 1, 1)])
 @pytest.mark.parametrize("rows", [1, 18])
-def test_the_kernel_of_pairs(outputs, inputs, rank, rows):
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_kernel_of_pairs(outputs, inputs, rank, rows, device):
     x, left, right = cores((rows, inputs), (outputs, rank), (rank, inputs))
-    near(MODULES["lowrank"].multiply(x, left, right), lowrank.multiply(x, left, right))
+    near(MODULES["lowrank"].multiply(*on(device, (x, left, right))), lowrank.multiply(x, left, right))
     near(lowrank.multiply(x, left, right), x @ (left @ right).T)
 
 
 @pytest.mark.parametrize("p, q, o, i, rank", [(2, 3, 5, 7, 2), (4, 4, 20, 33, 9), (1, 1, 70, 3, 40)])
 @pytest.mark.parametrize("rows", [1, 18])
-def test_block_low_rank(p, q, o, i, rank, rows):
+@pytest.mark.parametrize("device", DEVICES)
+def test_block_low_rank(p, q, o, i, rank, rows, device):
     x, outer, inner = cores((rows, q * i), (p, o, q * rank), (q, p * rank, i))
     near(blr.monarch(x, outer, inner), x @ MonarchMatrix(outer, inner).dequantize().T)
-    near(MODULES["blr"].monarch(x, outer, inner), blr.monarch(x, outer, inner))
+    near(MODULES["blr"].monarch(*on(device, (x, outer, inner))), blr.monarch(x, outer, inner))
     bases, mix, shared = cores((p, o, rank), (p, q, rank), (q, rank, i))
     near(blr.blast(x, bases, mix, shared), x @ Blast(bases, mix, shared).dequantize().T)
-    near(MODULES["blr"].blast(x, bases, mix, shared), blr.blast(x, bases, mix, shared))
+    near(MODULES["blr"].blast(*on(device, (x, bases, mix, shared))), blr.blast(x, bases, mix, shared))
 
 
 def test_tucker():

@@ -179,7 +179,7 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
     compile_for_a_gpu(COMPILE, tmp_path)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_on_a_gpu():
     layer = layer_of(Coded(GroupedCoder(4, "tokens"), GroupedCoder(4, "channels")))
     layer._to("cuda")

@@ -1,9 +1,11 @@
 """The roofline: what is predicted, and what is known of devices."""
 
 import pytest
+import torch
 
+from squeeze.commands.advise import advise
 from squeeze.errors import SqueezeError
-from squeeze.kernels.roofline import KNOWN, Constants, constants_of, fastest, predict
+from squeeze.kernels.roofline import GPUS, Constants, constants_of, fastest, known, predict
 
 
 def test_the_roofline():
@@ -21,7 +23,29 @@ def test_the_roofline():
 
 
 def test_what_is_known_of_devices():
-    assert constants_of("NVIDIA H200") is KNOWN["h200"]
+    assert constants_of("NVIDIA H200") == constants_of("h200") == GPUS["h200"].constants()
     assert constants_of("cpu").bandwidth > 0
-    with pytest.raises(SqueezeError, match="nothing is known of the device 'abacus'"):
+    with pytest.raises(
+        SqueezeError, match="nothing is known of the device 'abacus': choose from cpu, cuda, a100, h100"
+    ):
         constants_of("abacus")
+    count = torch.cuda.device_count()
+    with pytest.raises(SqueezeError, match=f"no device 'cuda:{count}' is at hand: choose from cpu, a100, h100"):
+        constants_of(f"cuda:{count}")
+
+
+@pytest.mark.parametrize("short", GPUS)
+def test_a_gpu_is_known_by_its_name_and_by_that_of_the_driver(short):
+    assert known(short) is known(short.upper()) is known(GPUS[short].driver) is GPUS[short]
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA L40", "NVIDIA H100 PCIe", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GB10"]
+)
+def test_a_name_that_only_looks_like_another_is_unknown(name):
+    assert known(name) is None
+
+
+def test_the_command_names_every_gpu():
+    (device,) = (option for option in advise.params if option.name == "device")
+    assert device.help == f"cpu (default), cuda, {', '.join(GPUS)}."

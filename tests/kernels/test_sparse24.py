@@ -1,5 +1,7 @@
 """Kernels on 2:4 weights: Triton's equal the reference, on odd shapes too."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from squeeze.kernels.sparse24 import Packed24, Runtime, reference
 from squeeze.prune.magnitude import Magnitude
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
-from tests.makers.gpu import compile_for_a_gpu
+from tests.makers.gpu import DEVICES, compile_for_a_gpu, moved
 
 try:
     from squeeze.kernels.sparse24 import kernel
@@ -42,16 +44,18 @@ def test_the_reference_is_the_weight(shape):
 @needs_triton
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_kernels_are_the_reference(shape, dtype):
+@pytest.mark.parametrize("device", DEVICES)
+def test_kernels_are_the_reference(shape, dtype, device):
     for weight in weights(*shape):
         packed = Packed24.of(weight, dtype)
+        there = moved(packed, device)
         for rows in (1, 3, 19):
             x = torch.randn((rows, shape[1]), generator=torch.Generator().manual_seed(rows)).to(dtype)
             wanted = reference.matmul(x, packed).float()
-            for found in (kernel.gemv(x, packed), kernel.gemm(x, packed)):
+            for found in (kernel.gemv(x.to(device), there), kernel.gemm(x.to(device), there)):
                 assert found.dtype == dtype
                 limit = (1e-5 if dtype == torch.float32 else 4e-3) * wanted.abs().max()
-                assert (found.float() - wanted).abs().max() <= limit
+                assert (found.cpu().float() - wanted).abs().max() <= limit
 
 
 def test_what_the_kernels_cannot_take():
@@ -69,6 +73,20 @@ def test_the_cpu_multiplies_by_the_dense_weight():
     assert isinstance(runtime, Runtime) and isinstance(weight, SparseTensor) and runtime.packed is None
     assert torch.equal(runtime.multiply(x), x @ weight.dequantize().T)
     torch.testing.assert_close(sparse24.matmul(x, Packed24.of(weight, torch.float32)), x @ weight.dequantize().T)
+
+
+@pytest.mark.parametrize(
+    "name, chosen",
+    [("NVIDIA H100 80GB HBM3", "structured"), ("NVIDIA L40", "dense"), ("AMD Instinct MI300X", "dense")],
+)
+def test_what_is_chosen_on_a_gpu_by_its_name(name, chosen, monkeypatch):
+    """On one of which nothing is known the dense product is: no guess, and no error in the middle of a forward pass."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    large = SimpleNamespace(packed=SimpleNamespace(scales=None), weight=torch.empty(4096, 4096), device="cuda")
+    assert sparse24.choose(large, 1) == chosen
+    weight, x = Magnitude().apply(torch.randn(16, 64)), torch.randn(3, 64)
+    runtime = Runtime(weight, torch.float32, torch.device("cpu"), Packed24.of(weight))
+    assert torch.equal(runtime.multiply(x), x @ weight.dequantize().T)
 
 
 @needs_triton

@@ -8,7 +8,7 @@ from squeeze.kernels import dequant, w4a16
 from squeeze.kernels.dequant import Packed, reference as expansion
 from squeeze.kernels.w4a16 import cpu, reference
 from squeeze.quant.linear import QuantLinear
-from tests.makers.gpu import compile_for_a_gpu
+from tests.makers.gpu import DEVICES, compile_for_a_gpu, moved
 from tests.makers.quantised import Grid, matrix, others, rounded
 
 try:
@@ -52,29 +52,35 @@ def test_the_reference_expands_codebooks(name):
 @needs_triton
 @pytest.mark.parametrize("grid", INTEGERS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_kernel_expands_as_the_reference(grid, shape):
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_kernel_expands_as_the_reference(grid, shape, device):
     packed = packed_for(grid, *shape)
     for dtype in (torch.float32, torch.float16):
-        assert torch.equal(expansion_kernel.dequantize(packed, dtype), expansion.dequantize(packed, dtype))
+        found = expansion_kernel.dequantize(moved(packed, device), dtype).cpu()
+        assert torch.equal(found, expansion.dequantize(packed, dtype))
 
 
 @needs_triton
 @pytest.mark.parametrize("name", others())
-def test_the_kernel_expands_codebooks(name):
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_kernel_expands_codebooks(name, device):
     packed = Packed.of(others()[name])
-    close(expansion_kernel.dequantize(packed, torch.float32), expansion.dequantize(packed, torch.float32), 1e-6)
+    found = expansion_kernel.dequantize(moved(packed, device), torch.float32).cpu()
+    assert torch.equal(found, expansion.dequantize(packed, torch.float32))
 
 
 @needs_triton
 @pytest.mark.parametrize("grid", INTEGERS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_gemv_and_gemm_multiply_as_the_reference(grid, shape):
+@pytest.mark.parametrize("device", DEVICES)
+def test_gemv_and_gemm_multiply_as_the_reference(grid, shape, device):
     packed = packed_for(grid, *shape)
+    there = moved(packed, device)
     for rows, dtype, split in ((1, torch.float32, 1), (3, torch.float16, 3)):
         x = torch.randn((rows, packed.inputs), generator=torch.Generator().manual_seed(4)).to(dtype)
         expected, tolerance = reference.matmul(x, packed), 1e-5 if dtype == torch.float32 else 2e-3
-        close(kernel.gemv(x, packed, kernel.Tile(4, 64, 4, split=split)), expected, tolerance)
-        close(kernel.gemm(x, packed, kernel.Tile(16, 32, 4, split=split)), expected, tolerance)
+        close(kernel.gemv(x.to(device), there, kernel.Tile(4, 64, 4, split=split)).cpu(), expected, tolerance)
+        close(kernel.gemm(x.to(device), there, kernel.Tile(16, 32, 4, split=split)).cpu(), expected, tolerance)
 
 
 @needs_triton
@@ -175,7 +181,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_there(tmp_path):
     compile_for_a_gpu(COMPILE, tmp_path)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("grid", INTEGERS, ids=str)
 @pytest.mark.parametrize("rows", [1, 4, 5, 64, 100])
 def test_on_a_gpu(grid, rows):

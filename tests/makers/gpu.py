@@ -1,9 +1,22 @@
-"""Compiling Triton kernels for a GPU that is not there."""
+"""Triton kernels compiled for a GPU that is not there, and tests of them here and on one that is."""
 
 import os
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]  # of tests: interpreted on the first
+
+
+def moved(packed: Any, device: str) -> Any:
+    """A dataclass with its tensors on a device."""
+    found = {field.name: getattr(packed, field.name) for field in fields(packed)}
+    return replace(packed, **{name: one.to(device) for name, one in found.items() if isinstance(one, torch.Tensor)})
 
 
 def compile_for_a_gpu(script: str, folder: Path) -> None:

@@ -73,5 +73,6 @@ def dequantize(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
             HAS_GLOBAL=packed.global_scale is not None,
             ROWS=_ROWS,
             COLUMNS=_COLUMNS,
+            enable_fp_fusion=False,
         )
     return out

@@ -102,4 +102,5 @@ def decode_plane(
         ROTATED=rotated,
         PACKED=packed,
         num_warps=1,
+        enable_fp_fusion=False,
     )

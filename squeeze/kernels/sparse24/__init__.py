@@ -11,7 +11,7 @@ from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.sparse import SparseTensor, dense_of
-from squeeze.kernels.roofline import constants_of, fastest
+from squeeze.kernels.roofline import fastest, known
 from squeeze.kernels.sparse24 import reference
 from squeeze.kernels.split_k import GEMV_ROWS
 
@@ -156,9 +156,9 @@ def prepare(weight: SparseTensor, dtype: torch.dtype, device: torch.device) -> R
 
 
 def choose(runtime: Runtime, rows: int) -> str:
-    """ "dense", "kernel" or "structured": the one that roofline.py's constants of the device say is fastest."""
-    if runtime.packed is None:
+    """ "dense", "kernel" or "structured": the one that the published peaks of the device say is fastest; "dense" on a
+    device of which roofline.py knows nothing."""
+    if runtime.packed is None or not (gpu := known(torch.cuda.get_device_name(runtime.device))):
         return "dense"
     bits = 4 if runtime.packed.scales is not None else 16
-    constants = constants_of(torch.cuda.get_device_name(runtime.device))
-    return fastest(constants, *runtime.weight.shape, rows, bits)
+    return fastest(gpu.constants(), *runtime.weight.shape, rows, bits)

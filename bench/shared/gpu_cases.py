@@ -1,0 +1,300 @@
+"""What `python -m bench gpu` measures: every kernel beside torch's own product, and rivals where they are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from bench.measures.gpu_decode import draw as draw_weights
+from bench.measures.w4a16 import draw as draw_codes, moved
+from bench.shared import gpu_rivals as rivals
+from bench.shared.contest import Call, Case, Contender
+from squeeze.codecs.tensors import floats
+from squeeze.kernels import df_decode
+from squeeze.kernels.blr import kernel as blr, reference as blocks
+from squeeze.kernels.dequant import Packed, kernel as dequant, reference as expansion
+from squeeze.kernels.kv_attention import kernel as attention, tiles
+from squeeze.kernels.lowrank import kernel as lowrank, reference as pairs
+from squeeze.kernels.sparse24 import Packed24, kernel as sparse24
+from squeeze.kernels.split_k import GEMV_ROWS
+from squeeze.kernels.tt import kernel as tt, reference as trains
+from squeeze.kernels.w4a16 import kernel as w4a16
+from squeeze.kv.kivi import KIVI
+from squeeze.kv.layer import PackedLayer
+from squeeze.kv.view import LayerView
+from squeeze.prune.magnitude import Magnitude
+
+_LOOSE = 0.2  # of 4-bit weights that are not ours
+
+
+@dataclass(frozen=True)
+class Product:
+    """x [R, I] by a weight: as we store it, and dense [O, I]. copies: of either, so that none stays in a cache."""
+
+    x: torch.Tensor
+    stored: Any
+    dense: torch.Tensor
+    device: Any
+
+    def expected(self) -> torch.Tensor:
+        return functional.linear(self.x.float(), self.dense.float())
+
+    def copies(self, nbytes: int | None = None) -> int:
+        return max(1, self.device.apart // (nbytes or self.dense.nbytes))
+
+    def ours(self, run: Callable[[torch.Tensor, Any], torch.Tensor], nbytes: int, copy: Callable[[Any], Any]) -> Any:
+        """Calls on copies of what is stored, which has so many bytes."""
+        stored = [copy(self.stored) for _ in range(self.copies(nbytes))]
+        return [partial(run, self.x, one) for one in stored]
+
+
+def _dense(data: Product) -> Sequence[Call]:
+    return [partial(functional.linear, data.x, data.dense.clone()) for _ in range(data.copies())]
+
+
+DENSE = Contender("torch bf16", _dense)
+
+
+def _shape(device: Any) -> tuple[int, int]:
+    return (4096, 4096) if device.large else (64, 256)
+
+
+def _x(device: Any, rows: int, inputs: int) -> torch.Tensor:
+    return torch.randn(rows, inputs, device=device.where, dtype=device.dtype)
+
+
+def _quantised(rows: int) -> Case:
+    def data(device: Any) -> Product:
+        outputs, inputs = _shape(device)
+        packed = draw_codes(outputs, inputs, 4, 128, False)
+        stored = Packed(packed.words, packed.scales.to(device.dtype), None, 4, 128, inputs)
+        stored = moved(stored, device.where)
+        return Product(_x(device, rows, inputs), stored, expansion.dequantize(stored, device.dtype), device)
+
+    def ours(data: Product) -> Sequence[Call]:
+        run = w4a16.gemv if rows <= GEMV_ROWS else w4a16.gemm
+        return data.ours(run, data.stored.words.nbytes, lambda one: moved(one, data.device.where))
+
+    def rival(make: Callable[..., Sequence[Call]]) -> Callable[[Product], Sequence[Call]]:
+        return lambda data: make(data.x, data.dense, data.copies(data.dense.nbytes // 4))
+
+    return Case(
+        f"w4a16, {rows} row{'s' * (rows > 1)}",
+        data,
+        Product.expected,
+        (
+            DENSE,
+            Contender("squeeze", ours),
+            Contender("Marlin", rival(rivals.marlin), "vllm", _LOOSE),
+            Contender("bitsandbytes NF4", rival(rivals.bitsandbytes), "bitsandbytes", _LOOSE),
+        ),
+    )
+
+
+def _sparse(rows: int) -> Case:
+    def data(device: Any) -> Product:
+        outputs, inputs = _shape(device)
+        weight = Magnitude().apply(torch.randn(outputs, inputs))
+        stored = Packed24.of(weight, device.dtype).to(torch.device(device.where))
+        return Product(_x(device, rows, inputs), stored, weight.dequantize(device.dtype).to(device.where), device)
+
+    def ours(data: Product) -> Sequence[Call]:
+        run = sparse24.gemv if rows <= GEMV_ROWS else sparse24.gemm
+
+        def copy(one: Packed24) -> Packed24:
+            return Packed24(one.values.clone(), one.places.clone(), one.inputs)
+
+        return data.ours(run, data.stored.values.nbytes, copy)
+
+    def structured(data: Product) -> Sequence[Call]:
+        from torch.sparse import to_sparse_semi_structured
+
+        count = data.copies(data.dense.nbytes * 9 // 16)
+        return [partial(functional.linear, data.x, to_sparse_semi_structured(data.dense.clone())) for _ in range(count)]
+
+    contenders = DENSE, Contender("squeeze", ours), Contender("torch semi-structured", structured)
+    return Case(f"2:4, {rows} row{'s' * (rows > 1)}", data, Product.expected, contenders)
+
+
+def _factors(
+    name: str, shapes: Callable[[int, int], Sequence[tuple[int, ...]]], ours: Any, plain: Any, rows: int
+) -> Case:
+    """ours, plain: the kernel and its reference, of x and the factors."""
+
+    def data(device: Any) -> Product:
+        outputs, inputs = _shape(device)
+        sizes = shapes(outputs, inputs)
+        factors = tuple(torch.randn(size, device=device.where, dtype=device.dtype) / size[-1] ** 0.5 for size in sizes)
+        eye = torch.eye(inputs, device=device.where)
+        dense = plain(eye, *(factor.float() for factor in factors)).T.to(device.dtype)
+        return Product(_x(device, rows, inputs), factors, dense, device)
+
+    def calls(run: Any) -> Callable[[Product], Sequence[Call]]:
+        def copy(factors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+            return tuple(factor.clone() for factor in factors)
+
+        return lambda data: data.ours(
+            lambda x, factors: run(x, *factors), sum(factor.nbytes for factor in data.stored), copy
+        )
+
+    def expected(data: Product) -> torch.Tensor:
+        return plain(data.x.float(), *(factor.float() for factor in data.stored))
+
+    contenders = (
+        Contender("torch bf16", _dense, tolerance=3e-2),
+        Contender("squeeze", calls(ours), tolerance=3e-2),
+        Contender("torch, factor by factor", calls(plain), tolerance=3e-2),
+    )
+    return Case(f"{name}, {rows} row{'s' * (rows > 1)}", data, expected, contenders)
+
+
+def _expanded() -> Case:
+    def calls(run: Any) -> Callable[[Product], Sequence[Call]]:
+        return lambda data: data.ours(
+            lambda x, one: run(one, x.dtype), data.stored.words.nbytes, lambda one: moved(one, data.device.where)
+        )
+
+    return Case(
+        "4-bit weights expanded",
+        _quantised(1).data,
+        lambda data: data.dense,
+        (
+            Contender("torch", calls(expansion.dequantize), tolerance=0),
+            Contender("squeeze", calls(dequant.dequantize), tolerance=0),
+        ),
+        nbytes=lambda data: data.dense.nbytes,
+    )
+
+
+def _decoded() -> Case:
+    """A copy of the weight stands for what no decoder can be faster than."""
+
+    def data(device: Any) -> Product:
+        outputs, inputs = _shape(device)
+        values = draw_weights(outputs * inputs, inputs)
+        payload = floats.encode(values.view(np.uint8), "BF16", threads=8)
+        assert payload is not None
+        prepared = df_decode.prepare(torch.from_numpy(payload).to(device.where), "BF16", values.nbytes)
+        dense = torch.from_numpy(values.view(np.int16)).to(device.where).view(torch.bfloat16).view(outputs, inputs)
+        return Product(torch.randn_like(dense[:1]), prepared, dense, device)
+
+    def copied(data: Product) -> Sequence[Call]:
+        out = torch.empty_like(data.dense)
+        return [partial(out.copy_, data.dense.clone()) for _ in range(data.copies())]
+
+    def ours(data: Product) -> Sequence[Call]:
+        out = torch.empty_like(data.dense)
+        return [lambda: df_decode.decode(data.stored, out).view(out.shape)]
+
+    def nvcomp(data: Product) -> Sequence[Call]:
+        return [lambda call=call: call().view(data.dense.shape) for call in rivals.nvcomp(data.dense.view(-1), 1)]
+
+    return Case(
+        "coded bf16 weights decoded",
+        data,
+        lambda data: data.dense,
+        (
+            Contender("copy", copied, tolerance=0),
+            Contender("squeeze", ours, tolerance=0),
+            Contender("nvCOMP ANS", nvcomp, "nvidia.nvcomp", 0),
+        ),
+        nbytes=lambda data: data.dense.nbytes,
+    )
+
+
+def _decoded_and_multiplied() -> Case:
+    decoded = _decoded()
+
+    def ours(data: Product) -> Sequence[Call]:
+        out = torch.empty_like(data.dense)
+        return [lambda: functional.linear(data.x, df_decode.decode(data.stored, out).view(out.shape))]
+
+    def dfloat11(data: Product) -> Sequence[Call]:
+        return rivals.dfloat11(data.x, data.dense, 1)
+
+    contenders = DENSE, Contender("squeeze", ours), Contender("DFloat11", dfloat11, "dfloat11")
+    return Case("coded bf16 weights, decoded for 1 row", decoded.data, Product.expected, contenders)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """A query [B, 4 H, 1, D] over a coded layer; scaling of scores."""
+
+    query: torch.Tensor
+    view: LayerView
+    scaling: float
+
+
+def _attention(bits: int) -> Case:
+    def data(device: Any) -> Attention:
+        batch, heads, tokens, size = (8, 8, 1 << 15, 128) if device.large else (1, 2, 96, 16)
+        layer = PackedLayer(KIVI(bits=bits, group=64 if device.large else 16), 0)
+        states = (torch.randn(batch, heads, tokens, size, device=device.where, dtype=device.dtype) for _ in range(2))
+        layer.update(*states)
+        query = torch.randn(batch, 4 * heads, 1, size, device=device.where, dtype=device.dtype)
+        return Attention(query, layer._view(), size**-0.5)
+
+    def sdpa(data: Attention) -> Sequence[Call]:
+        keys, values = data.view.dense()
+        keys, values = keys.to(data.query.dtype).contiguous(), values.to(data.query.dtype).contiguous()
+        return [
+            lambda: functional.scaled_dot_product_attention(
+                data.query, keys, values, scale=data.scaling, enable_gqa=True
+            )
+        ]
+
+    def ours(data: Attention) -> Sequence[Call]:
+        return [lambda: attention.attend(data.query, data.view, data.scaling)]
+
+    def expected(data: Attention) -> torch.Tensor:
+        return tiles.attend(data.query, data.view, None, data.scaling)
+
+    contenders = Contender("SDPA bf16", sdpa, tolerance=2e-2), Contender("squeeze", ours, tolerance=2e-2)
+    return Case(f"attention over 32,768 tokens of {bits} bits", data, expected, contenders)
+
+
+def _train(x: torch.Tensor, *cores: torch.Tensor) -> torch.Tensor:
+    return trains.multiply(x, cores)
+
+
+def _monarch_of(outputs: int, inputs: int) -> list[tuple[int, ...]]:
+    count = 16 if outputs >= 4096 else 2  # of blocks in either direction
+    return [(count, outputs // count, count * 32), (count, count * 32, inputs // count)]
+
+
+def _blast_of(outputs: int, inputs: int) -> list[tuple[int, ...]]:
+    count, rank = 16 if outputs >= 4096 else 2, inputs // 8
+    return [(count, outputs // count, rank), (count, count, rank), (count, rank, inputs // count)]
+
+
+def _pair_of(outputs: int, inputs: int) -> list[tuple[int, ...]]:
+    return [(outputs, inputs // 4), (inputs // 4, inputs)]
+
+
+def _train_of(outputs: int, inputs: int) -> list[tuple[int, ...]]:
+    side, rank = (64, 256) if outputs >= 4096 else (8, 10)
+    return [(1, outputs // side, inputs // side, rank), (rank, side, side, 1)]
+
+
+def _multiplied_by_cores(x: torch.Tensor, *cores: torch.Tensor) -> torch.Tensor:
+    return tt.multiply(x, cores)
+
+
+CASES: tuple[Case, ...] = (
+    _decoded(),
+    _decoded_and_multiplied(),
+    _expanded(),
+    *(_quantised(rows) for rows in (1, 4, 16, 64)),
+    *(_sparse(rows) for rows in (1, 16)),
+    *(_attention(bits) for bits in (4, 2)),
+    *(_factors("low rank", _pair_of, lowrank.multiply, pairs.multiply, rows) for rows in (1, 16)),
+    *(_factors("Monarch", _monarch_of, blr.monarch, blocks.monarch, rows) for rows in (1, 16)),
+    *(_factors("BLAST", _blast_of, blr.blast, blocks.blast, rows) for rows in (1, 16)),
+    *(_factors("tensor train", _train_of, _multiplied_by_cores, _train, rows) for rows in (1, 16)),
+)

@@ -1,0 +1,39 @@
+"""Typical launches of attention over a coded cache: KIVI's blocks of 64 tokens, eight KV heads of 128 channels."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from squeeze.kernels.kv_attention import kernel, reference
+from squeeze.kernels.launch import Launch, meta, operations
+from squeeze.kv.kivi import KIVI
+from squeeze.kv.store import Fields
+from squeeze.kv.view import LayerView
+
+__all__ = ["launches"]
+
+_BATCH, _HEADS, _CHANNELS, _TOKENS = 8, 8, 128, 1 << 15
+
+
+def _view(policy: KIVI) -> LayerView:
+    (group,) = policy.head_groups(0, _HEADS)
+    blocks = meta(_BATCH, _HEADS, _TOKENS // policy.block, policy.block, _CHANNELS)
+    fields: Fields = {}
+    for kind, coder in (("keys", group.keys), ("values", group.values)):
+        fields |= {f"{kind}.{name}": tensor for name, tensor in coder.encode(blocks, 0).items()}
+    apart = meta(_BATCH, _HEADS, policy.sinks, _CHANNELS)
+    return LayerView((apart, apart), [(group, fields)], (apart, apart), blocks.shape[2], policy.block, 0, 0)
+
+
+def launches() -> Iterator[Launch]:
+    for bits in (4, 2):
+        view, query = _view(KIVI(bits=bits)), meta(_BATCH, 4 * _HEADS, 1, _CHANNELS)
+        yield Launch(
+            name=f"kv_attention {bits} bits, {_TOKENS} tokens, {_BATCH} sequences, {4 * _HEADS} heads on {_HEADS}",
+            run=partial(kernel.attend, query, view, 0.1),
+            operands=(query, *view.sinks, *view.residual, *view.stores[0][1].values()),
+            result=torch.empty_like(query),
+            operations=operations(partial(reference.attend, query, view, None, 0.1)),
+            trips=lambda arguments: (arguments["per_split"],),
+        )

@@ -1,0 +1,211 @@
+"""What kernels promise is proved of what they compile to, and a kernel that breaks a rule on purpose is found."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import squeeze.kernels
+from squeeze.errors import SqueezeError
+from tests.makers.gpu import compile_for_a_gpu
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from squeeze.kernels.compiled import compile_launch
+from squeeze.kernels.estimate import estimate, recurrence
+from squeeze.kernels.proof import RULES, broken
+from squeeze.kernels.roofline import GPUS
+
+ROOM = Path(squeeze.kernels.__file__).parent
+
+BROKEN = """
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+from squeeze.kernels.compiled import compile_launch
+from squeeze.kernels.launch import meta
+from squeeze.kernels.proof import RULES, broken
+
+
+@triton.jit
+def kernel(out, x, DO: tl.constexpr):
+    i = tl.arange(0, 128)
+    a = tl.load(x + i)
+    if DO == "keeps every rule":
+        y = tl.div_rn(a * a + a, tl.sqrt_rn(a))
+    elif DO == "fma":
+        y = tl.fma(a, a, a)
+    elif DO == "approximation":
+        y = tl.exp(a)
+    elif DO == "flushed":
+        y = libdevice.fast_sinf(a)
+    elif DO == "atomic":
+        tl.atomic_add(out + i, a)
+        y = a
+    elif DO == "quotient":
+        y = libdevice.div_rz(a, a + 1)
+    elif DO == "sum":
+        y = libdevice.add_rz(a, a)
+    elif DO == "conversion":
+        y = a.to(tl.bfloat16, fp_downcast_rounding="rtz").to(tl.float32)
+    elif DO == "matrix":
+        square = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+        both = tl.load(x + square).to(tl.float16)
+        y = tl.sum(tl.dot(both, both)) + a
+    elif DO == "over a block":
+        y = a + tl.sum(a * a)
+    elif DO == "matrix of single precision":
+        square = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+        both = tl.load(x + square)
+        y = tl.max(tl.max(tl.dot(both, both, input_precision="ieee"), 0), 0) + a
+    tl.store(out + i, y)
+
+
+def found(do, **options):
+    out, x = (meta(256, dtype=torch.float32) for _ in range(2))
+    run = lambda: kernel[(1,)](out, x, do, **{"enable_fp_fusion": False} | options)
+    return [rule for architecture in (80, 90, 100) for rule in broken(compile_launch(run, architecture))]
+
+
+assert found("keeps every rule") == [], found("keeps every rule")
+named = "fma approximation flushed atomic quotient sum conversion matrix".split()
+for do, rule in zip(named, RULES, strict=True):
+    assert sum(one.startswith(rule) for one in found(do)) >= 3, (do, found(do))
+for do in ("over a block", "matrix of single precision"):
+    assert found(do).count("a sum of floats over a block") == 3, (do, found(do))
+assert any("enable_fp_fusion=False" in one for one in found("keeps every rule", enable_fp_fusion=True))
+"""
+
+EXACT = """
+from squeeze.kernels.compiled import compile_launch
+from squeeze.kernels.launch import every
+from squeeze.kernels.proof import ARCHITECTURES, broken
+
+exact = [launch for launch in every() if launch.exact]
+assert {launch.name.split()[0] for launch in exact} == {"dequant", "df_decode"}
+for launch in exact:
+    for architecture in ARCHITECTURES:
+        assert broken(compile_launch(launch.run, architecture)) == [], launch.name
+"""
+
+ALL = """
+from bench.__main__ import main
+
+main(["proof", "--no-save"])
+"""
+
+
+def test_every_kernel_declares_its_launches():
+    kernels = {path.parent.name for path in ROOM.glob("*/kernel.py")}
+    assert kernels == {path.parent.name for path in ROOM.glob("*/launches.py")}
+
+
+def test_exact_kernels_keep_every_rule_on_every_architecture(tmp_path):
+    compile_for_a_gpu(EXACT, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_kernel_that_breaks_a_rule_is_found(tmp_path):
+    compile_for_a_gpu(BROKEN, tmp_path)
+
+
+@pytest.mark.slow
+def test_every_launch_is_compiled_and_estimated(tmp_path):
+    compile_for_a_gpu(ALL, tmp_path)
+
+
+INSTRUCTIONS = {
+    "fma.rn.f32": 0,
+    "mad.rn.f64": 0,
+    "ex2.approx.f32": 1,
+    "div.full.f32": 1,
+    "mul.rn.ftz.f32": 2,
+    "atom.global.gpu.acq_rel.add.f32": 3,
+    "red.global.add.noftz.bf16x2": 3,
+    "sqrt.rz.f32": 4,
+    "add.f32": 5,
+    "mul.rz.f32": 5,
+    "cvt.rz.bf16.f32": 6,
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32": 7,
+    "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16": 7,
+    "tcgen05.mma.cta_group::1.kind::f16": 7,
+}
+ALLOWED = (
+    *("mad.lo.s32", "mul.wide.u32", "add.rn.f32", "mul.rn.bf16x2", "div.rn.f32", "sqrt.rn.f64", "max.f32", "div.s32"),
+    *("cvt.rn.bf16.f32", "cvt.rzi.s32.f32", "cvt.f32.bf16", "atom.global.add.u32", "ld.global.v4.b32"),
+    *("mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32", "tcgen05.mma.cta_group::1.kind::i8"),
+)
+
+
+def of(*opcodes, fused=False):
+    ptx = "".join(f"\t@%p1 {opcode} \t%r1, %r2, %r3;\n" for opcode in opcodes)
+    return SimpleNamespace(ptx=ptx, ttir="", fused=fused)
+
+
+@pytest.mark.parametrize("opcode", INSTRUCTIONS)
+def test_an_instruction_that_breaks_a_rule(opcode):
+    assert f"{list(RULES)[INSTRUCTIONS[opcode]]}: {opcode}" in broken(of("add.s32", opcode))
+
+
+def test_instructions_that_break_none():
+    assert broken(of(*ALLOWED)) == []
+    assert len(broken(of(*ALLOWED, fused=True))) == 1
+
+
+def test_a_process_that_interprets_kernels_does_not_compile_them():
+    with pytest.raises(SqueezeError, match="not compiled here, but interpreted: unset TRITON_INTERPRET"):
+        compile_launch(lambda: None, 90)
+
+
+CHAIN = """
+	mad.wide.u32 	%rd1, %r1, 4, %rd9;
+	ld.global.b32 { %r2 }, [ %rd1 + 0 ];
+	@%p1 add.s32 	%r1, %r2, 1;
+	st.global.b32 [ %rd8 + 0 ], { %r1 };
+	add.s32 	%r7, %r7, 1;
+"""
+
+
+def test_the_recurrence_of_a_loop_is_its_longest_chain():
+    assert recurrence(CHAIN) == 4 + 28 + 4
+    assert recurrence("\tadd.s32 \t%r7, %r7, 1;\n\tmul.f32 \t%r1, %r2, %r2;\n") == 4
+
+
+SASS = """
+        /*0000*/                   LDG.E R2, desc[UR4][R2.64] ;
+.L_x_0:
+        /*0010*/                   HMMA.16816.F32.BF16 R4, R8, R10, R4 ;
+        /*0020*/               @P0 BRA `(.L_x_0) ;
+        /*0030*/                   EXIT ;
+.L_x_1:
+        /*0040*/                   BRA `(.L_x_1);
+"""
+PTX = f"""
+$L__BB0_2:                              //   Parent Loop BB0_1 Depth=1
+                                        // =>  This Inner Loop Header: Depth=2
+{CHAIN}	@%p2 bra 	$L__BB0_2;
+"""
+
+
+def test_what_bounds_a_kernel():
+    """A loop of a product and a branch, run 1,000 times by two warps, in as many programs as an A100 has processors."""
+    gpu = GPUS["a100"]
+    kernel = SimpleNamespace(
+        **{"arguments": {}, "programs": gpu.processors, "warps": 2, "registers": 32, "shared": 0, "nbytes": 2039},
+        **{"sass": SASS, "ptx": PTX},
+    )
+    launch = SimpleNamespace(trips=lambda arguments: (1000,), nbytes=2_039_000, operations=0)
+    found = estimate(launch, kernel, gpu)
+    assert (found.bound, found.roofline) == ("latency", pytest.approx(1e-6))
+    assert found.seconds == pytest.approx(1000 * 36 / 1.41e9)
+    kernel.programs *= 1000
+    found = estimate(launch, kernel, gpu)
+    assert found.bound == "tensor cores"
+    assert found.seconds == pytest.approx(kernel.programs * 2 * 1000 * 4096 / 312e12)
+    kernel.programs, kernel.nbytes = gpu.processors // 2, 10**9
+    assert estimate(launch, kernel, gpu).bound == "memory"
+    launch.trips = lambda arguments: ()
+    with pytest.raises(SqueezeError, match="the kernel has 1 loops, and its launch says how often 0 run"):
+        estimate(launch, kernel, gpu)
