@@ -9,6 +9,7 @@ from squeeze.version import __version__ as __version__
 
 HOMES = {
     "DamagedError": "squeeze.errors",
+    "DeviceError": "squeeze.errors",
     "Dictionary": "squeeze.codecs.stream.dictionary",
     "DictionaryError": "squeeze.errors",
     "FormatError": "squeeze.errors",

@@ -5,6 +5,7 @@ from squeeze.codecs.stream.reader import open as open
 from squeeze.codecs.stream.training import train as train
 from squeeze.errors import (
     DamagedError as DamagedError,
+    DeviceError as DeviceError,
     DictionaryError as DictionaryError,
     FormatError as FormatError,
     LevelError as LevelError,

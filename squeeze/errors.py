@@ -53,6 +53,10 @@ class ModelError(SqueezeError):
     """A language model is missing, is not the one that the file needs, or is of a kind that squeeze cannot run."""
 
 
+class DeviceError(SqueezeError):
+    """A device is not there, has too little memory, or does not compute exactly."""
+
+
 class DictionaryError(SqueezeError):
     """A dictionary is missing, damaged, or not the one that the file needs, or it cannot be made of what was given."""
 

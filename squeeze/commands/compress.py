@@ -21,6 +21,7 @@ from squeeze.system import files
 @click.option("--block-size", type=options.Size(), help="Bytes coded on their own, such as 4M.")
 @options.model
 @options.adapter
+@options.runs_on
 @click.option("--lanes", type=click.IntRange(1), metavar="N", help="Parts of a text that -7 to -9 read side by side.")
 @click.option("--window", type=click.IntRange(16), metavar="N", help="Tokens that -7 to -9 look back.")
 @click.option(
@@ -35,6 +36,7 @@ def compress(
     block_size: int | None,
     model: Path | None,
     adapter: Path | None,
+    device: str,
     lanes: int | None,
     window: int | None,
     backend: str | None,
@@ -55,7 +57,7 @@ def compress(
     if job.stdout and sys.stdout.isatty():
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
     sources = job.sources(lambda path: True)
-    language = resources.LanguageOptions(model, lanes, window, backend, adapter)
+    language = resources.LanguageOptions(model, lanes, window, backend, adapter, device)
     sizes = [path.stat().st_size for path in sources if path and path.exists()]
     for word in (
         forecast.slowness(row, sum(sizes), job.threads, verify),
@@ -67,6 +69,7 @@ def compress(
     settings: dict[str, Any] = {"model": model, "lanes": lanes, "window": window, "backend": backend}
     settings |= {
         "adapter": adapter,
+        "device": device,
         "level": row.number,
         "verify": verify,
         "block_size": block_size,

@@ -24,6 +24,7 @@ _PIECE = 1 << 20
 )
 @options.model
 @options.adapter
+@options.runs_on
 @options.dictionary
 @options.limits
 @options.writing
@@ -33,6 +34,7 @@ def decompress(
     missing: str | None,
     model: Path | None,
     adapter: Path | None,
+    device: str,
     prior: Path | None,
     limits: Limits,
     **common: Any,
@@ -50,7 +52,7 @@ def decompress(
     job = Job(**common)
     refuse_terminal(job)
     settings: dict[str, Any] = {"threads": job.threads, "model": model, "adapter": adapter, "dictionary": prior}
-    settings["limits"] = limits
+    settings |= {"limits": limits, "device": device}
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         if span:

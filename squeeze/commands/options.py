@@ -98,6 +98,12 @@ model = click.option("--model", type=PATH, help="Language model of -7 to -9: a .
 adapter = click.option(
     "--adapter", type=PATH, metavar="FILE", help="Of the language model: what `squeeze train --adapter` wrote, or none."
 )
+runs_on = click.option(
+    "--device",
+    default="auto",
+    metavar="NAME",
+    help="What runs that model: auto (default: a GPU where there is one), cpu, cuda or cuda:N. Files are the same.",
+)
 _DICTIONARY = ("-D", "--dictionary", "--prior")
 dictionary = click.option(
     *_DICTIONARY,

@@ -16,10 +16,13 @@ from squeeze.system.limits import Limits
 @click.command()
 @options.model
 @options.adapter
+@options.runs_on
 @options.dictionary
 @options.limits
 @options.reading
-def test(model: Path | None, adapter: Path | None, prior: Path | None, limits: Limits, **common: Any) -> None:
+def test(
+    model: Path | None, adapter: Path | None, device: str, prior: Path | None, limits: Limits, **common: Any
+) -> None:
     """Decode each FILE.sqz, compare its checksums, and write nothing.
 
     Example: squeeze test *.sqz
@@ -35,6 +38,7 @@ def test(model: Path | None, adapter: Path | None, prior: Path | None, limits: L
             threads=job.threads,
             model=model,
             adapter=adapter,
+            device=device,
             dictionary=prior,
             limits=limits,
         )

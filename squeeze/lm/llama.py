@@ -9,7 +9,6 @@ A lane sees its first 16 positions always and after them a sliding window of `wi
 the window, queries meet the first 16 keys at a fixed distance, so a lane may be of any length.
 """
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from squeeze.lm import first_forward, forward
 from squeeze.lm.arrays import BLOCK, DOUBLINGS, Cache, LlamaArrays, Work
 from squeeze.lm.config import Config
+from squeeze.lm.exact_model import ExactModel
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
 from squeeze.numerics import int8
@@ -24,7 +24,6 @@ from squeeze.numerics.exact import CHUNK
 from squeeze.numerics.rotation import block_of, factor
 from squeeze.numerics.team import Team
 from squeeze.numerics.tiles import PANEL
-from squeeze.numerics.trie import Trie, build
 
 _QUERIES = 6  # rows of one product in attention
 _ROWS_APART = 16
@@ -43,7 +42,7 @@ def _cosine_and_sine(angle: float) -> tuple[float, float]:
     return sums[0] / one, sums[1] / one
 
 
-def _cos_sin_table(frequencies: tuple[float, ...]) -> np.ndarray:
+def cos_sin_table(frequencies: tuple[float, ...]) -> np.ndarray:
     """float64 [2, DOUBLINGS, n]: cosine and sine of 2^i times each angle, each from the one before."""
     table = np.empty((2, DOUBLINGS, len(frequencies)))
     table[:, 0] = np.array([_cosine_and_sine(angle) for angle in frequencies]).T
@@ -77,7 +76,7 @@ def _arrays(weights: Weights) -> LlamaArrays:
         ),
         epsilon=np.array([config.epsilon], np.float32),
         factor=np.array([config.attention_factor]),
-        cos_sin=_cos_sin_table(config.frequencies),
+        cos_sin=cos_sin_table(config.frequencies),
         embedding=np.array(weights.embedding),
         embedding_scales=np.array(weights.embedding_scales),
         attention_norm=stacked([layer.attention_norm for layer in layers]),
@@ -101,34 +100,16 @@ def _arrays(weights: Weights) -> LlamaArrays:
     )
 
 
-class Llama:
-    """A network ready to run, with its vocabulary as a trie: a `LanguageModel` of language_model.py."""
-
-    longest_prefill = 1 << 16
-    lockstep = 0
+class Llama(ExactModel):
+    """A network ready to run by the compiled engine."""
 
     def __init__(self, weights: Weights, tokenizer: Tokenizer):
-        self.weights, self._tokenizer = weights, tokenizer
-        self.name, self.identity = weights.name, weights.identity
-        self.start_token, self.context = weights.config.start_token, weights.config.context
-        self.leaves = weights.leaves
+        super().__init__(weights, tokenizer)
         self.network = _arrays(weights)
-
-    @cached_property
-    def trie(self) -> Trie:
-        return build([self.weights.tokens[i] for i in self.leaves])
 
     @property
     def size(self) -> int:
         return sum(array.nbytes for array in self.network)
-
-    @property
-    def size_of_position(self) -> int:
-        config = self.weights.config
-        return config.layers * config.kv_heads * (2 * config.head_size + 8)
-
-    def encode(self, data: bytes) -> np.ndarray:
-        return self._tokenizer.encode(data)
 
     def session(self, lanes: int, window: int, rows: int, team: Team) -> "LlamaLanes":
         return LlamaLanes(self, lanes, window, rows, team)

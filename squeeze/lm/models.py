@@ -7,12 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from squeeze.errors import ModelError, SqueezeError
 from squeeze.lm import loading, sources
 from squeeze.lm.llama import Llama
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import ARITHMETIC, Weights
+
+if TYPE_CHECKING:
+    from squeeze.lm.torch_engine import TorchLlama
 
 BUNDLED = "smollm2"
 NO_ADAPTER = Path("none")  # instead of the path of one
@@ -41,8 +45,20 @@ class LoadedModel:
 
     @cached_property
     def network(self) -> Llama:
-        """The network ready to run."""
+        """The network ready to run on the processor."""
         return Llama(self.weights, self.tokenizer)
+
+    def on(self, device: str) -> "TorchLlama":
+        """The network ready to run on a device of torch's. Raises DeviceError where it cannot be."""
+        from squeeze.lm.torch_engine import TorchLlama  # start-up: torch takes a second
+
+        if device not in self._on:
+            self._on[device] = TorchLlama(self.weights, self.tokenizer, device)
+        return self._on[device]
+
+    @cached_property
+    def _on(self) -> dict[str, "TorchLlama"]:
+        return {}
 
 
 def find(

@@ -8,10 +8,14 @@ from squeeze.commands import options
 from squeeze.system.limits import Limits
 from tests.makers.command import params
 
+ON_FILES = ("compress", "decompress", "test")  # whose device runs a language model
+ELSEWHERE = tuple(command for command in cli.COMMANDS if command not in ("advise", *ON_FILES))
+SHARED = dict.fromkeys(("threads", "quiet", "verbose", "as_json", "resume", "prior"), (*ON_FILES, *ELSEWHERE))
 
-@pytest.mark.parametrize("name", ["threads", "device", "quiet", "verbose", "as_json", "resume", "prior"])
-def test_a_shared_option_is_one(name):
-    found = [one for command in cli.COMMANDS if command != "advise" for one in params(command) if one.name == name]
+
+@pytest.mark.parametrize(("name", "commands"), [*SHARED.items(), ("device", ON_FILES), ("device", ELSEWHERE)])
+def test_a_shared_option_is_one(name, commands):
+    found = [one for command in commands for one in params(command) if one.name == name]
     facts = {(tuple(one.opts), str(one.type), one.default, one.help) for one in found}
     assert len(facts) == 1 < len(found), facts
 

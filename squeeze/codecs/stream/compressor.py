@@ -31,8 +31,8 @@ def compress(
 ) -> bytes:
     """Compress bytes to a .sqz file in memory; `options` are those of `compress_stream`.
 
-    Raises LevelError for a level that does not exist, ModelError for a language model that is not there, and
-    VerifyError if the result does not decode to `data` (a fault of the machine).
+    Raises LevelError for a level that does not exist, ModelError for a language model that is not there, DeviceError
+    for such a device, and VerifyError if the result does not decode to `data` (a fault of the machine).
 
     >>> squeeze.decompress(squeeze.compress(b"abc" * 100)) == b"abc" * 100
     True
@@ -61,7 +61,8 @@ def compress_stream(
     a block. At levels 7 to 9 `model` is the language model, a path (None: the bundled one), and `adapter` one that
     `squeeze train --adapter` wrote (None: the bundled one of the bundled model; "none": none), each text is cut
     into `lanes`, and a token is predicted from the `window` of tokens before it; `backend` is "exact" (None), or
-    "llamacpp" for any GGUF model, in a file that opens on machines like this one only and is always verified.
+    "llamacpp" for any GGUF model, in a file that opens on machines like this one only and is always verified. `device`
+    runs the model: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N"; the file is the same.
     `dictionary` (`prior` by its older name) is a Dictionary that `train` made, or its file's path: it sets the level,
     and is needed again to decompress.
     `progress(n)` is told of n more raw bytes coded or verified.

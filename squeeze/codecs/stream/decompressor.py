@@ -30,18 +30,19 @@ def decompress(
     threads: int | None = None,
     model: Path | None = None,
     adapter: Path | None = None,
+    device: str = "auto",
     dictionary: DictionarySource = None,
     prior: DictionarySource = None,
     limits: Limits | None = None,
 ) -> bytes:
-    """Restore what `compress` was given. Raises FormatError or its children, ModelError, DictionaryError or LimitError,
-    and never returns wrong bytes. Here the limit of memory is one of the result, too."""
+    """Restore what `compress` was given, on any `device` of `compress_stream`. Raises FormatError or its children,
+    ModelError, DictionaryError, DeviceError or LimitError, and never returns wrong bytes. Here the limit of memory is
+    one of the result, too."""
     limits = limits or Limits()
     sink = _Kept(limits)
     chosen = either(dictionary, prior)
-    decompress_stream(
-        io.BytesIO(data), sink, threads=threads, model=model, adapter=adapter, dictionary=chosen, limits=limits
-    )
+    language: dict[str, Any] = {"model": model, "adapter": adapter, "device": device}
+    decompress_stream(io.BytesIO(data), sink, threads=threads, dictionary=chosen, limits=limits, **language)
     return sink.getvalue()
 
 
@@ -64,6 +65,7 @@ def decompress_stream(
     threads: int | None = None,
     model: Path | None = None,
     adapter: Path | None = None,
+    device: str = "auto",
     dictionary: DictionarySource = None,
     prior: DictionarySource = None,
     progress: Progress = None,
@@ -73,14 +75,14 @@ def decompress_stream(
 ) -> Totals:
     """Restore every stream of a .sqz file or pipe into `sink`, or only check it where `sink` is None.
 
-    `model` is where the language model lies that a file needs, if it is not found without, `adapter` its adapter, and
-    `dictionary` (`prior` by its older name) the dictionary that it was compressed with, or its path. With `salvage`
-    damage raises nothing: undamaged blocks are restored in their places, zeros stand for what is `missing` ("zeros";
-    "skip" leaves it out), and `Totals.damage` names it, and what is unproved. What takes more than the `limits` raises
-    LimitError before it is taken; where they allow fewer blocks at once than there are threads, fewer are decoded at
-    once.
+    `model` is where the language model lies that a file needs, if it is not found without, `adapter` its adapter,
+    `device` what runs it (that of `compress_stream` may have been another), and `dictionary` (`prior` by its older
+    name) the dictionary that the file was compressed with, or its path. With `salvage` damage raises nothing:
+    undamaged blocks are restored in their places, zeros stand for what is `missing` ("zeros"; "skip" leaves it out),
+    and `Totals.damage` names it, and what is unproved. What takes more than the `limits` raises LimitError before it is
+    taken; where they allow fewer blocks at once than there are threads, fewer are decoded at once.
     """
-    resources = Resources(threads, model, either(dictionary, prior), limits or Limits(), adapter)
+    resources = Resources(threads, model, either(dictionary, prior), limits or Limits(), adapter, device)
     if salvage:
         return salvage_stream(source, sink, resources, missing, progress)
     return _Restoring(source, sink, resources, progress).run()

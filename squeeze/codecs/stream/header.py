@@ -28,7 +28,8 @@ def from_header(header: container.Header, resources: Resources) -> Settings:
     """For decompressing what has this header.
 
     Raises FormatError where this version cannot decode it, ModelError where `resources.model` is not the one that the
-    file needs, DictionaryError where `resources.dictionary` is not, and LimitError where that takes too much memory.
+    file needs, DictionaryError where `resources.dictionary` is not, DeviceError where `resources.device` is not there,
+    and LimitError where that takes too much memory.
     """
     return replace(_from_header(header, resources), short=header.short, limits=resources.limits)
 
@@ -75,7 +76,7 @@ def _of_text(
     language = Language(
         text,
         resources.threads,
-        LanguageOptions(resources.model, adapter=resources.adapter),
+        LanguageOptions(resources.model, adapter=resources.adapter, device=resources.device),
         Named.from_header(fields),
         resources.limits,
     )

@@ -15,8 +15,8 @@ from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.tokenwise import drafts, lanes
 from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_POSITIONS, LaneLayout
 from squeeze.codecs.tokenwise.presets import TokenPreset
-from squeeze.errors import LevelError, printable
-from squeeze.lm import llamacpp, models
+from squeeze.errors import DeviceError, LevelError, printable
+from squeeze.lm import devices, llamacpp, models
 from squeeze.lm.language_model import LanguageModel
 from squeeze.lm.llamacpp import LlamaCpp
 from squeeze.lm.llamacpp_engine import Setup
@@ -55,6 +55,12 @@ class Language:
     named: Named | None = None
     limits: Limits | None = None  # that a file from somewhere must keep
 
+    def __post_init__(self) -> None:
+        """Raises DeviceError where it cannot run on the device."""
+        chosen = self.options.device
+        if chosen != devices.AUTO and devices.torch_device(chosen) and self.bound:
+            raise DeviceError("llama.cpp runs on the processor here: leave out the device, or the backend")
+
     @property
     def bound(self) -> bool:
         """Whether llama.cpp runs it, whose numbers are those of one kind of machine."""
@@ -62,15 +68,15 @@ class Language:
 
     @cached_property
     def model(self) -> LanguageModel:
-        """Raises ModelError where it is missing or another."""
+        """Raises ModelError where it is missing or another, and DeviceError where it cannot run on the device."""
         if self.bound:
             return self._llamacpp
-        if self.named is None:
-            return models.find(self.options.model, self.options.adapter, self.text.arithmetic).network
-        named, chosen = self.named, self.options
-        return models.for_identity(
-            named.name, named.weights, chosen.model, chosen.adapter, self.text.arithmetic
-        ).network
+        named, chosen, arithmetic = self.named, self.options, self.text.arithmetic
+        if named is None:
+            loaded = models.find(chosen.model, chosen.adapter, arithmetic)
+        else:
+            loaded = models.for_identity(named.name, named.weights, chosen.model, chosen.adapter, arithmetic)
+        return devices.ready(loaded, chosen.device)
 
     @cached_property
     def _llamacpp(self) -> LlamaCpp:
@@ -128,7 +134,8 @@ def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPre
 
 
 def choose_language(text: TextModel, threads: int | None, options: LanguageOptions) -> Language:
-    """Raises LevelError where lanes or window are impossible, and ModelError where there is no such model."""
+    """Raises LevelError where lanes or window are impossible, ModelError where there is no such model, and DeviceError
+    where there is no such device."""
     if options.lanes is not None and not 1 <= options.lanes <= MAX_LANES:
         raise LevelError(f"a text is cut into 1 to {MAX_LANES} lanes")
     if options.window is not None and not 16 <= options.window <= _MAX_WINDOW:

@@ -28,6 +28,7 @@ def open(
     threads: int | None = None,
     model: Path | None = None,
     adapter: Path | None = None,
+    device: str = "auto",
     dictionary: DictionarySource = None,
     prior: DictionarySource = None,
     limits: Limits | None = None,
@@ -36,12 +37,12 @@ def open(
 
     `file` is a path or a seekable binary file, which stays open until the
     result is closed. Only the blocks that are read are decoded, each is checked, and
-    the latest is kept. `model` and `adapter` are the language model that the file needs, and `dictionary` (`prior` by
-    its older name) is the one that the file was compressed with, if it was. `limits.memory` holds for the index and for
-    each block; how much comes out is how much is read. Raises FormatError or its children, DictionaryError, and
-    LimitError.
+    the latest is kept. `model` and `adapter` are the language model that the file needs, `device` runs it, and
+    `dictionary` (`prior` by its older name) is the one that the file was compressed with, if it was. `limits.memory`
+    holds for the index and for each block; how much comes out is how much is read. Raises FormatError or its children,
+    DictionaryError, DeviceError, and LimitError.
     """
-    resources = Resources(threads, model, either(dictionary, prior), limits or Limits(), adapter)
+    resources = Resources(threads, model, either(dictionary, prior), limits or Limits(), adapter, device)
     if not isinstance(file, str | os.PathLike):
         return io.BufferedReader(SqueezeFile(file, resources))
     with ExitStack() as opened:  # closes the file again if it cannot be read

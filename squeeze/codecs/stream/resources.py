@@ -26,6 +26,7 @@ class Resources:
     dictionary: DictionarySource = None
     limits: Limits = field(default_factory=Limits)
     adapter: Path | None = None  # of the language model
+    device: str = "auto"  # that runs it
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class LanguageOptions:
     window: int | None = None
     backend: str | None = None  # None: exact
     adapter: Path | None = None  # where it lies, or "none"; None: the bundled one of the bundled model
+    device: str = "auto"  # "auto", "cpu", "cuda" or "cuda:N": it changes nothing but the time that this takes
 
 
 class LanguageKeywords(TypedDict, total=False):
@@ -47,6 +49,7 @@ class LanguageKeywords(TypedDict, total=False):
     window: int | None
     backend: str | None
     adapter: Path | None
+    device: str
 
 
 def either(dictionary: DictionarySource, prior: DictionarySource) -> DictionarySource:

@@ -58,7 +58,7 @@ class Settings:
 
 
 def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", options: LanguageOptions) -> Settings:
-    """For compressing. Raises LevelError or ModelError."""
+    """For compressing. Raises LevelError, ModelError or DeviceError."""
     if options.backend not in (None, *BACKENDS):
         raise LevelError(f"there is no backend {options.backend!r}: use {' or '.join(BACKENDS)}")
     if dictionary and dictionary.level != level.number:
@@ -68,9 +68,10 @@ def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", o
     if options.adapter and options.backend == "llamacpp":
         raise LevelError("llama.cpp runs a model as it is: leave out the adapter, or the backend")
     if level.text is None:
-        if options != LanguageOptions():
+        if options not in (LanguageOptions(), LanguageOptions(device="cpu")):
             raise LevelError(
-                f"a language model, adapter, backend, lanes and window belong to levels {those_with_language_model()}"
+                "a language model, adapter, backend, lanes, window and device belong to levels "
+                f"{those_with_language_model()}"
             )
         return Settings(dictionary.row if dictionary else level, threads, dictionary=dictionary)
     # Start-up: language models bring tokenizers and kernels of their own, which other levels do without.

