@@ -1,0 +1,183 @@
+"""What a GGUF file says of a model besides its tensors, from config.json and the tokenizer's files.
+
+The gguf package has the keys; which of them llama.cpp reads for an architecture is said here.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from squeeze.checkpoint.architectures import head_size
+from squeeze.errors import FormatError, ModelError, printable
+from squeeze.lm import rotary
+from squeeze.lm.gguf_vocabulary import Vocabulary, vocabulary_of
+from squeeze.system.json_object import read_object
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+__all__ = ["FAMILIES", "Family", "Metadata"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """How llama.cpp has an architecture. name: of its network; interleaved: rotary pairs are neighbouring rows of
+    queries and keys; experts: the key of config.json that says how many there are."""
+
+    name: str
+    interleaved: bool = False
+    experts: str | None = None
+
+
+FAMILIES = {  # by config.json's model_type
+    "llama": Family("LLAMA", interleaved=True),
+    "mistral": Family("LLAMA", interleaved=True),
+    "mixtral": Family("LLAMA", interleaved=True, experts="num_local_experts"),
+    "qwen2": Family("QWEN2"),
+    "qwen3": Family("QWEN3"),
+    "qwen3_moe": Family("QWEN3MOE", experts="num_experts"),
+}
+_ROPE = ("default", "dynamic", "linear", "yarn", "llama3")  # dynamic scaling begins beyond the trained context
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Of a model's folder that llama.cpp can run, which `of` has found."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    family: Family
+    vocabulary: Vocabulary
+    tokenizer: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path, config: Mapping[str, Any], rows: int) -> "Metadata":
+        """rows: of the embedding. Raises ModelError for what llama.cpp has no words for, FormatError where files are
+        missing."""
+        kind = config.get("model_type")
+        if kind not in FAMILIES:
+            known = ", ".join(FAMILIES)
+            raise ModelError(
+                f"{folder}: the architecture {printable(repr(kind))} cannot be written as GGUF, only {known}"
+            )
+        if not (folder / "tokenizer.json").is_file():
+            raise FormatError(f"{folder}: has no tokenizer.json, and a GGUF file holds the tokenizer")
+        tokenizer = read_object(folder / "tokenizer.json")
+        found = cls(folder, config, FAMILIES[str(kind)], vocabulary_of(str(folder), tokenizer, rows), tokenizer)
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        rope, kind, kind_of = self._rope, self._rope_type, self.config["model_type"]
+        reasons = {
+            f"the activation {self.config.get('hidden_act')}": self.config.get("hidden_act", "silu") != "silu",
+            "sliding windows": bool(self.config.get("use_sliding_window")),
+            "experts whose shares do not sum to 1": kind_of == "qwen3_moe" and not self.config.get("norm_topk_prob"),
+            "blocks with and without experts": bool(self.config.get("mlp_only_layers"))
+            or self.config.get("decoder_sparse_step", 1) != 1,
+            "a rotary embedding of a part of each head": rope.get("partial_rotary_factor", 1.0) != 1,
+            f"the rotary scaling {kind}": kind not in _ROPE,
+            "YaRN with limits of its own": any(rope.get(key) for key in ("beta_fast", "beta_slow", "mscale")),
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                raise ModelError(f"{self.folder}: cannot be written as GGUF: it has {printable(reason)}")
+
+    @cached_property
+    def _rope(self) -> dict[str, Any]:
+        rope = {**(self.config.get("rope_parameters") or {}), **(self.config.get("rope_scaling") or {})}
+        return {"rope_theta": self.config.get("rope_theta") or 10000.0, **rope}
+
+    @property
+    def _rope_type(self) -> str:
+        return str(self._rope.get("rope_type") or self._rope.get("type") or "default")
+
+    @property
+    def _base(self) -> float:
+        return float(self._rope["rope_theta"])
+
+    def heads(self, name: str) -> int:
+        """Of one of the file's tensors, whose rows are to be interleaved; 0 for others."""
+        leaf = name.rpartition(".")[0].rpartition(".")[2]
+        if not self.family.interleaved or leaf not in ("attn_q", "attn_k"):
+            return 0
+        heads = int(self.config["num_attention_heads"])
+        return heads if leaf == "attn_q" else int(self.config.get("num_key_value_heads") or heads)
+
+    def divisors(self) -> np.ndarray | None:
+        """float32, one for each rotary angle, where they are not all alike (Llama 3.1)."""
+        if self._rope_type != "llama3":
+            return None
+        size, rope = head_size(self.config), self._rope
+        values = [float(rope[key]) for key in ("factor", "low_freq_factor", "high_freq_factor")]
+        scaled = rotary.llama3(self._base, size, *values, float(rope["original_max_position_embeddings"]))
+        return np.divide(rotary.plain(self._base, size), scaled).astype(np.float32)
+
+    def write(self, writer: "GGUFWriter", name: str, file_type: int) -> None:
+        """Add all keys. name: of the model; file_type: llama.cpp's number of the type of most matrices."""
+        import gguf
+
+        writer.add_name(name)
+        writer.add_file_type(file_type)
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        self._network(writer)
+        self._rotary(writer)
+        self._tokens(writer)
+
+    def _network(self, writer: "GGUFWriter") -> None:
+        config = self.config
+        heads, size = int(config["num_attention_heads"]), head_size(config)
+        writer.add_block_count(int(config["num_hidden_layers"]))
+        writer.add_context_length(int(config.get("max_position_embeddings") or 2048))
+        writer.add_embedding_length(int(config["hidden_size"]))
+        writer.add_feed_forward_length(int(config["intermediate_size"]))
+        writer.add_head_count(heads)
+        writer.add_head_count_kv(int(config.get("num_key_value_heads") or heads))
+        writer.add_key_length(size)
+        writer.add_value_length(size)
+        writer.add_layer_norm_rms_eps(float(config.get("rms_norm_eps", 1e-6)))
+        writer.add_vocab_size(len(self.vocabulary.tokens))
+        if self.family.experts:
+            writer.add_expert_count(int(config[self.family.experts]))
+            writer.add_expert_used_count(int(config["num_experts_per_tok"]))
+            writer.add_expert_feed_forward_length(
+                int(config.get("moe_intermediate_size") or config["intermediate_size"])
+            )
+
+    def _rotary(self, writer: "GGUFWriter") -> None:
+        import gguf
+
+        rope = self._rope
+        writer.add_rope_dimension_count(head_size(self.config))
+        writer.add_rope_freq_base(self._base)
+        if self._rope_type not in ("linear", "yarn"):
+            return
+        factor, trained = float(rope["factor"]), rope.get("original_max_position_embeddings")
+        writer.add_rope_scaling_type(gguf.RopeScalingType(self._rope_type))
+        writer.add_rope_scaling_factor(factor)
+        if self._rope_type == "yarn":
+            writer.add_rope_scaling_orig_ctx_len(int(trained or self.config["max_position_embeddings"]))
+            if (scale := rope.get("attention_factor")) is not None:  # llama.cpp multiplies YaRN's own with it
+                writer.add_rope_scaling_attn_factors(float(scale) / rotary.yarn_scale(factor))
+
+    def _tokens(self, writer: "GGUFWriter") -> None:
+        import gguf
+
+        words = self.vocabulary
+        logging.getLogger("gguf.vocab").setLevel(logging.ERROR)
+        special = gguf.SpecialVocab(self.folder, load_merges=words.scores is None, n_vocab=len(words.tokens))
+        start = special.special_token_ids.get("bos")
+        special.add_special_token["bos"] = words.starts_with(self.tokenizer, start)
+        writer.add_tokenizer_model(words.model)
+        writer.add_tokenizer_pre(words.pre or "default")
+        writer.add_token_list(words.tokens)
+        writer.add_token_types(words.kinds)
+        if words.scores is not None:
+            writer.add_token_scores(words.scores)
+            writer.add_add_space_prefix(words.space)
+        special.add_to_gguf(writer, quiet=True)
