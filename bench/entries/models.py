@@ -71,6 +71,7 @@ GGUF = Entry(
         option("--types", default="q4_0,q4_k,q3_k,q2_k", help="with commas between them (q4_0,q4_k,q3_k,q2_k)"),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
         option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
+        option("--plain", action="store_true", help="also llama.cpp without an importance matrix"),
         option("--threads", type=int, default=1),
     ),
     tables={
@@ -81,7 +82,6 @@ GGUF = Entry(
                 Column("bytes", "bytes", ","),
                 Column("gap", "gap", ".4f"),
                 Column("llama.cpp with imatrix", "imatrix", ".4f"),
-                Column("llama.cpp without", "plain", ".4f"),
                 Column("ours of imatrix's", percent("of imatrix", 0)),
                 Column("better in 90 % of draws", lambda row: "yes" if row["sure"] else "no"),
             )

@@ -1,12 +1,13 @@
-"""GGUF files of each type: ours beside llama.cpp's own quantiser, with and without an importance matrix.
+"""GGUF files of each type: ours beside llama.cpp's own quantiser with an importance matrix.
 
 The original is the bundled SmolLM2-135M as bf16, whose weights lie on a grid of 4 bits (q4_1), so that q4_1 and what
 is finer cost next to nothing. All files of a row have the same types of all tensors. llama.cpp measures them; the
 importance matrix is the mean square of the original's inputs on the tokens that we calibrate on. A file that stands in
-WORK is not made again.
+WORK is not made again, nor measured.
 """
 
 import argparse
+import json
 import os
 from collections.abc import Iterator
 from functools import cached_property
@@ -68,7 +69,16 @@ class Bench:
         return self._losses(self.floats)
 
     def _losses(self, path: Path) -> np.ndarray:
-        return llamacpp.losses(path, self.tokens, self.args.windows, self.args.threads)
+        """Of each window; what was measured of the same file before stands in the log."""
+        status, log = path.stat(), self.work / "gguf.jsonl"
+        same = {"file": path.name, "made": status.st_mtime_ns, "windows": self.args.windows}
+        for line in map(json.loads, log.read_text().splitlines() if log.is_file() else ()):
+            if same.items() <= line.items():
+                return np.array(line["losses"])
+        found = llamacpp.losses(path, self.tokens, self.args.windows, self.args.threads)
+        with log.open("a") as file:
+            file.write(json.dumps({**same, "losses": found.tolist()}) + "\n")
+        return found
 
     def row(self, kind: str) -> Row:
         """gap: of the mean log-perplexity above the original's, in nats a token. sure: whether ours is better in 90 %
@@ -78,22 +88,25 @@ class Bench:
             given = {"calibration": self.calibration, "samples": self.args.samples}
             squeeze.quantize(self.original, out=ours, format="gguf", type=kind, **given)
         types = types_of(ours)
-        files = {"imatrix": self.importance, "plain": {}}
-        for name, importance in files.items():
-            path = self.work / f"{name}-{kind}.gguf"
-            if not path.is_file():
-                outer = types["token_embd.weight"]
-                llamacpp.quantise(self.floats, path, kind, outer, importance, self.args.threads)
-            if types_of(path) != types:
-                raise SystemExit(f"Error: {path.name} and {ours.name} have tensors of other types")
-        paths = [ours, *(self.work / f"{name}-{kind}.gguf" for name in files)]
-        mine, theirs, plain = (self._losses(path) - self.before for path in paths)
+        mine, theirs = self._losses(ours) - self.before, self._rival("imatrix", kind, types)
+        plain = self._rival("plain", kind, types) if self.args.plain else None
         return {
             **{"type": kind, "samples": self.args.samples, "windows": len(mine), "bytes": ours.stat().st_size},
-            **{"gap": mine.mean(), "imatrix": theirs.mean(), "plain": plain.mean()},
-            **{"of imatrix": mine.mean() / theirs.mean(), "sure": sure(theirs - mine)},
-            "matrices": share(types, kind),
+            **{"gap": float(mine.mean()), "imatrix": float(theirs.mean())},
+            **{"of imatrix": float(mine.mean() / theirs.mean()), "sure": sure(theirs - mine)},
+            **{"plain": None if plain is None else float(plain.mean()), "matrices": share(types, kind)},
         }
+
+    def _rival(self, name: str, kind: str, types: dict[str, int]) -> np.ndarray:
+        """Gaps of llama.cpp's file of the same types."""
+        path = self.work / f"{name}-{kind}.gguf"
+        if not path.is_file():
+            importance = self.importance if name == "imatrix" else {}
+            outer = types["token_embd.weight"]
+            llamacpp.quantise(self.floats, path, kind, outer, importance, self.args.threads)
+        if types_of(path) != types:
+            raise SystemExit(f"Error: {path.name} has tensors of other types than ours")
+        return self._losses(path) - self.before
 
 
 def types_of(path: Path) -> dict[str, int]:

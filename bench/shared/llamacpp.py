@@ -42,7 +42,8 @@ def losses(model: Path, tokens: torch.Tensor, windows: int, threads: int, window
     from llama_cpp import Llama
 
     library()
-    llama = Llama(str(model), n_ctx=window, n_batch=window, n_threads=threads, logits_all=True, verbose=False)
+    computing = {"n_threads": threads, "n_threads_batch": threads, "n_batch": window}
+    llama = Llama(str(model), n_ctx=window, logits_all=True, verbose=False, **computing)
     found = []
     for ids in torch.split(tokens, window)[:windows]:
         llama.reset()

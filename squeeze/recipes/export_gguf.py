@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from squeeze.checkpoint.architectures import EMBEDDING, HEAD
+from squeeze.checkpoint.architectures import HEAD
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.errors import FormatError, ModelError, printable
+from squeeze.errors import ModelError, printable
 from squeeze.quant.blocks import BlockTensor, outer_type
 from squeeze.quant.rtn import RTN
 from squeeze.recipes.gguf_metadata import Metadata
@@ -52,11 +52,7 @@ class Export:
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Export":
         """Raises ModelError for what llama.cpp has no words for, FormatError where something is missing."""
-        embedding = f"{EMBEDDING}.weight"
-        if embedding not in checkpoint.files:
-            raise FormatError(f"{checkpoint.folder}: the checkpoint has no tensor {embedding!r}")
-        rows = checkpoint.info(embedding).shape[0]
-        export = cls(checkpoint, Metadata.of(checkpoint.folder, checkpoint.config, rows), {})
+        export = cls(checkpoint, Metadata.of(checkpoint), {})
         assert export.named
         return export
 
@@ -99,7 +95,7 @@ class Export:
         with scratch_folder(target) as work:
             writer = gguf.GGUFWriter(work / "gguf", gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[self.metadata.family.name]])
             try:
-                self.metadata.write(writer, self.checkpoint.folder.resolve().name, self._file_type(asked))
+                self.metadata.write(writer, self.metadata.folder.resolve().name, self._file_type(asked))
                 if divisors is not None:
                     writer.add_tensor_info("rope_freqs.weight", divisors.shape, divisors.dtype, divisors.nbytes)
                 for name, tensor in tensors.items():
@@ -123,11 +119,10 @@ class Export:
     def _file_type(self, asked: str | None) -> int:
         import gguf
 
-        plain = {torch.float16: "MOSTLY_F16", torch.bfloat16: "MOSTLY_BF16"}.get(
-            self.checkpoint.float_type(), "ALL_F32"
-        )
-        name = _FILE_TYPES.get(asked, f"MOSTLY_{asked.upper()}") if asked else plain
-        return int(gguf.LlamaFileType[name])
+        if asked:
+            return int(gguf.LlamaFileType[_FILE_TYPES.get(asked, f"MOSTLY_{asked.upper()}")])
+        plain = {torch.float16: "MOSTLY_F16", torch.bfloat16: "MOSTLY_BF16"}
+        return int(gguf.LlamaFileType[plain.get(self.checkpoint.float_type(), "ALL_F32")])
 
     def _tensor(self, name: str, sources: tuple[str, ...], asked: str | None) -> _Tensor:
         import gguf

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from squeeze.checkpoint.architectures import head_size
+from squeeze.checkpoint.architectures import EMBEDDING, head_size
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import FormatError, ModelError, printable
 from squeeze.lm import rotary
 from squeeze.lm.gguf_vocabulary import Vocabulary, vocabulary_of
@@ -27,20 +28,20 @@ __all__ = ["FAMILIES", "Family", "Metadata"]
 @dataclass(frozen=True)
 class Family:
     """How llama.cpp has an architecture. name: of its network; interleaved: rotary pairs are neighbouring rows of
-    queries and keys; experts: the key of config.json that says how many there are."""
+    queries and keys; experts: whether there are any."""
 
     name: str
     interleaved: bool = False
-    experts: str | None = None
+    experts: bool = False
 
 
 FAMILIES = {  # by config.json's model_type
     "llama": Family("LLAMA", interleaved=True),
     "mistral": Family("LLAMA", interleaved=True),
-    "mixtral": Family("LLAMA", interleaved=True, experts="num_local_experts"),
+    "mixtral": Family("LLAMA", interleaved=True, experts=True),
     "qwen2": Family("QWEN2"),
     "qwen3": Family("QWEN3"),
-    "qwen3_moe": Family("QWEN3MOE", experts="num_experts"),
+    "qwen3_moe": Family("QWEN3MOE", experts=True),
 }
 _ROPE = ("default", "dynamic", "linear", "yarn", "llama3")  # dynamic scaling begins beyond the trained context
 
@@ -56,9 +57,9 @@ class Metadata:
     tokenizer: Mapping[str, Any]
 
     @classmethod
-    def of(cls, folder: Path, config: Mapping[str, Any], rows: int) -> "Metadata":
-        """rows: of the embedding. Raises ModelError for what llama.cpp has no words for, FormatError where files are
-        missing."""
+    def of(cls, checkpoint: Checkpoint) -> "Metadata":
+        """Raises ModelError for what llama.cpp has no words for, FormatError where something is missing."""
+        folder, config, embedding = checkpoint.folder, checkpoint.config, f"{EMBEDDING}.weight"
         kind = config.get("model_type")
         if kind not in FAMILIES:
             known = ", ".join(FAMILIES)
@@ -67,6 +68,9 @@ class Metadata:
             )
         if not (folder / "tokenizer.json").is_file():
             raise FormatError(f"{folder}: has no tokenizer.json, and a GGUF file holds the tokenizer")
+        if embedding not in checkpoint.files:
+            raise FormatError(f"{folder}: the checkpoint has no tensor {embedding!r}")
+        rows = checkpoint.info(embedding).shape[0]
         tokenizer = read_object(folder / "tokenizer.json")
         found = cls(folder, config, FAMILIES[str(kind)], vocabulary_of(str(folder), tokenizer, rows), tokenizer)
         found._check()
@@ -87,19 +91,21 @@ class Metadata:
         for reason, holds in reasons.items():
             if holds:
                 raise ModelError(f"{self.folder}: cannot be written as GGUF: it has {printable(reason)}")
+        try:
+            assert self._sizes
+            self.divisors()
+        except KeyError as error:
+            raise FormatError(f"{self.folder}: config.json does not say {error.args[0]}") from None
 
     @cached_property
     def _rope(self) -> dict[str, Any]:
+        own = {key: self.config[key] for key in ("rope_theta", "partial_rotary_factor") if self.config.get(key)}
         rope = {**(self.config.get("rope_parameters") or {}), **(self.config.get("rope_scaling") or {})}
-        return {"rope_theta": self.config.get("rope_theta") or 10000.0, **rope}
+        return {"rope_theta": 10000.0, **own, **rope}
 
     @property
     def _rope_type(self) -> str:
         return str(self._rope.get("rope_type") or self._rope.get("type") or "default")
-
-    @property
-    def _base(self) -> float:
-        return float(self._rope["rope_theta"])
 
     def heads(self, name: str) -> int:
         """Of one of the file's tensors, whose rows are to be interleaved; 0 for others."""
@@ -115,8 +121,10 @@ class Metadata:
             return None
         size, rope = head_size(self.config), self._rope
         values = [float(rope[key]) for key in ("factor", "low_freq_factor", "high_freq_factor")]
-        scaled = rotary.llama3(self._base, size, *values, float(rope["original_max_position_embeddings"]))
-        return np.divide(rotary.plain(self._base, size), scaled).astype(np.float32)
+        scaled = rotary.llama3(
+            float(rope["rope_theta"]), size, *values, float(rope["original_max_position_embeddings"])
+        )
+        return np.divide(rotary.plain(float(rope["rope_theta"]), size), scaled).astype(np.float32)
 
     def write(self, writer: "GGUFWriter", name: str, file_type: int) -> None:
         """Add all keys. name: of the model; file_type: llama.cpp's number of the type of most matrices."""
@@ -125,36 +133,41 @@ class Metadata:
         writer.add_name(name)
         writer.add_file_type(file_type)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-        self._network(writer)
+        for key, value in self._sizes.items():
+            getattr(writer, f"add_{key}")(value)
         self._rotary(writer)
         self._tokens(writer)
 
-    def _network(self, writer: "GGUFWriter") -> None:
+    @cached_property
+    def _sizes(self) -> dict[str, int | float]:
+        """What the gguf package's writer has a method add_NAME for."""
         config = self.config
         heads, size = int(config["num_attention_heads"]), head_size(config)
-        writer.add_block_count(int(config["num_hidden_layers"]))
-        writer.add_context_length(int(config.get("max_position_embeddings") or 2048))
-        writer.add_embedding_length(int(config["hidden_size"]))
-        writer.add_feed_forward_length(int(config["intermediate_size"]))
-        writer.add_head_count(heads)
-        writer.add_head_count_kv(int(config.get("num_key_value_heads") or heads))
-        writer.add_key_length(size)
-        writer.add_value_length(size)
-        writer.add_layer_norm_rms_eps(float(config.get("rms_norm_eps", 1e-6)))
-        writer.add_vocab_size(len(self.vocabulary.tokens))
+        sizes: dict[str, int | float] = {
+            "block_count": int(config["num_hidden_layers"]),
+            "context_length": int(config["max_position_embeddings"]),
+            "embedding_length": int(config["hidden_size"]),
+            "feed_forward_length": int(config["intermediate_size"]),
+            "head_count": heads,
+            "head_count_kv": int(config.get("num_key_value_heads") or heads),
+            "key_length": size,
+            "value_length": size,
+            "layer_norm_rms_eps": float(config["rms_norm_eps"]),
+            "vocab_size": len(self.vocabulary.tokens),
+            "rope_dimension_count": size,
+            "rope_freq_base": float(self._rope["rope_theta"]),
+        }
         if self.family.experts:
-            writer.add_expert_count(int(config[self.family.experts]))
-            writer.add_expert_used_count(int(config["num_experts_per_tok"]))
-            writer.add_expert_feed_forward_length(
-                int(config.get("moe_intermediate_size") or config["intermediate_size"])
-            )
+            count = config.get("num_local_experts") or config["num_experts"]
+            width = config.get("moe_intermediate_size") or config["intermediate_size"]
+            sizes |= {"expert_count": int(count), "expert_used_count": int(config["num_experts_per_tok"])}
+            sizes["expert_feed_forward_length"] = int(width)
+        return sizes
 
     def _rotary(self, writer: "GGUFWriter") -> None:
         import gguf
 
         rope = self._rope
-        writer.add_rope_dimension_count(head_size(self.config))
-        writer.add_rope_freq_base(self._base)
         if self._rope_type not in ("linear", "yarn"):
             return
         factor, trained = float(rope["factor"]), rope.get("original_max_position_embeddings")
