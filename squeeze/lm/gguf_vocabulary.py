@@ -48,7 +48,8 @@ class Vocabulary:
         unknown = self.by_token.get(model.get("unk_token") or "")
         if sentence_piece and unknown is not None:
             self.kinds[unknown] = UNKNOWN
-        self.model, self.pre = ("llama", None) if sentence_piece else ("gpt2", _split_of(name, description))
+        self.model = "llama" if sentence_piece else "gpt2"
+        self.pre = None if sentence_piece else _split_of(name, description)
         self.scores = _scores(self.tokens, model["merges"]) if sentence_piece else None
         self.space = sentence_piece and _puts_space(description)
         if sentence_piece and SPACE not in json.dumps(description, ensure_ascii=False):

@@ -103,11 +103,10 @@ class BlockGrid:
         curvature = [(level.square() * weights).sum(-1), weights.sum(-1)]
         low, high = self.steps
         factors, steps = [], []
-        for part, (values, bends) in enumerate(zip((found[0], -found[-1])[: len(found)], curvature, strict=False)):
-            blocks = values.unflatten(-1, (-1, self.groups))
+        for part, values in enumerate((found[0], -found[1]) if self.offsets else (found[0],)):
+            blocks, bends = (of_groups.unflatten(-1, (-1, self.groups)) for of_groups in (values, curvature[part]))
             least = 0 if part else low
-            whole = tuple(float(step) for step in range(least, high + 1))
-            factor = _half(self._scales(blocks, bends.unflatten(-1, (-1, self.groups)) + 1e-30, whole))
+            factor = _half(self._scales(blocks, bends + 1e-30, tuple(map(float, range(least, high + 1)))))
             steps.append((blocks * _inverse(factor)[..., None]).round().clamp(least, high).flatten(-2))
             factors.append(factor)
         return torch.stack(factors), torch.stack(steps)
@@ -187,24 +186,25 @@ class BlockGrid:
         block after block, each rounded to what the format stores with the others as they are."""
         assert params.factors is not None
         steps = params.steps
-        level = self._level(codes)
+        weight, hessian, level = weight.float(), hessian.float(), self._level(codes)
         values = self.decode(codes.unflatten(1, (-1, self.size)), params).flatten(1)
         pull = (weight - values) @ hessian  # [O, I], half the negative gradient
-        factors = params.factors.clone()
+        factors, ones = params.factors.clone(), torch.ones_like(level)
+        signs = torch.tensor([1.0, -1.0], device=weight.device)[: len(factors), None, None]  # offsets are taken away
         if steps is not None:
             steps = steps.clone()
             for group in range(steps.shape[-1]):
                 block, span = group // self.groups, slice(group * self.size, (group + 1) * self.size)
-                rises = factors[:, :, block] * torch.tensor([1.0, -1.0])[: len(factors), None].to(weight.device)
-                parts = rises[..., None] * torch.stack([level[:, span], torch.ones_like(level[:, span])])[: len(rises)]
+                parts = (
+                    factors[:, :, block, None] * signs * torch.stack([level[:, span], ones[:, span]])[: len(factors)]
+                )
                 steps[:, :, group] = _moved(steps[:, :, group], parts, pull, hessian, span, self._whole)
         for block in range(factors.shape[-1]):
             span = slice(block * self.width, (block + 1) * self.width)
-            ones = torch.ones_like(level[:, span])
-            parts = torch.stack([level[:, span], ones])[: len(factors)]
+            parts = torch.stack([level[:, span], ones[:, span]])[: len(factors)]
             if steps is not None:
                 mine = steps[:, :, block * self.groups : (block + 1) * self.groups].repeat_interleave(self.size, -1)
-                parts = parts * mine * torch.tensor([1.0, -1.0])[: len(factors), None, None].to(weight.device)
+                parts = parts * mine * signs
             factors[:, :, block] = _moved(factors[:, :, block], parts, pull, hessian, span, _half)
         return self.params(factors, steps)
 
@@ -231,9 +231,8 @@ def _moved(
     if len(before) == 2:
         cross = (bent[0] * parts[1]).sum(1)
         inverse = _inverse(curve[0] * curve[1] * (1 + _RIDGE) - cross.square())
-        first = (
-            rounded(before + torch.stack([right[0] * curve[1] - right[1] * cross, right[1]]) * inverse)[0] - before[0]
-        )
+        ideal = before[0] + (right[0] * curve[1] - right[1] * cross) * inverse
+        first = rounded(torch.stack([ideal, before[1]]))[0] - before[0]
         second = before[1] + (right[1] - cross * first) * _inverse(curve[1])  # best with the first as it was rounded
         both = torch.stack([first, rounded(torch.stack([before[0], second]))[1] - before[1]])
         nothing = torch.zeros_like(first)

@@ -73,7 +73,8 @@ class BlockTensor(QuantizedTensor):
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         groups = self.codes.unflatten(1, (-1, self.group_size))
-        return self.grid.decode(groups, self.params).flatten(1).to(dtype)
+        values: torch.Tensor = self.grid.decode(groups, self.params).flatten(1)
+        return values.to(dtype)
 
     @property
     def stored_bits(self) -> int:
@@ -105,7 +106,7 @@ _Field = Callable[[_Block], torch.Tensor]  # uint8 [N, bytes]
 
 def _packed(values: torch.Tensor, bits: int, run: int) -> torch.Tensor:
     """Values [N, W] below 2^bits: a byte holds values that lie `run` apart, the first in the lowest bits."""
-    parts = values.to(torch.int16).unflatten(1, (-1, 8 // bits, run))
+    parts: torch.Tensor = values.to(torch.int16).unflatten(1, (-1, 8 // bits, run))
     shifts = torch.arange(0, 8, bits, dtype=torch.int16, device=values.device)[:, None]
     return (parts << shifts).sum(2).to(torch.uint8).flatten(1)
 
@@ -135,7 +136,7 @@ def _bytes_of_steps(block: _Block) -> torch.Tensor:
 
 def _nibbles_of_steps(block: _Block) -> torch.Tensor:
     """Of a scale and an offset, a byte."""
-    scales, offsets = _steps(block)
+    scales, offsets = _steps(block).unbind(0)
     return (scales | offsets << 4).to(torch.uint8)
 
 

@@ -3,8 +3,10 @@
 The gguf package has the container and the names of tensors. A tensor is in memory at a time.
 """
 
+import errno
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -92,7 +94,7 @@ class Export:
 
         tensors = {name: self._tensor(name, sources, asked) for name, sources in self.named.items()}
         divisors = self.metadata.divisors()
-        with scratch_folder(target) as work:
+        with scratch_folder(target) as work, _disk_told(target):
             writer = gguf.GGUFWriter(work / "gguf", gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[self.metadata.family.name]])
             try:
                 self.metadata.write(writer, self.metadata.folder.resolve().name, self._file_type(asked))
@@ -148,6 +150,16 @@ class Export:
                 values = values.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
             parts.append(values if values.dtype == torch.uint8 else _as_bytes(values, tensor.kind))
         return torch.cat(parts).reshape(tensor.shape).numpy()
+
+
+@contextmanager
+def _disk_told(target: Path) -> Iterator[None]:
+    """Let errors of the disk be about `target`; of one that is full numpy tells no number."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or "the disk does not take all of the file"
+        raise OSError(error.errno or errno.EIO, why, str(target)) from None
 
 
 def _as_bytes(values: torch.Tensor, kind: str) -> torch.Tensor:

@@ -120,11 +120,10 @@ class Metadata:
         if self._rope_type != "llama3":
             return None
         size, rope = head_size(self.config), self._rope
-        values = [float(rope[key]) for key in ("factor", "low_freq_factor", "high_freq_factor")]
-        scaled = rotary.llama3(
-            float(rope["rope_theta"]), size, *values, float(rope["original_max_position_embeddings"])
-        )
-        return np.divide(rotary.plain(float(rope["rope_theta"]), size), scaled).astype(np.float32)
+        factor, low, high = (float(rope[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+        base, trained = float(rope["rope_theta"]), float(rope["original_max_position_embeddings"])
+        scaled = rotary.llama3(base, size, factor, low, high, trained)
+        return np.divide(rotary.plain(base, size), scaled).astype(np.float32)
 
     def write(self, writer: "GGUFWriter", name: str, file_type: int) -> None:
         """Add all keys. name: of the model; file_type: llama.cpp's number of the type of most matrices."""

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.cli import main
+from squeeze.codecs.stream import coding
 from squeeze.errors import FormatError, ModelError, OptionError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.lm.gguffile import GgufFile
@@ -20,7 +21,8 @@ from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
 from squeeze.recipes import quantize_gguf
 from squeeze.recipes.export_gguf import Export
-from tests.makers import gguf_models, inputs, tiny_models
+from squeeze.recipes.import_gguf import import_gguf
+from tests.makers import gguf_models, hostile, inputs, tiny_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -104,14 +106,20 @@ def test_llama_cpp_reads_each_type_as_we_do(tmp_path, kind, type):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out.gguf"]
 
 
-def test_gptq_is_better_than_rounding(tmp_path, llama):
-    lost = {}
+def test_gptq_is_better_than_rounding(tmp_path):
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 2}
+    folder, lost = gguf_models.save("llama", tmp_path / "model", **sizes), {}
     for method in ("rtn", "gptq"):
         out = tmp_path / f"{method}.gguf"
-        report = squeeze.quantize(llama, method, out=out, format="gguf", type="q3_k", calibration=TOKENS.repeat(4, 1))
-        lost[method] = sum(layer.error for layer in report.layers if layer.error)
-        assert report.settings["type"] == "q3_k" and report.target == str(out) and report.format == "gguf"
-    assert lost["gptq"] < lost["rtn"]
+        report = squeeze.quantize(folder, method, out=out, format="gguf", type="q4_0", calibration=TOKENS)
+        with torch.no_grad():
+            lost[method] = float((load_model(folder)(TOKENS).logits - _logits_of(out, folder)).norm())
+        assert report.settings["type"] == "q4_0" and report.target == str(out) and report.format == "gguf"
+    assert lost["gptq"] < 0.8 * lost["rtn"]
+
+
+def _logits_of(path, folder):
+    return gguf_models.dequantised(path, Export.of(Checkpoint.open(folder)))(TOKENS).logits
 
 
 @pytest.mark.parametrize("sentence_piece", [False, True])
@@ -148,14 +156,26 @@ def test_what_the_file_says_of_the_model(llama, tmp_path):
     assert {key: fields[key] for key in wanted} == wanted
 
 
-@pytest.mark.parametrize("kind", ["llama3", "yarn"])
+@pytest.mark.parametrize("kind", ["llama", "linear", "yarn", "mistral", "qwen2", "qwen3"])
 def test_squeeze_reads_what_it_wrote(tmp_path, kind):
     folder, out = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
     squeeze.quantize(folder, "rtn", out=out, format="gguf", type="q8_0")
-    text = TEXT.encode() * 20
-    file = squeeze.compress(text, 7, model=out, threads=1, lanes=1, window=64)
-    assert squeeze.decompress(file, model=out, threads=1) == text
-    assert Checkpoint.open(folder).config["model_type"] == GgufFile(out).fields["general.architecture"]
+    import_gguf(out, tmp_path / "back")
+    with torch.no_grad():
+        wanted, found = _logits_of(out, folder), load_model(tmp_path / "back")(TOKENS).logits
+    assert float((found - wanted).norm() / wanted.norm()) < 0.03  # what is imported is in bf16
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "back" / "tokenizer.json"))
+    assert library.encode(TEXT).ids == tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids
+
+
+@pytest.mark.slow
+def test_squeeze_compresses_with_what_it_wrote(tmp_path, llama, monkeypatch):
+    monkeypatch.setattr(coding, "_encode_bytewise", lambda *_: None)  # the weights are random
+    monkeypatch.setenv("SQUEEZE_CACHE", str(tmp_path / "cache"))
+    squeeze.quantize(llama, "rtn", out=tmp_path / "out.gguf", format="gguf")
+    text = inputs.python_text(600)
+    file = squeeze.compress(text, 7, model=tmp_path / "out.gguf", threads=1, lanes=1, window=64)
+    assert squeeze.decompress(file, model=tmp_path / "out.gguf", threads=1) == text
 
 
 def test_rows_that_are_no_whole_blocks_get_another_type_and_the_report_says_so(tmp_path):
@@ -198,6 +218,13 @@ def test_a_stopped_run_goes_on(tmp_path, llama, monkeypatch):
         squeeze.quantize(llama, "rtn", out=out, resume=True, **given)
     assert out.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "whole.gguf"]
+
+
+def test_a_full_disk(tmp_path, llama):
+    export = Export.of(Checkpoint.open(llama))
+    with hostile.largest_file(300_000), pytest.raises(OSError, match=r"the disk does not take all of .*/out\.gguf'$"):
+        export.write(tmp_path / "out.gguf")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_rotation_is_folded_in(tmp_path, llama):
