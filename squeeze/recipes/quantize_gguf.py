@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from squeeze.checkpoint.architectures import HEAD
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.network import Network, weight_of
@@ -109,6 +110,7 @@ class GgufTarget:
         )
         report.target = str(self.path)
         report.layers = [self._noted(layer) for layer in report.layers]
+        report.left.pop(HEAD, None)  # the file has it rounded to nearest
         report.left |= dict.fromkeys(self.left, "its rows are not whole blocks of any type")
         shutil.rmtree(folder)
         return report
