@@ -1,13 +1,16 @@
 """Small networks of the architectures that GGUF files can hold, with a tokenizer, and what is read of such files."""
 
+import ctypes
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tokenizers
 import torch
 
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.lm.gguffile import GgufFile
 from squeeze.recipes.export_gguf import Export
 from tests.makers import tiny_models
@@ -38,6 +41,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         {**EXPERTS, "moe_intermediate_size": 256, "num_experts": 4, "norm_topk_prob": True, "head_dim": 64},
     ),
 }
+IDS = torch.randint(0, 390, (40,), generator=torch.Generator().manual_seed(1))
 TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] }}{% endfor %}"
 
 
@@ -86,3 +90,47 @@ def dequantised(path: Path, export: Export) -> torch.nn.Module:
             place = place[:, :width] if part == "gate" else place[:, width:]
         place.copy_(torch.from_numpy(values))
     return model
+
+
+def types_of(path: Path) -> dict[str, str]:
+    file = GgufFile(path)
+    return {name: file.kind(name).name for name in file.shapes}
+
+
+def opened(path: Path) -> Any:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    exact = {"type_k": 0, "type_v": 0, "n_threads": 1, "n_threads_batch": 1}  # keys and values in float32
+    return llama_cpp.Llama(str(path), n_ctx=64, n_batch=64, logits_all=True, verbose=False, **exact)
+
+
+def llama_logits(path: Path, ids: torch.Tensor) -> torch.Tensor:
+    model = opened(path)
+    model.eval(ids.tolist())
+    logits = torch.from_numpy(np.array(model.scores[: len(ids)]))
+    model.close()
+    return logits
+
+
+def as_floats(path: Path) -> Path:
+    """The file with all tensors as llama.cpp itself makes floats of them."""
+    llama_cpp, out = pytest.importorskip("llama_cpp"), path.with_suffix(".floats.gguf")
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype, options.allow_requantize, options.nthread = llama_cpp.LLAMA_FTYPE_ALL_F32, True, 1
+    assert llama_cpp.llama_model_quantize(bytes(path), bytes(out), ctypes.byref(options)) == 0
+    return out
+
+
+def check_network(path: Path, folder: Path) -> None:
+    """llama.cpp reads the numbers that we read, to the bit; with them it computes what transformers computes, and near
+    that with products of rounded activations, as it has them for types of few bits."""
+    model = dequantised(path, Export.of(Checkpoint.open(folder)))
+    with torch.no_grad():
+        wanted = model(IDS[None]).logits[0]
+    floats = as_floats(path)
+    ours, theirs = GgufFile(path), GgufFile(floats)
+    for name, shape in ours.shapes.items():
+        assert np.array_equal(ours.float_rows(name, 0, shape[0]), theirs.float_rows(name, 0, shape[0])), name
+    assert float((llama_logits(floats, IDS) - wanted).abs().max()) < 1e-3
+    apart = (llama_logits(path, IDS) - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+    assert float(apart.median()) < 0.05  # where routing is the same
+    floats.unlink()

@@ -1,10 +1,7 @@
 """GGUF files of small networks: llama.cpp computes what transformers computes with the same numbers."""
 
-import ctypes
 import json
 
-import gguf
-import numpy as np
 import pytest
 import tokenizers
 import torch
@@ -14,15 +11,14 @@ import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.cli import main
 from squeeze.codecs.stream import coding
-from squeeze.errors import FormatError, ModelError, OptionError, SqueezeError
+from squeeze.errors import FormatError, OptionError, SqueezeError
 from squeeze.integrations.load_model import load_model
-from squeeze.lm.gguffile import GgufFile
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
 from squeeze.recipes import quantize_gguf
 from squeeze.recipes.export_gguf import Export
 from squeeze.recipes.import_gguf import import_gguf
-from tests.makers import gguf_models, hostile, inputs, tiny_models
+from tests.makers import gguf_models, inputs
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -33,57 +29,6 @@ TEXT = "def main():\n    return [1, 23, 456]  # it's  é日本\n"
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     return gguf_models.save("llama", tmp_path_factory.mktemp("models") / "llama")
-
-
-def types_of(path):
-    file = GgufFile(path)
-    return {name: file.kind(name).name for name in file.shapes}
-
-
-def opened(path):
-    llama_cpp = pytest.importorskip("llama_cpp")
-    exact = {"type_k": 0, "type_v": 0, "n_threads": 1, "n_threads_batch": 1}  # keys and values in float32
-    return llama_cpp.Llama(str(path), n_ctx=64, n_batch=64, logits_all=True, verbose=False, **exact)
-
-
-def llama_logits(path, ids):
-    model = opened(path)
-    model.eval(ids.tolist())
-    logits = torch.from_numpy(np.array(model.scores[: len(ids)]))
-    model.close()
-    return logits
-
-
-def as_floats(path):
-    """The file with all tensors as llama.cpp itself makes floats of them."""
-    llama_cpp, out = pytest.importorskip("llama_cpp"), path.with_suffix(".floats.gguf")
-    options = llama_cpp.llama_model_quantize_default_params()
-    options.ftype, options.allow_requantize, options.nthread = llama_cpp.LLAMA_FTYPE_ALL_F32, True, 1
-    assert llama_cpp.llama_model_quantize(bytes(path), bytes(out), ctypes.byref(options)) == 0
-    return out
-
-
-def check_network(path, folder):
-    """llama.cpp reads the numbers that we read, to the bit; with them it computes what transformers computes, and near
-    that with products of rounded activations, as it has them for types of few bits."""
-    model = gguf_models.dequantised(path, Export.of(Checkpoint.open(folder)))
-    with torch.no_grad():
-        wanted = model(TOKENS[:1]).logits[0]
-    floats = as_floats(path)
-    ours, theirs = GgufFile(path), GgufFile(floats)
-    for name, shape in ours.shapes.items():
-        assert np.array_equal(ours.float_rows(name, 0, shape[0]), theirs.float_rows(name, 0, shape[0])), name
-    assert float((llama_logits(floats, TOKENS[0]) - wanted).abs().max()) < 1e-3
-    apart = (llama_logits(path, TOKENS[0]) - wanted).norm(dim=-1) / wanted.norm(dim=-1)
-    assert float(apart.median()) < 0.05  # where routing is the same
-    floats.unlink()
-
-
-@pytest.mark.parametrize("kind", gguf_models.KINDS)
-def test_llama_cpp_has_the_network_that_transformers_has(tmp_path, kind):
-    folder = gguf_models.save(kind, tmp_path / "model")
-    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
-    check_network(tmp_path / "out.gguf", folder)
 
 
 @pytest.mark.parametrize(
@@ -98,12 +43,12 @@ def test_llama_cpp_reads_each_type_as_we_do(tmp_path, kind, type):
     folder, out = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
     report = squeeze.quantize(folder, "rtn", out=out, format="gguf", type=type)
     assert not report.fallbacks and report.stored_bytes < 0.6 * report.raw_bytes
-    blocks = {name: found for name, found in types_of(out).items() if name.startswith("blk.")}
+    blocks = {name: found for name, found in gguf_models.types_of(out).items() if name.startswith("blk.")}
     assert set(blocks.values()) == {type.upper(), "F32"}
     assert {name for name, found in blocks.items() if found == "F32"} == {
         name for name in blocks if "norm" in name or "bias" in name or "ffn_gate_inp" in name
     }
-    check_network(out, folder)
+    gguf_models.check_network(out, folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out.gguf"]
 
 
@@ -117,44 +62,6 @@ def test_gptq_is_better_than_rounding(tmp_path):
             lost[method] = float((load_model(folder)(TOKENS).logits - _logits_of(out, folder)).norm())
         assert report.settings["type"] == "q4_0" and report.target == str(out) and report.format == "gguf"
     assert lost["gptq"] < 0.8 * lost["rtn"]
-
-
-def _logits_of(path, folder):
-    return gguf_models.dequantised(path, Export.of(Checkpoint.open(folder)))(TOKENS).logits
-
-
-@pytest.mark.parametrize("sentence_piece", [False, True])
-def test_llama_cpp_has_the_tokens_that_the_tokenizer_has(tmp_path, sentence_piece):
-    tokenizer = tiny_models.sentence_piece() if sentence_piece else tiny_models.byte_level(space=False)
-    folder = gguf_models.save("llama", tmp_path / "model", tokenizer)
-    if sentence_piece:
-        (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
-    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
-    model = opened(tmp_path / "out.gguf")
-    for text in (TEXT, inputs.python_text(2_000).decode("ascii", "ignore")):
-        assert model.tokenize(text.encode(), add_bos=False) == tokenizer.encode(text, add_special_tokens=False).ids
-    model.close()
-    fields = GgufFile(tmp_path / "out.gguf").fields
-    assert fields["tokenizer.ggml.add_bos_token"] is False
-    assert fields["tokenizer.ggml.tokens"][-3:] == [f"[PAD{tokenizer.get_vocab_size() + i}]" for i in range(3)]
-
-
-def test_what_the_file_says_of_the_model(llama, tmp_path):
-    Export.of(Checkpoint.open(llama)).write(tmp_path / "out.gguf")
-    fields = GgufFile(tmp_path / "out.gguf").fields
-    wanted = {
-        "general.architecture": "llama",
-        "general.name": "llama",
-        "general.file_type": int(gguf.LlamaFileType.ALL_F32),
-        "llama.block_count": 2,
-        "llama.context_length": 128,
-        "llama.attention.head_count_kv": 2,
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 0,
-        "tokenizer.ggml.pre": "gpt-2",
-        "tokenizer.chat_template": gguf_models.TEMPLATE,
-    }
-    assert {key: fields[key] for key in wanted} == wanted
 
 
 @pytest.mark.parametrize("kind", ["llama", "linear", "yarn", "mistral", "qwen2", "qwen3"])
@@ -183,7 +90,7 @@ def test_rows_that_are_no_whole_blocks_get_another_type_and_the_report_says_so(t
     sizes = {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3, "num_key_value_heads": 3}
     folder, out = gguf_models.save("llama", tmp_path / "model", dtype=torch.bfloat16, **sizes), tmp_path / "out.gguf"
     report = squeeze.quantize(folder, "rtn", out=out, format="gguf", type="q4_k", ignore=("o_proj",))
-    types = types_of(out)
+    types = gguf_models.types_of(out)
     assert types["blk.0.attn_q.weight"] == types["blk.1.ffn_up.weight"] == "Q5_0"
     assert types["blk.0.ffn_down.weight"] == "Q4_K" and types["blk.0.attn_output.weight"] == "BF16"
     assert types["token_embd.weight"] == "Q5_0" and types["output.weight"] == "Q8_0"
@@ -198,9 +105,9 @@ def test_rows_of_no_blocks_at_all_stay_as_they_are(tmp_path):
     sizes = {"hidden_size": 96, "intermediate_size": 136, "num_attention_heads": 3, "num_key_value_heads": 3}
     folder, out = gguf_models.save("llama", tmp_path / "model", dtype=torch.float16, **sizes), tmp_path / "out.gguf"
     report = squeeze.quantize(folder, "rtn", out=out, format="gguf", type="q4_0")
-    assert types_of(out)["blk.0.ffn_down.weight"] == "F16"
+    assert gguf_models.types_of(out)["blk.0.ffn_down.weight"] == "F16"
     assert report.left["model.layers.0.mlp.down_proj"] == "its rows are not whole blocks of any type"
-    check_network(out, folder)
+    gguf_models.check_network(out, folder)
 
 
 def test_a_stopped_run_goes_on(tmp_path, llama, monkeypatch):
@@ -221,25 +128,18 @@ def test_a_stopped_run_goes_on(tmp_path, llama, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "whole.gguf"]
 
 
-def test_a_full_disk(tmp_path, llama):
-    export = Export.of(Checkpoint.open(llama))
-    with hostile.largest_file(300_000), pytest.raises(OSError, match=r"the disk does not take all of .*/out\.gguf'$"):
-        export.write(tmp_path / "out.gguf")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_rotation_is_folded_in(tmp_path, llama):
     out = tmp_path / "out.gguf"
     squeeze.quantize(llama, "rtn", out=out, format="gguf", type="q8_0", rotate=True)
     with torch.no_grad():
         wanted = load_model(llama)(TOKENS[:1]).logits[0]
-    assert float((llama_logits(out, TOKENS[0]) - wanted).norm() / wanted.norm()) < 0.05
+    assert float((gguf_models.llama_logits(out, TOKENS[0]) - wanted).norm() / wanted.norm()) < 0.05
 
 
 def test_one_matrix_may_have_another_type(tmp_path, llama):
     name = "model.layers.0.mlp.down_proj"
     squeeze.quantize(llama, RTN(grid="q4_0"), methods={name: RTN(grid="q6_k")}, out=tmp_path / "a.gguf", format="gguf")
-    types = types_of(tmp_path / "a.gguf")
+    types = gguf_models.types_of(tmp_path / "a.gguf")
     assert (types["blk.0.ffn_down.weight"], types["blk.1.ffn_down.weight"]) == ("Q6_K", "Q4_0")
 
 
@@ -268,76 +168,6 @@ def test_grids_of_gguf_in_other_formats(llama, tmp_path):
         squeeze.quantize(llama, "rtn", out=tmp_path / "out.gguf", format="gguf", type="q9_k")
 
 
-def changed(folder, **values):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **values}))
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
-        ("llama", {"hidden_act": "gelu"}, "cannot be written as GGUF: it has the activation gelu"),
-        ("qwen2", {"use_sliding_window": True}, "cannot be written as GGUF: it has sliding windows"),
-        ("qwen3_moe", {"norm_topk_prob": False}, "it has experts whose shares do not sum to 1"),
-        ("qwen3_moe", {"mlp_only_layers": [0]}, "it has blocks with and without experts"),
-        ("llama", {"partial_rotary_factor": 0.5}, "it has a rotary embedding of a part of each head"),
-        ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "it has the rotary scaling longrope"),
-        ("yarn", {"rope_parameters": {"rope_type": "yarn", "beta_fast": 9}}, "it has YaRN with limits of its own"),
-    ],
-)
-def test_what_llama_cpp_cannot_run(tmp_path, kind, changes, message):
-    folder = gguf_models.save(kind, tmp_path / "model")
-    changed(folder, **changes)
-    with pytest.raises(ModelError, match=f"model: .*{message}$"):
-        squeeze.quantize(folder, "rtn", out=tmp_path / "out.gguf", format="gguf")
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_other_architectures(tmp_path, folders):
-    known = "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe"
-    with pytest.raises(ModelError, match=f"the architecture 'gpt2' cannot be written as GGUF, only {known}$"):
-        squeeze.quantize(folders("gpt2"), "rtn", out=tmp_path / "out.gguf", format="gguf")
-    with pytest.raises(FormatError, match=r"has no tokenizer\.json, and a GGUF file holds the tokenizer$"):
-        squeeze.quantize(folders("llama"), "rtn", out=tmp_path / "out.gguf", format="gguf")
-
-
-def test_a_tensor_without_a_name(tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    folder = gguf_models.save("qwen2", tmp_path / "model")
-    file = folder / "model.safetensors"
-    save_file({**load_file(file), "model.layers.0.self_attn.extra.weight": torch.ones(2)}, file)
-    with pytest.raises(
-        ModelError, match=r"GGUF has no name for the tensor model\.layers\.0\.self_attn\.extra\.weight$"
-    ):
-        squeeze.quantize(folder, "rtn", out=tmp_path / "out.gguf", format="gguf")
-
-
-def test_tokenizers_that_llama_cpp_has_no_name_for(tmp_path):
-    folder = gguf_models.save("llama", tmp_path / "model")
-    plain = json.loads((folder / "tokenizer.json").read_text())
-    split = {"type": "Split", "pattern": {"Regex": "[a-z]+"}, "behavior": "Isolated", "invert": False}
-    for changes, message in (
-        ({"pre_tokenizer": split}, "cannot be written as GGUF: it has a tokenizer that splits texts in no way of "),
-        ({"pre_tokenizer": tiny_models_pre()}, "it has a tokenizer that puts a space before texts$"),
-        ({"normalizer": {"type": "Lowercase"}}, "it has a tokenizer that changes texts before it splits them$"),
-        ({"model": {"type": "WordLevel", "vocab": {}}}, "it has a tokenizer of the kind 'WordLevel'$"),
-        (
-            {"model": {**plain["model"], "vocab": {"a": 999}}},
-            "its tokenizer has more tokens than its embedding has rows",
-        ),
-        ({"model": []}, r"its tokenizer\.json is damaged$"),
-    ):
-        (folder / "tokenizer.json").write_text(json.dumps({**plain, **changes}))
-        with pytest.raises(ModelError, match=message):
-            squeeze.quantize(folder, "rtn", out=tmp_path / "out.gguf", format="gguf")
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def tiny_models_pre():
-    return json.loads(tiny_models.byte_level().to_str())["pre_tokenizer"]
-
-
 def test_the_command(tmp_path, llama):
     out = tmp_path / "out.gguf"
     arguments = ["quantize", llama, out, "--format", "gguf", "--method", "rtn", "--type", "q5_k", "-T", "1"]
@@ -358,11 +188,5 @@ def test_the_command(tmp_path, llama):
             squeeze.quantize(llama, "rtn", out=target, format="gguf")
 
 
-def test_a_tokenizer_that_starts_texts(tmp_path):
-    folder = gguf_models.save("llama", tmp_path / "model")
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    start = [("<|im_start|>", 1)]
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("<|im_start|> $A", None, start)
-    (folder / "tokenizer.json").write_text(tokenizer.to_str())
-    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
-    assert GgufFile(tmp_path / "out.gguf").fields["tokenizer.ggml.add_bos_token"] is True
+def _logits_of(path, folder):
+    return gguf_models.dequantised(path, Export.of(Checkpoint.open(folder)))(TOKENS).logits
