@@ -60,6 +60,35 @@ QUANTIZE = Entry(
     },
 )
 
+GGUF = Entry(
+    measures="GGUF files: what each type costs by our GPTQ, beside llama.cpp's quantiser with an importance matrix",
+    minutes=60,
+    key=("type", "samples", "windows"),
+    needs=("a corpus", "the bundled model", "llama-cpp-python"),
+    rivals=("llama-cpp-python",),
+    options=(
+        _WORK,
+        option("--types", default="q4_0,q4_k,q3_k,q2_k", help="with commas between them (q4_0,q4_k,q3_k,q2_k)"),
+        option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
+        option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
+        option("--plain", action="store_true", help="also llama.cpp without an importance matrix"),
+        option("--threads", type=int, default=1),
+    ),
+    tables={
+        "gguf": Listing(
+            (
+                Column("type", "type"),
+                Column("matrices of it", percent("matrices", 0)),
+                Column("bytes", "bytes", ","),
+                Column("gap", "gap", ".4f"),
+                Column("llama.cpp with imatrix", "imatrix", ".4f"),
+                Column("ours of imatrix's", percent("of imatrix", 0)),
+                Column("better in 90 % of draws", lambda row: "yes" if row["sure"] else "no"),
+            )
+        )
+    },
+)
+
 MEMORY = Entry(
     measures="peak memory of quantising a checkpoint of random weights, beside twice its largest block",
     minutes=60,
@@ -242,6 +271,7 @@ ENTRIES = {
     "demo-model": DEMO,
     "quantize": QUANTIZE,
     "quantize-memory": MEMORY,
+    "gguf": GGUF,
     "prune": PRUNE,
     "prune-layer": LAYER,
     "factorize": FACTORIZE,

@@ -21,20 +21,26 @@ def quantize(
 ) -> None:
     """Quantise the weights of a model's folder, block by block, and report what it cost.
 
-    Formats: compressed-tensors and gptq (which vLLM and transformers load), gptq_v2, squeeze (which holds every grid)
-    and dense (bf16 again).
+    Formats: compressed-tensors and gptq (which vLLM and transformers load), gptq_v2, squeeze (which holds every grid),
+    dense (bf16 again) and gguf (a file for llama.cpp, whose blocks are of --type).
 
     Example: squeeze quantize my-model my-model-4bit --bits 4 --calibration wiki.txt
     """
     from squeeze.packing import folder
-    from squeeze.recipes import quantize as api, run
+    from squeeze.recipes import quantize as api, quantize_gguf, run
+    from squeeze.recipes.options import GGUF
 
     use(threads)
     verdict, asked_for = Verdict.taken_from(params), given(QUANTIZE, params)
     asked, common = run.read(QUANTIZE, None, asked_for)
     if not quiet:
         say_estimate(source, common, asked.settings.correction, params["device"], asked.made().needs_hessian)
-    folder.check_target(source, target, force)
+    if asked.settings.format == GGUF:
+        if packed or verdict.text:
+            raise click.UsageError("--pack and --text are for formats that are folders, not for gguf")
+        quantize_gguf.check_file(target, force)
+    else:
+        folder.check_target(source, target, force)
     out = target.with_name(f".{target.name[:60]}.quantised") if packed else target
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
         report = api.quantize(source, out=out, overwrite=force, progress=progress, **asked_for, **params)

@@ -66,6 +66,10 @@ class GgufFile:
         self._places = {name: _place(self.shapes[name], kind, start + at) for name, (kind, at) in places.items()}
         _check_places(self._places, head.size)
 
+    def kind(self, name: str) -> "GGMLQuantizationType":
+        """The type of a tensor's numbers."""
+        return self._places[name].kind
+
     def float_rows(self, name: str, start: int, stop: int) -> np.ndarray:
         """float32 rows of the first dimension. Raises ValueError where the file has changed since it was opened."""
         from gguf.quants import dequantize

@@ -10,9 +10,9 @@ import numpy as np
 from squeeze.errors import ModelError, printable
 
 SPACE = "\u2581"  # stands for a space in the vocabularies of SentencePiece
-_NORMAL, _UNKNOWN, _USER_DEFINED, _UNUSED = 1, 2, 4, 5  # kinds of tokens in GGUF
+NORMAL, UNKNOWN, USER_DEFINED, UNUSED = 1, 2, 4, 5  # kinds of tokens in GGUF
 _LONGEST = 4096  # characters of a token
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 T = TypeVar("T")
 
 
@@ -63,7 +63,7 @@ def spell(description: Mapping[str, Any], size: int) -> tuple[tuple[bytes, ...],
         if bytewise:
             if all(c in BYTE_OF for c in text):
                 tokens[i] = bytes(BYTE_OF[c] for c in text)
-        elif model.get("byte_fallback") and (match := _BYTE.fullmatch(text)):
+        elif model.get("byte_fallback") and (match := BYTE.fullmatch(text)):
             tokens[i] = bytes([int(match[1], 16)])
             fallback.add(i)
         else:
@@ -88,20 +88,20 @@ _LLAMA3 = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2 = _LLAMA3.replace("{1,3}", "")
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _TEKKEN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_SPLITS = {  # applied one after the other
+SPLITS = {  # applied one after the other
     "llama3": (_LLAMA3,),
     "qwen2": (_QWEN2,),
-    "gpt2": (_GPT2,),
-    "digits": (r"\p{N}", _GPT2),
+    "gpt2": (GPT2,),
+    "digits": (r"\p{N}", GPT2),
     "tekken": (_TEKKEN,),
-    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"),
-    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]"),
+    "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"),
+    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"),
 }
 _PRE_TOKENIZERS = {  # tokenizer.ggml.pre, as llama.cpp has it
     "llama3": ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "smaug-bpe", "dbrx", "lfm2"),
@@ -123,17 +123,17 @@ def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
     tokens = _list_of(fields, "tokens", str)
     if any(len(token) > _LONGEST for token in tokens):
         raise ModelError(f"{name}: a token is longer than {_LONGEST} characters")
-    kinds = _list_of(fields, "token_type", int) if fields.get("tokenizer.ggml.token_type") else [_NORMAL] * len(tokens)
+    kinds = _list_of(fields, "token_type", int) if fields.get("tokenizer.ggml.token_type") else [NORMAL] * len(tokens)
     vocabulary: dict[str, int] = {}
     added = []
     unknown = None
     for i, (token, token_kind) in enumerate(zip(tokens, kinds, strict=True)):
-        if token_kind == _UNKNOWN:
+        if token_kind == UNKNOWN:
             unknown = token
-        if token_kind in (_NORMAL, _UNKNOWN, _USER_DEFINED) or (token_kind == 6 and kind == "llama"):
+        if token_kind in (NORMAL, UNKNOWN, USER_DEFINED) or (token_kind == 6 and kind == "llama"):
             vocabulary.setdefault(token, i)
-        if token_kind != _NORMAL and token_kind != 6:
-            added.append({"id": i, "content": token, "special": token_kind != _USER_DEFINED})
+        if token_kind != NORMAL and token_kind != 6:
+            added.append({"id": i, "content": token, "special": token_kind != USER_DEFINED})
     model: dict[str, Any] = {"type": "BPE", "vocab": vocabulary}
     if kind == "llama":
         scores = _list_of(fields, "scores", float)
@@ -151,7 +151,7 @@ def from_gguf(name: str, fields: Mapping[str, Any]) -> str:
         model["ignore_merges"] = pre in _WHOLE_WORDS_FIRST
         steps: list[dict[str, Any]] = [
             {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
-            for regex in _SPLITS[split]
+            for regex in SPLITS[split]
         ]
         steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False})
         description = {"normalizer": None, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}

@@ -11,6 +11,8 @@ from squeeze.engine.method import Method, Result
 from squeeze.errors import SqueezeError
 from squeeze.options import check, option
 from squeeze.quant import grid as grids
+from squeeze.quant.block_grid import BlockGrid, BlockParams
+from squeeze.quant.blocks import GRIDS, BlockTensor
 from squeeze.quant.grid import QParams, Quantizer
 
 __all__ = ["GridMethod"]
@@ -19,9 +21,10 @@ __all__ = ["GridMethod"]
 @dataclass(frozen=True, kw_only=True)
 class GridMethod(ABC):
     """bits: 2, 3, 4 or 8 of an integer grid. group_size: inputs that share a scale, -1 for all of a row; MXFP4 and
-    NVFP4 have their own. symmetric: without zero points. grid: "integer", "whole" (one scale for the matrix) or a name
-    of grid.CODEBOOKS. clip: search the range of each group for the least squared error. scale_dtype: in which scales
-    are stored; None for the weight's own where it has 16 bits, else float16."""
+    NVFP4 have their own. symmetric: without zero points. grid: "integer", "whole" (one scale for the matrix), a name of
+    grid.CODEBOOKS, or a type of GGUF's (blocks.GRIDS), which says all of these itself. clip: search the range of each
+    group for the least squared error. scale_dtype: in which scales are stored; None for the weight's own where it has
+    16 bits, else float16."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool]
@@ -49,7 +52,7 @@ class GridMethod(ABC):
 
     def as_quantizer(self) -> Quantizer:
         """The grid. Raises SqueezeError where there is none such."""
-        return grids.make(self.grid, self.bits, self.symmetric, self.clip)
+        return GRIDS.get(self.grid) or grids.make(self.grid, self.bits, self.symmetric, self.clip)
 
     def replaced(self, **changes: Any) -> Self:
         """The same method with other parameters."""
@@ -59,7 +62,10 @@ class GridMethod(ABC):
 
     def effective_group_size(self, inputs: int) -> int:
         """Inputs that share a scale in a row of so many."""
-        needed = self.as_quantizer().group_size
+        quantizer = self.as_quantizer()
+        if isinstance(quantizer, BlockGrid):
+            quantizer.check(inputs)
+        needed = quantizer.group_size
         size = needed or self.group_size
         if size == -1:
             return inputs
@@ -83,6 +89,8 @@ class GridMethod(ABC):
                 groups = weight[:, start:stop].reshape(len(weight), (stop - start) // n, n)
                 shared = None if importance is None else importance[start:stop].reshape(1, -1, n)
                 pieces.append(quantizer.fit(groups, shared, dtype))
+        if len(pieces) == 1:
+            return pieces[0]
         zeros = [params.zero for params in pieces if params.zero is not None]
         return QParams(
             torch.cat([params.scale for params in pieces], -1),
@@ -93,6 +101,9 @@ class GridMethod(ABC):
     def assemble(self, codes: torch.Tensor, params: QParams, dtype: torch.dtype) -> QuantizedTensor:
         """The result from codes uint8 [O, I] and parameters [O, G]."""
         quantizer = self.as_quantizer()
+        if isinstance(quantizer, BlockGrid):
+            assert isinstance(params, BlockParams)
+            return BlockTensor.of(quantizer, codes, params)
         scales = params.scale if params.factor is None else params.scale / params.factor
         scales = scales.to(torch.float8_e4m3fn).float() if params.factor is not None else scales
         return QuantizedTensor(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from squeeze.quant.block_grid import BlockGrid, BlockParams
 from squeeze.quant.grid import ROWS, QParams, Quantizer, stored
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ def refine(
 ) -> tuple[torch.Tensor, QParams]:
     """Better codes [O, I] and parameters [O, G] for a weight [O, I] in float32 under a Hessian [I, I]. mask: bool
     [O, I], codes outside which stay as they are."""
-    if method.as_quantizer().free_scales:
+    quantizer = method.as_quantizer()
+    if isinstance(quantizer, BlockGrid):
+        assert isinstance(params, BlockParams)
+        params = quantizer.refit(weight, hessian, codes, params)
+    elif quantizer.free_scales:
         params = _scales(method, weight, hessian, codes, params, dtype)
     return _descend(method, weight, hessian, codes, params, mask), params
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FACTORIZE",
+    "GGUF",
     "PACK",
     "PRUNE",
     "QUANTIZE",
@@ -37,6 +38,9 @@ __all__ = [
     "Recovering",
     "SliceGPT",
 ]
+
+
+GGUF = "gguf"  # the format that is a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,11 @@ class Quantizing(Checked):
     )
     correction: float = option(0.3, "How far a matrix makes up for earlier errors.", least=0, most=1)
     format: str = option("compressed-tensors", "How it is stored.")
+    type: str = option(
+        "q4_k",
+        "Of the blocks of the format gguf.",
+        choices=(*("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"),),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,12 +15,14 @@ from squeeze.engine.pipeline import Progress, plan
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
+from squeeze.options import Asked
 from squeeze.packing.pack import pack
 from squeeze.quant.allocation import allocate
 from squeeze.quant.method import GridMethod
 from squeeze.quant.rotate import RotatedCheckpoint
 from squeeze.quant.smooth import SmoothedCheckpoint
-from squeeze.recipes.options import QUANTIZE, Common, Quantizing
+from squeeze.recipes.options import GGUF, QUANTIZE, Common, Quantizing
+from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.writing import DENSE, make_writer
 
@@ -54,9 +56,12 @@ def quantize(
     calibration. Raises SqueezeError for all that a user can mend.
     """
     asked, common = read(QUANTIZE, method, options)
+    shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress}
+    if asked.settings.format == GGUF:
+        return _gguf(Path(str(source)), Path(out), asked, common, dict(methods or {}), overwrite, shared)
     settings, chosen, methods = asked.settings, cast(GridMethod, asked.made()), dict(methods or {})
-    shared: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "device": device, "progress": progress}
-    run = Run(source=Path(str(source)), out=Path(out), common=common, correction=settings.correction, **shared)
+    shared |= {"overwrite": overwrite, "correction": settings.correction}
+    run = Run(source=Path(str(source)), out=Path(out), common=common, **shared)
     checkpoint = run.open()
     writer = make_writer(settings.format, chosen, methods, checkpoint)
     calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
@@ -68,6 +73,33 @@ def quantize(
         writer = make_writer(settings.format, chosen, methods, checkpoint)
     described = _described(chosen, settings, common) | (run.described() if calibrated or settings.smooth else {})
     return run.compress(checkpoint, chosen, writer, described, tokens if calibrated else None, methods=methods)
+
+
+def _gguf(
+    source: Path,
+    out: Path,
+    asked: Asked[Quantizing],
+    common: Common,
+    methods: dict[str, GridMethod],
+    overwrite: bool,
+    shared: dict[str, Any],
+) -> Report:
+    """As `quantize`, to a GGUF file."""
+    settings, chosen, folder = asked.settings, method_of(asked), blocks_folder(out)
+    check_file(out, overwrite)
+    run = Run(source=source, out=folder, common=common, correction=settings.correction, overwrite=True, **shared)
+    checkpoint = run.open()
+    target = GgufTarget.of(checkpoint, out, chosen, methods, common.ignore)
+    run = replace(run, common=replace(common, ignore=(*common.ignore, *target.left)))
+    described = _described(chosen, settings, common) | {"type": chosen.grid}
+    tokens = run.tokens() if chosen.needs_hessian or settings.smooth else None
+    if tokens is not None:
+        described |= run.described()
+    report = run.waiting(chosen.name, described)
+    if report is None:
+        checkpoint, given = _prepared(run, settings, checkpoint, tokens), tokens if chosen.needs_hessian else None
+        report = run.compress(checkpoint, chosen, target.writer, described, given, methods=target.methods)
+    return target.finish(report, folder, overwrite)
 
 
 def _prepared(run: Run, settings: Quantizing, checkpoint: Checkpoint, tokens: torch.Tensor | None) -> Checkpoint:

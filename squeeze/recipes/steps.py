@@ -15,7 +15,7 @@ from squeeze.options import Asked, Operation, values_of
 from squeeze.packing.pack import Totals, pack
 from squeeze.recipes.densify import densify
 from squeeze.recipes.factorize import Task, factorize
-from squeeze.recipes.options import FACTORIZE, PACK, PRUNE, QUANTIZE, RECOVER, Common
+from squeeze.recipes.options import FACTORIZE, GGUF, PACK, PRUNE, QUANTIZE, RECOVER, Common
 from squeeze.recipes.prune import made, prune, recovered
 from squeeze.recipes.quantize import quantize
 
@@ -124,6 +124,8 @@ class Quantize(Step):
 
     def check(self) -> None:
         self.asked().made()
+        if self.value("format") == GGUF:
+            raise SqueezeError("the steps of a recipe write folders: quantize its result to the format gguf afterwards")
 
     def within(self, pruned: "Prune") -> "Prune":
         """The step that does this one's work among the weights that another one has kept."""

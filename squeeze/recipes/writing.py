@@ -9,8 +9,10 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.pipeline import Writer
 from squeeze.errors import FormatError
+from squeeze.quant.blocks import GRIDS
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec
 from squeeze.quant.method import GridMethod
+from squeeze.recipes.options import GGUF
 
 __all__ = ["DENSE", "make_writer"]
 
@@ -22,8 +24,10 @@ def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod]
     dtype = checkpoint.float_type()
     if name == DENSE:
         return _dense(dtype)
+    if block := next((one.grid for one in (method, *methods.values()) if one.grid in GRIDS), None):
+        raise FormatError(f"the grid {block} is one of GGUF's: use the format {GGUF}, or {DENSE}")
     if name not in FORMATS:
-        raise FormatError(f"format {name!r} is unknown: choose from {', '.join([DENSE, *FORMATS])}")
+        raise FormatError(f"format {name!r} is unknown: choose from {', '.join([DENSE, GGUF, *FORMATS])}")
     chosen = FORMATS[name]
     chosen.check(_spec(method, methods, (), dtype))
 

@@ -43,7 +43,7 @@ def _model(folder: Path, seed: int, noise: float = 0.0) -> None:
     """A Llama network of two blocks in bf16 with a tokenizer."""
     import transformers
 
-    tokenizer = tiny_models.byte_level()
+    tokenizer = tiny_models.byte_level(space=False)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.LlamaConfig(
         **sizes, num_key_value_heads=1, vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=2048

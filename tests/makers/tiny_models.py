@@ -29,11 +29,12 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def byte_level() -> tokenizers.Tokenizer:
-    """BPE as GPT-2 has it, which knows only the bytes it was trained on: no escape, no high bytes beyond a few."""
+def byte_level(space: bool = True) -> tokenizers.Tokenizer:
+    """BPE as GPT-2 has it, which knows only the bytes it was trained on: no escape, no high bytes beyond a few. space:
+    whether one is put before a text."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.normalizer = tokenizers.normalizers.NFC()
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=space)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, special_tokens=list(SPECIAL), show_progress=False)
     tokenizer.train_from_iterator([TRAINING_TEXT.decode() + "é日本\r\n\0"], trainer)

@@ -66,6 +66,7 @@ def test_a_recipe_in_yaml(tmp_path):
 
 
 WRONG = {
+    "quantize its result to the format gguf afterwards": {"steps": [{"quantize": {"format": "gguf"}}]},
     "is not a recipe: it needs a list of steps": {"steps": []},
     "'sample' is unknown: choose from steps, calibration": {"sample": 4, "steps": ["prune"]},
     "samples: 'many' is not of its type": {"samples": "many", "steps": ["prune"]},

@@ -1,0 +1,131 @@
+"""GGUF files of each type: ours beside llama.cpp's own quantiser with an importance matrix.
+
+The original is the bundled SmolLM2-135M as bf16, whose weights lie on a grid of 4 bits (q4_1), so that q4_1 and what
+is finer cost next to nothing. All files of a row have the same types of all tensors. llama.cpp measures them; the
+importance matrix is the mean square of the original's inputs on the tokens that we calibrate on. A file that stands in
+WORK is not made again, nor measured.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+import squeeze
+from bench.entry import Row
+from bench.shared import llamacpp
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.text import read_tokens
+from squeeze.engine.inputs import input_squares
+from squeeze.lm.gguffile import GgufFile
+from squeeze.lm.models import bundled_path
+from squeeze.recipes.export_gguf import Export
+from squeeze.recipes.import_gguf import import_gguf
+from squeeze.recipes.tokens import calibration_tokens
+
+_DRAWS = 10_000
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    bench = Bench(options)
+    for kind in options.types.split(","):
+        yield bench.row(kind)
+
+
+class Bench:
+    """args: work, types, samples, windows and threads."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.work = args, args.work
+        texts = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
+        self.calibration = texts / "wiki.calibration.raw"
+        self.work.mkdir(exist_ok=True, parents=True)
+        self.original, self.floats = self.work / "original", self.work / "original.gguf"
+        if not self.original.is_dir():
+            import_gguf(bundled_path(), self.original)
+        if not self.floats.is_file():
+            Export.of(Checkpoint.open(self.original)).write(self.floats)
+        self.tokens = read_tokens(texts / "wiki.eval.raw", self.original)
+
+    @cached_property
+    def importance(self) -> dict[str, np.ndarray]:
+        """By the file's names of tensors."""
+        checkpoint = Checkpoint.open(self.original)
+        tokens = calibration_tokens(self.original, self.calibration, self.args.samples, 512, 0)
+        squares = input_squares(checkpoint, tokens)
+        named = Export.of(checkpoint).named
+        return {
+            name: squares[source.removesuffix(".weight")].numpy()
+            for name, (source,) in named.items()
+            if source.removesuffix(".weight") in squares
+        }
+
+    @cached_property
+    def before(self) -> np.ndarray:
+        return self._losses(self.floats)
+
+    def _losses(self, path: Path) -> np.ndarray:
+        """Of each window; what was measured of the same file before stands in the log."""
+        status, log = path.stat(), self.work / "gguf.jsonl"
+        same = {"file": path.name, "made": status.st_mtime_ns, "windows": self.args.windows}
+        for line in map(json.loads, log.read_text().splitlines() if log.is_file() else ()):
+            if same.items() <= line.items():
+                return np.array(line["losses"])
+        found = llamacpp.losses(path, self.tokens, self.args.windows, self.args.threads)
+        with log.open("a") as file:
+            file.write(json.dumps({**same, "losses": found.tolist()}) + "\n")
+        return found
+
+    def row(self, kind: str) -> Row:
+        """gap: of the mean log-perplexity above the original's, in nats a token. sure: whether ours is better in 90 %
+        of draws of windows."""
+        ours = self.work / f"ours-{kind}.gguf"
+        if not ours.is_file():
+            given = {"calibration": self.calibration, "samples": self.args.samples}
+            squeeze.quantize(self.original, out=ours, format="gguf", type=kind, **given)
+        types = types_of(ours)
+        mine, theirs = self._losses(ours) - self.before, self._rival("imatrix", kind, types)
+        plain = self._rival("plain", kind, types) if self.args.plain else None
+        return {
+            **{"type": kind, "samples": self.args.samples, "windows": len(mine), "bytes": ours.stat().st_size},
+            **{"gap": float(mine.mean()), "imatrix": float(theirs.mean())},
+            **{"of imatrix": float(mine.mean() / theirs.mean()), "sure": sure(theirs - mine)},
+            **{"plain": None if plain is None else float(plain.mean()), "matrices": share(types, kind)},
+        }
+
+    def _rival(self, name: str, kind: str, types: dict[str, int]) -> np.ndarray:
+        """Gaps of llama.cpp's file of the same types."""
+        path = self.work / f"{name}-{kind}.gguf"
+        if not path.is_file():
+            importance = self.importance if name == "imatrix" else {}
+            outer = types["token_embd.weight"]
+            llamacpp.quantise(self.floats, path, kind, outer, importance, self.args.threads)
+        if types_of(path) != types:
+            raise SystemExit(f"Error: {path.name} has tensors of other types than ours")
+        return self._losses(path) - self.before
+
+
+def types_of(path: Path) -> dict[str, int]:
+    """The number of each tensor's type."""
+    file = GgufFile(path)
+    return {name: int(file.kind(name)) for name in sorted(file.shapes)}
+
+
+def share(types: dict[str, int], kind: str) -> float:
+    """Of the matrices in the blocks, those that have the type itself."""
+    import gguf
+
+    wanted = gguf.GGMLQuantizationType[kind.upper()]
+    blocks = [number for name, number in types.items() if name.startswith("blk.") and number != 0]
+    return sum(number == wanted for number in blocks) / len(blocks)
+
+
+def sure(better: np.ndarray) -> bool:
+    """Whether the mean over windows drawn with repetition is above 0 in 90 % of draws."""
+    random = np.random.default_rng(0)
+    means = random.choice(better, (_DRAWS, len(better))).mean(1)
+    return bool((means > 0).mean() >= 0.9)

@@ -1,0 +1,55 @@
+"""llama.cpp's own quantiser, and what llama.cpp makes of a text, by llama-cpp-python."""
+
+import ctypes
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from squeeze.lm.llamacpp_library import library
+
+FILE_TYPES = {
+    **{"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q4_k": 14, "q5_k": 16},
+    **{"q6_k": 18, "iq4_nl": 25, "tq2_0": 37},
+}  # llama.cpp's numbers of files whose matrices are of one type
+
+
+def quantise(
+    source: Path, target: Path, kind: str, outer: int, importance: Mapping[str, np.ndarray], threads: int
+) -> None:
+    """Write a GGUF file of floats with all matrices in one type, or what llama.cpp takes in its place. outer: the
+    number of the type of embedding and head; importance: float32 [I] by tensor, none for rounding without."""
+    llama = library()
+    entry = llama.llama_model_imatrix_data
+    kept = {name.encode(): np.ascontiguousarray(values, np.float32) for name, values in importance.items()}
+    pointer = ctypes.POINTER(ctypes.c_float)
+    entries = [entry(name, values.ctypes.data_as(pointer), values.size) for name, values in kept.items()]
+    table = (entry * (len(entries) + 1))(*entries)  # the last one has no name
+    options = llama.llama_model_quantize_default_params()
+    options.nthread, options.ftype, options.pure = threads, FILE_TYPES[kind], True
+    options.token_embedding_type = options.output_tensor_type = outer
+    if entries:
+        options.imatrix = table
+    if llama.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(options)):
+        sys.exit(f"Error: llama.cpp does not quantise {source.name} to {kind}")
+
+
+def losses(model: Path, tokens: torch.Tensor, windows: int, threads: int, window: int = 1024) -> np.ndarray:
+    """For each window the mean negative log-likelihood of its tokens but the first, in nats."""
+    from llama_cpp import Llama
+
+    library()
+    computing = {"n_threads": threads, "n_threads_batch": threads, "n_batch": window}
+    llama = Llama(str(model), n_ctx=window, logits_all=True, verbose=False, **computing)
+    found = []
+    for ids in torch.split(tokens, window)[:windows]:
+        llama.reset()
+        llama.eval(ids.tolist())
+        logits = torch.from_numpy(llama.scores[: len(ids) - 1])
+        found.append(float(torch.nn.functional.cross_entropy(logits, ids[1:])))
+    llama.close()
+    assert all(map(math.isfinite, found)), model
+    return np.array(found)

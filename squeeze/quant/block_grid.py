@@ -1,0 +1,272 @@
+"""The grids of GGUF files: blocks of 32 or 256 weights, whose scales and offsets are rounded as the format stores them.
+
+In a block of a k-quant the scales of its groups are small integers times one half-precision number, and so are the
+offsets. How blocks lie in bytes is blocks.py's.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+
+from squeeze.errors import SqueezeError
+from squeeze.quant.grid import ROWS, QParams
+
+__all__ = ["BlockGrid", "BlockParams"]
+
+_SHRINKS = 12  # ranges tried, from the widest down
+_WIDEST = 1.06  # a range may be wider than the weights: its levels then lie elsewhere
+_ROUNDS = 2  # of least squares for scale and offset
+_RIDGE = 1e-6
+_TINY = 2.0**-120
+_LEAST = ((4, 0.4), (8, 0.55), (16, 0.7), (64, 0.85), (256, 0.97))  # levels, and the least share of a range
+
+
+@dataclass(frozen=True)
+class BlockParams(QParams):
+    """Of groups [...] in blocks. scale: float32 [1, ...], what levels are multiplied with; offset: float32 [...] or
+    None, what is added. factors: float32 [K, ..., B], half-precision numbers, of scales and, where K is 2, of offsets.
+    steps: float32 [K, ..., G], the integers that factors are multiplied with; None where groups are blocks."""
+
+    offset: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
+    steps: torch.Tensor | None = None
+
+    def __getitem__(self, index: tuple[int | slice, ...]) -> "BlockParams":
+        offset = None if self.offset is None else self.offset[index]
+        return BlockParams(self.scale[(slice(None), *index)], None, None, offset)
+
+
+@dataclass(frozen=True)
+class BlockGrid:
+    """One type of GGUF's.
+
+    levels: what the codes 0, 1, ... stand for, rising. bits: of a code. size: weights that share a scale; groups: in a
+    block. offsets: whether groups have one. steps: the least and the largest integer that a scale is of its block's
+    factor, None where a group is a block. Offsets are 0 to steps[1] times theirs, and taken away. block_bytes: of a
+    block.
+    """
+
+    name: str
+    levels: tuple[float, ...]
+    bits: int
+    size: int
+    block_bytes: int
+    groups: int = 1
+    offsets: bool = False
+    steps: tuple[int, int] | None = None
+    scale_bits: ClassVar[int | None] = None
+    free_scales: ClassVar[bool] = False
+
+    @property
+    def group_size(self) -> int:
+        return self.size
+
+    @property
+    def width(self) -> int:
+        """Weights of a block."""
+        return self.size * self.groups
+
+    @cached_property
+    def codebook(self) -> torch.Tensor:
+        return torch.tensor([self.levels])
+
+    @cached_property
+    def _even(self) -> bool:
+        """Whether levels are successive integers."""
+        return all(b - a == 1 for a, b in pairwise(self.levels))
+
+    def check(self, inputs: int) -> None:
+        """Raises SqueezeError where rows of so many weights are not whole blocks."""
+        if inputs % self.width:
+            raise SqueezeError(f"{self.name} needs rows of a multiple of {self.width} inputs, and this has {inputs}")
+
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> BlockParams:
+        """As Quantizer.fit, for groups [..., G, n] that are whole blocks; `dtype` counts for nothing."""
+        self.check(weight.shape[-1] * weight.shape[-2])
+        pieces = [self._fit(rows, importance) for rows in torch.split(weight.float(), ROWS)]
+        return self.params(
+            torch.cat([factors for factors, _ in pieces], 1),
+            None if self.steps is None else torch.cat([steps for _, steps in pieces if steps is not None], 1),
+        )
+
+    def _fit(self, weight: torch.Tensor, importance: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Factors [K, ..., B] and steps [K, ..., G] of some rows."""
+        weights = torch.ones_like(weight) if importance is None else importance.float().expand_as(weight)
+        found = self._ranges(weight, weights) if self.offsets else self._scales(weight, weights, self.levels)[None]
+        if self.steps is None:
+            return _half(found), None
+        level = self._level(self._nearest(weight, found[0], found[1] if self.offsets else None))
+        curvature = [(level.square() * weights).sum(-1), weights.sum(-1)]
+        low, high = self.steps
+        factors, steps = [], []
+        for part, values in enumerate((found[0], -found[1]) if self.offsets else (found[0],)):
+            blocks, bends = (of_groups.unflatten(-1, (-1, self.groups)) for of_groups in (values, curvature[part]))
+            least = 0 if part else low
+            factor = _half(self._scales(blocks, bends + 1e-30, tuple(map(float, range(least, high + 1)))))
+            steps.append((blocks * _inverse(factor)[..., None]).round().clamp(least, high).flatten(-2))
+            factors.append(factor)
+        return torch.stack(factors), torch.stack(steps)
+
+    def _scales(self, values: torch.Tensor, weights: torch.Tensor, levels: tuple[float, ...]) -> torch.Tensor:
+        """For values [..., n] the scale [...] of either sign with the least weighted squared error on these levels: of
+        each range tried, the least squares fit to the levels that it gives."""
+        extreme = values.gather(-1, values.abs().argmax(-1, keepdim=True))[..., 0]
+        weighted = weights * values
+        best, most = torch.zeros_like(extreme), torch.zeros_like(extreme)
+        for end in {levels[0], levels[-1]} - {0.0}:
+            for share in _shares(len(levels)):
+                level = _rounded(values * _inverse(extreme * (share / end))[..., None], levels)
+                match, size = (weighted * level).sum(-1), (weights * level.square_()).sum(-1)
+                scale = match * _inverse(size)
+                gain = match * scale  # how far the error falls from that of zeros
+                best = torch.where(gain > most, scale, best)
+                most = torch.maximum(gain, most)
+        return best
+
+    def _ranges(self, values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """For values [..., n] scale and offset [2, ...], likewise. Offsets in steps are at most 0."""
+        low, high = values.amin(-1), values.amax(-1)
+        if self.steps:
+            low, high = low.clamp(max=0), high.clamp(min=0)
+        weighted = weights * values
+        total, sum_v = weights.sum(-1), weighted.sum(-1)
+        best = torch.stack([torch.zeros_like(low), sum_v * _inverse(total)])
+        if self.steps:
+            best[1].clamp_(max=0)
+        most = best[1] * sum_v
+        for share in _shares(len(self.levels)):
+            offset = (low + high) / 2 * (1 - share) + share * low
+            scale = share * (high - low) / self.levels[-1]
+            for _ in range(_ROUNDS):
+                level = _rounded((values - offset[..., None]) * _inverse(scale)[..., None], self.levels)
+                sum_l, sum_lv = (weights * level).sum(-1), (weighted * level).sum(-1)
+                sum_ll = (weights * level.square_()).sum(-1)
+                scale = (total * sum_lv - sum_l * sum_v) * _inverse(total * sum_ll - sum_l.square())
+                offset = (sum_v - scale * sum_l) * _inverse(total)
+                if self.steps:
+                    scale = torch.where(offset > 0, sum_lv * _inverse(sum_ll), scale)
+                    offset.clamp_(max=0)
+                gain = scale * sum_lv + offset * sum_v
+                best = torch.where(gain > most, torch.stack([scale, offset]), best)
+                most = torch.maximum(gain, most)
+        return best
+
+    def params(self, factors: torch.Tensor, steps: torch.Tensor | None) -> BlockParams:
+        """What groups are scaled with, from what is stored."""
+        whole = factors if steps is None else factors.repeat_interleave(self.groups, -1) * steps
+        if not self.offsets:
+            return BlockParams(whole[:1], None, None, None, factors, steps)
+        return BlockParams(whole[:1], None, None, whole[1] if steps is None else -whole[1], factors, steps)
+
+    def encode(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
+        return self._nearest(weight, params.scale[0], _offset(params))
+
+    def decode(self, codes: torch.Tensor, params: QParams) -> torch.Tensor:
+        scaled, offset = params.scale[0][..., None] * self._level(codes), _offset(params)
+        return scaled if offset is None else scaled + offset[..., None]
+
+    def _nearest(self, weight: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None) -> torch.Tensor:
+        values = (weight if offset is None else weight - offset[..., None]) * _inverse(scale)[..., None]
+        if self._even:
+            return (values.round() - self.levels[0]).clamp_(0, len(self.levels) - 1).to(torch.uint8)
+        borders = torch.tensor([(a + b) / 2 for a, b in pairwise(self.levels)], device=weight.device)
+        return torch.bucketize(values, borders).to(torch.uint8)
+
+    def _level(self, codes: torch.Tensor) -> torch.Tensor:
+        return codes.float() + self.levels[0] if self._even else self.codebook[0].to(codes.device)[codes.long()]
+
+    def refit(
+        self, weight: torch.Tensor, hessian: torch.Tensor, codes: torch.Tensor, params: BlockParams
+    ) -> BlockParams:
+        """Better scales and offsets for codes [O, I] of a weight [O, I] under a Hessian [I, I]: group after group, then
+        block after block, each rounded to what the format stores with the others as they are."""
+        assert params.factors is not None
+        steps = params.steps
+        weight, hessian, level = weight.float(), hessian.float(), self._level(codes)
+        values = self.decode(codes.unflatten(1, (-1, self.size)), params).flatten(1)
+        pull = (weight - values) @ hessian  # [O, I], half the negative gradient
+        factors, ones = params.factors.clone(), torch.ones_like(level)
+        signs = torch.tensor([1.0, -1.0], device=weight.device)[: len(factors), None, None]  # offsets are taken away
+        if steps is not None:
+            steps = steps.clone()
+            for group in range(steps.shape[-1]):
+                block, span = group // self.groups, slice(group * self.size, (group + 1) * self.size)
+                parts = (
+                    factors[:, :, block, None] * signs * torch.stack([level[:, span], ones[:, span]])[: len(factors)]
+                )
+                steps[:, :, group] = _moved(steps[:, :, group], parts, pull, hessian, span, self._whole)
+        for block in range(factors.shape[-1]):
+            span = slice(block * self.width, (block + 1) * self.width)
+            parts = torch.stack([level[:, span], ones[:, span]])[: len(factors)]
+            if steps is not None:
+                mine = steps[:, :, block * self.groups : (block + 1) * self.groups].repeat_interleave(self.size, -1)
+                parts = parts * mine * signs
+            factors[:, :, block] = _moved(factors[:, :, block], parts, pull, hessian, span, _half)
+        return self.params(factors, steps)
+
+    def _whole(self, values: torch.Tensor) -> torch.Tensor:
+        assert self.steps
+        low, high = self.steps
+        return torch.cat([values[:1].round().clamp(low, high), values[1:].round().clamp(0, high)])
+
+
+def _moved(
+    before: torch.Tensor,
+    parts: torch.Tensor,
+    pull: torch.Tensor,
+    hessian: torch.Tensor,
+    span: slice,
+    rounded: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """Numbers [K, O], of which the weights in `span` are the sum of parts [K, O, n], moved to where the error is least
+    and rounded there, in rows where that is better; `pull` follows."""
+    bent = parts @ hessian[span, span]
+    right, curve = (parts * pull[:, span]).sum(2), (bent * parts).sum(2)
+    alone = rounded(before + right * _inverse(curve)) - before
+    moves, cross = [alone], torch.zeros_like(curve[0])
+    if len(before) == 2:
+        cross = (bent[0] * parts[1]).sum(1)
+        inverse = _inverse(curve[0] * curve[1] * (1 + _RIDGE) - cross.square())
+        ideal = before[0] + (right[0] * curve[1] - right[1] * cross) * inverse
+        first = rounded(torch.stack([ideal, before[1]]))[0] - before[0]
+        second = before[1] + (right[1] - cross * first) * _inverse(curve[1])  # best with the first as it was rounded
+        both = torch.stack([first, rounded(torch.stack([before[0], second]))[1] - before[1]])
+        nothing = torch.zeros_like(first)
+        moves = [both, torch.stack([alone[0], nothing]), torch.stack([nothing, alone[1]])]
+    best, most = torch.zeros_like(before), torch.zeros_like(right[0])
+    for move in moves:
+        gain = (2 * move * right - curve * move.square()).sum(0) - 2 * cross * move[0] * move[-1]
+        best, most = torch.where(gain > most, move, best), torch.maximum(gain, most)
+    pull -= (best[:, :, None] * parts).sum(0) @ hessian[span]
+    return before + best
+
+
+def _offset(params: QParams) -> torch.Tensor | None:
+    return params.offset if isinstance(params, BlockParams) else None
+
+
+def _half(values: torch.Tensor) -> torch.Tensor:
+    return values.clamp(-65504, 65504).to(torch.float16).float()
+
+
+def _inverse(values: torch.Tensor) -> torch.Tensor:
+    """0 where it would be infinite."""
+    return torch.where(values.abs() < _TINY, 0, 1 / values)
+
+
+def _shares(levels: int) -> list[float]:
+    """Of a range, to be tried."""
+    least = next(share for most, share in _LEAST if levels <= most)
+    return torch.linspace(_WIDEST if levels < 64 else 1.0, least, _SHRINKS).tolist()
+
+
+def _rounded(values: torch.Tensor, levels: tuple[float, ...]) -> torch.Tensor:
+    """The nearest levels."""
+    if levels[-1] - levels[0] == len(levels) - 1:
+        return values.round_().clamp_(levels[0], levels[-1])
+    table = torch.tensor(levels, device=values.device)
+    return table[torch.bucketize(values, (table[1:] + table[:-1]) / 2)]

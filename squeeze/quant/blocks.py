@@ -1,0 +1,170 @@
+"""The types of GGUF's blocks: their grids, and where codes, scales and offsets lie in a block's bytes.
+
+The gguf package reads what is written here (`gguf.quants.dequantize`), and its layouts are the source.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.quant.block_grid import BlockGrid, BlockParams
+
+__all__ = ["FALLBACKS", "GRIDS", "BlockTensor", "outer_type", "type_for"]
+
+_IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+def _range(low: int, high: int) -> tuple[float, ...]:
+    return tuple(map(float, range(low, high + 1)))
+
+
+GRIDS: Mapping[str, BlockGrid] = {
+    grid.name: grid
+    for grid in (
+        BlockGrid("q4_0", _range(-8, 7), 4, 32, 18),
+        BlockGrid("q4_1", _range(0, 15), 4, 32, 20, offsets=True),
+        BlockGrid("q5_0", _range(-16, 15), 5, 32, 22),
+        BlockGrid("q5_1", _range(0, 31), 5, 32, 24, offsets=True),
+        BlockGrid("q8_0", _range(-127, 127), 8, 32, 34),
+        BlockGrid("iq4_nl", tuple(map(float, _IQ4_NL)), 4, 32, 18),
+        BlockGrid("q2_k", _range(0, 3), 2, 16, 84, 16, True, (0, 15)),
+        BlockGrid("q3_k", _range(-4, 3), 3, 16, 110, 16, False, (-32, 31)),
+        BlockGrid("q4_k", _range(0, 15), 4, 32, 144, 8, True, (0, 63)),
+        BlockGrid("q5_k", _range(0, 31), 5, 32, 176, 8, True, (0, 63)),
+        BlockGrid("q6_k", _range(-32, 31), 6, 16, 210, 16, False, (-128, 127)),
+        BlockGrid("tq2_0", _range(-1, 1), 2, 256, 66),
+    )
+}
+# What llama.cpp takes in place of a type where rows are not whole blocks of 256.
+FALLBACKS = {"q2_k": "q4_0", "q3_k": "q4_0", "tq2_0": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
+
+
+def type_for(asked: str, inputs: int) -> str | None:
+    """The type of a matrix of so many inputs where `asked` is wanted, as llama.cpp has it; None where none fits."""
+    for name in (asked, FALLBACKS.get(asked)):
+        if name is not None and inputs % GRIDS[name].width == 0:
+            return name
+    return None
+
+
+def outer_type(asked: str, inputs: int, output: bool) -> str | None:
+    """The same of the embedding and the output head, as llama.cpp's mixtures have them in simple cases: what gives the
+    logits, which may be the embedding, is q6_k, and q8_0 where q8_0 is asked for or `asked` does not fit."""
+    if not output:
+        return type_for(asked, inputs)
+    narrow = asked != "q8_0" and inputs % GRIDS[asked].width == 0
+    return type_for("q6_k" if narrow else "q8_0", inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockTensor(QuantizedTensor):
+    """A weight [O, I] in blocks. scales: float32 [1, O, G], products of what is stored; params: of all groups."""
+
+    grid: BlockGrid
+    params: BlockParams
+
+    @classmethod
+    def of(cls, grid: BlockGrid, codes: torch.Tensor, params: BlockParams) -> "BlockTensor":
+        return cls(
+            codes.contiguous(), params.scale, None, grid.bits, grid.size, grid.codebook, grid=grid, params=params
+        )
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        groups = self.codes.unflatten(1, (-1, self.group_size))
+        values: torch.Tensor = self.grid.decode(groups, self.params).flatten(1)
+        return values.to(dtype)
+
+    @property
+    def stored_bits(self) -> int:
+        return self.codes.numel() // self.grid.width * self.grid.block_bytes * 8
+
+    def blocks(self) -> torch.Tensor:
+        """uint8 [O, bytes of a row], as GGUF files have them."""
+        grid, params = self.grid, self.params
+        assert params.factors is not None
+        rows = len(self.codes)
+        factors = params.factors.to(torch.float16).flatten(1)
+        steps = None if params.steps is None else params.steps.to(torch.int16).reshape(len(factors), -1, grid.groups)
+        block = _Block(grid, self.codes.reshape(-1, grid.width), factors, steps)
+        return torch.cat([field(block) for field in _FIELDS[grid.name]], 1).reshape(rows, -1)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """N blocks. codes: uint8 [N, W]; factors: float16 [K, N]; steps: int16 [K, N, G]."""
+
+    grid: BlockGrid
+    codes: torch.Tensor
+    factors: torch.Tensor
+    steps: torch.Tensor | None
+
+
+_Field = Callable[[_Block], torch.Tensor]  # uint8 [N, bytes]
+
+
+def _packed(values: torch.Tensor, bits: int, run: int) -> torch.Tensor:
+    """Values [N, W] below 2^bits: a byte holds values that lie `run` apart, the first in the lowest bits."""
+    parts: torch.Tensor = values.to(torch.int16).unflatten(1, (-1, 8 // bits, run))
+    shifts = torch.arange(0, 8, bits, dtype=torch.int16, device=values.device)[:, None]
+    return (parts << shifts).sum(2).to(torch.uint8).flatten(1)
+
+
+def _codes(bits: int, run: int, shift: int = 0) -> _Field:
+    """So many bits of each code, from bit `shift` on."""
+    return lambda block: _packed((block.codes >> shift) & ((1 << bits) - 1), bits, run)
+
+
+def _factor(part: int) -> _Field:
+    """A half-precision number: of scales (0), of offsets (1)."""
+    return lambda block: block.factors[part, :, None].contiguous().view(torch.uint8)
+
+
+def _signed_codes(block: _Block) -> torch.Tensor:
+    return (block.codes.to(torch.int16) + int(block.grid.levels[0])).to(torch.int8).view(torch.uint8)
+
+
+def _steps(block: _Block) -> torch.Tensor:
+    assert block.steps is not None
+    return block.steps
+
+
+def _bytes_of_steps(block: _Block) -> torch.Tensor:
+    return _steps(block)[0].to(torch.int8).view(torch.uint8)
+
+
+def _nibbles_of_steps(block: _Block) -> torch.Tensor:
+    """Of a scale and an offset, a byte."""
+    scales, offsets = _steps(block).unbind(0)
+    return (scales | offsets << 4).to(torch.uint8)
+
+
+def _six_bits_each(block: _Block) -> torch.Tensor:
+    """16 scales of 6 bits, with 32 for 0: lower nibbles of two in a byte, then upper bits of four."""
+    scales = _steps(block)[0] + 32
+    return torch.cat([_packed(scales & 15, 4, 8), _packed(scales >> 4, 2, 4)], 1)
+
+
+def _six_bits_of_pairs(block: _Block) -> torch.Tensor:
+    """8 scales and offsets of 6 bits: the first four of each in bytes of their own, which hold the upper bits of the
+    others, too; then the lower nibbles of those."""
+    (first, last), (first_offset, last_offset) = (part.split(4, 1) for part in _steps(block))
+    own = [first | last >> 4 << 6, first_offset | last_offset >> 4 << 6]
+    return torch.cat([*own, (last & 15) | (last_offset & 15) << 4], 1).to(torch.uint8)
+
+
+_FIELDS: Mapping[str, tuple[_Field, ...]] = {
+    "q4_0": (_factor(0), _codes(4, 16)),
+    "q4_1": (_factor(0), _factor(1), _codes(4, 16)),
+    "q5_0": (_factor(0), _codes(1, 1, 4), _codes(4, 16)),
+    "q5_1": (_factor(0), _factor(1), _codes(1, 1, 4), _codes(4, 16)),
+    "q8_0": (_factor(0), _signed_codes),
+    "iq4_nl": (_factor(0), _codes(4, 16)),
+    "q2_k": (_nibbles_of_steps, _codes(2, 32), _factor(0), _factor(1)),
+    "q3_k": (_codes(1, 32, 2), _codes(2, 32), _six_bits_each, _factor(0)),
+    "q4_k": (_factor(0), _factor(1), _six_bits_of_pairs, _codes(4, 32)),
+    "q5_k": (_factor(0), _factor(1), _six_bits_of_pairs, _codes(1, 32, 4), _codes(4, 32)),
+    "q6_k": (_codes(4, 64), _codes(2, 32, 4), _bytes_of_steps, _factor(0)),
+    "tq2_0": (_codes(2, 32), _factor(0)),
+}

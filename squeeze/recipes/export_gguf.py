@@ -1,0 +1,178 @@
+"""A model's folder as a GGUF file: the way back of import_gguf.py, for what llama.cpp runs.
+
+The gguf package has the container and the names of tensors. A tensor is in memory at a time.
+"""
+
+import errno
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from squeeze.checkpoint.architectures import HEAD
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.errors import ModelError, printable
+from squeeze.quant.blocks import BlockTensor, outer_type
+from squeeze.quant.rtn import RTN
+from squeeze.recipes.gguf_metadata import Metadata
+from squeeze.system.moving import move_into_place
+from squeeze.system.work import scratch_folder
+
+__all__ = ["Export"]
+
+_ROWS = 4096  # of an embedding, quantised at once
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
+_LEFT_OUT = "rotary_emb.inv_freq"
+_FILE_TYPES = {"q2_k": "MOSTLY_Q2_K", "q3_k": "MOSTLY_Q3_K_S", "q4_k": "MOSTLY_Q4_K_S", "q5_k": "MOSTLY_Q5_K_S"}
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """One of the file's. sources: the checkpoint's, several of experts; shape: in bytes; kind: GGUF's name of the
+    type."""
+
+    sources: tuple[str, ...]
+    shape: tuple[int, ...]
+    kind: str
+
+
+@dataclass(frozen=True)
+class Export:
+    """A checkpoint that can be written as GGUF, which `of` has found. types: the modules whose tensor `weight` is not
+    of floats but of blocks, uint8 [O, bytes], and their types."""
+
+    checkpoint: Checkpoint
+    metadata: Metadata
+    types: Mapping[str, str]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Export":
+        """Raises ModelError for what llama.cpp has no words for, FormatError where something is missing."""
+        export = cls(checkpoint, Metadata.of(checkpoint), {})
+        assert export.named
+        return export
+
+    def with_blocks(self, folder: Path, types: Mapping[str, str]) -> "Export":
+        """The same of a folder that was made from it, in which modules are in blocks."""
+        return replace(self, checkpoint=Checkpoint.open(folder), types=types)
+
+    @cached_property
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """The checkpoint's tensors that each of the file's is made of."""
+        import gguf
+
+        config, arch = self.checkpoint.config, gguf.MODEL_ARCH[self.metadata.family.name]
+        names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+        found: dict[str, dict[int, str]] = {}
+        for source in self.checkpoint.files:
+            if source.endswith(_LEFT_OUT) or (config.get("tie_word_embeddings") and source == f"{HEAD}.weight"):
+                continue
+            expert, whole = _EXPERT.search(source), _EXPERT.sub(".experts.", source)
+            name = names.get_name(whole.rpartition(".")[0])
+            if name is None:
+                raise ModelError(f"{self.checkpoint.folder}: GGUF has no name for the tensor {printable(source)}")
+            found.setdefault(f"{name}.{whole.rpartition('.')[2]}", {})[int(expert[1]) if expert else 0] = source
+        return {name: tuple(parts[i] for i in sorted(parts)) for name, parts in found.items()}
+
+    def write(
+        self,
+        target: Path,
+        asked: str | None = None,
+        *,
+        overwrite: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Write the file; returns the bytes of its tensors. asked: the type of which the matrices are, and which
+        decides on those of embedding and head; None leaves all as floats."""
+        import gguf
+
+        tensors = {name: self._tensor(name, sources, asked) for name, sources in self.named.items()}
+        divisors = self.metadata.divisors()
+        with scratch_folder(target) as work, _disk_told(target):
+            writer = gguf.GGUFWriter(work / "gguf", gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[self.metadata.family.name]])
+            try:
+                self.metadata.write(writer, self.metadata.folder.resolve().name, self._file_type(asked))
+                if divisors is not None:
+                    writer.add_tensor_info("rope_freqs.weight", divisors.shape, divisors.dtype, divisors.nbytes)
+                for name, tensor in tensors.items():
+                    kind = gguf.GGMLQuantizationType[tensor.kind]
+                    writer.add_tensor_info(name, tensor.shape, np.dtype(np.uint8), prod(tensor.shape), kind)
+                writer.write_header_to_file()
+                writer.write_kv_data_to_file()
+                writer.write_ti_data_to_file()
+                if divisors is not None:
+                    writer.write_tensor_data(divisors)
+                for name, tensor in tensors.items():
+                    data = self._data(name, tensor)
+                    writer.write_tensor_data(data)
+                    if progress:
+                        progress(data.nbytes)
+            finally:
+                writer.close()
+            move_into_place(work / "gguf", target, overwrite)
+        return sum(prod(tensor.shape) for tensor in tensors.values())
+
+    def _file_type(self, asked: str | None) -> int:
+        import gguf
+
+        if asked:
+            return int(gguf.LlamaFileType[_FILE_TYPES.get(asked, f"MOSTLY_{asked.upper()}")])
+        plain = {torch.float16: "MOSTLY_F16", torch.bfloat16: "MOSTLY_BF16"}
+        return int(gguf.LlamaFileType[plain.get(self.checkpoint.float_type(), "ALL_F32")])
+
+    def _tensor(self, name: str, sources: tuple[str, ...], asked: str | None) -> _Tensor:
+        import gguf
+
+        info = self.checkpoint.info(sources[0])
+        shape = (*((len(sources),) if _EXPERT.search(sources[0]) else ()), *info.shape)
+        if kind := self.types.get(sources[0].removesuffix(".weight")):
+            return _Tensor(sources, shape, kind.upper())
+        kind = {"BF16": "BF16", "F16": "F16"}.get(info.dtype, "F32")
+        if len(info.shape) < 2 or name.endswith("ffn_gate_inp.weight"):  # llama.cpp has them in no other type
+            kind = "F32"
+        elif asked and name in ("token_embd.weight", "output.weight"):
+            alone = name == "token_embd.weight" and "output.weight" in self.named
+            kind = (outer_type(asked, shape[-1], not alone) or kind).upper()
+        return _Tensor(sources, gguf.quants.quant_shape_to_byte_shape(shape, gguf.GGMLQuantizationType[kind]), kind)
+
+    def _data(self, name: str, tensor: _Tensor) -> np.ndarray:
+        """uint8, of the tensor's shape."""
+        heads, parts = self.metadata.heads(name), []
+        for source in tensor.sources:
+            values = self.checkpoint.load([source], strict=False)[source]
+            if heads:  # rotary pairs side by side
+                values = values.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+            parts.append(values if values.dtype == torch.uint8 else _as_bytes(values, tensor.kind))
+        return torch.cat(parts).reshape(tensor.shape).numpy()
+
+
+@contextmanager
+def _disk_told(target: Path) -> Iterator[None]:
+    """Let errors of the disk be about `target`; of one that is full numpy tells no number."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or "the disk does not take all of the file"
+        raise OSError(error.errno or errno.EIO, why, str(target)) from None
+
+
+def _as_bytes(values: torch.Tensor, kind: str) -> torch.Tensor:
+    """uint8 [..., bytes of a row] of floats."""
+    dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}.get(kind)
+    if dtype is not None:
+        return values.to(dtype).contiguous().view(torch.uint8)
+    return torch.cat(list(_rounded(values, kind.lower())))
+
+
+def _rounded(values: torch.Tensor, kind: str) -> Iterator[torch.Tensor]:
+    """Blocks of rows to the nearest."""
+    for rows in torch.split(values, _ROWS):
+        tensor = RTN(grid=kind).apply(rows)
+        assert isinstance(tensor, BlockTensor)
+        yield tensor.blocks()

@@ -1,0 +1,129 @@
+"""Quantising to a GGUF file: matrices in blocks of the type that is asked for, or of the one that fits in its place.
+
+Blocks go to a folder first, so that a stopped run goes on; the file is made of it in the end.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from squeeze.checkpoint.architectures import HEAD
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.engine.network import Network, weight_of
+from squeeze.engine.pipeline import Writer, plan
+from squeeze.engine.report import Layer, Report
+from squeeze.errors import FormatError, OptionError, SqueezeError
+from squeeze.options import Asked
+from squeeze.quant.blocks import GRIDS, BlockTensor, type_for
+from squeeze.quant.method import GridMethod
+from squeeze.recipes.export_gguf import Export
+from squeeze.recipes.options import GGUF, Quantizing
+from squeeze.system.moving import in_the_way
+
+__all__ = ["GgufTarget", "blocks_folder", "check_file", "method_of"]
+
+_SAID = ("bits", "group_size", "symmetric", "grid", "clip")  # by a type itself
+
+
+def check_file(target: Path, overwrite: bool) -> None:
+    """Raises SqueezeError where the file may not be written."""
+    if not target.parent.is_dir():
+        raise SqueezeError(f"the folder {target.parent} does not exist")
+    if target.is_dir():
+        raise SqueezeError(f"{target} is a folder, and the format gguf is a file: name one, such as {target}.gguf")
+    if target.exists() and not overwrite:
+        raise in_the_way(target)
+
+
+def blocks_folder(target: Path) -> Path:
+    """Where blocks lie until the file is made of them."""
+    return target.with_name(f".{target.name[:60]}.blocks")
+
+
+def method_of(asked: Asked[Quantizing]) -> GridMethod:
+    """The method on the grid of the type. Raises OptionError for options that do not go with GGUF."""
+    settings = asked.settings
+    if said := [name for name in _SAID if name in asked.given]:
+        raise OptionError(f"{said[0]} does not go with the format gguf, whose --type says it")
+    if settings.target_bits is not None or settings.target_bytes is not None:
+        raise OptionError("the bits of the format gguf cannot be chosen by size: name a --type")
+    made: GridMethod = asked.made()
+    if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):
+        raise OptionError("the format gguf has neither dynamic scales nor outlier columns")
+    if isinstance(asked.method, str):
+        return made.replaced(grid=settings.type)
+    if made.grid not in GRIDS:
+        raise OptionError(f"the grid {made.grid} is none of GGUF's: choose from {', '.join(GRIDS)}")
+    return made
+
+
+@dataclass(frozen=True)
+class GgufTarget:
+    """What becomes of each matrix. asked: the type of most; types: of modules, by the checkpoint's names; methods: of
+    those that have another one than `asked`; left: modules that no type fits."""
+
+    path: Path
+    export: Export
+    asked: str
+    types: Mapping[str, str]
+    methods: Mapping[str, GridMethod]
+    left: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        path: Path,
+        method: GridMethod,
+        methods: Mapping[str, GridMethod],
+        ignore: tuple[str, ...],
+    ) -> "GgufTarget":
+        """methods: others than `method` for the modules named. Raises ModelError where llama.cpp cannot run the
+        checkpoint."""
+        export, network = Export.of(checkpoint), Network(checkpoint)
+        types, others, left = {}, dict(methods), []
+        for block in network.blocks:
+            for leaf in plan(network, block, ignore)[0]:
+                name = network.stored_name(f"{block}.{leaf}")
+                wanted = methods.get(name, method)
+                kind = type_for(wanted.grid, weight_of(network.module(f"{block}.{leaf}")).shape[1])
+                if kind is None:
+                    left.append(name)
+                    continue
+                types[name] = kind
+                if kind != wanted.grid:
+                    others[name] = wanted.replaced(grid=kind)
+        return cls(path, export, method.grid, types, others, tuple(left))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(GGUF, _blocks, lambda left: {})
+
+    def finish(self, report: Report, folder: Path, overwrite: bool) -> Report:
+        """Make the file of the folder of blocks that a report speaks of, and delete that."""
+        report.stored_bytes = self.export.with_blocks(folder, self.types).write(
+            self.path, self.asked, overwrite=overwrite
+        )
+        report.target = str(self.path)
+        report.layers = [self._noted(layer) for layer in report.layers]
+        report.left.pop(HEAD, None)  # the file has it rounded to nearest
+        report.left |= dict.fromkeys(self.left, "its rows are not whole blocks of any type")
+        shutil.rmtree(folder)
+        return report
+
+    def _noted(self, layer: Layer) -> Layer:
+        kind, inputs = self.types[layer.name], layer.shape[1]
+        if inputs % GRIDS[self.asked].width == 0:
+            return layer
+        note = f"{kind} in place of {self.asked}, whose blocks of {GRIDS[self.asked].width} do not fill {inputs} inputs"
+        return replace(layer, notes=(*layer.notes, note))
+
+
+def _blocks(module: str, tensor: QuantizedTensor, transposed: bool) -> dict[str, torch.Tensor]:
+    if transposed or not isinstance(tensor, BlockTensor):
+        raise FormatError(f"{module}: cannot be stored in the blocks of GGUF")
+    return {f"{module}.weight": tensor.blocks()}

@@ -1,0 +1,136 @@
+"""Small networks of the architectures that GGUF files can hold, with a tokenizer, and what is read of such files."""
+
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.lm.gguffile import GgufFile
+from squeeze.recipes.export_gguf import Export
+from tests.makers import tiny_models
+
+SIZES = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+SIZES |= {"intermediate_size": 512, "max_position_embeddings": 128}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+EXPERTS = {**SIZES, "intermediate_size": 256, "num_experts_per_tok": 2}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {**SIZES, "attention_bias": True, "mlp_bias": False}),
+    "llama3": ("LlamaConfig", {**SIZES, "rope_parameters": {**LLAMA3, "original_max_position_embeddings": 16}}),
+    "linear": ("LlamaConfig", {**SIZES, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
+    "yarn": (
+        "Qwen2Config",
+        {
+            **SIZES,
+            "rope_parameters": {
+                **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+            },
+        },
+    ),
+    "mistral": ("MistralConfig", {**SIZES, "head_dim": 128, "sliding_window": None}),
+    "qwen2": ("Qwen2Config", {**SIZES, "tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", {**SIZES, "head_dim": 128, "tie_word_embeddings": True}),
+    "mixtral": ("MixtralConfig", {**EXPERTS, "num_local_experts": 4, "sliding_window": None}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {**EXPERTS, "moe_intermediate_size": 256, "num_experts": 4, "norm_topk_prob": True, "head_dim": 64},
+    ),
+}
+IDS = torch.randint(0, 390, (40,), generator=torch.Generator().manual_seed(1))
+TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] }}{% endfor %}"
+
+
+def save(
+    kind: str, folder: Path, tokenizer: tokenizers.Tokenizer | None = None, dtype=torch.float32, **changes: Any
+) -> Path:
+    """A network of one of KINDS as a folder with its tokenizer."""
+    import transformers
+
+    tokenizer = tokenizer or tiny_models.byte_level(space=False)
+    name, sizes = KINDS[kind]
+    torch.manual_seed(4)
+    settings = {"vocab_size": tokenizer.get_vocab_size() + 3, "bos_token_id": 1, "eos_token_id": 0, **sizes, **changes}
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**settings)).to(dtype)
+    for key, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            parameter.data += torch.rand(parameter.shape) - 0.5 * ("bias" in key)
+        elif "mlp.gate.weight" not in key:
+            parameter.data *= 2  # so that logits are far from uniform
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
+    settings = {"bos_token": "<|im_start|>", "eos_token": "<|endoftext|>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def dequantised(path: Path, export: Export) -> torch.nn.Module:
+    """transformers' network of a folder with the numbers of the GGUF file that was made of it."""
+    from squeeze.integrations.load_model import load_model
+
+    model, file = load_model(export.checkpoint.folder), GgufFile(path)
+    parameters, config = dict(model.named_parameters()), export.checkpoint.config
+    for name, sources in export.named.items():
+        values = np.array(file.float_rows(name, 0, file.shapes[name][0]))
+        if heads := export.metadata.heads(name):
+            values = values.reshape(heads, -1, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+        if ".experts." not in sources[0]:
+            source = sources[0].replace("block_sparse_moe", "mlp")
+            parameters[source].data.copy_(torch.from_numpy(values))
+            continue
+        block, part = int(name.split(".")[1]), name.split(".")[2].removeprefix("ffn_").removesuffix("_exps")
+        fused = f"model.layers.{block}.mlp.experts.{'down_proj' if part == 'down' else 'gate_up_proj'}"
+        place = parameters[fused].data
+        if part != "down":
+            width = config.get("moe_intermediate_size") or config["intermediate_size"]
+            place = place[:, :width] if part == "gate" else place[:, width:]
+        place.copy_(torch.from_numpy(values))
+    return model
+
+
+def types_of(path: Path) -> dict[str, str]:
+    file = GgufFile(path)
+    return {name: file.kind(name).name for name in file.shapes}
+
+
+def opened(path: Path) -> Any:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    exact = {"type_k": 0, "type_v": 0, "n_threads": 1, "n_threads_batch": 1}  # keys and values in float32
+    return llama_cpp.Llama(str(path), n_ctx=64, n_batch=64, logits_all=True, verbose=False, **exact)
+
+
+def llama_logits(path: Path, ids: torch.Tensor) -> torch.Tensor:
+    model = opened(path)
+    model.eval(ids.tolist())
+    logits = torch.from_numpy(np.array(model.scores[: len(ids)]))
+    model.close()
+    return logits
+
+
+def as_floats(path: Path) -> Path:
+    """The file with all tensors as llama.cpp itself makes floats of them."""
+    llama_cpp, out = pytest.importorskip("llama_cpp"), path.with_suffix(".floats.gguf")
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype, options.allow_requantize, options.nthread = llama_cpp.LLAMA_FTYPE_ALL_F32, True, 1
+    assert llama_cpp.llama_model_quantize(bytes(path), bytes(out), ctypes.byref(options)) == 0
+    return out
+
+
+def check_network(path: Path, folder: Path) -> None:
+    """llama.cpp reads the numbers that we read, to the bit; with them it computes what transformers computes, and near
+    that with products of rounded activations, as it has them for types of few bits."""
+    model = dequantised(path, Export.of(Checkpoint.open(folder)))
+    with torch.no_grad():
+        wanted = model(IDS[None]).logits[0]
+    floats = as_floats(path)
+    ours, theirs = GgufFile(path), GgufFile(floats)
+    for name, shape in ours.shapes.items():
+        assert np.array_equal(ours.float_rows(name, 0, shape[0]), theirs.float_rows(name, 0, shape[0])), name
+    assert float((llama_logits(floats, IDS) - wanted).abs().max()) < 1e-3
+    apart = (llama_logits(path, IDS) - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+    assert float(apart.median()) < 0.05  # where routing is the same
+    floats.unlink()

@@ -1,0 +1,152 @@
+"""GGUF files of folders as they are: the network, tokens and metadata that llama.cpp reads, and what it cannot."""
+
+import json
+
+import gguf
+import pytest
+import tokenizers
+import torch
+
+import squeeze
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.errors import FormatError, ModelError
+from squeeze.lm.gguffile import GgufFile
+from squeeze.recipes.export_gguf import Export
+from tests.makers import gguf_models, hostile, inputs, tiny_models
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+TEXT = "def main():\n    return [1, 23, 456]  # it's  é日本\n"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return gguf_models.save("llama", tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.mark.parametrize("kind", gguf_models.KINDS)
+def test_llama_cpp_has_the_network_that_transformers_has(tmp_path, kind):
+    folder = gguf_models.save(kind, tmp_path / "model")
+    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
+    gguf_models.check_network(tmp_path / "out.gguf", folder)
+
+
+@pytest.mark.parametrize("sentence_piece", [False, True])
+def test_llama_cpp_has_the_tokens_that_the_tokenizer_has(tmp_path, sentence_piece):
+    tokenizer = tiny_models.sentence_piece() if sentence_piece else tiny_models.byte_level(space=False)
+    folder = gguf_models.save("llama", tmp_path / "model", tokenizer)
+    if sentence_piece:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
+    model = gguf_models.opened(tmp_path / "out.gguf")
+    for text in (TEXT, inputs.python_text(2_000).decode("ascii", "ignore")):
+        assert model.tokenize(text.encode(), add_bos=False) == tokenizer.encode(text, add_special_tokens=False).ids
+    model.close()
+    fields = GgufFile(tmp_path / "out.gguf").fields
+    assert fields["tokenizer.ggml.add_bos_token"] is False
+    assert fields["tokenizer.ggml.tokens"][-3:] == [f"[PAD{tokenizer.get_vocab_size() + i}]" for i in range(3)]
+
+
+def test_what_the_file_says_of_the_model(llama, tmp_path):
+    Export.of(Checkpoint.open(llama)).write(tmp_path / "out.gguf")
+    fields = GgufFile(tmp_path / "out.gguf").fields
+    wanted = {
+        "general.architecture": "llama",
+        "general.name": "llama",
+        "general.file_type": int(gguf.LlamaFileType.ALL_F32),
+        "llama.block_count": 2,
+        "llama.context_length": 128,
+        "llama.attention.head_count_kv": 2,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 0,
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.chat_template": gguf_models.TEMPLATE,
+    }
+    assert {key: fields[key] for key in wanted} == wanted
+
+
+def test_a_full_disk(tmp_path, llama):
+    export = Export.of(Checkpoint.open(llama))
+    with hostile.largest_file(300_000), pytest.raises(OSError, match=r"the disk does not take all of .*/out\.gguf'$"):
+        export.write(tmp_path / "out.gguf")
+    assert not list(tmp_path.iterdir())
+
+
+def changed(folder, **values):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **values}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("llama", {"hidden_act": "gelu"}, "cannot be written as GGUF: it has the activation gelu"),
+        ("qwen2", {"use_sliding_window": True}, "cannot be written as GGUF: it has sliding windows"),
+        ("qwen3_moe", {"norm_topk_prob": False}, "it has experts whose shares do not sum to 1"),
+        ("qwen3_moe", {"mlp_only_layers": [0]}, "it has blocks with and without experts"),
+        ("llama", {"partial_rotary_factor": 0.5}, "it has a rotary embedding of a part of each head"),
+        ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "it has the rotary scaling longrope"),
+        ("yarn", {"rope_parameters": {"rope_type": "yarn", "beta_fast": 9}}, "it has YaRN with limits of its own"),
+    ],
+)
+def test_what_llama_cpp_cannot_run(tmp_path, kind, changes, message):
+    folder = gguf_models.save(kind, tmp_path / "model")
+    changed(folder, **changes)
+    with pytest.raises(ModelError, match=f"model: .*{message}$"):
+        squeeze.quantize(folder, "rtn", out=tmp_path / "out.gguf", format="gguf")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_other_architectures(tmp_path, folders):
+    known = "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe"
+    with pytest.raises(ModelError, match=f"the architecture 'gpt2' cannot be written as GGUF, only {known}$"):
+        squeeze.quantize(folders("gpt2"), "rtn", out=tmp_path / "out.gguf", format="gguf")
+    with pytest.raises(FormatError, match=r"has no tokenizer\.json, and a GGUF file holds the tokenizer$"):
+        squeeze.quantize(folders("llama"), "rtn", out=tmp_path / "out.gguf", format="gguf")
+
+
+def test_a_tensor_without_a_name(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = gguf_models.save("qwen2", tmp_path / "model")
+    file = folder / "model.safetensors"
+    save_file({**load_file(file), "model.layers.0.self_attn.extra.weight": torch.ones(2)}, file)
+    with pytest.raises(
+        ModelError, match=r"GGUF has no name for the tensor model\.layers\.0\.self_attn\.extra\.weight$"
+    ):
+        squeeze.quantize(folder, "rtn", out=tmp_path / "out.gguf", format="gguf")
+
+
+def test_tokenizers_that_llama_cpp_has_no_name_for(tmp_path):
+    folder = gguf_models.save("llama", tmp_path / "model")
+    plain = json.loads((folder / "tokenizer.json").read_text())
+    split = {"type": "Split", "pattern": {"Regex": "[a-z]+"}, "behavior": "Isolated", "invert": False}
+    for changes, message in (
+        ({"pre_tokenizer": split}, "cannot be written as GGUF: it has a tokenizer that splits texts in no way of "),
+        ({"pre_tokenizer": tiny_models_pre()}, "it has a tokenizer that puts a space before texts$"),
+        ({"normalizer": {"type": "Lowercase"}}, "it has a tokenizer that changes texts before it splits them$"),
+        ({"model": {"type": "WordLevel", "vocab": {}}}, "it has a tokenizer of the kind 'WordLevel'$"),
+        (
+            {"model": {**plain["model"], "vocab": {"a": 999}}},
+            "its tokenizer has more tokens than its embedding has rows",
+        ),
+        ({"model": []}, r"its tokenizer\.json is damaged$"),
+    ):
+        (folder / "tokenizer.json").write_text(json.dumps({**plain, **changes}))
+        with pytest.raises(ModelError, match=message):
+            squeeze.quantize(folder, "rtn", out=tmp_path / "out.gguf", format="gguf")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def tiny_models_pre():
+    return json.loads(tiny_models.byte_level().to_str())["pre_tokenizer"]
+
+
+def test_a_tokenizer_that_starts_texts(tmp_path):
+    folder = gguf_models.save("llama", tmp_path / "model")
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    start = [("<|im_start|>", 1)]
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing("<|im_start|> $A", None, start)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
+    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
+    assert GgufFile(tmp_path / "out.gguf").fields["tokenizer.ggml.add_bos_token"] is True
