@@ -25,7 +25,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.checkpoint.stored import dtype_named
 from squeeze.integrations import loading
-from squeeze.integrations.packed import LARGE_SHARE, CodedEmbedding, CodedLinear, Payloads, memory_of
+from squeeze.integrations.coded import CodedEmbedding, CodedLinear
+from squeeze.integrations.packed import LARGE_SHARE, Payloads, memory_of
 from squeeze.packing.folder import METHOD
 
 __all__ = [
@@ -69,7 +70,12 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
     ) -> None:
         share = getattr(self.quantization_config, "large_share", LARGE_SHARE)
         self.payloads = Payloads(checkpoint_files or [], share)
-        self.payloads.place(model)
+
+    def update_weight_conversions(self, weight_conversions: list[Any], model: nn.Module) -> list[Any]:
+        """Transformers asks for this last before it loads."""
+        conversions = super().update_weight_conversions(weight_conversions, model)  # type: ignore[no-untyped-call]
+        self.payloads.place(model, conversions)
+        return list(conversions)
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
         self.payloads.settle(model)
