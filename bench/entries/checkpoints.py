@@ -127,6 +127,14 @@ QUANTISED = Entry(
     },
 )
 
+_RUNTIME_TABLE = Listing(
+    (
+        Column("", "folder"),
+        Column("weights and buffers", "weights, share", ".3f"),
+        Column("peak at generation", "peak, share", ".3f"),
+        Column("speed, of the original's", "speed", ".2f"),
+    )
+)
 RUNTIME = Entry(
     measures="memory, speed and logits of a model loaded from its packed folder, beside the original",
     minutes=5,
@@ -138,16 +146,21 @@ RUNTIME = Entry(
         option("--tokens", type=int, default=32, help="to generate (32)"),
         option("--device", default="cpu"),
     ),
-    tables={
-        "runtime": Listing(
-            (
-                Column("", "folder"),
-                Column("weights and buffers", "weights, share", ".3f"),
-                Column("peak at generation", "peak, share", ".3f"),
-                Column("speed, of the original's", "speed", ".2f"),
-            )
-        )
-    },
+    tables={"runtime": _RUNTIME_TABLE},
+)
+
+RUNTIME_EXPERTS = Entry(
+    measures="memory, speed and logits of a packed mixture of experts, with nothing and half of it resident",
+    minutes=3,
+    key=("folder", "tokens", "experts", "reached"),
+    rivals=("transformers",),
+    options=(
+        option("--experts", type=int, default=24, help="of a layer (24)"),
+        option("--reached", type=int, default=4, help="by a token (4)"),
+        option("--tokens", type=int, default=32, help="to generate (32)"),
+        option("--device", default="cpu"),
+    ),
+    tables={"runtime-experts": _RUNTIME_TABLE},
 )
 
 GPU_DECODE = Entry(
@@ -227,6 +240,7 @@ ENTRIES = {
     "pack-chain": CHAIN,
     "pack-quantised": QUANTISED,
     "runtime": RUNTIME,
+    "runtime-experts": RUNTIME_EXPERTS,
     "gpu-decode": GPU_DECODE,
     "w4a16": W4A16,
 }

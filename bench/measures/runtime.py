@@ -26,16 +26,21 @@ _PROMPT = 64  # tokens
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
+    yield from compared({"original": (options.model, 0), "packed": (options.packed, 0)}, options)
+
+
+def compared(folders: dict[str, tuple[Path, int]], options: argparse.Namespace) -> Iterator[Row]:
+    """A row for each of the folders of one model, with bytes that are resident, beside the first."""
     rows, outputs = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for name, path in (("original", options.model), ("packed", options.packed)):
+        for name, (path, resident) in folders.items():
             saved = Path(folder, name)
-            given = [str(path), str(saved), str(options.tokens), options.device]
+            given = [str(path), str(saved), str(options.tokens), options.device, str(resident)]
             command = [sys.executable, "-m", "bench.measures.runtime", *given]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             rows.append({"folder": name, "tokens": options.tokens, **json.loads(done.stdout.splitlines()[-1])})
             outputs.append(torch.load(saved, weights_only=True))
-    if not all(torch.equal(*pair) for pair in zip(*outputs, strict=True)):
+    if not all(torch.equal(one, first) for found in outputs for one, first in zip(found, outputs[0], strict=True)):
         raise SystemExit("Error: the logits differ")
     for row in rows:
         for key in ("weights", "loaded", "peak"):
@@ -44,10 +49,13 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     yield from rows
 
 
-def run(path: Path, saved: Path, tokens: int, device: str) -> dict:
+def run(path: Path, saved: Path, tokens: int, device: str, resident: int) -> dict:
     warm_up(device)
     watch = Watch(device)
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, device_map=device).eval()
+    config = transformers.AutoConfig.from_pretrained(path)
+    if resident:
+        config.quantization_config["resident"] = resident
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, config=config, device_map=device).eval()
     loaded = watch.now() - watch.start
     ids = torch.arange(1, 1 + _PROMPT, device=device)[None]
     with watch, torch.no_grad():
@@ -110,6 +118,6 @@ class Watch:
             self.peak = max(self.peak, torch.cuda.max_memory_allocated())
 
 
-if __name__ == "__main__":  # the process that loads one of the two
-    folder, target, count, place = sys.argv[1:]
-    print(json.dumps(run(Path(folder), Path(target), int(count), place)))
+if __name__ == "__main__":  # the process that loads one of them
+    folder, target, count, place, resident = sys.argv[1:]
+    print(json.dumps(run(Path(folder), Path(target), int(count), place, int(resident))))

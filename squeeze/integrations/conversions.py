@@ -45,6 +45,12 @@ class Destination:
         return list(chain(*self.sources.values()))
 
     @property
+    def casts(self) -> bool:
+        """Whether transformers casts what a converter gets to the type of the model: not what is quantised."""
+        steps = self.converter.operations if self.converter else []
+        return not any(getattr(step, "hf_quantizer", None) for step in steps)
+
+    @property
     def patterns(self) -> list[str]:
         """Of the converter, in its order."""
         patterns = self.converter.source_patterns if self.converter else []

@@ -38,6 +38,7 @@ class Description(QuantizationConfigMixin):
 
     def __init__(self, **described: Any):
         self.quant_method = self.method  # type: ignore[assignment]
+        self.resident = described.pop("resident", 0)  # of a packed folder
         self.described = {key: value for key, value in described.items() if key != "quant_method"}
         self.dtype = described.get("dtype")
 
@@ -91,7 +92,8 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
     ) -> None:
         self.form.check(self.quantization_config.to_dict())
         files = checkpoint_files or []
-        self.payloads = Payloads(files) if is_packed(files) else None
+        resident = getattr(self.quantization_config, "resident", 0)
+        self.payloads = Payloads(files, resident=resident) if is_packed(files) else None
         stored = self._stored(files)
         self._replace(model, stored)
 

@@ -95,7 +95,7 @@ class Payloads:
         for pattern, found in payloads.items():
             for k, name in enumerate(destination.sources[pattern]):
                 values = decoded(self.stored[name], found[k])
-                found[k] = values.to(dtype) if values.is_floating_point() else values
+                found[k] = values.to(dtype) if destination.casts and values.is_floating_point() else values
         return None
 
     def fail(self, error: SqueezeError) -> None:

@@ -133,6 +133,26 @@ def test_whatever_else_is_done_with_experts_decodes_all(mixtures):
         assert "ExpertStack" in repr(stack)
 
 
+@pytest.mark.parametrize("share", [0, 0.5, 1])
+def test_what_fits_is_resident(mixtures, share):
+    model, folder = mixtures("mixtral")
+    original = load(model)
+    coded = integration.memory_of(load(folder))
+    config = transformers.AutoConfig.from_pretrained(folder)
+    limit = int(share * coded["decoded"])
+    config.quantization_config["resident"] = f"{limit // 1024}K"
+    packed = load(folder, config=config)
+    memory = integration.memory_of(packed)
+    assert memory["decoded"] == coded["decoded"]
+    if share == 1:
+        assert not modules_of(packed) and memory["tensors"] == coded["decoded"]
+    else:
+        compare(original, packed)
+        assert coded["tensors"] <= memory["tensors"] <= coded["tensors"] + limit
+    if share == 0.5:
+        assert memory["tensors"] > 1.05 * coded["tensors"]
+
+
 def test_small_experts_are_decoded_once(mixtures, monkeypatch):
     monkeypatch.setattr("squeeze.integrations.places._LEAST_CODED", 1 << 30)
     for fused in (False, True):
