@@ -127,13 +127,11 @@ QUANTISED = Entry(
     },
 )
 
-_RUNTIME_TABLE = Listing(
-    (
-        Column("", "folder"),
-        Column("weights and buffers", "weights, share", ".3f"),
-        Column("peak at generation", "peak, share", ".3f"),
-        Column("speed, of the original's", "speed", ".2f"),
-    )
+_RUNTIME_COLUMNS = (
+    Column("", "folder"),
+    Column("weights and buffers", "weights, share", ".3f"),
+    Column("peak at generation", "peak, share", ".3f"),
+    Column("speed, of the original's", "speed", ".2f"),
 )
 RUNTIME = Entry(
     measures="memory, speed and logits of a model loaded from its packed folder, beside the original",
@@ -145,8 +143,9 @@ RUNTIME = Entry(
         option("packed", type=Path, help="what `squeeze pack` made of it"),
         option("--tokens", type=int, default=32, help="to generate (32)"),
         option("--device", default="cpu"),
+        option("--threads", type=int, default=0, help="of torch; 0, the default, for one a core"),
     ),
-    tables={"runtime": _RUNTIME_TABLE},
+    tables={"runtime": Listing(_RUNTIME_COLUMNS)},
 )
 
 RUNTIME_EXPERTS = Entry(
@@ -159,8 +158,13 @@ RUNTIME_EXPERTS = Entry(
         option("--reached", type=int, default=4, help="by a token (4)"),
         option("--tokens", type=int, default=32, help="to generate (32)"),
         option("--device", default="cpu"),
+        option("--threads", type=int, default=0, help="of torch; 0, the default, for one a core"),
     ),
-    tables={"runtime-experts": _RUNTIME_TABLE},
+    tables={
+        "runtime-experts": Listing(
+            (*_RUNTIME_COLUMNS[:-1], Column("processor time a token, of the original's", "processor, share", ".2f"))
+        )
+    },
 )
 
 GPU_DECODE = Entry(

@@ -35,7 +35,7 @@ def compared(folders: dict[str, tuple[Path, int]], options: argparse.Namespace) 
     with tempfile.TemporaryDirectory() as folder:
         for name, (path, resident) in folders.items():
             saved = Path(folder, name)
-            given = [str(path), str(saved), str(options.tokens), options.device, str(resident)]
+            given = [str(path), str(saved), str(options.tokens), options.device, str(resident), str(options.threads)]
             command = [sys.executable, "-m", "bench.measures.runtime", *given]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             rows.append({"folder": name, "tokens": options.tokens, **json.loads(done.stdout.splitlines()[-1])})
@@ -45,11 +45,13 @@ def compared(folders: dict[str, tuple[Path, int]], options: argparse.Namespace) 
     for row in rows:
         for key in ("weights", "loaded", "peak"):
             row[f"{key}, share"] = round(row[key] / rows[0]["weights"], 4)
+        row["processor, share"] = round(row["processor_per_token"] / rows[0]["processor_per_token"], 3)
         row["speed"] = round(row["tokens_per_second"] / rows[0]["tokens_per_second"], 3)
     yield from rows
 
 
-def run(path: Path, saved: Path, tokens: int, device: str, resident: int) -> dict:
+def run(path: Path, saved: Path, tokens: int, device: str, resident: int, threads: int) -> dict:
+    torch.set_num_threads(threads or torch.get_num_threads())
     warm_up(device)
     watch = Watch(device)
     config = transformers.AutoConfig.from_pretrained(path)
@@ -59,9 +61,9 @@ def run(path: Path, saved: Path, tokens: int, device: str, resident: int) -> dic
     loaded = watch.now() - watch.start
     ids = torch.arange(1, 1 + _PROMPT, device=device)[None]
     with watch, torch.no_grad():
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         text = model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0)
-        seconds = time.perf_counter() - start
+        seconds, used = time.perf_counter() - start, time.process_time() - used
     with torch.no_grad():
         logits = model(ids).logits
     torch.save([logits.cpu(), text.cpu()], saved)
@@ -71,7 +73,8 @@ def run(path: Path, saved: Path, tokens: int, device: str, resident: int) -> dic
     else:
         weights = sum(tensor.nbytes for tensor in {id(t): t for t in [*model.parameters(), *model.buffers()]}.values())
     peak = watch.peak - watch.start
-    return {"weights": weights, "loaded": loaded, "peak": peak, "tokens_per_second": tokens / seconds}
+    speed = {"tokens_per_second": tokens / seconds, "processor_per_token": used / tokens}
+    return {"weights": weights, "loaded": loaded, "peak": peak, **speed}
 
 
 def warm_up(device: str) -> None:
@@ -119,5 +122,5 @@ class Watch:
 
 
 if __name__ == "__main__":  # the process that loads one of them
-    folder, target, count, place, resident = sys.argv[1:]
-    print(json.dumps(run(Path(folder), Path(target), int(count), place, int(resident))))
+    folder, target, count, place, resident, threads = sys.argv[1:]
+    print(json.dumps(run(Path(folder), Path(target), int(count), place, int(resident), int(threads))))

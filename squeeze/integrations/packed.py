@@ -7,6 +7,7 @@ comes to call this is transformers.py's and loading.py's.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -66,7 +67,7 @@ class Payloads:
                     self._converted[name] = destination, dtype
                 if place := self._place_for(destination, tensor, dtype):
                     self.places[name] = place
-                    _set(*_owner(model, name), torch.empty(place.size, dtype=torch.uint8, device="meta"))
+                    _put([_owner(model, name)], torch.empty(place.size, dtype=torch.uint8, device="meta"))
         for step in conversions:
             if isinstance(step, WeightConverter):
                 step.operations = [FromPayloads(self, step.operations)]
@@ -110,29 +111,30 @@ class Payloads:
         buffers = Buffers()
         total = sum(one.record.size for one in self.stored.values())
         piece = max(total // self.share, _LEAST_PIECE) if self.share else total + 1
-        left, waiting = self.resident, sorted(self._users(model), key=_order, reverse=True)
+        left, waiting = self.resident, deque(sorted(self._users(model), key=_order))
+        merging = any(place.experts for place in self.places.values())
         while waiting:  # what was decoded is let go of
-            payload, place, users = waiting.pop()
-            kinds = [_kind(module, leaf, place) for module, leaf in users]
-            stays = place.can_stay and None not in kinds
+            payload, place, users = waiting.popleft()
+            data = payload.data[: place.size]  # transformers pads biases of tied layers
+            if merging and not place.experts:
+                data = data.clone()  # else it holds the whole file, of which the experts are copies
+            stays = place.can_stay and None not in (_kind(module, leaf, place) for module, leaf in users)
             if stays and place.nbytes > left:
+                _put(users, data)
                 _let_decode(users, place, buffers, piece)
                 continue
             left -= place.nbytes if stays else 0
-            values = place.decoded(payload.data[: place.size])  # transformers pads biases of tied layers
-            for module, leaf in users:
-                _set(module, leaf, values)
+            _put(users, place.decoded(data))
         model.squeeze_buffers = buffers  # type: ignore[assignment]
 
     def _users(self, model: nn.Module) -> list[_Loaded]:
+        """In the order of the model."""
+        places = {id(_held(*_owner(model, name))): place for name, place in self.places.items()}
         found: dict[int, _Loaded] = {}
-        for name, place in self.places.items():
-            payload = _held(*_owner(model, name))
-            found.setdefault(id(payload), (payload, place, []))
         for module in model.modules():
             for leaf, tensor in [*module._parameters.items(), *module._buffers.items()]:
-                if id(tensor) in found:
-                    found[id(tensor)][2].append((module, leaf))
+                if tensor is not None and id(tensor) in places:
+                    found.setdefault(id(tensor), (tensor, places[id(tensor)], []))[2].append((module, leaf))
         return list(found.values())
 
 
@@ -219,8 +221,11 @@ def _held(module: nn.Module, leaf: str) -> torch.Tensor:
     return cast(torch.Tensor, module._buffers[leaf] if tensor is None else tensor)
 
 
-def _set(module: nn.Module, leaf: str, values: torch.Tensor) -> None:
-    if leaf in module._parameters:
-        module._parameters[leaf] = nn.Parameter(values, requires_grad=False)
-    else:
-        module._buffers[leaf] = values
+def _put(users: list[tuple[nn.Module, str]], values: torch.Tensor) -> None:
+    """One tensor in the places of all who share it."""
+    parameter = nn.Parameter(values, requires_grad=False)
+    for module, leaf in users:
+        if leaf in module._parameters:
+            module._parameters[leaf] = parameter
+        else:
+            module._buffers[leaf] = values

@@ -21,7 +21,12 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers.quantizers.auto import AutoHfQuantizer, register_quantization_config, register_quantizer
+from transformers.quantizers.auto import (
+    AUTO_QUANTIZATION_CONFIG_MAPPING,
+    AUTO_QUANTIZER_MAPPING,
+    register_quantization_config,
+    register_quantizer,
+)
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -80,8 +85,10 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
     def __init__(self, quantization_config: SqueezeConfig, **kwargs: Any):
         super().__init__(quantization_config, **kwargs)
         self.config = quantization_config
-        stored = quantization_config.quantization
-        self.theirs: Any = AutoHfQuantizer.from_config(stored, pre_quantized=True) if stored else None  # type: ignore[no-untyped-call]
+        self.theirs: Any = None
+        if stored := quantization_config.quantization:
+            config: Any = AUTO_QUANTIZATION_CONFIG_MAPPING[stored["quant_method"]]
+            self.theirs = AUTO_QUANTIZER_MAPPING[stored["quant_method"]](config.from_dict(stored), pre_quantized=True)
 
     def validate_environment(self, *args: Any, **kwargs: Any) -> None:
         if self.theirs:
