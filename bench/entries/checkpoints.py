@@ -147,6 +147,12 @@ QUANTISED = Entry(
     },
 )
 
+_RUNTIME_COLUMNS = (
+    Column("", "folder"),
+    Column("weights and buffers", "weights, share", ".3f"),
+    Column("peak at generation", "peak, share", ".3f"),
+    Column("speed, of the original's", "speed", ".2f"),
+)
 RUNTIME = Entry(
     measures="memory, speed and logits of a model loaded from its packed folder, beside the original",
     minutes=5,
@@ -157,15 +163,26 @@ RUNTIME = Entry(
         option("packed", type=Path, help="what `squeeze pack` made of it"),
         option("--tokens", type=int, default=32, help="to generate (32)"),
         option("--device", default="cpu"),
+        option("--threads", type=int, default=0, help="of torch; 0, the default, for one a core"),
+    ),
+    tables={"runtime": Listing(_RUNTIME_COLUMNS)},
+)
+
+RUNTIME_EXPERTS = Entry(
+    measures="memory, speed and logits of a packed mixture of experts, with nothing and half of it resident",
+    minutes=3,
+    key=("folder", "tokens", "experts", "reached"),
+    rivals=("transformers",),
+    options=(
+        option("--experts", type=int, default=24, help="of a layer (24)"),
+        option("--reached", type=int, default=4, help="by a token (4)"),
+        option("--tokens", type=int, default=32, help="to generate (32)"),
+        option("--device", default="cpu"),
+        option("--threads", type=int, default=0, help="of torch; 0, the default, for one a core"),
     ),
     tables={
-        "runtime": Listing(
-            (
-                Column("", "folder"),
-                Column("weights and buffers", "weights, share", ".3f"),
-                Column("peak at generation", "peak, share", ".3f"),
-                Column("speed, of the original's", "speed", ".2f"),
-            )
+        "runtime-experts": Listing(
+            (*_RUNTIME_COLUMNS[:-1], Column("processor time a token, of the original's", "processor, share", ".2f"))
         )
     },
 )
@@ -248,6 +265,7 @@ ENTRIES = {
     "pack-chain": CHAIN,
     "pack-quantised": QUANTISED,
     "runtime": RUNTIME,
+    "runtime-experts": RUNTIME_EXPERTS,
     "gpu-decode": GPU_DECODE,
     "w4a16": W4A16,
 }

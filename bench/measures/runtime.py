@@ -26,34 +26,44 @@ _PROMPT = 64  # tokens
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
+    yield from compared({"original": (options.model, 0), "packed": (options.packed, 0)}, options)
+
+
+def compared(folders: dict[str, tuple[Path, int]], options: argparse.Namespace) -> Iterator[Row]:
+    """A row for each of the folders of one model, with bytes that are resident, beside the first."""
     rows, outputs = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for name, path in (("original", options.model), ("packed", options.packed)):
+        for name, (path, resident) in folders.items():
             saved = Path(folder, name)
-            given = [str(path), str(saved), str(options.tokens), options.device]
+            given = [str(path), str(saved), str(options.tokens), options.device, str(resident), str(options.threads)]
             command = [sys.executable, "-m", "bench.measures.runtime", *given]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             rows.append({"folder": name, "tokens": options.tokens, **json.loads(done.stdout.splitlines()[-1])})
             outputs.append(torch.load(saved, weights_only=True))
-    if not all(torch.equal(*pair) for pair in zip(*outputs, strict=True)):
+    if not all(torch.equal(one, first) for found in outputs for one, first in zip(found, outputs[0], strict=True)):
         raise SystemExit("Error: the logits differ")
     for row in rows:
         for key in ("weights", "loaded", "peak"):
             row[f"{key}, share"] = round(row[key] / rows[0]["weights"], 4)
+        row["processor, share"] = round(row["processor_per_token"] / rows[0]["processor_per_token"], 3)
         row["speed"] = round(row["tokens_per_second"] / rows[0]["tokens_per_second"], 3)
     yield from rows
 
 
-def run(path: Path, saved: Path, tokens: int, device: str) -> dict:
+def run(path: Path, saved: Path, tokens: int, device: str, resident: int, threads: int) -> dict:
+    torch.set_num_threads(threads or torch.get_num_threads())
     warm_up(device)
     watch = Watch(device)
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, device_map=device).eval()
+    config = transformers.AutoConfig.from_pretrained(path)
+    if resident:
+        config.quantization_config["resident"] = resident
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, config=config, device_map=device).eval()
     loaded = watch.now() - watch.start
     ids = torch.arange(1, 1 + _PROMPT, device=device)[None]
     with watch, torch.no_grad():
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         text = model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0)
-        seconds = time.perf_counter() - start
+        seconds, used = time.perf_counter() - start, time.process_time() - used
     with torch.no_grad():
         logits = model(ids).logits
     torch.save([logits.cpu(), text.cpu()], saved)
@@ -63,7 +73,8 @@ def run(path: Path, saved: Path, tokens: int, device: str) -> dict:
     else:
         weights = sum(tensor.nbytes for tensor in {id(t): t for t in [*model.parameters(), *model.buffers()]}.values())
     peak = watch.peak - watch.start
-    return {"weights": weights, "loaded": loaded, "peak": peak, "tokens_per_second": tokens / seconds}
+    speed = {"tokens_per_second": tokens / seconds, "processor_per_token": used / tokens}
+    return {"weights": weights, "loaded": loaded, "peak": peak, **speed}
 
 
 def warm_up(device: str) -> None:
@@ -110,6 +121,6 @@ class Watch:
             self.peak = max(self.peak, torch.cuda.max_memory_allocated())
 
 
-if __name__ == "__main__":  # the process that loads one of the two
-    folder, target, count, place = sys.argv[1:]
-    print(json.dumps(run(Path(folder), Path(target), int(count), place)))
+if __name__ == "__main__":  # the process that loads one of them
+    folder, target, count, place, resident, threads = sys.argv[1:]
+    print(json.dumps(run(Path(folder), Path(target), int(count), place, int(resident), int(threads))))

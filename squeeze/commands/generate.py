@@ -21,6 +21,7 @@ from squeeze.errors import SqueezeError
 @click.option("--kv", metavar="BITS|POLICY", help="Code the KV cache: 4, a policy such as rotated:3, or its file.")
 @click.option("--temperature", default=0.0, type=click.FloatRange(0), metavar="X", help="0 takes the likeliest.")
 @click.option("--seed", default=0, metavar="N", help="Of sampling.")
+@options.resident
 @options.caching
 def generate(
     model: Path,
@@ -30,6 +31,7 @@ def generate(
     kv: str | None,
     temperature: float,
     seed: int,
+    resident: int | None,
     as_json: bool,
     quiet: bool,
     threads: int,
@@ -45,7 +47,7 @@ def generate(
     from squeeze.recipes.kv_eval import cache_for, memory_line
 
     use(threads)
-    network, tokenizer = generating.opened(model, device)
+    network, tokenizer = generating.opened(model, device, resident)
     if draft is not None and (kv or kv_budget):
         raise SqueezeError("a draft needs transformers' own cache: use either --draft or --kv")
     cache = None if draft else cache_for(network, tokenizer, kv, kv_budget, calibrate)

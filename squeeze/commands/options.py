@@ -93,6 +93,12 @@ threads = click.option(
     help="Threads; 0, the default, for one a core.",
 )
 device = click.option("--device", default="cpu", metavar="NAME", help="cpu (default), cuda, ...")
+resident = click.option(
+    "--resident",
+    metavar="SIZE",
+    type=Size(),
+    help="Of a packed model, keep so much decoded, such as 2G.",
+)
 resume = click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
 model = click.option("--model", type=PATH, help="Language model of -7 to -9: a .gguf file, a folder, or smollm2.")
 adapter = click.option(

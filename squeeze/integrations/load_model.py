@@ -9,41 +9,51 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import SAFE, check_size, empty_model, explained, load_config, quiet
-from squeeze.errors import FormatError, ModelError, printable
+from squeeze.errors import FormatError, ModelError, SqueezeError, printable
 from squeeze.integrations.forms import FORMS
-from squeeze.packing.folder import MANIFEST, METHOD
+from squeeze.packing.folder import CONVERTED, MANIFEST, METHODS
 
 __all__ = ["load_model"]
 
 
-def load_model(folder: Path | str, dtype: torch.dtype | None = None, device: str = "cpu") -> nn.Module:
-    """A causal language model by transformers, ready to run. dtype: None for float32 on a CPU, else the folder's own.
+def load_model(
+    folder: Path | str, dtype: torch.dtype | None = None, device: str = "cpu", resident: int | None = None
+) -> nn.Module:
+    """A causal language model by transformers, ready to run. dtype: None for float32 on a CPU, else, and for what
+    transformers dequantises, the folder's own. resident: of a packed folder, bytes of weights that are decoded once and
+    kept.
 
     Folders of GPTQ, and of compressed-tensors where that is not installed, are read by our own code. Raises ModelError
-    where transformers cannot run the model, FormatError where its files are damaged or contradict each other.
+    where transformers cannot run the model, FormatError where its files are damaged or contradict each other, and
+    SqueezeError for a resident part of a folder that is not packed.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise ModelError(f"{folder}: no such folder")
     checkpoint = Checkpoint.open(folder)
     method = _method_of(checkpoint)
+    if resident is not None and not (folder / MANIFEST).is_file():
+        raise SqueezeError(f"{folder}: is not packed, so that all of it is resident")
     quiet()
     # transformers takes seconds to import: only once a model is loaded
     from squeeze.integrations import loading, quantised, transformers  # noqa: F401  the last registers packed folders
 
     loading.register()
-    kind = dtype or (torch.float32 if device == "cpu" else None)
+    dequantised = method is not None and method.removeprefix(f"{METHODS[0]}+") in CONVERTED
+    kind = dtype or (torch.float32 if device == "cpu" and not dequantised else None)
     with explained(folder):
         if method == "gptq" or (method == "compressed-tensors" and find_spec("compressed_tensors") is None):
             return quantised.load(folder, kind).to(device)
-        return _loaded(checkpoint, kind).to(device).eval()
+        return _loaded(checkpoint, kind, resident).to(device).eval()
 
 
-def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None) -> nn.Module:
+def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None, resident: int | None) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     folder, config = checkpoint.folder, load_config(checkpoint.folder)
     check_size(empty_model(config), checkpoint)
+    if resident is not None:
+        config.quantization_config["resident"] = resident
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, config=config, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **SAFE
     )
@@ -60,6 +70,6 @@ def _method_of(checkpoint: Checkpoint) -> str | None:
     if not described:
         return None
     method = printable(described.get("quant_method"))
-    if (checkpoint.folder / MANIFEST).is_file() and method not in (*FORMS, METHOD):
+    if (checkpoint.folder / MANIFEST).is_file() and method not in (*FORMS, *METHODS):
         raise ModelError(f"{checkpoint.folder}: is packed, and quantised as {method}: use `squeeze unpack` first")
     return method

@@ -2,7 +2,7 @@
 stored.
 
 What transformers holds otherwise, as experts merged into one tensor, is made dense while it is loaded. Folders that are
-packed besides load, too, all but merged ones.
+packed besides load, too.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Description(QuantizationConfigMixin):
 
     def __init__(self, **described: Any):
         self.quant_method = self.method  # type: ignore[assignment]
+        self.resident = described.pop("resident", 0)  # of a packed folder
         self.described = {key: value for key, value in described.items() if key != "quant_method"}
         self.dtype = described.get("dtype")
 
@@ -91,20 +92,24 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
     ) -> None:
         self.form.check(self.quantization_config.to_dict())
         files = checkpoint_files or []
-        self.payloads = Payloads(files) if is_packed(files) else None
+        resident = getattr(self.quantization_config, "resident", 0)
+        self.payloads = Payloads(files, resident=resident) if is_packed(files) else None
         stored = self._stored(files)
         self._replace(model, stored)
+
+    def update_weight_conversions(self, weight_conversions: list[Any], model: nn.Module) -> list[Any]:
+        conversions = super().update_weight_conversions(weight_conversions, model)  # type: ignore[no-untyped-call]
         if self.payloads:
-            self.payloads.place(model)
+            self.payloads.place(model, conversions)
+        return list(conversions)
 
     def _replace(self, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
         """Put layers of the form into the places of linear ones. stored: tensors without values, by module."""
-        prefix, replaced = getattr(model, "base_model_prefix", ""), set()
+        prefix = getattr(model, "base_model_prefix", "")
         for name, module in list(model.named_modules()):
             spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
             source = next((spelling for spelling in spellings if spelling in stored), None)
             if source is not None and isinstance(module, (nn.Linear, Conv1D)):
-                replaced.add(source)
                 leaves = stored[source]
                 weight, bias = module._parameters["weight"], module._parameters["bias"]
                 assert weight is not None
@@ -114,16 +119,12 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
                 parent, _, leaf = name.rpartition(".")
                 layer = self.form.layer(name, (outputs, inputs), leaves, None if bias is None else bias.data)
                 setattr(model.get_submodule(parent), leaf, layer)
-        if self.payloads and (merged := stored.keys() - replaced):
-            raise FormatError(
-                f"{min(merged)}: is packed, and merged with others in the model: use `squeeze unpack` first"
-            )
 
     def _stored(self, files: list[str]) -> Mapping[str, Leaves]:
         modules: dict[str, dict[str, torch.Tensor]] = {}
         infos: Mapping[str, Tensor | Record]
         if self.payloads:
-            infos = {name: record for name, (record, _) in self.payloads.records.items()}
+            infos = {name: stored.record for name, stored in self.payloads.stored.items()}
         else:
             infos = {tensor.name: tensor for name in files for tensor in tensorfile.read(Path(name)).tensors}
         for module, leaves in self.form.modules_of(infos).items():

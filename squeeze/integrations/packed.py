@@ -1,32 +1,35 @@
 """Packed weights in a model: payloads in the place of tensors, decoded when they are used or once they are loaded.
 
-Large weights of linear layers and embeddings stay coded. How transformers comes to call this is transformers.py's and
-loading.py's.
+Large weights of linear layers, embeddings and experts stay coded, but for those that may be resident. How transformers
+comes to call this is transformers.py's and loading.py's.
 """
 
 from __future__ import annotations
 
+import re
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.nn import functional
+from transformers.core_model_loading import WeightConverter, WeightTransform
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import named
-from squeeze.errors import DamagedError, FormatError
-from squeeze.kernels import df_decode
+from squeeze.errors import FormatError, SqueezeError
+from squeeze.integrations.coded import Buffers, CodedEmbedding, CodedLinear
+from squeeze.integrations.conversions import Destination, FromPayloads, destinations
+from squeeze.integrations.experts import experts_of, let_decode
+from squeeze.integrations.places import Place, Stored, decoded, merged
 from squeeze.packing import container
-from squeeze.packing.container import Record
-from squeeze.packing.load import torch_dtype
 
-__all__ = ["Buffers", "CodedEmbedding", "CodedLinear", "CodedWeight", "Payloads", "is_packed", "memory_of"]
+__all__ = ["LARGE_SHARE", "Payloads", "is_packed", "memory_of"]
 
 LARGE_SHARE = 16  # a linear weight of more than this part of the model is decoded some rows at a time
-_LEAST_CODED = 1 << 16  # bytes: smaller tensors are decoded once
 _LEAST_PIECE = 1 << 20  # bytes
-_SHARED = 1 << 22  # bytes from which threads share the decoding of a weight
+_LINEAR, _EXPERTS, _EMBEDDING, _NEVER = range(4)  # as what a tensor stays coded, that first which is used most
 
 
 def is_packed(files: list[str]) -> bool:
@@ -37,212 +40,162 @@ def is_packed(files: list[str]) -> bool:
     return any(packed)
 
 
-class Buffers:
-    """Memory that the coded modules of a model share, a buffer for each device, and how they decode."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[tuple[torch.device, int], torch.Tensor] = {}
-
-    def take(self, device: torch.device, slot: int, size: int) -> torch.Tensor:
-        """`size` bytes; what was decoded there before is gone. Slots are for weights used at the same time."""
-        buffer = self._buffers.get((device, slot))
-        if buffer is None or buffer.numel() < size:
-            self._buffers.pop((device, slot), None)
-            buffer = torch.empty(size, dtype=torch.uint8, device=device)
-            self._buffers[device, slot] = buffer
-        return buffer[:size]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(buffer.numel() for buffer in self._buffers.values())
-
-
-class CodedWeight:
-    """How the payload in a module's `_parameters` becomes a weight."""
-
-    def __init__(self, record: Record, dtype: torch.dtype, buffers: Buffers, slot: int, piece: int):
-        self.record = record
-        self.dtype = dtype  # that the model computes in
-        self.buffers = buffers
-        self.slot = slot
-        self.piece = piece  # bytes decoded at a time, where rows can be taken apart
-        self._prepared: tuple[torch.Tensor, df_decode.Prepared] | None = None
-
-    def prepare(self, payload: torch.Tensor) -> df_decode.Prepared:
-        if self._prepared is None or self._prepared[0] is not payload:
-            self._prepared = payload, df_decode.prepare(payload.data, self.record.dtype, self.record.size)
-        return self._prepared[1]
-
-    def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
-        """The whole weight, in shared memory unless `fresh`."""
-        out = None if fresh else self.buffers.take(payload.device, self.slot, self.record.size)
-        values = df_decode.decode(self.prepare(payload), out, _threads(self.record.size))
-        return values.view(self.record.shape).to(self.dtype)
-
-    def rows(self, payload: torch.Tensor, first: int, last: int) -> torch.Tensor:
-        """Rows first to last of a matrix, in shared memory."""
-        prepared, columns = self.prepare(payload), self.record.shape[1]
-        begin, end = first * columns, last * columns
-        segments = range(begin // prepared.per_segment, -(-end // prepared.per_segment))
-        size = len(segments) * prepared.per_segment * prepared.bits // 8
-        out = self.buffers.take(payload.device, self.slot, size)
-        values = df_decode.decode_segments(prepared, list(segments), out=out, threads=_threads(size))
-        skip = begin - segments.start * prepared.per_segment
-        return values.view(-1)[skip : skip + end - begin].view(last - first, columns).to(self.dtype)
-
-    def gather(self, payload: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        """Some rows of a matrix, [*indices.shape, columns]; each segment that holds one is decoded once."""
-        prepared, columns = self.prepare(payload), self.record.shape[1]
-        size, device = prepared.per_segment, payload.device
-        unique_rows, place = torch.unique(indices.reshape(-1), return_inverse=True)
-        positions = unique_rows[:, None] * columns + torch.arange(columns, device=unique_rows.device)  # [rows, columns]
-        segments, segment_of = torch.unique(positions // size, return_inverse=True)
-        rows = torch.empty((len(unique_rows), columns), dtype=df_decode.TORCH_DTYPES[self.record.dtype], device=device)
-        at_a_time = max(1, self.piece // (size * prepared.bits // 8))
-        for start in range(0, len(segments), at_a_time):
-            chosen = segments[start : start + at_a_time].tolist()
-            decoded = df_decode.decode_segments(prepared, chosen, threads=torch.get_num_threads())
-            in_batch = (segment_of >= start) & (segment_of < start + len(chosen))
-            rows[in_batch] = decoded.view(-1)[(segment_of[in_batch] - start) * size + positions[in_batch] % size]
-        return rows.to(self.dtype)[place].view(*indices.shape, columns)
-
-
-def _threads(size: int) -> int:
-    """For so many bytes: few are decoded sooner than other threads wake up."""
-    return torch.get_num_threads() if size >= _SHARED else 1
-
-
-def _weight(module: nn.Module) -> torch.Tensor:
-    """The decoded weight of a coded module, for whoever asks for `module.weight`."""
-    coded = cast(CodedWeight, module.__dict__["coded_weight"])
-    return coded.decode(cast(torch.Tensor, module._parameters["weight"]), fresh=torch.is_grad_enabled())
-
-
-class CodedLinear(nn.Linear):
-    """A linear layer whose weight is a payload."""
-
-    weight = property(_weight)  # type: ignore[assignment]
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        coded = cast(CodedWeight, self.__dict__["coded_weight"])
-        payload = cast(torch.Tensor, self._parameters["weight"])
-        fresh = torch.is_grad_enabled() and input.requires_grad
-        if fresh or coded.record.size <= coded.piece:
-            return functional.linear(input, coded.decode(payload, fresh), self.bias)
-        step = max(coded.piece // (coded.record.size // self.out_features) // 64 * 64, 64)
-        out = input.new_empty((*input.shape[:-1], self.out_features))
-        for first in range(0, self.out_features, step):
-            last = min(first + step, self.out_features)
-            bias = None if self.bias is None else self.bias[first:last]
-            out[..., first:last] = functional.linear(input, coded.rows(payload, first, last), bias)
-        return out
-
-
-class CodedEmbedding(nn.Embedding):
-    """An embedding whose weight is a payload."""
-
-    weight = property(_weight)  # type: ignore[assignment]
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        coded = cast(CodedWeight, self.__dict__["coded_weight"])
-        if input.numel() == 0:
-            return torch.empty((*input.shape, self.embedding_dim), dtype=coded.dtype, device=input.device)
-        return coded.gather(cast(torch.Tensor, self._parameters["weight"]), input)
-
-
-_CODED_CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: CodedLinear, nn.Embedding: CodedEmbedding}
-
-
-class _Waiting:
-    """A layer that holds payloads so far, and can make no weight of them; transformers asks for it when it initialises
-    what was not loaded."""
-
-    weight = torch.empty(0)
-
-
 class Payloads:
     """The payloads of packed files on their way into a model."""
 
-    def __init__(self, files: list[str], share: int = LARGE_SHARE) -> None:
+    def __init__(self, files: list[str], share: int = LARGE_SHARE, resident: int = 0) -> None:
         """share: a linear weight of more than 1 / share of the model's bytes is decoded some rows at a time; 0 decodes
-        every one whole. Raises FormatError where the files are not packed for this."""
-        self.records, self.share = _records(files), share
-        self.places: dict[str, tuple[Record, torch.dtype]] = {}
+        every one whole. resident: bytes of weights that are decoded once and kept, of those that could stay coded.
+        Raises FormatError where the files are not packed for this."""
+        self.stored, self.share, self.resident = _stored(files), share, resident
+        self.places: dict[str, Place] = {}
+        self._converted: dict[str, tuple[Destination, torch.dtype]] = {}
+        self._error: SqueezeError | None = None
 
-    def place(self, model: nn.Module) -> None:
-        """Give every parameter and buffer that is in the files the shape of its payload."""
-        prefix = getattr(model, "base_model_prefix", "")
-        tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
-        for name, tensor in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
-            stored_name = next((n for n in _spellings(tied.get(name, name), prefix) if n in self.records), None)
-            stored_name = stored_name or next((n for n in _spellings(name, prefix) if n in self.records), None)
-            if stored_name is None:
-                continue
-            record, size = self.records[stored_name]
-            if tuple(tensor.shape) != record.shape:
-                raise FormatError(f"{named(stored_name)} has shape {record.shape}, but the model needs {tensor.shape}")
-            self.places[name] = record, tensor.dtype
-            module, leaf = _owner(model, name)
-            payload = torch.empty(size, dtype=torch.uint8, device="meta")
-            if leaf in module._parameters:
-                module._parameters[leaf] = nn.Parameter(payload, requires_grad=False)
-            else:
-                module._buffers[leaf] = payload
-        for module in model.modules():
-            kind = type(module)
-            if isinstance(getattr(kind, "weight", None), property):
-                module.__class__ = type(kind.__name__, (_Waiting, kind), {})
+    def place(self, model: nn.Module, conversions: Sequence[WeightTransform]) -> None:
+        """Give every parameter and buffer that is in the files the shape of its payload, and let transformers' own
+        conversions, which are changed for that, take payloads. Raises FormatError where shapes differ."""
+        loaded: Any = model
+        plan = loaded._get_dtype_plan(loaded.config.dtype)
+        tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+        found = destinations(model, self.stored, conversions)
+        for name, destination in found.items():
+            if (tensor := tensors.get(name)) is not None:
+                kinds = (plan[part] for part in plan if re.search(part.replace("*", ".*"), name))
+                dtype = next(kinds, tensor.dtype)
+                if destination.converter:
+                    self._converted[name] = destination, dtype
+                if place := self._place_for(destination, tensor, dtype):
+                    self.places[name] = place
+                    _put([_owner(model, name)], torch.empty(place.size, dtype=torch.uint8, device="meta"))
+        for step in conversions:
+            if isinstance(step, WeightConverter):
+                step.operations = [FromPayloads(self, step.operations)]
+        _mark_initialised(model, set(found))
+
+    def _place_for(self, destination: Destination, tensor: torch.Tensor, dtype: torch.dtype) -> Place | None:
+        """None where a conversion makes a tensor of what it decodes."""
+        shape, first = tuple(tensor.shape), self.stored[destination.names[0]]
+        if destination.converter is None:
+            if first.record.shape != shape:
+                raise FormatError(f"{named(first.name)} has shape {first.record.shape}, but the model needs {shape}")
+            return Place((first,), 0, shape, dtype)
+        if experts := destination.experts():
+            return merged([[self.stored[name] for name in names] for names in experts], shape, dtype)
+        steps = destination.turns(first.record.shape, shape)
+        place = None if steps is None else Place((first,), 0, shape, dtype, tuple(steps))
+        return place if place and place.can_stay else None
+
+    def converted(self, target: str, payloads: dict[str, list[torch.Tensor]]) -> torch.Tensor | None:
+        """Of payloads by pattern of a converter those of experts that stay coded, as one tensor; else None, and they
+        are replaced by what they stand for."""
+        destination, dtype = self._converted[target]
+        if target in self.places:
+            experts = zip(*(payloads[pattern] for pattern in destination.patterns), strict=True)
+            return self.places[target].joined([payload for expert in experts for payload in expert])
+        for pattern, found in payloads.items():
+            for k, name in enumerate(destination.sources[pattern]):
+                values = decoded(self.stored[name], found[k])
+                found[k] = values.to(dtype) if destination.casts and values.is_floating_point() else values
+        return None
+
+    def fail(self, error: SqueezeError) -> None:
+        """Keep what a conversion raises until the model is loaded: transformers would tell it in its own words."""
+        self._error = self._error or error
 
     def settle(self, model: nn.Module) -> None:
-        """Decode what was loaded, or let it be where the module decodes it."""
-        for module in model.modules():
-            if isinstance(module, _Waiting):
-                module.__class__ = type(module).__mro__[2]
-        buffers, decoded = Buffers(), {}
-        total = sum(record.size for record, _ in self.records.values())
+        """Decode what was loaded, or let it be where the module decodes it. Raises DamagedError, and what conversions
+        raised."""
+        if self._error:
+            raise self._error
+        buffers = Buffers()
+        total = sum(one.record.size for one in self.stored.values())
         piece = max(total // self.share, _LEAST_PIECE) if self.share else total + 1
-        for name, (record, dtype) in self.places.items():
-            module, leaf = _owner(model, name)
-            payload: torch.Tensor | None = module._parameters.get(leaf)
-            if payload is None:
-                payload = module._buffers[leaf]
-            assert payload is not None
-            coded_class = _CODED_CLASSES.get(type(module)) if leaf == "weight" else None
-            plain = not isinstance(module, nn.Embedding) or _is_plain(module)
-            if coded_class and plain and record.coding == container.RANS and record.size >= _LEAST_CODED:
-                module.__dict__["coded_weight"] = CodedWeight(record, dtype, buffers, 0, piece)
-                module.__class__ = coded_class
+        left, waiting = self.resident, deque(sorted(self._users(model), key=_order))
+        merging = any(place.experts for place in self.places.values())
+        while waiting:  # what was decoded is let go of
+            payload, place, users = waiting.popleft()
+            data = payload.data[: place.size]  # transformers pads biases of tied layers
+            if merging and not place.experts:
+                data = data.clone()  # else it holds the whole file, of which the experts are copies
+            stays = place.can_stay and None not in (_kind(module, leaf, place) for module, leaf in users)
+            if stays and place.nbytes > left:
+                _put(users, data)
+                _let_decode(users, place, buffers, piece)
                 continue
-            if id(payload) not in decoded:
-                decoded[id(payload)] = payload, _decoded(name, payload.data, record).to(dtype)
-            values = decoded[id(payload)][1]
-            if leaf in module._parameters:
-                module._parameters[leaf] = nn.Parameter(values, requires_grad=False)
-            else:
-                module._buffers[leaf] = values
+            left -= place.nbytes if stays else 0
+            _put(users, place.decoded(data))
         model.squeeze_buffers = buffers  # type: ignore[assignment]
+
+    def _users(self, model: nn.Module) -> list[_Loaded]:
+        """In the order of the model."""
+        places = {id(_held(*_owner(model, name))): place for name, place in self.places.items()}
+        found: dict[int, _Loaded] = {}
+        for module in model.modules():
+            for leaf, tensor in [*module._parameters.items(), *module._buffers.items()]:
+                if tensor is not None and id(tensor) in places:
+                    found.setdefault(id(tensor), (tensor, places[id(tensor)], []))[2].append((module, leaf))
+        return list(found.values())
+
+
+# A payload in a model, and the modules that have it under a name: several, where weights are tied.
+_Loaded = tuple[torch.Tensor, Place, list[tuple[nn.Module, str]]]
+
+
+def _order(loaded: _Loaded) -> int:
+    _, place, users = loaded
+    return min(_NEVER if kind is None else kind for kind in (_kind(module, leaf, place) for module, leaf in users))
+
+
+def _kind(module: nn.Module, leaf: str, place: Place) -> int | None:
+    """As what a module's tensor stays coded; None where it does not."""
+    if type(module) is nn.Linear and leaf == "weight":
+        return _LINEAR
+    if type(module) is nn.Embedding and leaf == "weight" and module.max_norm is None and not module.sparse:
+        return _EMBEDDING
+    is_stack = len(place.shape) == 3 and leaf in module._parameters
+    return _EXPERTS if is_stack and (place.experts or getattr(module, "num_experts", None) == place.shape[0]) else None
+
+
+def _let_decode(users: list[tuple[nn.Module, str]], place: Place, buffers: Buffers, piece: int) -> None:
+    for module, leaf in users:
+        if type(module) is nn.Linear or type(module) is nn.Embedding:
+            module.__dict__["coded_weight"] = place.coded(buffers, 0, piece)
+            module.__class__ = CodedLinear if type(module) is nn.Linear else CodedEmbedding
+        else:
+            let_decode(module, leaf, place.coded_experts(buffers, 1 + list(module._parameters).index(leaf)))
 
 
 def memory_of(model: nn.Module) -> dict[str, int]:
     """Bytes of a loaded model: its tensors as they are held, the shared buffers, and what the weights are decoded."""
     tensors = {id(tensor): tensor.nbytes for tensor in [*model.parameters(), *model.buffers()]}
-    records = {
-        id(module._parameters["weight"]): cast(CodedWeight, module.__dict__["coded_weight"]).record.size
-        for module in model.modules()
-        if "coded_weight" in module.__dict__
-    }
+    decoded_sizes: dict[int, int] = {}
+    for module in model.modules():
+        coded: dict[str, Any] = dict(experts_of(module))
+        if "coded_weight" in module.__dict__:
+            coded["weight"] = module.__dict__["coded_weight"]
+        decoded_sizes |= {id(module._parameters[leaf]): weight.size for leaf, weight in coded.items()}
     buffers = cast(Buffers, model.squeeze_buffers)
-    decoded = sum(records.get(key, size) for key, size in tensors.items())
-    return {"tensors": sum(tensors.values()), "buffers": buffers.nbytes, "decoded": decoded}
+    decoded_size = sum(decoded_sizes.get(key, size) for key, size in tensors.items())
+    return {"tensors": sum(tensors.values()), "buffers": buffers.nbytes, "decoded": decoded_size}
 
 
-def _is_plain(module: nn.Embedding) -> bool:
-    return module.max_norm is None and not module.sparse
+def _mark_initialised(model: nn.Module, loaded: set[str]) -> None:
+    """Let transformers initialise no module whose tensors are all loaded: it would look at the shapes of payloads."""
+    incomplete = {name for name, _ in model.named_parameters(remove_duplicate=False) if name not in loaded}
+    incomplete |= {name for name, _ in model.named_buffers(remove_duplicate=False) if name not in loaded}
+    above = {""} if incomplete else set()
+    for name in incomplete:
+        parts = name.split(".")
+        above |= {".".join(parts[:n]) for n in range(len(parts))}
+    for name, module in model.named_modules():
+        if name not in above:
+            module._is_hf_initialized = True  # type: ignore[assignment]
 
 
-def _records(files: list[str]) -> dict[str, tuple[Record, int]]:
-    """Record and payload size of every tensor in the packed files. Raises FormatError where they are not for this."""
-    records = {}
+def _stored(files: list[str]) -> dict[str, Stored]:
+    """Every tensor in the packed files. Raises FormatError where they are not for this."""
+    found = {}
     for name in files:
         try:
             packed = container.read(Path(name))
@@ -254,13 +207,8 @@ def _records(files: list[str]) -> dict[str, tuple[Record, int]]:
                     f"{name}: {named(tensor.name)} is coded as {record.coding}, which is for storage: "
                     "unpack the checkpoint, and pack it again at the level runtime without a base"
                 )
-            records[tensor.name] = record, tensor.size
-    return records
-
-
-def _spellings(name: str, prefix: str) -> tuple[str, ...]:
-    """Names that a tensor of the model may have in a checkpoint saved with or without its head."""
-    return (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}.")) if prefix else (name,)
+            found[tensor.name] = Stored(tensor.name, record, tensor.size)
+    return found
 
 
 def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -268,23 +216,16 @@ def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
     return model.get_submodule(path), leaf
 
 
-def _decoded(name: str, payload: torch.Tensor, record: Record) -> torch.Tensor:
-    """The values of a payload, compared with their checksum where that brings nothing back from a device."""
-    try:
-        values = _values(name, payload, record)
-    except DamagedError as error:
-        raise DamagedError(f"{named(name)}: {error}") from None
-    if record.size and values.device.type == "cpu":
-        container.check_tensor(values.reshape(-1).view(torch.uint8).numpy(), record, name)
-    return values
+def _held(module: nn.Module, leaf: str) -> torch.Tensor:
+    tensor = module._parameters.get(leaf)
+    return cast(torch.Tensor, module._buffers[leaf] if tensor is None else tensor)
 
 
-def _values(name: str, payload: torch.Tensor, record: Record) -> torch.Tensor:
-    dtype = torch_dtype(record.dtype, name)
-    if record.coding == container.STORED:
-        return payload.view(dtype).view(record.shape) if record.size else torch.empty(record.shape, dtype=dtype)
-    if record.coding != container.RANS:
-        values = container.decode_tensor(payload.cpu().numpy(), record, None, torch.get_num_threads())
-        return torch.from_numpy(values).to(payload.device).view(dtype).view(record.shape)
-    prepared = df_decode.prepare(payload, record.dtype, record.size)
-    return df_decode.decode(prepared, threads=torch.get_num_threads()).view(record.shape)
+def _put(users: list[tuple[nn.Module, str]], values: torch.Tensor) -> None:
+    """One tensor in the places of all who share it."""
+    parameter = nn.Parameter(values, requires_grad=False)
+    for module, leaf in users:
+        if leaf in module._parameters:
+            module._parameters[leaf] = parameter
+        else:
+            module._buffers[leaf] = values

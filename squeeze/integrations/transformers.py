@@ -7,26 +7,35 @@ loading.py's, one class for every form in forms.py. Here is what is coded withou
 folders of every form: that is no form of a weight. Large weights stay
 coded in memory; each is decoded just before it is used, into buffers that all
 modules share, so the model computes with the very bits of the original. An
-embedding decodes the segments that hold the rows asked for, and a linear layer
-that is large beside the model (an output head) is applied some rows at a time.
-Small tensors, and those in modules that are neither, are decoded once. For
-inference: gradients with respect to inputs work, but decode into fresh memory.
+embedding decodes the segments that hold the rows asked for, a linear layer
+that is large beside the model (an output head) is applied some rows at a time,
+and of a layer's experts those are decoded that tokens reach. Small tensors, and
+those in other modules, are decoded once, and so are large ones that may be
+resident. For inference: gradients with respect to inputs work, but decode into
+fresh memory.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.auto import (
+    AUTO_QUANTIZATION_CONFIG_MAPPING,
+    AUTO_QUANTIZER_MAPPING,
+    register_quantization_config,
+    register_quantizer,
+)
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.checkpoint.stored import dtype_named
 from squeeze.integrations import loading
-from squeeze.integrations.packed import LARGE_SHARE, CodedEmbedding, CodedLinear, Payloads, memory_of
-from squeeze.packing.folder import METHOD
+from squeeze.integrations.coded import CodedEmbedding, CodedLinear
+from squeeze.integrations.packed import LARGE_SHARE, Payloads, memory_of
+from squeeze.options.option import size_of
+from squeeze.packing.folder import METHOD, METHODS
 
 __all__ = [
     "CodedEmbedding",
@@ -39,40 +48,78 @@ __all__ = [
 loading.register()
 
 
-@register_quantization_config(METHOD)
 class SqueezeConfig(QuantizationConfigMixin):
     """The `quantization_config` of a packed folder.
 
     dtype: that of most weights, for models whose config names none. large_share: a linear weight of more
-    than 1 / large_share of the model's bytes is decoded some rows at a time; 0 decodes every one whole.
+    than 1 / large_share of the model's bytes is decoded some rows at a time; 0 decodes every one whole. resident:
+    bytes, or a text such as "2G", of large weights that are decoded once and kept. quantization: the
+    `quantization_config` of what was packed, where that was quantised in a form that transformers itself reads.
     """
 
-    def __init__(self, dtype: str | None = None, large_share: int = LARGE_SHARE, **ignored: Any):
-        self.quant_method = METHOD  # type: ignore[assignment]
+    def __init__(
+        self,
+        dtype: str | None = None,
+        large_share: int = LARGE_SHARE,
+        resident: int | str = 0,
+        quant_method: str = METHOD,
+        quantization: dict[str, Any] | None = None,
+        **ignored: Any,
+    ):
+        self.quant_method = quant_method  # type: ignore[assignment]
         self.dtype = dtype
         self.large_share = large_share
+        self.resident = size_of(resident) if isinstance(resident, str) else resident
+        self.quantization = quantization
 
 
-@register_quantizer(METHOD)
 class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
-    """Loads payloads as uint8 parameters under the names of their tensors, then decodes them or lets them be."""
+    """Loads payloads as uint8 parameters under the names of their tensors, then decodes them or lets them be.
+
+    Where what was packed was quantised, transformers' own quantizer of that form is asked besides, and is given what
+    payloads stand for.
+    """
 
     requires_calibration = False
 
+    def __init__(self, quantization_config: SqueezeConfig, **kwargs: Any):
+        super().__init__(quantization_config, **kwargs)
+        self.config = quantization_config
+        self.theirs: Any = None
+        if stored := quantization_config.quantization:
+            config: Any = AUTO_QUANTIZATION_CONFIG_MAPPING[stored["quant_method"]]
+            self.theirs = AUTO_QUANTIZER_MAPPING[stored["quant_method"]](config.from_dict(stored), pre_quantized=True)
+
+    def validate_environment(self, *args: Any, **kwargs: Any) -> None:
+        if self.theirs:
+            self.theirs.validate_environment(*args, **kwargs)
+
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
         if dtype is None or not dtype.is_floating_point:
-            return dtype_named(getattr(self.quantization_config, "dtype", None), torch.get_default_dtype())
-        return dtype
+            dtype = dtype_named(self.config.dtype, torch.get_default_dtype())
+        return cast(torch.dtype, self.theirs.update_dtype(dtype)) if self.theirs else dtype
+
+    def param_needs_quantization(self, model: nn.Module, param_name: str, **kwargs: Any) -> bool:
+        return bool(self.theirs and self.theirs.param_needs_quantization(model, param_name, **kwargs))
 
     def _process_model_before_weight_loading(
         self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
-        share = getattr(self.quantization_config, "large_share", LARGE_SHARE)
-        self.payloads = Payloads(checkpoint_files or [], share)
-        self.payloads.place(model)
+        self.payloads = Payloads(checkpoint_files or [], self.config.large_share, self.config.resident)
+        if self.theirs:
+            self.theirs._process_model_before_weight_loading(model, checkpoint_files=checkpoint_files, **kwargs)
+
+    def update_weight_conversions(self, weight_conversions: list[Any], model: nn.Module) -> list[Any]:
+        """Transformers asks for this last before it loads."""
+        if self.theirs:
+            weight_conversions = self.theirs.update_weight_conversions(weight_conversions, model)
+        self.payloads.place(model, weight_conversions)
+        return weight_conversions
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
         self.payloads.settle(model)
+        if self.theirs:
+            self.theirs.postprocess_model(model)
         return model
 
     def is_serializable(self) -> bool:
@@ -81,3 +128,8 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
     @property
     def is_trainable(self) -> bool:
         return False
+
+
+for _method in METHODS:
+    register_quantization_config(_method)(SqueezeConfig)
+    register_quantizer(_method)(SqueezeQuantizer)

@@ -28,6 +28,8 @@ SUFFIX = ".safetensors"
 MANIFEST = "squeeze.json"
 CONTENT = "content"  # in the work folder
 METHOD = "squeeze"  # of the quantization_config
+CONVERTED = ("fp8", "mxfp4")  # quantised forms that transformers itself makes weights of, while it loads them
+METHODS = (METHOD, *(f"{METHOD}+{form}" for form in CONVERTED))
 _INDEX = ".safetensors.index.json"
 _MANIFEST_VERSION = 1
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
@@ -146,7 +148,7 @@ def write_manifest(source: Path, packed: Path, hashes: dict[str, str]) -> int:
         changed = None
         if name.endswith(_INDEX):
             changed = _adapted_index(packed / name)
-        elif name == "config.json":
+        elif Path(name).name == "config.json":
             changed = _adapted_config(packed / name)
         if changed is not None:
             originals[name] = (source / name).read_bytes()
@@ -175,14 +177,22 @@ def _adapted_index(path: Path) -> bytes:
 
 
 def _adapted_config(path: Path) -> bytes | None:
-    """A config.json that tells transformers how the weights are coded; None where it has a quantization already."""
+    """A config.json that tells transformers how the weights are coded; None where it has a quantization already, of
+    which transformers cannot be given the tensors."""
     try:
         config = read_object(path)
     except FormatError:
         return None
-    if "quantization_config" in config or "model_type" not in config:
+    described = config.get("quantization_config")
+    form = described.get("quant_method") if isinstance(described, dict) else None
+    if "model_type" not in config or ("quantization_config" in config and form not in CONVERTED):
         return None
-    config["quantization_config"] = {"quant_method": METHOD, "dtype": _float_type(path.parent)}
+    if not any(path.parent.glob(f"*{SUFFIX}")):
+        return None
+    packed: dict[str, Any] = {"quant_method": METHOD, "dtype": _float_type(path.parent)}
+    if form:
+        packed |= {"quant_method": f"{METHOD}+{form}", "quantization": described}
+    config["quantization_config"] = packed
     return json.dumps(config, indent=2).encode() + b"\n"
 
 

@@ -11,6 +11,7 @@ from squeeze.codecs.tensors import fixed
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import Prepared
+from squeeze.options.option import size_of
 from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile, Record
@@ -24,20 +25,22 @@ def load(
     base: Path | str | None = None,
     threads: int = 1,
     limits: Limits | None = None,
+    resident: int | str = 0,
 ) -> "Weights":
     """Open a packed file or folder: a mapping from names to tensors, which are decoded on each access.
 
     The payloads are read into the memory of `device` at once; on a GPU they are decoded there. Tensors at
     the archive level, on a GPU those at the fast level, and differences (`base` names what from) are decoded now and
-    kept as they are. On the CPU a
-    tensor is compared with its checksum when it is first decoded; `squeeze.verify` compares all.
-    Raises FormatError where `path` is not packed, DamagedError where it is damaged, and LimitError where it takes
-    more memory than `limits` allow.
+    kept as they are. On the CPU a tensor is compared with its checksum when it is first decoded; `squeeze.verify`
+    compares all. resident: bytes, or a text such as "2G": tensors, in order, that fit into so many are decoded now and
+    kept, and every access gives the same one. Raises OptionError for another text, FormatError where `path` is not packed, DamagedError where it is
+    damaged, and LimitError where it takes more memory than `limits` allow.
 
     >>> weights = load("my-model-packed", device="cuda")  # doctest: +SKIP
     >>> weights["lm_head.weight"].shape  # doctest: +SKIP
     """
     path = Path(path)
+    kept = size_of(resident) if isinstance(resident, str) else resident
     names = [name for name in folder.files_to_take(path) if not name or name.endswith(folder.SUFFIX)]
     limits = limits or Limits()
     known = Base.of(path, limits) if base is None else Base.open(base, limits)
@@ -50,13 +53,16 @@ def load(
             raw += packed.description.size
             if torch.device(device).type == "cpu":
                 memory += _held(packed)
-                limits.need_memory(memory, f"the checkpoint of {packed.file.size:,} bytes")
+                limits.need_memory(memory + min(kept, raw), f"the checkpoint of {packed.file.size:,} bytes")
             limits.need_output(raw)
             container.check_limits(packed, limits)
             _check_base(packed, known)
             entries |= _entries(packed, device, known, threads)
         except (FormatError, LimitError) as error:
             raise type(error)(f"{escaped(str(place))}: {error}") from None
+    for entry in entries.values():
+        if entry.record.size <= kept:
+            kept -= entry.keep(threads)
     return Weights(entries, threads)
 
 
@@ -87,13 +93,24 @@ class Entry:
         self.payload = payload  # uint8
         self._prepared = _prepare(payload, record) if coded else None
         self._checked = payload.device.type != "cpu"  # elsewhere values are not brought back for that
+        self._kept: torch.Tensor | None = None
 
     @property
     def nbytes(self) -> int:
         return self.payload.nbytes
 
+    def keep(self, threads: int = 1) -> int:
+        """Decode a coded tensor for good; the bytes that it takes."""
+        if self._prepared is None:
+            return 0
+        self._kept = self.decode(threads=threads)
+        self.payload, self._prepared = self._kept.view(-1).view(torch.uint8), None
+        return self.record.size
+
     def decode(self, out: torch.Tensor | None = None, threads: int = 1) -> torch.Tensor:
         """The tensor, in the bytes of `out` (contiguous, as large) if given."""
+        if self._kept is not None and out is None:
+            return self._kept
         dtype = torch_dtype(self.record.dtype, self.name)
         if not self.record.size:  # torch cannot view nothing as another type
             return torch.empty(self.record.shape, dtype=dtype, device=self.payload.device)
@@ -166,7 +183,8 @@ def _entry(
 
 
 class Weights(Mapping[str, torch.Tensor]):
-    """A loaded checkpoint. `weights[name]` decodes a tensor anew; `decode` can do so into a buffer."""
+    """A loaded checkpoint. `weights[name]` decodes a tensor anew, if it is not resident; `decode` can do so into a
+    buffer."""
 
     def __init__(self, entries: dict[str, Entry], threads: int = 1):
         self.entries = entries

@@ -15,12 +15,13 @@ __all__ = ["evaluate", "measure", "opened"]
 
 
 def opened(
-    checkpoint: Path, text: Path, original: Path | None, device: str = "cpu"
+    checkpoint: Path, text: Path, original: Path | None, device: str = "cpu", resident: int | None = None
 ) -> tuple[torch.Tensor, nn.Module, nn.Module | None]:
-    """The tokens [T] of a text, a model, and the original that it is compared with."""
+    """The tokens [T] of a text, a model, and the original that it is compared with. resident: of the model, as
+    load_model has it."""
     tokens = read_tokens(text, original or checkpoint)
     reference = load_model(original, device=device) if original else None
-    model = load_model(checkpoint, device=device)
+    model = load_model(checkpoint, device=device, resident=resident)
     for network in (model, reference):
         if network is not None:
             check_vocabulary(network, tokens)

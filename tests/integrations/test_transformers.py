@@ -52,6 +52,22 @@ def test_weights_stay_coded(tmp_path):
     assert memory["tensors"] < 0.8 * original
 
 
+@pytest.mark.parametrize("count", [0, 2, 3, 9, 100])
+def test_linear_layers_are_resident_first(tmp_path, count):
+    squeeze.pack(tiny_model(tmp_path / "model", tied=False), tmp_path / "packed")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "packed")
+    config.quantization_config["resident"] = count * 352 * 128 * 2
+    packed = load(tmp_path / "packed", config=config)
+    assert torch.equal(logits(packed, IDS), logits(load(tmp_path / "model"), IDS))
+    layers = [
+        one for layer in packed.model.layers for one in (layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj)
+    ]
+    coded = [isinstance(layer, integration.CodedLinear) for layer in layers]
+    assert coded == [k >= count for k in range(9)]
+    assert isinstance(packed.lm_head, integration.CodedLinear) == (count < 100)
+    assert isinstance(packed.model.embed_tokens, integration.CodedEmbedding) == (count < 100)
+
+
 @pytest.mark.parametrize("share", [0, 1, 64])
 def test_large_heads_are_applied_in_pieces(tmp_path, monkeypatch, share):
     monkeypatch.setattr("squeeze.integrations.packed._LEAST_PIECE", 1 << 12)

@@ -29,6 +29,36 @@ def test_folders_come_back_byte_for_byte():
     assert names() == ["back", "model", "packed"]
 
 
+def test_folders_of_diffusion_models():
+    """As diffusers has them: a model in each of some folders, of which transformers loads the text encoder."""
+    random = np.random.default_rng(1)
+    parts = {
+        "transformer": {"_class_name": "FluxTransformer2DModel"},
+        "vae": {"_class_name": "AutoencoderKL"},
+        "text_encoder": {"model_type": "clip_text_model"},
+        "scheduler": {"_class_name": "FlowMatchEulerDiscreteScheduler"},
+        "tokenizer": {"model_type": "clip"},
+    }
+    for name, config in parts.items():
+        Path("model", name).mkdir(parents=True)
+        Path("model", name, "config.json").write_text(json.dumps(config))
+    for name in ("transformer", "vae", "text_encoder"):
+        values = random.standard_normal((64, 96)).astype(np.float16)
+        save_file({"weight": values, "conv": values.reshape(8, 12, 8, 8)}, f"model/{name}/model.safetensors")
+    Path("model/model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    totals = squeeze.pack("model", "packed")
+    assert totals.coded < totals.raw
+    assert squeeze.verify("packed") == totals
+    changed = [name for name in content("model") if content("packed")[name] != content("model")[name]]
+    assert [name for name in changed if name.endswith(".json")] == ["text_encoder/config.json"]
+    found = json.loads(Path("packed/text_encoder/config.json").read_text())
+    assert found["quantization_config"] == {"quant_method": "squeeze", "dtype": "float16"}
+    assert squeeze.unpack("packed", "back") == totals
+    assert content("back") == content("model")
+    weights = squeeze.load("packed/transformer/model.safetensors")
+    assert sorted(weights) == ["conv", "weight"] and weights["conv"].shape == (8, 12, 8, 8)
+
+
 def test_a_packed_folder_keeps_its_index_true():
     model_folder("model")
     squeeze.pack("model", "packed")

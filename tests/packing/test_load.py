@@ -1,6 +1,7 @@
 """Folders that were made smaller and then packed: they load as they are, and compute what the unpacked ones do."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def logits(folder):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen2_moe"])
 def test_packed_folders_compute_what_unpacked_ones_do(tmp_path, folders, kind, way):
     WAYS[way](folders(kind), tmp_path / "made")
     squeeze.pack(tmp_path / "made", tmp_path / "packed")
@@ -43,11 +44,9 @@ def test_packed_folders_compute_what_unpacked_ones_do(tmp_path, folders, kind, w
 
 def test_what_cannot_be_loaded_packed_says_so(tmp_path, folders):
     squeeze.quantize(folders("llama"), RTN(bits=4, group_size=32), out=tmp_path / "w4")
-    squeeze.prune(folders("qwen2_moe"), Magnitude(), out=tmp_path / "merged")
     squeeze.prune(folders("llama"), Magnitude(), out=tmp_path / "archive")
     cases = {
         "w4": (ModelError, "is packed, and quantised as compressed-tensors: use `squeeze unpack` first"),
-        "merged": (FormatError, "is packed, and merged with others in the model: use `squeeze unpack` first"),
         "archive": (FormatError, "is for storage: unpack the checkpoint"),
     }
     for name, (error, message) in cases.items():
@@ -73,6 +72,39 @@ def test_commands(tmp_path):
         assert [one.exit_code for one in done] == [0, 0], [one.output for one in done]
         found.append((json.loads(done[0].stdout)["perplexity"], done[1].stdout))
     assert found[0] == found[1]
+
+
+def test_a_resident_part(tmp_path):
+    values = np.linspace(0, 1, 4096, dtype=np.float32)
+    write(tmp_path / "a.safetensors", {name: ("F32", (64, 64), values.tobytes()) for name in "abc"})
+    squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    coded = squeeze.load(tmp_path / "b.safetensors")
+    for resident, kept in ((0, ""), (values.nbytes - 1, ""), (2 * values.nbytes, "ab"), ("1M", "abc")):
+        weights = squeeze.load(tmp_path / "b.safetensors", resident=resident)
+        assert weights.nbytes - coded.nbytes == sum(values.nbytes - coded.entries[name].nbytes for name in kept)
+        for name in "abc":
+            assert torch.equal(weights[name].view(-1), torch.from_numpy(values))
+            assert (weights[name] is weights[name]) == (name in kept)
+            buffer = torch.empty(64, 64)
+            assert torch.equal(weights.decode(name, buffer), weights[name])
+    with pytest.raises(squeeze.OptionError, match="'2 gigabytes' is not a size such as 65536, 64K or 4M"):
+        squeeze.load(tmp_path / "b.safetensors", resident="2 gigabytes")
+
+
+def test_a_resident_part_of_a_model(tmp_path):
+    model = tiny_models.write_folder(tmp_path / "model", tiny_models.byte_level(), vocab_size=400)
+    text = tmp_path / "text.txt"
+    text.write_text(tiny_models.TRAINING_TEXT.decode()[:2000])
+    squeeze.pack(model, tmp_path / "packed")
+    folder, resident = str(tmp_path / "packed"), ["--resident", "64K"]
+    for command, rest in {"eval": ["--text", str(text), "-q"], "generate": ["once", "-n", "5", "-q"]}.items():
+        done = [CliRunner().invoke(main, [command, folder, *rest, *more]) for more in ((), resident)]
+        assert [one.exit_code for one in done] == [0, 0], [one.output for one in done]
+        assert len({re.sub("tokens per second.*", "", one.stdout) for one in done}) == 1
+        bad = CliRunner().invoke(main, [command, folder, *rest, "--resident", "much"])
+        assert bad.exit_code == 2 and "'much' is not a size such as 65536, 64K or 4M" in bad.output
+        plain = CliRunner().invoke(main, [command, str(model), *rest, *resident])
+        assert plain.output == f"Error: {model}: is not packed, so that all of it is resident\n"
 
 
 @pytest.mark.parametrize("level", ["fast", "runtime", "archive"])

@@ -1,0 +1,139 @@
+"""Layers whose weights are payloads, decoded just before they are used, into memory that all layers share."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from squeeze.kernels import df_decode
+from squeeze.packing.container import Record
+
+__all__ = ["Buffers", "CodedEmbedding", "CodedLinear", "CodedWeight", "threads_for"]
+
+_SHARED = 1 << 22  # bytes from which threads share the decoding of a weight
+
+
+class Buffers:
+    """Memory that the coded modules of a model share, a buffer for each device, and how they decode."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[torch.device, int], torch.Tensor] = {}
+
+    def take(self, device: torch.device, slot: int, size: int) -> torch.Tensor:
+        """`size` bytes; what was decoded there before is gone. Slots are for weights used at the same time."""
+        buffer = self._buffers.get((device, slot))
+        if buffer is None or buffer.numel() < size:
+            self._buffers.pop((device, slot), None)
+            buffer = torch.empty(size, dtype=torch.uint8, device=device)
+            self._buffers[device, slot] = buffer
+        return buffer[:size]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(buffer.numel() for buffer in self._buffers.values())
+
+
+class CodedWeight:
+    """How the payload in a module's `_parameters` becomes a weight."""
+
+    def __init__(self, record: Record, dtype: torch.dtype, buffers: Buffers, slot: int, piece: int):
+        self.record = record
+        self.dtype = dtype  # that the model computes in
+        self.buffers = buffers
+        self.slot = slot
+        self.piece = piece  # bytes decoded at a time, where rows can be taken apart
+        self._prepared: tuple[torch.Tensor, df_decode.Prepared] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes decoded."""
+        return self.record.size
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.record.shape
+
+    def prepare(self, payload: torch.Tensor) -> df_decode.Prepared:
+        if self._prepared is None or self._prepared[0] is not payload:
+            self._prepared = payload, df_decode.prepare(payload.data, self.record.dtype, self.record.size)
+        return self._prepared[1]
+
+    def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
+        """The whole weight, in shared memory unless `fresh`."""
+        out = None if fresh else self.buffers.take(payload.device, self.slot, self.record.size)
+        values = df_decode.decode(self.prepare(payload), out, threads_for(self.record.size))
+        return values.view(self.record.shape).to(self.dtype)
+
+    def rows(self, payload: torch.Tensor, first: int, last: int, fresh: bool = False) -> torch.Tensor:
+        """First to last along the first dimension, [last - first, *shape[1:]], in shared memory unless `fresh`."""
+        prepared, columns = self.prepare(payload), prod(self.record.shape[1:])
+        begin, end = first * columns, last * columns
+        segments = range(begin // prepared.per_segment, -(-end // prepared.per_segment))
+        size = len(segments) * prepared.per_segment * prepared.bits // 8
+        out = None if fresh else self.buffers.take(payload.device, self.slot, size)
+        values = df_decode.decode_segments(prepared, list(segments), out=out, threads=threads_for(size))
+        skip = begin - segments.start * prepared.per_segment
+        return values.view(-1)[skip : skip + end - begin].view(last - first, *self.record.shape[1:]).to(self.dtype)
+
+    def gather(self, payload: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        """Some rows of a matrix, [*indices.shape, columns]; each segment that holds one is decoded once."""
+        prepared, columns = self.prepare(payload), self.record.shape[1]
+        size, device = prepared.per_segment, payload.device
+        unique_rows, place = torch.unique(indices.reshape(-1), return_inverse=True)
+        positions = unique_rows[:, None] * columns + torch.arange(columns, device=unique_rows.device)  # [rows, columns]
+        segments, segment_of = torch.unique(positions // size, return_inverse=True)
+        rows = torch.empty((len(unique_rows), columns), dtype=df_decode.TORCH_DTYPES[self.record.dtype], device=device)
+        at_a_time = max(1, self.piece // (size * prepared.bits // 8))
+        for start in range(0, len(segments), at_a_time):
+            chosen = segments[start : start + at_a_time].tolist()
+            decoded = df_decode.decode_segments(prepared, chosen, threads=torch.get_num_threads())
+            in_batch = (segment_of >= start) & (segment_of < start + len(chosen))
+            rows[in_batch] = decoded.view(-1)[(segment_of[in_batch] - start) * size + positions[in_batch] % size]
+        return rows.to(self.dtype)[place].view(*indices.shape, columns)
+
+
+def threads_for(size: int) -> int:
+    """Of decoding so many bytes: few are decoded sooner than other threads wake up."""
+    return torch.get_num_threads() if size >= _SHARED else 1
+
+
+def _weight(module: nn.Module) -> torch.Tensor:
+    """The decoded weight of a coded module, for whoever asks for `module.weight`."""
+    coded = cast(CodedWeight, module.__dict__["coded_weight"])
+    return coded.decode(cast(torch.Tensor, module._parameters["weight"]), fresh=torch.is_grad_enabled())
+
+
+class CodedLinear(nn.Linear):
+    """A linear layer whose weight is a payload."""
+
+    weight = property(_weight)  # type: ignore[assignment]
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        coded = cast(CodedWeight, self.__dict__["coded_weight"])
+        payload = cast(torch.Tensor, self._parameters["weight"])
+        fresh = torch.is_grad_enabled() and input.requires_grad
+        if fresh or coded.record.size <= coded.piece:
+            return functional.linear(input, coded.decode(payload, fresh), self.bias)
+        step = max(coded.piece // (coded.record.size // self.out_features) // 64 * 64, 64)
+        out = input.new_empty((*input.shape[:-1], self.out_features))
+        for first in range(0, self.out_features, step):
+            last = min(first + step, self.out_features)
+            bias = None if self.bias is None else self.bias[first:last]
+            out[..., first:last] = functional.linear(input, coded.rows(payload, first, last), bias)
+        return out
+
+
+class CodedEmbedding(nn.Embedding):
+    """An embedding whose weight is a payload."""
+
+    weight = property(_weight)  # type: ignore[assignment]
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        coded = cast(CodedWeight, self.__dict__["coded_weight"])
+        if input.numel() == 0:
+            return torch.empty((*input.shape, self.embedding_dim), dtype=coded.dtype, device=input.device)
+        return coded.gather(cast(torch.Tensor, self._parameters["weight"]), input)

@@ -1,0 +1,142 @@
+"""Where transformers puts the tensors of a checkpoint: many have other names in a model, or are made of several.
+
+It renames first, and then one WeightConverter may take what it matches: experts are merged into one tensor, others are
+split or turned. Here is where each tensor goes, before any is read, and the step that a converter takes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from transformers.core_model_loading import (
+    Concatenate,
+    ConversionOps,
+    Interleave,
+    MergeModulelist,
+    Transpose,
+    WeightConverter,
+    WeightRenaming,
+    WeightTransform,
+    dot_natural_key,
+    rename_source_key,
+)
+
+from squeeze.errors import SqueezeError
+
+__all__ = ["Destination", "FromPayloads", "Payloads", "destinations"]
+
+
+@dataclass
+class Destination:
+    """What becomes a tensor of a model: names in the checkpoint by pattern of the converter that makes it of them, or,
+    where there is none, one name below the empty pattern."""
+
+    converter: WeightConverter | None = None
+    sources: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return list(chain(*self.sources.values()))
+
+    @property
+    def casts(self) -> bool:
+        """Whether transformers casts what a converter gets to the type of the model: not what is quantised."""
+        steps = self.converter.operations if self.converter else []
+        return not any(getattr(step, "hf_quantizer", None) for step in steps)
+
+    @property
+    def patterns(self) -> list[str]:
+        """Of the converter, in its order."""
+        patterns = self.converter.source_patterns if self.converter else []
+        return [pattern for pattern in patterns if pattern in self.sources]
+
+    def experts(self) -> list[list[str]] | None:
+        """Of each expert the names of its tensors, whose rows follow each other, where a converter merges experts into
+        one tensor."""
+        if not self.converter or self.patterns != self.converter.source_patterns:
+            return None
+        steps = [(type(step), getattr(step, "dim", None)) for step in self.converter.operations]
+        merging = [(MergeModulelist, 0), (Concatenate, 1)][: 2 if len(self.patterns) > 1 else 1]
+        lists = [self.sources[pattern] for pattern in self.patterns]
+        if steps != merging or len(self.converter.target_patterns) > 1 or len({len(names) for names in lists}) > 1:
+            return None
+        return [list(names) for names in zip(*lists, strict=True)]
+
+    def turns(self, stored: tuple[int, ...], shape: tuple[int, ...]) -> list[ConversionOps] | None:
+        """The steps of a converter that makes a tensor of one, where they do the same with each of its experts. stored,
+        shape: of the one and of the other."""
+        if not self.converter or len(self.converter.target_patterns) > 1 or len(self.names) > 1 or len(shape) != 3:
+            return None
+        steps = self.converter.operations
+        if any(type(step) not in (Transpose, Interleave) or not _dimensions(step) <= {1, 2} for step in steps):
+            return None
+        checked = [step for step in steps if getattr(step, "check_dims", False)]
+        if not checked:
+            return steps
+        return None if len(steps) > 1 else [] if stored == shape else [Transpose(1, 2)]
+
+
+def _dimensions(step: Any) -> set[int]:
+    return {step.dim0, step.dim1} if isinstance(step, Transpose) else {step.dim}
+
+
+def destinations(
+    model: nn.Module, names: Iterable[str], conversions: Sequence[WeightTransform]
+) -> dict[str, Destination]:
+    """By name in the model. conversions: those that transformers loads the model with."""
+    steps = deepcopy(list(conversions))  # they note what they matched
+    renamings = [step for step in steps if isinstance(step, WeightRenaming)]
+    converters = [step for step in steps if isinstance(step, WeightConverter)]
+    by_pattern = {pattern: step for step in converters for pattern in step.source_patterns}
+    prefix, state = getattr(model, "base_model_prefix", ""), model.state_dict()
+    found: dict[str, Destination] = {}
+    for name in sorted(names, key=dot_natural_key):
+        target, pattern = rename_source_key(name, renamings, converters, prefix, state)
+        if target not in state and name in state:
+            target, pattern = rename_source_key(name, [], [], prefix, state)
+        if target in state:
+            destination = found.setdefault(target, Destination(by_pattern[pattern] if pattern else None))
+            destination.sources.setdefault(pattern or "", []).append(name)
+    return found
+
+
+class Payloads(Protocol):
+    """What a converter asks for when payloads come in the places of tensors."""
+
+    def converted(self, target: str, payloads: dict[str, list[torch.Tensor]]) -> torch.Tensor | None:
+        """What a tensor of the model becomes without more steps; else None, and the payloads, by pattern, are replaced
+        by what they stand for."""
+
+    def fail(self, error: SqueezeError) -> None:
+        """Take an error, to raise it when the model is loaded."""
+
+
+class FromPayloads(ConversionOps):
+    """All steps of a converter, of which the first gets payloads."""
+
+    def __init__(self, payloads: Payloads, steps: list[ConversionOps]):
+        self.payloads, self.steps = payloads, steps
+
+    def __deepcopy__(self, memo: Any) -> FromPayloads:
+        return FromPayloads(self.payloads, deepcopy(self.steps, memo))
+
+    def convert(  # type: ignore[override]
+        self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
+    ) -> dict[str, Any]:
+        try:
+            whole = self.payloads.converted(kwargs["full_layer_name"], input_dict)
+            if whole is not None:
+                return {target_patterns[0]: whole}
+            for step in self.steps:
+                more = {"source_patterns": source_patterns, "target_patterns": target_patterns, **kwargs}
+                input_dict = step.convert(input_dict, **more)
+        except SqueezeError as error:  # transformers would tell it in its own words
+            self.payloads.fail(error)
+            return {}
+        return input_dict

@@ -1,0 +1,139 @@
+"""Tensors of a model that are loaded as payloads: what is known of each, and how it is decoded, now or later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import prod
+
+import torch
+from transformers.core_model_loading import ConversionOps
+
+from squeeze.checkpoint.safetensors import named
+from squeeze.errors import DamagedError
+from squeeze.integrations.coded import Buffers, CodedWeight
+from squeeze.integrations.experts import CodedExperts, JoinedExperts, Part, TurnedExperts, turned
+from squeeze.kernels import df_decode
+from squeeze.packing import container
+from squeeze.packing.container import Record
+from squeeze.packing.load import torch_dtype
+
+__all__ = ["Place", "Stored", "decoded", "merged"]
+
+_LEAST_CODED = 1 << 16  # bytes: smaller tensors are decoded once
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a packed file."""
+
+    name: str
+    record: Record
+    size: int  # bytes of its payload
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor of a model whose place its payload takes, or, of experts that are merged into it, their payloads."""
+
+    stored: tuple[Stored, ...]
+    experts: int  # that are merged, 0 for one tensor
+    shape: tuple[int, ...]
+    dtype: torch.dtype  # that the model computes in
+    steps: tuple[ConversionOps, ...] = ()  # that a converter takes with one tensor
+
+    @property
+    def size(self) -> int:
+        """Bytes of the payloads."""
+        return self._parts[-1].end if self.experts else self.stored[0].size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor in the model."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def can_stay(self) -> bool:
+        """Whether it may be decoded when it is used: it is coded for that, and large enough."""
+        codings = {one.record.coding for one in self.stored}
+        allowed = {container.RANS, container.STORED} if self.experts else {container.RANS}
+        large = sum(one.record.size for one in self.stored) >= _LEAST_CODED
+        return large and container.RANS in codings and codings <= allowed
+
+    @property
+    def _parts(self) -> list[Part]:
+        parts, at = [], 0
+        for one in self.stored:
+            parts.append(Part(one.record, at, at + one.size))
+            at += -(-one.size // 8) * 8
+        return parts
+
+    def joined(self, payloads: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The payloads in the order of `stored`, one after the other."""
+        if not self.experts:
+            return payloads[0]
+        out = torch.empty(self.size, dtype=torch.uint8, device=payloads[0].device)
+        for part, payload in zip(self._parts, payloads, strict=True):
+            out[part.begin : part.end] = payload
+        return out
+
+    def decoded(self, payload: torch.Tensor) -> torch.Tensor:
+        """The tensor. Raises DamagedError."""
+        if not self.experts:
+            return turned(decoded(self.stored[0], payload).to(self.dtype), self.steps)
+        out = torch.empty(self.shape, dtype=self.dtype, device=payload.device).view(-1)
+        at = 0
+        for one, part in zip(self.stored, self._parts, strict=True):
+            values = decoded(one, payload[part.begin : part.end]).view(-1)
+            out[at : at + values.numel()] = values
+            at += values.numel()
+        return out.view(self.shape)
+
+    def coded(self, buffers: Buffers, slot: int, piece: int) -> CodedWeight:
+        """What decodes the weight of a layer when it is used."""
+        return CodedWeight(self.stored[0].record, self.dtype, buffers, slot, piece)
+
+    def coded_experts(self, buffers: Buffers, slot: int) -> CodedExperts:
+        """What decodes experts when they are used."""
+        if not self.experts:
+            one = self.coded(buffers, slot, 0)
+            return TurnedExperts(one, self.steps, self.shape) if self.steps else one
+        parts, each = self._parts, len(self.stored) // self.experts
+        return JoinedExperts([parts[i : i + each] for i in range(0, len(parts), each)], self.dtype, buffers, slot)
+
+
+def merged(experts: list[list[Stored]], shape: tuple[int, ...], dtype: torch.dtype) -> Place | None:
+    """Experts whose tensors follow each other row by row in a tensor of such a shape; None where they do not, or where
+    they had better be decoded."""
+    first = [(one.record.dtype, one.record.shape) for one in experts[0]]
+    alike = all([(one.record.dtype, one.record.shape) for one in expert] == first for expert in experts)
+    if not alike or len(shape) != 3 or any(len(sizes) != 2 or sizes[1] != shape[2] for _, sizes in first):
+        return None
+    if shape[:2] != (len(experts), sum(sizes[0] for _, sizes in first)) or len({kind for kind, _ in first}) != 1:
+        return None
+    place = Place(tuple(chain(*experts)), len(experts), shape, dtype)
+    return place if place.can_stay else None
+
+
+def decoded(stored: Stored, payload: torch.Tensor) -> torch.Tensor:
+    """The values of a payload, compared with their checksum where that brings nothing back from a device. Raises
+    DamagedError."""
+    try:
+        values = _values(stored, payload)
+    except DamagedError as error:
+        raise DamagedError(f"{named(stored.name)}: {error}") from None
+    if stored.record.size and values.device.type == "cpu":
+        container.check_tensor(values.reshape(-1).view(torch.uint8).numpy(), stored.record, stored.name)
+    return values
+
+
+def _values(stored: Stored, payload: torch.Tensor) -> torch.Tensor:
+    record, dtype = stored.record, torch_dtype(stored.record.dtype, stored.name)
+    if record.coding == container.STORED:
+        return payload.view(dtype).view(record.shape) if record.size else torch.empty(record.shape, dtype=dtype)
+    if record.coding != container.RANS:
+        values = container.decode_tensor(payload.cpu().numpy(), record, None, torch.get_num_threads())
+        return torch.from_numpy(values).to(payload.device).view(dtype).view(record.shape)
+    prepared = df_decode.prepare(payload, record.dtype, record.size)
+    return df_decode.decode(prepared, threads=torch.get_num_threads()).view(record.shape)
