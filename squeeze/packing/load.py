@@ -37,6 +37,8 @@ def load(
     """
     path = Path(path)
     names = [name for name in folder.files_to_take(path) if not name or name.endswith(folder.SUFFIX)]
+    if not names:
+        raise FormatError(f"{escaped(str(path))}: no {folder.SUFFIX} file is in this folder")
     limits = limits or Limits()
     known = Base.of(path, limits) if base is None else Base.open(base, limits)
     entries: dict[str, Entry] = {}

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import ELEMENT_BITS, Bytes, Tensor, named
 from squeeze.codecs.tensors import floats
 from squeeze.codecs.tensors.float_payload import WORDS, Coded, parse
@@ -75,7 +74,7 @@ class SafeOpen:
         packed: PackedFile = container.read(path, limits)
         container.check_limits(packed, limits)
         description = packed.description
-        original = tensorfile.parse(path, description.size, description.header, limits)
+        original = packed.original
         self._metadata, self._order = original.metadata, [tensor.name for tensor in original.tensors]
         self._base = Base.of(path, limits)
         if description.base and self._base is None:
