@@ -1,0 +1,66 @@
+"""Whether a checkpoint of a training run is whole, or still being written."""
+
+import re
+from pathlib import Path
+
+from squeeze.checkpoint import safetensors as tensorfile, torch_file
+from squeeze.errors import FormatError, TruncatedError
+from squeeze.packing import folder
+from squeeze.packing.sources import CODED, SUFFIX, source_of
+
+__all__ = ["Stamp", "may_be", "missing", "stamp"]
+
+Stamp = tuple[tuple[str, int, int], ...]  # name, size and time of each file
+_OF_TRAINER = re.compile(r"checkpoint-\d+")
+_FIRST, _LAST = "training_args.bin", "trainer_state.json"  # what transformers' Trainer writes early, and at the end
+
+
+def may_be(path: Path) -> bool:
+    """Whether `path` is a file or folder of tensors, by names: those of a folder lie in it, or a folder below."""
+    if path.is_dir():
+        return not path.is_symlink() and any(
+            below.name.endswith(CODED) for pattern in ("*", "*/*") for below in path.glob(pattern)
+        )
+    return path.name.endswith(CODED)
+
+
+def stamp(path: Path) -> Stamp | None:
+    """What changes while somebody writes to a file or folder; None where it goes meanwhile."""
+    try:
+        paths = sorted(path.rglob("*")) if path.is_dir() else [path]
+        found = [(str(one), one.lstat()) for one in paths]
+    except FileNotFoundError:
+        return None
+    return tuple((name, status.st_size, status.st_mtime_ns) for name, status in found)
+
+
+def missing(path: Path) -> str:
+    """What shows that a checkpoint is not whole yet; empty where nothing does."""
+    try:
+        if not path.is_dir():
+            return _of_file(path, alone=True)
+        if _OF_TRAINER.fullmatch(path.name) and (path / _FIRST).is_file() and not (path / _LAST).is_file():
+            return f"has no {_LAST} yet"
+        names = folder.files_to_take(path)
+    except (FormatError, FileNotFoundError) as error:
+        return str(error)
+    for name in names:
+        shards = (path / name).parent
+        if name.endswith(".distcp") and not (shards / ".metadata").is_file():
+            return f"has no .metadata beside {name} yet"
+        if reason := _of_file(path / name, alone=False):
+            return f"{name}: {reason}"
+    return ""
+
+
+def _of_file(path: Path, alone: bool) -> str:
+    try:
+        if path.suffix == SUFFIX:
+            tensorfile.read(path)
+        elif path.suffix in torch_file.SUFFIXES and alone and source_of(path, alone=False) is None:
+            return "has no tensors, or not all of them"
+        elif path.suffix in torch_file.SUFFIXES:
+            torch_file.read(path)
+    except FormatError as error:
+        return str(error) if path.suffix == SUFFIX or isinstance(error, TruncatedError) else ""
+    return ""
