@@ -37,8 +37,8 @@ def checkpoints(folder: Path, count: int, every: int) -> Iterator[Path]:
 
 
 def training(count: int, every: int) -> Iterator[tuple[int, torch.nn.Module, torch.optim.Optimizer]]:
-    """A run of count * every steps, its rate rising and then falling to nothing: after each `every` of them the number of
-    steps, the model and its optimizer."""
+    """A run of count * every steps, its rate rising and then falling to nothing: after each `every` of them how many it
+    were, the model and its optimizer."""
     torch.manual_seed(0)
     text = torch.frombuffer(bytearray(Path(pydoc_data.topics.__file__).read_bytes()), dtype=torch.uint8).long()
     sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4}

@@ -4,6 +4,7 @@ Opcodes are told apart by the standard library's pickletools, which runs none ei
 """
 
 import pickletools
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,13 +48,19 @@ def read(file: BinaryIO, names: set[str]) -> Any:
     """
     machine = _Machine(names)
     try:
+        return _built(machine, file)
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
+        raise FormatError("a pickle that cannot be read") from error
+
+
+def _built(machine: "_Machine", file: BinaryIO) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes in texts
         for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
             if count > MAX_OPCODES:
                 raise FormatError(f"a pickle of more than {MAX_OPCODES} steps")
             machine.step(opcode.name, argument)
-        return machine.stack.pop()
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
-        raise FormatError("a pickle that cannot be read") from error
+    return machine.stack.pop()
 
 
 class _Machine:

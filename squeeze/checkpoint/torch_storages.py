@@ -22,6 +22,8 @@ _DTYPES = {
 _SIZES = {"ComplexDouble": 16}  # bytes of an element, where it is no element of the dtype
 _UNTYPED = "torch.storage.UntypedStorage"
 _REBUILD = "torch._utils._rebuild_"
+_LONGEST = 1000  # letters of a name that more is added to
+_MOST_DIMENSIONS = 64  # as torch has them
 # What makes data and no more; any other name may run code when its file is loaded.
 _DATA = {
     *("collections.OrderedDict", "collections.Counter", "collections.defaultdict", "_codecs.encode"),
@@ -93,7 +95,8 @@ def _is_tensor(node: Node) -> bool:
 
 
 def _below(path: str, key: Any) -> str:
-    if not isinstance(key, str | int) or key == "":
+    is_name = isinstance(key, str) or (isinstance(key, int) and abs(key) < 1 << 63)
+    if not is_name or key == "" or len(path) > _LONGEST:
         return path
     return f"{path}.{key}" if path else f"{key}"
 
@@ -114,5 +117,6 @@ def _storage(id: Any, path: str, dtype: str | None, shape: tuple[Any, ...]) -> t
     else:
         return None, None
     values = size * 8 // ELEMENT_BITS[dtype]
-    is_whole = all(type(n) is int and n > 0 for n in shape) and prod(shape) == values and word != "ComplexDouble"
+    is_shape = len(shape) <= _MOST_DIMENSIONS and all(type(n) is int and n > 0 for n in shape)
+    is_whole = is_shape and prod(shape) == values and word != "ComplexDouble"
     return key, Storage(dtype, tuple(shape) if is_whole and shape else (values,), size, path)

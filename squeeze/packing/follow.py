@@ -75,7 +75,7 @@ class Follow:
             journal, busy = Journal(self.target), time.monotonic()
             while True:
                 before = dict(self._looks)
-                for name in self._found():
+                for name in self._found(journal):
                     yield from self._look(name, journal)
                 if self._looks != before:
                     busy = time.monotonic()
@@ -84,15 +84,13 @@ class Follow:
                 time.sleep(self.interval)
             yield from self._left(journal)
 
-    def _found(self) -> list[str]:
-        """Names of what may be checkpoints, the earliest first."""
+    def _found(self, journal: Journal) -> list[str]:
+        """Names of what may be checkpoints that are to be packed, the earliest first."""
         paths = [path for path in self.source.iterdir() if not path.name.startswith((".", "tmp-"))]
-        return sorted((path.name for path in paths if whole.may_be(path)), key=order)
+        return sorted((p.name for p in paths if p.name not in journal.packed and whole.may_be(p)), key=order)
 
     def _look(self, name: str, journal: Journal) -> Iterator[Event]:
         """Pack a checkpoint if it is whole and as it was at the last look, and do what follows from that."""
-        if name in journal.packed:
-            return
         path, before = self.source / name, self._looks.get(name)
         self._looks[name] = stamp = whole.stamp(path)
         if stamp is None or stamp != before or stamp == self._failed.get(name) or whole.missing(path):
@@ -153,8 +151,8 @@ class Follow:
 
     def _left(self, journal: Journal) -> Iterator[Event]:
         """What was not packed in the end."""
-        for name in self._found():
-            if name not in journal.packed and name not in self._failed:
+        for name in self._found(journal):
+            if name not in self._failed:
                 yield Event(LEFT, name, why=whole.missing(self.source / name) or "it was written to until the end")
 
 

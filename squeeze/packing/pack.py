@@ -71,7 +71,7 @@ def pack(
     level: "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU only). base: a checkpoint, packed or not;
     what is written is the difference from its tensors of the same names, unless it ends a chain of `max_chain`
     differences already. strict: refuse a folder of which something would be left out, such as empty folders and pipes.
-    progress(n) is told of n more raw bytes done. Raises FormatError for what is no safetensors file, SqueezeError where
+    progress(n) is told of n more raw bytes done. Raises FormatError for what is no file of tensors, SqueezeError where
     a file is in the way, VerifyError if a coded tensor does not decode to itself. A run stopped by anything but an
     error in the input goes on where it was when it is started again.
     """
@@ -185,6 +185,7 @@ class _Job:
             return file.size, container.read(target).description.sha256
         target.parent.mkdir(parents=True, exist_ok=True)
         base = self.base.identity(found.is_torch) if self.base else ()
+        known = self.base if base else None
         journal = _Journal(work / "journal")
         unfinished = target.with_name(target.name + ".partial")
         start = container.reserve(found, self.level, base)
@@ -200,7 +201,7 @@ class _Job:
                         raise VerifyError(f"{source} changed since packing was stopped: pack it again")
                     self.progress(tensor.size)
                 remaining = file.tensors[len(done) :]
-                coded = self._coded(file, len(done), scope, reading, state)
+                coded = self._coded(file, len(done), known, scope, reading, state)
                 for tensor, (record, payload) in zip(remaining, coded, strict=True):
                     writing.write(payload.data)
                     writing.flush()
@@ -223,7 +224,7 @@ class _Job:
         return file.size, digest
 
     def _coded(
-        self, file: TensorFile, first: int, scope: str, source: BinaryIO, state: RunningHash
+        self, file: TensorFile, first: int, base: Base | None, scope: str, source: BinaryIO, state: RunningHash
     ) -> Iterator[tuple[Record, Bytes]]:
         """The record and payload of each tensor from the first on, in order."""
 
@@ -231,13 +232,13 @@ class _Job:
             for tensor, gap in zip(file.tensors[first:], file.gaps[first:-1], strict=True):
                 data = tensorfile.read_tensor(source, tensor)
                 state.update(gap, data)
-                yield tensor.size, partial(self._code, tensor, scope, data)
+                yield tensor.size, partial(self._code, tensor, base, scope, data)
 
         return in_order(tasks(), self.threads)
 
-    def _code(self, tensor: Tensor, scope: str, data: Bytes, threads: int) -> tuple[Record, Bytes]:
-        base = self.base.tensor(tensor, scope) if self.base else None
-        coding, payload = container.encode_tensor(data, tensor, self.level, base, threads, self.verify)
+    def _code(self, tensor: Tensor, base: Base | None, scope: str, data: Bytes, threads: int) -> tuple[Record, Bytes]:
+        other = base.tensor(tensor, scope) if base else None
+        coding, payload = container.encode_tensor(data, tensor, self.level, other, threads, self.verify)
         return Record(tensor.dtype, tensor.shape, coding, xxhash.xxh3_64_intdigest(data.data)), payload
 
 

@@ -16,12 +16,18 @@ _FIRST, _LAST = "training_args.bin", "trainer_state.json"  # what transformers' 
 
 
 def may_be(path: Path) -> bool:
-    """Whether `path` is a file or folder of tensors, by names: those of a folder lie in it, or a folder below."""
+    """Whether `path` is a file or folder of tensors, or may become one. By names: those of a folder lie in it, or in a
+    folder below. A file of torch's by itself holds some."""
     if path.is_dir():
         return not path.is_symlink() and any(
             below.name.endswith(CODED) for pattern in ("*", "*/*") for below in path.glob(pattern)
         )
-    return path.name.endswith(CODED)
+    if path.suffix not in torch_file.SUFFIXES:
+        return path.name.endswith(CODED)
+    try:
+        return source_of(path, alone=False) is not None or bool(_of_file(path))
+    except FileNotFoundError:
+        return False
 
 
 def stamp(path: Path) -> Stamp | None:
@@ -38,7 +44,7 @@ def missing(path: Path) -> str:
     """What shows that a checkpoint is not whole yet; empty where nothing does."""
     try:
         if not path.is_dir():
-            return _of_file(path, alone=True)
+            return _of_file(path)
         if _OF_TRAINER.fullmatch(path.name) and (path / _FIRST).is_file() and not (path / _LAST).is_file():
             return f"has no {_LAST} yet"
         names = folder.files_to_take(path)
@@ -48,17 +54,15 @@ def missing(path: Path) -> str:
         shards = (path / name).parent
         if name.endswith(".distcp") and not (shards / ".metadata").is_file():
             return f"has no .metadata beside {name} yet"
-        if reason := _of_file(path / name, alone=False):
+        if reason := _of_file(path / name):
             return f"{name}: {reason}"
     return ""
 
 
-def _of_file(path: Path, alone: bool) -> str:
+def _of_file(path: Path) -> str:
     try:
         if path.suffix == SUFFIX:
             tensorfile.read(path)
-        elif path.suffix in torch_file.SUFFIXES and alone and source_of(path, alone=False) is None:
-            return "has no tensors, or not all of them"
         elif path.suffix in torch_file.SUFFIXES:
             torch_file.read(path)
     except FormatError as error:

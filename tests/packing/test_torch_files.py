@@ -1,5 +1,7 @@
 """Files of torch.save and of torch.distributed.checkpoint: packed without running anything, and back byte for byte."""
 
+import contextlib
+import io
 import json
 import pickle
 import random
@@ -10,14 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch.distributed import checkpoint as distributed
 
 import squeeze
-from squeeze.checkpoint import torch_file
+from squeeze.checkpoint import pickled, torch_file
+from squeeze.checkpoint.torch_storages import storages
 from squeeze.errors import DamagedError, FormatError, SqueezeError
 from squeeze.packing import container
 from squeeze.packing.history import history
 from squeeze.packing.pack import Totals
+from tests.fuzz import mutations, tensorfiles
 from tests.makers.checkpoints import content, model_folder, same
 from tests.makers.command import call, fails, run
 
@@ -176,6 +181,14 @@ def test_a_chain_of_files(training):
     assert same("with.pt", "step-2.pt")
 
 
+def test_a_base_of_the_other_kind_is_none():
+    weights = torch.randn(64, 64)
+    save_file({"w": weights}, "w.safetensors")
+    torch.save({"w": weights}, "w.pt")
+    for source, base in (("w.safetensors", "w.pt"), ("w.pt", "w.safetensors")):
+        comes_back(source, base=base)
+
+
 class Bomb:
     def __reduce__(self):
         return Path.touch, (Path("exploded"),)
@@ -228,7 +241,7 @@ def test_every_cut_comes_back(state):
 
 def test_mutated_files_come_back(state):
     whole, generator = state.read_bytes(), random.Random(1)
-    places = [*range(0, 3000, 97), *(len(whole) - 1 - n for n in range(0, 5000, 97))]
+    places = [*range(0, 3000, 211), *(len(whole) - 1 - n for n in range(0, 5000, 499))]
     for place in places:
         hurt = bytearray(whole)
         hurt[place] ^= 1 << generator.randrange(8)
@@ -273,6 +286,38 @@ def test_a_damaged_payload_is_found(state):
     assert fails("verify", "packed").startswith("Error: packed: tensor 'state.")
     with pytest.raises(DamagedError):
         squeeze.unpack("packed", "back")
+
+
+def test_mutated_descriptions_never_restore_other_bytes(state):
+    squeeze.pack(state, "packed")
+    file, expected = tensorfiles.parsed(Path("packed").read_bytes()), state.read_bytes()
+    described = json.loads(file.header["__metadata__"]["squeeze"])
+    for seed in range(60):
+        changed = file.described("squeeze", mutations.mutated(described, random.Random(seed)))
+        Path("hurt").write_bytes(changed.to_bytes())
+        try:
+            squeeze.unpack("hurt", "back", overwrite=True)
+        except SqueezeError as error:
+            assert str(error).isprintable()
+            continue
+        assert Path("back").read_bytes() == expected
+
+
+def test_pickles_from_anywhere_are_read_or_refused(state):
+    with zipfile.ZipFile(state) as archive:
+        whole = archive.read("optimizer/data.pkl")
+    deep = b"\x80\x02)" + b"\x85" * 20_000 + b"."
+    wide = b"\x80\x02(" + b"K\x01" * 1000 + b"tq\x00" + b"(h\x00h\x00tq\x00" * 40 + b"."
+    number = b"\x80\x02}\x8b" + (4000).to_bytes(4, "little") + b"\x7f" * 4000 + b"K\x01s."
+    for data in (deep, wide, number):
+        storages(pickled.read(io.BytesIO(data), set()))
+    generator = random.Random(0)
+    for _ in range(300):
+        hurt = bytearray(whole)
+        for _ in range(generator.randrange(1, 4)):
+            hurt[generator.randrange(len(hurt))] = generator.randrange(256)
+        with contextlib.suppress(FormatError):
+            storages(pickled.read(io.BytesIO(bytes(hurt)), set()))
 
 
 def test_packed_twice(state):
