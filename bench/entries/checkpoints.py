@@ -116,7 +116,7 @@ STATES = Entry(
     key=("state", "steps between", "states"),
     rivals=("zstd", "xz"),
     options=(
-        option("--states", type=int, default=20, help="of a run; the last is packed (20)"),
+        option("--states", type=int, default=5, help="of a run; the last is packed (5)"),
         option("--every", type=int, default=20, metavar="STEPS", help="between them (20)"),
     ),
     tables={
