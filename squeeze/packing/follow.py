@@ -11,16 +11,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from squeeze.errors import FormatError, SqueezeError, escaped
 from squeeze.packing import container, folder, retention, whole
-from squeeze.packing.base import packed_files
+from squeeze.packing.history import history
 from squeeze.packing.journal import Journal, order
 from squeeze.packing.pack import Totals, pack
 from squeeze.packing.unpack import verify
 from squeeze.packing.whole import Stamp
-from squeeze.system.limits import Limits
 from squeeze.system.work import scratch_folder
 
 __all__ = ["DROPPED", "FAILED", "LEFT", "PACKED", "REMOVED", "Event", "Follow"]
@@ -116,7 +116,7 @@ class Follow:
         if target.exists():  # packed by a run that was stopped before it could note that, or by somebody else
             if not _is_packed_form(target, source):
                 raise SqueezeError(f"{escaped(str(target))} is there, and is not {escaped(name)} packed: move it away")
-            return Event(PACKED, name, Totals(folder.raw_size(source), _bytes(target)))
+            return Event(PACKED, name, Totals(folder.raw_size(source), _bytes(target)), _base_of(target))
         before = journal.before(name)
         totals = pack(
             *(source, target),
@@ -127,8 +127,7 @@ class Follow:
             verify=self.verify,
             strict=self.strict,
         )
-        is_difference = any(file.description.base for file in packed_files(target, Limits()))
-        return Event(PACKED, name, totals, before if before and is_difference else "")
+        return Event(PACKED, name, totals, _base_of(target))
 
     def _remove_before(self, name: str, journal: Journal) -> Iterator[Event]:
         """Delete what came before a checkpoint that was just packed. The last one stays: a run may go on from it."""
@@ -165,6 +164,12 @@ def _is_packed_form(packed: Path, source: Path) -> bool:
         return folder.read_manifest(packed).hashes == hashes
     except FormatError:
         return False
+
+
+def _base_of(packed: Path) -> str:
+    """The name of the packed checkpoint that one is a difference from."""
+    links = list(islice(history(packed), 2))
+    return links[1].path.name if len(links) > 1 and links[1].path else ""
 
 
 def _bytes(path: Path) -> int:

@@ -43,16 +43,16 @@ def stamp(path: Path) -> Stamp | None:
 def missing(path: Path) -> str:
     """What shows that a checkpoint is not whole yet; empty where nothing does."""
     try:
-        if not path.is_dir():
-            return _of_file(path)
-        if _OF_TRAINER.fullmatch(path.name) and (path / _FIRST).is_file() and not (path / _LAST).is_file():
-            return f"has no {_LAST} yet"
-        names = folder.files_to_take(path)
+        return _of_folder(path) if path.is_dir() else _of_file(path)
     except (FormatError, FileNotFoundError) as error:
         return str(error)
-    for name in names:
-        shards = (path / name).parent
-        if name.endswith(".distcp") and not (shards / ".metadata").is_file():
+
+
+def _of_folder(path: Path) -> str:
+    if _OF_TRAINER.fullmatch(path.name) and (path / _FIRST).is_file() and not (path / _LAST).is_file():
+        return f"has no {_LAST} yet"
+    for name in folder.files_to_take(path):
+        if name.endswith(".distcp") and not (path / name).with_name(".metadata").is_file():
             return f"has no .metadata beside {name} yet"
         if reason := _of_file(path / name):
             return f"{name}: {reason}"
