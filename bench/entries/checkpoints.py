@@ -116,8 +116,8 @@ STATES = Entry(
     key=("state", "steps between", "states"),
     rivals=("zstd", "xz"),
     options=(
-        option("--states", type=int, default=5, help="of a run; the last is packed (5)"),
-        option("--every", type=int, default=20, metavar="STEPS", help="between them (20)"),
+        option("--states", type=int, default=2, help="of a run; the last is packed (2)"),
+        option("--every", type=int, default=10, metavar="STEPS", help="between them (10)"),
     ),
     tables={
         "pack-states": Listing(
