@@ -40,6 +40,7 @@ HOMES = {
     "pack": "squeeze.packing.pack",
     "prune": "squeeze.recipes.prune",
     "quantize": "squeeze.recipes.quantize",
+    "safe_open": "squeeze.packing.safe_open",
     "train": "squeeze.codecs.stream.training",
     "unpack": "squeeze.packing.unpack",
     "verify": "squeeze.packing.unpack",

@@ -22,6 +22,7 @@ from squeeze.errors import (
 from squeeze.kv import QuantizedKVCache as QuantizedKVCache
 from squeeze.packing.load import load as load
 from squeeze.packing.pack import pack as pack
+from squeeze.packing.safe_open import safe_open as safe_open
 from squeeze.packing.unpack import unpack as unpack, verify as verify
 from squeeze.prune.sparsegpt import SparseGPT as SparseGPT
 from squeeze.quant.gptq import GPTQ as GPTQ

@@ -29,7 +29,7 @@ COMMANDS = {  # name: where it is, and the first line of its help
     "inspect": ("inspect:inspect", "Show the entropy of each field, the bound, the coded size and the gap between."),
     "kv-eval": ("kv_eval:kv_eval", "Measure what KV cache policies cost and save."),
     "list": ("list:list_command", "Show sizes, level and checksum of each FILE.sqz, and with -v its blocks."),
-    "pack": ("pack:pack", "Pack a checkpoint without loss: a safetensors file, or a model's folder."),
+    "pack": ("pack:pack", "Pack a checkpoint without loss: a file of safetensors or of torch, or a model's folder."),
     "prune": ("prune:prune", "Prune the weights of a model's folder, and report what it cost."),
     "quantize": ("quantize:quantize", "Quantise the weights of a model's folder, and report what it cost."),
     "test": ("test:test", "Decode each FILE.sqz, compare its checksums, and write nothing."),

@@ -1,5 +1,6 @@
 """Checkpoints without loss, and products with what is stored."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.entry import Entry, Row, option
@@ -118,6 +119,34 @@ CHAIN = Entry(
                 Column("chain, of alone", lambda row: row["chain"] / row["alone"], ".2f"),
                 Column("its second", "second, of alone", ".2f"),
                 Column("its last", "last, of alone", ".2f"),
+            )
+        )
+    },
+)
+
+
+def _share(name: str) -> Callable[[Row], str | None]:
+    """Of the raw bytes."""
+    return lambda row: f"{row[name] / row['raw']:.3f}" if name in row else None
+
+
+STATES = Entry(
+    measures="bytes of an optimizer's state, as torch.save writes it, beside zstd and xz",
+    minutes=3,
+    key=("state", "steps between", "states"),
+    rivals=("zstd", "xz"),
+    options=(
+        option("--states", type=int, default=2, help="of a run; the last is packed (2)"),
+        option("--every", type=int, default=10, metavar="STEPS", help="between them (10)"),
+    ),
+    tables={
+        "pack-states": Listing(
+            (
+                Column("state", "state"),
+                Column("steps between", "steps between"),
+                Column("raw", "raw", ","),
+                *(Column(name, _share(name)) for name in ("squeeze", "archive", "difference")),
+                *(Column(name, _share(name)) for name in ("zstd -3", "zstd -19", "xz -6")),
             )
         )
     },
@@ -263,6 +292,7 @@ ENTRIES = {
     "pack-fast": FAST,
     "float-coders": CODERS,
     "pack-chain": CHAIN,
+    "pack-states": STATES,
     "pack-quantised": QUANTISED,
     "runtime": RUNTIME,
     "runtime-experts": RUNTIME_EXPERTS,

@@ -29,7 +29,16 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def checkpoints(folder: Path, count: int, every: int) -> Iterator[Path]:
-    """Of a run of count * every steps, its rate rising and then falling to nothing."""
+    """The weights of a run in bf16."""
+    for step, model, _ in training(count, every):
+        path = folder / f"checkpoint-{step:05}.safetensors"
+        save_file({name: weights.bfloat16() for name, weights in model.state_dict().items()}, path)
+        yield path
+
+
+def training(count: int, every: int) -> Iterator[tuple[int, torch.nn.Module, torch.optim.Optimizer]]:
+    """A run of count * every steps, its rate rising and then falling to nothing: after each `every` of them how many it
+    were, the model and its optimizer."""
     torch.manual_seed(0)
     text = torch.frombuffer(bytearray(Path(pydoc_data.topics.__file__).read_bytes()), dtype=torch.uint8).long()
     sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4}
@@ -45,9 +54,7 @@ def checkpoints(folder: Path, count: int, every: int) -> Iterator[Path]:
         model(input_ids=batch, labels=batch).loss.backward()
         optimizer.step()
         if step % every == 0:
-            path = folder / f"checkpoint-{step:05}.safetensors"
-            save_file({name: weights.bfloat16() for name, weights in model.state_dict().items()}, path)
-            yield path
+            yield step, model, optimizer
 
 
 def packed(paths: list[Path]) -> Row:

@@ -6,7 +6,7 @@ The format: github.com/huggingface/safetensors.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -65,6 +65,16 @@ class TensorFile:
     header: bytes  # all bytes before the tensors
     metadata: dict[str, str] | None
     tensors: tuple[Tensor, ...]
+
+    @cached_property
+    def gaps(self) -> list[bytes]:
+        """The bytes of `header` before each tensor, and behind the last one; all stand before the first, in a file of
+        safetensors."""
+        gaps, end, used = [], 0, 0
+        for begin, stop in [*((tensor.begin, tensor.end) for tensor in self.tensors), (self.size, self.size)]:
+            gaps.append(self.header[used : used + begin - end])
+            end, used = stop, used + begin - end
+        return gaps
 
     @cached_property
     def by_name(self) -> dict[str, Tensor]:
@@ -135,16 +145,21 @@ def _tensor(name: str, entry: Any, start: int) -> Tensor:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ELEMENT_BITS:
         raise FormatError(f"{named(name)}: dtype '{printable(dtype)}' is unknown to this version")
-    if not isinstance(shape, list) or len(shape) > _MAX_RANK or not all(map(number, shape)):
+    if not isinstance(shape, list) or not all(map(number, shape)):
         raise FormatError(f"{named(name)}: the shape {printable(shape)} is impossible")
-    if prod(size or 1 for size in shape) >= _MOST:
-        raise FormatError(f"{named(name)}: the shape {printable(shape)} is impossible")
+    check_shape(name, shape)
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(number, offsets)):
         raise FormatError(f"{named(name)}: the offsets {printable(offsets)} are impossible")
     begin, end = offsets
     if begin > end or 8 * (end - begin) != prod(shape) * ELEMENT_BITS[dtype]:
         raise FormatError(f"{named(name)}: offsets {begin} to {end} do not fit {dtype} of shape {printable(shape)}")
     return Tensor(name, dtype, tuple(shape), start + begin, start + end)
+
+
+def check_shape(name: str, shape: Sequence[int]) -> None:
+    """Raises FormatError where no tensor has this shape."""
+    if len(shape) > _MAX_RANK or prod(size or 1 for size in shape) >= _MOST:
+        raise FormatError(f"{named(name)}: the shape {printable(shape)} is impossible")
 
 
 def _is_unicode(text: str) -> bool:

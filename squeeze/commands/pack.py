@@ -8,25 +8,49 @@ import click
 import squeeze
 from squeeze.commands import options
 from squeeze.commands.declared import OperationCommand, given
+from squeeze.commands.following import run
 from squeeze.commands.reporting import reporting
 from squeeze.options import values_of
 from squeeze.recipes.options import PACK
 
+_FOLLOWING = ("interval", "until_idle", "keep", "remove_source")
+_SECONDS = click.FloatRange(0, min_open=True)
+
 
 @click.command(cls=OperationCommand, operation=PACK)
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Pack each checkpoint of the run in folder IN into folder OUT, as soon as it is whole.",
+)
+@click.option("--interval", metavar="S", type=_SECONDS, help="--follow: seconds between two looks (10).")
+@click.option("--until-idle", metavar="S", type=_SECONDS, help="--follow: end when nothing came for so many seconds.")
+@click.option("--keep", metavar="N", type=click.IntRange(1), help="--follow: packed checkpoints that stay (all).")
+@click.option(
+    "--remove-source",
+    is_flag=True,
+    help="--follow: delete a verified checkpoint once a later one is packed.",
+)
 @options.converting
 @options.coding
-def pack(source: Path, target: Path, force: bool, threads: int, quiet: bool, as_json: bool, **params: Any) -> None:
-    """Pack a checkpoint without loss: a safetensors file, or a model's folder.
+def pack(source: Path, target: Path, follow: bool, **params: Any) -> None:
+    """Pack a checkpoint without loss: a file of safetensors or of torch, or a model's folder.
 
     A run that was stopped goes on from there when it is started again.
 
     Example: squeeze pack my-model my-model-packed
     """
+    settings = values_of(PACK.read(given(PACK, params)).settings)
+    following = {name: value for name in _FOLLOWING if (value := params.pop(name))}
+    if follow:
+        run(source, target, settings, following, params)
+        return
+    if following:
+        raise click.UsageError("--interval, --until-idle, --keep and --remove-source go with --follow")
+    force, common = params.pop("force"), params
     try:
-        asked = PACK.read(given(PACK, params))
-        with reporting(source, target, "pack", threads=threads, quiet=quiet, as_json=as_json) as (shared, done):
-            done(squeeze.pack(source, target, overwrite=force, **values_of(asked.settings), **shared))
+        with reporting(source, target, "pack", **common) as (shared, done):
+            done(squeeze.pack(source, target, overwrite=force, **settings, **shared))
     except KeyboardInterrupt:
         click.echo("Stopped; the same command goes on from here.", err=True)
         raise

@@ -33,9 +33,12 @@ def reporting(
                 record["output"] = str(target)
             sizes = {"raw_size": totals.raw, "coded_size": totals.coded, "seconds": round(seconds, 3)}
             omitted = {"left_out": totals.left_out} if totals.left_out else {}
-            click.echo(json.dumps({**record, **sizes, **omitted}))
+            notes = {"notes": totals.notes} if totals.notes else {}
+            click.echo(json.dumps({**record, **sizes, **omitted, **notes}))
         for line in () if quiet else totals.left_out:
             echo(f"Warning: {line}; left out", err=True)
+        for line in () if quiet else totals.notes:
+            echo(f"Note: {line}", err=True)
         if not quiet and sys.stderr.isatty():
             percent = f" ({100 * totals.coded / totals.raw:.2f} %)" if totals.raw else ""
             sizes_text = f"{totals.raw} bytes, packed {totals.coded}{percent}"

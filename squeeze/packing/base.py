@@ -5,29 +5,33 @@ by the hashes that it names. So the checkpoints of a training run, each packed a
 are a chain in one folder.
 """
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
-from squeeze.errors import DamagedError, FormatError, SqueezeError, escaped
+from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.packing import container, folder
 from squeeze.packing.container import PackedFile, Record
+from squeeze.packing.sources import CODED, may_be_coded, source_of
 from squeeze.system.limits import Limits
 
 MAX_CHAIN = 256  # differences of differences
 
 
+Hashes = tuple[str, ...]  # sorted SHA-256 of the files of a checkpoint that are of one kind, unpacked
+
+
 @dataclass(frozen=True)
 class Base:
-    """All tensors of a file or folder by name, the sorted SHA-256 of its safetensors files, unpacked, and what it is a
-    difference from."""
+    """All tensors of a file or folder, by the name of a file of torch's, or none, and their own; the hashes of its
+    files of safetensors, and of torch; and what it is a difference from."""
 
     path: Path
-    tensors: dict[str, tuple[TensorFile, Tensor, Record | None]]  # a record where the file is packed
-    hashes: list[str]
+    tensors: dict[tuple[str, str], tuple[TensorFile, Tensor, Record | None]]  # a record where the file is packed
+    weights: Hashes
+    states: Hashes
     base: "Base | None" = None
 
     @classmethod
@@ -35,55 +39,56 @@ class Base:
         """Reads the whole base once, for its hash, unless it is packed and has that. Raises FormatError where it is no
         checkpoint, SqueezeError where it is a difference from one that is not found beside it, and LimitError."""
         path, limits = Path(path), limits or Limits()
-        tensors: dict[str, tuple[TensorFile, Tensor, Record | None]] = {}
-        hashes, wanted = [], set()
+        tensors: dict[tuple[str, str], tuple[TensorFile, Tensor, Record | None]] = {}
+        hashes: dict[bool, list[str]] = {False: [], True: []}
+        wanted: set[Hashes] = set()
         for name in folder.files_to_take(path):
-            place = folder.place(path, name)
-            if place.suffix != folder.SUFFIX:
+            found = file_of(folder.place(path, name), name, limits)
+            if found is None:
                 continue
-            file = tensorfile.read(place, limits)
-            if container.is_packed(file):
-                packed = container.describe(file, limits)
-                container.check_limits(packed, limits)
+            file, packed, is_torch = found
+            scope = name if is_torch else ""
+            if packed:
                 records = packed.description.records
-                tensors |= {t.name: (file, t, record) for t, record in zip(file.tensors, records, strict=True)}
-                hashes.append(packed.description.sha256)
+                tensors |= {(scope, t.name): (file, t, r) for t, r in zip(file.tensors, records, strict=True)}
+                hashes[is_torch].append(packed.description.sha256)
                 wanted.add(packed.description.base)
             else:
-                tensors |= {tensor.name: (file, tensor, None) for tensor in file.tensors}
-                with place.open("rb") as reading:
-                    hashes.append(hashlib.file_digest(reading, "sha256").hexdigest())
-        base = None
-        for needed in filter(None, wanted):
+                tensors |= {(scope, tensor.name): (file, tensor, None) for tensor in file.tensors}
+                hashes[is_torch].append(folder.sha256_of(file.path))
+        base, wanted = None, wanted - {()}
+        if wanted:
             if depth == MAX_CHAIN:
                 raise FormatError(f"{path}: a chain of more than {MAX_CHAIN} differences")
-            base = cls.beside(path, needed, limits, depth + 1)
+            base = cls.beside(path, wanted, limits, depth + 1)
             if base is None:
                 raise SqueezeError(
                     f"{escaped(str(path))} is stored as a difference, and no packed checkpoint beside it is its base: "
                     "put it there, or unpack this one first"
                 )
-        return cls(path, tensors, sorted(hashes), base)
+        return cls(path, tensors, tuple(sorted(hashes[False])), tuple(sorted(hashes[True])), base)
 
     @classmethod
-    def beside(cls, path: Path, hashes: tuple[str, ...], limits: Limits, depth: int = 0) -> "Base | None":
+    def beside(cls, path: Path, wanted: Collection[Hashes], limits: Limits, depth: int = 0) -> "Base | None":
         """The packed checkpoint in the folder that holds `path` whose files, unpacked, have these hashes."""
-        place = packed_beside(path, hashes, limits)
+        place = packed_beside(path, wanted, limits)
         return cls.open(place, limits, depth) if place else None
 
     @classmethod
     def of(cls, source: Path, limits: Limits) -> "Base | None":
         """What a packed file or folder is a difference from, if it is one, and that is found beside it."""
         wanted = {packed.description.base for packed in packed_files(source, limits)} - {()}
-        return cls.beside(source, wanted.pop(), limits) if wanted else None
+        return cls.beside(source, wanted, limits) if wanted else None
 
-    def tensor(self, like: Tensor) -> Bytes | None:
-        """The bytes of the base's tensor of the same name, dtype and shape, or None. Raises DamagedError."""
-        return self._bytes(like.name, like.dtype, like.shape)
+    def tensor(self, like: Tensor, scope: str = "") -> Bytes | None:
+        """The bytes of the base's tensor of the same name, dtype and shape, or None. Raises DamagedError.
 
-    def for_record(self, name: str, record: Record) -> Bytes:
+        scope: the name of the file of torch's in its folder that the tensor is in."""
+        return self._bytes(scope, like.name, like.dtype, like.shape)
+
+    def for_record(self, name: str, record: Record, scope: str = "") -> Bytes:
         """The same for a coded difference, where it must exist."""
-        data = self._bytes(name, record.dtype, record.shape)
+        data = self._bytes(scope, name, record.dtype, record.shape)
         if data is None:
             raise SqueezeError(f"the base {self.path} has no {named(name)} of the right kind")
         return data
@@ -93,20 +98,29 @@ class Base:
         """Of the chain of differences that it ends: 0 where it is none."""
         return 1 + self.base.length if self.base else 0
 
-    def check(self, hashes: tuple[str, ...]) -> None:
+    @property
+    def identities(self) -> set[Hashes]:
+        """By each of which it is known."""
+        return {self.weights, self.states} - {()}
+
+    def identity(self, is_torch: bool) -> Hashes:
+        """What a file of this kind says of its base."""
+        return self.states if is_torch else self.weights
+
+    def check(self, hashes: Hashes) -> None:
         """Raises SqueezeError where this is not the base with these hashes."""
-        if tuple(self.hashes) != hashes:
+        if hashes not in self.identities:
             raise SqueezeError(
                 f"{self.path} is not the base that this checkpoint was packed with: the SHA-256 of its files differ"
             )
 
-    def _bytes(self, name: str, dtype: str, shape: tuple[int, ...]) -> Bytes | None:
-        file, tensor, record = self.tensors.get(name, (None, None, None))
+    def _bytes(self, scope: str, name: str, dtype: str, shape: tuple[int, ...]) -> Bytes | None:
+        file, tensor, record = self.tensors.get((scope, name), (None, None, None))
         kind = record or tensor
         if file is None or tensor is None or kind is None or (kind.dtype, kind.shape) != (dtype, shape):
             return None
         is_delta = record is not None and record.coding.startswith(container.DELTA)
-        other = self.base.for_record(name, record) if record and self.base and is_delta else None
+        other = self.base.for_record(name, record, scope) if record and self.base and is_delta else None
         with file.path.open("rb") as reading:
             stored = tensorfile.read_tensor(reading, tensor)  # after what it differs from: a chain holds two at a time
         if record is None:
@@ -119,15 +133,49 @@ class Base:
         return data
 
 
-def packed_beside(path: Path, hashes: tuple[str, ...], limits: Limits) -> Path | None:
-    """The packed checkpoint in the folder that holds `path` whose files, unpacked, have these hashes."""
-    place = path.resolve()
+def file_of(path: Path, name: str, limits: Limits) -> tuple[TensorFile, PackedFile | None, bool] | None:
+    """A file of a checkpoint that has tensors, its packed form if it is packed, and whether torch wrote it. name: that
+    in its folder."""
+    if path.suffix == folder.SUFFIX or is_packed(path, limits):
+        file = tensorfile.read(path, limits)
+        if not container.is_packed(file):
+            return file, None, False
+        packed = container.describe(file, limits)
+        container.check_limits(packed, limits)
+        return file, packed, packed.is_torch
+    source = source_of(path, alone=not name)
+    return (source.file, None, source.is_torch) if source else None
+
+
+def packed_beside(path: Path, wanted: Collection[Hashes], limits: Limits) -> Path | None:
+    """The packed checkpoint in the folder that holds `path` whose files, unpacked, have these hashes; of several one
+    that is no difference from another of them."""
+    place, found = path.resolve(), None
     for other in sorted(place.parent.iterdir()):
-        if other == place or (other.is_file() and other.suffix != folder.SUFFIX):
+        if other == place or (other.is_file() and not may_be_coded(other.name)):
             continue
-        if tuple(sorted(packed.description.sha256 for packed in packed_files(other, limits))) == hashes:
-            return path.parent / other.name
-    return None
+        files = list(packed_files(other, limits))
+        if set(wanted) <= set(hashes_of(files)):
+            found = path.parent / other.name
+            if not {file.description.base for file in files} & set(wanted):
+                break
+    return found
+
+
+def hashes_of(files: Iterable[PackedFile]) -> list[Hashes]:
+    """Those by which a packed checkpoint of these files is known: of its files of safetensors, and of torch."""
+    kinds: dict[bool, list[str]] = {False: [], True: []}
+    for file in files:
+        kinds[file.is_torch].append(file.description.sha256)
+    return [tuple(sorted(hashes)) for hashes in kinds.values() if hashes]
+
+
+def is_packed(path: Path, limits: Limits) -> bool:
+    """Whether a file is a packed one, whatever its name."""
+    try:
+        return path.name.endswith(CODED) and container.is_packed(tensorfile.read(path, limits))
+    except (FormatError, LimitError):
+        return False
 
 
 def packed_files(path: Path, limits: Limits) -> Iterator[PackedFile]:
@@ -136,7 +184,7 @@ def packed_files(path: Path, limits: Limits) -> Iterator[PackedFile]:
     if path.is_dir():
         if not (path / folder.MANIFEST).is_file():
             return
-        names = [name for name in folder.files_to_take(path) if name.endswith(folder.SUFFIX)]
+        names = [name for name in folder.files_to_take(path) if may_be_coded(name)]
     for name in names:
         try:
             yield container.read(folder.place(path, name), limits)

@@ -32,6 +32,7 @@ from squeeze.packing.description import (
     Record,
     damaged,
 )
+from squeeze.packing.sources import Source
 from squeeze.system.limits import Limits
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "encode_tensor",
     "header_bytes",
     "is_packed",
+    "places_of",
     "read",
     "reserve",
 ]
@@ -80,19 +82,25 @@ def header_bytes(names: list[str], sizes: list[int], description: Description, l
     return len(text).to_bytes(8, "little") + text
 
 
-def reserve(source: TensorFile, level: str, base: tuple[str, ...]) -> int:
+def places_of(source: Source) -> tuple[int, ...] | None:
+    """What a description says of where tensors begin."""
+    return tuple(tensor.begin for tensor in source.file.tensors) if source.is_torch else None
+
+
+def reserve(source: Source, level: str, base: tuple[str, ...]) -> int:
     """Bytes that a header for any coding of `source` fits into."""
+    file = source.file
 
     def longest(dtype: str) -> str:
         return max((c for c in CODINGS if allowed(c, dtype) and (base or not c.startswith(DELTA))), key=len)
 
-    records = tuple(Record(t.dtype, t.shape, longest(t.dtype), 0) for t in source.tensors)
-    sizes = [t.size for t in source.tensors]
+    records = tuple(Record(t.dtype, t.shape, longest(t.dtype), 0) for t in file.tensors)
+    sizes = [t.size for t in file.tensors]
     return len(
         header_bytes(
-            [tensor.name for tensor in source.tensors],
+            [tensor.name for tensor in file.tensors],
             sizes,
-            Description(source.size, "0" * 64, source.header, level, records, base),
+            Description(file.size, "0" * 64, file.header, level, records, base, places_of(source)),
         )
     )
 
@@ -107,10 +115,17 @@ def allowed(coding: str, dtype: str) -> bool:
 
 @dataclass(frozen=True)
 class PackedFile:
-    """A checked packed file: `tensors` are the payloads, in the order of `description.records`."""
+    """A checked packed file: the tensors of `file` are the payloads, in the order of `description.records`; `original`
+    is what was packed."""
 
     file: TensorFile
     description: Description
+    original: TensorFile
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether the original was one of torch's files, not of safetensors."""
+        return self.description.places is not None
 
 
 def is_packed(file: TensorFile) -> bool:
@@ -129,11 +144,11 @@ def describe(file: TensorFile, limits: Limits | None = None) -> PackedFile:
         raise FormatError("not a packed checkpoint: it has no description by squeeze")
     description = Description.from_text(file.metadata[KEY], limits or Limits())
     try:
-        original = tensorfile.parse(file.path, description.size, description.header, limits)
+        original = description.original([tensor.name for tensor in file.tensors], limits, file.path)
     except FormatError as error:
         raise damaged(f"of the original, {error}") from None
     _check(file, original, description)
-    return PackedFile(file, description)
+    return PackedFile(file, description, original)
 
 
 def _check(file: TensorFile, original: TensorFile, description: Description) -> None:

@@ -9,9 +9,11 @@ import re
 import zlib
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.safetensors import Tensor, TensorFile
 from squeeze.errors import DamagedError, FormatError, printable
 from squeeze.packing import fields
 from squeeze.system.json_object import parse_object, parsed_size
@@ -55,11 +57,35 @@ class Description:
     header: bytes
     level: str
     records: tuple[Record, ...]
-    base: tuple[str, ...] = ()  # sorted SHA-256 of the base's safetensors files
+    base: tuple[str, ...] = ()  # sorted SHA-256 of the base's files of the same kind
+    places: tuple[int, ...] | None = None  # where each tensor begins, in a file that is none of safetensors
+
+    def original(self, names: list[str], limits: Limits | None, path: Path) -> TensorFile:
+        """The file that was packed. Raises FormatError where it cannot have been one, and LimitError."""
+        if self.places is None:
+            return tensorfile.parse(path, self.size, self.header, limits)
+        if not len(names) == len(self.records) == len(self.places):
+            raise FormatError("it is of other tensors")
+        tensors, end, between = [], 0, 0
+        for name, record, begin in zip(names, self.records, self.places, strict=True):
+            tensorfile.check_shape(name, record.shape)
+            tensors.append(Tensor(name, record.dtype, record.shape, begin, begin + record.size))
+            between += begin - end
+            if begin < end or 8 * record.size != prod(record.shape) * tensorfile.ELEMENT_BITS[record.dtype]:
+                raise FormatError(f"{tensorfile.named(name)} is impossible where it is")
+            end = begin + record.size
+        if end > self.size or between + self.size - end != len(self.header):
+            raise FormatError("its tensors and other bytes are not the whole file")
+        return TensorFile(path, self.size, self.header, None, tuple(tensors))
+
+    @property
+    def format(self) -> int:
+        """The version: what reads 1 knows neither codes of fixed length nor tensors that lie anywhere in a file."""
+        return 1 if self.level != "fast" and self.places is None else 2
 
     def to_text(self) -> str:
         described: dict[str, Any] = {
-            "format": _format(self.level),
+            "format": self.format,
             "level": self.level,
             "size": self.size,
             "sha256": self.sha256,
@@ -68,6 +94,8 @@ class Description:
         }
         if self.base:
             described["base"] = list(self.base)
+        if self.places is not None:
+            described["places"] = list(self.places)
         return json.dumps(described, separators=(",", ":"))
 
     @classmethod
@@ -84,16 +112,11 @@ class Description:
             raise FormatError(f"packed format {printable(version)} is unknown: use a newer squeeze")
         try:
             found = _description(described, limits)
-            if version != _format(found.level):
+            if version != found.format or (found.level != "fast" and any(r.coding == FIXED for r in found.records)):
                 raise ValueError
             return found
         except (KeyError, TypeError, ValueError, zlib.error):
             raise damaged("it cannot be read") from None
-
-
-def _format(level: str) -> int:
-    """The version of the format: what reads 1 does not know the coding of level fast."""
-    return 2 if level == "fast" else 1
 
 
 def damaged(why: str) -> DamagedError:
@@ -102,13 +125,14 @@ def damaged(why: str) -> DamagedError:
 
 def _description(described: dict[str, Any], limits: Limits) -> Description:
     """Raises KeyError, TypeError, ValueError or zlib.error where anything is not as it must be."""
-    if not _KEYS <= described.keys() <= _KEYS | {"base"}:
+    if not _KEYS <= described.keys() <= _KEYS | {"base", "places"}:
         raise ValueError
     header = unfolded(described["header"], tensorfile.MAX_HEADER + 8, limits, "the header of the original")
     return Description(
         *(_number(described["size"]), _hash(described["sha256"]), header, _one_of(described["level"], LEVELS)),
         tuple(_record(*entry) for entry in _list(described["tensors"])),
         tuple(map(_hash, _list(described.get("base", [])))),
+        tuple(map(_number, _list(described["places"]))) if "places" in described else None,
     )
 
 

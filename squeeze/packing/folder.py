@@ -16,22 +16,23 @@ from pathlib import Path
 from typing import Any
 
 from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.weight_files import TORCH, how_to_convert, read_index, shard_at
+from squeeze.checkpoint.weight_files import read_index, shard_at
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, printable
-from squeeze.packing import container
+from squeeze.packing import container, sources
 from squeeze.packing.description import unfolded
+from squeeze.packing.sources import CODED
 from squeeze.system import moving
 from squeeze.system.json_object import read_object
 from squeeze.system.limits import Limits
 
-SUFFIX = ".safetensors"
+SUFFIX = sources.SUFFIX
 MANIFEST = "squeeze.json"
 CONTENT = "content"  # in the work folder
 METHOD = "squeeze"  # of the quantization_config
 CONVERTED = ("fp8", "mxfp4")  # quantised forms that transformers itself makes weights of, while it loads them
 METHODS = (METHOD, *(f"{METHOD}+{form}" for form in CONVERTED))
 _INDEX = ".safetensors.index.json"
-_MANIFEST_VERSION = 1
+_PLAIN, _STATES = 1, 2  # versions: without, and with packed files of torch
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 _MAX_KEPT = 1 << 26
 _MAX_NAME = 4096  # bytes, of a file below the folder
@@ -45,23 +46,18 @@ def place(root: Path, name: str) -> Path:
 
 
 def files_to_take(source: Path) -> list[str]:
-    """Names of all files below a folder, or the empty name for a file. Raises FormatError where none is safetensors."""
+    """Names of all files below a folder, or the empty name for a file. Raises FormatError where none has tensors."""
     if not source.is_dir():
-        if source.suffix in TORCH:
-            raise FormatError(how_to_convert(source))
-        if source.suffix != SUFFIX:
-            with source.open("rb") as file:
-                if file.read(2) in (b"PK", b"\x80\x02"):
-                    raise FormatError(how_to_convert(source))
-            raise FormatError(f"{source}: not a checkpoint: pack takes {SUFFIX} files and folders that hold them")
+        if source.suffix not in CODED:
+            raise FormatError(
+                f"{source}: not a checkpoint: pack takes {SUFFIX} files, those of torch ({', '.join(CODED[1:])}), and "
+                "folders that hold them"
+            )
         return [""]
     paths = [path for path in _below(source) if path.is_file()]
     names = [path.relative_to(source).as_posix() for path in paths]
-    if not any(name.endswith(SUFFIX) for name in names):
-        torch_files = [path for path in paths if path.suffix in TORCH]
-        if torch_files:
-            raise FormatError(how_to_convert(torch_files[0]))
-        raise FormatError(f"{source}: no {SUFFIX} file is in this folder")
+    if not any(name.endswith(CODED) for name in names):
+        raise FormatError(f"{source}: no {SUFFIX} file is in this folder, and none of torch")
     for name in names:
         if name.endswith(_INDEX):
             _check_index(source, name)
@@ -134,14 +130,17 @@ def check_target(source: Path, target: Path, overwrite: bool) -> None:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What squeeze.json says: SHA-256 of every original file, and the files that were changed, as they were."""
+    """What squeeze.json says: SHA-256 of every original file, the files that were changed, as they were, and those of
+    torch that are packed."""
 
     hashes: dict[str, str]
     kept: dict[str, bytes]
+    packed: frozenset[str] = frozenset()
 
 
-def write_manifest(source: Path, packed: Path, hashes: dict[str, str]) -> int:
-    """Adapt indexes and config.json in the packed folder and write its manifest; returns the bytes this added."""
+def write_manifest(source: Path, packed: Path, hashes: dict[str, str], states: list[str]) -> int:
+    """Adapt indexes and config.json in the packed folder and write its manifest; returns the bytes this added. states:
+    the files of torch that are packed."""
     originals: dict[str, bytes] = {}
     added = 0
     for name in hashes:
@@ -154,11 +153,13 @@ def write_manifest(source: Path, packed: Path, hashes: dict[str, str]) -> int:
             originals[name] = (source / name).read_bytes()
             (packed / name).write_bytes(changed)
             added += len(changed) - len(originals[name])
-    described = {
-        "format": _MANIFEST_VERSION,
+    described: dict[str, Any] = {
+        "format": _STATES if states else _PLAIN,
         "files": hashes,
         "kept": {name: base64.b64encode(zlib.compress(data, 9)).decode() for name, data in originals.items()},
     }
+    if states:
+        described["packed"] = states
     if MANIFEST in hashes:
         raise FormatError(f"{source}: has a {MANIFEST}: it seems to be packed already")
     text = json.dumps(described, indent=1)
@@ -215,7 +216,7 @@ def read_manifest(packed: Path, limits: Limits | None = None) -> Manifest:
     limits = limits or Limits()
     described = read_object(path, limits=limits)
     version = described.get("format")
-    if type(version) is not int or version != _MANIFEST_VERSION:
+    if type(version) is not int or version not in (_PLAIN, _STATES):
         raise FormatError(f"{path}: format {printable(version)} is unknown: use a newer squeeze")
     try:
         return _manifest(described, limits)
@@ -228,7 +229,11 @@ def read_manifest(packed: Path, limits: Limits | None = None) -> Manifest:
 def _manifest(described: dict[str, Any], limits: Limits) -> Manifest:
     """Raises KeyError and its like where anything is not as it must be."""
     files, texts = described["files"], described["kept"]
-    if described.keys() != {"format", "files", "kept"} or not texts.keys() <= files.keys():
+    states = described["packed"] if described["format"] == _STATES else []
+    keys = {"format", "files", "kept"} | ({"packed"} if described["format"] == _STATES else set())
+    if described.keys() != keys or not texts.keys() <= files.keys():
+        raise ValueError
+    if not isinstance(states, list) or not set(states) <= files.keys() - texts.keys():
         raise ValueError
     hashes = {_safe_name(name): digest for name, digest in files.items() if re.fullmatch("[0-9a-f]{64}", digest)}
     if len(hashes) < len(files):
@@ -238,7 +243,7 @@ def _manifest(described: dict[str, Any], limits: Limits) -> Manifest:
         kept[name] = unfolded(text, _MAX_KEPT, limits, f"'{printable(name)}'")
         memory += 8 * len(kept[name])
         limits.need_memory(memory, "the manifest")
-    return Manifest(hashes, kept)
+    return Manifest(hashes, kept, frozenset(states))
 
 
 def _safe_name(name: str) -> str:
@@ -261,7 +266,7 @@ def sha256_of(path: Path) -> str:
 
 
 def has_packed(path: Path) -> bool:
-    """Whether `path` is a packed file or folder."""
+    """Whether `path` is a packed folder, or a packed file of safetensors."""
     if path.is_dir():
         return (path / MANIFEST).is_file()
     return path.suffix == SUFFIX and container.is_packed(tensorfile.read(path))
@@ -272,12 +277,14 @@ def raw_size(source: Path) -> int:
     total = 0
     for path in source.rglob("*") if source.is_dir() else [source]:
         try:
-            if path.suffix == ".safetensors":
-                file = tensorfile.read(path)
-                packed = container.is_packed(file)
-                total += container.describe(file).description.size if packed else file.size
-            elif path.is_file():
-                total += path.stat().st_size
+            total += _raw_size(path) if path.is_file() else 0
         except (SqueezeError, OSError):
             continue
     return total
+
+
+def _raw_size(path: Path) -> int:
+    try:
+        return container.read(path).description.size if path.name.endswith(CODED) else path.stat().st_size
+    except FormatError:
+        return path.stat().st_size

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from squeeze.errors import FormatError, escaped
-from squeeze.packing.base import packed_beside, packed_files
+from squeeze.packing.base import hashes_of, packed_beside, packed_files
 from squeeze.system.limits import Limits
 
 __all__ = ["Link", "history"]
@@ -16,9 +16,9 @@ class Link:
     """One checkpoint of a chain. `path` is None where it was not found beside the one before it."""
 
     path: Path | None
-    raw: int  # bytes of its safetensors files
+    raw: int  # bytes of its files that are packed
     coded: int
-    sha256: tuple[str, ...]  # of these files, unpacked, sorted
+    sha256: tuple[str, ...]  # of these files, unpacked, sorted: of those of safetensors, if there are any, or of torch
     base: tuple[str, ...]  # the same of what it is a difference from; empty where it is packed whole
 
 
@@ -27,15 +27,17 @@ def history(path: Path | str) -> Iterator[Link]:
     beside the one before. Raises FormatError where it is not packed."""
     place: Path | None = Path(path)
     limits = Limits()
-    seen: set[tuple[str, ...]] = set()
+    seen: set[Path] = set()
     while place is not None:
         files = list(packed_files(place, limits))
         if not files:
             raise FormatError(f"{escaped(str(place))}: not a packed checkpoint")
-        hashes = tuple(sorted(file.description.sha256 for file in files))
-        base = next((file.description.base for file in files if file.description.base), ())
+        hashes = hashes_of(files)[0]
+        wanted = {file.description.base: file.is_torch for file in files if file.description.base}
+        base = min(wanted, key=lambda one: wanted[one], default=())
         yield Link(place, sum(file.description.size for file in files), sum(f.file.size for f in files), hashes, base)
-        seen.add(hashes)
-        place = packed_beside(place, base, limits) if base and base not in seen else None
+        seen.add(place)
+        place = packed_beside(place, wanted, limits) if base else None
+        place = None if place in seen else place
         if base and place is None:
             yield Link(None, 0, 0, base, ())

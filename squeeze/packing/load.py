@@ -33,8 +33,9 @@ def load(
     the archive level, on a GPU those at the fast level, and differences (`base` names what from) are decoded now and
     kept as they are. On the CPU a tensor is compared with its checksum when it is first decoded; `squeeze.verify`
     compares all. resident: bytes, or a text such as "2G": tensors, in order, that fit into so many are decoded now and
-    kept, and every access gives the same one. Raises OptionError for another text, FormatError where `path` is not packed, DamagedError where it is
-    damaged, and LimitError where it takes more memory than `limits` allow.
+    kept, and every access gives the same one.
+    Raises OptionError for another text, FormatError where `path` is not packed, DamagedError where it is damaged, and
+    LimitError where it takes more memory than `limits` allow.
 
     >>> weights = load("my-model-packed", device="cuda")  # doctest: +SKIP
     >>> weights["lm_head.weight"].shape  # doctest: +SKIP
@@ -42,6 +43,8 @@ def load(
     path = Path(path)
     kept = size_of(resident) if isinstance(resident, str) else resident
     names = [name for name in folder.files_to_take(path) if not name or name.endswith(folder.SUFFIX)]
+    if not names:
+        raise FormatError(f"{escaped(str(path))}: no {folder.SUFFIX} file is in this folder")
     limits = limits or Limits()
     known = Base.of(path, limits) if base is None else Base.open(base, limits)
     entries: dict[str, Entry] = {}

@@ -1,6 +1,6 @@
 """The main path of packing: a checkpoint's files, tensor by tensor, into packed ones. Read this first.
 
-`pack` takes a safetensors file or a folder of a model. Each tensor is read,
+`pack` takes a file of tensors or a folder of a model. Each tensor is read,
 coded, proved to decode, and written before the next one is read, so memory is
 bounded by the largest tensor. All is written into a work folder beside the
 target, with a journal of the tensors that are done, and moved into place at the
@@ -11,9 +11,9 @@ itself is container.py's, the way back unpack.py's.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -22,12 +22,15 @@ import xxhash
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile
-from squeeze.errors import FormatError, SqueezeError, VerifyError
+from squeeze.errors import FormatError, SqueezeError, VerifyError, printable
 from squeeze.packing import container, folder
-from squeeze.packing.base import Base
+from squeeze.packing.base import Base, is_packed
 from squeeze.packing.container import Description, Record
+from squeeze.packing.running_hash import RunningHash
+from squeeze.packing.sources import Source, source_of
 from squeeze.system import files
 from squeeze.system.in_order import in_order
+from squeeze.system.limits import Limits
 from squeeze.system.work import work_folder
 from squeeze.version import __version__
 
@@ -38,11 +41,12 @@ _PIECE = 1 << 22
 @dataclass(frozen=True)
 class Totals:
     """Bytes of the checkpoint's files before and after, other files of a folder included; what of a folder was left
-    out, in words."""
+    out, and what else there is to say, in words."""
 
     raw: int
     coded: int
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def pack(
@@ -58,13 +62,17 @@ def pack(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Totals:
-    """Pack a safetensors file, or a folder with its other files, to `target`; `unpack` restores it byte for byte.
+    """Pack a file of tensors, or a folder with its other files, to `target`; `unpack` restores it byte for byte.
+
+    A file of tensors is one of safetensors, of torch.save (.pt, .pth, .bin, .ckpt) or of torch.distributed.checkpoint
+    (.distcp). Nothing in it is run; one that is none of these is packed as plain bytes if it is named itself, and
+    copied in a folder.
 
     level: "fast" (for checkpoints written often), "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU
     only). base: a checkpoint, packed or not;
     what is written is the difference from its tensors of the same names, unless it ends a chain of `max_chain`
     differences already. strict: refuse a folder of which something would be left out, such as empty folders and pipes.
-    progress(n) is told of n more raw bytes done. Raises FormatError for what is no safetensors file, SqueezeError where
+    progress(n) is told of n more raw bytes done. Raises FormatError for what is no file of tensors, SqueezeError where
     a file is in the way, VerifyError if a coded tensor does not decode to itself. A run stopped by anything but an
     error in the input goes on where it was when it is started again.
     """
@@ -74,37 +82,66 @@ def pack(
     folder.check_target(source, target, overwrite)
     names = folder.files_to_take(source)
     omitted = folder.left_out(source, strict)
-    known = Base.open(base) if base is not None else None
+    known, notes = Base.open(base) if base is not None else None, []
     if known and known.length >= max_chain:
+        notes.append(
+            f"{printable(source)}: packed whole, since its base ends a chain of {known.length} differences "
+            f"(--max-chain {max_chain})"
+        )
         known = None
     task = {
         "version": __version__,
         "level": level,
-        "base": known.hashes if known else [],
+        "base": sorted(known.identities) if known else [],
         "source": str(source.resolve()),
         "files": [[name, *_stamp(folder.place(source, name))] for name in names],
     }
     with work_folder(target, "packing", task) as work:
         job = _Job(level, known, threads, verify, progress or (lambda count: None))
-        totals, hashes = Totals(0, 0), {}
+        totals, hashes, coded = Totals(0, 0), {}, []
         for name in names:
             before, after = folder.place(source, name), folder.place(work / folder.CONTENT, name)
-            stamp = _stamp(before)
-            raw, hashes[name] = job.take(before, after, work)
-            if _stamp(before) != stamp:
-                raise VerifyError(f"{before} changed while it was read: pack it again when nothing writes to it")
+            with _unchanged(before):
+                taken = job.take(before, after, work, name)
+            raw, hashes[name] = taken.raw, taken.sha256
+            coded += [name] if taken.is_torch else []
+            notes += [taken.note] if taken.note else []
             totals = Totals(totals.raw + raw, totals.coded + after.stat().st_size)
         if source.is_dir():
-            added = folder.write_manifest(source, work / folder.CONTENT, hashes)
-            totals = Totals(totals.raw, totals.coded + added, omitted)
+            added = folder.write_manifest(source, work / folder.CONTENT, hashes, coded)
+            totals = Totals(totals.raw, totals.coded + added)
         folder.move_into_place(work / folder.CONTENT, target, overwrite)
-    return totals
+    return replace(totals, left_out=omitted, notes=tuple(notes))
 
 
 def _stamp(path: Path) -> list[int]:
     """What changes when a file does."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]
+
+
+@contextmanager
+def _unchanged(path: Path) -> Iterator[None]:
+    """Raises VerifyError where a file is not as it was in the end."""
+    try:
+        stamp = _stamp(path)
+        yield
+        if _stamp(path) == stamp:
+            return
+    except FileNotFoundError:
+        if path.exists():
+            raise
+    raise VerifyError(f"{path} changed while it was read: pack it again when nothing writes to it")
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A file that was packed or copied."""
+
+    raw: int
+    sha256: str
+    is_torch: bool = False  # and packed
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,16 +152,20 @@ class _Job:
     verify: bool
     progress: Progress
 
-    def take(self, source: Path, target: Path, work: Path) -> tuple[int, str]:
-        """Pack or copy one file; its raw size and SHA-256."""
+    def take(self, source: Path, target: Path, work: Path, name: str) -> _Taken:
+        """Pack or copy one file, which a folder has by this name."""
         try:
-            if source.suffix == folder.SUFFIX:
-                return self._pack_file(source, target, work)
-            return self._copy(source, target)
+            if is_packed(source, Limits()):
+                raise FormatError("is packed already; unpack it first")
+            found = source_of(source, alone=not name)
+            if found is None:
+                return self._copy(source, target)
+            raw, digest = self._pack_file(found, target, work, name if found.is_torch else "")
+            return _Taken(raw, digest, found.is_torch, found.note)
         except FormatError as error:
             raise type(error)(f"{source}: {error}") from None
 
-    def _copy(self, source: Path, target: Path) -> tuple[int, str]:
+    def _copy(self, source: Path, target: Path) -> _Taken:
         target.parent.mkdir(parents=True, exist_ok=True)
         state, size = hashlib.sha256(), 0
         with source.open("rb") as reading, target.open("wb") as writing:
@@ -135,41 +176,43 @@ class _Job:
                 self.progress(len(piece))
             os.fsync(writing.fileno())
         files.copy_status(source, target)
-        return size, state.hexdigest()
+        return _Taken(size, state.hexdigest())
 
-    def _pack_file(self, source: Path, target: Path, work: Path) -> tuple[int, str]:
-        file = tensorfile.read(source)
-        if container.is_packed(file):
-            raise FormatError("is packed already; unpack it first")
+    def _pack_file(self, found: Source, target: Path, work: Path, scope: str) -> tuple[int, str]:
+        """The raw size and SHA-256. scope: the name by which a base has its tensors."""
+        file, source = found.file, found.file.path
         if target.is_file():
             self.progress(file.size)
             return file.size, container.read(target).description.sha256
         target.parent.mkdir(parents=True, exist_ok=True)
-        base = tuple(self.base.hashes) if self.base else ()
+        base = self.base.identity(found.is_torch) if self.base else ()
+        known = self.base if base else None
         journal = _Journal(work / "journal")
         unfinished = target.with_name(target.name + ".partial")
-        start = container.reserve(file, self.level, base)
+        start = container.reserve(found, self.level, base)
         with source.open("rb") as reading, unfinished.open("r+b" if unfinished.is_file() else "w+b") as writing:
             done = journal.resume(file, writing, start)
             writing.truncate(start + sum(size for _, size in done))
             writing.seek(0, os.SEEK_END)
-            with RunningHash(file.header) as state:
-                for tensor, (record, _) in zip(file.tensors, done, strict=False):
+            with RunningHash() as state:
+                for tensor, gap, (record, _) in zip(file.tensors, file.gaps, done, strict=False):
                     data = tensorfile.read_tensor(reading, tensor)
-                    state.update(data)
+                    state.update(gap, data)
                     if xxhash.xxh3_64_intdigest(data.data) != record.checksum:
                         raise VerifyError(f"{source} changed since packing was stopped: pack it again")
                     self.progress(tensor.size)
                 remaining = file.tensors[len(done) :]
-                for tensor, (record, payload) in zip(remaining, self._coded(remaining, reading, state), strict=True):
+                coded = self._coded(file, len(done), known, scope, reading, state)
+                for tensor, (record, payload) in zip(remaining, coded, strict=True):
                     writing.write(payload.data)
                     writing.flush()
                     journal.note(tensor, record, payload)
                     done.append((record, payload.size))
                     self.progress(tensor.size)
-                digest = state.finish()
+                digest = state.finish(file.gaps[-1])
             records = tuple(record for record, _ in done)
-            description = Description(file.size, digest, file.header, self.level, records, base)
+            places = container.places_of(found)
+            description = Description(file.size, digest, file.header, self.level, records, base, places)
             names, sizes = [tensor.name for tensor in file.tensors], [size for _, size in done]
             writing.seek(0)
             writing.write(container.header_bytes(names, sizes, description, start))
@@ -182,21 +225,21 @@ class _Job:
         return file.size, digest
 
     def _coded(
-        self, tensors: Sequence[Tensor], source: BinaryIO, state: "RunningHash"
+        self, file: TensorFile, first: int, base: Base | None, scope: str, source: BinaryIO, state: RunningHash
     ) -> Iterator[tuple[Record, Bytes]]:
-        """The record and payload of each tensor, in order."""
+        """The record and payload of each tensor from the first on, in order."""
 
         def tasks() -> Iterator[tuple[int, Callable[[int], tuple[Record, Bytes]]]]:
-            for tensor in tensors:
+            for tensor, gap in zip(file.tensors[first:], file.gaps[first:-1], strict=True):
                 data = tensorfile.read_tensor(source, tensor)
-                state.update(data)
-                yield tensor.size, partial(self._code, tensor, data)
+                state.update(gap, data)
+                yield tensor.size, partial(self._code, tensor, base, scope, data)
 
         return in_order(tasks(), self.threads)
 
-    def _code(self, tensor: Tensor, data: Bytes, threads: int) -> tuple[Record, Bytes]:
-        base = self.base.tensor(tensor) if self.base else None
-        coding, payload = container.encode_tensor(data, tensor, self.level, base, threads, self.verify)
+    def _code(self, tensor: Tensor, base: Base | None, scope: str, data: Bytes, threads: int) -> tuple[Record, Bytes]:
+        other = base.tensor(tensor, scope) if base else None
+        coding, payload = container.encode_tensor(data, tensor, self.level, other, threads, self.verify)
         return Record(tensor.dtype, tensor.shape, coding, xxhash.xxh3_64_intdigest(data.data)), payload
 
 
@@ -237,30 +280,3 @@ class _Journal:
 
     def clear(self) -> None:
         self._path.unlink(missing_ok=True)
-
-
-class RunningHash:
-    """SHA-256 of what passes, counted on a thread beside the coding; at most one tensor waits."""
-
-    def __init__(self, start: bytes):
-        self._state = hashlib.sha256(start)
-        self._pool = ThreadPoolExecutor(1)
-        self._running: Future[None] | None = None
-
-    def __enter__(self) -> "RunningHash":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(wait=True)
-
-    def update(self, data: Bytes) -> None:
-        self._wait()
-        self._running = self._pool.submit(self._state.update, data.data)
-
-    def finish(self) -> str:
-        self._wait()
-        return self._state.hexdigest()
-
-    def _wait(self) -> None:
-        if self._running:
-            self._running.result()

@@ -12,9 +12,10 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped, printable
 from squeeze.packing import container, folder
-from squeeze.packing.base import Base
+from squeeze.packing.base import Base, packed_files
 from squeeze.packing.container import Record
-from squeeze.packing.pack import Progress, RunningHash, Totals
+from squeeze.packing.pack import Progress, Totals
+from squeeze.packing.running_hash import RunningHash
 from squeeze.system import files
 from squeeze.system.in_order import in_order
 from squeeze.system.limits import Limits
@@ -71,12 +72,14 @@ class _Job:
     ) -> "_Job":
         limits = limits or Limits()
         known = Base.of(source, limits) if base is None else Base.open(base, limits)
+        if base is not None and not any(packed.description.base for packed in packed_files(source, limits)):
+            raise SqueezeError("this checkpoint needs no base")
         return cls(known, threads, limits, progress or (lambda count: None))
 
     def restore(self, source: Path, target: Path | None) -> Totals:
         """Restore a file or folder, or, where `target` is None, only check it."""
         if not source.is_dir():
-            return self._packed_file(source, target, 0)[0]
+            return self._packed_file(source, target, 0, "")[0]
         manifest = folder.read_manifest(source, self.limits)
         totals = Totals(0, (source / folder.MANIFEST).stat().st_size)
         for name, expected in manifest.hashes.items():
@@ -85,8 +88,8 @@ class _Job:
                 raise DamagedError(f"{source}: {printable(name)} is missing from the packed folder")
             if after:
                 after.parent.mkdir(parents=True, exist_ok=True)
-            if name.endswith(folder.SUFFIX):
-                file_totals, digest = self._packed_file(before, after, totals.raw)
+            if name.endswith(folder.SUFFIX) or name in manifest.packed:
+                file_totals, digest = self._packed_file(before, after, totals.raw, name)
             else:
                 file_totals, digest = self._other_file(before, after, manifest.kept.get(name), totals.raw)
             if digest != expected:
@@ -113,7 +116,7 @@ class _Job:
         self.progress(totals.raw)
         return totals, digest
 
-    def _packed_file(self, source: Path, target: Path | None, before: int) -> tuple[Totals, str]:
+    def _packed_file(self, source: Path, target: Path | None, before: int, name: str) -> tuple[Totals, str]:
         """Restore one packed file after `before` bytes of others; its sizes and the SHA-256 of what it was, which was
         checked."""
         try:
@@ -123,10 +126,10 @@ class _Job:
             container.check_limits(packed, self.limits)
             with source.open("rb") as reading:
                 if target is None:
-                    self._decode(packed, reading, None)
+                    self._decode(packed, reading, None, name)
                 else:
                     with target.open("xb") as writing:
-                        self._decode(packed, reading, writing)
+                        self._decode(packed, reading, writing, name)
                         writing.flush()
                         os.fsync(writing.fileno())
                     files.copy_status(source, target)
@@ -134,27 +137,28 @@ class _Job:
             raise type(error)(f"{escaped(str(source))}: {error}") from None
         return Totals(packed.description.size, packed.file.size), packed.description.sha256
 
-    def _decode(self, packed: container.PackedFile, source: BinaryIO, sink: BinaryIO | None) -> None:
+    def _decode(self, packed: container.PackedFile, source: BinaryIO, sink: BinaryIO | None, name: str) -> None:
         """Decode all tensors in order. Raises DamagedError where a checksum or the SHA-256 of the whole differs."""
-        description = packed.description
-        if sink:
-            sink.write(description.header)
+        description, gaps, scope = packed.description, packed.original.gaps, name if packed.is_torch else ""
         self.progress(len(description.header))
         pairs = list(zip(packed.file.tensors, description.records, strict=True))
-        tasks = ((r.size, partial(self._tensor, t, r, tensorfile.read_tensor(source, t))) for t, r in pairs)
-        with RunningHash(description.header) as state:
-            for (_, record), data in zip(pairs, in_order(tasks, self.threads), strict=True):
-                state.update(data)
+        tasks = ((r.size, partial(self._tensor, t, r, scope, tensorfile.read_tensor(source, t))) for t, r in pairs)
+        with RunningHash() as state:
+            for (_, record), gap, data in zip(pairs, gaps[:-1], in_order(tasks, self.threads), strict=True):
+                state.update(gap, data)
                 if sink:
+                    sink.write(gap)
                     sink.write(data.data)
                 self.progress(record.size)
-            digest = state.finish()
+            if sink:
+                sink.write(gaps[-1])
+            digest = state.finish(gaps[-1])
         if digest != description.sha256:
             raise DamagedError("the SHA-256 of what was restored differs: the file is damaged")
 
-    def _tensor(self, tensor: Tensor, record: Record, payload: Bytes, threads: int) -> Bytes:
+    def _tensor(self, tensor: Tensor, record: Record, scope: str, payload: Bytes, threads: int) -> Bytes:
         is_delta = record.coding.startswith(container.DELTA)
-        other = self.base.for_record(tensor.name, record) if self.base and is_delta else None
+        other = self.base.for_record(tensor.name, record, scope) if self.base and is_delta else None
         try:
             data = container.decode_tensor(payload, record, other, threads)
         except DamagedError as error:
@@ -168,7 +172,5 @@ def _check_base(hashes: tuple[str, ...], base: Base | None) -> None:
         raise SqueezeError(
             "this checkpoint is stored as a difference: name its base with --base, or put its packed base beside it"
         )
-    if base is not None:
-        if not hashes:
-            raise SqueezeError("this checkpoint needs no base")
+    if base is not None and hashes:
         base.check(hashes)

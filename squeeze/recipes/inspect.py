@@ -19,7 +19,7 @@ from squeeze.checkpoint.safetensors import Bytes
 from squeeze.codecs.tensors.float_payload import DTYPES
 from squeeze.errors import escaped
 from squeeze.packing import container, folder
-from squeeze.packing.base import Base
+from squeeze.packing.base import Base, file_of
 from squeeze.packing.pack import Progress
 from squeeze.quant.formats.reading import summary
 from squeeze.system.limits import Limits
@@ -77,25 +77,25 @@ def inspect(
     Raises FormatError or its children as `pack` and `verify` do.
     """
     source = Path(source)
-    known = Base.open(base) if base is not None else None
-    names = [name for name in folder.files_to_take(source) if not name or name.endswith(folder.SUFFIX)]
-    for name in names:
-        file = tensorfile.read(folder.place(source, name))
-        packed = container.describe(file) if container.is_packed(file) else None
-        if packed:
-            container.check_limits(packed, Limits())
+    known = Base.of(source, Limits()) if base is None else Base.open(base)
+    for name in folder.files_to_take(source):
+        found = file_of(folder.place(source, name), name, Limits())
+        if found is None:
+            continue
+        file, packed, is_torch = found
+        scope = name if is_torch else ""
         with file.path.open("rb") as reading:
             for number, tensor in enumerate(file.tensors):
                 data = tensorfile.read_tensor(reading, tensor)
                 if packed:
                     record, coded = packed.description.records[number], tensor.size
                     delta = record.coding.startswith(container.DELTA)
-                    other = known.for_record(tensor.name, record) if known and delta else None
+                    other = known.for_record(tensor.name, record, scope) if known and delta else None
                     raw = container.decode_tensor(data, record, other, threads)
                     container.check_tensor(raw, record, tensor.name)
                     dtype, shape, coding = record.dtype, record.shape, record.coding
                 else:
-                    other = known.tensor(tensor) if known else None
+                    other = known.tensor(tensor, scope) if known else None
                     coding, payload = container.encode_tensor(data, tensor, level, other, threads, verify=False)
                     dtype, shape, raw, coded = tensor.dtype, tensor.shape, data, payload.size
                 fields, values = field_entropies(raw, dtype)

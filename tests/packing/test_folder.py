@@ -134,8 +134,8 @@ def test_manifest_of_a_future_version_is_refused():
     model_folder("model")
     squeeze.pack("model", "packed")
     path = Path("packed") / folder.MANIFEST
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(FormatError, match="format 2 is unknown: use a newer squeeze"):
+    path.write_text(path.read_text().replace('"format": 1', '"format": 3'))
+    with pytest.raises(FormatError, match="format 3 is unknown: use a newer squeeze"):
         squeeze.verify("packed")
 
 

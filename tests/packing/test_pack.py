@@ -238,14 +238,13 @@ def test_every_damaged_payload_is_named():
             squeeze.verify("hurt.safetensors")
 
 
-@pytest.mark.parametrize("name", ["model.bin", "model.pt", "model.pth", "other"])
-def test_pytorch_files_are_refused_with_the_way_to_convert_them(name):
-    Path(name).write_bytes(b"PK\x03\x04" + bytes(100))
-    with pytest.raises(FormatError, match=r"weights_only=True.*save_file"):
-        squeeze.pack(name, "b.safetensors")
+def test_what_no_name_of_a_checkpoint_has_is_refused():
+    Path("model.onnx").write_bytes(b"PK\x03\x04" + bytes(100))
+    with pytest.raises(FormatError, match=r"^model.onnx: not a checkpoint: pack takes .safetensors files, "):
+        squeeze.pack("model.onnx", "b.safetensors")
     Path("m").mkdir()
-    Path("m/pytorch_model.bin").write_bytes(b"PK")
-    with pytest.raises(FormatError, match="weights_only=True"):
+    Path("m/model.onnx").write_bytes(b"PK")
+    with pytest.raises(FormatError, match=r"^m: no .safetensors file is in this folder, and none of torch$"):
         squeeze.pack("m", "packed")
 
 

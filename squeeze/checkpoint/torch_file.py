@@ -1,0 +1,206 @@
+"""Files of torch.save and of torch.distributed.checkpoint: where their storages lie, found without running anything.
+
+A file is taken for what torch writes: zip archives of entries that are not compressed, one, or several end to end in a
+file of a distributed checkpoint; or, of the time before torch 1.6, pickles with storages behind them. The rest of its
+bytes are the file's `header`, so that header and storages together are every byte.
+"""
+
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from squeeze.checkpoint import pickled
+from squeeze.checkpoint.safetensors import ELEMENT_BITS, Tensor, TensorFile
+from squeeze.checkpoint.torch_storages import Storage, can_run, storages
+from squeeze.errors import FormatError, TruncatedError
+
+__all__ = ["SUFFIXES", "TorchFile", "plain", "read"]
+
+SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".distcp")
+_MAX_PICKLE = 1 << 26  # bytes
+_LEAST = 256  # bytes of a storage that is coded
+_MAX_GAP = 1 << 16  # bytes between storages that belong to the header
+_PIECE = 1 << 26  # bytes of what lies between them else, coded at a time
+_MAGIC = 0x1950A86A20F9469CFC6C
+_MAX_NAME = 1000
+_LOCAL = 30  # bytes of a zip entry's local header without name and extra field
+
+
+@dataclass(frozen=True)
+class TorchFile:
+    """file: its storages as tensors. can_run: names in its pickles that may run code when torch loads it without
+    weights_only."""
+
+    file: TensorFile
+    can_run: tuple[str, ...]
+
+    @property
+    def coded(self) -> int:
+        """Bytes of its storages."""
+        return sum(tensor.size for tensor in self.file.tensors)
+
+
+def read(path: Path) -> TorchFile:
+    """Raises FormatError where the file is none of torch's, and TruncatedError where it is cut off."""
+    size, names = path.stat().st_size, set[str]()
+    with path.open("rb") as file:
+        start = file.read(4)
+        if start[:2] == b"PK":
+            found = list(_of_archives(file, size, names))
+        elif start[:1] == b"\x80":
+            found = list(_of_pickles(file, size, names))
+        else:
+            raise FormatError("not a file of torch.save")
+        tensors = tuple(_tiled(found, size))
+        return TorchFile(TensorFile(path, size, _between(file, size, tensors), None, tensors), tuple(can_run(names)))
+
+
+def plain(path: Path) -> TensorFile:
+    """A file of which nothing is known: its bytes."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        tensors = tuple(_tiled([], size))
+        return TensorFile(path, size, _between(file, size, tensors), None, tensors)
+
+
+def _of_archives(file: BinaryIO, size: int, names: set[str]) -> Iterator[tuple[int, Storage]]:
+    """Where each storage begins, and what it is. Archives are found from the last to the first."""
+    end, archives = size, 0
+    while end:
+        try:
+            with zipfile.ZipFile(cast(BinaryIO, _Part(file, end))) as archive:
+                entries = archive.infolist()
+                begin = min(entry.header_offset for entry in entries)
+                yield from _of_archive(file, archive, end, names)
+        except (FormatError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
+            if archives:
+                return  # what is before belongs to no archive
+            raise (error if isinstance(error, FormatError) else _cut_off()) from None
+        if not 0 <= begin < end:
+            return
+        end, archives = begin, archives + 1
+
+
+def _cut_off() -> TruncatedError:
+    return TruncatedError("not a whole file of torch.save")
+
+
+class _Part:
+    """The first `end` bytes of a file, for zipfile to read."""
+
+    def __init__(self, file: BinaryIO, end: int):
+        self._file, self._end, self._at = file, end, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
+        self._at = max(place + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence], 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self._end - self._at, 0)
+        self._file.seek(self._at)
+        data = self._file.read(left if size < 0 else min(size, left))
+        self._at += len(data)
+        return data
+
+
+def _of_archive(file: BinaryIO, archive: zipfile.ZipFile, end: int, names: set[str]) -> Iterator[tuple[int, Storage]]:
+    entries = {entry.filename: entry for entry in archive.infolist()}
+    pickle = next((name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1), None)
+    if pickle is None or entries[pickle].file_size > _MAX_PICKLE or entries[pickle].compress_type:
+        raise FormatError("not a file of torch.save")
+    root = pickle.removesuffix("data.pkl")
+    if f"{root}byteorder" in entries and _content(file, entries[f"{root}byteorder"], end) != b"little":
+        return
+    tree = pickled.read(BytesIO(_content(file, entries[pickle], end)), names)
+    for key, storage in storages(tree).items():
+        entry = entries.get(f"{root}data/{key}")
+        if entry and not entry.compress_type and entry.file_size == storage.size:
+            yield _data_of(file, entry), storage
+
+
+def _data_of(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
+    """Where the bytes of an entry begin."""
+    file.seek(entry.header_offset)
+    header = file.read(_LOCAL)
+    if len(header) < _LOCAL or header[:4] != b"PK\3\4":
+        raise _cut_off()
+    name, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:], "little")
+    return entry.header_offset + _LOCAL + name + extra
+
+
+def _content(file: BinaryIO, entry: zipfile.ZipInfo, end: int) -> bytes:
+    begin = _data_of(file, entry)
+    if begin + entry.file_size > end:
+        raise _cut_off()
+    file.seek(begin)
+    return file.read(entry.file_size)
+
+
+def _of_pickles(file: BinaryIO, size: int, names: set[str]) -> Iterator[tuple[int, Storage]]:
+    """Of the form that torch wrote before 1.6: five pickles, and each storage after its length."""
+    file.seek(0)
+    pickles = BytesIO(file.read(_MAX_PICKLE))
+    if pickled.read(pickles, names) != _MAGIC:
+        raise FormatError("not a file of torch.save")
+    pickled.read(pickles, names)
+    system = pickled.read(pickles, names)
+    known = storages(pickled.read(pickles, names))
+    keys = pickled.read(pickles, names)
+    if not isinstance(system, pickled.Node) or ("little_endian", True) not in system.items:
+        return
+    place = pickles.tell()
+    for _, key in keys.items if isinstance(keys, pickled.Node) else ():
+        if not isinstance(key, str) or key not in known or place + 8 + known[key].size > size:
+            raise _cut_off()
+        yield place + 8, known[key]
+        place += 8 + known[key].size
+
+
+def _tiled(found: list[tuple[int, Storage]], size: int) -> Iterator[Tensor]:
+    """The storages that are worth it as tensors in the order of their bytes, and pieces of long gaps between them."""
+    end, taken = 0, set[str]()
+    for number, (begin, storage) in enumerate(sorted(found, key=lambda one: one[0])):
+        step = ELEMENT_BITS[storage.dtype] // 8
+        if storage.size < _LEAST or storage.size % step or begin < end or begin + storage.size > size:
+            continue
+        yield from _gap(end, begin, taken)
+        name = _unique(storage.name, f"storage {number}", taken)
+        yield Tensor(name, storage.dtype, storage.shape, begin, begin + storage.size)
+        end = begin + storage.size
+    yield from _gap(end, size, taken)
+
+
+def _gap(begin: int, end: int, taken: set[str]) -> Iterator[Tensor]:
+    for start in range(begin, end, _PIECE) if end - begin > _MAX_GAP else ():
+        stop = min(start + _PIECE, end)
+        yield Tensor(_unique("", f"bytes {start}", taken), "U8", (stop - start,), start, stop)
+
+
+def _unique(name: str, other: str, taken: set[str]) -> str:
+    """The name, where no tensor has it and a safetensors file can have it, or another."""
+    is_name = name and name.isprintable() and name != "__metadata__" and len(name) < _MAX_NAME and name not in taken
+    chosen = name if is_name else other
+    while chosen in taken:
+        chosen += "'"
+    taken.add(chosen)
+    return chosen
+
+
+def _between(file: BinaryIO, size: int, tensors: tuple[Tensor, ...]) -> bytes:
+    """All bytes that belong to no tensor."""
+    parts, end = [], 0
+    for begin, stop in [*((tensor.begin, tensor.end) for tensor in tensors), (size, size)]:
+        file.seek(end)
+        parts.append(file.read(begin - end))
+        end = stop
+    return b"".join(parts)

@@ -1,0 +1,240 @@
+"""Checkpoints opened as the package safetensors opens them, packed or not: for loaders that are written for it.
+
+A file that is not packed is handed to safetensors. Of a packed one a tensor is decoded when it is asked for, and of a
+slice only the segments that hold its rows, where the coding has segments.
+"""
+
+from collections.abc import Callable
+from math import prod
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from squeeze.checkpoint.safetensors import ELEMENT_BITS, Bytes, Tensor, named
+from squeeze.codecs.tensors import floats
+from squeeze.codecs.tensors.float_payload import WORDS, Coded, parse
+from squeeze.errors import SqueezeError, printable
+from squeeze.packing import container
+from squeeze.packing.base import Base
+from squeeze.packing.container import PackedFile, Record
+from squeeze.system.limits import Limits
+
+__all__ = ["OpenError", "PackedSlice", "SafeOpen", "safe_open"]
+
+_TORCH, _NUMPY = ("pt", "torch", "pytorch"), ("np", "numpy")
+_NUMPY_TYPES = {
+    **{"BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32"},
+    **{"U64": "uint64", "I64": "int64", "F16": "float16", "F32": "float32", "F64": "float64", "C64": "complex64"},
+}
+
+
+class OpenError(SqueezeError, safetensors.SafetensorError):
+    """A tensor of a packed checkpoint is not there, is damaged, or has no type in the framework.
+
+    It is a SafetensorError as well, which loaders written for safetensors expect.
+    """
+
+
+def safe_open(
+    filename: str | PathLike[str], framework: str, device: Any = "cpu", *, limits: Limits | None = None, **options: Any
+) -> Any:
+    """As `safetensors.safe_open`, for packed files, too: an object with `keys`, `offset_keys`, `metadata`,
+    `get_tensor`, `get_tensors` and `get_slice`, which is a context manager. A difference finds its base beside it.
+
+    framework: "pt" or "np". device: where tensors of torch go. limits: what a packed file may take. options: others of
+    safetensors, which packed files have no use for. `get_tensor` compares a checksum; a slice decodes only the rows
+    that it needs, and those have none.
+    Raises OpenError, which is a SqueezeError and a SafetensorError, where a packed file is damaged, its base missing or
+    a tensor not there; for any other file what safetensors raises.
+
+    >>> with squeeze.safe_open("my-model-packed/model.safetensors", framework="pt") as file:  # doctest: +SKIP
+    ...     rows = file.get_slice("lm_head.weight")[:100]
+    """
+    with safetensors.safe_open(filename, framework="np") as file:  # type: ignore[no-untyped-call]
+        is_packed = container.KEY in (file.metadata() or {})
+    if not is_packed:
+        return safetensors.safe_open(filename, framework=framework, device=device, **options)  # type: ignore[no-untyped-call]
+    try:
+        return SafeOpen(Path(filename), framework, device, limits or Limits())
+    except SqueezeError as error:
+        raise OpenError(f"{filename}: {error}") from error
+
+
+class SafeOpen:
+    """An open packed file: what `safe_open` returns."""
+
+    def __init__(self, path: Path, framework: str, device: Any, limits: Limits):
+        if framework not in _TORCH + _NUMPY:
+            raise OpenError(f"framework {printable(framework)} is none that packed files open in: pt or np")
+        if framework in _NUMPY and str(device) != "cpu":
+            raise OpenError(f"device {printable(device)}: arrays of numpy are on the cpu")
+        packed: PackedFile = container.read(path, limits)
+        container.check_limits(packed, limits)
+        description = packed.description
+        original = packed.original
+        self._metadata, self._order = original.metadata, [tensor.name for tensor in original.tensors]
+        self._base = Base.of(path, limits)
+        if description.base and self._base is None:
+            raise SqueezeError("is stored as a difference: put its packed base beside it, or unpack it first")
+        self._device = device if framework in _TORCH else None
+        pairs = zip(packed.file.tensors, description.records, strict=True)
+        self._records = {tensor.name: (tensor, record) for tensor, record in pairs}
+        self._data: Bytes | None = np.memmap(path, np.uint8, "c").view(np.ndarray)  # private
+
+    def __enter__(self) -> "SafeOpen":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._data = None
+
+    def keys(self) -> list[str]:
+        """Names in the order of the alphabet."""
+        return sorted(self._order)
+
+    def offset_keys(self) -> list[str]:
+        """Names in the order of the tensors' bytes in the original."""
+        return list(self._order)
+
+    def metadata(self) -> dict[str, str] | None:
+        """The original's."""
+        return self._metadata
+
+    def get_tensor(self, name: str) -> Any:
+        """A tensor, once its checksum was compared."""
+        tensor, record = self._entry(name)
+        make = self._maker(name, record)
+        return make(self._whole(tensor, record), record.shape)
+
+    def get_tensors(self) -> dict[str, Any]:
+        return {name: self.get_tensor(name) for name in self._order}
+
+    def get_slice(self, name: str) -> "PackedSlice":
+        tensor, record = self._entry(name)
+        return PackedSlice(self, tensor, record)
+
+    def _entry(self, name: str) -> tuple[Tensor, Record]:
+        if self._data is None:
+            raise OpenError("File is closed")
+        if name not in self._records:
+            raise OpenError(f"File does not contain {named(name)}")
+        return self._records[name]
+
+    def _payload(self, tensor: Tensor) -> Bytes:
+        if self._data is None:
+            raise OpenError("File is closed")
+        payload = self._data[tensor.begin : tensor.end]
+        return payload.copy() if tensor.begin % 8 else payload  # compiled code takes aligned arrays
+
+    def _whole(self, tensor: Tensor, record: Record) -> Bytes:
+        is_delta = record.coding.startswith(container.DELTA)
+        try:
+            base = self._base.for_record(tensor.name, record) if self._base and is_delta else None
+            data = container.decode_tensor(self._payload(tensor), record, base, 1)
+            container.check_tensor(data, record, tensor.name)
+        except SqueezeError as error:
+            raise OpenError(str(error)) from error
+        return data.copy() if record.coding == container.STORED else data
+
+    def _maker(self, name: str, record: Record) -> Callable[[Bytes, tuple[int, ...]], Any]:
+        """What makes a tensor of bytes and a shape. Raises OpenError where the framework has no such type."""
+        if self._device is None:
+            kind = numpy_type(name, record.dtype)
+            return lambda data, shape: data.view(kind).reshape(shape)
+        import torch
+
+        from squeeze.packing.load import torch_dtype
+
+        try:
+            dtype = torch_dtype(record.dtype, name)
+        except SqueezeError as error:
+            raise OpenError(str(error)) from error
+
+        def make(data: Bytes, shape: tuple[int, ...]) -> torch.Tensor:
+            if not data.size:  # torch cannot view nothing as another type
+                return torch.empty(shape, dtype=dtype, device=self._device)
+            return torch.from_numpy(data).view(dtype).view(shape).to(self._device)
+
+        return make
+
+
+def numpy_type(name: str, dtype: str) -> "np.dtype[Any]":
+    """Raises OpenError where numpy has none, unless somebody taught it bfloat16."""
+    try:
+        return np.dtype(_NUMPY_TYPES.get(dtype, {"BF16": "bfloat16"}.get(dtype, "")))
+    except TypeError:
+        raise OpenError(f"{named(name)}: numpy has no type for {dtype}; open the file with framework 'pt'") from None
+
+
+class PackedSlice:
+    """A tensor of which parts can be taken: `part[first:last, ...]`, as the framework indexes."""
+
+    def __init__(self, file: SafeOpen, tensor: Tensor, record: Record):
+        self._file, self._tensor, self._record = file, tensor, record
+        self._coded: Coded | None = None
+        self._data: Bytes | None = None  # decoded, where the coding has no segments
+
+    def get_shape(self) -> list[int]:
+        return list(self._record.shape)
+
+    def get_dtype(self) -> str:
+        """The name that safetensors has for it."""
+        return self._record.dtype
+
+    def __getitem__(self, index: Any) -> Any:
+        make, shape = self._file._maker(self._tensor.name, self._record), self._record.shape
+        first, last, rest = rows_of(index, shape)
+        values = make(self._rows(first, last), (last - first, *shape[1:]) if shape else ())
+        try:
+            return np.asarray(values[rest]) if isinstance(values, np.ndarray) else values[rest]
+        except IndexError as error:
+            raise (OpenError(str(error)) if isinstance(values, np.ndarray) else error) from None
+
+    def _rows(self, first: int, last: int) -> Bytes:
+        """The bytes of these rows: of all, where there are none of a whole number of bytes."""
+        shape, bits = self._record.shape, ELEMENT_BITS[self._record.dtype]
+        values = prod(shape[1:]) if shape else 1
+        begin, end = first * values * bits // 8, last * values * bits // 8
+        if self._record.coding == container.STORED:
+            return self._file._payload(self._tensor)[begin:end].copy()
+        if self._record.coding != container.RANS:
+            if self._data is None:
+                self._data = self._file._whole(self._tensor, self._record)
+            return self._data[begin:end].copy()
+        try:
+            return self._decoded(begin, end)
+        except SqueezeError as error:
+            raise OpenError(f"{named(self._tensor.name)}: {error}") from error
+
+    def _decoded(self, begin: int, end: int) -> Bytes:
+        """Bytes begin to end, of the segments that hold them."""
+        if self._coded is None:
+            self._coded = parse(self._file._payload(self._tensor), self._record.dtype, self._record.size)
+        coded = self._coded
+        segment = coded.lanes * coded.rows * coded.bits // 8
+        start, stop = begin // segment, -(-end // segment)
+        out = np.empty(max(min(stop * segment, self._record.size) - start * segment, 0), np.uint8)
+        if begin < end:
+            floats.decode_segments(coded, start, stop, out.view(WORDS[coded.bits]))
+        return out[begin - start * segment : end - start * segment]
+
+
+def rows_of(index: Any, shape: tuple[int, ...]) -> tuple[int, int, Any]:
+    """The rows that an index of a tensor takes, first to last, and the same index of these rows alone; all of them
+    where that is no number and no slice with a step above 0."""
+    every = (0, shape[0] if shape else 1, index)
+    leading, others = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
+    if not shape or isinstance(leading, bool):
+        return every
+    if isinstance(leading, int | np.integer):
+        row = int(leading) + (shape[0] if leading < 0 else 0)
+        return (row, row + 1, (0, *others)) if 0 <= row < shape[0] else every
+    if isinstance(leading, slice):
+        try:
+            first, last, step = leading.indices(shape[0])
+        except (TypeError, ValueError):
+            return every
+        return (first, max(first, last), (slice(None, None, step), *others)) if step > 0 else every
+    return every

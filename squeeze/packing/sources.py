@@ -1,0 +1,57 @@
+"""Which files of a checkpoint are coded, and what their tensors are: safetensors, and the files of torch.save and of
+torch.distributed.checkpoint, of which nothing is run. All others are copied.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from squeeze.checkpoint import safetensors as tensorfile, torch_file
+from squeeze.checkpoint.safetensors import TensorFile
+from squeeze.errors import FormatError, escaped, printable
+
+__all__ = ["CODED", "SUFFIX", "Source", "may_be_coded", "source_of"]
+
+SUFFIX = ".safetensors"
+CODED = (SUFFIX, *torch_file.SUFFIXES)
+_LEAST = 1 << 16  # bytes of storages from which on a file of torch's is coded in a folder
+_NAMED = 3  # names that a note has room for
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that is coded. note: what its user should know of it."""
+
+    file: TensorFile
+    is_torch: bool = False
+    note: str = ""
+
+
+def may_be_coded(name: str) -> bool:
+    """By the name; the empty one is that of a file that was named itself."""
+    return not name or name.endswith(CODED)
+
+
+def source_of(path: Path, alone: bool) -> Source | None:
+    """What is coded of a file; None where it is copied. alone: it is no part of a folder, and coded whatever it is.
+
+    Raises FormatError where a file that should be one of safetensors is none.
+    """
+    if path.suffix == SUFFIX:
+        return Source(tensorfile.read(path))
+    if path.suffix not in torch_file.SUFFIXES:
+        return None
+    try:
+        found = torch_file.read(path)
+    except FormatError as error:
+        note = f"{escaped(str(path))}: {error}: it is packed as plain bytes"
+        return Source(torch_file.plain(path), True, note) if alone else None
+    if not alone and found.coded < _LEAST:
+        return None
+    return Source(found.file, True, _warning(path, found.can_run))
+
+
+def _warning(path: Path, names: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    shown = ", ".join(map(printable, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+    return f"{escaped(str(path))}: names {shown}, which may run code when it is loaded; nothing of it was run"

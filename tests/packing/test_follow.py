@@ -1,0 +1,362 @@
+"""A training run that is packed while it goes: what is whole, chains, retention, stops."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import squeeze
+from squeeze.errors import SqueezeError
+from squeeze.packing import container, follow as following, whole
+from squeeze.packing.follow import DROPPED, FAILED, LEFT, PACKED, REMOVED, Follow
+from squeeze.packing.history import history
+from squeeze.packing.journal import NAME, group, order
+from tests.makers.checkpoints import content, same, write
+from tests.makers.command import SQUEEZE, call, usage_error
+from tests.makers.floats import as_bf16, weights
+
+pytestmark = pytest.mark.usefixtures("in_folder")
+FAST = {"interval": 0.02, "until_idle": 0.1}
+
+
+def values(step: int) -> np.ndarray:
+    """bf16 as integers, of which some change from step to step."""
+    start, generator = as_bf16(weights(40_000)), np.random.default_rng(step)
+    return start ^ (generator.random(start.size) < 0.02 * step / 1000).astype(np.uint16)
+
+
+def checkpoint(step: int, folder: str = "run") -> Path:
+    """A folder as transformers' Trainer writes one."""
+    path = Path(folder, f"checkpoint-{step}")
+    path.mkdir(parents=True)
+    write(path / "model.safetensors", {"w": ("BF16", (200, 200), values(step).tobytes())})
+    (path / "config.json").write_text('{"model_type": "llama"}')
+    moments = torch.from_numpy(values(step)[:20_000].astype(np.float32))
+    torch.save({"state": {0: {"exp_avg": moments}}}, path / "optimizer.pt")
+    torch.save({"arguments": 1}, path / "training_args.bin")
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return path
+
+
+def run(source: str = "run", target: str = "packed", **options: object) -> list[tuple[str, str]]:
+    return [(e.kind, e.name) for e in Follow(source=Path(source), target=Path(target), **FAST, **options).run()]
+
+
+def restored(name: str) -> bool:
+    squeeze.unpack(f"packed/{name}", "back", overwrite=True)
+    return content("back") == content(f"run/{name}")
+
+
+def test_names_are_in_the_order_of_their_numbers():
+    names = ["checkpoint-1000", "checkpoint-900", "a-2-3", "a-2-10", "a-10-1", "final"]
+    assert sorted(names, key=order) == ["a-2-3", "a-2-10", "a-10-1", "checkpoint-900", "checkpoint-1000", "final"]
+    assert group("checkpoint-900") == group("checkpoint-1000") != group("final")
+
+
+def test_each_is_the_difference_from_the_one_before():
+    names = [checkpoint(step).name for step in (900, 1000, 1100)]
+    assert run() == [(PACKED, name) for name in names]
+    assert all(map(restored, names))
+    assert [link.path.name for link in history("packed/checkpoint-1100")] == names[::-1]
+    checkpoint(1200)
+    assert run() == [(PACKED, "checkpoint-1200")]  # and nothing again
+    assert len(list(history("packed/checkpoint-1200"))) == 4 and restored("checkpoint-1200")
+    assert {path.name for path in Path("packed").iterdir()} == {*names, "checkpoint-1200", NAME}
+
+
+def test_a_chain_ends_and_that_is_told():
+    for step in (1, 2, 3):
+        checkpoint(step)
+    events = list(Follow(source=Path("run"), target=Path("packed"), max_chain=1, **FAST).run())
+    assert [event.base for event in events] == ["", "checkpoint-1", ""]
+    assert events[2].totals.notes == (
+        "run/checkpoint-3: packed whole, since its base ends a chain of 1 differences (--max-chain 1)",
+    )
+    said = call("pack", "run/checkpoint-3", "third", "--base", "packed/checkpoint-2", "--max-chain", 1).stderr
+    assert said == f"Note: {events[2].totals.notes[0]}\n"
+
+
+def test_single_files_are_chains_by_their_names():
+    Path("run").mkdir()
+    for step in (1, 2):
+        write(f"run/model-{step}.safetensors", {"w": ("BF16", (200, 200), values(step).tobytes())})
+        torch.save({"m": torch.from_numpy(values(step).astype(np.float32))}, f"run/step-{step}.pt")
+    torch.save({"arguments": 1}, "run/training_args.bin")
+    Path("run/log.txt").write_text("text")
+    events = list(Follow(source=Path("run"), target=Path("packed"), **FAST).run())
+    assert {event.name: event.base for event in events if event.kind == PACKED} == {
+        **{"model-1.safetensors": "", "model-2.safetensors": "model-1.safetensors"},
+        **{"step-1.pt": "", "step-2.pt": "step-1.pt"},
+    }
+    assert len(events) == 4
+    cut = damage(Path("run/step-1.pt"))
+    Path("run/step-1.pt").rename("run/step-3.pt")
+    events = list(Follow(source=Path("run"), target=Path("packed"), **FAST).run())
+    assert [(e.kind, e.name, e.why) for e in events] == [(LEFT, "step-3.pt", "not a whole file of torch.save")]
+    Path("run/step-3.pt").write_bytes(cut)
+    assert run() == [(PACKED, "step-3.pt")]
+    for name in ("model-2.safetensors", "step-2.pt"):
+        squeeze.unpack(f"packed/{name}", "back", overwrite=True)
+        assert same("back", f"run/{name}")
+
+
+def damage(path: Path, keep: float = 0.5) -> bytes:
+    """Let the end of a file be missing; what it was."""
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    return data
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("trainer_state.json", "has no trainer_state.json yet"),
+        ("model.safetensors", "model.safetensors: the file ends"),
+        ("optimizer.pt", "optimizer.pt: not a whole file"),
+    ],
+)
+def test_what_is_not_whole_is_left_until_it_is(name, reason):
+    path = checkpoint(1) / name
+    whole_one = path.read_bytes()
+    if name == "trainer_state.json":
+        path.unlink()
+    else:
+        damage(path)
+    events = list(Follow(source=Path("run"), target=Path("packed"), **FAST).run())
+    assert [(event.kind, event.name) for event in events] == [(LEFT, "checkpoint-1")]
+    assert events[0].why.startswith(reason)
+    path.write_bytes(whole_one)
+    assert run() == [(PACKED, "checkpoint-1")] and restored("checkpoint-1")
+
+
+def test_distributed_checkpoints_and_shards_are_whole_at_the_end(tmp_path):
+    (tmp_path / "step-1/model").mkdir(parents=True)
+    torch.save(torch.ones(9), tmp_path / "step-1/model/__0_0.distcp")
+    assert whole.missing(tmp_path / "step-1") == "has no .metadata beside model/__0_0.distcp yet"
+    (tmp_path / "step-1/model/.metadata").touch()
+    assert whole.missing(tmp_path / "step-1") == ""
+    write(tmp_path / "step-1/a.safetensors", {})
+    (tmp_path / "step-1/model.safetensors.index.json").write_text('{"weight_map": {"w": "b.safetensors"}}')
+    assert "the shard b.safetensors is missing" in whole.missing(tmp_path / "step-1")
+
+
+def test_other_folders_and_links_are_no_checkpoints():
+    checkpoint(1)
+    Path("run/logs").mkdir()
+    Path("run/logs/events.txt").touch()
+    Path("run/latest").symlink_to("checkpoint-1")
+    Path("run/tmp-checkpoint-2").mkdir()
+    shutil.copy("run/checkpoint-1/model.safetensors", "run/tmp-checkpoint-2")
+    assert run() == [(PACKED, "checkpoint-1")]
+
+
+def test_a_run_that_writes_meanwhile():
+    """Slowly: what is written to is not packed before it rests."""
+    Path("run").mkdir()
+    made = [checkpoint(step, "made") for step in (1, 2, 3)]
+
+    def write_all() -> None:
+        for path in made:
+            target = Path("run", path.name)
+            target.mkdir()
+            for file in sorted(path.iterdir(), key=lambda one: one.name == "trainer_state.json"):
+                data = file.read_bytes()
+                with (target / file.name).open("wb", buffering=0) as out:
+                    for start in range(0, len(data), 30_000):
+                        out.write(data[start : start + 30_000])
+                        time.sleep(0.002)
+
+    writer = threading.Thread(target=write_all)
+    writer.start()
+    found = list(Follow(source=Path("run"), target=Path("packed"), interval=0.05, until_idle=1.5).run())
+    writer.join()
+    assert [(event.kind, event.name) for event in found] == [(PACKED, path.name) for path in made]
+    assert all(restored(path.name) for path in made)
+
+
+def test_retention_keeps_what_others_need():
+    for step in range(1, 7):
+        checkpoint(step)
+    found = run(max_chain=2, keep=2)
+    # whole: 1 and 4; the last two are differences from 4
+    assert [name for kind, name in found if kind == DROPPED] == [f"checkpoint-{step}" for step in (1, 2, 3)]
+    assert sorted(path.name for path in Path("packed").glob("checkpoint-*")) == [
+        f"checkpoint-{step}" for step in (4, 5, 6)
+    ]
+    assert restored("checkpoint-6") and restored("checkpoint-5")
+    assert run(max_chain=2, keep=2) == []  # what was dropped is not packed again
+    checkpoint(7)
+    assert run(max_chain=2, keep=1) == [(PACKED, "checkpoint-7"), *((DROPPED, f"checkpoint-{n}") for n in (4, 5, 6))]
+
+
+def test_retention_leaves_what_is_not_its_own():
+    checkpoint(1)
+    checkpoint(2)
+    run()
+    squeeze.pack("run/checkpoint-2", "packed/mine", base="packed/checkpoint-2")
+    for step in (3, 4):
+        checkpoint(step)
+    assert DROPPED not in dict(run(max_chain=1, keep=1))  # mine needs 2, which needs 1; 4 needs 3
+    squeeze.verify("packed/mine")
+
+
+def test_sources_go_once_their_packed_form_is_proved():
+    before = {}
+    for step in (1, 2, 3):
+        before[step] = content(checkpoint(step))
+    assert run(remove_source=True) == [
+        (PACKED, "checkpoint-1"),
+        *((PACKED, "checkpoint-2"), (REMOVED, "checkpoint-1"), (PACKED, "checkpoint-3"), (REMOVED, "checkpoint-2")),
+    ]
+    assert [path.name for path in Path("run").iterdir()] == ["checkpoint-3"]  # a run goes on from it
+    for step, expected in before.items():
+        squeeze.unpack(f"packed/checkpoint-{step}", "back", overwrite=True)
+        assert content("back") == expected
+
+
+def test_sources_stay_where_anything_would_be_lost():
+    for step in (1, 2, 3):
+        checkpoint(step)
+    run()
+    Path("run/checkpoint-1/config.json").write_text("{}")
+    Path("run/checkpoint-2/empty").mkdir()
+    damage(Path("packed/checkpoint-3/model.safetensors"), 0.9)
+    checkpoint(4)
+    found = {e.name: (e.kind, e.why) for e in Follow(
+        source=Path("run"), target=Path("packed"), remove_source=True, **FAST).run()}  # fmt: skip
+    assert found["checkpoint-4"][0] == FAILED  # its base is damaged
+    shutil.rmtree("packed/checkpoint-3")
+    found = {e.name: (e.kind, e.why) for e in Follow(
+        source=Path("run"), target=Path("packed"), remove_source=True, **FAST).run()}  # fmt: skip
+    assert found == {
+        "checkpoint-1": (LEFT, "it has changed since it was packed"),
+        "checkpoint-2": (LEFT, "run/checkpoint-2/empty: is an empty folder"),
+        "checkpoint-4": (PACKED, ""),
+    }
+    assert len(list(Path("run").iterdir())) == 4
+
+
+def test_a_run_goes_on_where_its_journal_was_not_written():
+    for step in (1, 2):
+        checkpoint(step)
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(following.Journal, "note", stopped)
+        run()
+    before = Path("packed/checkpoint-1/model.safetensors").stat().st_mtime_ns
+    assert run() == [(PACKED, "checkpoint-1"), (PACKED, "checkpoint-2")]
+    assert Path("packed/checkpoint-1/model.safetensors").stat().st_mtime_ns == before
+
+
+def test_what_somebody_else_put_there_is_left():
+    checkpoint(1)
+    Path("packed/checkpoint-1").mkdir(parents=True)
+    Path("packed/checkpoint-1/mine").touch()
+    done = call("pack", "--follow", "run", "packed", "--interval", 0.02, "--until-idle", 0.1)
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "Error: checkpoint-1: packed/checkpoint-1 is there, and is not checkpoint-1 packed: move it away\n",
+    )
+    assert Path("packed/checkpoint-1/mine").exists()
+
+
+def test_checkpoints_that_the_run_deletes_meanwhile(monkeypatch):
+    for step in (1, 2):
+        checkpoint(step)
+    real = container.encode_tensor
+
+    def encode(*arguments):
+        shutil.rmtree("run/checkpoint-1", ignore_errors=True)
+        return real(*arguments)
+
+    monkeypatch.setattr(container, "encode_tensor", encode)
+    assert run() == [(PACKED, "checkpoint-2")]
+    assert sorted(path.name for path in Path("packed").iterdir()) == [NAME, "checkpoint-2"]
+
+
+def test_checkpoints_that_are_the_same():
+    for step in (900, 1000, 1100, 1200):
+        shutil.copytree(checkpoint(1, "made"), f"run/checkpoint-{step}")
+        shutil.rmtree("made")
+    assert [kind for kind, _ in run()] == [PACKED] * 4
+    for step in (900, 1000, 1100, 1200):
+        assert restored(f"checkpoint-{step}")
+    assert [link.path.name for link in history("packed/checkpoint-1200")] == ["checkpoint-1200", "checkpoint-900"]
+
+
+def test_one_process_follows_into_a_folder():
+    checkpoint(1)
+    first = Follow(source=Path("run"), target=Path("packed"), **FAST).run()
+    next(first)
+    with pytest.raises(SqueezeError, match=r"^packed: another process follows a run into it$"):
+        run()
+    first.close()
+    assert run() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"format": 1}', '{"format": 1, "packed": [7]}', '{"format": 2, "packed": []}']
+)
+def test_a_damaged_journal(text):
+    checkpoint(1)
+    Path("packed").mkdir()
+    Path("packed", NAME).write_text(text)
+    with pytest.raises(SqueezeError, match=r"^packed/\.squeeze-follow\.json: is damaged: delete it"):
+        run()
+
+
+def test_folders_that_cannot_be_followed():
+    checkpoint(1)
+    Path("file").touch()
+    for source, target, words in (
+        ("file", "packed", "^file: not a folder, and --follow takes one$"),
+        ("run", "run/packed", "the output may not lie in the input folder"),
+        ("run", "no/packed", "the folder no does not exist"),
+        ("run", "file", "exists and is a file"),
+    ):
+        with pytest.raises(SqueezeError, match=words):
+            run(source, target)
+
+
+def test_command():
+    checkpoint(1)
+    checkpoint(2)
+    shown = call("pack", "--follow", "run", "packed", "--interval", 0.02, "--until-idle", 0.1)
+    lines = shown.stderr.splitlines()
+    assert lines[0].startswith("checkpoint-1: ") and lines[0].endswith(", whole")
+    assert lines[1].endswith(" %), the difference from checkpoint-1") and shown.exit_code == 0
+    shutil.rmtree("packed")
+    shown = call("pack", "--follow", "run", "packed", "--interval", 0.02, "--until-idle", 0.1, "--json")
+    records = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [(one["event"], one["checkpoint"], one.get("base")) for one in records] == [
+        ("packed", "checkpoint-1", None),
+        ("packed", "checkpoint-2", "checkpoint-1"),
+    ]
+    assert records[1]["coded_size"] < records[1]["raw_size"] and shown.stderr == ""
+    assert usage_error("pack", "run", "packed", "--keep", 3).endswith("--remove-source go with --follow")
+    for option in (["--force"], ["--base", "run"]):
+        assert "leave out --base and --force" in usage_error("pack", "--follow", "run", "packed", *option)
+
+
+def test_an_interrupt_says_what_is_kept():
+    checkpoint(1)
+    command = [*SQUEEZE, "pack", "--follow", "run", "packed", "--interval", "0.05"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
+        assert process.stderr.readline().startswith("checkpoint-1: ")
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert said.splitlines()[0] == "Stopped: 1 packed into packed, and kept; the same command goes on from here."
+    assert process.returncode == 1
+    squeeze.verify("packed/checkpoint-1")
+    assert run() == []
