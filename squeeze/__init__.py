@@ -18,6 +18,7 @@ HOMES = {
     "Limits": "squeeze.system.limits",
     "ModelError": "squeeze.errors",
     "OptionError": "squeeze.errors",
+    "PackageError": "squeeze.errors",
     "PolicyError": "squeeze.errors",
     "Prior": "squeeze.codecs.stream.dictionary",
     "PriorError": "squeeze.errors",
@@ -49,5 +50,8 @@ __all__ = list(HOMES)
 
 def __getattr__(name: str) -> object:
     if name in HOMES:
-        return getattr(import_module(HOMES[name]), name)
+        from squeeze.system.extras import explained
+
+        with explained():
+            return getattr(import_module(HOMES[name]), name)
     raise AttributeError(f"module 'squeeze' has no attribute {name!r}")

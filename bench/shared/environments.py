@@ -1,0 +1,37 @@
+"""Virtual environments with nothing in them but what is installed there; pip's cache and indices are the user's."""
+
+import os
+import subprocess
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+
+
+def empty(folder: Path) -> Path:
+    """The Python of a new environment."""
+    venv.create(folder, with_pip=True)
+    return folder / "bin" / "python"
+
+
+def install(python: Path, *arguments: str | Path) -> None:
+    """Install wheels of the versions in constraints.txt; nothing is compiled."""
+    options = ("--only-binary", ":all:", "--constraint", ROOT / "constraints.txt")
+    run(python, *_PIP, "install", *options, *arguments)
+
+
+def run(*command: str | Path, folder: Path | None = None) -> str:
+    """What a program prints that must succeed, away from the source: without PYTHONPATH, in a folder, / by default."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder or "/",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"Error: {command[0]} exited with {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
+    return done.stdout
