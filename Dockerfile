@@ -2,7 +2,7 @@
 FROM python:3.11-bookworm
 
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends brotli cmake git xz-utils zstd \
+    && apt-get install --yes --no-install-recommends brotli zstd \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /squeeze
 COPY . .

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.shared.environments import empty, install, run
+from bench.shared.environments import PINNED, empty, pip, run
 from tests.docs.pages import ROOT, blocks
 from tests.makers import lessons
 
@@ -30,7 +30,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with the wheel and what it needs."""
     found = empty(tmp_path_factory.mktemp("environment"))
-    install(found, next(built.glob("*.whl")))
+    pip(found, "install", *PINNED, next(built.glob("*.whl")))
     return found
 
 

@@ -6,7 +6,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+PINNED = ("--only-binary", ":all:", "--constraint", ROOT / "constraints.txt")  # no compiler is needed
 
 
 def empty(folder: Path) -> Path:
@@ -15,10 +15,8 @@ def empty(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def install(python: Path, *arguments: str | Path) -> None:
-    """Install wheels of the versions in constraints.txt; nothing is compiled."""
-    options = ("--only-binary", ":all:", "--constraint", ROOT / "constraints.txt")
-    run(python, *_PIP, "install", *options, *arguments)
+def pip(python: str | Path, *arguments: str | Path) -> None:
+    run(python, "-m", "pip", arguments[0], "--disable-pip-version-check", "--quiet", *arguments[1:])
 
 
 def run(*command: str | Path, folder: Path | None = None) -> str:
