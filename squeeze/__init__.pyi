@@ -12,6 +12,7 @@ from squeeze.errors import (
     LimitError as LimitError,
     ModelError as ModelError,
     OptionError as OptionError,
+    PackageError as PackageError,
     PolicyError as PolicyError,
     PriorError as PriorError,
     QualityError as QualityError,

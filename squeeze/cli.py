@@ -17,6 +17,7 @@ COMMANDS = {  # name: where it is, and the first line of its help
     "advise": ("advise:advise", "Predict layer by layer whether 2:4 is faster than dense weights on a device."),
     "apply": ("apply:apply", "Do what a recipe says to a model's folder."),
     "bench": ("bench:bench", "Compare sizes and speeds on each FILE, every round trip proved."),
+    "completion": ("completion:completion", "Print what lets a shell complete commands and options."),
     "compress": ("compress:compress", "Compress each FILE to FILE.sqz."),
     "decompress": ("decompress:decompress", "Restore each FILE.sqz to FILE."),
     "densify": ("densify:densify", "Write every weight of a folder dense, so that any other tool reads it."),
@@ -80,14 +81,14 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         from squeeze.commands import standard  # what `--help` does not need
         from squeeze.commands.job import MISHAPS, explain
-        from squeeze.system import files
+        from squeeze.system import extras, files
 
         standard.guard()
         if "OMP_WAIT_POLICY" not in os.environ:
             for name, value in _WAITING.items():
                 os.environ.setdefault(name, value)
         try:
-            with files.interruptible():
+            with files.interruptible(), extras.explained():
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise  # click ends in silence when nobody reads on
@@ -104,8 +105,24 @@ class Group(click.Group):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
 
 
+def _say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from squeeze.codecs.stream.container import NEWEST_FORMAT, NUMERICS_VERSION
+
+    click.echo(f"squeeze {__version__}, .sqz formats 1 to {NEWEST_FORMAT}, numerics 1 to {NUMERICS_VERSION}")
+    ctx.exit()
+
+
 @click.group(cls=Group, commands=Commands(), context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="squeeze")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_say_version,
+    help="Show the version, and which formats and numerics it reads.",
+)
 def main() -> None:
     """Lossless compression with predictive models.
 

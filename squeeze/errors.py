@@ -64,6 +64,10 @@ class DictionaryError(SqueezeError):
 PriorError = DictionaryError  # the older name
 
 
+class PackageError(SqueezeError, ImportError):
+    """A package that an extra brings is not installed."""
+
+
 class QualityError(SqueezeError):
     """A compressed model is worse than the user allows. It is written all the same."""
 

@@ -16,6 +16,7 @@ from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.commands import options, standard
 from squeeze.commands.job import MISHAPS, explain
 from squeeze.system import files
+from squeeze.system.extras import DISTRIBUTION
 from squeeze.system.limits import Limits
 
 __all__ = ["main"]
@@ -44,8 +45,8 @@ def main(
             target = None if stdout else output or files.restored_name(source)
             _restore(source, target, force, prior, threads, limits)
     except ImportError as error:
-        message = f"{source}: needs {error.name}: levels 7 to 9 take all of squeeze: pip install squeeze"
-        raise click.ClickException(message) from error
+        said = f"{source}: needs {error.name}: levels 7 to 9 take all of squeeze: pip install {DISTRIBUTION}"
+        raise click.ClickException(said) from error
     except (*MISHAPS, KeyboardInterrupt) as error:
         raise click.ClickException(explain(error, str(source))) from error
 

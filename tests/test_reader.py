@@ -50,7 +50,7 @@ def test_levels_7_to_9_are_refused_in_one_line(tmp_path: Path):
     done = alone(path)
     assert done.returncode == 1
     assert done.stderr.decode().startswith(f"Error: {path}: needs ")
-    assert done.stderr.decode().endswith(": levels 7 to 9 take all of squeeze: pip install squeeze\n")
+    assert done.stderr.decode().endswith(": levels 7 to 9 take all of squeeze: pip install squeeze-neural\n")
 
 
 def test_it_writes_where_it_is_told(tmp_path: Path):

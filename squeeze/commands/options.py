@@ -157,7 +157,7 @@ limits = several(
 saying = several(quiet, as_json)
 computing = several(device, threads)
 reading = several(
-    click.argument("files", nargs=-1, metavar="[FILE]..."),
+    click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path()),
     click.option("-r", "--recursive", is_flag=True, help="Take every file in the folders named."),
     threads,
     quiet,

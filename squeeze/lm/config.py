@@ -132,7 +132,7 @@ def from_gguf(name: str, fields: Mapping[str, Any], vocabulary: int, factors: li
         context=min(
             context, whole("attention.sliding_window", context) if get("attention.sliding_window") else context
         ),
-        epsilon=float(np.float32(fields[f"{architecture}.attention.layer_norm_rms_epsilon"])),
+        epsilon=float(np.float32(float(fields[f"{architecture}.attention.layer_norm_rms_epsilon"]))),
         frequencies=frequencies,
         attention_factor=attention_factor,
         start_token=next((int(token) for token in start if token is not None), 0),

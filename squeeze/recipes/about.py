@@ -5,19 +5,26 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from squeeze.codecs.stream.container import FORMAT_VERSION, NUMERICS_VERSION
+from squeeze.codecs.stream import dictionary_file
+from squeeze.codecs.stream.container import NEWEST_FORMAT, NUMERICS_VERSION
 from squeeze.codecs.stream.levels import LEVELS
 from squeeze.numerics.jit import cache_root
+from squeeze.packing import description
+from squeeze.recipes.installed import core_sizes, start_up
 from squeeze.system import cores
 from squeeze.version import __version__
 
-Fact = str | int | list[str]
+Fact = str | int | float | list[str]
 
 
 def gather() -> dict[str, Fact]:
     facts: dict[str, Fact] = {
         "squeeze": __version__,
-        "format": FORMAT_VERSION,
+        "formats": [
+            f".sqz 1 to {NEWEST_FORMAT}",
+            f"{dictionary_file.SUFFIX} {dictionary_file.VERSION}",
+            f"packed checkpoint {description.FORMAT_VERSION}",
+        ],
         "numerics": NUMERICS_VERSION,
         "python": platform.python_version(),
     }
@@ -29,6 +36,8 @@ def gather() -> dict[str, Fact]:
         "compiled_code": str(cache_root()),
         "models": _models(),
         "levels": ", ".join(map(str, LEVELS)),
+        "core_bytes": sum(core_sizes().values()) or "not installed",
+        "start_up_seconds": round(start_up(), 3),
     }
 
 

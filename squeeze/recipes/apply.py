@@ -28,6 +28,7 @@ from squeeze.packing.pack import Totals
 from squeeze.recipes.evaluate import measure
 from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
 from squeeze.system import files
+from squeeze.system.extras import explained
 from squeeze.system.json_object import read_object
 from squeeze.system.stamps import stamps
 from squeeze.system.work import work_folder
@@ -50,9 +51,8 @@ class Recipe:
     def read(cls, path: Path | str) -> Self:
         """Raises SqueezeError where a file is not a recipe, in one line that names the step."""
         try:
-            document = read_yaml(Path(path))
-        except ImportError:
-            raise SqueezeError("recipes need PyYAML: pip install 'squeeze[models]'") from None
+            with explained():
+                document = read_yaml(Path(path))
         except OSError as error:
             raise SqueezeError(f"{path}: {error.strerror}") from None
         try:

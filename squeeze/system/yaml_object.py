@@ -16,8 +16,7 @@ _OF_TAGS_AND_NUMBERS = (ValueError, TypeError, KeyError, AttributeError, Recursi
 def read_yaml(path: Path) -> Any:
     """What a file holds: lists, mappings with texts as keys, and plain values.
 
-    Raises FormatError, in one line, for what is not that; OSError where the file cannot be read; ImportError where
-    PyYAML is not installed.
+    Raises FormatError, in one line, for what is not that; OSError where the file cannot be read.
     """
     with path.open("rb") as file:
         text = file.read(_MAX_FILE + 1)

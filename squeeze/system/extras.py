@@ -1,0 +1,32 @@
+"""Packages that only a part of squeeze needs, and the extras of its distribution that bring them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from squeeze.errors import PackageError
+
+__all__ = ["DISTRIBUTION", "EXTRAS", "explained", "how_to_install"]
+
+DISTRIBUTION = "squeeze-neural"  # on PyPI, where another project is called squeeze
+EXTRAS = {
+    "llamacpp": ("llama_cpp",),
+    "models": ("accelerate", "torch", "transformers", "yaml"),
+}
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs squeeze with an extra."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raises PackageError, which names the extra, where a package of one is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        for extra, packages in EXTRAS.items():
+            if error.name in packages:
+                message = f"this needs {error.name}, which is not installed: {how_to_install(extra)}"
+                raise PackageError(message) from error
+        raise

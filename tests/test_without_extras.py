@@ -1,0 +1,128 @@
+"""Files at levels 1 to 9 need no torch, nor any other package of an extra; what needs one says which extra has it."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import squeeze
+from squeeze.system.extras import DISTRIBUTION, EXTRAS, how_to_install
+from tests.makers import command, tiny_models
+
+ROOT = Path(__file__).parents[1]
+_REFUSED = sorted({"triton", *(package for packages in EXTRAS.values() for package in packages)} - {"yaml"})
+_WITHOUT = f"""
+import sys
+sys.modules |= dict.fromkeys({_REFUSED})
+import json
+from squeeze.cli import main
+for arguments in json.loads(sys.argv[1]):
+    main(arguments, prog_name="squeeze", standalone_mode=False)
+"""
+
+_ALL_FAIL = """
+import json
+from click.testing import CliRunner
+from squeeze.cli import main
+results = [(arguments, CliRunner().invoke(main, arguments)) for arguments in json.loads(sys.argv[1])]
+print(json.dumps([(arguments, done.exit_code, done.stderr) for arguments, done in results]))
+"""
+_ON_MODELS = [
+    ["quantize", "a", "b"],
+    ["prune", "a", "b"],
+    ["factorize", "a", "b"],
+    ["apply", "recipe.yaml", "a", "b"],
+    ["densify", "a", "b"],
+    ["advise", "a"],
+    ["eval", "a", "--text", "b"],
+    ["generate", "a", "b"],
+    ["kv-eval", "a", "--text", "b"],
+    ["import", "smollm2", "b"],
+    ["inspect", "note.txt"],
+    ["train", "--adapter", "a", "note.txt"],
+]
+
+
+def without(*commands: tuple[str, ...]) -> str:
+    """Run commands, one after the other, where no package of an extra can be imported; what they print.
+
+    yaml is left, since gguf needs it.
+    """
+    code = [sys.executable, "-c", _WITHOUT, json.dumps(commands)]
+    done = subprocess.run(code, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def tiny(in_folder: None) -> Path:
+    """A language model of a few thousand weights."""
+    return tiny_models.write_folder(Path("tiny"), tiny_models.byte_level())
+
+
+@pytest.mark.parametrize("level", [1, 4, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 5, 6, 8, 9))])
+def test_files_need_no_extra(note: Path, tiny: Path, level: int):
+    model = ("--model", str(tiny)) if level > 6 else ()
+    without(
+        ("compress", f"-{level}", *model, "note.txt"),
+        ("test", *model, "note.txt.sqz"),
+        ("list", "-v", "note.txt.sqz"),
+        ("decompress", *model, "-o", "again.txt", "note.txt.sqz"),
+    )
+    assert Path("again.txt").read_bytes() == note.read_bytes()
+
+
+def test_the_other_commands_on_files_need_no_extra(note: Path):
+    said = without(
+        ("train", "-4", "-o", "notes.sqzp", "note.txt"),
+        ("compress", "-D", "notes.sqzp", "note.txt"),
+        ("bench", "-1", "note.txt"),
+        ("info",),
+        ("--version",),
+    )
+    assert "gpus:             none" in said
+
+
+def test_packing_without_loss_needs_no_extra(in_folder: None, tiny: Path):
+    without(("pack", "tiny", "packed"), ("verify", "packed"), ("unpack", "packed", "back"))
+    names = sorted(path.name for path in tiny.iterdir())
+    assert [Path("back", name).read_bytes() for name in names] == [(tiny / name).read_bytes() for name in names]
+
+
+def test_names_of_files_need_no_extra():
+    names = [name for name, home in squeeze.HOMES.items() if home.startswith(("squeeze.codecs", "squeeze.errors"))]
+    code = f"import sys; sys.modules |= dict.fromkeys({_REFUSED})\nfrom squeeze import {', '.join(names)}"
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+
+def test_commands_on_models_name_the_extra(note: Path):
+    """One process for all, since each is quick and Python's start is not."""
+    code = f"import sys; sys.modules |= dict.fromkeys({_REFUSED})" + _ALL_FAIL
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(_ON_MODELS)], capture_output=True, text=True, check=True
+    )
+    said = f"Error: this needs torch, which is not installed: {how_to_install('models')}\n"
+    assert json.loads(done.stdout) == [[arguments, 1, said] for arguments in _ON_MODELS]
+    assert command.names() == ["note.txt"]
+
+
+def test_functions_on_models_name_the_extra():
+    lines = ["import sys, squeeze", "sys.modules['torch'] = None", "try: squeeze.quantize"]
+    code = "\n".join([*lines, "except ImportError as error: print(repr(error))"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    message = f"this needs torch, which is not installed: {how_to_install('models')}"
+    assert done.stdout == f"{squeeze.PackageError(message)!r}\n"
+    assert issubclass(squeeze.PackageError, squeeze.SqueezeError)
+
+
+def test_extras_are_those_of_the_distribution():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["name"] == DISTRIBUTION
+    modules = {"llama-cpp-python": "llama_cpp", "pyyaml": "yaml"}
+    for extra, packages in EXTRAS.items():
+        named = [Requirement(line).name for line in project["optional-dependencies"][extra]]
+        assert sorted(modules.get(name, name) for name in named) == sorted(packages)
