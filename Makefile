@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
-.PHONY: demo demo-model test test-slow fuzz lint docs docs-serve bench bench-quick golden clean
+.PHONY: demo demo-model test test-slow test-browser fuzz lint docs docs-serve bench bench-quick golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -15,6 +15,10 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 .venv/llamacpp: .venv/stamp  # builds llama.cpp, some minutes
 	$(PIP) -e '.[llamacpp]'
+	touch $@
+
+.venv/browser: .venv/stamp
+	$(PIP) -e '.[browser]'
 	touch $@
 
 .venv/docs: .venv/stamp
@@ -31,7 +35,10 @@ test: .venv/llamacpp
 	$(PYTEST)
 
 test-slow: .venv/llamacpp .venv/docs
-	$(PYTEST) -m 'slow or not slow'
+	$(PYTEST) -m 'not browser'
+
+test-browser: .venv/browser  # pages in Debian's Chromium (apt-get install chromium); pictures go to build/screenshots
+	$(BIN)/python -m pytest -m browser tests/browser
 
 fuzz: .venv/stamp  # some hours; or one format: make fuzz FORMAT=kv
 	$(BIN)/python -m tests.fuzz $(FORMAT) --cases 20000 --write-docs

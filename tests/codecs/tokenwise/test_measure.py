@@ -40,7 +40,7 @@ def test_an_explanation_has_tokens(coded, folder):
     assert np.array_equal(units.ends[:-1], units.starts[1:])
     assert units.ends[-1] == len(DATA)
     assert explanation.bits_of_bytes.sum() == pytest.approx(explanation.bits)
-    assert (units.sources < units.starts).all()
+    assert (units.sources < len(DATA)).all()  # those in other lanes may lie ahead
     expected = explanation.as_json()["units"]["expected"]
     assert all(len(token) >= 1 for token, _ in expected[0])
     assert explanation.to_html().startswith("<!DOCTYPE html>")
