@@ -9,7 +9,7 @@ LOWEST := .venv/lowest/bin/python
 LOWEST_TESTS := tests/system tests/options tests/commands tests/checkpoint tests/lm tests/codecs/stream \
 	tests/integrations tests/packing tests/quant tests/recipes tests/test_*.py
 
-.PHONY: demo demo-model test test-slow test-lowest gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
+.PHONY: demo demo-model test test-slow test-lowest test-browser gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -20,6 +20,10 @@ LOWEST_TESTS := tests/system tests/options tests/commands tests/checkpoint tests
 
 .venv/llamacpp: .venv/stamp  # builds llama.cpp, some minutes
 	$(PIP) -e '.[llamacpp]'
+	touch $@
+
+.venv/browser: .venv/stamp
+	$(PIP) -e '.[browser]'
 	touch $@
 
 .venv/docs: .venv/stamp
@@ -46,7 +50,10 @@ test: .venv/llamacpp
 	$(PYTEST)
 
 test-slow: .venv/llamacpp .venv/docs .venv/release
-	$(PYTEST) -m 'slow or not slow'
+	$(PYTEST) -m 'not browser'
+
+test-browser: .venv/browser  # pages in Debian's Chromium (apt-get install chromium); pictures go to build/screenshots
+	$(BIN)/python -m pytest -m browser tests/browser
 
 gpu:  # on a machine with a GPU, and without a network: nothing is installed
 	TRITON_INTERPRET=0 $(HERE) -m pytest -m cuda; tested=$$?; $(HERE) -m bench gpu && exit $$tested

@@ -35,6 +35,7 @@ HOMES = {
     "decompress": "squeeze.codecs.stream.decompressor",
     "decompress_stream": "squeeze.codecs.stream.decompressor",
     "densify": "squeeze.recipes.densify",
+    "explain": "squeeze.recipes.explanation.explain",
     "factorize": "squeeze.recipes.factorize",
     "load": "squeeze.packing.load",
     "open": "squeeze.codecs.stream.reader",

@@ -29,6 +29,7 @@ from squeeze.prune.sparsegpt import SparseGPT as SparseGPT
 from squeeze.quant.gptq import GPTQ as GPTQ
 from squeeze.quant.rtn import RTN as RTN
 from squeeze.recipes.densify import densify as densify
+from squeeze.recipes.explanation.explain import explain as explain
 from squeeze.recipes.factorize import factorize as factorize
 from squeeze.recipes.prune import prune as prune
 from squeeze.recipes.quantize import quantize as quantize

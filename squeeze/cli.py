@@ -22,6 +22,7 @@ COMMANDS = {  # name: where it is, and the first line of its help
     "decompress": ("decompress:decompress", "Restore each FILE.sqz to FILE."),
     "densify": ("densify:densify", "Write every weight of a folder dense, so that any other tool reads it."),
     "eval": ("eval:evaluate", "Measure how well a model predicts a text."),
+    "explain": ("explain:explain", "Show where the bits of FILE go: what each byte or token costs, and why."),
     "factorize": ("factorize:factorize", "Factorise the weights of a model's folder."),
     "generate": ("generate:generate", "Continue PROMPT, as it comes; with --kv, in less memory."),
     "history": ("history:history", "Show what a packed checkpoint is a difference from, and what that is."),

@@ -272,11 +272,41 @@ INSTALL = Entry(
     },
 )
 
+EXPLAIN = Entry(
+    measures="what explaining a file costs beyond compressing it with its proof, and the sum of the bits shown",
+    minutes=25,
+    key=("file", "level"),
+    needs=("a corpus",),
+    options=(
+        option("file", nargs="?", type=_file, help="else text/enwik8.1m of the corpus"),
+        option("--levels", default="3,6", help="with commas between them (3,6)"),
+        option("--bytes", type=int, default=1_000_000, help="how many of the file, from its start (1000000)"),
+    ),
+    quick="--bytes 30000 --levels 3",
+    tables={
+        "explain": Listing(
+            (
+                Column("file", "file"),
+                Column("bytes", "raw", ","),
+                Column("level", lambda row: -row["level"]),
+                Column("compressing, s", "compress seconds", ".1f"),
+                Column("explaining, s", "explain seconds", ".1f"),
+                Column("page, s", "page seconds", ".1f"),
+                Column("beyond compressing", percent("beyond compressing", 0)),
+                Column("page, MB", lambda row: row["page bytes"] / 1e6, ".1f"),
+                Column("sum of bits beside coded blocks", lambda row: f"{100 * row['sum of bits']:+.4f} %"),
+            ),
+            order=lambda row: (row["raw"], row["level"]),
+        )
+    },
+)
+
 DEMO = Entry(measures="a text compressed, tested, restored and compared, beside what else is installed", minutes=1)
 
 ENTRIES = {
     "demo": DEMO,
     "install": INSTALL,
+    "explain": EXPLAIN,
     "sizes": SIZES,
     "speed": SPEED,
     "plane": PLANE,

@@ -28,6 +28,33 @@ _FOLLOWED_2 = (_FOLLOWED, 0xFFFF0000, 0xFF)
 _SKIPS = ((_NONE, 0, 0xFFFF00), (_POSITION, 3, 0xFF000000), (_POSITION, 3, 0xFF), (_NONE, 0, 0xFFFF0000))
 _SPARSE = ((_NONE, 0, 0xFFFF00), (_NONE, 0, 0xFF00FF), (_NONE, 0, 0xF0F0FF))
 
+TOKENS = ((15, ALL, 0), (16, ALL, 0), (17, ALL, 0))  # hashes of the latest tokens
+COLUMNS = ((LINE, 0xFF00, 0), (LINE, 0xFF00, 0xFF))
+_NAMES = {
+    **{order(n): f"order {n}" for n in range(9)},
+    WORDS: "word",
+    PAIRS: "word and the one before",
+    GAPS: "word and the second before",
+    SHAPES: "classes of twelve bytes",
+    LINES: "line above",
+    _FOLLOWED_1: "what followed the byte",
+    _FOLLOWED_2: "what followed two bytes",
+    **dict(zip(_SKIPS, ("bytes 2 and 3", "byte 4 in fours", "byte 1 in fours", "bytes 3 and 4"), strict=True)),
+    **dict(zip(_SPARSE, ("bytes 2 and 3", "bytes 1 and 3", "high halves"), strict=True)),
+    (_RECORD, 0xFFFF0000, 0): "column",
+    (_RECORD, 0xFFFF00FF, 0): "above and column",
+    (_RECORD, 0xFFFF, 0): "two above",
+    (_RECORD, 0xFF, 0xFF): "above and byte",
+    (_RECORD, 0xFF, 0xFFFF): "above and two bytes",
+    **dict(zip(TOKENS, ("one token before", "two tokens before", "three tokens before"), strict=True)),
+    **dict(zip(COLUMNS, ("column of the line", "column of the line and byte"), strict=True)),
+}
+
+
+def name_of(context: tuple[int, int, int]) -> str:
+    """A context in words."""
+    return _NAMES[context]
+
 
 @dataclass(frozen=True)
 class Preset:

@@ -19,6 +19,7 @@ from squeeze.packing import fields
 from squeeze.system.json_object import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
+NEWEST_FORMAT = 2
 LEVELS = ("fast", "runtime", "archive")
 STORED, FIXED, RANS, ARCHIVE = "stored", "fixed", "rans", "archive"
 DELTA = "delta+"  # before the coding of a difference
@@ -81,7 +82,7 @@ class Description:
     @property
     def format(self) -> int:
         """The version: what reads 1 knows neither codes of fixed length nor tensors that lie anywhere in a file."""
-        return 1 if self.level != "fast" and self.places is None else 2
+        return 1 if self.level != "fast" and self.places is None else NEWEST_FORMAT
 
     def to_text(self) -> str:
         described: dict[str, Any] = {
@@ -108,7 +109,7 @@ class Description:
             version = _number(described.get("format"))
         except (FormatError, ValueError):
             raise damaged("it cannot be read") from None
-        if version not in (1, 2):
+        if not 1 <= version <= NEWEST_FORMAT:
             raise FormatError(f"packed format {printable(version)} is unknown: use a newer squeeze")
         try:
             found = _description(described, limits)

@@ -23,7 +23,7 @@ def gather() -> dict[str, Fact]:
         "formats": [
             f".sqz 1 to {NEWEST_FORMAT}",
             f"{dictionary_file.SUFFIX} {dictionary_file.VERSION}",
-            f"packed checkpoint {description.FORMAT_VERSION}",
+            f"packed checkpoint 1 to {description.NEWEST_FORMAT}",
         ],
         "numerics": NUMERICS_VERSION,
         "python": platform.python_version(),

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic
+from squeeze.codecs.bitmodels import coder as arithmetic, meter as meters
+from squeeze.codecs.bitmodels.meter import Meter, Recorder
+from squeeze.codecs.bytewise import measure
 from squeeze.codecs.bytewise.arrays import ByteModel, build_model
-from squeeze.codecs.bytewise.model import advance, begin_byte, end_byte, gather, learn, mix, select
+from squeeze.codecs.bytewise.model import code_byte
 from squeeze.codecs.presets import Preset
 from squeeze.errors import DamagedError
 from squeeze.numerics.jit import kernel
@@ -16,28 +18,27 @@ Progress = Callable[[int], None] | None
 
 
 @kernel
-def code(m: ByteModel, coder: np.ndarray, coded: np.ndarray, begin: int, end: int, decoding: bool) -> int:
-    """Code bytes begin to end of the block, in either direction.
+def code(
+    m: ByteModel,
+    coder: np.ndarray,
+    coded: np.ndarray,
+    begin: int,
+    end: int,
+    decoding: bool,
+    meter: Meter | None = None,
+) -> int:
+    """Code bytes begin to end of the block, in either direction, and measure what they cost where there is a meter.
 
     Returns where it stopped: before `end` when `coded` is full (encoding) or used up (decoding).
     """
     for position in range(begin, end):
         if arithmetic.is_over(coder, coded, decoding):
             return position
-        begin_byte(m)
-        byte = np.int64(m.data[position])
-        for shift in range(7, -1, -1):
-            gather(m)
-            select(m)
-            probability = mix(m)
-            if decoding:
-                bit = arithmetic.decode(probability, coder, coded)
-            else:
-                bit = (byte >> shift) & 1
-                arithmetic.encode(bit, probability, coder, coded)
-            learn(m, bit)
-            advance(m, bit)
-        end_byte(m, position)
+        if meter is not None:
+            measure.begin_byte(meter, m, position)
+        code_byte(m, coder, coded, position, decoding, meter)
+        if meter is not None:
+            meters.finish(meter, position)
     return end
 
 
@@ -55,14 +56,23 @@ def encode(data: np.ndarray, preset: Preset, record: int = 0, progress: Progress
     return coded[:length].tobytes() if length < data.size else None
 
 
-def decode(payload: bytes, length: int, preset: Preset, record: int = 0, progress: Progress = None) -> np.ndarray:
-    """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so."""
+def decode(
+    payload: bytes,
+    length: int,
+    preset: Preset,
+    record: int = 0,
+    progress: Progress = None,
+    recorder: Recorder | None = None,
+) -> np.ndarray:
+    """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so. A recorder
+    measures what each cost."""
     data = np.zeros(length, np.uint8)
     model = build_model(data, preset, record)
+    meter = (recorder.start(length, [measure.input_names(preset, model.inputs.size)]),) if recorder else ()
     coder, coded = np.zeros(3, np.uint64), np.frombuffer(bytearray(payload), np.uint8)
     arithmetic.start_decoder(coder, coded)
     for begin, end in _steps(length):
-        if code(model, coder, coded, begin, end, True) < end:
+        if code(model, coder, coded, begin, end, True, *meter) < end:
             raise DamagedError("a block's coded bytes end too early: the file is damaged")
         if progress:
             progress(end - begin)

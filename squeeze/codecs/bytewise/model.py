@@ -6,7 +6,7 @@ The model is driven in small steps, so that others can drive it too:
     eight times: gather, select, mix -> probability, [code the bit], learn, advance
     end_byte
 
-coder.py is one such driver, for both directions. A predictor from outside joins
+`code_byte` is one such driver, for both directions. A predictor from outside joins
 by asking `build_model` for extra inputs and writing its logits to
 `inputs[state.first_extra:]` between `gather` and `mix`. A driver whose decisions
 are sometimes forced calls `gather` and `advance` for a bit that is not coded
@@ -16,7 +16,8 @@ that is no bit of a byte uses mixer.py with weights of its own.
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import contexts, histories, match, mixer
+from squeeze.codecs.bitmodels import coder as arithmetic, contexts, histories, match, mixer
+from squeeze.codecs.bytewise import measure
 from squeeze.codecs.bytewise.arrays import FIRST_ROW
 from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
@@ -140,3 +141,24 @@ def end_byte(m, position):
     m.data[position] = np.uint8(m.state.partial & 255)
     contexts.update_byte(m.registers, m.followed1, m.followed2, m.data, position, m.state.record)
     match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position)
+
+
+@inline
+def code_byte(m, coder, coded, position, decoding, meter):
+    """Code one byte of the block, in either direction; a meter is told of every bit."""
+    begin_byte(m)
+    byte = np.int64(m.data[position])
+    for shift in range(7, -1, -1):
+        gather(m)
+        select(m)
+        probability = mix(m)
+        if decoding:
+            bit = arithmetic.decode(probability, coder, coded)
+        else:
+            bit = (byte >> shift) & 1
+            arithmetic.encode(bit, probability, coder, coded)
+        if meter is not None:
+            measure.note_bit(meter, m, bit, probability)
+        learn(m, bit)
+        advance(m, bit)
+    end_byte(m, position)

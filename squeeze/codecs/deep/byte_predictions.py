@@ -68,4 +68,4 @@ def _update(m, own, bit):
         histories.learn(own.map, own.state.entry, bit, _LIMIT)
 
 
-PREDICTOR = Predictor(_build, _weights, _gather, update=_update, maps=("map",))
+PREDICTOR = Predictor(_build, _weights, _gather, lambda preset: ["network"] * 3, update=_update, maps=("map",))

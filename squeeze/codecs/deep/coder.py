@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic, context_state, frequencies
+from squeeze.codecs.bitmodels.meter import Meter, Recorder
+from squeeze.codecs.deep import measure, predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.learned import Start, started_model, state_space_model
 from squeeze.codecs.deep.model import begin_byte, code_byte
@@ -21,9 +23,18 @@ Progress = Callable[[int], None] | None
 
 @kernel
 def code(
-    m: DeepModel, network: Network, coder: np.ndarray, coded: np.ndarray, begin: int, end: int, decoding: bool
+    m: DeepModel,
+    network: Network,
+    coder: np.ndarray,
+    coded: np.ndarray,
+    begin: int,
+    end: int,
+    decoding: bool,
+    meter: Meter | None = None,
+    known: int = 0,
 ) -> int:
-    """Code bytes begin to end of the block, in either direction.
+    """Code bytes begin to end of the block, in either direction, and measure what they cost where there is a meter,
+    which knows nothing of the first `known` bytes.
 
     Returns where it stopped: before `end` when `coded` is full (encoding) or used up (decoding).
     """
@@ -34,7 +45,11 @@ def code(
         if m.state.has_network:
             recurrent.predict(network, np.int64(m.registers[context_state.HISTORY] & np.uint64(0xFF)))
             m.registers[context_state.TOP_BYTE] = frequencies.top_prediction(network.counts)
-        code_byte(m, coder, coded, position, decoding)
+        if meter is not None:
+            measure.begin_byte(meter, m, network, position - known, known)
+        code_byte(m, coder, coded, position, decoding, meter)
+        if meter is not None:
+            measure.end_byte(meter, m, network, position - known, position)
     return end
 
 
@@ -48,6 +63,7 @@ class Job(NamedTuple):
     coded: np.ndarray  # uint8
     begin: int  # where the block begins in the model's data, after what a dictionary has read
     decoding: bool
+    meter: Meter | None = None
 
 
 def _run(job: Job, progress: Progress) -> bool:
@@ -59,7 +75,8 @@ def _run(job: Job, progress: Progress) -> bool:
     size = job.model.data.size
     for begin in range(job.begin, size, STEP):
         end = min(begin + STEP, size)
-        if job.code(job.model, job.network, job.coder, job.coded, begin, end, job.decoding) < end:
+        direction = (job.decoding,) if job.meter is None else (job.decoding, job.meter, job.begin)
+        if job.code(job.model, job.network, job.coder, job.coded, begin, end, *direction) < end:
             return False
         if progress:
             progress(end - begin)
@@ -105,10 +122,13 @@ def decode(
     record: int = 0,
     progress: Progress = None,
     start: Start | None = None,
+    recorder: Recorder | None = None,
 ) -> np.ndarray:
-    """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so."""
+    """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so. A recorder
+    measures what each cost."""
     coded = np.frombuffer(bytearray(payload), np.uint8)
-    job = _job(np.zeros(length, np.uint8), coded, preset, record, start)._replace(decoding=True)
+    meter = recorder.start(length, [predictors.input_names(preset)]) if recorder else None
+    job = _job(np.zeros(length, np.uint8), coded, preset, record, start)._replace(decoding=True, meter=meter)
     if not _run(job, progress):
         raise DamagedError("a block's coded bytes end too early: the file is damaged")
     return job.model.data[job.begin :]

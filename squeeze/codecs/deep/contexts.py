@@ -13,7 +13,7 @@ import numpy as np
 from squeeze.codecs.bitmodels import context_state, histories, layout, match, slots
 from squeeze.codecs.bitmodels.contexts import mix_hash
 from squeeze.codecs.deep.predictor import WEIGHT, Extent, Predictor
-from squeeze.codecs.deep.presets import GROUPS, DeepPreset, group_of
+from squeeze.codecs.deep.presets import GROUPS, DeepPreset, group_of, name_of
 from squeeze.numerics.jit import inline, prefetch
 
 _PER_CONTEXT = 4  # inputs, one of each kind
@@ -21,6 +21,8 @@ _MEAN_WEIGHT, _BESIDE_NETWORK = 0.84, 0.5  # at first, of the mean of the first 
 _MEAN_SCALE = np.float32(2)
 _MAP_LIMIT, _RUN_LIMIT = 511, 255  # observations that an adaptive map remembers
 FRESH_COUNT = 6  # observations that a fresh adaptive map's first guess is worth
+
+_MEANS = "means of contexts"
 
 _STATE = layout.fields("buckets run_mask memory_buckets")  # the last 0 where there is no memory
 
@@ -77,6 +79,11 @@ def _weights(preset: DeepPreset) -> np.ndarray:
     of_means = np.zeros(_PER_CONTEXT * (1 + GROUPS), np.float32)
     of_means[0] = _BESIDE_NETWORK if preset.network else _MEAN_WEIGHT
     return np.concatenate([of_contexts, of_means])
+
+
+def _names(preset: DeepPreset) -> list[str]:
+    names = [name_of(context) for context in preset.contexts]
+    return [name for name in names for _ in range(_PER_CONTEXT)] + [_MEANS] * (_PER_CONTEXT * (1 + GROUPS))
 
 
 def _remember(own: Contexts, before: Contexts) -> Contexts:
@@ -206,6 +213,39 @@ def _gather(m, own, inputs):
 
 
 @inline
+def share_means(m, own, inputs, weights, known, terms):
+    """What each context adds to a logit of these float32 `weights`: `_centre` taken back, so that means add nothing.
+
+    known: float32 as the inputs are, room for which of them there are.
+    """
+    n, node = own.hashes.size, m.state.node
+    means, zero, one = _PER_CONTEXT * n, np.float32(0), np.float32(1)
+    for i in range(n):
+        k = _PER_CONTEXT * i
+        known[k] = known[k + 1] = one if own.entry[i] & 255 else zero
+        known[k + 2] = one if own.counters[own.counter_at[i] + node] & np.uint16(15) else zero
+        known[k + 3] = one if own.run_entry[i] >= 0 else zero
+    for kind in range(_PER_CONTEXT):
+        total, of_inputs, of_mean = zero, zero, _MEAN_SCALE * weights[means + kind]
+        for g in range(GROUPS):
+            count, place = zero, means + _PER_CONTEXT * (1 + g) + kind
+            for k in range(_PER_CONTEXT * own.groups[g] + kind, _PER_CONTEXT * own.groups[g + 1], _PER_CONTEXT):
+                count += known[k]
+                of_inputs += known[k] * weights[k]
+            of_mean -= _MEAN_SCALE * weights[place]
+            total += count
+            terms[place] = _MEAN_SCALE * weights[place] / max(count, one)
+        mean = inputs[means + kind] / _MEAN_SCALE
+        of_mean = (of_mean - of_inputs) / max(total, one)
+        for g in range(GROUPS):
+            of_both = of_mean + np.float32(terms[means + _PER_CONTEXT * (1 + g) + kind])
+            for k in range(_PER_CONTEXT * own.groups[g] + kind, _PER_CONTEXT * own.groups[g + 1], _PER_CONTEXT):
+                terms[k] = known[k] * (inputs[k] + mean) * (weights[k] + of_both)
+    for k in range(means, means + _PER_CONTEXT * (1 + GROUPS)):
+        terms[k] = 0.0
+
+
+@inline
 def _update(m, own, bit):
     node, shift, offset = m.state.node, m.state.shift, np.uint32(bit << 8)
     for i in range(own.hashes.size):
@@ -231,6 +271,7 @@ PREDICTOR = Predictor(
     _build,
     _weights,
     _gather,
+    _names,
     begin_byte=_begin_byte,
     begin_nibble=_begin_nibble,
     update=_update,

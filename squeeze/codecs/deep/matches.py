@@ -37,6 +37,10 @@ def _weights(preset: DeepPreset) -> np.ndarray:
     return np.full(2 * len(preset.matches), WEIGHT, np.float32)
 
 
+def _names(preset: DeepPreset) -> list[str]:
+    return [f"match of {least} bytes or more" for least in preset.matches for _ in range(2)]
+
+
 def _remember(own: Matches, before: Matches) -> Matches:
     own.state[...] = before.state
     return own._replace(table=layout.widened(before.table, own.table.shape[1]))
@@ -78,6 +82,7 @@ PREDICTOR = Predictor(
     _build,
     _weights,
     _gather,
+    _names,
     update=_update,
     prefetch=_prefetch,
     end_byte=_end_byte,

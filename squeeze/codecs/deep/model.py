@@ -10,7 +10,7 @@ import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic, context_state, mixer
 from squeeze.codecs.bitmodels.contexts import mix_hash
-from squeeze.codecs.deep import predictors
+from squeeze.codecs.deep import measure, predictors
 from squeeze.codecs.deep.arrays import APM, FINAL, FIRST_APM, FIRST_FINAL, FIRST_ROW, SET
 from squeeze.codecs.deep.predictor import Shared
 from squeeze.numerics import vectors
@@ -179,8 +179,8 @@ def end_byte(m, position):
 
 
 @inline
-def code_byte(m, coder, coded, position, decoding):
-    """Code one byte of the block, in either direction, after `begin_byte`."""
+def code_byte(m, coder, coded, position, decoding, meter):
+    """Code one byte of the block, in either direction, after `begin_byte`; a meter is told of every bit."""
     begin_nibble(m)
     byte = np.int64(m.data[position])
     for shift in range(7, -1, -1):
@@ -192,6 +192,8 @@ def code_byte(m, coder, coded, position, decoding):
         else:
             bit = (byte >> shift) & 1
             arithmetic.encode(bit, probability, coder, coded)
+        if meter is not None:
+            measure.note_bit(meter, m, bit, probability)
         learn(m, bit)
         advance(m, bit)
     end_byte(m, position)

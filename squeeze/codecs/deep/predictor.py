@@ -44,6 +44,7 @@ class Predictor:
     arrays: Callable[[DeepPreset, Extent], Arrays]  # fresh ones
     weights: Callable[[DeepPreset], np.ndarray]  # float32: what its inputs count for at first, so how many there are
     gather: Step  # (m, own, inputs): its share of the mixers' inputs, float32
+    names: Callable[[DeepPreset], list[str]]  # in words, what each of its inputs belongs to
     begin_byte: Step | None = None  # (m, own): some time before the first bit of a byte; ask for what it needs
     begin_nibble: Step | None = None  # (m, own): before the first and the fifth bit of a byte
     update: Step | None = None  # (m, own, bit): after each bit

@@ -16,9 +16,12 @@ def _gather_bias(m, own, inputs):
     inputs[0] = _BIAS
 
 
-BIAS = Predictor(lambda preset, extent: (), lambda preset: np.full(1, WEIGHT, np.float32), _gather_bias)
+BIAS = Predictor(
+    lambda preset, extent: (), lambda preset: np.full(1, WEIGHT, np.float32), _gather_bias, lambda preset: ["bias"]
+)
 
 PREDICTORS = (contexts.PREDICTOR, matches.PREDICTOR, BIAS, byte_predictions.PREDICTOR)
+CONTEXTS, MATCHES, NETWORK = 0, 1, 3  # of PREDICTORS
 
 gather = gather_in_turn([predictor.gather for predictor in PREDICTORS])
 begin_byte = in_turn([predictor.begin_byte for predictor in PREDICTORS])
@@ -39,6 +42,12 @@ def lay_out(preset: DeepPreset) -> tuple[np.ndarray, np.ndarray]:
     ends = np.cumsum([part.size for part in weights])
     padding = np.full(-int(ends[-1]) % vectors.LANES, WEIGHT, np.float32)
     return np.concatenate([[0], ends[:-1]]), np.concatenate([*weights, padding])
+
+
+def input_names(preset: DeepPreset) -> list[str]:
+    """In words, what each input belongs to; padding is the bias's."""
+    names = [name for predictor in PREDICTORS for name in predictor.names(preset)]
+    return names + ["bias"] * (-len(names) % vectors.LANES)
 
 
 def adaptive_maps(arrays: tuple[Arrays, ...]) -> list[np.ndarray]:

@@ -163,6 +163,13 @@ MORE_TABLE = {
 }
 CONTEXTS = {"text": TEXT, "executable": OTHER, "table": TABLE, "other": OTHER}
 MORE = {"text": MORE_TEXT, "executable": MORE_OTHER, "table": MORE_TABLE, "other": MORE_OTHER}  # at level 6
+_NAMES = {context: name for table in (*CONTEXTS.values(), *MORE.values()) for name, context in table.items()}
+
+
+def name_of(context: Context) -> str:
+    """A context in words."""
+    return _NAMES[context]
+
 
 _FAST = {
     "text": (

@@ -8,7 +8,9 @@ costs less.
 import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic, context_state, frequencies, ssm, ssm_training
+from squeeze.codecs.bitmodels.meter import Meter
 from squeeze.codecs.bitmodels.ssm_arrays import StateSpaceModel
+from squeeze.codecs.deep import measure
 from squeeze.codecs.deep.arrays import DeepModel
 from squeeze.codecs.deep.model import begin_byte, code_byte
 from squeeze.numerics.jit import inline, kernel
@@ -23,14 +25,26 @@ def _predict(m: DeepModel, network: StateSpaceModel) -> None:
 
 @kernel
 def code(
-    m: DeepModel, network: StateSpaceModel, coder: np.ndarray, coded: np.ndarray, begin: int, end: int, decoding: bool
+    m: DeepModel,
+    network: StateSpaceModel,
+    coder: np.ndarray,
+    coded: np.ndarray,
+    begin: int,
+    end: int,
+    decoding: bool,
+    meter: Meter | None = None,
+    known: int = 0,
 ) -> int:
     """As `coder.code`."""
     for position in range(begin, end):
         if arithmetic.is_over(coder, coded, decoding):
             return position
         begin_byte(m)
-        code_byte(m, coder, coded, position, decoding)
+        if meter is not None:
+            measure.begin_byte(meter, m, network, position - known, known)
+        code_byte(m, coder, coded, position, decoding, meter)
+        if meter is not None:
+            measure.end_byte(meter, m, network, position - known, position)
         if ssm.update(network, np.int64(m.data[position])):
             bank = network.state.bank
             ssm.refresh(network)

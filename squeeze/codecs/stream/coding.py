@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
+from squeeze.codecs.bitmodels.meter import Recorder
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.presets import Preset
 from squeeze.codecs.stream import blocks, container, memory
@@ -72,9 +73,15 @@ def _verify(coded: Coded, data: np.ndarray, settings: Settings, progress: Progre
 
 
 def decode_block(
-    coded: Coded, length: int, settings: Settings, progress: Progress = None, guessed: np.ndarray | None = None
+    coded: Coded,
+    length: int,
+    settings: Settings,
+    progress: Progress = None,
+    guessed: np.ndarray | None = None,
+    recorder: Recorder | None = None,
 ) -> np.ndarray:
-    """The `length` raw bytes of a coded block, as uint8; with a language model faster where they are as guessed."""
+    """The `length` raw bytes of a coded block, as uint8; with a language model faster where they are as guessed. A
+    recorder measures what they cost."""
     if settings.level is None:
         raise DamagedError("the header names no level, but a block is coded: the file is damaged")
     payload = io.BytesIO(coded.payload)
@@ -86,9 +93,9 @@ def decode_block(
     if coded.kind == container.TOKENWISE:
         if settings.language is None:
             raise DamagedError("a block needs a language model, and the header names none: the file is damaged")
-        return settings.language.decode(payload, length, settings.allotment.per_text, progress, guessed)
+        return settings.language.decode(payload, length, settings.allotment.per_text, progress, guessed, recorder)
     preset = settings.level.models(content.kind)
-    data = _decode_bytes(payload.read(), length, preset, content, settings, progress)
+    data = _decode_bytes(payload.read(), length, preset, content, settings, progress, recorder)
     if content.kind == "executable":
         blocks.calls_to_relative(data)
     return data
@@ -142,13 +149,19 @@ def _encode_bytes(
 
 
 def _decode_bytes(
-    payload: bytes, length: int, preset: "Preset | DeepPreset", content: Content, settings: Settings, progress: Progress
+    payload: bytes,
+    length: int,
+    preset: "Preset | DeepPreset",
+    content: Content,
+    settings: Settings,
+    progress: Progress,
+    recorder: Recorder | None,
 ) -> np.ndarray:
     if not isinstance(preset, Preset):
         start = settings.start(content, preset)
-        data: np.ndarray = _deep().decode(payload, length, preset, content.record, progress, start)
+        data: np.ndarray = _deep().decode(payload, length, preset, content.record, progress, start, recorder)
         return data
-    return bytewise.decode(payload, length, preset, content.record, progress)
+    return bytewise.decode(payload, length, preset, content.record, progress, recorder)
 
 
 def _deep() -> ModuleType:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from squeeze.codecs.bitmodels.meter import Recorder
 from squeeze.codecs.bytewise.arrays import table_size
 from squeeze.codecs.stream.container import MAX_BLOCK
 from squeeze.codecs.stream.levels import DEFAULT_BLOCK, TextModel
@@ -110,17 +111,23 @@ class Language:
         return None if coded is None else coded[0].to_bytes() + coded[1]
 
     def decode(
-        self, payload: io.BytesIO, length: int, threads: int, progress: Progress, guessed: np.ndarray | None = None
+        self,
+        payload: io.BytesIO,
+        length: int,
+        threads: int,
+        progress: Progress,
+        guessed: np.ndarray | None = None,
+        recorder: Recorder | None = None,
     ) -> np.ndarray:
-        """The `length` bytes of a text, as uint8; faster where they are as guessed. Raises DamagedError or
-        LimitError."""
+        """The `length` bytes of a text, as uint8; faster where they are as guessed. A recorder measures what they cost.
+        Raises DamagedError or LimitError."""
         layout = LaneLayout.read(payload, length)
         preset = self.text.preset(length, layout.window, layout.lanes, layout.window)
         if self.limits:
             subject = f"a text in {layout.lanes} lanes that look back {layout.seen} tokens"
             self.limits.need_memory(memory_to_restore(self.model, layout, preset), subject)
         guesses = None if guessed is None else guessed.tobytes()
-        return lanes.decode(payload.read(), layout, self.model, preset, threads, progress, guesses)
+        return lanes.decode(payload.read(), layout, self.model, preset, threads, progress, guesses, recorder)
 
 
 def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPreset) -> int:

@@ -46,9 +46,9 @@ class Refinements(NamedTuple):
 STOP_ORDERS = 6  # contexts of the decision whether a token stops
 STOP_BITS = 20
 CONFIDENCES, TOP_CLASSES = 12, 8  # classes of the model's logit, and of its top token's probability
-_INPUTS = Inputs(model=1, token_match=2, bytewise=1, refined=1)
-INPUT = layout.offsets(_INPUTS)  # after the first extra input of the bytewise models
-EXTRA = sum(_INPUTS)
+WIDTHS = Inputs(model=1, token_match=2, bytewise=1, refined=1)
+INPUT = layout.offsets(WIDTHS)  # after the first extra input of the bytewise models
+EXTRA = sum(WIDTHS)
 SET = Sets(*range(len(Sets._fields)))
 _ROWS = Sets(
     match=32,

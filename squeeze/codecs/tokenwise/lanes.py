@@ -15,8 +15,9 @@ from contextlib import ExitStack
 import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic
+from squeeze.codecs.bitmodels.meter import Meter, Recorder
 from squeeze.codecs.bytewise import arrays as bytewise
-from squeeze.codecs.tokenwise import model as tokenwise, prefill
+from squeeze.codecs.tokenwise import measure, model as tokenwise, prefill
 from squeeze.codecs.tokenwise.arrays import EXTRA, build_mix
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
 from squeeze.codecs.tokenwise.drafts import Guess, follow_matches, frequencies
@@ -53,6 +54,15 @@ class _Coder:
         self.mix.places[:] = np.cumsum([0, *layout.lengths[:-1]])
         self.ends = np.cumsum(layout.lengths)
         self.coder, self.coded = np.zeros(3, np.uint64), coded
+
+    def measured(self, preset: TokenPreset, recorder: Recorder) -> Meter:
+        """A meter of all entries."""
+        width, first = self.model.inputs.size, int(self.model.state.first_extra)
+        return recorder.start(self.mix.tokens.size, measure.input_names(preset, width, first), self._spell)
+
+    def _spell(self, leaf: int) -> bytes:
+        begin, end = self.trie.offsets[leaf : leaf + 2]
+        return self.trie.spelling[begin:end].tobytes()
 
 
 def encode(
@@ -98,17 +108,20 @@ def decode(
     threads: int = 1,
     progress: Progress = None,
     guessed: bytes | None = None,
+    recorder: Recorder | None = None,
 ) -> np.ndarray:
     """The bytes that a block was coded from, as uint8; DamagedError where it cannot be so.
 
-    guessed: what they are, most likely. It changes nothing but the time that this takes.
+    guessed: what they are, most likely. It changes nothing but the time that this takes. A recorder measures what each
+    token cost.
     """
     coded = np.frombuffer(bytearray(payload), np.uint8)
     state = _Coder(model, layout, preset, coded)
     arithmetic.start_decoder(state.coder, coded)
     guess = follow_matches(state.mix) if guessed is None else _known(guessed, model, layout)
+    meter = state.measured(preset, recorder) if recorder else None
     with ExitStack() as stack:
-        done = _Decoding(model, layout, state, guess, threads, stack, progress).run()
+        done = _Decoding(model, layout, state, guess, threads, stack, progress, meter).run()
     _report(progress, state, layout, done)
     if not np.array_equal(state.mix.places, state.ends):
         raise DamagedError("a block's coded bytes do not fit its lengths: the file is damaged")
@@ -143,7 +156,9 @@ class _Decoding:
         threads: int,
         stack: ExitStack,
         progress: Progress,
+        meter: Meter | None = None,
     ):
+        self._meter = () if meter is None else (meter,)
         self._layout, self._state, self._progress = layout, state, progress
         self._groups = groups_of(model, layout.lanes, threads, _APART)
         count = len(self._groups)
@@ -200,7 +215,7 @@ class _Decoding:
             if not tokenwise.code_steps(
                 *(state.model, state.mix, state.trie, entries, ahead.counts, ahead.rows),
                 *(begin, np.array([active]), state.ends),
-                *(_NO_LOGITS, _NO_STARTS, _NO_STARTS, state.coder, state.coded, True),
+                *(_NO_LOGITS, _NO_STARTS, _NO_STARTS, state.coder, state.coded, True, *self._meter),
             ):
                 raise DamagedError("a block's coded bytes are impossible: the file is damaged")
             if group == 0:

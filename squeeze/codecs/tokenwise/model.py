@@ -9,8 +9,8 @@ belongs to a place in the text is kept for every lane.
 import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic, contexts, histories
-from squeeze.codecs.bytewise import coder as bytecoder, model as bytewise
-from squeeze.codecs.tokenwise import token_match
+from squeeze.codecs.bytewise import model as bytewise
+from squeeze.codecs.tokenwise import measure, token_match
 from squeeze.codecs.tokenwise.decision import correct, gather_byte, gather_stop, learn_byte, learn_stop, predict
 from squeeze.numerics import trie
 from squeeze.numerics.jit import inline, kernel
@@ -56,24 +56,26 @@ def _leave_lane(m, x, lane, entry):
 
 
 @inline
-def _code_escape(x, coder, coded, escaped, decoding):
+def _code_escape(x, coder, coded, escaped, decoding, meter):
     """Whether the next entry is a byte that no token spells."""
     probability = max((np.int64(x.escape[0]) >> 10) << 10, 1 << 8)
     if decoding:
         escaped = arithmetic.decode(probability, coder, coded)
     else:
         arithmetic.encode(escaped, probability, coder, coded)
+    if meter is not None:
+        measure.note_escape(meter, escaped, probability)
     histories.learn(x.escape, 0, escaped, 1000)
     return escaped
 
 
 @inline
-def _code_byte(m, x, lane, entry, coder, coded, decoding):
+def _code_byte(m, x, lane, entry, coder, coded, decoding, meter):
     """Code a byte by the bytewise models alone; returns its entry."""
     position = x.places[lane]
     if not decoding:
         m.data[position] = np.uint8(-1 - entry)
-    bytecoder.code(m, coder, coded, position, position + 1, decoding)
+    bytewise.code_byte(m, coder, coded, position, decoding, meter)
     byte = m.data[position]
     contexts.update_token_byte(m.registers, np.uint64(byte))
     x.places[lane] = position + 1
@@ -81,7 +83,7 @@ def _code_byte(m, x, lane, entry, coder, coded, decoding):
 
 
 @inline
-def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding):
+def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter):
     """Walk from the root to a leaf; returns it."""
     position, depth, begun, decisions = x.places[lane], 0, False, 0
     node = 0 if t.low.size > 0 else -1
@@ -109,6 +111,8 @@ def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding):
         else:
             bit = np.int64(entry >= t.middle[node])
             arithmetic.encode(bit, probability, coder, coded)
+        if meter is not None:
+            measure.note_decision(meter, m, x, bit, probability, stop)
         correct(m, x, bit)
         if stop:
             learn_stop(x, bit)
@@ -126,32 +130,36 @@ def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding):
 
 
 @inline
-def code_entry(m, x, t, lane, entry, counts, logits, coder, coded, decoding):
+def code_entry(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter):
     """Code one entry of a lane in either direction; returns it. An entry is a leaf, or -1 - byte.
 
     The model's logits come from `counts`, uint64 [leaves + 1], when decoding, and else from `logits`, int32,
-    those along the path of `entry`.
+    those along the path of `entry`. A meter, for decoding, is told of every decision.
     """
     _enter_lane(m, x, lane)
-    if _code_escape(x, coder, coded, np.int64(entry < 0), decoding):
-        entry = _code_byte(m, x, lane, entry, coder, coded, decoding)
+    if meter is not None:
+        measure.begin_entry(meter, m, x, lane, counts)
+    if _code_escape(x, coder, coded, np.int64(entry < 0), decoding, meter):
+        entry = _code_byte(m, x, lane, entry, coder, coded, decoding, meter)
     else:
-        entry = _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding)
+        entry = _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter)
+    if meter is not None:
+        measure.end_entry(meter, x, lane, entry, counts)
     _leave_lane(m, x, lane, entry)
     return entry
 
 
 @kernel
 def code_steps(
-    m, x, t, known, counts, rows, first_lane, active, ends, logits, starts, top_nlls, coder, coded, decoding
+    m, x, t, known, counts, rows, first_lane, active, ends, logits, starts, top_nlls, coder, coded, decoding, meter=None
 ):
     """Code entries of lanes from `first_lane` on, one step of all lanes after the other, in either direction.
 
     known: int64 [lanes, steps], the entries, which decoding fills in; active: int64 [steps], the lanes that
     have one; ends: int64 [all lanes], where each lane's bytes end. Decoding takes one step, cumulative counts
     uint64 [*, leaves + 1] and which row of them is each lane's, int64 [lanes]; encoding takes logits, where each path
-    starts in them, and top_nlls, int64 [lanes, steps]. Returns False where `coded` is full, or cannot have been coded
-    so.
+    starts in them, and top_nlls, int64 [lanes, steps]. A meter measures what is decoded. Returns False where
+    `coded` is full, or cannot have been coded so.
     """
     for step in range(known.shape[1]):
         for i in range(active[step]):
@@ -168,7 +176,7 @@ def code_steps(
             else:
                 path = logits[starts[i, step] :]
                 x.state.top_nll = top_nlls[i, step]
-            known[i, step] = code_entry(m, x, t, lane, known[i, step], row, path, coder, coded, decoding)
+            known[i, step] = code_entry(m, x, t, lane, known[i, step], row, path, coder, coded, decoding, meter)
             if x.places[lane] > ends[lane]:
                 return False
     return True

@@ -5,9 +5,19 @@ The table here is part of the format, as those of codecs/presets.py are.
 
 from dataclasses import dataclass, replace
 
-from squeeze.codecs.presets import ALL, GAPS, LARGE, LINE, LINES, ORDERS_1_TO_4, PAIRS, SHAPES, WORDS, Preset, order
-
-_TOKEN_1, _TOKEN_2, _TOKEN_3 = 15, 16, 17  # registers: hashes of the latest tokens
+from squeeze.codecs.presets import (
+    COLUMNS,
+    GAPS,
+    LARGE,
+    LINES,
+    ORDERS_1_TO_4,
+    PAIRS,
+    SHAPES,
+    TOKENS,
+    WORDS,
+    Preset,
+    order,
+)
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,6 @@ class TokenPreset:
 
 CONTEXTS = (
     *(order(0), *ORDERS_1_TO_4, order(6), WORDS, PAIRS, GAPS, SHAPES, LINES),
-    *((_TOKEN_1, ALL, 0), (_TOKEN_2, ALL, 0), (_TOKEN_3, ALL, 0), (LINE, 0xFF00, 0), (LINE, 0xFF00, 0xFF)),
+    *(*TOKENS, *COLUMNS),
 )
 BYTEWISE = replace(LARGE["text"], contexts=CONTEXTS)

@@ -8,7 +8,7 @@ import pytest
 from squeeze.codecs.deep import predictors
 from squeeze.codecs.deep.arrays import FINAL_ROWS, FIRST_FINAL, FIRST_ROW, build_model
 from squeeze.codecs.deep.predictor import Predictor, Shared, gather_in_turn, in_turn
-from squeeze.codecs.deep.presets import CONTEXTS, preset
+from squeeze.codecs.deep.presets import CONTEXTS, name_of, preset
 from squeeze.numerics.jit import inline, kernel
 
 
@@ -31,6 +31,7 @@ TOY = Predictor(
     lambda preset, extent: Count(np.zeros(1, np.int64)),
     lambda preset: np.array([0.5, 0.25], np.float32),
     _gather_ones,
+    lambda preset: ["ones", "a constant"],
     update=_update_ones,
 )
 gather = gather_in_turn([TOY.gather, TOY.gather])
@@ -58,6 +59,15 @@ def test_inputs_lie_where_the_format_says(level, kind):
     assert not weights[4 * n + 4 : 4 * n + 16].any()
     assert weights[first[3]] == np.float32(0.5 if chosen.network else 0.03)
     assert (np.delete(weights, [*range(4 * n, 4 * n + 16), first[3]]) == np.float32(0.03)).all()
+
+
+@pytest.mark.parametrize("level", [4, 5, 6])
+@pytest.mark.parametrize("kind", CONTEXTS)
+def test_every_input_has_a_name(level, kind):
+    chosen = preset(level, kind)
+    names = predictors.input_names(chosen)
+    assert len(names) == predictors.lay_out(chosen)[1].size
+    assert all(names.count(name_of(context)) == 4 for context in chosen.contexts)
 
 
 def test_rows_of_weight_sets_follow_each_other():

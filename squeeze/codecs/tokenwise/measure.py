@@ -1,0 +1,81 @@
+"""What levels 7 to 9 tell a meter (bitmodels/meter.py) of every token and decision."""
+
+import numpy as np
+
+from squeeze.codecs.bitmodels import meter as meters
+from squeeze.codecs.bytewise import measure as bytewise
+from squeeze.codecs.tokenwise.arrays import STOP_ORDERS, WIDTHS
+from squeeze.codecs.tokenwise.presets import TokenPreset
+from squeeze.numerics.jit import inline
+
+_BYTES, _STOPS = 0, 1  # kinds of decisions
+_STOP_CONTEXTS = (
+    *("one token before", "two tokens before", "three tokens before"),
+    *("order 4", "word", "token so far"),
+)
+_EXTRA = {
+    "model": "language model",
+    "token_match": "match of tokens",
+    "bytewise": "contexts of bytes together",
+    "refined": "language model",
+}
+
+
+def input_names(preset: TokenPreset, width: int, first: int) -> list[list[str]]:
+    """What each of `width` inputs belongs to, for bits of bytes and for stops; those of levels 7 to 9 alone begin at
+    `first`."""
+    extra = [_EXTRA[name] for name, count in WIDTHS._asdict().items() for _ in range(count)]
+    of_bytes = bytewise.input_names(preset.bytewise, first)
+    of_stops = [*_STOP_CONTEXTS, *["bias"] * (first - STOP_ORDERS)]
+    return [[*names, *extra, *["bias"] * (width - first - len(extra))] for names in (of_bytes, of_stops)]
+
+
+@inline
+def begin_entry(meter, m, x, lane, cdf):
+    """An entry begins, a token or a byte, with the frequencies uint64 [leaves + 1] of what it may be."""
+    unit = x.token_places[lane]
+    meters.begin(meter)
+    meter.starts[unit] = x.places[lane]
+    if x.state.expected >= 0:
+        meters.follow(meter, unit, meter.starts[x.token_matches[lane].pointer], x.state.match_length)
+    else:
+        best = meters.longest(m.matches)
+        if best >= 0:
+            meters.follow(meter, unit, m.matches[best].pointer, m.matches[best].length)
+    filled, leaves = 0, cdf.size - 1
+    least, total = np.uint64(0), np.float64(cdf[leaves])
+    for leaf in range(leaves):
+        frequency = cdf[leaf + 1] - cdf[leaf]
+        if frequency > least:
+            filled = meters.candidate(meter, unit, leaf, np.float64(frequency) / total, filled)
+            if filled == meters.TOP:
+                least = np.uint64(np.float64(meter.chances[unit, filled - 1]) / 65535.0 * total)
+
+
+@inline
+def end_entry(meter, x, lane, entry, cdf):
+    """The entry is known: a leaf, or -1 - byte."""
+    unit = x.token_places[lane]
+    if entry >= 0:
+        frequency = cdf[entry + 1] - cdf[entry]
+        meter.model_bits[unit] = np.float32(np.log2(np.float64(cdf[cdf.size - 1]) / np.float64(frequency)))
+    meters.finish(meter, unit)
+
+
+@inline
+def note_escape(meter, escaped, probability):
+    """Whether the entry is a byte that no token spells: no input has a part in that."""
+    meters.decide(meter, escaped, probability, 0)
+
+
+@inline
+def note_decision(meter, m, x, bit, probability, stop):
+    """A decision of a token's walk was coded, and nothing has learned from it yet."""
+    meters.decide(meter, bit, probability, 0)
+    meter.terms[:] = 0.0
+    final = x.final_weights[x.state.final_row]
+    for k in x.sets:
+        weights, scale = x.weights[x.rows[k]], final[k] * 2.0**-52
+        for i in range(m.inputs.size):
+            meter.terms[i] += scale * weights[i] * m.inputs[i]
+    meters.share(meter, _STOPS if stop else _BYTES, bit, probability, x.state.mixed)

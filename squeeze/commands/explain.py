@@ -1,0 +1,99 @@
+"""`squeeze explain`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import squeeze
+from squeeze.commands import options
+from squeeze.commands.echo import echo
+from squeeze.commands.progress import bar
+from squeeze.system import cores, files
+
+
+class Level(click.ParamType):  # type: ignore[type-arg]
+    """A level as a number, or as its option."""
+
+    name = "level"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        digits = str(value).removeprefix("-")
+        if not digits.isdecimal():
+            self.fail(f"{value!r} is not a level such as -6", param, ctx)
+        return int(digits)
+
+
+@click.command()
+@click.argument("source", metavar="FILE", type=options.PATH)
+@options.levels
+@click.option("-o", "--output", type=options.PATH, metavar="FILE", help="Write the page to this file (FILE.html).")
+@options.force("the page")
+@click.option("--range", "span", type=options.Range(), metavar="A:B", help="Show only these bytes.")
+@click.option("--against", type=Level(), metavar="-N", help="Compare with this level.")
+@options.model
+@options.adapter
+@click.option("--lanes", type=click.IntRange(1), metavar="N", help="Parts of a text that -7 to -9 read side by side.")
+@click.option("--window", type=click.IntRange(16), metavar="N", help="Tokens that -7 to -9 look back.")
+@options.dictionary
+@options.limits
+@options.coding
+def explain(
+    source: Path,
+    output: Path | None,
+    force: bool,
+    span: tuple[int, int | None] | None,
+    against: int | None,
+    prior: Path | None,
+    threads: int,
+    quiet: bool,
+    as_json: bool,
+    levels: tuple[int, ...] = (),
+    **settings: Any,
+) -> None:
+    """Show where the bits of FILE go: what each byte or token costs, and why.
+
+    Writes a page, FILE.html, that any browser opens; with --json prints the numbers, and writes a page where -o names
+    one. A .sqz file is shown as it was written.
+
+    Example: squeeze explain -6 report.txt
+    """
+    from squeeze.codecs.stream import forecast, levels as known
+    from squeeze.recipes.explanation.explain import is_compressed, passes
+
+    target = output if output or as_json else source.with_name(f"{source.name}.html")
+    if target:
+        files.check_target(target, [source], force)
+    threads = threads or cores.available()
+    with source.open("rb") as file:
+        compressed, size = is_compressed(file.read(3)), source.stat().st_size
+    chosen = levels[-1] if levels else None
+    if not compressed and not quiet and sys.stderr.isatty():
+        row = known.level(chosen or known.DEFAULT)
+        for word in (forecast.slowness(row, size, threads, True), forecast.compiling(row)):
+            if word:
+                echo(word, err=True)
+    settings = {name: value for name, value in settings.items() if value is not None}
+    count = passes(compressed, against is not None)
+    with bar(str(source), None if compressed else size, passes=count, quiet=quiet, as_json=as_json) as tick:
+        explanation = squeeze.explain(
+            source,
+            chosen,
+            span=span or (0, None),
+            against=against,
+            threads=threads,
+            dictionary=prior,
+            progress=tick,
+            **settings,
+        )
+    if target:
+        page = explanation.to_html()
+        with files.replacing(target, overwrite=force) as sink:
+            sink.write(page.encode())
+    if as_json:
+        click.echo(json.dumps(explanation.as_json()))
+    elif not quiet:
+        echo(explanation.table())
+        echo(f"{target}: open it in a browser")

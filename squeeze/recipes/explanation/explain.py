@@ -1,0 +1,139 @@
+"""`explain`: compress, decode with a meter, and put together what it measured."""
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Unpack
+
+from squeeze.codecs.stream import container, levels
+from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.measuring import MeasuredBlock, measure
+from squeeze.codecs.stream.resources import DictionarySource, LanguageKeywords, Resources
+from squeeze.errors import LevelError, OptionError
+from squeeze.recipes.explanation.explanation import BlockCost, Explanation
+from squeeze.recipes.explanation.units import gather
+from squeeze.system.limits import Limits
+
+__all__ = ["explain", "is_compressed", "passes"]
+
+Progress = Callable[[int], None] | None
+
+
+def explain(
+    source: bytes | str | os.PathLike[str],
+    level: int | None = None,
+    *,
+    span: tuple[int, int | None] = (0, None),
+    against: int | None = None,
+    threads: int | None = None,
+    dictionary: DictionarySource = None,
+    limits: Limits | None = None,
+    progress: Progress = None,
+    **language: Unpack[LanguageKeywords],
+) -> Explanation:
+    """Measure what every byte of a file costs at a level, at levels 7 to 9 every token of a text, and why.
+
+    `source` is bytes, or a file's path; what is a .sqz file is explained as it was written, and takes no level. The
+    costs are those of the coder that decodes the file: their sum is the size of the coded blocks, but for a few bytes
+    of each. `span` is the first byte that is shown and the one after the last; all before it is coded all the same.
+    `against` is a level to compare with. `threads`, `dictionary`, `limits` and the options of a language model are
+    those of `compress_stream` and `decompress_stream`. `progress(n)` is told of n more bytes coded or measured,
+    `passes` times each.
+
+    A decision of which nothing is known costs one bit. What the mixed prediction saves of that is shared among its
+    inputs in proportion to what each adds to the logit (integrated gradients: Sundararajan, Taly and Yan 2017,
+    arXiv:1703.01365). `saved` and `units.shares` are such bits; negative ones were wasted.
+
+    The result has `units`, arrays of what was measured, `bits_of_bytes`, the totals `blocks`, `by_content`, `by_class`,
+    `lines` and `saved`, and gives itself away by `as_json()`, `to_html()` and `table()`.
+
+    Raises LevelError, OptionError for a span that is none, and what compressing and decompressing raise.
+
+    >>> explanation = squeeze.explain(b"Kind words are worth much and cost little. " * 9, level=1)
+    >>> round(explanation.bits / 8) <= explanation.coded_size
+    True
+    """
+    name, data = ("", source) if isinstance(source, bytes) else (Path(source).name, Path(source).read_bytes())
+    raw, coded = None, data
+    if is_compressed(data):
+        if level is not None or language.get("lanes") or language.get("window") or language.get("backend"):
+            raise LevelError("a .sqz file says how it was written: leave out the level, lanes, window and backend")
+    else:
+        raw, coded = data, _compressed(data, level, threads, dictionary, progress, language)
+    resources = Resources(threads, language.get("model"), dictionary, limits or Limits(), language.get("adapter"))
+    blocks = list(measure(io.BytesIO(coded), resources, raw, progress))
+    if raw is None:
+        raw = b"".join(block.data.tobytes() for block in blocks)
+    begin, end = _checked(span, len(raw))
+    other = None
+    if against is not None:
+        row = levels.level(against)
+        rest = language if row.needs_language_model else LanguageKeywords()
+        other = explain(raw, against, span=span, threads=threads, limits=limits, progress=progress, **rest)
+    units, names = gather(blocks)
+    return Explanation(
+        name=name,
+        level=max((block.level or 0 for block in blocks), default=0),
+        data=raw,
+        span=(begin, end),
+        coded_size=len(coded),
+        blocks=tuple(map(_cost, blocks)),
+        units=units.within(begin, end),
+        names=names,
+        saved=_saved(blocks),
+        against=other,
+    )
+
+
+def is_compressed(data: bytes) -> bool:
+    """Whether it begins as a .sqz file does."""
+    return data.startswith(container.MAGIC)
+
+
+def passes(compressed: bool, against: bool) -> int:
+    """How often `progress` is told of each raw byte."""
+    return 2 - compressed + 2 * against
+
+
+def _compressed(
+    data: bytes,
+    level: int | None,
+    threads: int | None,
+    dictionary: DictionarySource,
+    progress: Progress,
+    language: LanguageKeywords,
+) -> bytes:
+    sink = io.BytesIO()
+    options = {"threads": threads, "dictionary": dictionary, "progress": progress, **language}
+    compress_stream(io.BytesIO(data), sink, level=level, verify=False, **options)  # type: ignore[arg-type]
+    return sink.getvalue()
+
+
+def _checked(span: tuple[int, int | None], size: int) -> tuple[int, int]:
+    begin, end = span[0], size if span[1] is None else min(span[1], size)
+    if not 0 <= begin <= end:
+        raise OptionError(f"the range begins at byte {begin}, and there are {size} bytes: choose one within")
+    return begin, end
+
+
+def _cost(measured: MeasuredBlock) -> BlockCost:
+    block, meter = measured.block, measured.recorder.meter
+    return BlockCost(
+        start=block.raw_offset,
+        end=block.raw_offset + block.raw_length,
+        codec=block.codec,
+        content=str(measured.content) if meter else "stored",
+        payload=block.payload_length,
+        overhead=block.coded_length - block.payload_length,
+        bits=float(meter.bits.sum(dtype=float)) if meter else 8.0 * block.raw_length,
+    )
+
+
+def _saved(blocks: Sequence[MeasuredBlock]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for block in blocks:
+        if block.recorder.meter is not None:
+            for name, bits in zip(block.recorder.parts, block.recorder.meter.saved.tolist(), strict=True):
+                sums[name] = sums.get(name, 0.0) + bits
+    return dict(sorted(((name, bits) for name, bits in sums.items() if bits), key=lambda item: -item[1]))

@@ -1,0 +1,192 @@
+"""What an explanation holds: arrays of units, sums of them, and the forms in which it is given away."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from squeeze.recipes.explanation import totals
+from squeeze.recipes.explanation.page import Compared, frame, render
+from squeeze.recipes.explanation.totals import Lines, Total
+from squeeze.recipes.explanation.units import DICTIONARY, NO_SHIFT, Names, Units
+
+__all__ = ["BlockCost", "Explanation", "rival_range"]
+
+_DEAREST = 20  # lines that the JSON names
+_PARTS = 8  # of the models, that the table names
+
+
+@dataclass(frozen=True)
+class BlockCost:
+    """A block of the file."""
+
+    start: int  # raw bytes
+    end: int
+    codec: str  # "bytewise" (levels 1 to 6), "tokenwise" (a language model) or "stored"
+    content: str
+    payload: int  # coded bytes, with a few that say what the block holds and that end the coder
+    overhead: int  # bytes of its header
+    bits: float  # what its units cost
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """What every unit of a file cost, a byte or a token, and what its model expected.
+
+    `units` are those of `span`, the bytes that were asked for; blocks and `saved` are those of the whole file.
+    """
+
+    name: str
+    level: int  # 0 where nothing is coded
+    data: bytes  # all raw bytes
+    span: tuple[int, int]
+    coded_size: int
+    blocks: tuple[BlockCost, ...]
+    units: Units
+    names: Names
+    saved: dict[str, float]  # bits that each part of the models saved, by size: see `squeeze.explain`
+    against: "Explanation | None" = None  # the same bytes at another level
+
+    @property
+    def bits(self) -> float:
+        """What the units cost together."""
+        return float(self.units.bits.sum(dtype=np.float64))
+
+    @cached_property
+    def bits_of_bytes(self) -> np.ndarray:
+        """float64 [bytes of the span]"""
+        return self.units.bits_of_bytes()
+
+    @property
+    def shown(self) -> np.ndarray:
+        """uint8: the bytes of the span, in whole units."""
+        if not len(self.units):
+            return np.zeros(0, np.uint8)
+        begin, end = int(self.units.starts[0]), int(self.units.ends[-1])
+        return np.frombuffer(self.data, np.uint8)[begin:end]
+
+    @property
+    def by_class(self) -> dict[str, Total]:
+        """Totals by what bytes are, of those in texts."""
+        begin = int(self.units.starts[0]) if len(self.units) else 0
+        places = np.arange(begin, begin + self.shown.size)
+        is_text = np.zeros(places.size, bool)
+        for block in self.blocks:
+            is_text |= (block.content == "text") & (places >= block.start) & (places < block.end)
+        return totals.by_class(self.shown[is_text], self.bits_of_bytes[is_text])
+
+    @property
+    def by_content(self) -> dict[str, Total]:
+        """Totals by what blocks hold, of the whole file."""
+        sums: dict[str, Total] = {}
+        for block in self.blocks:
+            before = sums.get(block.content, Total(0, 0.0))
+            sums[block.content] = Total(before.size + block.end - block.start, before.bits + block.bits)
+        return sums
+
+    @property
+    def lines(self) -> Lines:
+        begin = int(self.units.starts[0]) if len(self.units) else 0
+        return totals.lines(self.shown, self.bits_of_bytes, begin)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the units, as JSON has it."""
+        lines, first = self.lines, self.data.count(b"\n", 0, self.span[0]) + 1
+        dearest = np.argsort(-lines.bits, kind="stable")[:_DEAREST]
+        return {
+            "file": self.name,
+            "level": self.level,
+            "raw_size": len(self.data),
+            "coded_size": self.coded_size,
+            "range": list(self.span),
+            "first_line": first,
+            "bits": round(self.bits, 3),
+            "blocks": [vars(block) | {"bits": round(block.bits, 3)} for block in self.blocks],
+            "contents": _as_json(self.by_content),
+            "classes": _as_json(self.by_class),
+            "saved": {name: round(bits, 1) for name, bits in self.saved.items()},
+            "dearest_lines": [
+                {
+                    "line": int(i) + first,
+                    "start": int(lines.starts[i]),
+                    "end": int(lines.ends[i]),
+                    "bits": round(float(lines.bits[i]), 2),
+                }
+                for i in dearest
+            ],
+        }
+
+    def table(self) -> str:
+        """The totals as text."""
+        record = self.summary()
+        lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at level {self.level}", ""]
+        for heading in ("contents", "classes"):
+            lines.append(f"{heading:<26}{'bytes':>12}{'coded':>12}{'bits a byte':>13}")
+            for name, total in record[heading].items():
+                coded = total["bits"] / 8
+                lines.append(f"  {name:<24}{total['bytes']:>12,}{coded:>12,.0f}{total['bits_per_byte']:>13.2f}")
+        lines.append(f"{'bytes saved by':<26}")
+        for name, bits in list(record["saved"].items())[:_PARTS]:
+            lines.append(f"  {name:<36}{bits / 8:>12,.0f}")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary and all units, in columns."""
+        record = self.summary() | {"units": _columns(self.units, self.names)}
+        if self.against:
+            record["against"] = self.against.as_json()
+        return record
+
+    def to_html(self) -> str:
+        """A page of its own, which needs no other file and no network. Raises OptionError above 16 MiB."""
+        against = Compared(self.against.summary(), self.against.bits_of_bytes) if self.against else None
+        return render(self.summary(), self.units, self.names, self.shown, against)
+
+    def __repr__(self) -> str:
+        about = f"{len(self.data)} bytes, {self.coded_size} at level {self.level}, {len(self.units)} units"
+        return f"<Explanation of {self.name or 'bytes'}: {about}>"
+
+    def _repr_html_(self) -> str:
+        return frame(self.to_html())
+
+
+def _as_json(sums: dict[str, Total]) -> dict[str, Any]:
+    return {
+        name: {"bytes": total.size, "bits": round(total.bits, 3), "bits_per_byte": round(total.bits_per_byte, 4)}
+        for name, total in sums.items()
+    }
+
+
+def rival_range(byte: int, shift: int) -> tuple[int, int]:
+    """The first and the last byte of the branch that parts from `byte` at the bit of this place."""
+    first = (byte ^ 1 << shift) >> shift << shift
+    return first, first + (1 << shift) - 1
+
+
+def _columns(units: Units, names: Names) -> dict[str, Any]:
+    """Lists as long as there are units."""
+    return {
+        "start": units.starts.tolist(),
+        "size": (units.ends - units.starts).tolist(),
+        "bits": np.round(units.bits.astype(np.float64), 4).tolist(),
+        "model_bits": [None if np.isnan(bits) else round(bits, 4) for bits in units.model_bits.tolist()],
+        "rival_shift": [None if shift == NO_SHIFT else shift for shift in units.rival_shifts.tolist()],
+        "rival": np.round(units.rivals.astype(np.float64), 4).tolist(),
+        "match": [
+            None if not length else {"source": "dictionary" if source == DICTIONARY else source, "length": length}
+            for source, length in zip(units.sources.tolist(), units.lengths.tolist(), strict=True)
+        ],
+        "parts": [
+            {names.parts[part]: round(share, 3) for part, share in zip(parts, shares, strict=True) if share}
+            for parts, shares in zip(units.parts.tolist(), units.shares.tolist(), strict=True)
+        ],
+        "expected": [
+            [
+                [names.symbols[symbol].decode("latin-1"), round(chance, 4)]
+                for symbol, chance in zip(symbols, chances, strict=True)
+                if symbol >= 0
+            ]
+            for symbols, chances in zip(units.symbols.tolist(), units.chances.tolist(), strict=True)
+        ],
+    }

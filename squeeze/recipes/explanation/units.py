@@ -1,0 +1,119 @@
+"""The bytes and tokens of a file with what was measured of them, all blocks together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from squeeze.codecs.bitmodels.meter import PARTS, TOP, Meter
+from squeeze.codecs.stream.measuring import MeasuredBlock
+
+NOWHERE, DICTIONARY = -1, -2  # sources that are no place in the file
+NO_SHIFT = 255
+_STORED = "stored as it is"
+_SHARES, _CHANCES = 512, 65535
+_TOKEN = 256  # the symbol of the vocabulary's first token; those below are bytes
+
+
+@dataclass(frozen=True)
+class Units:
+    """Arrays of n units, in the order of the file: bytes, or tokens where a language model read a text."""
+
+    starts: np.ndarray  # int64 [n]: the byte that each begins at
+    ends: np.ndarray  # int64 [n]
+    bits: np.ndarray  # float32 [n]: what it cost
+    model_bits: np.ndarray  # float32 [n]: what it would cost by the network or language model alone; NaN without one
+    rivals: np.ndarray  # float32 [n]: probability of the likeliest branch that was not taken
+    rival_shifts: np.ndarray  # uint8 [n]: the bit of the byte where that branch begins; NO_SHIFT of a token
+    sources: np.ndarray  # int64 [n]: the byte that the longest match points to, NOWHERE or DICTIONARY
+    lengths: np.ndarray  # int64 [n]: bytes or tokens that agreed before it
+    parts: np.ndarray  # uint8 [n, PARTS]: the parts of the model that saved, or wasted, most bits
+    shares: np.ndarray  # float32 [n, PARTS]: those bits
+    symbols: np.ndarray  # int32 [n, TOP]: what the network or language model expected; -1 where nothing
+    chances: np.ndarray  # float32 [n, TOP]: with which probability
+
+    def __len__(self) -> int:
+        return int(self.starts.size)
+
+    def within(self, begin: int, end: int) -> "Units":
+        """Those that begin at one of these bytes."""
+        first, last = np.searchsorted(self.starts, (begin, end))
+        return replace(self, **{field.name: getattr(self, field.name)[first:last] for field in fields(self)})
+
+    def bits_of_bytes(self) -> np.ndarray:
+        """float64 [bytes]: what each byte cost; those of a token share its bits evenly."""
+        sizes = self.ends - self.starts
+        return np.repeat(self.bits.astype(np.float64) / np.maximum(sizes, 1), sizes)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the numbers in units stand for."""
+
+    parts: tuple[str, ...]
+    symbols: tuple[bytes, ...]
+
+
+def gather(blocks: Sequence[MeasuredBlock]) -> tuple[Units, Names]:
+    """The units of all blocks."""
+    parts = tuple(dict.fromkeys((_STORED, *(name for block in blocks for name in block.recorder.parts))))
+    leaves = sorted({leaf for block in blocks for leaf in _leaves(block)})
+    symbols = tuple(bytes([byte]) for byte in range(_TOKEN)) + tuple(
+        next(block.recorder.spell(leaf) for block in blocks if block.recorder.spell) for leaf in leaves
+    )
+    known = np.array(leaves, np.int64)
+    pieces = [_units(block, {name: i for i, name in enumerate(parts)}, known) for block in blocks] or [_stored(0, 0)]
+    joined = {field.name: np.concatenate([getattr(piece, field.name) for piece in pieces]) for field in fields(Units)}
+    return Units(**joined), Names(parts, symbols)
+
+
+def _leaves(block: MeasuredBlock) -> set[int]:
+    meter = block.recorder.meter
+    if meter is None or block.recorder.spell is None:
+        return set()
+    return set(np.unique(meter.symbols[meter.symbols >= 0]).tolist())
+
+
+def _units(block: MeasuredBlock, parts: dict[str, int], leaves: np.ndarray) -> Units:
+    recorder, offset, size = block.recorder, block.block.raw_offset, block.block.raw_length
+    meter: Meter | None = recorder.meter
+    if meter is None:
+        return _stored(offset, size)
+    symbols, shifts, starts = meter.symbols.astype(np.int32), meter.rival_shifts, np.arange(size)
+    if recorder.spell:
+        symbols = np.where(symbols < 0, -1, _TOKEN + np.searchsorted(leaves, symbols)).astype(np.int32)
+        shifts, starts = np.full(shifts.size, NO_SHIFT, np.uint8), meter.starts
+    sources = np.where(meter.sources >= 0, meter.sources + np.int64(offset), DICTIONARY)
+    return Units(
+        starts=starts + offset,
+        ends=np.append(starts[1:], size) + offset,
+        bits=meter.bits,
+        model_bits=meter.model_bits,
+        rivals=meter.rivals,
+        rival_shifts=shifts,
+        sources=np.where(meter.lengths == 0, NOWHERE, sources),
+        lengths=meter.lengths.astype(np.int64),
+        parts=np.array([parts[name] for name in recorder.parts], np.uint8)[meter.parts],
+        shares=meter.shares.astype(np.float32) / _SHARES,
+        symbols=symbols,
+        chances=meter.chances.astype(np.float32) / _CHANCES,
+    )
+
+
+def _stored(offset: int, size: int) -> Units:
+    """Bytes that are not coded: each costs eight bits."""
+    starts = np.arange(size, dtype=np.int64) + offset
+    return Units(
+        starts=starts,
+        ends=starts + 1,
+        bits=np.full(size, 8, np.float32),
+        model_bits=np.full(size, np.nan, np.float32),
+        rivals=np.zeros(size, np.float32),
+        rival_shifts=np.full(size, NO_SHIFT, np.uint8),
+        sources=np.full(size, NOWHERE, np.int64),
+        lengths=np.zeros(size, np.int64),
+        parts=np.zeros((size, PARTS), np.uint8),
+        shares=np.zeros((size, PARTS), np.float32),
+        symbols=np.full((size, TOP), -1, np.int32),
+        chances=np.zeros((size, TOP), np.float32),
+    )
