@@ -106,9 +106,9 @@ adapter = click.option(
 )
 runs_on = click.option(
     "--device",
-    default="auto",
+    default="cpu",
     metavar="NAME",
-    help="What runs that model: auto (default: a GPU where there is one), cpu, cuda or cuda:N. Files are the same.",
+    help="What runs that model: cpu (default), cuda, cuda:N, or auto: a GPU where there is one. Files are the same.",
 )
 _DICTIONARY = ("-D", "--dictionary", "--prior")
 dictionary = click.option(

@@ -28,7 +28,7 @@ def open(
     threads: int | None = None,
     model: Path | None = None,
     adapter: Path | None = None,
-    device: str = "auto",
+    device: str = "cpu",
     dictionary: DictionarySource = None,
     prior: DictionarySource = None,
     limits: Limits | None = None,

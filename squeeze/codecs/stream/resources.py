@@ -26,7 +26,7 @@ class Resources:
     dictionary: DictionarySource = None
     limits: Limits = field(default_factory=Limits)
     adapter: Path | None = None  # of the language model
-    device: str = "auto"  # that runs it
+    device: str = "cpu"  # that runs it
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class LanguageOptions:
     window: int | None = None
     backend: str | None = None  # None: exact
     adapter: Path | None = None  # where it lies, or "none"; None: the bundled one of the bundled model
-    device: str = "auto"  # "auto", "cpu", "cuda" or "cuda:N": it changes nothing but the time that this takes
+    device: str = "cpu"  # "auto", "cpu", "cuda" or "cuda:N": it changes nothing but the time that this takes
 
 
 class LanguageKeywords(TypedDict, total=False):
