@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from squeeze.kernels import df_decode
 from squeeze.packing.container import Record
+from squeeze.packing.load import prepare
 
 __all__ = ["Buffers", "CodedEmbedding", "CodedLinear", "CodedWeight", "threads_for"]
 
@@ -59,7 +60,7 @@ class CodedWeight:
 
     def prepare(self, payload: torch.Tensor) -> df_decode.Prepared:
         if self._prepared is None or self._prepared[0] is not payload:
-            self._prepared = payload, df_decode.prepare(payload.data, self.record.dtype, self.record.size)
+            self._prepared = payload, prepare(payload.data, self.record)
         return self._prepared[1]
 
     def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:

@@ -21,6 +21,7 @@ from squeeze.integrations.coded import Buffers, threads_for
 from squeeze.kernels import df_decode
 from squeeze.packing import container
 from squeeze.packing.container import Record
+from squeeze.packing.load import prepare
 
 __all__ = [
     "CodedExperts",
@@ -102,7 +103,7 @@ class JoinedExperts:
         known = self._prepared[1]
         if part not in known:
             mine = payload.data[part.begin : part.end]
-            known[part] = df_decode.prepare(mine, part.record.dtype, part.record.size)
+            known[part] = prepare(mine, part.record)
         df_decode.decode(known[part], out, threads_for(part.record.size))
 
 

@@ -17,10 +17,11 @@ from squeeze.integrations.experts import CodedExperts, JoinedExperts, Part, Turn
 from squeeze.kernels import df_decode
 from squeeze.packing import container
 from squeeze.packing.container import Record
-from squeeze.packing.load import torch_dtype
+from squeeze.packing.load import prepare, torch_dtype
 
 __all__ = ["Place", "Stored", "decoded", "merged"]
 
+_CODED = {container.FIXED, container.RANS}  # that are decoded when they are used
 _LEAST_CODED = 1 << 16  # bytes: smaller tensors are decoded once
 
 
@@ -57,9 +58,9 @@ class Place:
     def can_stay(self) -> bool:
         """Whether it may be decoded when it is used: it is coded for that, and large enough."""
         codings = {one.record.coding for one in self.stored}
-        allowed = {container.RANS, container.STORED} if self.experts else {container.RANS}
+        allowed = {*_CODED, container.STORED} if self.experts else _CODED
         large = sum(one.record.size for one in self.stored) >= _LEAST_CODED
-        return large and container.RANS in codings and codings <= allowed
+        return large and not codings.isdisjoint(_CODED) and codings <= allowed
 
     @property
     def _parts(self) -> list[Part]:
@@ -132,8 +133,8 @@ def _values(stored: Stored, payload: torch.Tensor) -> torch.Tensor:
     record, dtype = stored.record, torch_dtype(stored.record.dtype, stored.name)
     if record.coding == container.STORED:
         return payload.view(dtype).view(record.shape) if record.size else torch.empty(record.shape, dtype=dtype)
-    if record.coding != container.RANS:
+    if record.coding not in _CODED:
         values = container.decode_tensor(payload.cpu().numpy(), record, None, torch.get_num_threads())
         return torch.from_numpy(values).to(payload.device).view(dtype).view(record.shape)
-    prepared = df_decode.prepare(payload, record.dtype, record.size)
+    prepared = prepare(payload, record)
     return df_decode.decode(prepared, threads=torch.get_num_threads()).view(record.shape)

@@ -7,7 +7,6 @@ import torch
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Tensor, named
-from squeeze.codecs.tensors import fixed
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import Prepared
@@ -94,7 +93,7 @@ class Entry:
         self.name = name
         self.record = record
         self.payload = payload  # uint8
-        self._prepared = _prepare(payload, record) if coded else None
+        self._prepared = prepare(payload, record) if coded else None
         self._checked = payload.device.type != "cpu"  # elsewhere values are not brought back for that
         self._kept: torch.Tensor | None = None
 
@@ -121,21 +120,10 @@ class Entry:
             values = self.payload.clone() if out is None else out.view(-1).view(self.payload.dtype).copy_(self.payload)
             return self._compared(values.view(dtype).view(self.record.shape))
         try:
-            decoded = self._decoded(self._prepared, dtype, out, threads)
+            decoded = df_decode.decode(self._prepared, out, threads)
         except DamagedError as error:
             raise DamagedError(f"{named(self.name)}: {error}") from None
         return self._compared(decoded.view(self.record.shape))
-
-    def _decoded(
-        self, prepared: Prepared | torch.Tensor, dtype: torch.dtype, out: torch.Tensor | None, threads: int
-    ) -> torch.Tensor:
-        if isinstance(prepared, Prepared):
-            return df_decode.decode(prepared, out, threads)
-        if out is None:
-            out = torch.empty(self.record.shape, dtype=dtype)
-        raw = out.view(-1).view(torch.uint8).numpy()
-        fixed.decode(prepared.numpy(), self.record.dtype, self.record.size, threads, raw)
-        return out.view(dtype)
 
     def _compared(self, values: torch.Tensor) -> torch.Tensor:
         """The same, once its checksum is known to be right. Raises DamagedError."""
@@ -145,10 +133,9 @@ class Entry:
         return values
 
 
-def _prepare(payload: torch.Tensor, record: Record) -> Prepared | torch.Tensor:
-    if record.coding == container.FIXED:
-        return payload
-    return df_decode.prepare(payload, record.dtype, record.size)
+def prepare(payload: torch.Tensor, record: Record) -> Prepared:
+    """A payload parsed for decoding where it lies. Raises DamagedError."""
+    return df_decode.prepare(payload, record.dtype, record.size, record.coding == container.FIXED)
 
 
 def torch_dtype(dtype: str, name: str) -> torch.dtype:

@@ -22,12 +22,12 @@ def mixtures(tmp_path_factory):
     """The folder of a kind, and the same packed."""
     made = {}
 
-    def make(kind, fused=False, **options):
-        key = kind, fused, *options.values()
+    def make(kind, fused=False, level="runtime", **options):
+        key = kind, fused, level, *options.values()
         if key not in made:
             root = tmp_path_factory.mktemp("mixtures")
             save(kind, root / "model", fused, **options)
-            squeeze.pack(root / "model", root / "packed")
+            squeeze.pack(root / "model", root / "packed", level=level)
             made[key] = root / "model", root / "packed"
         return made[key]
 
@@ -56,6 +56,12 @@ def compare(original, packed):
 def test_logits_and_text_are_those_of_the_original(mixtures, kind, fused):
     model, packed = mixtures(kind, fused)
     assert any(("experts.0" in name) != fused for name in squeeze.load(packed)) or kind == "gpt_oss"
+    compare(load(model), load(packed))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_experts_in_codes_of_fixed_length(mixtures, fused):
+    model, packed = mixtures("mixtral", fused, level="fast")
     compare(load(model), load(packed))
 
 

@@ -37,10 +37,11 @@ def test_logits_and_text_are_those_of_the_original(tmp_path, dtype, kind, tied):
     assert torch.equal(*texts)
 
 
-def test_weights_stay_coded(tmp_path):
-    squeeze.pack(tiny_model(tmp_path / "model", tied=False), tmp_path / "packed")
+@pytest.mark.parametrize("level", ["fast", "runtime"])
+def test_weights_stay_coded(tmp_path, level):
+    squeeze.pack(tiny_model(tmp_path / "model", tied=False), tmp_path / "packed", level=level)
     model = load(tmp_path / "packed")
-    logits(model, IDS)
+    assert torch.equal(logits(model, IDS), logits(load(tmp_path / "model"), IDS))
     layer = model.model.layers[0].mlp.up_proj
     assert isinstance(layer, integration.CodedLinear)
     assert layer._parameters["weight"].dtype == torch.uint8

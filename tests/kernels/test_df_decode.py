@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from squeeze.codecs.tensors import float_payload, floats
+from squeeze.codecs.tensors import fixed, float_payload, floats
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import reference
 from tests.makers.floats import as_bf16, bytes_of, weights
@@ -77,10 +77,11 @@ def test_some_segments_in_any_order(monkeypatch):
         assert np.array_equal(found[size:], values[:size])
 
 
-def test_tensors_on_the_cpu():
-    values = as_bf16(weights(70_000))
-    payload = torch.from_numpy(floats.encode(bytes_of(values), "BF16"))
-    prepared = df_decode.prepare(payload, "BF16", 2 * values.size)
+@pytest.mark.parametrize("coder", [floats, fixed])
+def test_tensors_on_the_cpu(coder):
+    values = as_bf16(weights(200_000))
+    payload = torch.from_numpy(coder.encode(bytes_of(values), "BF16"))
+    prepared = df_decode.prepare(payload, "BF16", 2 * values.size, coder is fixed)
     expected = torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
     found = df_decode.decode(prepared, threads=2)
     assert found.dtype == torch.bfloat16

@@ -11,6 +11,8 @@ fixed length is ENEC's; codes in levels are ours. How bytes lie is in docs/forma
 
 import ctypes
 import struct
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from squeeze.codecs.tensors.float_payload import Array
 from squeeze.codecs.tensors.tables import damaged
 from squeeze.system.arena import cut, fresh, scratch
 
-__all__ = ["DTYPES", "decode", "encode", "has_noise"]
+__all__ = ["DTYPES", "Coded", "decode", "decode_segments", "encode", "has_noise", "parse"]
 
 DTYPES = tuple(KINDS)
 _FORMAT = 1
@@ -68,39 +70,75 @@ def has_noise(data: Array) -> bool:
     return bool(np.bincount(lower, minlength=256).max() <= _SAMPLE // 32)
 
 
-def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array | None = None) -> Array:
-    """The `size` bytes that `payload` was coded from, into `out` (uint8) if given. Raises DamagedError."""
-    view, _ = KINDS[dtype]
+@dataclass(frozen=True)
+class Coded:
+    """A parsed payload. Its blocks are what float_payload.Coded calls segments."""
+
+    payload: Array  # uint8
+    dtype: str
+    count: int
+    names: Array  # uint8 [blocks, LEVELS * KNOWN]
+    counts: Array  # uint32 [blocks, LEVELS]
+    starts: Array  # int64 [blocks + 1]: where each block begins in the payload
+    rotated: ClassVar[bool] = True
+    lanes: ClassVar[int] = GROUP
+    rows: ClassVar[int] = _PER_BLOCK // GROUP
+
+    @property
+    def bits(self) -> int:
+        return 8 * np.dtype(KINDS[self.dtype][0]).itemsize
+
+    @property
+    def segments(self) -> int:
+        return len(self.counts)
+
+
+def parse(payload: Array, dtype: str, size: int) -> Coded:
+    """The parts of `payload`, for a tensor of `size` bytes. Raises DamagedError where they contradict that."""
     if payload.size < _HEAD.size or payload.size % 8:
         raise damaged("its length is impossible")
     form, count = _HEAD.unpack(payload[: _HEAD.size].tobytes())
     if form != _FORMAT or payload[1:8].any():
         raise damaged("its coding is unknown")
     blocks, record = -(-count // _PER_BLOCK), _record(dtype)
-    if count * np.dtype(view).itemsize != size or payload.size < _start(blocks):
+    if count * np.dtype(KINDS[dtype][0]).itemsize != size or payload.size < _start(blocks):
         raise damaged("its size is not that of the tensor")
     if payload.ctypes.data % 8 or not payload.flags.c_contiguous:
         payload = payload.copy()
     names, counts = _directory(payload, blocks)
-    sizes = _sizes(count, record, counts)
+    sizes = np.empty(blocks, np.int64)
+    block_sizes(count, _PER_BLOCK, record, counts, sizes)
     starts = _start(blocks) + np.append(0, np.cumsum(sizes))
     if (sizes < 0).any() or -(-int(starts[-1]) // 8) * 8 != payload.size:
         raise damaged("its blocks do not fill it")
-    out = fresh(size) if out is None else out
-    values, longs = out.view(view), payload.view(np.uint32)
+    return Coded(payload, dtype, count, names, counts, starts)
 
-    def work(first: int, last: int) -> int:
+
+def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array | None = None) -> Array:
+    """The `size` bytes that `payload` was coded from, into `out` (uint8) if given. Raises DamagedError."""
+    coded = parse(payload, dtype, size)
+    if out is None:
+        out = fresh(size)
+    decode_segments(coded, 0, coded.segments, out, threads)
+    return out
+
+
+def decode_segments(coded: Coded, first: int, last: int, out: Array, threads: int = 1) -> None:
+    """Decode blocks first to last into `out`, their values as bytes or as numbers. Raises DamagedError."""
+    view, record = KINDS[coded.dtype][0], _record(coded.dtype)
+    values, longs = out.view(view), coded.payload.view(np.uint32)
+
+    def work(begin: int, end: int) -> int:
         bad = decode_blocks(
-            *(values[first * _PER_BLOCK : last * _PER_BLOCK], first, last, _PER_BLOCK, record, names, counts),
-            *(payload, longs, starts[first], np.empty(_PER_BLOCK + SLACK, np.uint8)),
-            *(np.empty(_PER_BLOCK + SLACK, np.uint8), *_space(view)),
+            *(values[begin * _PER_BLOCK : end * _PER_BLOCK], first + begin, first + end, _PER_BLOCK, record),
+            *(coded.names, coded.counts, coded.payload, longs, coded.starts[first + begin]),
+            *(np.empty(_PER_BLOCK + SLACK, np.uint8), np.empty(_PER_BLOCK + SLACK, np.uint8), *_space(view)),
         )
         return int(bad)
 
-    bad = max(spread(work, blocks, threads), default=-1)
+    bad = max(spread(work, last - first, threads), default=-1)
     if bad >= 0:
         raise damaged(f"block {bad} does not decode")
-    return out
 
 
 def _record(dtype: str) -> int:
@@ -126,12 +164,6 @@ def _most(count: int, record: int) -> int:
     """The most bytes of a block."""
     groups = -(-count // GROUP)
     return int(groups * (record + 8 * (LEVELS - 1) + GROUP))
-
-
-def _sizes(count: int, record: int, counts: Array) -> Array:
-    sizes = np.empty(len(counts), np.int64)
-    block_sizes(count, _PER_BLOCK, record, counts, sizes)
-    return sizes
 
 
 def _space(view: type) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Decoding coded tensors (codecs/tensors/floats.py) where they lie: numba on the CPU, Triton on a GPU.
+"""Decoding coded tensors (codecs/tensors/floats.py, fixed.py) where they lie: numba on the CPU, Triton on a GPU.
 
 `prepare` parses a payload once and keeps its parts on their device; `decode`
 turns it, or some of its segments, into values. reference.py defines the
@@ -13,7 +13,7 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from squeeze.codecs.tensors import floats
+from squeeze.codecs.tensors import fixed, floats
 from squeeze.codecs.tensors.float_payload import Coded, Plane, parse
 from squeeze.kernels.df_decode import reference
 
@@ -70,7 +70,7 @@ class Prepared:
     lanes: int
     rows: int
     planes: tuple[DevicePlane, ...]
-    coded: Coded | None  # on the CPU
+    coded: Coded | fixed.Coded | None  # on the CPU
 
     @property
     def per_segment(self) -> int:
@@ -81,8 +81,12 @@ class Prepared:
         return -(-self.count // self.per_segment)
 
 
-def prepare(payload: torch.Tensor, dtype: str, size: int) -> Prepared:
-    """Parse a payload (uint8) of a tensor of `size` bytes. Raises DamagedError."""
+def prepare(payload: torch.Tensor, dtype: str, size: int, is_fixed: bool = False) -> Prepared:
+    """Parse a payload (uint8) of a tensor of `size` bytes; `is_fixed`: in codes of fixed length, which a GPU does not
+    decode. Raises DamagedError."""
+    if is_fixed:
+        found = fixed.parse(payload.cpu().numpy(), dtype, size)
+        return Prepared(dtype, size, payload, found.count, found.bits, True, found.lanes, found.rows, (), found)
     coded = parse(payload.cpu().numpy(), dtype, size)
     on_cpu, most = payload.device.type == "cpu", min(coded.lanes * coded.rows, coded.count)
     planes = () if on_cpu else tuple(to_device(plane, payload.device, most) for plane in coded.planes)
@@ -131,8 +135,10 @@ def decode(prepared: Prepared, out: torch.Tensor | None = None, threads: int = 1
         out = torch.empty(prepared.size // dtype.itemsize, dtype=dtype, device=prepared.payload.device)
     flat = out.view(-1).view(torch.uint8)
     if prepared.coded:
-        values = flat.numpy().view(f"u{prepared.bits // 8}")
-        floats.decode_segments(prepared.coded, 0, prepared.segments, values, threads)
+        values = flat.numpy() if flat.device.type == "cpu" else np.empty(prepared.size, np.uint8)
+        _decode_run(prepared.coded, 0, prepared.segments, values.view(f"u{prepared.bits // 8}"), threads)
+        if flat.device.type != "cpu":
+            flat.copy_(torch.from_numpy(values))
     else:
         segments = torch.arange(prepared.segments, device=flat.device)
         decode_planes(prepared, segments, flat.view(_WORDS[prepared.bits]))
@@ -151,20 +157,30 @@ def decode_segments(
         out = torch.empty(len(segments) * prepared.per_segment * prepared.bits // 8, dtype=torch.uint8, device=device)
     values = out.view(words).view(len(segments), prepared.per_segment)
     if prepared.coded:
-        _decode_on_cpu(prepared.coded, segments, values.view(-1).numpy().view(f"u{prepared.bits // 8}"), threads)
+        here = values if device.type == "cpu" else torch.empty_like(values, device="cpu")
+        _decode_on_cpu(prepared.coded, segments, here.view(-1).numpy().view(f"u{prepared.bits // 8}"), threads)
+        if here is not values:
+            values.copy_(here)
     else:
         decode_planes(prepared, torch.tensor(segments, device=device), values.view(-1), packed=True)
     return values.view(TORCH_DTYPES[prepared.dtype])
 
 
-def _decode_on_cpu(coded: Coded, segments: list[int], out: np.ndarray, threads: int) -> None:
+def _decode_run(coded: Coded | fixed.Coded, first: int, last: int, out: np.ndarray, threads: int) -> None:
+    if isinstance(coded, fixed.Coded):
+        fixed.decode_segments(coded, first, last, out, threads)
+    else:
+        floats.decode_segments(coded, first, last, out, threads)
+
+
+def _decode_on_cpu(coded: Coded | fixed.Coded, segments: list[int], out: np.ndarray, threads: int) -> None:
     """Runs of segments that follow each other go through together."""
     breaks = [0, *(k for k in range(1, len(segments)) if segments[k] != segments[k - 1] + 1), len(segments)]
     size = coded.lanes * coded.rows
     for begin, end in pairwise(breaks):
         first, last = segments[begin], segments[end - 1] + 1
         present = min(last * size, coded.count) - first * size
-        floats.decode_segments(coded, first, last, out[begin * size : begin * size + present], threads)
+        _decode_run(coded, first, last, out[begin * size : begin * size + present], threads)
 
 
 def decode_planes(prepared: Prepared, segments: torch.Tensor, out: torch.Tensor, packed: bool = False) -> None:
