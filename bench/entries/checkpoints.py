@@ -189,7 +189,7 @@ RUNTIME = Entry(
     rivals=("transformers",),
     options=(
         option("model", type=Path),
-        option("packed", type=Path, help="what `squeeze pack` made of it"),
+        option("packed", type=Path, nargs="+", help="what `squeeze pack` made of it, at one or more levels"),
         option("--tokens", type=int, default=32, help="to generate (32)"),
         option("--device", default="cpu"),
         option("--threads", type=int, default=0, help="of torch; 0, the default, for one a core"),

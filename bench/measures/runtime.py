@@ -21,12 +21,19 @@ import transformers
 import squeeze
 import squeeze.integrations.transformers as integration
 from bench.entry import Row
+from squeeze.packing import container
 
 _PROMPT = 64  # tokens
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    yield from compared({"original": (options.model, 0), "packed": (options.packed, 0)}, options)
+    packed = {_name(path): (path, 0) for path in options.packed}
+    yield from compared({"original": (options.model, 0), **packed}, options)
+
+
+def _name(packed: Path) -> str:
+    level = container.read(next(packed.glob("*.safetensors"))).description.level
+    return "packed" if level == "runtime" else f"packed, {level}"
 
 
 def compared(folders: dict[str, tuple[Path, int]], options: argparse.Namespace) -> Iterator[Row]:
