@@ -36,6 +36,7 @@ def test_bytewise_costs_are_those_of_the_coder(kind):
     check(recorder, data.size, coded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", [deep_presets.preset(4, "text"), deep_presets.preset(4, "table")])
 def test_deep_costs_are_those_of_the_coder(preset):
     data = np.frombuffer(inputs.words(2_000), np.uint8)
@@ -44,6 +45,7 @@ def test_deep_costs_are_those_of_the_coder(preset):
     assert (recorder.meter.symbols == -1).all()
 
 
+@pytest.mark.slow
 def test_a_network_says_what_it_expects():
     data = np.frombuffer(inputs.words(1_500), np.uint8)
     recorder, coded = measured(deep, data, deep_presets.preset(5, "other"))
