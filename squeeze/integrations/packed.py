@@ -118,7 +118,8 @@ class Payloads:
             data = payload.data[: place.size]  # transformers pads biases of tied layers
             if merging and not place.experts:
                 data = data.clone()  # else it holds the whole file, of which the experts are copies
-            stays = place.can_stay and None not in (_kind(module, leaf, place) for module, leaf in users)
+            runs_here = data.device.type == "cpu" or not place.needs_processor
+            stays = runs_here and place.can_stay and None not in (_kind(module, leaf, place) for module, leaf in users)
             if stays and place.nbytes > left:
                 _put(users, data)
                 _let_decode(users, place, buffers, piece)

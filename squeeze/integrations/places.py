@@ -63,6 +63,11 @@ class Place:
         return large and not codings.isdisjoint(_CODED) and codings <= allowed
 
     @property
+    def needs_processor(self) -> bool:
+        """Whether no GPU decodes it."""
+        return any(one.record.coding == container.FIXED for one in self.stored)
+
+    @property
     def _parts(self) -> list[Part]:
         parts, at = [], 0
         for one in self.stored:

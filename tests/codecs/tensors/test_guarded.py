@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from squeeze.codecs.tensors import floats
+from squeeze.codecs.tensors import fixed, floats
 from squeeze.errors import DamagedError
 from tests.makers.floats import as_bf16, bytes_of, weights
 
@@ -44,15 +44,19 @@ class Guarded:
         return part
 
 
-@pytest.mark.parametrize("name", list(TENSORS))
-def test_nothing_beyond_is_touched(name):
+CASES = [(floats, name) for name in TENSORS]
+CASES += [(fixed, name) for name in ("bf16", "bf16, 16 lanes", "bf16, half a segment", "fp16", "fp32")]
+
+
+@pytest.mark.parametrize(("coder", "name"), CASES)
+def test_nothing_beyond_is_touched(coder, name):
     values, dtype = TENSORS[name]
     data, generator = bytes_of(values), np.random.default_rng(len(name))
     source, target = Guarded(data.size), Guarded(data.size)
-    coded = floats.encode(source.holding(data), dtype)
+    coded = coder.encode(source.holding(data), dtype)
     out = target.holding(np.zeros_like(data))
     payload = Guarded(coded.size)
-    assert np.array_equal(floats.decode(payload.holding(coded), dtype, data.size, out=out), data)
+    assert np.array_equal(coder.decode(payload.holding(coded), dtype, data.size, out=out), data)
     for _ in range(60):
         hurt = coded.copy()
         for _ in range(generator.integers(1, 5)):
@@ -62,4 +66,4 @@ def test_nothing_beyond_is_touched(name):
         if generator.random() < 0.2:
             hurt = hurt[: generator.integers(0, hurt.size // 8 + 1) * 8]
         with suppress(DamagedError):
-            floats.decode(payload.holding(hurt), dtype, data.size, out=out)
+            coder.decode(payload.holding(hurt), dtype, data.size, out=out)
