@@ -8,6 +8,10 @@ from pathlib import Path
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # each has a core: threads that wait for those of others take many times as long
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
