@@ -72,5 +72,9 @@ class QualityError(SqueezeError):
     """A compressed model is worse than the user allows. It is written all the same."""
 
 
+class ClusterError(SqueezeError):
+    """A cluster is not there, or does not answer."""
+
+
 class PolicyError(SqueezeError, ValueError):
     """A policy of the KV cache is not one that exists, or does not fit the model."""

@@ -301,11 +301,56 @@ EXPLAIN = Entry(
     },
 )
 
+_CLUSTER_BYTES = option("--bytes", type=int, default=20_000_000, help="of sources of Python's library (20000000)")
+CLUSTER = Entry(
+    measures="files by one worker of a local cluster and by two, beside the command without a cluster",
+    minutes=20,
+    key=("level",),
+    options=(
+        _CLUSTER_BYTES,
+        option("--levels", default="1,3", help="with commas between them (1,3)"),
+        option("--runs", type=int, default=2, help="of which the fastest counts (2)"),
+    ),
+    tables={
+        "cluster": Listing(
+            (
+                Column("level", lambda row: -row["level"]),
+                Column("files", "files", ","),
+                Column("bytes", "raw", ","),
+                Column("without a cluster, s", "without", ".1f"),
+                Column("one worker, s", "one worker", ".1f"),
+                Column("two workers, s", "two workers", ".1f"),
+                Column("two beside one", "two of one", ".2f"),
+                Column("one beside none", percent("overhead", 1)),
+            ),
+            order=lambda row: row["level"],
+        )
+    },
+)
+CLUSTER_FAULTS = Entry(
+    measures="runs on a local cluster in which a worker or the driver is killed, and those that end with all as it is",
+    minutes=20,
+    key=("killed",),
+    options=(
+        option("--bytes", type=int, default=3_000_000, help="of sources of Python's library (3000000)"),
+        option("--runs", type=int, default=25, help="of each kind (25)"),
+        option("--seed", type=int, default=1, help="of the moments (1)"),
+    ),
+    tables={
+        "cluster-faults": Listing(
+            (Column("killed", "killed"), Column("runs", "runs"), Column("survived", "survived")),
+            order=lambda row: row["killed"],
+        )
+    },
+)
+
 DEMO = Entry(measures="a text compressed, tested, restored and compared, beside what else is installed", minutes=1)
 
 ENTRIES = {
     "demo": DEMO,
     "install": INSTALL,
+    "cluster": CLUSTER,
+    "cluster-faults": CLUSTER_FAULTS,
     "explain": EXPLAIN,
     "sizes": SIZES,
     "speed": SPEED,

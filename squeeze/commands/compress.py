@@ -8,8 +8,8 @@ import click
 
 import squeeze
 from squeeze.codecs.stream.totals import Totals
-from squeeze.commands import options
-from squeeze.commands.job import Job, size_of, transform
+from squeeze.commands import clustered, options
+from squeeze.commands.job import Job, is_compressed, size_of, transform
 from squeeze.commands.progress import Tick
 from squeeze.errors import SqueezeError
 from squeeze.system import files
@@ -30,6 +30,7 @@ from squeeze.system import files
     help="What runs the model: llamacpp takes any GGUF, but its files open on machines like this one only.",
 )
 @options.dictionary
+@clustered.option
 @options.writing
 def compress(
     no_verify: bool,
@@ -41,6 +42,8 @@ def compress(
     window: int | None,
     backend: str | None,
     prior: Path | None,
+    cluster: str | None,
+    manifest: Path | None,
     levels: tuple[int, ...] = (),
     **common: Any,
 ) -> None:
@@ -50,22 +53,14 @@ def compress(
     """
     from squeeze.codecs.stream import forecast, levels as known, resources
 
+    per_call = common["threads"] or 1
     job = Job(**common)
     verify = not no_verify or backend == "llamacpp"
     learned = resources.as_dictionary(prior)
     row = known.level(levels[-1] if levels else learned.level if learned else known.DEFAULT)
     if job.stdout and sys.stdout.isatty():
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
-    sources = job.sources(lambda path: True)
     language = resources.LanguageOptions(model, lanes, window, backend, adapter, device)
-    sizes = [path.stat().st_size for path in sources if path and path.exists()]
-    for word in (
-        forecast.slowness(row, sum(sizes), job.threads, verify),
-        forecast.compiling(row) if sys.stderr.isatty() else None,
-        forecast.memory(row, max(sizes, default=None), job.threads, language) if job.verbose else None,
-    ):
-        if word:
-            job.say(word)
     settings: dict[str, Any] = {"model": model, "lanes": lanes, "window": window, "backend": backend}
     settings |= {
         "adapter": adapter,
@@ -75,6 +70,29 @@ def compress(
         "block_size": block_size,
         "dictionary": learned,
     }
+    if cluster or manifest:
+        if backend == "llamacpp":
+            raise click.UsageError("llama.cpp's files open on machines like this one only: leave out --cluster")
+        clustered.run(
+            job,
+            "compress",
+            settings | {"dictionary": prior, "threads": per_call},
+            cluster=cluster,
+            manifest=manifest,
+            name=files.compressed_name,
+            wanted=lambda path: not is_compressed(path),
+            memory=forecast.needed(row, block_size, per_call, language),
+        )
+        return
+    sources = job.sources(lambda path: True)
+    sizes = [path.stat().st_size for path in sources if path and path.exists()]
+    for word in (
+        forecast.slowness(row, sum(sizes), job.threads, verify),
+        forecast.compiling(row) if sys.stderr.isatty() else None,
+        forecast.memory(row, max(sizes, default=None), job.threads, language) if job.verbose else None,
+    ):
+        if word:
+            job.say(word)
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         return squeeze.compress_stream(source, sink, threads=job.threads, progress=tick, **settings)

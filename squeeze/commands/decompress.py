@@ -7,7 +7,7 @@ import click
 
 import squeeze
 from squeeze.codecs.stream.totals import Totals
-from squeeze.commands import options
+from squeeze.commands import clustered, options
 from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
 from squeeze.commands.progress import Tick
 from squeeze.system import files
@@ -27,6 +27,7 @@ _PIECE = 1 << 20
 @options.runs_on
 @options.dictionary
 @options.limits
+@clustered.option
 @options.writing
 def decompress(
     span: tuple[int, int | None] | None,
@@ -37,6 +38,8 @@ def decompress(
     device: str,
     prior: Path | None,
     limits: Limits,
+    cluster: str | None,
+    manifest: Path | None,
     **common: Any,
 ) -> None:
     """Restore each FILE.sqz to FILE.
@@ -49,10 +52,24 @@ def decompress(
             raise click.UsageError("--range takes files, and neither --salvage nor --rm")
     if missing and not salvage:
         raise click.UsageError("--missing says what --salvage writes: give both")
+    per_call = common["threads"] or 1
     job = Job(**common)
     refuse_terminal(job)
     settings: dict[str, Any] = {"threads": job.threads, "model": model, "adapter": adapter, "dictionary": prior}
     settings |= {"limits": limits, "device": device}
+    if cluster or manifest:
+        if span or salvage:
+            raise click.UsageError("--cluster restores whole files: leave out --range and --salvage")
+        clustered.run(
+            job,
+            "decompress",
+            settings | {"threads": per_call},
+            cluster=cluster,
+            manifest=manifest,
+            name=files.restored_name,
+            wanted=is_compressed,
+        )
+        return
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         if span:

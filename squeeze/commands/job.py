@@ -103,17 +103,21 @@ class Job:
 
     def sources(self, wanted: Callable[[Path], bool]) -> list[Path | None]:
         """The files to work on; None is standard input."""
-        paths: list[Path | None] = []
+        return list(self.each(wanted))
+
+    def each(self, wanted: Callable[[Path], bool]) -> Iterator[Path | None]:
+        """As `sources`, each when it is asked for."""
         for name in self.files:
             if name == "-":
-                paths.append(None)
+                yield None
                 continue
             with self.attempt(name):
                 for path in files.expand(Path(name), self.recursive, wanted, self._pass_over, self._leave_out):
+                    taken = False
                     with self.attempt(str(path)):
-                        if self._takes(path):
-                            paths.append(path)
-        return paths
+                        taken = self._takes(path)
+                    if taken:
+                        yield path
 
     def _takes(self, path: Path) -> bool:
         reason = files.reason_to_skip(path)

@@ -7,7 +7,7 @@ import click
 
 import squeeze
 from squeeze.codecs.stream.totals import Totals
-from squeeze.commands import options
+from squeeze.commands import clustered, options
 from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_terminal, transform
 from squeeze.commands.progress import Tick
 from squeeze.system.limits import Limits
@@ -19,29 +19,33 @@ from squeeze.system.limits import Limits
 @options.runs_on
 @options.dictionary
 @options.limits
+@clustered.option
 @options.reading
 def test(
-    model: Path | None, adapter: Path | None, device: str, prior: Path | None, limits: Limits, **common: Any
+    model: Path | None,
+    adapter: Path | None,
+    device: str,
+    prior: Path | None,
+    limits: Limits,
+    cluster: str | None,
+    manifest: Path | None,
+    **common: Any,
 ) -> None:
-    """Decode each FILE.sqz, compare its checksums, and write nothing.
+    """Decode each FILE.sqz, compare its checksums, and write nothing. With --manifest, each that it tells of.
 
     Example: squeeze test *.sqz
     """
+    per_call = common["threads"] or 1
     job = Job(**common, reads_only=True)
     refuse_terminal(job)
+    settings: dict[str, Any] = {"threads": job.threads, "model": model, "adapter": adapter, "dictionary": prior}
+    settings |= {"limits": limits, "device": device}
+    if cluster or manifest:
+        clustered.test(job, settings | {"threads": per_call}, cluster=cluster, manifest=manifest)
+        return
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
-        return squeeze.decompress_stream(
-            source,
-            None,
-            progress=tick,
-            threads=job.threads,
-            model=model,
-            adapter=adapter,
-            device=device,
-            dictionary=prior,
-            limits=limits,
-        )
+        return squeeze.decompress_stream(source, None, progress=tick, **settings)
 
     for path in job.sources(is_compressed):
         with job.attempt(str(path or "-")):

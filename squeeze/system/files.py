@@ -101,18 +101,21 @@ def is_special(target: Path) -> bool:
 
 
 @contextmanager
-def replacing(target: Path, like: os.stat_result | None = None, overwrite: bool = True) -> Iterator[BinaryIO]:
+def replacing(
+    target: Path, like: os.stat_result | None = None, overwrite: bool = True, mark: str = ""
+) -> Iterator[BinaryIO]:
     """A file to write that becomes `target` when the block ends well, and vanishes when it does not.
 
     The result has the permissions and times of the status `like`, and its owner if root asks. What is special is
-    written directly. Raises SqueezeError where `target` has come and may not be overwritten.
+    written directly. mark: what the temporary name ends in, so that it is known again if the process is killed. Raises
+    SqueezeError where `target` has come and may not be overwritten.
     """
     if is_special(target):
         with target.open("wb") as file:
             yield file
         return
     with about(target):
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:NAME_LIMIT]}.", suffix=".tmp", dir=target.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:NAME_LIMIT]}.", suffix=f"{mark}.tmp", dir=target.parent)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "w+b") as file:

@@ -67,15 +67,26 @@ def compress_stream(
     and is needed again to decompress.
     `progress(n)` is told of n more raw bytes coded or verified.
     """
-    known = as_dictionary(either(dictionary, prior))
+    settings, size = prepare(level, threads, block_size, either(dictionary, prior), LanguageOptions(**language))
+    return _compress(source, sink, settings, size, verify, progress)
+
+
+def prepare(
+    level: int | None,
+    threads: int | None,
+    block_size: int | None,
+    dictionary: DictionarySource,
+    language: LanguageOptions,
+) -> tuple[Settings, int]:
+    """The settings that these options of `compress_stream` mean, and the most raw bytes of a block."""
+    known = as_dictionary(dictionary)
     if level is None:
         level = known.level if known else levels.DEFAULT
     row = levels.level(level)
     size = levels.DEFAULT_BLOCK if block_size is None else block_size
     if not 1 <= size <= container.MAX_BLOCK:
         raise LevelError(f"a block holds from 1 byte to {container.MAX_BLOCK >> 20} MiB: choose a block size between")
-    settings = choose(row, threads, known, LanguageOptions(**language))
-    return _compress(source, sink, settings, size, verify, progress)
+    return choose(row, threads, known, language), size
 
 
 def _compress(
@@ -101,13 +112,28 @@ def _write_long(
     writer: Writer, parts: Iterable[tuple[np.ndarray, Content]], settings: Settings, verify: bool, progress: Progress
 ) -> Totals:
     """A stream of blocks, with an index."""
+    for data, coded in _coded(parts, settings, verify, progress):
+        writer.write_block(data, coded)
+    return writer.finish()
+
+
+def _coded(
+    parts: Iterable[tuple[np.ndarray, Content]], settings: Settings, verify: bool, progress: Progress
+) -> Iterator[tuple[np.ndarray, Coded | None]]:
+    """Blocks with their coded form; None where they are stored."""
 
     def encode(part: tuple[np.ndarray, Content]) -> tuple[np.ndarray, Coded | None]:
         return part[0], encode_block(*part, settings, verify, progress)
 
-    for data, coded in ordered_map(encode, parts, settings.allotment.blocks):
-        writer.write_block(data, coded)
-    return writer.finish()
+    return ordered_map(encode, parts, settings.allotment.blocks)
+
+
+def coded_blocks(
+    source: BinaryIO, settings: Settings, size: int, verify: bool, progress: Progress = None
+) -> Iterator[tuple[np.ndarray, Coded | None]]:
+    """The blocks that `compress_stream` cuts a source into, unless it is a short one, with their coded form; None
+    where they are stored. In a file of which only a part is read that begins at a multiple of `size`."""
+    return _coded(_parts(_read_full(source, size), source, size), settings, verify, progress)
 
 
 def _short(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> bytes:

@@ -1,12 +1,12 @@
 """What compressing will take, in words for whoever waits for it."""
 
-from squeeze.codecs.stream import levels
+from squeeze.codecs.stream import levels, memory as taken
 from squeeze.codecs.stream.levels import Level
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import choose
 from squeeze.numerics.jit import is_compiled
 
-__all__ = ["compiling", "memory", "slowness"]
+__all__ = ["compiling", "memory", "needed", "slowness"]
 
 _SLOW = 60  # seconds of estimated work from which a word is due
 
@@ -31,8 +31,16 @@ def compiling(level: Level) -> str | None:
 
 def memory(level: Level, size: int | None, threads: int | None, asked: LanguageOptions) -> str | None:
     """For the largest file, of `size` bytes or unknown, at a level with a language model."""
-    language = choose(level, threads, None, asked).language if level.needs_language_model else None
-    if language is None:
+    if not level.needs_language_model:
         return None
-    needed = language.memory(levels.DEFAULT_BLOCK if size is None else size)
-    return f"Level {level.number} will take about {needed >> 20} MiB of memory."
+    return f"Level {level.number} will take about {needed(level, size, threads, asked) >> 20} MiB of memory."
+
+
+def needed(level: Level, size: int | None, threads: int | None, asked: LanguageOptions) -> int:
+    """Bytes of memory for a file, or for blocks of `size` bytes or of what they have at most."""
+    size = levels.DEFAULT_BLOCK if size is None else size
+    language = choose(level, threads, None, asked).language if level.needs_language_model else None
+    if language:
+        return language.memory(size)
+    size = min(size, levels.DEFAULT_BLOCK)
+    return (threads or 1) * (taken.of_models(level.number, size) + 4 * size)

@@ -1,0 +1,132 @@
+"""Calls on the workers of a Ray cluster, a few more at a time than there are processors for."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from squeeze.errors import ClusterError
+from squeeze.system import extras
+
+__all__ = ["LOCAL", "SETTINGS", "Call", "Engine", "Needs", "connect"]
+
+K = TypeVar("K")
+LOCAL = "local"
+_AHEAD = 2.0  # calls for each processor: one runs, and one waits beside it
+_SEEN_FOR = 5.0  # seconds between two looks at how large the cluster is
+SETTINGS = {  # of the environment
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_raylet_start_wait_time_s": "120",  # a busy machine takes longer than Ray waits otherwise
+}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Of one call: processors, GPUs, and bytes of memory, by which a cluster places it and grows. 0: not said."""
+
+    cpus: float = 1
+    gpus: float = 0
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class Call(Generic[K]):
+    """function(*arguments), on a worker. key: for the caller, to know it by; name: for Ray's dashboard."""
+
+    key: K
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    needs: Needs = Needs()
+
+
+def connect(address: str) -> "Engine[Any]":
+    """The workers of "local", a cluster of this machine's processors; of "ray://HOST:PORT"; or of "auto": of the
+    cluster that this machine belongs to, and "local" where it belongs to none. Raises PackageError, or ClusterError
+    where no cluster answers."""
+    if address not in ("auto", LOCAL) and "://" not in address:
+        raise ClusterError(f"{address!r} is no cluster: use auto, local or ray://HOST:PORT")
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    with extras.explained():
+        import ray
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "squeeze"}
+    if ray.is_initialized():
+        return Engine(ray)
+    try:
+        if address == "auto":
+            try:
+                ray.init(address="auto", **settings)
+            except ConnectionError:
+                address = LOCAL
+        if address == LOCAL:
+            ray.init(address=LOCAL, include_dashboard=False, **settings)
+        elif address != "auto":
+            ray.init(address=address, **settings)
+    except Exception as error:  # Ray raises that itself
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ClusterError(f"the cluster {address} does not answer: {reason}") from None
+    return Engine(ray)
+
+
+class Engine(Generic[K]):
+    """Runs calls, and gives their results as they come."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._running: dict[Any, Call[K]] = {}
+        self._seen, self._processors = 0.0, 1.0
+        self._remote: dict[Callable[..., Any], Any] = {}
+
+    @property
+    def processors(self) -> float:
+        """Of the whole cluster, which may grow and shrink."""
+        if time.monotonic() - self._seen > _SEEN_FOR:
+            self._seen = time.monotonic()
+            self._processors = self._ray.cluster_resources().get("CPU", 0.0) or self._processors
+        return self._processors
+
+    def memory_to_ask_for(self, needed: int) -> int:
+        """What a call says that it takes: 0 where no node that is there now has so much, so that it would wait."""
+        nodes = [node["Resources"].get("memory", 0) for node in self._ray.nodes() if node["Alive"]]
+        return needed if needed <= max(nodes, default=0) else 0
+
+    def has_room(self, needs: Needs) -> bool:
+        """Whether another call would find a processor soon."""
+        taken = sum(call.needs.cpus for call in self._running.values())
+        return taken + needs.cpus <= max(self.processors * _AHEAD, needs.cpus)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._running)
+
+    def submit(self, call: Call[K]) -> None:
+        if call.function not in self._remote:
+            self._remote[call.function] = self._ray.remote(call.function)
+        needs = {"num_cpus": call.needs.cpus, "num_gpus": call.needs.gpus}
+        if call.needs.memory:
+            needs["memory"] = call.needs.memory
+        options = {"name": call.name, "max_retries": 0, **needs}
+        reference = self._remote[call.function].options(**options).remote(*call.arguments)
+        self._running[reference] = call
+
+    def next(self) -> tuple[Call[K], Any, BaseException | None]:
+        """A call that has ended, its result, and instead of that the error where its worker or node was lost, or the
+        function raised one."""
+        reference = self._ray.wait(list(self._running), num_returns=1)[0][0]
+        call = self._running.pop(reference)
+        try:
+            return call, self._ray.get(reference), None
+        except self._ray.exceptions.RayTaskError as error:
+            return call, None, error.cause if isinstance(error.cause, Exception) else error
+        except self._ray.exceptions.RayError as error:
+            return call, None, error
+
+    def close(self) -> None:
+        """Stop what runs, and leave the cluster, or end a local one."""
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+        self._running.clear()
+        self._ray.shutdown()

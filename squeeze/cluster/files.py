@@ -1,0 +1,274 @@
+"""What workers do with files: whole ones, and parts of large ones that are put together in the end.
+
+All may be done twice, and with the same outcome: an output appears whole or not at all, and a part that is there is not
+made again.
+"""
+
+import errno
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import xxhash
+
+from squeeze.codecs.stream import parts
+from squeeze.codecs.stream.compressor import compress_stream, prepare
+from squeeze.codecs.stream.decompressor import decompress_stream
+from squeeze.codecs.stream.index import Stream, read_index
+from squeeze.codecs.stream.reader import open as open_stream
+from squeeze.codecs.stream.resources import LanguageOptions
+from squeeze.codecs.stream.totals import Totals
+from squeeze.errors import DamagedError, SqueezeError, VerifyError
+from squeeze.system import files
+from squeeze.system.moving import NAME_LIMIT
+
+__all__ = [
+    "COMPRESS",
+    "DECOMPRESS",
+    "TEST",
+    "Done",
+    "File",
+    "Part",
+    "Task",
+    "join",
+    "stamp_of",
+    "whole",
+    "work",
+]
+
+COMPRESS, DECOMPRESS, TEST = "compress", "decompress", "test"
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class File:
+    """One source. stamp: what changes when it does; target: None where nothing is written; checksum: that its raw bytes
+    must have, where that is known."""
+
+    source: Path
+    size: int
+    stamp: str
+    target: Path | None
+    checksum: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Of a file: `length` raw bytes from `begin` on, the number `number`."""
+
+    file: File
+    number: int
+    begin: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is done to all files of a run. options: keywords of `compress_stream`, or of `decompress_stream`; mark: what
+    temporary names end in."""
+
+    operation: str
+    options: dict[str, Any]
+    mark: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a file, or of a part. checksum: of the raw bytes; error: what went wrong; again: whether that may
+    go better another time."""
+
+    file: File
+    raw: int = 0
+    coded: int = 0
+    checksum: str = ""
+    error: str = ""
+    again: bool = False
+
+
+def stamp_of(status: os.stat_result) -> str:
+    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+
+
+def whole(batch: list[File], task: Task) -> list[Done]:
+    """Compress, restore or test files one after another."""
+    return [_guarded(file, lambda file=file: _whole(file, task)) for file in batch]  # type: ignore[misc]
+
+
+def work(part: Part, task: Task) -> Done:
+    """Compress, restore or test a part of a file."""
+    return _guarded(part.file, lambda: _part(part, task))
+
+
+def join(file: File, count: int, task: Task) -> Done:
+    """Make the output of a file of all of its parts, which go."""
+    return _guarded(file, lambda: _join(file, count, task))
+
+
+def _guarded(file: File, action: Callable[[], Done]) -> Done:
+    try:
+        return action()
+    except SqueezeError as error:
+        return Done(file, error=str(error), again=isinstance(error, VerifyError))
+    except MemoryError:
+        return Done(file, error="not enough memory", again=True)
+    except OSError as error:
+        lasting = error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS)
+        return Done(file, error=error.strerror or str(error), again=not lasting)
+
+
+def _whole(file: File, task: Task) -> Done:
+    with _unchanged(file) as source:
+        if task.operation == TEST:
+            totals = decompress_stream(source, None, **task.options)
+            return _tested(file, totals.raw, source)
+        assert file.target
+        with files.replacing(file.target, os.fstat(source.fileno()), mark=task.mark) as sink:
+            if task.operation == COMPRESS:
+                totals = compress_stream(source, sink, **task.options)
+            else:
+                totals = decompress_stream(source, sink, **task.options)
+            _still_the_same(file, source)
+            sink.flush()
+            checksum = _checksum(read_index(sink if task.operation == COMPRESS else source))
+        return Done(file, totals.raw, totals.coded, checksum)
+
+
+def _part(part: Part, task: Task) -> Done:
+    target = _folder(part.file, task) / f"{part.number:08d}"
+    if task.operation != TEST and _is_there(target, part, task):
+        return Done(part.file, part.length)
+    with _unchanged(part.file) as source:
+        if task.operation == TEST:
+            _copy(part, None, task)
+            return Done(part.file, part.length)
+        target.parent.mkdir(exist_ok=True)
+        with files.replacing(target) as sink:
+            if task.operation == COMPRESS:
+                settings, size = _prepared(task)
+                parts.code_part(source, part.begin, part.length, sink, settings, size, task.options["verify"])
+            else:
+                _copy(part, sink, task)
+            _still_the_same(part.file, source)
+    return Done(part.file, part.length)
+
+
+def _is_there(target: Path, part: Part, task: Task) -> bool:
+    with suppress(FileNotFoundError), target.open("rb") as made:
+        return parts.is_whole(made) if task.operation == COMPRESS else made.seek(0, os.SEEK_END) == part.length
+    return False
+
+
+def _copy(part: Part, sink: BinaryIO | None, task: Task) -> None:
+    """Decode the blocks of a part, whose checksums are compared."""
+    with open_stream(part.file.source, **task.options) as reader:
+        reader.seek(part.begin)
+        left = part.length
+        while left:
+            piece = reader.read(min(left, _PIECE))
+            if not piece:
+                raise DamagedError("the file holds less than its index says: it is damaged")
+            left -= len(piece)
+            if sink:
+                sink.write(piece)
+
+
+def _join(file: File, count: int, task: Task) -> Done:
+    folder = _folder(file, task)
+    with _unchanged(file) as source:
+        if task.operation == TEST:
+            return _tested(file, sum(stream.raw_size for stream in read_index(source)), source)
+        assert file.target
+        with files.replacing(file.target, os.fstat(source.fileno()), mark=task.mark) as sink:
+            opened = _opened(folder / f"{number:08d}" for number in range(count))
+            if task.operation == COMPRESS:
+                totals = parts.join(source, opened, sink, _prepared(task)[0])
+                sink.flush()
+                checksum = _checksum(read_index(sink))
+            else:
+                streams = read_index(source)
+                totals = Totals(_put_together(streams, opened, sink), file.size)
+                checksum = _checksum(streams)
+            _still_the_same(file, source)
+    shutil.rmtree(folder, ignore_errors=True)
+    return Done(file, totals.raw, totals.coded, checksum)
+
+
+def _put_together(streams: list[Stream], opened: Iterable[BinaryIO], sink: BinaryIO) -> int:
+    """Write parts after each other, and compare the checksum of every stream; the bytes written."""
+    left, digest, written = deque(streams), xxhash.xxh3_64(), 0
+    wanted = left[0].raw_size  # of the stream that is being written
+    for piece in _pieces(opened):
+        sink.write(piece)
+        written += len(piece)
+        rest = memoryview(piece)
+        while left and len(rest) >= wanted:
+            digest.update(rest[:wanted])
+            _compare(left.popleft(), digest.intdigest())
+            digest.reset()
+            rest, wanted = rest[wanted:], left[0].raw_size if left else 0
+        digest.update(rest)
+        wanted -= len(rest)
+    if left:
+        raise DamagedError("a part of the restored file is missing: restore it again")
+    return written
+
+
+def _compare(stream: Stream, digest: int) -> None:
+    if (digest & 0xFFFFFFFF if stream.short else digest) != stream.checksum:
+        raise DamagedError("a stream's checksum differs: the file is damaged, or one of its parts is")
+
+
+def _pieces(opened: Iterable[BinaryIO]) -> Iterator[bytes]:
+    for part in opened:
+        while piece := part.read(_PIECE):
+            yield piece
+
+
+def _opened(paths: Iterable[Path]) -> Iterator[BinaryIO]:
+    for path in paths:
+        with path.open("rb") as file:
+            yield file
+
+
+def _prepared(task: Task) -> Any:
+    options = dict(task.options)
+    options.pop("verify")
+    level, threads, size = (options.pop(name, None) for name in ("level", "threads", "block_size"))
+    return prepare(level, threads, size, options.pop("dictionary", None), LanguageOptions(**options))
+
+
+def _folder(file: File, task: Task) -> Path:
+    """Where the parts of a file's output lie until they are put together. A source that has changed has another."""
+    place = file.target or file.source
+    options = sorted((name, str(value)) for name, value in task.options.items())
+    digest = xxhash.xxh3_64_hexdigest(repr((task.operation, file.stamp, options)).encode())
+    return place.with_name(f".{place.name[:NAME_LIMIT]}.{digest[:12]}.parts")
+
+
+def _tested(file: File, raw: int, source: BinaryIO) -> Done:
+    checksum = _checksum(read_index(source))
+    if file.checksum and file.checksum != checksum:
+        raise DamagedError("it holds other bytes than those that the manifest tells of")
+    return Done(file, raw, file.size, checksum)
+
+
+def _checksum(streams: list[Stream]) -> str:
+    return "-".join(f"{stream.checksum:08x}" if stream.short else f"{stream.checksum:016x}" for stream in streams)
+
+
+@contextmanager
+def _unchanged(file: File) -> Iterator[BinaryIO]:
+    """The source, which is as it was when it was listed."""
+    with file.source.open("rb") as source:
+        _still_the_same(file, source)
+        yield source
+
+
+def _still_the_same(file: File, source: BinaryIO) -> None:
+    if stamp_of(os.fstat(source.fileno())) != file.stamp:
+        raise VerifyError("it changed while it was read: run again when nothing writes to it")

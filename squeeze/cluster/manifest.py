@@ -1,0 +1,136 @@
+"""The manifest of a run over many files: lines of JSON that say what became of each, so that the next run goes on, and
+anybody can prove that all is there.
+
+The first line of each session is {"manifest": 1, "session": ..., "operation": ..., "options": ...}; then come records;
+{"complete": true, ...} is the last one of a session that ended well. A line that a crash cut off is dropped.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from squeeze.errors import SqueezeError, escaped
+from squeeze.system.moving import about
+
+__all__ = ["Manifest", "Record", "read_manifest"]
+
+_FORMAT = 1
+_SESSION = 4  # bytes of its name
+
+
+@dataclass(frozen=True)
+class Record:
+    """What became of one source. stamp: what tells whether it changed since; checksum: XXH3-64 of the raw bytes, as
+    `squeeze list` shows it; attempts: how often it was tried; error: instead of an output."""
+
+    source: str
+    size: int
+    stamp: str
+    output: str = ""
+    output_size: int = 0
+    checksum: str = ""
+    attempts: int = 1
+    error: str = ""
+
+
+class Manifest:
+    """A file of records that grows. `session` marks what this run leaves behind if it is killed, `earlier` are the
+    marks of runs before."""
+
+    def __init__(self, path: Path, operation: str, options: dict[str, Any]):
+        """Raises SqueezeError where it is of another task, no manifest, or another process writes to it."""
+        self.path, self.session, self.earlier = path, secrets.token_hex(_SESSION), set[str]()
+        self._head = {"operation": operation, "options": json.loads(json.dumps(options, default=str))}
+        self._done: dict[int, None] = {}  # hashes, since there may be millions
+        with about(path):
+            self._file: TextIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666), "r+")
+        try:
+            self._lock()
+            self._read()
+        except BaseException:
+            self._file.close()
+            raise
+        self._write({"manifest": _FORMAT, "session": self.session, **self._head})
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SqueezeError(f"{self.path}: another process writes to it; wait for its end") from None
+
+    def _read(self) -> None:
+        end = 0
+        for line, after in _lines(self.path):
+            if "manifest" in line:
+                if {name: line.get(name) for name in self._head} != self._head:
+                    message = "is of a run with other options: delete it, or name another with --manifest"
+                    raise SqueezeError(f"{self.path}: {message}")
+                self.earlier.add(str(line.get("session")))
+            elif "source" in line and not line.get("error"):
+                self._done[_key(Record(**line))] = None
+            end = after
+        if end < self.path.stat().st_size:
+            os.truncate(self.path, end)
+
+    def is_done(self, source: str, stamp: str, output: str, output_size: int) -> bool:
+        """Whether a record says that this output is that of this source as it is."""
+        return hash((source, stamp, output, output_size)) in self._done
+
+    def note(self, record: Record) -> None:
+        if not record.error:
+            self._done[_key(record)] = None
+        self._write(asdict(record))
+
+    def complete(self, files: int) -> None:
+        """Say that all files of this run are done."""
+        self._write({"complete": True, "files": files})
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with about(self.path):
+            self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            self._file.flush()
+
+
+def read_manifest(path: Path) -> tuple[str, list[Record], bool]:
+    """The operation, the latest record of each source, and whether the last run ended with all of them done. Raises
+    SqueezeError where the file is no manifest."""
+    found: dict[str, Record] = {}
+    operation, complete = "", False
+    for line, _ in _lines(path):
+        complete = "complete" in line
+        operation = str(line.get("operation", operation))
+        if "source" in line:
+            found[line["source"]] = Record(**line)
+    return operation, list(found.values()), complete
+
+
+def _key(record: Record) -> int:
+    return hash((record.source, record.stamp, record.output, record.output_size))
+
+
+def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each line, and where it ends; what a crash cut off is left out."""
+    with path.open("rb") as file:
+        end, first = 0, True
+        for text in file:
+            line = None
+            with suppress(ValueError):
+                line = json.loads(text)
+            if not isinstance(line, dict) or not text.endswith(b"\n"):
+                if first or file.read(1):
+                    raise SqueezeError(f"{escaped(str(path))}: is no manifest of a run, or is damaged: delete it")
+                return
+            if first and line.get("manifest") != _FORMAT:
+                raise SqueezeError(f"{escaped(str(path))}: is no manifest of a run that this version knows")
+            end, first = end + len(text), False
+            yield line, end

@@ -1,0 +1,166 @@
+"""The way through: files are listed, planned into calls, run by workers, and noted in a manifest.
+
+What fails for a reason that may pass (a worker or a node that is lost, a file that changes, a disk that does not
+answer) is tried again, each file alone then, so that one that kills its worker takes no other with it. The driver holds
+the files of the calls that run, and none before they are listed or after they are noted.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from squeeze.cluster import files as work
+from squeeze.cluster.engine import Call, Engine, Needs
+from squeeze.cluster.files import COMPRESS, Done, File, Part, Task
+from squeeze.cluster.manifest import Manifest, Record
+from squeeze.cluster.planning import Planner
+from squeeze.errors import escaped
+
+__all__ = ["ATTEMPTS", "Run"]
+
+ATTEMPTS = 4
+
+
+@dataclass
+class _Cut:
+    """A file that is worked on in parts."""
+
+    file: File
+    count: int
+    waiting: int
+    attempts: int = 1
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Files of one call, tried so many times before."""
+
+    files: list[File]
+    attempts: int = 1
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part in a call, or where `part` is None the joining of all."""
+
+    cut: _Cut
+    part: Part | None
+    attempts: int = 1
+
+
+_Key = _Batch | _Piece
+
+
+@dataclass
+class Run:
+    """One task over many files. needs: of a call; seconds: that one takes, about."""
+
+    engine: Engine[Any]
+    task: Task
+    manifest: Manifest | None
+    needs: Needs
+    seconds: float = 30.0
+    failures: int = 0
+    files: int = 0
+    lost: int = 0  # calls whose worker or node went away
+    _ready: deque[Call[_Key]] = field(default_factory=deque)
+
+    def results(self, files: Iterable[File]) -> Iterator[Done]:
+        """What became of each file, as it comes, after it is noted."""
+        planned = self._planned(files)
+        while True:
+            while self.engine.has_room(self.needs) and (call := self._next(planned)):
+                self.engine.submit(call)
+            if not self.engine.is_busy:
+                break
+            call, result, error = self.engine.next()
+            yield from self._ended(call.key, result, error)
+
+    def _next(self, planned: Iterator[Call[_Key]]) -> Call[_Key] | None:
+        return self._ready.popleft() if self._ready else next(planned, None)
+
+    def _planned(self, files: Iterable[File]) -> Iterator[Call[_Key]]:
+        for group in Planner(self.task, self.seconds).calls(files):
+            first = group[0]
+            if isinstance(first, File):
+                yield self._of_batch(_Batch(group))  # type: ignore[arg-type]
+                continue
+            cut = _Cut(first.file, len(group), len(group))
+            for part in group:
+                yield self._of_piece(_Piece(cut, part))  # type: ignore[arg-type]
+
+    def _of_batch(self, batch: _Batch) -> Call[_Key]:
+        more = f" and {len(batch.files) - 1} more" if len(batch.files) > 1 else ""
+        name = f"{self.task.operation} {escaped(batch.files[0].source.name)}{more}"
+        return Call(batch, name, work.whole, (batch.files, self.task), self.needs)
+
+    def _of_piece(self, piece: _Piece) -> Call[_Key]:
+        cut, name = piece.cut, escaped(piece.cut.file.source.name)
+        if piece.part is None:
+            return Call(piece, f"join {name}", work.join, (cut.file, cut.count, self.task), self.needs)
+        title = f"{self.task.operation} {name}, part {piece.part.number + 1} of {cut.count}"
+        return Call(piece, title, work.work, (piece.part, self.task), self.needs)
+
+    def _ended(self, key: _Key, result: Any, error: BaseException | None) -> Iterator[Done]:
+        if error is not None:
+            self.lost += 1
+            message = f"its worker was lost, {ATTEMPTS} times: {_first_line(error)}"
+            result = [Done(file, error=message, again=True) for file in _files(key)]
+        if isinstance(key, _Piece):
+            yield from self._piece_ended(key, result if isinstance(result, Done) else result[0])
+            return
+        for done in result:
+            if done.error and done.again and key.attempts < ATTEMPTS:
+                file = _now(done.file) if error is None else done.file
+                self._ready.append(self._of_batch(_Batch([file], key.attempts + 1)))
+            else:
+                yield self._noted(done, key.attempts)
+
+    def _piece_ended(self, piece: _Piece, done: Done) -> Iterator[Done]:
+        cut = piece.cut
+        if cut.waiting < 0:
+            return  # the file has failed
+        cut.attempts = max(cut.attempts, piece.attempts)
+        if done.error and done.again and piece.attempts < ATTEMPTS:
+            self._ready.append(self._of_piece(replace(piece, attempts=piece.attempts + 1)))
+        elif done.error or piece.part is None:
+            cut.waiting = -1
+            yield self._noted(done, cut.attempts)
+        else:
+            cut.waiting -= 1
+            if cut.waiting == 0:
+                self._ready.append(self._of_piece(_Piece(cut, None)))
+
+    def _noted(self, done: Done, attempts: int) -> Done:
+        self.files += 1
+        self.failures += bool(done.error)
+        if self.manifest:
+            self.manifest.note(record_of(done, self.task.operation, attempts))
+        return done
+
+
+def record_of(done: Done, operation: str, attempts: int = 1) -> Record:
+    file = done.file
+    if done.error:
+        return Record(str(file.source), file.size, file.stamp, attempts=attempts, error=done.error)
+    written = 0 if file.target is None else done.coded if operation == COMPRESS else done.raw
+    target = str(file.target or "")
+    return Record(str(file.source), file.size, file.stamp, target, written, done.checksum, attempts)
+
+
+def _files(key: _Key) -> list[File]:
+    return key.files if isinstance(key, _Batch) else [key.cut.file]
+
+
+def _now(file: File) -> File:
+    """A source that may have changed since it was listed, as it is."""
+    try:
+        status = file.source.stat()
+    except OSError:
+        return file
+    return replace(file, size=status.st_size, stamp=work.stamp_of(status))
+
+
+def _first_line(error: BaseException) -> str:
+    return escaped((str(error).strip() or type(error).__name__).splitlines()[0])

@@ -1,0 +1,233 @@
+"""The commands on .sqz files by the workers of a cluster: what is listed, said, and left tidy."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.echo import echo
+from squeeze.commands.job import Job, is_compressed
+from squeeze.errors import SqueezeError
+from squeeze.system import files
+
+if TYPE_CHECKING:
+    from squeeze.cluster.engine import Engine
+    from squeeze.cluster.files import Done, File, Task
+    from squeeze.cluster.manifest import Manifest
+    from squeeze.cluster.run import Run
+
+__all__ = ["option", "run", "test"]
+
+option = options.several(
+    click.option(
+        "--cluster",
+        metavar="NAME",
+        help="Let the workers of a Ray cluster do it: auto, local (this machine's processors) or ray://HOST:PORT.",
+    ),
+    click.option(
+        "--manifest",
+        type=options.PATH,
+        metavar="FILE",
+        help="Where a run on a cluster notes what is done, so that the same command goes on after a stop.",
+    ),
+)
+_MARK = ".squeeze-{}"
+_PARTS = ".parts"
+
+
+@dataclass
+class _Listing:
+    """What is to be done of what the command names, as it is found."""
+
+    job: Job
+    manifest: "Manifest"
+    name: Callable[[Path], Path]
+    wanted: Callable[[Path], bool]
+    skipped: int = 0
+    parts: set[Path] = field(default_factory=set)  # of files that an earlier run cut
+
+    def files(self) -> Iterator["File"]:
+        from squeeze.cluster.files import File, stamp_of
+
+        for path in self.job.each(lambda path: self.wanted(path) or self._is_our_own(path)):
+            if path is None or self._is_our_own(path):
+                continue
+            with self.job.attempt(str(path)):
+                status, target = path.stat(), self.name(path)
+                found = File(path, status.st_size, stamp_of(status), target)
+                if self._is_done(found):
+                    self.skipped += 1
+                    continue
+                files.check_target(target, [path], self.job.force)
+                yield found
+
+    def _is_our_own(self, path: Path) -> bool:
+        """Whether it is the manifest, or what a worker is writing; what a run before left when it was killed goes."""
+        if path == self.manifest.path:
+            return True
+        if path.parent.name.startswith(".") and path.parent.suffix == _PARTS:
+            self.parts.add(path.parent)
+            return True
+        if not (path.name.startswith(".") and path.suffix == ".tmp"):
+            return False
+        if any(path.stem.endswith(_MARK.format(mark)) for mark in self.manifest.earlier):
+            path.unlink(missing_ok=True)
+            return True
+        return path.stem.endswith(_MARK.format(self.manifest.session))
+
+    def _is_done(self, found: "File") -> bool:
+        assert found.target
+        try:
+            size = found.target.stat().st_size
+        except FileNotFoundError:
+            return False
+        return self.manifest.is_done(str(found.source), found.stamp, str(found.target), size)
+
+
+def run(
+    job: Job,
+    operation: str,
+    settings: dict[str, Any],
+    *,
+    cluster: str | None,
+    manifest: Path | None,
+    name: Callable[[Path], Path],
+    wanted: Callable[[Path], bool],
+    memory: int = 0,
+) -> None:
+    """Do an operation to all files that a command names; `name` says where a result goes, and `memory` what a call
+    takes."""
+    from squeeze.cluster.files import Task
+    from squeeze.cluster.manifest import Manifest
+
+    if job.stdout or job.output or "-" in job.files:
+        raise click.UsageError("--cluster takes files and folders, and neither -c nor -o")
+    first = Path(job.files[0])
+    place = manifest or (first if first.is_dir() else first.parent) / f".squeeze-{operation}.jsonl"
+    chosen = {key: value for key, value in settings.items() if value is not None}
+    with closing(_connected(cluster)) as engine, closing(Manifest(place, operation, chosen)) as notes:
+        listing = _Listing(job, notes, name, wanted)
+        task = Task(operation, settings, _MARK.format(notes.session))
+        try:
+            going = _go(job, task, notes, engine, listing.files(), memory)
+        except KeyboardInterrupt:
+            echo(f"What is done is noted in {place}; the same command goes on from there.", err=True)
+            raise
+        if going.lost:
+            _tidy(job, task.mark)
+        if not job.failed:
+            notes.complete(going.files + listing.skipped)
+            for folder in listing.parts:
+                shutil.rmtree(folder, ignore_errors=True)
+    if listing.skipped:
+        job.say(f"{listing.skipped} files were done before.")
+    job.finish()
+
+
+def test(job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: Path | None) -> None:
+    """Decode all files that a command names, or with a manifest all outputs that it tells of."""
+    from squeeze.cluster.files import TEST, File, Task, stamp_of, whole
+
+    def named() -> Iterator[File]:
+        for path in job.each(is_compressed):
+            if path is not None:
+                with job.attempt(str(path)):
+                    status = path.stat()
+                    yield File(path, status.st_size, stamp_of(status), None)
+
+    task = Task(TEST, settings, "")
+    found = _outputs(job, manifest) if manifest else named()
+    if cluster:
+        with closing(_connected(cluster)) as engine:
+            _go(job, task, None, engine, found, 0)
+    else:
+        for file in found:
+            _say(job, whole([file], task)[0])
+    job.finish()
+
+
+def _outputs(job: Job, manifest: Path) -> Iterator["File"]:
+    """What a manifest tells of; what is missing is an error."""
+    from squeeze.cluster.files import COMPRESS, File, stamp_of
+    from squeeze.cluster.manifest import read_manifest
+
+    operation, records, complete = read_manifest(manifest)
+    if operation != COMPRESS:
+        raise SqueezeError(f"{manifest}: is of a run that did not compress")
+    with job.attempt(str(manifest)):
+        if not complete:
+            raise SqueezeError("the run that it tells of did not end with all files done: run the same command again")
+    for record in records:
+        with job.attempt(record.source):
+            if record.error:
+                raise SqueezeError(record.error)
+            output = Path(record.output)
+            if not output.exists():
+                raise SqueezeError(f"its output {output} is missing")
+            status = output.stat()
+            yield File(output, status.st_size, stamp_of(status), None, record.checksum)
+
+
+def _connected(cluster: str | None) -> "Engine[Any]":
+    from squeeze.cluster import engine as engines
+
+    if cluster is None:
+        raise click.UsageError("--manifest belongs to --cluster: give both")
+    return engines.connect(cluster)
+
+
+def _go(
+    job: Job, task: "Task", notes: "Manifest | None", engine: "Engine[Any]", files: Iterable["File"], memory: int
+) -> "Run":
+    from squeeze.cluster.engine import Needs
+    from squeeze.cluster.run import Run
+
+    started, raw, coded = time.perf_counter(), 0, 0
+    gpus = 1 if str(task.options.get("device")).startswith("cuda") else 0
+    needs = Needs(task.options["threads"], gpus, engine.memory_to_ask_for(memory))
+    with job.progress("files") as tick:
+        going = Run(engine, task, notes, needs)
+        for done in going.results(files):
+            tick(done.file.size)
+            raw, coded = raw + done.raw, coded + done.coded
+            _say(job, done)
+    seconds = time.perf_counter() - started
+    failed = f", {going.failures} failed" if going.failures else ""
+    sizes = f"{raw} bytes raw, {coded} compressed"
+    job.say(f"{going.files} files{failed}, {sizes}, {seconds:.1f} s on {engine.processors:g} processors")
+    return going
+
+
+def _say(job: Job, done: "Done") -> None:
+    source, target = done.file.source, done.file.target
+    if done.error:
+        with job.attempt(str(source)):
+            raise SqueezeError(done.error)
+        return
+    if job.as_json:
+        output = {} if target is None else {"output": str(target)}
+        sizes = {"raw_size": done.raw, "coded_size": done.coded, "checksum": done.checksum}
+        click.echo(json.dumps({"file": str(source), **output, **sizes}))
+    if job.verbose:
+        job.say(f"{source}: {done.raw} bytes raw, {done.coded} compressed")
+    if job.rm:
+        with job.attempt(str(source)):
+            source.unlink()
+
+
+def _tidy(job: Job, mark: str) -> None:
+    """Delete what workers left that were killed."""
+    for name in job.files:
+        root = Path(name)
+        for folder, _, names in os.walk(root if root.is_dir() else root.parent):
+            for left in names:
+                if left.startswith(".") and left.endswith(f"{mark}.tmp"):
+                    Path(folder, left).unlink(missing_ok=True)

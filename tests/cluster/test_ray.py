@@ -1,0 +1,86 @@
+"""Calls on Ray's own workers: one of several nodes, one that is killed, and one that kills its worker each time."""
+
+import os
+import signal
+
+import pytest
+
+import squeeze
+from squeeze.cluster import engine as engines
+from squeeze.cluster.engine import Call, Needs
+from squeeze.cluster.files import COMPRESS, File, Task, stamp_of
+from squeeze.cluster.run import Run
+from squeeze.errors import ClusterError
+
+os.environ.update(engines.SETTINGS)  # which Ray reads when it is imported
+ray = pytest.importorskip("ray", reason="pip install 'squeeze-neural[cluster]'")
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+OPTIONS = {"level": 1, "verify": True, "block_size": 4096, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    second = cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+    yield cluster, second
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def ends(number: int) -> None:
+    """A call that kills its worker."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fails(number: int) -> None:
+    raise ValueError(f"no {number}")
+
+
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def test_calls(nodes):
+    engine = engines.connect("auto")
+    assert engine.processors == 2
+    assert engine.has_room(Needs()) and not engine.is_busy
+    for function in (doubled, fails, ends):
+        engine.submit(Call(function.__name__, "a call", function, (21,)))
+    found = {}
+    while engine.is_busy:
+        call, result, error = engine.next()
+        found[call.key] = (result, type(error).__name__)
+    assert found["doubled"] == (42, "NoneType")
+    assert found["fails"] == (None, "ValueError")
+    assert found["ends"] == (None, "WorkerCrashedError")
+    assert engine.memory_to_ask_for(1) == 1
+    assert engine.memory_to_ask_for(1 << 60) == 0
+
+
+def test_files_survive_workers_and_a_node(nodes, tmp_path):
+    cluster, second = nodes
+    files = []
+    for number in range(12):
+        path = tmp_path / f"{number}"
+        path.write_bytes(b"some bytes %d " % number * (3000 if number == 5 else 50))
+        status = path.stat()
+        files.append(File(path, status.st_size, stamp_of(status), tmp_path / f"{number}.sqz"))
+    going = Run(engines.connect("auto"), Task(COMPRESS, OPTIONS, ".mark"), None, Needs(), seconds=0.01)
+    done = []
+    for one in going.results(files):
+        done.append(one)
+        if len(done) == 1:
+            cluster.remove_node(second, allow_graceful=False)
+    assert not [one.error for one in done if one.error]
+    assert len(done) == len(files)
+    for file in files:
+        expected = squeeze.compress(file.source.read_bytes(), 1, block_size=4096)
+        assert file.target.read_bytes() == expected
+
+
+def test_no_cluster_answers():
+    with pytest.raises(ClusterError, match="is no cluster"):
+        engines.connect("nowhere")

@@ -1,0 +1,271 @@
+"""Files by calls of an engine: planned, tried again, put together, and the same bytes as on one machine."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+import squeeze
+from squeeze.cluster.engine import Needs
+from squeeze.cluster.files import COMPRESS, DECOMPRESS, TEST, File, Task, stamp_of
+from squeeze.cluster.manifest import Manifest, read_manifest
+from squeeze.cluster.planning import Planner
+from squeeze.cluster.run import ATTEMPTS, Run
+from tests.makers.inline import Inline
+from tests.makers.inputs import words
+
+BLOCK = 4096
+OPTIONS = {"level": 1, "verify": True, "block_size": BLOCK, "threads": 1}
+READING = {"threads": 1}
+
+
+def some_bytes(size: int) -> bytes:
+    """Text, what cannot be compressed (which becomes one stored block with its neighbours), and text again."""
+    text = words(size)
+    text = text if isinstance(text, bytes) else text.encode()
+    noise = random.Random(size).randbytes(size // 3)
+    return text[: size // 3] + noise + text[size // 3 : size - len(noise)]
+
+
+def listed(path: Path, target: Path | None) -> File:
+    status = path.stat()
+    return File(path, status.st_size, stamp_of(status), target)
+
+
+def made(folder: Path, name: str, data: bytes) -> File:
+    path = folder / name
+    path.write_bytes(data)
+    return listed(path, folder / f"{name}.sqz")
+
+
+def run(engine: Inline, files: list[File], operation: str = COMPRESS, seconds: float = 0.01, **more: object) -> Run:
+    options = (OPTIONS if operation == COMPRESS else READING) | more
+    return Run(engine, Task(operation, options, ".mark"), None, Needs(), seconds)
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> File:
+    return made(tmp_path, "large", some_bytes(20 * BLOCK + 77))
+
+
+def test_parts_are_put_together_to_the_same_bytes_and_restored_in_parts(tmp_path, large):
+    going = run(engine := Inline(), [large])
+    (done,) = going.results([large])
+    assert not done.error and engine.calls > 10
+    data = large.source.read_bytes()
+    assert large.target.read_bytes() == squeeze.compress(data, 1, block_size=BLOCK)
+    assert (done.raw, done.coded) == (len(data), large.target.stat().st_size)
+    back = listed(large.target, tmp_path / "back")
+    for operation in (DECOMPRESS, TEST):
+        going = run(engine := Inline(), [back], operation, seconds=0.003)
+        (restored,) = going.results([back])
+        assert not restored.error and engine.calls > 3, restored
+        assert restored.checksum == done.checksum
+    assert (tmp_path / "back").read_bytes() == data
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "large", "large.sqz"]
+
+
+def test_streams_after_each_other_are_restored_in_parts(tmp_path):
+    pieces = [some_bytes(9 * BLOCK), b"", b"short", some_bytes(5 * BLOCK)]
+    path = tmp_path / "several.sqz"
+    path.write_bytes(b"".join(squeeze.compress(piece, 1, block_size=BLOCK) for piece in pieces))
+    file = listed(path, tmp_path / "several")
+    (done,) = run(Inline(), [file], DECOMPRESS, seconds=0.003).results([file])
+    assert not done.error
+    assert file.target.read_bytes() == b"".join(pieces)
+
+
+def test_small_files_go_together(tmp_path):
+    files = [made(tmp_path, f"{number:03d}", b"few bytes") for number in range(40)]
+    engine = Inline()
+    done = list(run(engine, files, seconds=0.1).results(files))
+    assert [one.file for one in done] == files
+    assert engine.calls == 5  # a hundredth of a second each, and something
+    assert all(file.target.read_bytes() == squeeze.compress(b"few bytes", 1) for file in files)
+
+
+def test_files_are_listed_when_there_is_room_for_them(tmp_path):
+    files = [made(tmp_path, f"{number:03d}", b"few bytes") for number in range(30)]
+    engine, asked = Inline(room=2), 0
+
+    def listing():
+        nonlocal asked
+        for file in files:
+            asked += 1
+            yield file
+
+    results = run(engine, files, seconds=0.0001).results(listing())
+    next(results)
+    assert asked < 6 and engine.most == 2
+    assert len(list(results)) == 29
+
+
+def test_a_call_that_is_lost_is_tried_again_each_file_alone(tmp_path):
+    files = [made(tmp_path, f"{number}", b"few bytes") for number in range(6)]
+
+    def breaks(call):
+        if call.function.__name__ == "whole" and any(file.source.name == "3" for file in call.arguments[0]):
+            raise RuntimeError("killed\nby the kernel")
+
+    going = run(engine := Inline(breaks=breaks), files, seconds=10)
+    done = {one.file.source.name: one.error for one in going.results(files)}
+    assert {name for name, error in done.items() if error} == {"3"}
+    assert done["3"] == f"its worker was lost, {ATTEMPTS} times: killed"
+    assert engine.calls == 1 + 6 + (ATTEMPTS - 2)
+    assert going.failures == 1
+
+
+@pytest.mark.parametrize("function", ["work", "join"])
+def test_a_part_that_is_lost_is_tried_again(tmp_path, large, function):
+    lost = []
+
+    def breaks(call):
+        if call.function.__name__ == function and len(lost) < 3:
+            lost.append(call)
+            raise RuntimeError("killed")
+
+    going = run(Inline(breaks=breaks), [large])
+    (done,) = going.results([large])
+    assert not done.error and going.lost == 3
+    assert large.target.read_bytes() == squeeze.compress(large.source.read_bytes(), 1, block_size=BLOCK)
+
+
+def test_a_file_whose_part_fails_fails_once(tmp_path, large):
+    def breaks(call):
+        if call.function.__name__ == "work" and call.arguments[0].number in (2, 5):
+            raise RuntimeError("killed")
+
+    (done,) = run(Inline(breaks=breaks), [large]).results([large])
+    assert "killed" in done.error
+    assert not large.target.exists()
+
+
+def test_parts_that_are_there_are_not_made_again(tmp_path, large):
+    def stops(call):
+        if call.function.__name__ == "join":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run(Inline(breaks=stops), [large]).results([large]))
+    (folder,) = tmp_path.glob(".large.sqz.*.parts")
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    cut = folder / "00000002"
+    cut.write_bytes(cut.read_bytes()[:-1])  # as if the machine had stopped
+
+    def looks(call):
+        if call.function.__name__ == "join":
+            after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+            assert {name for name in after if after[name] != before[name]} == {"00000002"}
+
+    (done,) = run(Inline(breaks=looks), [large]).results([large])
+    assert not done.error and not folder.exists()
+
+
+def test_a_source_that_changes_is_read_again(tmp_path):
+    file = made(tmp_path, "grows", b"short")
+    changes = [b"longer", b"longer still"]
+
+    def breaks(call):
+        if changes:
+            file.source.write_bytes(changes.pop())
+
+    (done,) = run(Inline(breaks=breaks), [file]).results([file])
+    assert not done.error
+    assert squeeze.decompress(file.target.read_bytes()) == b"longer"
+
+
+def test_a_source_that_goes_on_changing_is_reported(tmp_path):
+    file, sizes = made(tmp_path, "grows", b"short"), iter(range(1, 100))
+    going = run(Inline(breaks=lambda call: file.source.write_bytes(b"x" * next(sizes)) and None), [file])
+    (done,) = going.results([file])
+    assert "it changed while it was read" in done.error
+    assert not file.target.exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "cut off"),
+        (lambda path: path.write_bytes(b"nothing of ours"), "not a .sqz file"),
+        (lambda path: path.unlink(), "No such file"),
+    ],
+)
+def test_what_is_damaged_or_gone_is_reported_and_does_not_stop_the_others(tmp_path, spoil, message):
+    files = []
+    for name in ("a", "b", "c"):
+        path = tmp_path / f"{name}.sqz"
+        path.write_bytes(squeeze.compress(b"few bytes" * 100, 1))
+        files.append(listed(path, tmp_path / name))
+    spoil(files[1].source)
+    if files[1].source.exists():
+        files[1] = listed(files[1].source, files[1].target)
+    engine = Inline()
+    done = list(run(engine, files, DECOMPRESS).results(files))
+    assert [bool(one.error) for one in done] == [False, True, False]
+    assert message in done[1].error
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".sqz") == ["a", "c"]
+
+
+def test_a_large_file_that_is_damaged(tmp_path, large):
+    coded = bytearray(squeeze.compress(large.source.read_bytes(), 1, block_size=BLOCK))
+    coded[len(coded) // 2] ^= 1
+    path = tmp_path / "damaged.sqz"
+    path.write_bytes(coded)
+    file = listed(path, tmp_path / "damaged")
+    for operation in (DECOMPRESS, TEST):
+        (done,) = run(Inline(), [file], operation, seconds=0.003).results([file])
+        assert "damaged" in done.error
+    assert not (tmp_path / "damaged").exists()
+
+
+def test_every_plan_covers_its_files(tmp_path):
+    chance = random.Random(1)
+    files = [made(tmp_path, f"{n}", bytes(chance.choice([0, 1, 5, 3000, 70000]))) for n in range(60)]
+    groups = list(Planner(Task(COMPRESS, OPTIONS, ""), 0.05).calls(iter(files)))
+    planned: dict[Path, int] = {}
+    for group in groups:
+        for one in group:
+            name = one.source if isinstance(one, File) else one.file.source
+            planned[name] = planned.get(name, 0) + (one.size if isinstance(one, File) else one.length)
+    assert planned == {file.source: file.size for file in files}
+    assert any(not isinstance(group[0], File) for group in groups)
+
+
+def test_a_manifest_knows_what_is_done(tmp_path):
+    files = [made(tmp_path, name, name.encode() * 50) for name in ("a", "b")]
+    path = tmp_path / "manifest.jsonl"
+    task = Task(COMPRESS, OPTIONS, "")
+    manifest = Manifest(path, COMPRESS, OPTIONS)
+    results = Run(Inline(room=1), task, manifest, Needs(), 0.0001).results(files)
+    first = next(results)
+    manifest.close()
+    with path.open("a") as file:
+        file.write('{"source": "cut o')  # as a crash leaves it
+    again = Manifest(path, COMPRESS, OPTIONS)
+    known = [again.is_done(str(f.source), f.stamp, str(f.target), first.coded) for f in files]
+    assert known == [True, False]
+    assert not again.is_done(str(files[0].source), "another", str(files[0].target), first.coded)
+    assert again.earlier == {manifest.session}
+    rest = Run(Inline(), task, again, Needs(), 0.0001)
+    assert len(list(rest.results(files[1:]))) == 1
+    again.complete(2)
+    again.close()
+    operation, records, complete = read_manifest(path)
+    assert (operation, complete, [Path(one.source).name for one in records]) == (COMPRESS, True, ["a", "b"])
+    assert {one.output_size for one in records} == {file.target.stat().st_size for file in files}
+
+
+def test_a_manifest_of_another_run_is_refused(tmp_path):
+    path = tmp_path / "manifest.jsonl"
+    Manifest(path, COMPRESS, OPTIONS).close()
+    with pytest.raises(squeeze.SqueezeError, match="other options"):
+        Manifest(path, COMPRESS, OPTIONS | {"level": 2})
+    open_one = Manifest(path, COMPRESS, OPTIONS)
+    with pytest.raises(squeeze.SqueezeError, match="another process"):
+        Manifest(path, COMPRESS, OPTIONS)
+    open_one.close()
+    head = path.read_text().splitlines()[0]
+    for text in ("{}\n", "nothing\n", f"{head}\nx\n{head}\n"):
+        path.write_text(text)
+        with pytest.raises(squeeze.SqueezeError, match="no manifest"):
+            Manifest(path, COMPRESS, OPTIONS)

@@ -1,0 +1,131 @@
+"""Commands by the workers of a cluster: what they write, say, leave, and go on with."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import squeeze
+from squeeze.cluster import engine as engines
+from tests.makers.command import call, fails, names, run, usage_error
+from tests.makers.inline import Inline
+
+pytestmark = pytest.mark.usefixtures("in_folder")
+MANIFEST = ".squeeze-compress.jsonl"
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Inline:
+    made = Inline()
+    monkeypatch.setattr(engines, "connect", lambda address: made)
+    return made
+
+
+@pytest.fixture
+def tree() -> Path:
+    for name in ("a.txt", "b/c.txt", "b/d/e.txt"):
+        path = Path("tree", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode() * 30)
+    return Path("tree")
+
+
+def files(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def test_there_and_back(engine, tree):
+    result = call("compress", "-1", "-r", "--cluster", "local", "--json", "--rm", tree)
+    assert result.exit_code == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["output"] for line in lines] == ["tree/a.txt.sqz", "tree/b/c.txt.sqz", "tree/b/d/e.txt.sqz"]
+    assert engine.closed
+    assert files(tree) == [MANIFEST, "a.txt.sqz", "b/c.txt.sqz", "b/d/e.txt.sqz"]
+    run("test", "-r", "-q", "--cluster", "local", tree)
+    run("test", "-r", "-q", "--manifest", tree / MANIFEST, tree)
+    run("decompress", "-r", "-q", "--cluster", "local", "--rm", tree)
+    assert files(tree) == [MANIFEST, ".squeeze-decompress.jsonl", "a.txt", "b/c.txt", "b/d/e.txt"]
+    assert (tree / "b/c.txt").read_bytes() == b"b/c.txt" * 30
+
+
+def test_the_same_command_goes_on(engine, tree):
+    engine.breaks = lambda call: (_ for _ in ()).throw(KeyboardInterrupt)
+    result = call("compress", "-1", "-r", "--cluster", "local", tree)
+    assert result.exit_code == 1 and "the same command goes on" in result.stderr
+    engine.breaks = lambda call: None
+    run("compress", "-1", "-r", "-q", "--cluster", "local", tree)
+    (tree / "b/c.txt").write_bytes(b"another")
+    (tree / "new").write_bytes(b"new")
+    said = call("compress", "-1", "-r", "-f", "--cluster", "local", tree).stderr
+    assert said.startswith("2 files, 10 bytes raw") and said.endswith("2 files were done before.\n")
+    assert squeeze.decompress((tree / "b/c.txt.sqz").read_bytes()) == b"another"
+    assert "other options" in fails("compress", "-2", "-r", "--cluster", "local", tree)
+
+
+def test_what_killed_workers_leave_goes(engine, tree):
+    session = []
+
+    def breaks(call):
+        mark = call.arguments[-1].mark
+        session.append(mark)
+        if len(session) == 1:
+            (tree / f".a.txt.sqz.abcdefgh{mark}.tmp").write_bytes(b"half")
+            (tree / f".a.txt.sqz.abcdefgh{mark}.other").write_bytes(b"not ours")
+            raise RuntimeError("killed")
+
+    engine.breaks = breaks
+    run("compress", "-1", "-r", "-q", "--cluster", "local", tree)
+    left = [name for name in files(tree) if name.startswith(".") and name != MANIFEST]
+    assert left == [f".a.txt.sqz.abcdefgh{session[0]}.other"]
+    Path(tree, left[0]).unlink()
+    (tree / f".a.txt.sqz.abcdefgh{session[0]}.tmp").write_bytes(b"half, and the driver was killed then")
+    run("compress", "-1", "-r", "-q", "--cluster", "local", tree)
+    assert [name for name in files(tree) if name.startswith(".")] == [MANIFEST]
+
+
+def test_a_manifest_proves_that_all_is_there(engine, tree):
+    run("compress", "-1", "-r", "-q", "--cluster", "local", "--manifest", "done.jsonl", tree)
+    run("test", "-q", "--manifest", "done.jsonl")
+    (tree / "a.txt.sqz").unlink()
+    other = squeeze.compress(b"x" * 210, 1)
+    size = (tree / "b/c.txt.sqz").stat().st_size
+    said = fails("test", "-q", "--manifest", "done.jsonl", "--cluster", "local")
+    assert said == "Error: tree/a.txt: its output tree/a.txt.sqz is missing\n"
+    (tree / "b/c.txt.sqz").write_bytes(other)
+    record = json.loads(Path("done.jsonl").read_text().splitlines()[2])
+    Path("done.jsonl").write_text(
+        Path("done.jsonl").read_text().replace(f'"output_size":{size},', f'"output_size":{len(other)},')
+    )
+    assert record["source"] == "tree/b/c.txt"
+    said = fails("test", "-q", "--manifest", "done.jsonl")
+    assert "tree/b/c.txt.sqz: it holds other bytes than those that the manifest tells of" in said
+    lines = Path("done.jsonl").read_text().splitlines(keepends=True)
+    Path("done.jsonl").write_text("".join(lines[:-1]))
+    assert "did not end with all files done" in fails("test", "-q", "--manifest", "done.jsonl")
+
+
+def test_a_file_that_fails_is_named_and_the_others_follow(engine, tree):
+    run("compress", "-1", "-r", "-q", "--cluster", "local", "--rm", tree)
+    coded = (tree / "a.txt.sqz").read_bytes()
+    (tree / "a.txt.sqz").write_bytes(coded[:-1])
+    said = fails("decompress", "-r", "-q", "--cluster", "local", tree)
+    assert said == "Error: tree/a.txt.sqz: the file ends too early: it was cut off, and its end is missing\n"
+    assert "b/c.txt" in files(tree) and "a.txt" not in files(tree)
+    said = fails("compress", "-1", "-r", "-q", "--cluster", "local", "--manifest", "other", tree)
+    assert "tree/b/c.txt.sqz already exists; use -f to overwrite" in said
+
+
+def test_misuse(tree):
+    assert usage_error("compress", "--cluster", "local", "-c", tree) == (
+        "Error: --cluster takes files and folders, and neither -c nor -o"
+    )
+    assert "--cluster takes files and folders" in usage_error("compress", "--cluster", "local")
+    assert "--manifest belongs to --cluster" in usage_error("compress", "-r", "--manifest", "m", tree)
+    assert "leave out --range" in usage_error("decompress", "--cluster", "local", "--range", "1:2", tree)
+    assert "leave out --cluster" in usage_error("compress", "-8", "--backend", "llamacpp", "--cluster", "local", tree)
+    assert fails("compress", "-r", "--cluster", "somewhere", tree) == (
+        "Error: 'somewhere' is no cluster: use auto, local or ray://HOST:PORT\n"
+    )
+    assert names() == ["tree"]
+    Path("other").write_text("{}\n")
+    assert "is no manifest" in fails("test", "--manifest", "other")

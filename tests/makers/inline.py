@@ -1,0 +1,42 @@
+"""An engine without a cluster: each call runs here, when its result is asked for."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from squeeze.cluster.engine import Call, Needs
+
+
+class Inline:
+    """breaks: told of each call, it may raise what stands for a worker that is lost."""
+
+    def __init__(self, room: int = 4, breaks: Callable[[Call[Any]], None] = lambda call: None):
+        self.processors, self.room, self.breaks = 1.0, room, breaks
+        self.waiting: deque[Call[Any]] = deque()
+        self.most = self.calls = 0
+        self.closed = False
+
+    def memory_to_ask_for(self, needed: int) -> int:
+        return needed
+
+    def has_room(self, needs: Needs) -> bool:
+        return len(self.waiting) < self.room
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.waiting)
+
+    def submit(self, call: Call[Any]) -> None:
+        self.waiting.append(call)
+        self.most, self.calls = max(self.most, len(self.waiting)), self.calls + 1
+
+    def next(self) -> tuple[Call[Any], Any, BaseException | None]:
+        call = self.waiting.popleft()
+        try:
+            self.breaks(call)
+        except RuntimeError as error:
+            return call, None, error
+        return call, call.function(*call.arguments), None
+
+    def close(self) -> None:
+        self.closed = True
