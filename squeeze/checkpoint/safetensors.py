@@ -5,7 +5,6 @@ in torch (`load`, by the package safetensors); lm/mapped.py has them as a memory
 The format: github.com/huggingface/safetensors.
 """
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from squeeze.errors import DamagedError, FormatError, TruncatedError, printable
+from squeeze.system import files
 from squeeze.system.json_object import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
@@ -90,7 +90,7 @@ def read(path: Path, limits: Limits | None = None) -> TensorFile:
     """Check the header of a safetensors file. Raises FormatError or its children, each with the fault it found, and
     LimitError where reading the header takes more memory than `limits` allow."""
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
+        size = files.status(file).st_size
         return parse(path, size, read_header(file, size), limits)
 
 

@@ -16,7 +16,7 @@ from squeeze.commands.progress import steps
 @click.argument("recipe", metavar="RECIPE.yaml", type=options.PATH)
 @options.measuring
 @options.resume
-@options.converting
+@options.converting()
 @options.computing
 @options.saying
 def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **params: Any) -> None:

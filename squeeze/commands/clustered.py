@@ -16,7 +16,7 @@ from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.job import Job, is_compressed
 from squeeze.errors import SqueezeError
-from squeeze.system import files
+from squeeze.system import files, storage
 
 if TYPE_CHECKING:
     from squeeze.cluster.engine import Engine
@@ -110,6 +110,7 @@ def run(
 
     if job.stdout or job.output or "-" in job.files:
         raise click.UsageError("--cluster takes files and folders, and neither -c nor -o")
+    _refuse_urls(job)
     first = Path(job.files[0])
     place = manifest or (first if first.is_dir() else first.parent) / f".squeeze-{operation}.jsonl"
     chosen = {key: value for key, value in settings.items() if value is not None}
@@ -146,12 +147,18 @@ def test(job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: P
     task = Task(TEST, settings, "")
     found = _outputs(job, manifest) if manifest else named()
     if cluster:
+        _refuse_urls(job)
         with closing(_connected(cluster)) as engine:
             _go(job, task, None, engine, found, 0)
     else:
         for file in found:
             _say(job, whole([file], task)[0])
     job.finish()
+
+
+def _refuse_urls(job: Job) -> None:
+    if any(map(storage.is_url, job.files)):
+        raise click.UsageError("--cluster takes files and folders that its machines share, and no URLs")
 
 
 def _outputs(job: Job, manifest: Path) -> Iterator["File"]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from squeeze.commands.options import PATH, Command, Size
+from squeeze.commands.options import PATH, PLACE, Command, Size
 from squeeze.options import Operation, Option, of
 from squeeze.options.operation import Owned
 from squeeze.options.option import UNTOLD
@@ -72,6 +72,8 @@ def _declaration(owned: Owned, methods: int) -> tuple[list[str], dict[str, Any]]
         facts["type"] = click.Choice(option.choices)
     elif option.unit == "bytes":
         facts |= {"type": Size(), "metavar": "SIZE"}
+    elif {"Path", "str"} <= set(option.types):
+        facts |= {"type": PLACE, "metavar": "PATH"}
     elif "bool" not in option.types:
         facts |= {"type": _KINDS.get(option.type, click.STRING), "metavar": _METAVARS.get(option.type, "TEXT")}
     return [both_ways(option), option.name], facts

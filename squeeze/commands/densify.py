@@ -11,7 +11,7 @@ from squeeze.commands.echo import echo
 
 
 @click.command()
-@options.converting
+@options.converting()
 @options.saying
 def densify(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
     """Write every weight of a folder dense, so that any other tool reads it.

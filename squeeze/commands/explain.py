@@ -11,7 +11,7 @@ import squeeze
 from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.progress import bar
-from squeeze.system import cores, files
+from squeeze.system import cores, files, storage
 
 
 class Level(click.ParamType):  # type: ignore[type-arg]
@@ -27,9 +27,9 @@ class Level(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command()
-@click.argument("source", metavar="FILE", type=options.PATH)
+@click.argument("source", metavar="FILE", type=options.PLACE)
 @options.levels
-@click.option("-o", "--output", type=options.PATH, metavar="FILE", help="Write the page to this file (FILE.html).")
+@click.option("-o", "--output", type=options.PLACE, metavar="FILE", help="Write the page to this file (FILE.html).")
 @options.force("the page")
 @click.option("--range", "span", type=options.Range(), metavar="A:B", help="Show only these bytes.")
 @click.option("--against", type=Level(), metavar="-N", help="Compare with this level.")
@@ -63,7 +63,9 @@ def explain(
     from squeeze.codecs.stream import forecast, levels as known
     from squeeze.recipes.explanation.explain import is_compressed, passes
 
-    target = output if output or as_json else source.with_name(f"{source.name}.html")
+    page_name = f"{source.name}.html"
+    beside = Path(page_name) if storage.remote(source) else source.with_name(page_name)
+    target = output if output or as_json else beside
     if target:
         files.check_target(target, [source], force)
     threads = threads or cores.available()

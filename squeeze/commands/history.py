@@ -11,7 +11,7 @@ from squeeze.errors import printable
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=options.PATH)
+@click.argument("source", metavar="IN", type=options.PLACE)
 @options.as_json
 def history(source: Path, as_json: bool) -> None:
     """Show what a packed checkpoint is a difference from, and what that is.

@@ -14,7 +14,7 @@ from squeeze.system import cores
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=options.PATH)
+@click.argument("source", metavar="IN", type=options.PLACE)
 @click.option(
     "--level",
     type=click.Choice(["runtime", "archive"]),

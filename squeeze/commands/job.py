@@ -21,7 +21,7 @@ import click
 from squeeze.commands.echo import echo
 from squeeze.commands.progress import Tick, bar, is_shown
 from squeeze.errors import SqueezeError, escaped
-from squeeze.system import cores, files
+from squeeze.system import cores, files, storage
 from squeeze.system.moving import harmless_to
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _explain(error: BaseException, prefix: str) -> str:
         return f"{prefix}no space is left on the disk; nothing was replaced"
     if isinstance(error, OSError) and error.strerror:
         return f"{f'{error.filename}: ' if error.filename else prefix}{error.strerror}"
-    return f"{prefix}{error}"
+    return str(error) if str(error).startswith(prefix) else f"{prefix}{error}"
 
 
 @dataclass
@@ -112,7 +112,8 @@ class Job:
                 yield None
                 continue
             with self.attempt(name):
-                for path in files.expand(Path(name), self.recursive, wanted, self._pass_over, self._leave_out):
+                root = storage.path_of(name)
+                for path in files.expand(root, self.recursive, wanted, self._pass_over, self._leave_out):
                     taken = False
                     with self.attempt(str(path)):
                         taken = self._takes(path)
@@ -166,7 +167,7 @@ def transform(
             raise SqueezeError(f"{target} is not a regular file, so --rm would lose the source")
     reading: AbstractContextManager[BinaryIO] = path.open("rb") if path else nullcontext(sys.stdin.buffer)
     with reading as source:
-        opened = os.fstat(source.fileno()) if path else None
+        opened = files.status(source) if path else None
         writing: AbstractContextManager[BinaryIO] = nullcontext(_output(job, target))
         if target:
             writing = files.replacing(target, opened, job.force)
@@ -218,7 +219,7 @@ def refuse_terminal(job: Job) -> None:
 
 
 def size_of(source: BinaryIO) -> int | None:
-    return os.fstat(source.fileno()).st_size if source.seekable() else None
+    return files.status(source).st_size if source.seekable() else None
 
 
 def raw_size_of(source: BinaryIO) -> int | None:

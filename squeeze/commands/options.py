@@ -9,10 +9,28 @@ import click
 
 from squeeze.errors import OptionError
 from squeeze.options.option import size_of
+from squeeze.system import storage
 from squeeze.system.limits import Limits
 
 Command = Callable[..., None]
-PATH = click.Path(path_type=Path)
+
+
+class PathOrUrl(click.Path):
+    """A path, or a URL that fsspec reads."""
+
+    def __init__(self, urls: bool):
+        super().__init__(path_type=Path)
+        self._urls = urls
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not storage.is_url(value):
+            return super().convert(value, param, ctx)
+        if not self._urls:
+            self.fail(f"{value!r} is a URL, and this takes a path: fetch the file first", param, ctx)
+        return storage.path_of(value)
+
+
+PATH, PLACE = PathOrUrl(urls=False), PathOrUrl(urls=True)
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -114,7 +132,7 @@ _DICTIONARY = ("-D", "--dictionary", "--prior")
 dictionary = click.option(
     *_DICTIONARY,
     "prior",
-    type=PATH,
+    type=PLACE,
     metavar="FILE",
     help="What `squeeze train` learned from files like these; needed again to decompress.",
 )
@@ -127,7 +145,14 @@ def force(what: str = "OUT") -> Callable[[Command], Command]:
 def output(what: str = "this file", learned: bool = False) -> Callable[[Command], Command]:
     """Where the result goes; a dictionary that is learned may be named with the options that read it, too."""
     names = ("-o", "--output", *(_DICTIONARY if learned else ()), "output")
-    return click.option(*names, type=PATH, metavar="FILE", help=f"Write to {what}.")
+    return click.option(*names, type=PLACE, metavar="FILE", help=f"Write to {what}.")
+
+
+def converting(of: click.ParamType = PATH) -> Callable[[Command], Command]:  # type: ignore[type-arg]
+    """IN and OUT, of the kind that a command takes."""
+    return several(
+        click.argument("source", metavar="IN", type=of), click.argument("target", metavar="OUT", type=of), force()
+    )
 
 
 def _note_limit(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
@@ -172,9 +197,6 @@ writing = several(
     force("files, and take links and special files"),
     reading,
 )
-converting = several(
-    click.argument("source", metavar="IN", type=PATH), click.argument("target", metavar="OUT", type=PATH), force()
-)
 coding = several(threads, quiet, as_json)
 measuring = several(
     click.option("--text", metavar="FILE", type=PATH, help="Measure the quality on this text, before and after."),
@@ -200,7 +222,7 @@ compressing = several(
     ),
     click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above."),
     resume,
-    converting,
+    converting(),
     computing,
     saying,
 )

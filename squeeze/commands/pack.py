@@ -12,6 +12,7 @@ from squeeze.commands.following import run
 from squeeze.commands.reporting import reporting
 from squeeze.options import values_of
 from squeeze.recipes.options import PACK
+from squeeze.system import storage
 
 _FOLLOWING = ("interval", "until_idle", "keep", "remove_source")
 _SECONDS = click.FloatRange(0, min_open=True)
@@ -31,7 +32,7 @@ _SECONDS = click.FloatRange(0, min_open=True)
     is_flag=True,
     help="--follow: delete a verified checkpoint once a later one is packed.",
 )
-@options.converting
+@options.converting(options.PLACE)
 @options.coding
 def pack(source: Path, target: Path, follow: bool, **params: Any) -> None:
     """Pack a checkpoint without loss: a file of safetensors or of torch, or a model's folder.
@@ -43,6 +44,8 @@ def pack(source: Path, target: Path, follow: bool, **params: Any) -> None:
     settings = values_of(PACK.read(given(PACK, params)).settings)
     following = {name: value for name in _FOLLOWING if (value := params.pop(name))}
     if follow:
+        if storage.remote(source) or storage.remote(target):
+            raise click.UsageError("--follow takes folders on this machine, and this is a URL")
         run(source, target, settings, following, params)
         return
     if following:
@@ -52,5 +55,6 @@ def pack(source: Path, target: Path, follow: bool, **params: Any) -> None:
         with reporting(source, target, "pack", **common) as (shared, done):
             done(squeeze.pack(source, target, overwrite=force, **settings, **shared))
     except KeyboardInterrupt:
-        click.echo("Stopped; the same command goes on from here.", err=True)
+        if not storage.remote(target):
+            click.echo("Stopped; the same command goes on from here.", err=True)
         raise

@@ -12,6 +12,7 @@ from squeeze.commands import options
 from squeeze.commands.job import Job
 from squeeze.commands.progress import steps
 from squeeze.errors import SqueezeError
+from squeeze.system import storage
 
 
 @click.command()
@@ -52,6 +53,8 @@ def train(
     if not paths or job.failed:
         raise SqueezeError("train reads sample files: name some")
     if adapter is not None:
+        if any(map(storage.remote, paths)):
+            raise click.UsageError("--adapter takes texts on this machine: fetch them first")
         if levels or text_size is not None or learn_size is not None:
             raise click.UsageError("a level, --text-size and --learn-size belong to a dictionary")
         _adapter(job, paths, model, adapter, force, minutes, device, resume)

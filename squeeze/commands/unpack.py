@@ -13,7 +13,7 @@ from squeeze.system.limits import Limits
 
 
 @click.command()
-@options.converting
+@options.converting(options.PLACE)
 @base
 @options.limits
 @options.coding

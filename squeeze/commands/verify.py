@@ -13,7 +13,7 @@ from squeeze.system.limits import Limits
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=options.PATH)
+@click.argument("source", metavar="IN", type=options.PLACE)
 @base
 @options.limits
 @options.coding

@@ -16,6 +16,7 @@ from squeeze.packing import container, folder
 from squeeze.packing.container import PackedFile, Record
 from squeeze.packing.sources import CODED, may_be_coded, source_of
 from squeeze.system.limits import Limits
+from squeeze.system.storage import path_of
 
 MAX_CHAIN = 256  # differences of differences
 
@@ -38,7 +39,7 @@ class Base:
     def open(cls, path: Path | str, limits: Limits | None = None, depth: int = 0) -> "Base":
         """Reads the whole base once, for its hash, unless it is packed and has that. Raises FormatError where it is no
         checkpoint, SqueezeError where it is a difference from one that is not found beside it, and LimitError."""
-        path, limits = Path(path), limits or Limits()
+        path, limits = path_of(path), limits or Limits()
         tensors: dict[tuple[str, str], tuple[TensorFile, Tensor, Record | None]] = {}
         hashes: dict[bool, list[str]] = {False: [], True: []}
         wanted: set[Hashes] = set()

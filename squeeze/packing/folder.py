@@ -13,7 +13,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.weight_files import read_index, shard_at
@@ -24,6 +24,7 @@ from squeeze.packing.sources import CODED
 from squeeze.system import moving
 from squeeze.system.json_object import read_object
 from squeeze.system.limits import Limits
+from squeeze.system.storage import remote
 
 SUFFIX = sources.SUFFIX
 MANIFEST = "squeeze.json"
@@ -70,6 +71,8 @@ def _below(source: Path) -> list[Path]:
     def fail(error: OSError) -> None:
         raise error
 
+    if prefix := remote(source):
+        return [cast(Path, path) for path in prefix.below()]
     walk = os.walk(source, onerror=fail)
     return sorted(Path(root, name) for root, folders, names in walk for name in (*folders, *names))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from squeeze.errors import FormatError, escaped
 from squeeze.packing.base import hashes_of, packed_beside, packed_files
 from squeeze.system.limits import Limits
+from squeeze.system.storage import path_of
 
 __all__ = ["Link", "history"]
 
@@ -25,7 +26,7 @@ class Link:
 def history(path: Path | str) -> Iterator[Link]:
     """The chain of a packed file or folder, from it to the checkpoint that is packed whole, or to one that is not
     beside the one before. Raises FormatError where it is not packed."""
-    place: Path | None = Path(path)
+    place: Path | None = path_of(path)
     limits = Limits()
     seen: set[Path] = set()
     while place is not None:

@@ -15,6 +15,7 @@ from squeeze.packing import container, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile, Record
 from squeeze.system.limits import Limits
+from squeeze.system.storage import path_of
 
 
 def load(
@@ -28,18 +29,18 @@ def load(
 ) -> "Weights":
     """Open a packed file or folder: a mapping from names to tensors, which are decoded on each access.
 
-    The payloads are read into the memory of `device` at once; on a GPU they are decoded there. Tensors at
-    the archive level, on a GPU those at the fast level, and differences (`base` names what from) are decoded now and
-    kept as they are. On the CPU a tensor is compared with its checksum when it is first decoded; `squeeze.verify`
-    compares all. resident: bytes, or a text such as "2G": tensors, in order, that fit into so many are decoded now and
-    kept, and every access gives the same one.
+    `path` may be a URL of fsspec. The payloads are read into the memory of `device` at once; on a GPU they are decoded
+    there. Tensors at the archive level, on a GPU those at the fast level, and differences (`base` names what from) are
+    decoded now and kept as they are. On the CPU a tensor is compared with its checksum when it is first decoded;
+    `squeeze.verify` compares all. resident: bytes, or a text such as "2G": tensors, in order, that fit into so many are
+    decoded now and kept, and every access gives the same one.
     Raises OptionError for another text, FormatError where `path` is not packed, DamagedError where it is damaged, and
     LimitError where it takes more memory than `limits` allow.
 
     >>> weights = load("my-model-packed", device="cuda")  # doctest: +SKIP
     >>> weights["lm_head.weight"].shape  # doctest: +SKIP
     """
-    path = Path(path)
+    path = path_of(path)
     kept = size_of(resident) if isinstance(resident, str) else resident
     names = [name for name in folder.files_to_take(path) if not name or name.endswith(folder.SUFFIX)]
     if not names:

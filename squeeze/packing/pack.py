@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import xxhash
 
@@ -28,9 +28,10 @@ from squeeze.packing.base import Base, is_packed
 from squeeze.packing.container import Description, Record
 from squeeze.packing.running_hash import RunningHash
 from squeeze.packing.sources import Source, source_of
-from squeeze.system import files
+from squeeze.system import files, storage
 from squeeze.system.in_order import in_order
 from squeeze.system.limits import Limits
+from squeeze.system.upload import staged
 from squeeze.system.work import work_folder
 from squeeze.version import __version__
 
@@ -66,7 +67,8 @@ def pack(
 
     A file of tensors is one of safetensors, of torch.save (.pt, .pth, .bin, .ckpt) or of torch.distributed.checkpoint
     (.distcp). Nothing in it is run; one that is none of these is packed as plain bytes if it is named itself, and
-    copied in a folder.
+    copied in a folder. source, target and base may be URLs of fsspec. What goes to a URL is made in the folder for
+    temporary files, and uploaded when it is proved.
 
     level: "fast" (for checkpoints written often), "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU
     only). base: a checkpoint, packed or not;
@@ -76,7 +78,11 @@ def pack(
     a file is in the way, VerifyError if a coded tensor does not decode to itself. A run stopped by anything but an
     error in the input goes on where it was when it is started again.
     """
-    source, target = Path(source), Path(target)
+    source, target = storage.path_of(source), storage.path_of(target)
+    if place := storage.remote(target):
+        options: dict[str, Any] = {"base": base, "max_chain": max_chain, "threads": threads, "verify": verify}
+        with staged(place, overwrite) as local:  # a packed file's header is written last
+            return pack(source, local, level=level, strict=strict, progress=progress, **options)
     if level not in container.LEVELS:
         raise SqueezeError(f"level {level!r} is unknown: choose from {', '.join(container.LEVELS)}")
     folder.check_target(source, target, overwrite)

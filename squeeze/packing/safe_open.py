@@ -15,12 +15,15 @@ import safetensors
 
 from squeeze.checkpoint.safetensors import ELEMENT_BITS, Bytes, Tensor, named
 from squeeze.codecs.tensors import floats
-from squeeze.codecs.tensors.float_payload import WORDS, Coded, parse
+from squeeze.codecs.tensors.float_payload import WORDS, Coded
+from squeeze.codecs.tensors.segment_ranges import Fetch, fetch_segments
 from squeeze.errors import SqueezeError, printable
 from squeeze.packing import container
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile, Record
+from squeeze.packing.payloads import Fetched, Mapped
 from squeeze.system.limits import Limits
+from squeeze.system.storage import path_of, remote
 
 __all__ = ["OpenError", "PackedSlice", "SafeOpen", "safe_open"]
 
@@ -43,6 +46,7 @@ def safe_open(
 ) -> Any:
     """As `safetensors.safe_open`, for packed files, too: an object with `keys`, `offset_keys`, `metadata`,
     `get_tensor`, `get_tensors` and `get_slice`, which is a context manager. A difference finds its base beside it.
+    A packed file may be at a URL of fsspec: the header is fetched, and each tensor when it is asked for.
 
     framework: "pt" or "np". device: where tensors of torch go. limits: what a packed file may take. options: others of
     safetensors, which packed files have no use for. `get_tensor` compares a checksum; a slice decodes only the rows
@@ -53,12 +57,16 @@ def safe_open(
     >>> with squeeze.safe_open("my-model-packed/model.safetensors", framework="pt") as file:  # doctest: +SKIP
     ...     rows = file.get_slice("lm_head.weight")[:100]
     """
-    with safetensors.safe_open(filename, framework="np") as file:  # type: ignore[no-untyped-call]
-        is_packed = container.KEY in (file.metadata() or {})
+    path = path_of(filename)
+    if remote(path):
+        is_packed = True
+    else:
+        with safetensors.safe_open(filename, framework="np") as file:  # type: ignore[no-untyped-call]
+            is_packed = container.KEY in (file.metadata() or {})
     if not is_packed:
         return safetensors.safe_open(filename, framework=framework, device=device, **options)  # type: ignore[no-untyped-call]
     try:
-        return SafeOpen(Path(filename), framework, device, limits or Limits())
+        return SafeOpen(path, framework, device, limits or Limits())
     except SqueezeError as error:
         raise OpenError(f"{filename}: {error}") from error
 
@@ -76,19 +84,21 @@ class SafeOpen:
         description = packed.description
         original = packed.original
         self._metadata, self._order = original.metadata, [tensor.name for tensor in original.tensors]
-        self._base = Base.of(path, limits)
+        self._base = Base.of(path, limits) if description.base else None
         if description.base and self._base is None:
             raise SqueezeError("is stored as a difference: put its packed base beside it, or unpack it first")
         self._device = device if framework in _TORCH else None
         pairs = zip(packed.file.tensors, description.records, strict=True)
         self._records = {tensor.name: (tensor, record) for tensor, record in pairs}
-        self._data: Bytes | None = np.memmap(path, np.uint8, "c").view(np.ndarray)  # private
+        self._payloads: Mapped | Fetched | None = Fetched(path) if remote(path) else Mapped(path)
 
     def __enter__(self) -> "SafeOpen":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._data = None
+        if self._payloads is not None:
+            self._payloads.close()
+        self._payloads = None
 
     def keys(self) -> list[str]:
         """Names in the order of the alphabet."""
@@ -116,17 +126,22 @@ class SafeOpen:
         return PackedSlice(self, tensor, record)
 
     def _entry(self, name: str) -> tuple[Tensor, Record]:
-        if self._data is None:
+        if self._payloads is None:
             raise OpenError("File is closed")
         if name not in self._records:
             raise OpenError(f"File does not contain {named(name)}")
         return self._records[name]
 
     def _payload(self, tensor: Tensor) -> Bytes:
-        if self._data is None:
+        if self._payloads is None:
             raise OpenError("File is closed")
-        payload = self._data[tensor.begin : tensor.end]
-        return payload.copy() if tensor.begin % 8 else payload  # compiled code takes aligned arrays
+        return self._payloads.payload(tensor)
+
+    def _parsed(self, tensor: Tensor, record: Record) -> tuple[Coded, Fetch | None]:
+        """A payload, and what fetches the bytes of its segments where they are not there yet."""
+        if self._payloads is None:
+            raise OpenError("File is closed")
+        return self._payloads.parsed(tensor, record)
 
     def _whole(self, tensor: Tensor, record: Record) -> Bytes:
         is_delta = record.coding.startswith(container.DELTA)
@@ -173,7 +188,7 @@ class PackedSlice:
 
     def __init__(self, file: SafeOpen, tensor: Tensor, record: Record):
         self._file, self._tensor, self._record = file, tensor, record
-        self._coded: Coded | None = None
+        self._parsed: tuple[Coded, Fetch | None] | None = None
         self._data: Bytes | None = None  # decoded, where the coding has no segments
 
     def get_shape(self) -> list[int]:
@@ -210,13 +225,15 @@ class PackedSlice:
 
     def _decoded(self, begin: int, end: int) -> Bytes:
         """Bytes begin to end, of the segments that hold them."""
-        if self._coded is None:
-            self._coded = parse(self._file._payload(self._tensor), self._record.dtype, self._record.size)
-        coded = self._coded
+        if self._parsed is None:
+            self._parsed = self._file._parsed(self._tensor, self._record)
+        coded, fetch = self._parsed
         segment = coded.lanes * coded.rows * coded.bits // 8
         start, stop = begin // segment, -(-end // segment)
         out = np.empty(max(min(stop * segment, self._record.size) - start * segment, 0), np.uint8)
         if begin < end:
+            if fetch:
+                fetch_segments(coded, start, stop, fetch)
             floats.decode_segments(coded, start, stop, out.view(WORDS[coded.bits]))
         return out[begin - start * segment : end - start * segment]
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,9 +15,10 @@ from squeeze.packing.base import Base, packed_files
 from squeeze.packing.container import Record
 from squeeze.packing.pack import Progress, Totals
 from squeeze.packing.running_hash import RunningHash
-from squeeze.system import files
+from squeeze.system import files, storage
 from squeeze.system.in_order import in_order
 from squeeze.system.limits import Limits
+from squeeze.system.upload import staged
 from squeeze.system.work import scratch_folder
 
 
@@ -32,13 +32,16 @@ def unpack(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> Totals:
-    """Restore a packed file or folder to `target`, byte for byte.
+    """Restore a packed file or folder to `target`, byte for byte. Each may be a URL of fsspec.
 
     Raises FormatError or its children for what is not packed or is damaged, LimitError where more memory is needed or
     more would be written than `limits` allow, and SqueezeError where the base is missing or another. progress(n) is
     told of n more raw bytes restored.
     """
-    source, target = Path(source), Path(target)
+    source, target = storage.path_of(source), storage.path_of(target)
+    if place := storage.remote(target):
+        with staged(place, overwrite) as local:
+            return unpack(source, local, base=base, threads=threads, limits=limits, progress=progress)
     folder.check_target(source, target, overwrite)
     with scratch_folder(target) as work:
         content = work / folder.CONTENT
@@ -56,7 +59,8 @@ def verify(
     progress: Progress | None = None,
 ) -> Totals:
     """Decode a packed file or folder and compare every checksum; nothing is written. Raises as `unpack` does."""
-    return _Job.of(Path(source), base, threads, limits, progress).restore(Path(source), None)
+    source = storage.path_of(source)
+    return _Job.of(source, base, threads, limits, progress).restore(source, None)
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,7 @@ class _Job:
             digest = hashlib.sha256(kept).hexdigest()
         else:
             if target:
-                shutil.copyfile(source, target)
-                files.copy_status(source, target)
+                files.copy(source, target)
             digest = folder.sha256_of(target or source)
         self.progress(totals.raw)
         return totals, digest

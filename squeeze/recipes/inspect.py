@@ -23,6 +23,7 @@ from squeeze.packing.base import Base, file_of
 from squeeze.packing.pack import Progress
 from squeeze.quant.formats.reading import summary
 from squeeze.system.limits import Limits
+from squeeze.system.storage import path_of, remote
 
 _PIECE = 1 << 22  # values counted at a time
 
@@ -76,7 +77,7 @@ def inspect(
 
     Raises FormatError or its children as `pack` and `verify` do.
     """
-    source = Path(source)
+    source = path_of(source)
     known = Base.of(source, Limits()) if base is None else Base.open(base)
     for name in folder.files_to_take(source):
         found = file_of(folder.place(source, name), name, Limits())
@@ -106,8 +107,8 @@ def inspect(
 
 
 def quantised(source: Path) -> dict[str, Any] | None:
-    """What quant.formats.reading.summary says of a folder; None for a file, and where nothing is quantised."""
-    if not (source / "config.json").is_file():
+    """What quant.formats.reading.summary says of a folder on this machine; None where it is none, or not quantised."""
+    if remote(source) or not (source / "config.json").is_file():
         return None
     return summary(source)
 

@@ -1,4 +1,4 @@
-"""Files on disk: which ones to take, what to call the result, and replacing a file in one step.
+"""Files: which ones to take, what to call the result, and replacing a file in one step. Paths may be those of URLs.
 
 Nothing here knows the .sqz format; nothing here prints.
 """
@@ -13,12 +13,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from squeeze.errors import SqueezeError
 from squeeze.system.moving import NAME_LIMIT, about, in_the_way, move_into_place
+from squeeze.system.remote_file import RemoteFile
+from squeeze.system.storage import remote
+from squeeze.system.upload import check_free, uploading
 
 SUFFIX = ".sqz"
+_PIECE = 1 << 22
 interrupted = threading.Event()  # tells threads that the user wants an end
 
 
@@ -49,6 +53,8 @@ def expand(
         yield path
     elif not recursive:
         raise SqueezeError("is a directory; use -r to take every file in it")
+    elif prefix := remote(path):
+        yield from filter(wanted, (cast(Path, one) for one in prefix.below()))
     else:
         for folder, subfolders, names in os.walk(path, onerror=unreadable):
             subfolders.sort()
@@ -64,6 +70,11 @@ def reason_to_skip(path: Path) -> str | None:
     if stat.S_ISLNK(mode):
         return "is a symbolic link"
     return None if stat.S_ISREG(mode) else "is not a regular file"
+
+
+def status(file: BinaryIO) -> os.stat_result:
+    """Of an open file."""
+    return file.status if isinstance(file, RemoteFile) else os.fstat(file.fileno())
 
 
 def has_changed(path: Path, opened: os.stat_result) -> bool:
@@ -85,11 +96,16 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 
 def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None:
     """Raises SqueezeError when `target` may not be written, OSError where its folder is missing."""
+    if place := remote(target):
+        if target in sources:
+            raise SqueezeError("input and output are the same file")
+        check_free(place, overwrite)
+        return
     if target.is_dir():
         raise SqueezeError(f"{target} is a directory")
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"the folder {target.parent} does not exist; make it first", str(target))
-    if any(target.exists() and source.exists() and target.samefile(source) for source in sources):
+    if any(target.exists() and source.exists() and source.samefile(target) for source in sources):
         raise SqueezeError("input and output are the same file")
     if not overwrite and not is_special(target) and os.path.lexists(target):
         raise in_the_way(target)
@@ -97,7 +113,7 @@ def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None
 
 def is_special(target: Path) -> bool:
     """Whether `target` is no file that can be replaced, such as a pipe or /dev/null."""
-    return target.exists() and not target.is_file()
+    return not remote(target) and target.exists() and not target.is_file()
 
 
 @contextmanager
@@ -110,6 +126,10 @@ def replacing(
     written directly. mark: what the temporary name ends in, so that it is known again if the process is killed. Raises
     SqueezeError where `target` has come and may not be overwritten.
     """
+    if place := remote(target):
+        with uploading(place, overwrite) as file:
+            yield file
+        return
     if is_special(target):
         with target.open("wb") as file:
             yield file
@@ -152,8 +172,22 @@ def keep_owner(file: int | Path, like: os.stat_result) -> None:
             os.chown(file, like.st_uid, like.st_gid)
 
 
+def copy(source: Path, target: Path) -> None:
+    """Copy a file, with its permissions and times, to a path on the disk."""
+    if remote(source):
+        with source.open("rb") as reading, target.open("wb") as writing:
+            shutil.copyfileobj(reading, writing, _PIECE)
+    else:
+        shutil.copyfile(source, target)
+    copy_status(source, target)
+
+
 def copy_status(source: Path, target: Path) -> None:
     """Give a copy the permissions, times and, where root asks, the owner of what it is a copy of."""
+    if remote(source):
+        like = source.stat()
+        os.utime(target, ns=(like.st_atime_ns, like.st_mtime_ns))
+        return
     keep_owner(target, source.stat())
     shutil.copystat(source, target)
 

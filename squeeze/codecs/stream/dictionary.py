@@ -17,6 +17,7 @@ from squeeze.codecs.stream.dictionary_file import MAX_FILE, preset_of, row_of
 from squeeze.codecs.stream.levels import Level
 from squeeze.errors import DictionaryError, SqueezeError
 from squeeze.system.limits import Limits
+from squeeze.system.storage import path_of
 
 _OF_LEARNED = 200 << 20  # bytes that what was learned takes at the most, while it is read
 _UNPACKED = 2  # copies of the file's bytes
@@ -40,8 +41,9 @@ class Dictionary:
         Raises DictionaryError where it is none, or is damaged; OSError where it cannot be read; LimitError where it
         takes more memory than the limits allow.
         """
-        status = Path(path).stat()
-        return _read(Path(path).absolute(), status.st_mtime_ns, status.st_size, limits or Limits())
+        place = path_of(path)
+        status = place.stat()
+        return _read(place.absolute(), status.st_mtime_ns, status.st_size, limits or Limits())
 
     @classmethod
     def from_bytes(cls, data: bytes, *, limits: Limits | None = None) -> "Dictionary":

@@ -223,11 +223,17 @@ def _block(header: BlockHeader, content: str, raw_offset: int, offset: int) -> B
     )
 
 
-def _stream(file: BinaryIO, index: Index, start: int, end: int) -> Stream:
+def header_of(file: BinaryIO, index: Index, start: int) -> Header:
+    """That of the stream which begins there, and which the index is of."""
     file.seek(start)
     header = read_header(file)
     if header is None or header.short or header.size != index.header_size:
         raise DamagedError("the index does not agree with the header: the file is damaged")
+    return header
+
+
+def _stream(file: BinaryIO, index: Index, start: int, end: int) -> Stream:
+    header = header_of(file, index, start)
     blocks, offset, raw_offset = [], start + index.header_size, 0
     for raw, coded in index.entries:
         file.seek(offset)

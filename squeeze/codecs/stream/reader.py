@@ -12,14 +12,16 @@ import xxhash
 
 from squeeze.codecs.stream import container
 from squeeze.codecs.stream.coding import Coded, check_raw, decode_block, need_memory
-from squeeze.codecs.stream.container import Header
+from squeeze.codecs.stream.container import MAX_BLOCK, BlockHeader
 from squeeze.codecs.stream.header import from_header
-from squeeze.codecs.stream.index import Block, read_index
+from squeeze.codecs.stream.places import Place, read_block, read_places
 from squeeze.codecs.stream.resources import DictionarySource, Resources, either
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError
 from squeeze.system.limits import Limits
+from squeeze.system.remote_file import will_read
+from squeeze.system.storage import path_of
 
 
 def open(
@@ -35,7 +37,7 @@ def open(
 ) -> io.BufferedReader:
     """Open a .sqz file for reading its raw content anywhere.
 
-    `file` is a path or a seekable binary file, which stays open until the
+    `file` is a path, a URL that fsspec reads, or a seekable binary file, which stays open until the
     result is closed. Only the blocks that are read are decoded, each is checked, and
     the latest is kept. `model` and `adapter` are the language model that the file needs, `device` runs it, and
     `dictionary` (`prior` by its older name) is the one that the file was compressed with, if it was. `limits.memory`
@@ -46,14 +48,10 @@ def open(
     if not isinstance(file, str | os.PathLike):
         return io.BufferedReader(SqueezeFile(file, resources))
     with ExitStack() as opened:  # closes the file again if it cannot be read
-        source = opened.enter_context(Path(file).open("rb"))
+        source = opened.enter_context(path_of(file).open("rb"))
         reader: io.BufferedReader = io.BufferedReader(SqueezeFile(source, resources))
         opened.pop_all()
         return reader
-
-
-def _payload_offset(block: Block) -> int:
-    return block.coded_offset + block.coded_length - block.payload_length
 
 
 class SqueezeFile(io.RawIOBase):
@@ -61,16 +59,18 @@ class SqueezeFile(io.RawIOBase):
 
     def __init__(self, source: BinaryIO, resources: Resources):
         self._source = source
-        self._blocks: list[tuple[Block, Settings]] = []
-        for stream in read_index(source, resources.limits):
-            settings = from_header(Header(stream.header, 0, stream.short), resources)
-            self._blocks += [(block, settings) for block in stream.blocks if block.raw_length]
-        self._starts = [block.raw_offset for block, _ in self._blocks]
-        self._size = sum(block.raw_length for block, _ in self._blocks)
+        settings: dict[int, Settings] = {}  # of each stream, by its header
+        self._blocks: list[tuple[Place, Settings]] = []
+        for place in read_places(source, resources.limits):
+            known = settings.get(id(place.stream)) or from_header(place.stream, resources)
+            settings[id(place.stream)] = known
+            self._blocks += [(place, known)] * bool(place.raw_length)
+        self._starts = [place.raw_offset for place, _ in self._blocks]
+        self._size = sum(place.raw_length for place, _ in self._blocks)
         self._position = 0
         self._number = -1  # of the block that is kept
         self._data = np.zeros(0, np.uint8)
-        self._checked: set[int] = set()  # stored blocks whose checksum was right
+        self._checked: dict[int, int] = {}  # where the bytes of stored blocks lie whose checksum was right
 
     def readable(self) -> bool:
         return True
@@ -92,36 +92,42 @@ class SqueezeFile(io.RawIOBase):
         if self._position >= self._size:
             return 0
         number = bisect_right(self._starts, self._position) - 1
-        block, settings = self._blocks[number]
-        start = self._position - block.raw_offset
-        count = min(len(buffer), block.raw_length - start)
-        if block.kind == container.STORED:
-            buffer[:count] = self._read_stored(number, block, settings.short, start, count)
-        else:
-            self._decode(number, block, settings)
-            buffer[:count] = self._data[start : start + count].tobytes()
+        place, settings = self._blocks[number]
+        start = self._position - place.raw_offset
+        count = min(len(buffer), place.raw_length - start)
+        buffer[:count] = self._read(number, place, settings, start, count)
         self._position += count
         return count
 
-    def _read_stored(self, number: int, block: Block, short: bool, start: int, count: int) -> bytes:
-        if number not in self._checked:
-            state = xxhash.xxh3_64()
-            self._source.seek(_payload_offset(block))
-            for piece in copy_pieces(self._source, block.payload_length):
-                state.update(piece)
-            if not container.is_checksum(state.intdigest(), block.checksum, short):
-                raise DamagedError("a stored block's checksum differs: the file is damaged")
-            self._checked.add(number)
-        self._source.seek(_payload_offset(block) + start)
-        return read_exactly(self._source, count)
+    def _read(self, number: int, place: Place, settings: Settings, start: int, count: int) -> bytes:
+        if number in self._checked:
+            self._source.seek(self._checked[number] + start)
+            return read_exactly(self._source, count)
+        if number != self._number:
+            self._source.seek(place.coded_offset)
+            will_read(self._source, min(place.coded_length, MAX_BLOCK))
+            block = read_block(self._source, place)
+            if block.kind == container.STORED:
+                return self._read_stored(number, block, settings.short, start, count)
+            self._decode(number, block, settings)
+        return self._data[start : start + count].tobytes()
 
-    def _decode(self, number: int, block: Block, settings: Settings) -> None:
-        if number == self._number:
-            return
+    def _read_stored(self, number: int, block: BlockHeader, short: bool, start: int, count: int) -> bytes:
+        """Check a stored block, which may be larger than memory, and read from it what is wanted."""
+        begin, state, wanted, position = self._source.tell(), xxhash.xxh3_64(), bytearray(), 0
+        for piece in copy_pieces(self._source, block.payload_length):
+            state.update(piece)
+            wanted += piece[max(start - position, 0) : max(start + count - position, 0)]
+            position += len(piece)
+        if not container.is_checksum(state.intdigest(), block.checksum, short):
+            raise DamagedError("a stored block's checksum differs: the file is damaged")
+        self._checked[number] = begin
+        return bytes(wanted)
+
+    def _decode(self, number: int, block: BlockHeader, settings: Settings) -> None:
         need_memory(settings, block.kind, block.raw_length, block.payload_length)
         self._data = self._data[:0]  # makes room for the next
         self._number = -1
-        self._source.seek(_payload_offset(block))
         payload = read_exactly(self._source, block.payload_length)
         data = decode_block(Coded(block.kind, payload), block.raw_length, settings)
         check_raw(data, block.checksum, settings.short)

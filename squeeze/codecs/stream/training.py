@@ -9,7 +9,6 @@ not seen the file: coding the text itself would teach to trust it always.
 
 import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from squeeze.codecs.stream.dictionary import Dictionary
 from squeeze.codecs.stream.dictionary_file import MAX_TEXT, to_bytes
 from squeeze.errors import DictionaryError, LevelError
 from squeeze.system import files
+from squeeze.system.storage import path_of
 
 LEVEL = 5
 TEXT_SIZE = 112 << 10
@@ -49,7 +49,7 @@ def train(
     overwrite: bool = False,
     progress: Progress = None,
 ) -> Dictionary:
-    """Learn from samples (bytes, or paths of files) what files like them begin with.
+    """Learn from samples (bytes, or paths or URLs of files) what files like them begin with.
 
     The result is for `compress(..., dictionary=...)`. `text_size` is the most bytes of samples that it holds,
     `learn_size` the most that are coded to learn from; both are taken evenly from all samples. `out` is where to write
@@ -64,8 +64,8 @@ def train(
     if learn_size < 1:
         raise DictionaryError("there must be something to learn from: at least 1 byte")
     if out is not None:
-        files.check_target(Path(out), [], overwrite)
-    data = [sample if isinstance(sample, bytes) else Path(sample).read_bytes() for sample in samples]
+        files.check_target(path_of(out), [], overwrite)
+    data = [sample if isinstance(sample, bytes) else path_of(sample).read_bytes() for sample in samples]
     content = _content(data)
     preset = levels.LEVELS[level].models(content.kind)
     assert isinstance(preset, DeepPreset)
@@ -77,7 +77,7 @@ def train(
         text = everything
     coded = to_bytes(level, content, _joined(text), known)
     if out is not None:
-        with files.replacing(Path(out), overwrite=overwrite) as file:
+        with files.replacing(path_of(out), overwrite=overwrite) as file:
             file.write(coded)
     return Dictionary.from_bytes(coded)
 

@@ -3,7 +3,6 @@
 import io
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Unpack
 
 from squeeze.codecs.stream import container, levels
@@ -14,6 +13,7 @@ from squeeze.errors import LevelError, OptionError
 from squeeze.recipes.explanation.explanation import BlockCost, Explanation
 from squeeze.recipes.explanation.units import gather
 from squeeze.system.limits import Limits
+from squeeze.system.storage import path_of
 
 __all__ = ["explain", "is_compressed", "passes"]
 
@@ -34,11 +34,11 @@ def explain(
 ) -> Explanation:
     """Measure what every byte of a file costs at a level, at levels 7 to 9 every token of a text, and why.
 
-    `source` is bytes, or a file's path; what is a .sqz file is explained as it was written, and takes no level. The
-    costs are those of the coder that decodes the file: their sum is the size of the coded blocks, but for a few bytes
-    of each. `span` is the first byte that is shown and the one after the last; all before it is coded all the same.
-    `against` is a level to compare with. `threads`, `dictionary`, `limits` and the options of a language model are
-    those of `compress_stream` and `decompress_stream`. `progress(n)` is told of n more bytes coded or measured,
+    `source` is bytes, or a file's path or URL; what is a .sqz file is explained as it was written, and takes no level.
+    The costs are those of the coder that decodes the file: their sum is the size of the coded blocks, but for a few
+    bytes of each. `span` is the first byte that is shown and the one after the last; all before it is coded all the
+    same. `against` is a level to compare with. `threads`, `dictionary`, `limits` and the options of a language model
+    are those of `compress_stream` and `decompress_stream`. `progress(n)` is told of n more bytes coded or measured,
     `passes` times each.
 
     A decision of which nothing is known costs one bit. What the mixed prediction saves of that is shared among its
@@ -54,7 +54,10 @@ def explain(
     >>> round(explanation.bits / 8) <= explanation.coded_size
     True
     """
-    name, data = ("", source) if isinstance(source, bytes) else (Path(source).name, Path(source).read_bytes())
+    name, data = "", source
+    if not isinstance(data, bytes):
+        path = path_of(data)
+        name, data = path.name, path.read_bytes()
     raw, coded = None, data
     if is_compressed(data):
         if level is not None or language.get("lanes") or language.get("window") or language.get("backend"):

@@ -1,0 +1,70 @@
+"""What object stores and their packages raise, as the errors that files raise: each is one line about the URL."""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import UnsupportedOperation
+
+from squeeze.errors import PackageError, SqueezeError, printable
+from squeeze.system.extras import how_to_install
+
+__all__ = ["about_url", "broken"]
+
+_UNKNOWN = "Protocol not known"  # as fsspec says it
+_EXPIRED = "FileExpired"  # of s3fs
+_REFUSED = re.compile(r"credential|forbidden|unauthori[sz]ed|access ?denied|\b40[13]\b", re.IGNORECASE)
+
+
+def broken(url: str, why: object) -> OSError:
+    """For what ended before all had come."""
+    return OSError(errno.EIO, f"the connection broke: {printable(why)}", url)
+
+
+@contextmanager
+def about_url(url: str) -> Iterator[None]:
+    """Raises OSError for what the storage of a URL says, PackageError where its package is missing, and SqueezeError
+    for what it cannot do. What squeeze raises itself passes, and so does what stops the process."""
+    try:
+        yield
+    except SqueezeError:
+        raise
+    except ImportError as error:
+        said = f"{url}: {_words(error)}: {how_to_install('cloud')}"
+        raise PackageError(said, name=error.name) from error
+    except (NotImplementedError, UnsupportedOperation) as error:
+        raise SqueezeError(f"{url}: this storage cannot do that: {_words(error)}") from error
+    except OSError as error:
+        raise _as_of_files(error, url) from error
+    except ValueError as error:
+        if str(error).startswith(_UNKNOWN):
+            raise SqueezeError(f"{url}: the scheme is unknown to fsspec") from error
+        raise SqueezeError(f"{url}: {_words(error)}") from error
+    except Exception as error:
+        raise (_refused(error, url) if _REFUSED.search(_words(error)) else broken(url, _words(error))) from error
+
+
+def _as_of_files(error: OSError, url: str) -> OSError:
+    """The same kind of error with a number, a sentence and the URL, of which filesystems leave out some."""
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+    if isinstance(error, FileExistsError):
+        return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), url)
+    if isinstance(error, IsADirectoryError):
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), url)
+    if isinstance(error, PermissionError) or _REFUSED.search(_words(error)):
+        return _refused(error, url)
+    if type(error).__name__ == _EXPIRED:
+        return OSError(errno.EBUSY, "it was replaced while it was read", url)
+    return broken(url, _words(error))
+
+
+def _refused(error: Exception, url: str) -> PermissionError:
+    return PermissionError(errno.EACCES, f"access was refused ({_words(error)}): check the credentials", url)
+
+
+def _words(error: BaseException) -> str:
+    """What an error says, or its name where it says nothing, on one line."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return printable(" ".join(said.split()).rstrip(".") or type(error).__name__)

@@ -1,0 +1,251 @@
+"""Objects and prefixes of URLs, with the methods of pathlib.Path that reading needs: code that reads files takes both.
+
+What changes a folder is not here: upload.py writes.
+"""
+
+import hashlib
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, cast
+
+from squeeze.system.remote_errors import about_url, broken
+from squeeze.system.remote_file import RemoteFile
+
+__all__ = ["URL", "RemotePath"]
+
+# Protocols that are chained (fsspec: "simplecache::s3://bucket/key"), the one that names the path, the path, the rest.
+URL = re.compile(r"((?:[A-Za-z][\w+.-]*::)*[A-Za-z][\w+.-]*://)(.*?)((?:::.*)?)", re.DOTALL)
+_VERSION = ("ETag", "etag", "generation", "blob_id", "created", "mtime", "LastModified", "last_modified", "updated")
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
+_STARTED = time.time()  # stands for the time of what has none
+_FOLDER = 0o755
+
+
+class RemotePath:
+    """A URL of fsspec. The storage is asked once for what `exists`, `is_file` and `is_dir` tell, and each time for
+    `stat`. Raises OSError for what the storage refuses, and where it cannot be reached."""
+
+    def __init__(self, url: str, info: dict[str, Any] | None = None):
+        found = URL.fullmatch(url)
+        if found is None:
+            raise ValueError(f"not a URL: {url}")
+        self._scheme, path, self._rest = found.groups()
+        self._path = path.rstrip("/") if self._scheme != "file://" else path
+        if info is not None:
+            self._known = info
+
+    @classmethod
+    def of(cls, fs: Any, path: str) -> "RemotePath":
+        """An object of a filesystem that is open already."""
+        found = cls(fs.unstrip_protocol(path))
+        found._place = fs, path
+        return found
+
+    def __str__(self) -> str:
+        return f"{self._scheme}{self._path}{self._rest}"
+
+    __fspath__ = __str__
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __lt__(self, other: "RemotePath") -> bool:
+        return self._path < other._path
+
+    def __truediv__(self, name: object) -> "RemotePath":
+        return self._at(f"{self._path}/{name}" if self._path else str(name))
+
+    def _at(self, path: str, info: dict[str, Any] | None = None) -> "RemotePath":
+        return RemotePath(f"{self._scheme}{path}{self._rest}", info)
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether another URL follows, which may name the object alone."""
+        return bool(self._rest)
+
+    @property
+    def name(self) -> str:
+        path = self._path.partition("?")[0] if self._scheme.startswith("http") else self._path
+        return path.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> "RemotePath":
+        return self._at(self._path.rpartition("/")[0])
+
+    @property
+    def parents(self) -> tuple["RemotePath", ...]:
+        above = self.parent
+        return () if not above._path else (above, *above.parents)
+
+    def with_name(self, name: str) -> "RemotePath":
+        return self.parent / name
+
+    def with_suffix(self, suffix: str) -> "RemotePath":
+        return self.with_name(self.name.removesuffix(self.suffix) + suffix)
+
+    def resolve(self) -> "RemotePath":
+        return self
+
+    absolute = resolve
+
+    def samefile(self, other: object) -> bool:
+        return self == other
+
+    def relative_to(self, folder: "RemotePath") -> PurePosixPath:
+        return PurePosixPath(self._path.removeprefix(folder._path).lstrip("/"))
+
+    def is_relative_to(self, folder: object) -> bool:
+        return self == folder or folder in self.parents
+
+    @cached_property
+    def _place(self) -> tuple[Any, str]:
+        """The filesystem of fsspec, and the path in it."""
+        return self.filesystem()
+
+    def filesystem(self, **options: object) -> tuple[Any, str]:
+        """As fsspec.url_to_fs."""
+        with about_url(str(self)):
+            from fsspec.core import url_to_fs
+
+            fs, path = url_to_fs(str(self), **options)
+            return fs, path
+
+    def _look(self) -> dict[str, Any] | None:
+        """What the storage says now; None where nothing is there."""
+        fs, path = self._place
+        try:
+            with about_url(str(self)):
+                fs.invalidate_cache(path)
+                self._known = fs.info(path)
+        except FileNotFoundError:
+            self._known = None
+        return self._known
+
+    @cached_property
+    def _known(self) -> dict[str, Any] | None:
+        return self._look()
+
+    def exists(self) -> bool:
+        return self._known is not None
+
+    def is_file(self) -> bool:
+        return self._known is not None and self._known["type"] == "file"
+
+    def is_dir(self) -> bool:
+        return self._known is not None and self._known["type"] == "directory"
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def stat(self) -> os.stat_result:
+        """As it is now. Raises FileNotFoundError."""
+        return self._status(self._look())
+
+    def lstat(self) -> os.stat_result:
+        return self._status(self._known)
+
+    def _status(self, info: dict[str, Any] | None) -> os.stat_result:
+        if info is None:
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+        if info["type"] != "directory" and info.get("size") is None:
+            raise broken(str(self), "the server does not say how long it is")
+        return status_of(info)
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """A RemoteFile. Raises FileNotFoundError."""
+        assert mode == "rb"
+        fs, path = self._place
+        with about_url(str(self)):
+            from fsspec.spec import AbstractBufferedFile
+
+            fs.invalidate_cache(path)
+            file = fs.open(path, "rb", cache_type="none")
+            details = file.details if isinstance(file, AbstractBufferedFile) else fs.info(path)
+
+        def fetch(begin: int, end: int) -> bytes:
+            if not isinstance(file, AbstractBufferedFile):  # several may share one position
+                return bytes(fs.cat_file(path, start=begin, end=end))
+            file.seek(begin)
+            return bytes(file.read(end - begin))
+
+        status = self._status({"type": "file", **details})
+        return cast(BinaryIO, RemoteFile(str(self), status, fetch, file.close))
+
+    def read_bytes(self) -> bytes:
+        with self.open() as file:
+            return file.read()
+
+    def unlink(self) -> None:
+        fs, path = self._place
+        with about_url(str(self)):
+            fs.rm_file(path)
+
+    def iterdir(self) -> Iterator["RemotePath"]:
+        fs, path = self._place
+        with about_url(str(self)):
+            fs.invalidate_cache(path)
+            found = fs.ls(path, detail=True)
+        yield from self._listed({one["name"].rstrip("/"): one for one in found}, path)
+
+    def below(self) -> list["RemotePath"]:
+        """All objects whose keys begin with this one and a slash, in order."""
+        fs, path = self._place
+        with about_url(str(self)):
+            fs.invalidate_cache(path)
+            found = fs.find(path, detail=True)
+        return sorted(self._listed(found, path))
+
+    def rglob(self, pattern: str) -> Iterable["RemotePath"]:
+        assert pattern == "*"
+        return self.below()
+
+    def _listed(self, found: dict[str, dict[str, Any]], path: str) -> Iterator["RemotePath"]:
+        root = path.strip("/")
+        for name, info in found.items():
+            below = name.strip("/").removeprefix(root).strip("/")
+            if below:  # stores may keep an empty object for the folder itself
+                yield self._at(f"{self._path}/{below}" if self._path else below, info)
+
+
+def status_of(info: dict[str, Any]) -> os.stat_result:
+    """What a file's status would be: the inode is made of what names a version of an object."""
+    is_folder = info["type"] == "directory"
+    mode = stat.S_IFDIR | _FOLDER if is_folder else stat.S_IFREG | _file_mode()
+    version = hashlib.sha256(repr([info.get(key) for key in _VERSION]).encode()).digest()
+    modified = next(filter(None, (_seconds(info.get(key)) for key in _TIMES)), _STARTED)
+    return os.stat_result(
+        (mode, int.from_bytes(version[:7]), 0, 1, os.geteuid(), os.getegid(), info["size"] or 0, *[int(modified)] * 3),
+        {"st_atime_ns": int(modified * 1e9), "st_mtime_ns": int(modified * 1e9), "st_ctime_ns": 0},
+    )
+
+
+def _file_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _seconds(when: object) -> float:
+    """Since 1970; 0 where that is not known."""
+    with suppress(ValueError):
+        when = datetime.fromisoformat(when) if isinstance(when, str) else when
+    if isinstance(when, datetime):
+        return when.timestamp()
+    return float(when) if isinstance(when, int | float) else 0.0

@@ -1,0 +1,147 @@
+"""Writing objects so that they appear whole or not at all.
+
+Stores take large objects in parts (multipart uploads), and nothing is seen of them before they are completed: that is a
+transaction of fsspec, for which each upload has a filesystem of its own. What is interrupted is aborted. A process that
+is killed leaves parts that nobody sees, until the bucket's rules delete them.
+"""
+
+import io
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from squeeze.system.moving import in_the_way
+from squeeze.system.remote_errors import about_url
+from squeeze.system.remote_path import RemotePath
+
+__all__ = ["check_free", "staged", "uploading"]
+
+_PIECE = 1 << 24  # bytes handed over at a time: a filesystem copies them
+
+
+def check_free(target: RemotePath, overwrite: bool) -> None:
+    """Raises SqueezeError where `target` may not be written."""
+    if target.exists() and not overwrite:
+        raise in_the_way(cast(Path, target))
+
+
+@contextmanager
+def uploading(target: RemotePath, overwrite: bool) -> Iterator[BinaryIO]:
+    """A file to write from its start to its end, which becomes the object when the block ends well.
+
+    Raises SqueezeError where the object has come and may not be overwritten, and OSError where the storage fails.
+    """
+    with _transaction(target, overwrite) as objects, objects.writing(target) as file:
+        yield file
+
+
+@contextmanager
+def staged(target: RemotePath, overwrite: bool) -> Iterator[Path]:
+    """A local path for a file or folder, which is uploaded when the block ends well, and goes in any case.
+
+    It lies in the folder for temporary files, for what is not written from its start to its end. Of a folder every file
+    is uploaded before the first appears, and what was there before goes last. Raises as `uploading`.
+    """
+    check_free(target, overwrite)
+    with tempfile.TemporaryDirectory(prefix="squeeze-") as scratch:
+        local = Path(scratch, target.name)
+        yield local
+        folder = local.is_dir()
+        before = target.below() if folder and overwrite else []
+        files = sorted(path for path in local.rglob("*") if path.is_file()) if folder else [local]
+        places = [target / path.relative_to(local).as_posix() if folder else target for path in files]
+        with _transaction(target, overwrite) as objects:
+            for path, place in zip(files, places, strict=True):
+                with path.open("rb") as source, objects.writing(place) as sink:
+                    while piece := source.read(_PIECE):
+                        sink.write(piece)
+        for stale in set(before) - set(places):
+            stale.unlink()
+
+
+class _Objects:
+    """What one transaction writes: one object after the other."""
+
+    def __init__(self, target: RemotePath, overwrite: bool):
+        self._mode = "wb" if overwrite else "xb"
+        self._fs, _ = target.filesystem(skip_instance_cache=True)
+        self._fs.start_transaction()
+        self._files: list[tuple[RemotePath, Any]] = []
+        self._committed = 0
+
+    @contextmanager
+    def writing(self, path: RemotePath) -> Iterator[BinaryIO]:
+        """An object, which is sent to its last byte when the block ends well."""
+        with _said_of(path):
+            file = self._fs.open(path.filesystem()[1], self._mode)
+        self._files.append((path, file))
+        yield cast(BinaryIO, _Sink(path, file))
+        with _said_of(path):
+            file.close()
+
+    def commit(self) -> None:
+        for path, file in self._files:
+            with _said_of(path):
+                file.commit()
+            self._committed += 1
+
+    def abort(self) -> None:
+        """Leave nothing behind. Storage that fails in this, too, is let be: the first error is the one to tell of."""
+        for number, (path, file) in enumerate(self._files):
+            with suppress(Exception):
+                if number < self._committed:
+                    if self._mode == "xb":
+                        path.unlink()
+                    continue
+                file.discard()
+            with suppress(Exception):
+                file.closed = True  # or it would be written when it is collected
+            if left := getattr(file, "temp_file", None):  # of the Hugging Face hub's
+                Path(left.name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _transaction(target: RemotePath, overwrite: bool) -> Iterator[_Objects]:
+    objects = _Objects(target, overwrite)
+    try:
+        yield objects
+        objects.commit()
+    except BaseException:
+        objects.abort()
+        raise
+
+
+class _Sink:
+    """An object that is being written. It is closed by its transaction alone: not when it is collected."""
+
+    def __init__(self, path: RemotePath, file: Any):
+        self._path, self._file, self._position = path, file, 0
+
+    def tell(self) -> int:
+        return self._position
+
+    def flush(self) -> None:
+        """Nothing is seen of an object before it is whole."""
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("an object has no number of a file")
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        with _said_of(self._path):
+            for start in range(0, view.nbytes, _PIECE):
+                self._file.write(view[start : start + _PIECE])
+        self._position += view.nbytes
+        return view.nbytes
+
+
+@contextmanager
+def _said_of(path: RemotePath) -> Iterator[None]:
+    """As about_url; what is there already is in the way."""
+    try:
+        with about_url(str(path)):
+            yield
+    except FileExistsError:
+        raise in_the_way(cast(Path, path)) from None
