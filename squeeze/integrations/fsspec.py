@@ -1,0 +1,93 @@
+"""`.sqz` files in fsspec, and so in pandas, pyarrow and datasets: a protocol, and a codec.
+
+The protocol needs no import, since fsspec finds it by its entry point: `fsspec.open("sqz://::s3://bucket/x.jsonl.sqz")`.
+fsspec has no entry points for codecs. The import of this module registers the codec:
+`fsspec.open("s3://bucket/x.jsonl.sqz", compression="infer")` and `compression="sqz"` work from then on.
+"""
+
+import tempfile
+from typing import Any, BinaryIO, cast
+
+import fsspec
+from fsspec.archive import AbstractArchiveFileSystem
+from fsspec.compression import compr, register_compression
+from fsspec.registry import register_implementation
+from fsspec.spec import AbstractBufferedFile
+
+import squeeze
+from squeeze.system.files import SUFFIX
+from squeeze.system.remote_path import RemotePath
+
+__all__ = ["SqzFileSystem", "codec"]
+
+_NAME = SUFFIX.removeprefix(".")
+_IN_MEMORY = 1 << 26  # bytes: what is longer waits in a temporary file
+
+
+def codec(file: BinaryIO, mode: str = "rb", **options: Any) -> Any:
+    """A file of raw bytes over a .sqz file, as fsspec asks for. options: those of `squeeze.open`, or of
+    `squeeze.compress_stream`; what is written is compressed when it is closed."""
+    if "r" not in mode:
+        return _Writer(file, options)
+    if isinstance(file, AbstractBufferedFile):  # which reads far ahead
+        return squeeze.open(RemotePath.of(file.fs, file.path), **options)
+    if file.seekable():
+        return squeeze.open(file, **options)
+    content = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
+    squeeze.decompress_stream(file, cast(BinaryIO, content), **options)
+    content.seek(0)
+    return content
+
+
+class _Writer(tempfile.SpooledTemporaryFile):  # type: ignore[type-arg]
+    """What is written, until it is compressed as a whole."""
+
+    def __init__(self, sink: BinaryIO, options: dict[str, Any]):
+        super().__init__(_IN_MEMORY)
+        self._sink, self._options = sink, options
+
+    def close(self) -> None:
+        if not self.closed:
+            self.seek(0)
+            squeeze.compress_stream(self, self._sink, **self._options)  # type: ignore[arg-type]
+        super().close()
+
+
+class SqzFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
+    """One .sqz file as a folder of the one file that it holds: "sqz://x.jsonl::s3://bucket/x.jsonl.sqz". The name may
+    be left out. It can only be read; a range takes the blocks that it lies in."""
+
+    root_marker = ""
+    protocol = _NAME
+    cachable = False
+
+    def __init__(
+        self, fo: str = "", target_protocol: str | None = None, target_options: Any = None, **options: Any
+    ) -> None:
+        super().__init__(self, **options)
+        target = fsspec.filesystem(target_protocol or "file", **(target_options or {}))
+        self._file, self.fo = RemotePath.of(target, fo), fo
+        self._inner = fo.rstrip("/").rpartition("/")[2].removesuffix(SUFFIX)
+        self.dir_cache: dict[str, Any] | None = None
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path)).lstrip("/")
+
+    def _get_dirs(self) -> None:
+        if self.dir_cache is None:
+            with squeeze.open(self._file) as file:
+                size = file.seek(0, 2)
+            self.dir_cache = {self._inner: {"name": self._inner, "size": size, "type": "file"}}
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode != "rb":
+            raise NotImplementedError("sqz:// can only be read")
+        if path not in ("", self._inner):
+            raise FileNotFoundError(path)
+        return squeeze.open(self._file)
+
+
+register_implementation(_NAME, SqzFileSystem, clobber=True)  # for a squeeze that is not installed
+if _NAME not in compr:
+    register_compression(_NAME, codec, _NAME)
