@@ -4,6 +4,9 @@ Only click and the standard library are imported here, so that `squeeze --help` 
 """
 
 import os
+import re
+import stat
+import sys
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 from typing import Any
@@ -43,6 +46,8 @@ COMMANDS = {  # name: where it is, and the first line of its help
 # faster on a quiet machine, and everything two to three times as slow beside other processes.
 _WAITING = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
 _SHORT = {"c": "compress", "d": "decompress"}
+_LEVEL = re.compile("-[1-9]")
+_DECOMPRESS = ("-d", "--decompress")  # as other compressors have it
 
 
 class Commands(MutableMapping[str, click.Command]):
@@ -79,6 +84,9 @@ class Misused(click.ClickException):
 class Group(click.Group):
     """Turns exceptions into one line, knows the one-letter names of two commands, and lists all without their code."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _as_filter(args))
+
     def invoke(self, ctx: click.Context) -> Any:
         from squeeze.commands import standard  # what `--help` does not need
         from squeeze.commands.job import MISHAPS, explain
@@ -106,6 +114,28 @@ class Group(click.Group):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
 
 
+def _as_filter(args: list[str]) -> list[str]:
+    """The arguments; where they are what tar gives a program for its archives, with the name of the command.
+
+    That is nothing, or a level, for compressing from a pipe or file, and -d after it for decompressing.
+    """
+    others = [one for one in args if not _LEVEL.fullmatch(one)]
+    if others and all(one in _DECOMPRESS for one in others):
+        return ["decompress"]
+    if not others and (args or _is_fed()):
+        return ["compress", *args]
+    return args
+
+
+def _is_fed() -> bool:
+    """Whether standard input is a pipe or a file, and standard output no terminal."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+        return (stat.S_ISFIFO(mode) or stat.S_ISREG(mode)) and not sys.stdout.isatty()
+    except (AttributeError, OSError, ValueError):  # closed, or not the system's
+        return False
+
+
 def _say_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
@@ -128,5 +158,7 @@ def main() -> None:
     """Lossless compression with predictive models.
 
     `squeeze c` and `squeeze d` are short for compress and decompress. Without
-    a file, or for the file -, standard input goes to standard output.
+    a file, or for the file -, standard input goes to standard output. tar
+    takes it: tar --use-compress-program=squeeze. Files and checkpoints may be
+    at URLs that fsspec reads, such as s3://bucket/name.
     """
