@@ -22,6 +22,10 @@ LOWEST_TESTS := tests/system tests/options tests/commands tests/checkpoint tests
 	$(PIP) -e '.[llamacpp]'
 	touch $@
 
+.venv/cloud: .venv/stamp
+	$(PIP) -e '.[cloud-test]'
+	touch $@
+
 .venv/browser: .venv/stamp
 	$(PIP) -e '.[browser]'
 	touch $@
@@ -46,10 +50,10 @@ demo: .venv/stamp
 demo-model: .venv/stamp
 	$(BIN)/python -m bench demo-model
 
-test: .venv/llamacpp
+test: .venv/llamacpp .venv/cloud
 	$(PYTEST)
 
-test-slow: .venv/llamacpp .venv/docs .venv/release
+test-slow: .venv/llamacpp .venv/cloud .venv/docs .venv/release
 	$(PYTEST) -m 'not browser'
 
 test-browser: .venv/browser  # pages in Debian's Chromium (apt-get install chromium); pictures go to build/screenshots

@@ -1,0 +1,132 @@
+"""S3, as the server of moto speaks it on loopback: uploads in parts, their ends, and refused credentials."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import squeeze
+from squeeze.errors import SqueezeError
+from squeeze.system import files, storage
+from tests.makers.checkpoints import model_folder
+from tests.makers.command import TEXT, fails, run
+
+pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'squeeze-neural[cloud]'")
+server = pytest.importorskip("moto.server", reason="moto's server is not installed: pip install 'moto[server]'")
+
+pytestmark = [pytest.mark.usefixtures("in_folder"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+DATA = np.random.default_rng(0).bytes(12_000_000)
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    running = server.ThreadedMotoServer(port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+@pytest.fixture
+def s3(endpoint, monkeypatch):
+    """A bucket, and what asks S3 itself: tests of it do not rely on what they test."""
+    import boto3
+    import fsspec
+    import s3fs
+
+    names = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in {**names, "AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"default_block_size": 5 << 20})
+    s3fs.S3FileSystem.clear_instance_cache()
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="bucket")
+    yield client
+    for listed in client.list_objects_v2(Bucket="bucket").get("Contents", []):
+        client.delete_object(Bucket="bucket", Key=listed["Key"])
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def keys(s3):
+    return sorted(listed["Key"] for listed in s3.list_objects_v2(Bucket="bucket").get("Contents", []))
+
+
+def body(s3, key):
+    return s3.get_object(Bucket="bucket", Key=key)["Body"].read()
+
+
+def uploads(s3):
+    return s3.list_multipart_uploads(Bucket="bucket").get("Uploads", [])
+
+
+def test_files_there_and_back(s3):
+    s3.put_object(Bucket="bucket", Key="tree/note.txt", Body=TEXT)
+    run("compress", "-1", "-r", "s3://bucket/tree")
+    assert keys(s3) == ["tree/note.txt", "tree/note.txt.sqz"]
+    assert squeeze.decompress(body(s3, "tree/note.txt.sqz")) == TEXT
+    run("test", "s3://bucket/tree/note.txt.sqz")
+    with squeeze.open("s3://bucket/tree/note.txt.sqz") as file:
+        file.seek(10)
+        assert file.read(20) == TEXT[10:30]
+    assert "already exists" in fails("compress", "-1", "s3://bucket/tree/note.txt")
+
+
+def test_large_objects_are_sent_in_parts(s3):
+    with files.replacing(storage.path_of("s3://bucket/large")) as file:
+        file.write(DATA)
+        assert len(uploads(s3)) == 1 and keys(s3) == []
+    assert body(s3, "large") == DATA and not uploads(s3)
+    with storage.path_of("s3://bucket/large").open() as file:
+        assert file.read() == DATA
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_what_fails_is_aborted(s3, error):
+    with pytest.raises(error), files.replacing(storage.path_of("s3://bucket/large")) as file:
+        file.write(DATA)
+        raise error
+    assert not keys(s3) and not uploads(s3)
+
+
+def test_what_came_meanwhile_is_kept(s3):
+    with (
+        pytest.raises(SqueezeError, match="s3://bucket/new already exists"),
+        files.replacing(storage.path_of("s3://bucket/new"), overwrite=False) as file,
+    ):
+        file.write(b"ours")
+        s3.put_object(Bucket="bucket", Key="new", Body=b"theirs")
+    assert body(s3, "new") == b"theirs"
+
+
+def test_an_object_that_changes_while_it_is_read_is_an_error(s3):
+    s3.put_object(Bucket="bucket", Key="x", Body=DATA[:1_000_000])
+    with storage.path_of("s3://bucket/x").open() as file:
+        file.read(10)
+        s3.put_object(Bucket="bucket", Key="x", Body=DATA[1:1_000_001])
+        with pytest.raises(OSError, match="it was replaced while it was read"):
+            file.seek(500_000)
+            file.read(10)
+
+
+def test_checkpoints_there_and_back(s3):
+    model_folder("model")
+    run("pack", "model", "s3://bucket/packed")
+    run("verify", "s3://bucket/packed")
+    run("unpack", "s3://bucket/packed", "s3://bucket/back")
+    before = {path.relative_to("model").as_posix(): path.read_bytes() for path in Path("model").rglob("*.*")}
+    assert {key.removeprefix("back/"): body(s3, key) for key in keys(s3) if key.startswith("back/")} == before
+    with squeeze.safe_open("s3://bucket/packed/model-00001-of-00002.safetensors", framework="np") as file:
+        assert file.get_tensor("half").shape == (64, 100)
+
+
+def test_what_is_missing_or_refused_is_one_line(s3, monkeypatch):
+    import s3fs
+
+    assert fails("test", "s3://bucket/none.sqz") == "Error: s3://bucket/none.sqz: No such file or directory\n"
+    for name in [name for name in os.environ if name.startswith("AWS_") and "KEY" in name]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "none")
+    s3fs.S3FileSystem.clear_instance_cache()
+    message = fails("test", "s3://bucket/none.sqz")
+    assert message.startswith("Error: s3://bucket/none.sqz: access was refused") and message.count("\n") == 1
