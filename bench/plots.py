@@ -5,7 +5,7 @@ so that a picture reads on a light page and on a dark one. Points carry their na
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,27 @@ def drawn(plot: Plot, results: Path, form: str) -> bytes:
             axes.invert_yaxis()
         out = io.BytesIO()
         figure.savefig(out, format=form, dpi=150, metadata={"Date": None} if form == "svg" else None)
+        pyplot.close(figure)
+    return out.getvalue()
+
+
+def bars(values: dict[str, int], title: str, marked: Collection[str]) -> bytes:
+    """A bar for each name, those that are marked in another colour, as SVG."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    with matplotlib.rc_context(_SETTINGS):
+        figure, axes = pyplot.subplots(figsize=(7.6, 0.5 + 0.32 * len(values)), layout="constrained")
+        colours = [BLUE if name in marked else GREY for name in values]
+        drawn_bars = axes.barh(list(values), list(values.values()), color=colours, height=0.7, zorder=3)
+        axes.bar_label(drawn_bars, [f"{value:,}" for value in values.values()], padding=4, fontsize=8)
+        axes.invert_yaxis()
+        axes.set_xlabel(title)
+        axes.grid(axis="y", visible=False)
+        out = io.BytesIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
         pyplot.close(figure)
     return out.getvalue()
 

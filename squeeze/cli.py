@@ -37,6 +37,7 @@ COMMANDS = {  # name: where it is, and the first line of its help
     "pack": ("pack:pack", "Pack a checkpoint without loss: a file of safetensors or of torch, or a model's folder."),
     "prune": ("prune:prune", "Prune the weights of a model's folder, and report what it cost."),
     "quantize": ("quantize:quantize", "Quantise the weights of a model's folder, and report what it cost."),
+    "report": ("report:report", "Compare runs: a page with sizes against quality, and the differences layer by layer."),
     "test": ("test:test", "Decode each FILE.sqz, compare its checksums, and write nothing."),
     "train": ("train:train", "Learn from sample FILEs what many small files like them begin with."),
     "unpack": ("unpack:unpack", "Restore a packed checkpoint, byte for byte."),

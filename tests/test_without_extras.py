@@ -122,7 +122,7 @@ def test_functions_on_models_name_the_extra():
 def test_extras_are_those_of_the_distribution():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["name"] == DISTRIBUTION
-    modules = {"llama-cpp-python": "llama_cpp", "pyyaml": "yaml"}
+    modules = {"llama-cpp-python": "llama_cpp", "pyyaml": "yaml", "vl-convert-python": "vl_convert"}
     for extra, packages in EXTRAS.items():
         named = [Requirement(line).name for line in project["optional-dependencies"][extra]]
         assert sorted(modules.get(name, name) for name in named) == sorted(packages)

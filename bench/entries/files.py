@@ -344,6 +344,36 @@ CLUSTER_FAULTS = Entry(
     },
 )
 
+PAGES = Entry(
+    measures="how soon the pages of explain and of reports open and answer, and how smoothly text scrolls",
+    minutes=5,
+    key=("page",),
+    needs=("a corpus", "playwright", "chromium"),
+    options=(
+        option("file", nargs="?", type=_file, help="else text/enwik8.10m of the corpus"),
+        option("--run", type=Path, metavar="RUN.json", help="a report; else one of 30 blocks of 7 matrices"),
+        option("--sizes", default="1000000,5000000", help="bytes that are explained, with commas between them"),
+        option("--level", type=int, default=1, help="at which they are explained (1)"),
+        option("--runs", type=int, default=3, help="the shortest of so many times to open counts (3)"),
+        option("--seconds", type=float, default=4.0, help="of scrolling (4)"),
+    ),
+    tables={
+        "pages": Listing(
+            (
+                Column("page", "page"),
+                Column("MB", lambda row: row["bytes"] / 1e6, ".1f"),
+                Column("opens, s", "open seconds", ".2f"),
+                Column("of a processor, s", "processor seconds", ".2f"),
+                Column("answers, ms", "answer ms", ".1f"),
+                Column("slowest, ms", "slowest ms", ".1f"),
+                Column("frames a second", lambda row: row.get("frames a second")),
+                Column("a frame, ms of a processor", lambda row: row.get("frame ms")),
+            ),
+            order=lambda row: (row["page"].startswith("explain"), row["bytes"]),
+        )
+    },
+)
+
 DEMO = Entry(measures="a text compressed, tested, restored and compared, beside what else is installed", minutes=1)
 
 ENTRIES = {
@@ -352,6 +382,7 @@ ENTRIES = {
     "cluster": CLUSTER,
     "cluster-faults": CLUSTER_FAULTS,
     "explain": EXPLAIN,
+    "pages": PAGES,
     "sizes": SIZES,
     "speed": SPEED,
     "plane": PLANE,

@@ -1,4 +1,4 @@
-"""The bundled language model imported, quantised to 4 bits, measured, loaded and run.
+"""The bundled language model imported, quantised to 4 bits, and measured; a page shows the result.
 
 A short text stands for calibration and evaluation, so that it takes some minutes; `quantize` measures properly.
 """
@@ -23,6 +23,8 @@ def run(*command: object) -> None:
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
+    page = Path("build", "report.html")
+    page.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         text = work / "text.md"
@@ -30,9 +32,10 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         original, small = work / "smollm2", work / "smollm2-4bit"
         run("import", "smollm2", original)
         calibrated = ["--calibration", text, "--samples", 8, "--sequence-length", 256, "--format", "squeeze"]
-        run("quantize", original, small, "--bits", 4, *calibrated)
-        run("eval", small, "--original", original, "--text", text, "--windows", 2)
+        measured = ["--text", text, "--windows", 2, "--report", page]
+        run("quantize", original, small, "--bits", 4, *calibrated, *measured)
         run("inspect", small)
         before, after = (sum(f.stat().st_size for f in path.glob("*.safetensors")) for path in (original, small))
         report = json.loads((small / "compression_report.json").read_text())
+        print(f"\n{page} shows it: open it in a browser\n")
         yield {"bytes": before, "became": after, "bits a weight of the blocks": report["bits_per_weight"]}

@@ -10,6 +10,7 @@ from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.models import use
 from squeeze.commands.progress import steps
+from squeeze.commands.reporting import write_page
 
 
 @click.command()
@@ -18,8 +19,18 @@ from squeeze.commands.progress import steps
 @options.resume
 @options.converting()
 @options.computing
+@options.report
 @options.saying
-def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, as_json: bool, **params: Any) -> None:
+def apply(
+    recipe: Path,
+    source: Path,
+    target: Path,
+    page: Path | None,
+    threads: int,
+    quiet: bool,
+    as_json: bool,
+    **params: Any,
+) -> None:
     """Do what a recipe says to a model's folder: prune, quantize, factorize, recover and pack, in few passes.
 
     \b
@@ -37,6 +48,7 @@ def apply(recipe: Path, source: Path, target: Path, threads: int, quiet: bool, a
     use(threads)
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
         reports = run(recipe, source, target, overwrite=params.pop("force"), progress=progress, **params)
+    write_page(page, [report.as_json() for report in reports])
     if as_json:
         click.echo(json.dumps([report.as_json() for report in reports]))
     else:

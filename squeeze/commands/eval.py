@@ -8,6 +8,7 @@ import click
 from squeeze.commands import options
 from squeeze.commands.models import use
 from squeeze.commands.progress import bar
+from squeeze.commands.reporting import write_page
 
 
 @click.command(name="eval")
@@ -19,6 +20,7 @@ from squeeze.commands.progress import bar
 @click.option("--windows", metavar="N", type=click.IntRange(1), help="Stop after so many.")
 @options.resident
 @options.computing
+@options.report
 @options.saying
 def evaluate(
     checkpoint: Path,
@@ -30,6 +32,7 @@ def evaluate(
     resident: int | None,
     device: str,
     threads: int,
+    page: Path | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -44,12 +47,23 @@ def evaluate(
     total = len(tokens) if windows is None else min(len(tokens), window + (windows - 1) * (stride or window))
     with bar(checkpoint.name, total, unit="", quiet=quiet, as_json=as_json) as tick:
         quality = evaluating.evaluate(
-            model, tokens, window=window, stride=stride, windows=windows, original=reference, progress=tick
+            model,
+            tokens,
+            window=window,
+            stride=stride,
+            windows=windows,
+            original=reference,
+            progress=tick,
+            told=lambda perplexity: tick.say(f"perplexity {perplexity:.4g}"),
         )
+    found = quality.as_json()
+    record = {"command": "eval", "input": str(checkpoint), "text": str(text), "window": window, **found}
+    write_page(page, [record])
     if as_json:
-        record = {"command": "eval", "input": str(checkpoint), "text": str(text), "window": window}
-        click.echo(json.dumps({**record, **quality.as_json()}))
+        click.echo(json.dumps(record))
         return
-    for name, value in quality.as_json().items():
+    intervals = found.pop("intervals")
+    for name, value in found.items():
         if value is not None:
-            click.echo(f"{name.replace('_', ' ') + ':':<20}{value:.6g}")
+            low_high = " ({:.6g} to {:.6g})".format(*intervals[name]) if name in intervals else ""
+            click.echo(f"{name.replace('_', ' ') + ':':<20}{value:.6g}{low_high}")

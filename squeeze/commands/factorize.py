@@ -25,5 +25,5 @@ def factorize(source: Path, target: Path, force: bool, threads: int, quiet: bool
     verdict, asked_for = Verdict.taken_from(params), given(FACTORIZE, params)
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
         report = api.factorize(source, out=target, overwrite=force, progress=progress, **asked_for, **params)
-    verdict.measure(report, params["device"])
+    verdict.measure(report, params["device"], quiet, as_json)
     verdict.conclude(report, as_json, quiet)

@@ -9,7 +9,7 @@ import click
 from squeeze.commands import options
 from squeeze.commands.declared import base
 from squeeze.commands.echo import echo
-from squeeze.commands.reporting import checkpoint_bar
+from squeeze.commands.reporting import checkpoint_bar, write_page
 from squeeze.system import cores
 
 
@@ -22,8 +22,11 @@ from squeeze.system import cores
     help="How a checkpoint that is not packed is coded to learn its size.",
 )
 @base
+@options.report
 @options.coding
-def inspect(source: Path, level: str, base: Path | None, threads: int, quiet: bool, as_json: bool) -> None:
+def inspect(
+    source: Path, level: str, base: Path | None, page: Path | None, threads: int, quiet: bool, as_json: bool
+) -> None:
     """Show the entropy of each field, the bound, the coded size and the gap between, by tensor and dtype.
 
     Of a quantised checkpoint also the bits that a weight takes.
@@ -36,10 +39,13 @@ def inspect(source: Path, level: str, base: Path | None, threads: int, quiet: bo
         threads = threads or cores.available()
         entries = list(inspecting.inspect(source, level=level, base=base, threads=threads, progress=tick))
     quantised = inspecting.quantised(source)
+    sections = {"tensors": entries, "totals": inspecting.totals(entries)}
+    record: dict[str, Any] = {"command": "inspect", "input": str(source)}
+    record |= {key: [entry.as_json() for entry in value] for key, value in sections.items()}
+    record |= {"quantised": quantised} if quantised else {}
+    write_page(page, [record])
     if as_json:
-        sections = {"tensors": entries, "totals": inspecting.totals(entries)}
-        record: dict[str, Any] = {key: [entry.as_json() for entry in value] for key, value in sections.items()}
-        click.echo(json.dumps(record | ({"quantised": quantised} if quantised else {})))
+        click.echo(json.dumps(record))
         return
     echo(inspecting.table(entries))
     if quantised:

@@ -9,6 +9,7 @@ import click
 from squeeze.commands import options
 from squeeze.commands.models import use
 from squeeze.commands.progress import bar
+from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError
 
 _ROW = "{:<28} {:>7} {:>8} {:>10} {:>9} {:>10} {:>12} {:>12} {:>9} {:>8}"
@@ -36,6 +37,7 @@ _HEAD = ("policy", "context", "bits", "perplexity", "%", "KL", "cache bytes", "p
 @click.option(
     "--save-policy", metavar="FILE", type=options.PATH, help="Write the policy, for --policy and --kv to read."
 )
+@options.report
 @options.caching
 def kv_eval(
     model: Path,
@@ -44,6 +46,7 @@ def kv_eval(
     contexts: tuple[int, ...],
     sinks: int,
     window: int,
+    page: Path | None,
     as_json: bool,
     quiet: bool,
     threads: int,
@@ -60,7 +63,12 @@ def kv_eval(
     use(threads)
     if not as_json:
         click.echo(_ROW.format(*_HEAD))
-    with bar(model.name, None, unit="pass", quiet=quiet, as_json=as_json) as tick:
+    in_one_pass = sum("+" not in policy for policy in policies) + bool(params["kv_budget"])
+    passes = in_one_pass * len(contexts or (1024,)) * params["windows"]  # those through caches are not counted
+    with bar(model.name, passes, unit=" windows", quiet=quiet, as_json=as_json) as tick:
         options = KVEvalOptions(sinks=sinks, window=window, **params)
+        found = []
         for row in rows(model, text, policies, contexts or (1024,), options, tick):
             click.echo(json.dumps(row.as_json()) if as_json else _ROW.format(*row.cells()))
+            found.append(row.as_json())
+    write_page(page, found)

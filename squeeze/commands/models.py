@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from squeeze.commands.echo import echo
+from squeeze.commands.progress import steps
+from squeeze.commands.reporting import write_page
 from squeeze.errors import QualityError
 from squeeze.system import cores
 
@@ -24,11 +26,12 @@ class Worse(click.ClickException):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is measured of a result, and what is asked of it."""
+    """What is measured of a result, what is asked of it, and the page that shows it."""
 
     text: Path | None
     windows: int | None
     limits: dict[str, float | None]
+    page: Path | None
 
     @classmethod
     def taken_from(cls, options: dict[str, Any]) -> Self:
@@ -37,20 +40,23 @@ class Verdict:
         text, windows = options.pop("text"), options.pop("windows")
         if text is None and any(value is not None for value in limits.values()):
             raise click.UsageError("--max-ppl-increase and --max-kl need --text")
-        return cls(text, windows, limits)
+        return cls(text, windows, limits, options.pop("page"))
 
-    def measure(self, report: "Report", device: str) -> None:
+    def measure(self, report: "Report", device: str, quiet: bool, as_json: bool) -> None:
         from squeeze.recipes.evaluate import measure
 
         if self.text is not None:
-            measure(report, self.text, self.windows, device)
+            name, kept = Path(report.target).name, f"{report.target} is written: squeeze eval measures it."
+            with steps(f"{name}: quality", unit=" tokens", kept=kept, quiet=quiet, as_json=as_json) as progress:
+                measure(report, self.text, self.windows, device, progress)
 
     def conclude(self, report: "Report", as_json: bool, quiet: bool) -> None:
-        """Print the report. Raises Worse where a limit is exceeded."""
+        """Print the report, and write its page. Raises Worse where a limit is exceeded."""
         if as_json:
             click.echo(json.dumps(report.as_json()))
         elif not quiet:
             echo(report.table())
+        write_page(self.page, [report.as_json()])
         try:
             report.check(**self.limits)
         except QualityError as error:

@@ -138,6 +138,24 @@ dictionary = click.option(
 )
 
 
+def _check_page(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None and not ctx.resilient_parsing:
+        from squeeze.recipes.reports.page import check_page
+
+        check_page(value)
+    return value
+
+
+report = click.option(
+    "--report",
+    "page",
+    type=PATH,
+    metavar="PAGE.html",
+    callback=_check_page,
+    help="Write a page that shows the result, which any browser opens.",
+)
+
+
 def force(what: str = "OUT") -> Callable[[Command], Command]:
     return click.option("-f", "--force", is_flag=True, help=f"Overwrite {what}.")
 
@@ -224,5 +242,6 @@ compressing = several(
     resume,
     converting(),
     computing,
+    report,
     saying,
 )

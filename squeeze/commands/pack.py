@@ -33,6 +33,7 @@ _SECONDS = click.FloatRange(0, min_open=True)
     help="--follow: delete a verified checkpoint once a later one is packed.",
 )
 @options.converting(options.PLACE)
+@options.report
 @options.coding
 def pack(source: Path, target: Path, follow: bool, **params: Any) -> None:
     """Pack a checkpoint without loss: a file of safetensors or of torch, or a model's folder.
@@ -46,6 +47,8 @@ def pack(source: Path, target: Path, follow: bool, **params: Any) -> None:
     if follow:
         if storage.remote(source) or storage.remote(target):
             raise click.UsageError("--follow takes folders on this machine, and this is a URL")
+        if params.pop("page"):
+            raise click.UsageError("--report is of one checkpoint: leave out --follow")
         run(source, target, settings, following, params)
         return
     if following:

@@ -1,11 +1,13 @@
-"""What a long run shows on standard error: a bar with rate and time left on a terminal, JSON lines for machines.
+"""What a long run shows on standard error: one line with rate, time left and memory on a terminal, JSON lines for
+machines.
 
 In a pipe nothing is shown but with --json, and then lines after ten seconds and at most once a second, such as
 
-    {"progress": "big.txt", "done": 1048576, "total": 6000000, "unit": "B", "rate": 524288.0, "left": 9.4}
+    {"progress": "big.txt", "done": 1048576, "total": 6000000, "unit": "B", "rate": 524288.0, "left": 9.4,
+     "memory": 183500800}
 
-with rate in units a second and left in seconds; `step` names what is worked on where a run has steps. -q silences both.
-Whatever is shown, a tick stops the thread that calls it after Ctrl-C.
+with rate in units a second, left in seconds and memory in bytes; `step` names what is worked on, or says how it goes,
+as in "perplexity 17.3". -q silences both. Whatever is shown, a tick stops the thread that calls it after Ctrl-C.
 """
 
 import json
@@ -19,11 +21,26 @@ import click
 
 from squeeze.errors import escaped
 from squeeze.system import files
+from squeeze.system.memory import resident
 
 __all__ = ["Tick", "bar", "is_shown", "steps"]
 
-Tick = Callable[[int], None]
+_KEPT = "what is finished is kept, and the same command with --resume goes on."
 _FIRST, _EVERY = 10.0, 1.0  # seconds before the first line, and between lines
+
+
+class Tick:
+    """To be called with so many units more done; `say` tells how it goes."""
+
+    def __init__(self, shown: "_Line | _Lines", passes: int = 1) -> None:
+        self._shown, self._passes = shown, passes
+
+    def __call__(self, count: int) -> None:
+        _stop_if_asked()
+        self._shown.update(count / self._passes)
+
+    def say(self, text: str) -> None:
+        self._shown.step = text
 
 
 def is_shown(quiet: bool, as_json: bool) -> bool:
@@ -35,42 +52,68 @@ def is_shown(quiet: bool, as_json: bool) -> bool:
 def bar(
     name: str, total: int | None, *, unit: str = "B", passes: int = 1, quiet: bool = False, as_json: bool = False
 ) -> Iterator[Tick]:
-    """A function to call with so many units more done; each is done once in each of the passes. total: None where it
-    is not known."""
+    """A Tick; each unit is done once in each of the passes. total: None where it is not known."""
     with _shown(name, total, unit, quiet, as_json, unit_scale=True) as shown:
-
-        def tick(count: int) -> None:
-            _stop_if_asked()
-            shown.update(count / passes)
-
-        yield tick
+        yield Tick(shown, passes)
 
 
 @contextmanager
-def steps(name: str, *, quiet: bool = False, as_json: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """A function to call with the step at work, the number of those done, and of all."""
-    with _shown(name, 0, " blocks", quiet, as_json) as shown:
+def steps(
+    name: str, *, unit: str = " blocks", kept: str = _KEPT, quiet: bool = False, as_json: bool = False
+) -> Iterator[Callable[[str, int, int], None]]:
+    """A function to call with the step at work, the number of those done, and of all. kept: what is said of a run that
+    is stopped."""
+    with _shown(name, 0, unit, quiet, as_json) as shown:
 
         def step(label: str, done: int, total: int) -> None:
             _stop_if_asked()
-            shown.total = total
-            shown.set_postfix_str(label, refresh=False)
+            shown.total, shown.step = total, label
             shown.update(done - shown.n)
 
-        yield step
+        try:
+            yield step
+        except KeyboardInterrupt:
+            at = f" at {shown.step}, {round(shown.n)} of {shown.total} done" if shown.total else ""
+            click.echo(escaped(f"Stopped{at}; {kept}"), err=True)
+            raise
 
 
-def _shown(name: str, total: int | None, unit: str, quiet: bool, as_json: bool, **settings: Any) -> Any:
+def _shown(name: str, total: int | None, unit: str, quiet: bool, as_json: bool, **settings: Any) -> "_Line | _Lines":
     if as_json and not quiet and not sys.stderr.isatty():
         return _Lines(name, total, unit.strip())
-    from tqdm import tqdm  # here, since `--help` does not need it
+    return _Line(name, total, unit, quiet or not sys.stderr.isatty(), **settings)
 
-    silent = quiet or not sys.stderr.isatty()
-    return tqdm(total=total, desc=escaped(name), unit=unit, leave=False, disable=silent, **settings)
+
+class _Line:
+    """A bar of tqdm, with what is worked on and the memory behind it."""
+
+    def __init__(self, name: str, total: int | None, unit: str, silent: bool, **settings: Any) -> None:
+        from tqdm import tqdm  # here, since `--help` does not need it
+
+        self.step, self.n, self.total, self._looked = "", 0.0, total, 0.0
+        self._bar = tqdm(total=total, desc=escaped(name), unit=unit, leave=False, disable=silent, **settings)
+
+    def __enter__(self) -> "_Line":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def update(self, count: float) -> None:
+        self.n += count
+        if self._bar.disable:
+            return
+        now = time.monotonic()
+        if now - self._looked >= _EVERY:
+            self._looked, memory = now, resident()
+            said = [self.step, *([f"{memory / 1e9:.1f} GB"] if memory else [])]
+            self._bar.set_postfix_str(", ".join(filter(None, said)), refresh=False)
+        self._bar.total = self.total
+        self._bar.update(count)
 
 
 class _Lines:
-    """What is used of tqdm's bars, in lines of JSON. A short run is silent, and the last tick of any has no line."""
+    """As _Line, in lines of JSON. A short run is silent, and the last tick of any has no line."""
 
     def __init__(self, name: str, total: int | None, unit: str) -> None:
         self.name, self.total, self.unit, self.step = name, total, unit, ""
@@ -83,9 +126,6 @@ class _Lines:
 
     def __exit__(self, *error: object) -> None:
         return None
-
-    def set_postfix_str(self, text: str, refresh: bool) -> None:
-        self.step = text
 
     def update(self, count: float) -> None:
         now = time.monotonic()
@@ -100,7 +140,9 @@ class _Lines:
         line: dict[str, Any] = {"progress": self.name, "done": round(self.n), "total": self.total, "unit": self.unit}
         line |= {"step": self.step} if self.step else {}
         seconds = (self.total - self.n) / rate if self.total and rate else None
-        click.echo(json.dumps({**line, "rate": round(rate, 3), "left": seconds and round(seconds, 1)}), err=True)
+        line |= {"rate": round(rate, 3), "left": seconds and round(seconds, 1)}
+        memory = resident()
+        click.echo(json.dumps(line | ({"memory": memory} if memory else {})), err=True)
 
 
 def _stop_if_asked() -> None:

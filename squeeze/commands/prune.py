@@ -32,5 +32,5 @@ def prune(source: Path, target: Path, force: bool, threads: int, quiet: bool, as
         say_estimate(source, common, asked.settings.correction, params["device"], method.needs_hessian)
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
         report = api.prune(source, out=target, overwrite=force, progress=progress, **asked_for, **params)
-    verdict.measure(report, params["device"])
+    verdict.measure(report, params["device"], quiet, as_json)
     verdict.conclude(report, as_json, quiet)

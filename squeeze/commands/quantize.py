@@ -9,6 +9,7 @@ from squeeze.commands import options
 from squeeze.commands.declared import OperationCommand, given
 from squeeze.commands.models import Verdict, say_estimate, use
 from squeeze.commands.progress import steps
+from squeeze.commands.reporting import checkpoint_bar
 from squeeze.recipes.options import QUANTIZE
 from squeeze.system import cores
 
@@ -44,7 +45,8 @@ def quantize(
     out = target.with_name(f".{target.name[:60]}.quantised") if packed else target
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
         report = api.quantize(source, out=out, overwrite=force, progress=progress, **asked_for, **params)
-    verdict.measure(report, params["device"])
+    verdict.measure(report, params["device"], quiet, as_json)
     if packed:
-        api.pack_result(report, target, force, threads or cores.available())
+        with checkpoint_bar(out, quiet, as_json) as tick:
+            api.pack_result(report, target, force, threads or cores.available(), tick)
     verdict.conclude(report, as_json, quiet)

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,21 +20,31 @@ if TYPE_CHECKING:
 
 @contextmanager
 def reporting(
-    source: Path, target: Path | None, command: str, *, threads: int, quiet: bool, as_json: bool
+    source: Path,
+    target: Path | None,
+    command: str,
+    *,
+    threads: int,
+    quiet: bool,
+    as_json: bool,
+    page: Path | None = None,
 ) -> Iterator[tuple[dict[str, Any], Callable[["Totals"], None]]]:
     """Options for a library call, and a function that says what came of it."""
     started = time.perf_counter()
 
     def done(totals: "Totals") -> None:
         seconds = time.perf_counter() - started
-        if as_json:
+        if as_json or page:
             record: dict[str, Any] = {"command": command, "input": str(source)}
             if target:
                 record["output"] = str(target)
-            sizes = {"raw_size": totals.raw, "coded_size": totals.coded, "seconds": round(seconds, 3)}
-            omitted = {"left_out": totals.left_out} if totals.left_out else {}
-            notes = {"notes": totals.notes} if totals.notes else {}
-            click.echo(json.dumps({**record, **sizes, **omitted, **notes}))
+            record |= {"raw_size": totals.raw, "coded_size": totals.coded, "seconds": round(seconds, 3)}
+            record |= {"left_out": totals.left_out} if totals.left_out else {}
+            record |= {"notes": totals.notes} if totals.notes else {}
+            record |= {"tensors": _tensors(target)} if target and command == "pack" else {}
+            if as_json:
+                click.echo(json.dumps(record))
+            write_page(page, [record])
         for line in () if quiet else totals.left_out:
             echo(f"Warning: {line}; left out", err=True)
         for line in () if quiet else totals.notes:
@@ -46,6 +56,21 @@ def reporting(
 
     with checkpoint_bar(source, quiet, as_json) as tick:
         yield {"threads": threads or cores.available(), "progress": tick}, done
+
+
+def write_page(path: Path | None, records: Sequence[dict[str, Any]]) -> None:
+    """A page of what a command found, in the form of its --json, if one is asked for."""
+    if path is not None:
+        from squeeze.recipes.reports.page import write
+        from squeeze.recipes.reports.read import shown
+
+        write(path, shown(records))
+
+
+def _tensors(target: Path) -> list[dict[str, Any]]:
+    from squeeze.recipes.inspect import packed_sizes
+
+    return packed_sizes(target)
 
 
 def checkpoint_bar(source: Path, quiet: bool, as_json: bool) -> AbstractContextManager[Tick]:

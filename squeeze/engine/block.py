@@ -4,6 +4,7 @@ The linear modules are taken in the order in which they run, those that share an
 ones before it have become. Blocks and their order are pipeline.py's.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from torch import nn
 
 from squeeze.engine import calibration
 from squeeze.engine.calibration import Activations, InputStatistics, Recorder, Stage
+from squeeze.engine.distribution import histogram
 from squeeze.engine.method import HessianError, JointMethod, Method, Result, layer_error
 from squeeze.engine.network import Call, Network, run_block, weight_of
 from squeeze.engine.report import Layer
@@ -147,16 +149,19 @@ def _compressed_group(
         if isinstance(method := job.method_of(f"{name}.{leaf}"), JointMethod) and ".experts." not in leaf:
             joint.setdefault(id(method), []).append(leaf)
     together: dict[str, Result[Any]] = {}
+    seconds = 0.0
     for leaves in joint.values():
         if len(leaves) > 1:
-            method = job.method_of(f"{name}.{leaves[0]}")
+            method, started = job.method_of(f"{name}.{leaves[0]}"), time.perf_counter()
             assert isinstance(method, JointMethod)
             together |= _joint(method, {leaf: weights[leaf] for leaf in leaves}, statistics)
+            seconds += time.perf_counter() - started
     done = {}
     for leaf, module in modules.items():
         full = f"{name}.{leaf}"
         if leaf in together:
-            done[leaf] = _placed(job, full, module, statistics, together[leaf], job.method_of(full).name)
+            how = job.method_of(full).name, seconds / len(together)
+            done[leaf] = _placed(job, full, module, statistics, together[leaf], *how)
         else:
             done[leaf] = _compressed(job, full, module, weights[leaf], statistics)
     return done
@@ -197,12 +202,19 @@ def _joint(
 
 def _compressed(job: BlockJob, name: str, module: nn.Module, weight: torch.Tensor, statistics: InputStatistics) -> Done:
     """Compress one matrix and put what became of it in its place."""
+    started = time.perf_counter()
     result, method = _result(job.method_of(name), weight, statistics)
-    return _placed(job, name, module, statistics, result, method)
+    return _placed(job, name, module, statistics, result, method, time.perf_counter() - started)
 
 
 def _placed(
-    job: BlockJob, name: str, module: nn.Module, statistics: InputStatistics, result: Result[Any], method: str
+    job: BlockJob,
+    name: str,
+    module: nn.Module,
+    statistics: InputStatistics,
+    result: Result[Any],
+    method: str,
+    seconds: float,
 ) -> Done:
     """Put what became of a matrix in its place."""
     weight, dtype = weight_of(module), _dtype(job, name)
@@ -217,6 +229,9 @@ def _placed(
         error=layer_error(weight, values, statistics.hessian) if result.comparable else None,
         tokens=statistics.count,
         notes=result.notes,
+        rank=getattr(result.tensor, "rank", None),
+        seconds=round(seconds, 3),
+        histogram=histogram(weight, values),
         **_sparsity(name, result.tensor, values.to(dtype)),
     )
     weight.copy_(values.to(dtype))

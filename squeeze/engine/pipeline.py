@@ -257,5 +257,15 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     copy_other_files(source, content)
     config = {**network.checkpoint.config, **job.writer.config(sorted(job.left))}
     (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    report.parts = _by_module(Checkpoint.open(content))
     report.seconds = round(time.perf_counter() - started, 3)
     report.write(content)
+
+
+def _by_module(checkpoint: Checkpoint) -> dict[str, int]:
+    """Bytes of the tensors of each module."""
+    sizes: dict[str, int] = {}
+    for name in checkpoint.files:
+        module = name.rpartition(".")[0] or name
+        sizes[module] = sizes.get(module, 0) + checkpoint.info(name).size
+    return sizes

@@ -5,29 +5,32 @@ One window is in memory at a time; log-probabilities are taken in float32, a few
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from squeeze.checkpoint.pretrained import explained
 from squeeze.errors import SqueezeError
+from squeeze.numerics.intervals import interval
 
 __all__ = ["Quality", "evaluate"]
 
-_POSITIONS = 128  # whose log-probabilities are in memory at once
+_POSITIONS = 128  # whose log-probabilities are in memory at once, and that are a block of the intervals
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What `evaluate` found; the last three are None without an original to compare with.
+    """What `evaluate` found; kl_mean and what follows it are None without an original to compare with.
 
     perplexity: exp of the mean negative log-likelihood. tokens: predictions made. tokens_per_second: of the model's
     own forward passes. kl_mean, kl_p99: nats a token, KL(original || model). top1_agreement: share of positions at
-    which both find the same token most probable.
+    which both find the same token most probable. ratio: the perplexity over the original's. intervals: of 95 %
+    confidence, of perplexity, kl_mean, top1_agreement and ratio, as intervals.py has them: what other text of the same
+    kind would give, and of the ratio with the same text for both.
     """
 
     perplexity: float
@@ -36,9 +39,21 @@ class Quality:
     kl_mean: float | None = None
     kl_p99: float | None = None
     top1_agreement: float | None = None
+    ratio: float | None = None
+    intervals: dict[str, list[float]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+class _Block(NamedTuple):
+    """Sums over some consecutive positions; divergences are those of each."""
+
+    tokens: int
+    loss: float
+    their_loss: float = 0.0
+    agreed: int = 0
+    divergences: torch.Tensor = torch.empty(0)
 
 
 def evaluate(
@@ -50,17 +65,20 @@ def evaluate(
     windows: int | None = None,
     original: nn.Module | None = None,
     progress: Progress | None = None,
+    told: Callable[[float], None] | None = None,
 ) -> Quality:
     """Perplexity of a causal language model on tokens [T], and its distance from `original` on the same positions.
 
     Windows of `window` tokens begin every `stride` tokens (default: `window`); each predicts the tokens that none
     before it has predicted, so with the default every window's first token is given. windows: stop after so many.
-    progress(n) is told of n more tokens read. Raises SqueezeError where there is nothing to predict.
+    progress(n) is told of n more tokens read, `told` of the perplexity so far. Raises SqueezeError where there is
+    nothing to predict.
     """
     stride = stride or window
     if window < 2 or not 0 < stride <= window:
         raise SqueezeError(f"a window of {window} tokens that moves on by {stride} predicts nothing")
-    losses, divergences, agreed, seconds, count = 0.0, [], 0, 0.0, 0
+    blocks: list[_Block] = []
+    seconds = 0.0
     tokens = tokens.to(next(model.parameters()).device)
     for ids, first in _windows(tokens, window, stride, windows):
         started = time.perf_counter()
@@ -68,30 +86,73 @@ def evaluate(
         seconds += time.perf_counter() - started
         theirs = _logits(original, ids) if original is not None else None
         for start in range(first, len(ids), _POSITIONS):
-            span = slice(start - 1, min(start + _POSITIONS, len(ids)) - 1)
-            ours = torch.log_softmax(logits[span].float(), -1)
-            targets = ids[span.start + 1 : span.stop + 1, None]
-            losses -= ours.gather(1, targets).double().sum().item()
-            if theirs is not None:
-                expected = torch.log_softmax(theirs[span].float(), -1)
-                divergences.append((expected.exp() * (expected - ours)).sum(-1).double().cpu())
-                agreed += int((expected.argmax(-1) == ours.argmax(-1)).sum())
-        count += len(ids) - first
+            blocks.append(_block(ids, slice(start - 1, min(start + _POSITIONS, len(ids)) - 1), logits, theirs))
+        if told and blocks:
+            told(_exp(sum(block.loss for block in blocks) / sum(block.tokens for block in blocks)))
         if progress:
             progress(len(ids))
+    count = sum(block.tokens for block in blocks)
     if not count:
         raise SqueezeError(f"the text has {len(tokens)} tokens: at least 2 are needed to measure perplexity")
-    mean = losses / count
-    measured = Quality(math.exp(mean) if mean < 700 else math.inf, count, count / seconds)
-    if not divergences:
-        return measured
-    kl = torch.cat(divergences)
-    return Quality(**asdict(measured) | _distance(kl, agreed / count))
+    found = _perplexity(blocks, count) | {"tokens_per_second": count / seconds}
+    return Quality(**found if original is None else _joined(found, _distance(blocks, count)))
 
 
-def _distance(kl: torch.Tensor, agreement: float) -> dict[str, float]:
-    rank = max(math.ceil(0.99 * len(kl)), 1)
-    return {"kl_mean": kl.mean().item(), "kl_p99": kl.kthvalue(rank).values.item(), "top1_agreement": agreement}
+def _block(ids: torch.Tensor, span: slice, logits: torch.Tensor, theirs: torch.Tensor | None) -> _Block:
+    """The predictions of logits [L, V] at a span of positions of ids [L]."""
+    ours = torch.log_softmax(logits[span].float(), -1)
+    targets = ids[span.start + 1 : span.stop + 1, None]
+    count, loss = len(targets), -ours.gather(1, targets).double().sum().item()
+    if theirs is None:
+        return _Block(count, loss)
+    expected = torch.log_softmax(theirs[span].float(), -1)
+    return _Block(
+        count,
+        loss,
+        their_loss=-expected.gather(1, targets).double().sum().item(),
+        agreed=int((expected.argmax(-1) == ours.argmax(-1)).sum()),
+        divergences=(expected.exp() * (expected - ours)).sum(-1).double().cpu(),
+    )
+
+
+def _perplexity(blocks: Sequence[_Block], count: int) -> dict[str, Any]:
+    losses = [block.loss for block in blocks]
+    return {
+        "perplexity": _exp(sum(losses) / count),
+        "tokens": count,
+        "intervals": _interval("perplexity", blocks, losses, _exp),
+    }
+
+
+def _distance(blocks: Sequence[_Block], count: int) -> dict[str, Any]:
+    """From the original."""
+    kl = torch.cat([block.divergences for block in blocks])
+    divergences = [block.divergences.sum().item() for block in blocks]
+    rises, agreed = [block.loss - block.their_loss for block in blocks], [float(block.agreed) for block in blocks]
+    return {
+        "kl_mean": kl.mean().item(),
+        "kl_p99": kl.kthvalue(max(math.ceil(0.99 * len(kl)), 1)).values.item(),
+        "top1_agreement": sum(agreed) / count,
+        "ratio": _exp(sum(rises) / count),
+        "intervals": _interval("kl_mean", blocks, divergences)
+        | _interval("top1_agreement", blocks, agreed)
+        | _interval("ratio", blocks, rises, _exp),
+    }
+
+
+def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    return {**first, **second, "intervals": first["intervals"] | second["intervals"]}
+
+
+def _interval(
+    name: str, blocks: Sequence[_Block], sums: Sequence[float], scale: Callable[[float], float] = float
+) -> dict[str, list[float]]:
+    bounds = interval(sums, [block.tokens for block in blocks])
+    return {name: [scale(bound) for bound in bounds]} if bounds else {}
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf
 
 
 def _windows(tokens: torch.Tensor, window: int, stride: int, limit: int | None) -> Iterator[tuple[torch.Tensor, int]]:

@@ -21,7 +21,9 @@ class Layer:
     """One matrix. method: by which it was compressed at last; bits: per weight with all side information, as the
     format's tensors are before files are joined; error: ||(W - Q) X|| / ||W X|| squared on calibration inputs X, of the
     weights themselves without them, and None where matrices were changed together before; tokens: calibration inputs
-    seen. sparsity: share of the weights that are 0; pattern: of sparsity, to which every group was found to hold."""
+    seen. sparsity: share of the weights that are 0; pattern: of sparsity, to which every group was found to hold. rank:
+    of a product of two factors. seconds: that compressing it took, without its statistics. histogram: of its weights
+    before and after, as distribution.py has it."""
 
     name: str
     shape: tuple[int, int]
@@ -32,6 +34,9 @@ class Layer:
     notes: tuple[str, ...] = ()
     sparsity: float = 0.0
     pattern: str | None = None
+    rank: int | None = None
+    seconds: float = 0.0
+    histogram: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
@@ -42,8 +47,8 @@ class Layer:
 class Report:
     """method, settings: what was asked for. layers: what was compressed; left: what was not, and why.
     parameters: values in the checkpoint; raw_bytes, stored_bytes: of its tensors before and after. packed: bytes of
-    all files before and after packing, where they were packed. predicted: rises of the loss, nats a token, of a plan
-    and of what it was compared with."""
+    all files before and after packing, where they were packed. parts: bytes stored of each module. predicted: rises of
+    the loss, nats a token, of a plan and of what it was compared with."""
 
     source: str
     target: str
@@ -59,6 +64,7 @@ class Report:
     seconds: float = 0.0
     before: Quality | None = None
     after: Quality | None = None
+    parts: dict[str, int] = field(default_factory=dict)
     predicted: dict[str, float] = field(default_factory=dict)
 
     @property

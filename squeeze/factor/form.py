@@ -48,6 +48,7 @@ class Form(ABC):
     quantisable: ClassVar[tuple[str, ...]] = ()
     many: ClassVar[str | None] = None  # the field that is a tuple
     optional: ClassVar[tuple[str, ...]] = ()
+    ranked: ClassVar[str] = "other"  # the field [R, I] of a product of two factors, or the form that has one
 
     @property
     @abstractmethod
@@ -80,6 +81,16 @@ class Form(ABC):
     def stored_bits(self) -> int:
         """Bits of all that is stored."""
         return 8 * sum(tensor.nbytes for tensor in self.tensors().values())
+
+    @property
+    def rank(self) -> int | None:
+        """R of a product of two factors; None of other forms."""
+        factor = getattr(self, self.ranked, None)
+        if isinstance(factor, Form):
+            return factor.rank
+        if isinstance(factor, QuantLinear):
+            return int(factor.out_features)
+        return None if factor is None else int(factor.shape[0])
 
     @classmethod
     def of(cls, tensors: Mapping[str, torch.Tensor], as_layers: bool = False) -> Self:

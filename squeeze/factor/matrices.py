@@ -54,6 +54,7 @@ class LowRank(Form):
     """left [O, R] times right [R, I]."""
 
     kind: ClassVar[str] = "low-rank"
+    ranked: ClassVar[str] = "right"
     leaves: ClassVar[tuple[str, ...]] = ("left", "right")
     quantisable: ClassVar[tuple[str, ...]] = ("left", "right")
 
@@ -86,6 +87,7 @@ class PIFA(Form):
     """
 
     kind: ClassVar[str] = "pivoted"
+    ranked: ClassVar[str] = "base"
     leaves: ClassVar[tuple[str, ...]] = ("pivots", "coefficients", "base")
     quantisable: ClassVar[tuple[str, ...]] = ("coefficients", "base")
 
@@ -140,6 +142,7 @@ class Shared(Form):
     None where it is this one."""
 
     kind: ClassVar[str] = "shared"
+    ranked: ClassVar[str] = "base"
     leaves: ClassVar[tuple[str, ...]] = ("pivots", "coefficients", "start", "base", "base_of")
     optional: ClassVar[tuple[str, ...]] = ("base_of",)
 

@@ -6,9 +6,9 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,19 +16,23 @@ from squeeze.errors import SqueezeError
 from squeeze.kv.base import Policy
 from squeeze.kv.memory import PeakMemory, nbytes_of, tensors_of
 from squeeze.kv.teacher import teacher_forced
+from squeeze.numerics.intervals import interval
 
 __all__ = ["Cost", "Distance", "decoding", "nominal_bits", "passkeys", "quality", "stepped"]
 
-_POSITIONS = 128  # whose log-probabilities are in memory at once
+_POSITIONS = 128  # whose log-probabilities are in memory at once, and that are a block of the intervals
 _CHUNK = 512  # tokens of a prompt read at a time
 
 
 @dataclass(frozen=True)
 class Distance:
-    """perplexity: exp of the mean negative log-likelihood. kl: mean nats a token, KL(full precision || policy)."""
+    """perplexity: exp of the mean negative log-likelihood. kl: mean nats a token, KL(full precision || policy).
+    intervals: of 95 % confidence, of both and of `percent`, by which the perplexity is above that of full precision;
+    numerics/intervals.py has what that means."""
 
     perplexity: float
     kl: float
+    intervals: dict[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,35 +73,56 @@ def quality(
     """Perplexity of `windows` windows of `context` tokens, and KL from full precision, for each policy and for none
     (named "full precision"). Raises SqueezeError where the text has no such window.
     """
-    losses: dict[str, float] = dict.fromkeys(("full precision", *policies), 0.0)
-    divergences, count = dict.fromkeys(losses, 0.0), 0
+    blocks: dict[str, list[_Block]] = {name: [] for name in ("full precision", *policies)}
     windows = min(windows, len(tokens) // context)
     if not windows or context < 2:
         raise SqueezeError(f"the text has {len(tokens)} tokens: too few for a context of {context}")
     for window in range(windows):
         ids = tokens[window * context : (window + 1) * context].to(model.device)
         full = model(ids[None], use_cache=False).logits[0]
-        losses["full precision"] += _against(full, full, ids)[0]
+        blocks["full precision"] += _against(full, full, ids)
         for name, policy in policies.items():
             with teacher_forced(model, policy):
                 logits = model(ids[None], use_cache=False).logits[0]
-            loss, divergence = _against(logits, full, ids)
-            losses[name] += loss
-            divergences[name] += divergence
+            blocks[name] += _against(logits, full, ids)
             progress(1)
-        count += len(ids) - 1
-    return {name: Distance(math.exp(losses[name] / count), divergences[name] / count) for name in losses}
+    return {name: _distance(sums) for name, sums in blocks.items()}
 
 
-def _against(logits: torch.Tensor, full: torch.Tensor, ids: torch.Tensor) -> tuple[float, float]:
-    """Sums over the positions of a window: negative log-likelihood, and KL from `full`; all are [L, V] and [L]."""
-    loss = divergence = 0.0
+class _Block(NamedTuple):
+    """Sums over some consecutive positions: negative log-likelihood, KL from `full`, and how much the first is above
+    that of `full`."""
+
+    tokens: int
+    loss: float
+    divergence: float
+    rise: float
+
+
+def _distance(blocks: Sequence[_Block]) -> Distance:
+    counts, losses, divergences, rises = zip(*blocks, strict=True)
+    count, intervals = sum(counts), {}
+    for name, sums, scale in (
+        ("perplexity", losses, math.exp),
+        ("kl", divergences, float),
+        ("percent", rises, lambda rise: 100 * math.expm1(rise)),
+    ):
+        if bounds := interval(sums, counts):
+            intervals[name] = [scale(bound) for bound in bounds]
+    return Distance(math.exp(sum(losses) / count), sum(divergences) / count, intervals)
+
+
+def _against(logits: torch.Tensor, full: torch.Tensor, ids: torch.Tensor) -> list[_Block]:
+    """Of the positions of a window; logits are [L, V], and ids [L]."""
+    blocks = []
     for first in range(0, len(ids) - 1, _POSITIONS):
         span = slice(first, min(first + _POSITIONS, len(ids) - 1))
         ours, theirs = logits[span].float().log_softmax(-1), full[span].float().log_softmax(-1)
-        loss -= ours.gather(1, ids[span.start + 1 : span.stop + 1, None]).double().sum().item()
-        divergence += (theirs.exp() * (theirs - ours)).sum(-1).double().sum().item()
-    return loss, divergence
+        targets = ids[span.start + 1 : span.stop + 1, None]
+        loss, their_loss = (-x.gather(1, targets).double().sum().item() for x in (ours, theirs))
+        divergence = (theirs.exp() * (theirs - ours)).sum(-1).double().sum().item()
+        blocks.append(_Block(len(targets), loss, divergence, loss - their_loss))
+    return blocks
 
 
 @torch.inference_mode()
@@ -116,7 +141,7 @@ def stepped(
     full: logits of each window by a full-precision cache; where empty, this cache's are put there. prompt: tokens
     read at once before, which do not count.
     """
-    loss, divergence, count = 0.0, 0.0, 0
+    blocks: list[_Block] = []
     windows, fills = min(windows, len(tokens) // context), not full
     for window in range(windows):
         ids, cache = tokens[window * context : (window + 1) * context].to(model.device), make_cache()
@@ -127,9 +152,8 @@ def stepped(
         logits = torch.cat(pieces)
         if fills:
             full.append(logits.to(torch.bfloat16) if context > 1024 else logits)
-        sums = _against(logits, full[window].to(logits.dtype), ids)
-        loss, divergence, count = loss + sums[0], divergence + sums[1], count + len(ids) - 1
-    return Distance(math.exp(loss / count), divergence / count)
+        blocks += _against(logits, full[window].to(logits.dtype), ids)
+    return _distance(blocks)
 
 
 def prefill(model: Any, ids: torch.Tensor, cache: Any) -> torch.Tensor:

@@ -138,7 +138,7 @@ def apply(
                 else:
                     _finish(outcome, source, written, out, recipe)
                     if text is not None and (following is None or isinstance(following, Pack)):
-                        _measure(outcome, written, text, windows, device)
+                        _measure(outcome, written, text, windows, device, progress)
                     reports.append(outcome)
                 files.write_text(record, json.dumps([report.as_json() for report in reports]))
             reports = [Report.from_json(entry) for entry in json.loads(record.read_text())]
@@ -157,8 +157,10 @@ def _finish(report: Report, source: Path, written: Path, out: Path, recipe: Reci
     (written / "config.json").write_text(json.dumps({**config, KEY: recipe.given}, indent=2) + "\n")
 
 
-def _measure(report: Report, written: Path, text: Path | str, windows: int | None, device: str) -> None:
+def _measure(
+    report: Report, written: Path, text: Path | str, windows: int | None, device: str, progress: Progress | None
+) -> None:
     target, report.target = report.target, str(written)
-    measure(report, Path(text), windows, device)
+    measure(report, Path(text), windows, device, progress)
     report.target = target
     report.write(written)

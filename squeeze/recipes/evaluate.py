@@ -1,5 +1,6 @@
 """What compressing a model cost it: perplexity and distance from the original, into its report."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,6 +13,8 @@ from squeeze.integrations.load_model import load_model
 from squeeze.recipes.tokens import check_vocabulary
 
 __all__ = ["evaluate", "measure", "opened"]
+
+_WINDOW = 1024  # tokens
 
 
 def opened(
@@ -28,10 +31,32 @@ def opened(
     return tokens, model, reference
 
 
-def measure(report: Report, text: Path | str, windows: int | None = None, device: str = "cpu") -> None:
-    """Measure perplexity before and after and the distance from the original on a text, into the report."""
+def measure(
+    report: Report,
+    text: Path | str,
+    windows: int | None = None,
+    device: str = "cpu",
+    progress: Callable[[str, int, int], None] | None = None,
+) -> None:
+    """Measure perplexity before and after and the distance from the original on a text, into the report. progress:
+    told of what is measured, the tokens read, and all."""
     tokens = read_tokens(text, Path(report.source))
+    total = 2 * (len(tokens) if windows is None else min(len(tokens), windows * _WINDOW))
+    read, said = 0, ""
+
+    def tick(count: int) -> None:
+        nonlocal read
+        read += count
+        if progress:
+            progress(said, read, total)
+
+    def told(perplexity: float) -> None:
+        nonlocal said
+        said = f"{'after' if report.before else 'before'}, perplexity {perplexity:.4g}"
+
+    report.before, shared = None, {"windows": windows, "window": _WINDOW, "progress": tick, "told": told}
     original = load_model(Path(report.source), device=device)
-    report.before = evaluate(original, tokens, windows=windows)
-    report.after = evaluate(load_model(Path(report.target), device=device), tokens, windows=windows, original=original)
+    report.before = evaluate(original, tokens, **shared)  # type: ignore[arg-type]
+    model = load_model(Path(report.target), device=device)
+    report.after = evaluate(model, tokens, original=original, **shared)  # type: ignore[arg-type]
     report.write(Path(report.target))

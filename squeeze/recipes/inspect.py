@@ -106,6 +106,19 @@ def inspect(
                     progress(tensor.size)
 
 
+def packed_sizes(source: Path) -> list[dict[str, Any]]:
+    """What a packed checkpoint says of each tensor and of its size before and after; nothing is decoded."""
+    sizes = []
+    for name in folder.files_to_take(source):
+        found = file_of(folder.place(source, name), name, Limits())
+        if found is None or not found[1]:
+            continue
+        for tensor, record in zip(found[0].tensors, found[1].description.records, strict=True):
+            about = {"name": tensor.name, "dtype": record.dtype, "shape": record.shape, "coding": record.coding}
+            sizes.append(about | {"raw": record.size, "coded": tensor.size})
+    return sizes
+
+
 def quantised(source: Path) -> dict[str, Any] | None:
     """What quant.formats.reading.summary says of a folder on this machine; None where it is none, or not quantised."""
     if remote(source) or not (source / "config.json").is_file():

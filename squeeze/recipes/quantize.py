@@ -1,7 +1,7 @@
 """`squeeze.quantize`: a checkpoint, a method and a format, put together."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -156,11 +156,17 @@ def _mixed(
     return {network.stored_name(name): method.replaced(bits=bits) for name, bits in chosen.items()}
 
 
-def pack_result(report: Report, target: Path, overwrite: bool = False, threads: int = 1) -> None:
+def pack_result(
+    report: Report,
+    target: Path,
+    overwrite: bool = False,
+    threads: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> None:
     """Pack the folder that a report speaks of as `target`, and delete it; `unpack` restores it."""
     unpacked = Path(report.target)
     report.target = str(target)
     report.write(unpacked)
-    totals = pack(unpacked, target, overwrite=overwrite, threads=threads)
+    totals = pack(unpacked, target, overwrite=overwrite, threads=threads, progress=progress)
     report.packed = totals.raw, totals.coded
     shutil.rmtree(unpacked)

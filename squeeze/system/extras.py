@@ -13,6 +13,7 @@ EXTRAS = {
     "cluster": ("ray",),
     "llamacpp": ("llama_cpp",),
     "models": ("accelerate", "torch", "transformers", "yaml"),
+    "report": ("vl_convert",),
 }
 
 

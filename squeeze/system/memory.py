@@ -1,9 +1,20 @@
-"""Memory that Python and torch have freed, and the allocator keeps."""
+"""The memory that this process has, and what Python and torch have freed and the allocator keeps."""
 
 import ctypes
+import os
 import sys
+from pathlib import Path
 
-__all__ = ["trim"]
+__all__ = ["resident", "trim"]
+
+
+def resident() -> int | None:
+    """Bytes of this process that are in memory; None where the system has no /proc."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def trim() -> None:

@@ -22,7 +22,7 @@ BY_NAME = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.n
 # Of the run, and not of what becomes of the weights.
 OF_THE_RUN = {
     *("source", "target", "force", "threads", "quiet", "as_json", "device", "resume", "_click_default_help"),
-    *("text", "windows", "max_ppl_increase", "max_kl", "packed"),
+    *("text", "windows", "max_ppl_increase", "max_kl", "packed", "page"),
 }
 OF_FOLLOWING = {"pack": {"follow", "interval", "until_idle", "keep", "remove_source"}}
 

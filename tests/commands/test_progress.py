@@ -1,9 +1,12 @@
 """Lines of progress: on a terminal, as JSON, and not at all."""
 
+import io
 import json
 import os
 import pty
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,22 @@ def test_progress_on_a_terminal(note: Path):
     assert b"2960 -> " in said
 
 
+def test_one_line_has_what_is_worked_on_and_the_memory(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "resident", lambda: 1_234_567_890)
+    with progress.bar("model", 100, unit="") as tick:
+        tick.say("perplexity 17.5")
+        tick(30)
+        time.sleep(0.2)  # tqdm draws ten times a second
+        tick(30)
+    said = sys.stderr.getvalue()
+    assert "model:  60%" in said and "perplexity 17.5, 1.2 GB" in said and "\n" not in said
+
+
 def test_lines_of_progress(monkeypatch, capsys):
     clock = iter([0.0, 9.5, 12.0, 12.5, 30.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
@@ -33,7 +52,9 @@ def test_lines_of_progress(monkeypatch, capsys):
             tick(20)
     (line,) = capsys.readouterr().err.splitlines()
     wanted = {"progress": "big.txt", "done": 60, "total": 100, "unit": "B", "rate": 5.0, "left": 8.0}
-    assert json.loads(line) == wanted
+    said = json.loads(line)
+    assert said.pop("memory", 1 << 24) >= 1 << 24
+    assert said == wanted
 
 
 def test_steps_have_lines_too(monkeypatch, capsys):
@@ -44,6 +65,27 @@ def test_steps_have_lines_too(monkeypatch, capsys):
             step(f"block {done}", done, 4)
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(line["step"], line["done"], line["total"]) for line in lines] == [("block 1", 1, 4), ("block 2", 2, 4)]
+
+
+def test_what_is_worked_on_is_said(monkeypatch, capsys):
+    clock = iter([0.0, 14.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.bar("model", 100, as_json=True) as tick:
+        for perplexity in (21.0, 17.5):
+            tick.say(f"perplexity {perplexity}")
+            tick(30)
+    assert json.loads(capsys.readouterr().err)["step"] == "perplexity 17.5"
+
+
+def test_a_run_that_is_stopped_says_how_to_go_on(capsys):
+    with pytest.raises(KeyboardInterrupt), progress.steps("out", as_json=True) as step:
+        step("model.layers.3", 3, 30)
+        raise KeyboardInterrupt
+    at = "Stopped at model.layers.3, 3 of 30 done"
+    assert capsys.readouterr().err == (f"{at}; what is finished is kept, and the same command with --resume goes on.\n")
+    with pytest.raises(KeyboardInterrupt), progress.steps("out", kept="out is written."):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "Stopped; out is written.\n"
 
 
 def test_silence_and_the_end_of_a_run(monkeypatch, capsys):

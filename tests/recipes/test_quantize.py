@@ -262,10 +262,17 @@ def test_command(tmp_path, with_tokenizer, text):
     out = tmp_path / "out"
     command = ["quantize", str(with_tokenizer), str(out), "--group-size", "16", "--calibration", str(text)]
     command += ["--samples", "4", "--sequence-length", "48", "-T", "1", "--format", "squeeze", "--text", str(text)]
-    done = CliRunner().invoke(main, [*command, "--windows", "1", "--json"])
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(main, [*command, "--windows", "1", "--json", "--report", str(page)])
     assert done.exit_code == 0, done.output
     assert done.stderr.startswith("This will take about ")
     found = json.loads(done.stdout)
+    assert "<h1>out</h1>" in page.read_text()
+    assert sum(found["parts"].values()) == found["stored_bytes"]
+    for layer in found["layers"]:
+        histogram, size = layer["histogram"], layer["shape"][0] * layer["shape"][1]
+        assert [sum(histogram[who]) + histogram["zeros"][i] for i, who in enumerate(("before", "after"))] == [size] * 2
+        assert layer["seconds"] >= 0
     assert found["after"]["kl_mean"] > 0
     assert found["bits_per_weight"] == pytest.approx(5)
     assert json.loads((out / "compression_report.json").read_text())["after"] == found["after"]

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from squeeze.recipes.explanation import totals
-from squeeze.recipes.explanation.page import Compared, frame, render
+from squeeze.recipes.explanation.page import Compared, render
 from squeeze.recipes.explanation.totals import Lines, Total
 from squeeze.recipes.explanation.units import DICTIONARY, NO_SHIFT, Names, Units
+from squeeze.recipes.pages.page import frame
 
 __all__ = ["BlockCost", "Explanation", "rival_range"]
 
@@ -148,7 +149,7 @@ class Explanation:
         return f"<Explanation of {self.name or 'bytes'}: {about}>"
 
     def _repr_html_(self) -> str:
-        return frame(self.to_html())
+        return frame(self.to_html(), "Where the bits go")
 
 
 def _as_json(sums: dict[str, Total]) -> dict[str, Any]:

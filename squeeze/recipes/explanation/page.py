@@ -1,28 +1,22 @@
 """The page of an explanation: one HTML file with its data, styles and script in it.
 
-The template and what it includes lie in `assets`. The units go along as columns of numbers, compressed by zlib; the
-page draws of them what is in view.
+The units go along as columns of numbers, compressed by zlib; the page draws of them what is in view.
 """
 
-import base64
-import html
-import zlib
-from functools import cache
 from typing import Any, NamedTuple
 
-import jinja2
 import numpy as np
 
 from squeeze.errors import OptionError
 from squeeze.recipes.explanation.units import DICTIONARY, Names, Units
+from squeeze.recipes.pages.page import packed, template
 
-__all__ = ["Compared", "frame", "render"]
+__all__ = ["Compared", "render"]
 
 _MOST = 16 << 20  # bytes that are shown: browsers place no more rows than so many bytes take
 _BITS, _SHARES = 256, 8  # units of a bit in columns
 _NOTHING = 0xFFFF
 _IN_DICTIONARY = -(1 << 31)  # a distance
-_FRAME = '<iframe srcdoc="{}" title="Where the bits go" sandbox="allow-scripts" style="{}"></iframe>'
 
 
 class Compared(NamedTuple):
@@ -42,7 +36,6 @@ def render(
     if data.size > _MOST:
         raise OptionError(f"a page shows {_MOST >> 20} MiB at most: choose a part with --range")
     columns = _columns(units, data, against)
-    packed = zlib.compress(b"".join(column.tobytes() for column in columns.values()), 6)
     facts = {
         "columns": [[name, column.dtype.str[1:], column.size] for name, column in columns.items()],
         "offset": int(units.starts[0]) if len(units) else 0,
@@ -53,25 +46,13 @@ def render(
         "parts": names.parts,
         "symbols": [symbol.decode("latin-1") for symbol in names.symbols],
     }
-    return _template().render(
+    return template("squeeze.recipes.explanation").render(
         title=summary["file"] or "bytes",
         summary=summary,
         against=against.summary if against else None,
         facts=facts,
-        data=base64.b64encode(packed).decode(),
+        data=packed(b"".join(column.tobytes() for column in columns.values())),
     )
-
-
-def frame(page: str) -> str:
-    """A page within another one, as a notebook shows it."""
-    return _FRAME.format(html.escape(page, quote=True), "width: 100%; height: 720px; border: 0; border-radius: 8px")
-
-
-@cache
-def _template() -> jinja2.Template:
-    loader = jinja2.PackageLoader("squeeze.recipes.explanation", "assets")
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.get_template("page.html")
 
 
 def _columns(units: Units, data: np.ndarray, against: Compared | None) -> dict[str, np.ndarray]:

@@ -116,7 +116,7 @@ def adapt(
 
         def tick(count: int) -> None:
             if training.progress:
-                training.progress("adapter", run.step, total)
+                training.progress(f"adapter, loss {run.losses[-1]:.4f}", run.step, total)
             if log:
                 log(run.step, run.losses[-1])
 

@@ -41,7 +41,7 @@ def heal(
         batch, seed = training.batch, training.seed
         run = Distillation(student, teacher, trained, tokens, rate, batch, blocks, seed, work / _STATE)
         total, progress = training.steps or 0, training.progress
-        tick = (lambda count: progress("healing", run.step, total)) if progress else None
+        tick = (lambda count: progress(f"healing, loss {run.losses[-1]:.4f}", run.step, total)) if progress else None
         run.go(60 * training.minutes, training.steps, tick)
         replace_tensors(target, work, student, trained)
     return Healing(run.step, tuple(run.losses), time.perf_counter() - started)

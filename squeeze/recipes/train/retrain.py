@@ -114,7 +114,7 @@ def recover(
         both, batch, seed = {**trained, **norms}, training.batch, training.seed
         run = Distillation(student, teacher, both, tokens, rate, batch, 0.0, seed, work / "state.pt")
         total, progress = training.steps or 0, training.progress
-        tick = (lambda count: progress("recovery", run.step, total)) if progress else None
+        tick = (lambda count: progress(f"recovery, loss {run.losses[-1]:.4f}", run.step, total)) if progress else None
         run.go(60 * training.minutes, training.steps, tick)
         values = dict(norms)
         for name, layer in changed.items():

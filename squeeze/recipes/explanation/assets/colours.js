@@ -4,7 +4,7 @@ const CIVIDIS = ["00224e", "123570", "3b496c", "575d6d", "707173", "8a8678", "a5
 const FIRST = ["2166ac", "b35806"];
 const STEPS = 24, FULL = 8;  // shades, and the bits per byte from which all look alike
 const shade = share => Math.min(share, 1) ** 0.7;  // what costs little is told apart best
-let palette = [], differences = [], dark = false;
+let palette = [], differences = [];
 
 const parsed = text => [0, 2, 4].map(i => parseInt(text.slice(i, i + 2), 16));
 const mixed = (a, b, t) => a.map((x, i) => x + (b[i] - x) * t);
@@ -22,8 +22,7 @@ function style(colour) {
 }
 
 function paint() {
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-  $("theme").textContent = dark ? "Light" : "Dark";
+  showTheme();
   const paper = parsed(dark ? "0f141b" : "ffffff");
   palette = Array.from({length: STEPS}, (_, k) => {
     const t = k / (STEPS - 1);

@@ -1,5 +1,4 @@
 const canvas = $("curve"), LEFT = 36, RIGHT = 10, TOP = 10, BOTTOM = 10;
-const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name);
 
 function means(total, width) {
   const values = new Float64Array(width);
@@ -122,7 +121,6 @@ addEventListener("afterprint", () => {
 });
 
 if (!C.model_bits) $("measure-model").remove();
-dark = matchMedia("(prefers-color-scheme: dark)").matches;
 rowsElement.style.height = ROWS * HEIGHT + "px";
 repaint();
 draw();

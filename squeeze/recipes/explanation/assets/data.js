@@ -1,13 +1,9 @@
-const $ = id => document.getElementById(id);
 const facts = JSON.parse($("facts").textContent);
 const KINDS = {i4: Int32Array, u2: Uint16Array, u1: Uint8Array, i1: Int8Array};
 const NOTHING = 0xffff, DICTIONARY = -0x80000000;
 
 async function unpack() {
-  const text = atob($("columns").textContent), packed = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const buffer = await new Response(stream).arrayBuffer(), columns = {};
+  const buffer = await inflate("columns"), columns = {};
   let offset = 0;
   for (const [name, kind, size] of facts.columns) {
     columns[name] = new KINDS[kind](buffer, offset, size);
@@ -85,6 +81,4 @@ function unitsOf(u) {
   }
 }
 const hex = byte => byte.toString(16).padStart(2, "0");
-const grouped = number => number.toLocaleString("en-US");
 const percent = p => (p >= 0.995 ? "99+" : p >= 0.1 ? (100 * p).toFixed(0) : (100 * p).toPrecision(2)) + " %";
-const escaped = text => text.replace(/[&<>"]/g, c => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})[c]);

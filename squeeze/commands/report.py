@@ -1,0 +1,42 @@
+"""`squeeze report`."""
+
+from pathlib import Path
+
+import click
+
+from squeeze.commands import options
+from squeeze.commands.echo import echo
+
+
+@click.command()
+@click.argument("runs", metavar="RUN.json...", nargs=-1, required=True, type=options.PATH)
+@click.option(
+    "-o",
+    "--output",
+    default=Path("report.html"),
+    type=options.PATH,
+    metavar="PAGE.html",
+    help="Write to (report.html).",
+)
+@options.quiet
+def report(runs: tuple[Path, ...], output: Path, quiet: bool) -> None:
+    """Compare runs: a page with sizes against quality, a table, and the differences layer by layer.
+
+    A RUN is what a command printed with --json, or a folder that quantize, prune, factorize or apply wrote.
+
+    Example: squeeze report gptq.json rtn.json -o compared.html
+    """
+    from squeeze.recipes.reports.page import check_page, write
+    from squeeze.recipes.reports.read import read
+
+    check_page(output)
+    named = [(path, run) for path in runs for run in read(path)]
+    names = [run.name for _, run in named]
+    write(output, [run.renamed(_told_apart(path, run.name, names)) for path, run in named])
+    if not quiet:
+        echo(f"{output}: open it in a browser")
+
+
+def _told_apart(path: Path, name: str, names: list[str]) -> str:
+    """Runs of one name also have that of their files."""
+    return name if names.count(name) == 1 else f"{name} ({path.stem})"

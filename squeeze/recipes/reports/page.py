@@ -1,0 +1,70 @@
+"""The page of one run or several: one HTML file, with Vega in it, which draws.
+
+Vega, Vega-Lite and Vega-Embed come out of the package vl-convert-python, of the extra `report`.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+from squeeze.errors import SqueezeError
+from squeeze.recipes.pages.page import packed, template
+from squeeze.recipes.reports.shown import COLUMNS, MEASURES, Shown
+from squeeze.system import extras, files
+
+__all__ = ["check_page", "render", "write"]
+
+_MARK = '<meta name="generator" content="squeeze">'
+_HEAD = 512  # bytes of a page that have the mark
+
+
+def check_page(path: Path) -> None:
+    """Raises PackageError without the extra, SqueezeError where a file that is no page of squeeze is in the way, or
+    there is no folder for it."""
+    with extras.explained():
+        import vl_convert  # noqa: F401
+    if not path.parent.is_dir():
+        raise SqueezeError(f"{path}: there is no folder {path.parent}")
+    if path.is_dir() or (path.exists() and not _is_page(path)):
+        raise SqueezeError(f"{path} is in the way, and is no page of squeeze: name another file")
+
+
+def write(path: Path, runs: Sequence[Shown]) -> None:
+    """Put a page in place of one that is there. Raises as `check_page` does."""
+    check_page(path)
+    page = render(runs)
+    with files.replacing(path, overwrite=True) as sink:
+        sink.write(page.encode())
+
+
+def render(runs: Sequence[Shown]) -> str:
+    """The page of runs, of which there is at least one. Raises PackageError without the extra."""
+    facts = {
+        "runs": [run.as_json() for run in runs],
+        "measures": {key: asdict(measure) for key, measure in MEASURES.items()},
+        "columns": {key: asdict(column) for key, column in COLUMNS.items()},
+    }
+    return template("squeeze.recipes.reports").render(
+        mark=_MARK,
+        title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared",
+        runs=runs,
+        rows=sum(len(run.rows) for run in runs),
+        facts=packed(json.dumps(facts, separators=(",", ":")).encode()),
+        vega=_vega(),
+    )
+
+
+@cache
+def _vega() -> str:
+    """The script that draws: it sets window.vegaEmbed."""
+    with extras.explained():
+        import vl_convert
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle.replace("</script", "<\\/script")
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _MARK.encode() in file.read(_HEAD)
