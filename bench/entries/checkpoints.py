@@ -81,6 +81,34 @@ FAST = Entry(
     },
 )
 
+
+def _megabytes(way: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[f'{way}, memory'] / 1e6:,.0f}"
+
+
+LARGE = Entry(
+    measures="pack and unpack of one large tensor as whole commands beside cp: seconds, and memory",
+    minutes=10,
+    key=("level", "gigabytes", "threads"),
+    options=(
+        option("folder", type=Path, help="where three times as much fits"),
+        option("--gigabytes", type=float, default=5.0, help="of the tensor (5)"),
+        option("--threads", type=int, default=2, help="(2)"),
+        option("--runs", type=int, default=3, help="of which the median counts (3)"),
+    ),
+    tables={
+        "pack-large": Listing(
+            (
+                Column("level", "level"),
+                Column("GB in one tensor", "gigabytes", "g"),
+                Column("threads", "threads"),
+                Column("memory of pack, MB", _megabytes("pack")),
+                Column("of unpack, MB", _megabytes("unpack")),
+            )
+        )
+    },
+)
+
 CODERS = Entry(
     measures="why rANS: sizes and speeds of Huffman and rANS codings of exponents over bf16 weights",
     minutes=0,
@@ -290,6 +318,7 @@ ENTRIES = {
     "pack": PACK,
     "pack-speed": SPEED,
     "pack-fast": FAST,
+    "pack-large": LARGE,
     "float-coders": CODERS,
     "pack-chain": CHAIN,
     "pack-states": STATES,

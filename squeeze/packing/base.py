@@ -6,16 +6,19 @@ are a chain in one folder.
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
+from squeeze.codecs.tensors.content import Content, InFile
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
-from squeeze.packing import container, folder
+from squeeze.packing import container, decoding, folder
 from squeeze.packing.container import PackedFile, Record
 from squeeze.packing.sources import CODED, may_be_coded, source_of
 from squeeze.system.limits import Limits
+from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of
 
 MAX_CHAIN = 256  # differences of differences
@@ -91,8 +94,18 @@ class Base:
         """The same for a coded difference, where it must exist."""
         data = self._bytes(scope, name, record.dtype, record.shape)
         if data is None:
-            raise SqueezeError(f"the base {self.path} has no {named(name)} of the right kind")
+            raise self._missing(name)
         return data
+
+    def content_for(self, record: Record, name: str, scope: str, opened: ExitStack) -> Content:
+        """`for_record`, read in parts as `content` is."""
+        content = self.content(record, name, scope, opened)
+        if content is None:
+            raise self._missing(name)
+        return content
+
+    def _missing(self, name: str) -> SqueezeError:
+        return SqueezeError(f"the base {self.path} has no {named(name)} of the right kind")
 
     @property
     def length(self) -> int:
@@ -115,23 +128,53 @@ class Base:
                 f"{self.path} is not the base that this checkpoint was packed with: the SHA-256 of its files differ"
             )
 
-    def _bytes(self, scope: str, name: str, dtype: str, shape: tuple[int, ...]) -> Bytes | None:
-        file, tensor, record = self.tensors.get((scope, name), (None, None, None))
-        kind = record or tensor
-        if file is None or tensor is None or kind is None or (kind.dtype, kind.shape) != (dtype, shape):
+    def content(self, like: Tensor | Record, name: str, scope: str, opened: ExitStack) -> Content | None:
+        """The same as `tensor`, read in parts from files that are closed with `opened`. Its checksum was compared."""
+        found = self._found(scope, name, like.dtype, like.shape)
+        if found is None:
             return None
+        file, tensor, record = found
+        stored = InFile(Positional(opened.enter_context(file.path.open("rb"))), tensor.begin, tensor.size)
+        if record is None:
+            return stored
+        is_delta = record.coding.startswith(container.DELTA)
+        other = self.base.content_for(record, name, scope, opened) if self.base and is_delta else None
+        with self._about(file, name):
+            content = decoding.content_of(stored, record, other, 1)
+            decoding.check_content(content, record, name, 1)
+        return content
+
+    def _bytes(self, scope: str, name: str, dtype: str, shape: tuple[int, ...]) -> Bytes | None:
+        found = self._found(scope, name, dtype, shape)
+        if found is None:
+            return None
+        file, tensor, record = found
         is_delta = record is not None and record.coding.startswith(container.DELTA)
         other = self.base.for_record(name, record, scope) if record and self.base and is_delta else None
         with file.path.open("rb") as reading:
             stored = tensorfile.read_tensor(reading, tensor)  # after what it differs from: a chain holds two at a time
         if record is None:
             return stored
-        try:
+        with self._about(file, name):
             data = container.decode_tensor(stored, record, other, 1)
             container.check_tensor(data, record, name)
+        return data
+
+    def _found(
+        self, scope: str, name: str, dtype: str, shape: tuple[int, ...]
+    ) -> tuple[TensorFile, Tensor, Record | None] | None:
+        file, tensor, record = self.tensors.get((scope, name), (None, None, None))
+        kind = record or tensor
+        if file is None or tensor is None or kind is None or (kind.dtype, kind.shape) != (dtype, shape):
+            return None
+        return file, tensor, record
+
+    @contextmanager
+    def _about(self, file: TensorFile, name: str) -> Iterator[None]:
+        try:
+            yield
         except DamagedError as error:
             raise DamagedError(f"the base {escaped(str(file.path))}: {named(name)}: {error}") from None
-        return data
 
 
 def file_of(path: Path, name: str, limits: Limits) -> tuple[TensorFile, PackedFile | None, bool] | None:

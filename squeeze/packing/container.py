@@ -6,7 +6,6 @@ codecs/tensors/floats.py's and codecs/tensors/floats_archive.py's, files and fol
 
 import json
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,9 @@ import xxhash
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
-from squeeze.codecs.tensors import fixed, floats, floats_archive, zeros
+from squeeze.codecs.tensors import fixed, zeros
+from squeeze.codecs.tensors.content import InMemory
+from squeeze.codecs.tensors.float_writer import MemoryWriter
 from squeeze.errors import DamagedError, FormatError, SqueezeError, VerifyError
 from squeeze.packing import fields
 from squeeze.packing.description import (
@@ -32,6 +33,7 @@ from squeeze.packing.description import (
     Record,
     damaged,
 )
+from squeeze.packing.encoding import FLOATS, coder, write_tensor
 from squeeze.packing.sources import Source
 from squeeze.system.limits import Limits
 
@@ -54,8 +56,11 @@ __all__ = [
     "decode_tensor",
     "describe",
     "encode_tensor",
+    "faulty",
     "header_bytes",
     "is_packed",
+    "no_base",
+    "other_checksum",
     "places_of",
     "read",
     "reserve",
@@ -63,9 +68,7 @@ __all__ = [
 
 KEY = "squeeze"  # in __metadata__
 _PIECE = 1 << 20
-_FLOATS = ("F8_E4M3", "F8_E5M2", "F16", "BF16", "F32", "F64")  # of which zeros are tried
-_LARGER = 1.03  # of what rANS takes: the most that a tensor's codes of fixed length may
-_LEAST_ZEROS = 0.2  # share of the values from which on they are
+IN_PARTS = (STORED, FIXED, RANS, DELTA + RANS)  # codings of which a part is decoded by itself
 
 
 def header_bytes(names: list[str], sizes: list[int], description: Description, length: int = 0) -> bytes:
@@ -109,7 +112,7 @@ def allowed(coding: str, dtype: str) -> bool:
     """Whether a tensor may be coded so."""
     if coding == FIXED:
         return dtype in fixed.DTYPES
-    fits = dtype in (fields.DTYPES if coding in RELAID else _FLOATS)
+    fits = dtype in (fields.DTYPES if coding in RELAID else FLOATS)
     return coding in CODINGS and (fits or not (coding in RELAID or coding.startswith(ZEROS)))
 
 
@@ -167,10 +170,12 @@ def _check(file: TensorFile, original: TensorFile, description: Description) -> 
             raise damaged(f"{named(tensor.name)} is a difference, but no base is named")
 
 
-def check_limits(packed: PackedFile, limits: Limits) -> None:
-    """Raises LimitError where decoding a tensor takes more memory than may be taken."""
+def check_limits(packed: PackedFile, limits: Limits, large: int | None = None) -> None:
+    """Raises LimitError where decoding a tensor takes more memory than may be taken. large: bytes from which on tensors
+    are decoded in parts, where they have them."""
     for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
-        limits.need_memory(record.memory(tensor.size), named(tensor.name))
+        most = large if record.coding in IN_PARTS else None
+        limits.need_memory(record.memory(tensor.size, most), named(tensor.name))
 
 
 def encode_tensor(
@@ -180,46 +185,24 @@ def encode_tensor(
 
     Raises VerifyError where the payload does not decode to the tensor, a fault of the machine.
     """
-    if level == "fast" and base is None and (payload := _fixed(data, tensor.dtype, threads)) is not None:
-        _verify(payload, tensor, FIXED, base, threads, data if verify else None)
-        return FIXED, payload
-    dtype, subject, prefix = tensor.dtype, data, ""
-    if base is not None:
-        difference = np.bitwise_xor(data, base)
-        if floats.estimate(difference, dtype) < floats.estimate(data, dtype):
-            subject, prefix = difference, DELTA
-    elif dtype in fields.DTYPES:
-        kind, subject = fields.choose(data, dtype, tensor.shape)
-        prefix, dtype = (f"{kind}+", "U8") if kind else ("", dtype)
-    columns = prod(tensor.shape[1:]) if len(tensor.shape) > 1 else 0
-    payload = None
-    if base is None and dtype in _FLOATS and zeros.share(data, dtype) >= _LEAST_ZEROS:
-        payload = zeros.encode(data, dtype, coder(level).encode, threads, columns)
-        if payload is not None and 8 * payload.size < floats.estimate(data, dtype):
-            prefix = ZEROS
-    if prefix != ZEROS:
-        payload = coder(level).encode(subject, dtype, threads, columns)
-    if payload is None:
+    writer, other = MemoryWriter(), InMemory(base) if base is not None else None
+    coding, size = write_tensor(InMemory(data), tensor, level, other, threads, writer)
+    if coding == STORED:
         return STORED, data
-    coding = prefix + (ARCHIVE if level == "archive" else RANS)
-    del subject
+    payload = writer.payload(size)
     _verify(payload, tensor, coding, base, threads, data if verify else None)
     return coding, payload
 
 
-def _fixed(data: Bytes, dtype: str, threads: int) -> Bytes | None:
-    """The payload of codes of fixed length, where that is no more than a little larger than another one would be."""
-    payload = fixed.encode(data, dtype, threads) if dtype in fixed.DTYPES else None
-    if payload is None or (dtype in ("BF16", "F16") and fixed.has_noise(data)):
-        return payload
-    return payload if 8 * payload.size <= _LARGER * floats.estimate(data, dtype) else None
+def faulty() -> VerifyError:
+    return VerifyError("a coded tensor did not decode to itself: this machine's memory or processor is faulty")
 
 
 def _verify(payload: Bytes, tensor: Tensor, coding: str, base: Bytes | None, threads: int, data: Bytes | None) -> None:
     """Raises VerifyError where `payload` does not decode to `data`, if given."""
     record = Record(tensor.dtype, tensor.shape, coding, 0)
     if data is not None and not _same(decode_tensor(payload, record, base, threads), data):
-        raise VerifyError("a coded tensor did not decode to itself: this machine's memory or processor is faulty")
+        raise faulty()
 
 
 def _same(one: Bytes, other: Bytes) -> bool:
@@ -246,16 +229,19 @@ def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: i
     data: Bytes = coder(level).decode(payload, record.dtype, record.size, threads, None)
     if record.coding.startswith(DELTA):
         if base is None or base.size != record.size:
-            raise FormatError("the base has no such tensor: it is not the base that this checkpoint was packed with")
+            raise no_base()
         np.bitwise_xor(data, base, out=data)
     return data
 
 
-def coder(level: str) -> Any:
-    """The module that codes at a level."""
-    return floats_archive if level == "archive" else floats
+def no_base() -> FormatError:
+    return FormatError("the base has no such tensor: it is not the base that this checkpoint was packed with")
 
 
 def check_tensor(data: Bytes, record: Record, name: str) -> None:
     if xxhash.xxh3_64_intdigest(data.data) != record.checksum:
-        raise DamagedError(f"{named(name)}: its checksum differs: the file is damaged")
+        raise other_checksum(name)
+
+
+def other_checksum(name: str) -> DamagedError:
+    return DamagedError(f"{named(name)}: its checksum differs: the file is damaged")

@@ -44,9 +44,11 @@ class Record:
         """Raw bytes."""
         return prod(self.shape) * tensorfile.ELEMENT_BITS[self.dtype] // 8
 
-    def memory(self, payload: int) -> int:
-        """Bytes that decoding `payload` bytes takes, about, with the tensor before, which is still being hashed."""
-        return payload + {STORED: 1, FIXED: 2, RANS: 2}.get(self.coding, 4) * self.size
+    def memory(self, payload: int, most: int | None = None) -> int:
+        """Bytes that decoding `payload` bytes takes, about, with the tensor before, which is still being hashed. most:
+        no more than this of it is decoded at once."""
+        whole = payload + {STORED: 1, FIXED: 2, RANS: 2}.get(self.coding, 4) * self.size
+        return whole if most is None else min(whole, payload // 8 + 4 * most)
 
 
 @dataclass(frozen=True)

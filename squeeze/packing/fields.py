@@ -10,6 +10,7 @@ import numpy as np
 
 from squeeze.checkpoint.safetensors import Bytes
 from squeeze.codecs.tensors import floats
+from squeeze.codecs.tensors.content import Content, InMemory, whole
 
 BYTES, THREES, THREES_DOWN = "bytes", "threes", "threes-down"
 KINDS = (BYTES, THREES, THREES_DOWN)
@@ -61,11 +62,18 @@ def fits(shape: tuple[int, ...], kind: str) -> bool:
     return kind == BYTES or (prod(shape) > 0 and prod(shape) % 3 == 0)
 
 
-def choose(data: Bytes, dtype: str, shape: tuple[int, ...]) -> tuple[str, Bytes]:
+def choose(content: Content, dtype: str, shape: tuple[int, ...]) -> tuple[str, Content]:
     """The kind that codes a tensor shortest, and its bytes; an empty kind where none is better than its words."""
-    best, kind, shortest = floats.estimate(data, dtype), "", data
+    best, kind, shortest = floats.estimate(content, dtype), "", content
     for other in KINDS:
-        laid = relaid(data, shape, other)
+        laid = _relaid(content, shape, other)
         if laid is not None and (bits := floats.estimate(laid, "U8")) < best:
             best, kind, shortest = bits, other, laid
     return kind, shortest
+
+
+def _relaid(content: Content, shape: tuple[int, ...], kind: str) -> Content | None:
+    if kind == BYTES:
+        return content
+    laid = relaid(whole(content), shape, kind) if fits(shape, kind) else None
+    return None if laid is None else InMemory(laid)

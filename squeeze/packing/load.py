@@ -1,20 +1,22 @@
 """Packed checkpoints in torch: tensors stay coded in memory and are decoded when they are asked for."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
-from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Tensor, named
+from squeeze.codecs.tensors.content import Content, InFile, whole
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import Prepared
 from squeeze.options.option import size_of
-from squeeze.packing import container, folder
+from squeeze.packing import container, decoding, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile, Record
 from squeeze.system.limits import Limits
+from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of
 
 
@@ -148,28 +150,28 @@ def torch_dtype(dtype: str, name: str) -> torch.dtype:
 
 def _entries(packed: PackedFile, device: str, base: Base | None, threads: int) -> dict[str, Entry]:
     with packed.file.path.open("rb") as reading:
-        entries = {}
+        file, entries = Positional(reading), {}
         for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
-            payload = tensorfile.read_tensor(reading, tensor)
+            payload = InFile(file, tensor.begin, tensor.size)
             entries[tensor.name] = _entry(tensor, record, payload, device, base, threads)
     return entries
 
 
-def _entry(
-    tensor: Tensor, record: Record, payload: tensorfile.Bytes, device: str, base: Base | None, threads: int
-) -> Entry:
+def _entry(tensor: Tensor, record: Record, payload: Content, device: str, base: Base | None, threads: int) -> Entry:
     torch_dtype(record.dtype, tensor.name)
     is_coded = _stays_coded(record, device)
     is_ready = is_coded or record.coding == container.STORED
-    other = base.for_record(tensor.name, record) if base and record.coding.startswith(container.DELTA) else None
-    try:
-        if not is_ready:
-            payload = container.decode_tensor(payload, record, other, threads)
-        entry = Entry(tensor.name, record, torch.from_numpy(payload).to(device), is_coded)
-    except DamagedError as error:
-        raise DamagedError(f"{named(tensor.name)}: {error}") from None
+    is_delta = record.coding.startswith(container.DELTA)
+    with ExitStack() as opened:
+        other = base.content_for(record, tensor.name, "", opened) if base and is_delta else None
+        try:
+            content = payload if is_ready else decoding.content_of(payload, record, other, threads)
+            data = whole(content, threads)
+            entry = Entry(tensor.name, record, torch.from_numpy(data).to(device), is_coded)
+        except DamagedError as error:
+            raise DamagedError(f"{named(tensor.name)}: {error}") from None
     if not is_ready:
-        container.check_tensor(payload, record, tensor.name)
+        container.check_tensor(data, record, tensor.name)
     return entry
 
 

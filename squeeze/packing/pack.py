@@ -1,36 +1,40 @@
 """The main path of packing: a checkpoint's files, tensor by tensor, into packed ones. Read this first.
 
 `pack` takes a file of tensors or a folder of a model. Each tensor is read,
-coded, proved to decode, and written before the next one is read, so memory is
-bounded by the largest tensor. All is written into a work folder beside the
+coded, proved to decode, and written before the next one is read. A large one is
+read, written and read back in parts, so that memory does not grow with it, but
+at level archive. All is written into a work folder beside the
 target, with a journal of the tensors that are done, and moved into place at the
 end; a run that was stopped goes on from there. What a packed file says of
 itself is container.py's, the way back unpack.py's.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import xxhash
 
-from squeeze.checkpoint import safetensors as tensorfile
-from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile
+from squeeze.checkpoint.safetensors import Bytes, Tensor
+from squeeze.codecs.tensors.content import InFile, pieces
+from squeeze.codecs.tensors.float_writer import FileWriter
 from squeeze.errors import FormatError, SqueezeError, VerifyError, printable
-from squeeze.packing import container, folder
+from squeeze.packing import container, decoding, encoding, folder
 from squeeze.packing.base import Base, is_packed
 from squeeze.packing.container import Description, Record
 from squeeze.packing.running_hash import RunningHash
 from squeeze.packing.sources import Source, source_of
+from squeeze.packing.unfinished import Journal, Run
 from squeeze.system import files, storage
-from squeeze.system.in_order import in_order
+from squeeze.system.in_order import LARGE, in_order
 from squeeze.system.limits import Limits
+from squeeze.system.positional import Positional
 from squeeze.system.upload import staged
 from squeeze.system.work import work_folder
 from squeeze.version import __version__
@@ -193,33 +197,34 @@ class _Job:
         target.parent.mkdir(parents=True, exist_ok=True)
         base = self.base.identity(found.is_torch) if self.base else ()
         known = self.base if base else None
-        journal = _Journal(work / "journal")
+        journal = Journal(work / "journal")
         unfinished = target.with_name(target.name + ".partial")
         start = container.reserve(found, self.level, base)
-        with source.open("rb") as reading, unfinished.open("r+b" if unfinished.is_file() else "w+b") as writing:
-            done = journal.resume(file, writing, start)
-            writing.truncate(start + sum(size for _, size in done))
-            writing.seek(0, os.SEEK_END)
-            with RunningHash() as state:
-                for tensor, gap, (record, _) in zip(file.tensors, file.gaps, done, strict=False):
-                    data = tensorfile.read_tensor(reading, tensor)
-                    state.update(gap, data)
-                    if xxhash.xxh3_64_intdigest(data.data) != record.checksum:
-                        raise VerifyError(f"{source} changed since packing was stopped: pack it again")
-                    self.progress(tensor.size)
-                remaining = file.tensors[len(done) :]
-                coded = self._coded(file, len(done), known, scope, reading, state)
-                for tensor, (record, payload) in zip(remaining, coded, strict=True):
+        with (
+            source.open("rb") as reading,
+            unfinished.open("r+b" if unfinished.is_file() else "w+b") as writing,
+            RunningHash() as state,
+        ):
+            run = Run(file, Positional(reading), writing, state, known, scope)
+            done = self._resume(run, journal, start)
+            remaining = file.tensors[len(done) :]
+            for tensor, (record, payload) in zip(remaining, self._coded(run, len(done)), strict=True):
+                if isinstance(payload, int):  # written already, and maybe more that is not part of it
+                    size = payload
+                    writing.seek(size, os.SEEK_CUR)
+                else:
+                    size = payload.size
                     writing.write(payload.data)
                     writing.flush()
-                    journal.note(tensor, record, payload)
-                    done.append((record, payload.size))
-                    self.progress(tensor.size)
-                digest = state.finish(file.gaps[-1])
+                journal.note(tensor, record, payload)
+                done.append((record, size))
+                self.progress(tensor.size)
+            digest = state.finish(file.gaps[-1])
             records = tuple(record for record, _ in done)
             places = container.places_of(found)
             description = Description(file.size, digest, file.header, self.level, records, base, places)
             names, sizes = [tensor.name for tensor in file.tensors], [size for _, size in done]
+            writing.truncate(start + sum(sizes))
             writing.seek(0)
             writing.write(container.header_bytes(names, sizes, description, start))
             writing.flush()
@@ -230,59 +235,53 @@ class _Job:
         self.progress(len(file.header))
         return file.size, digest
 
-    def _coded(
-        self, file: TensorFile, first: int, base: Base | None, scope: str, source: BinaryIO, state: RunningHash
-    ) -> Iterator[tuple[Record, Bytes]]:
-        """The record and payload of each tensor from the first on, in order."""
+    def _resume(self, run: Run, journal: Journal, start: int) -> list[tuple[Record, int]]:
+        """Record and payload size of the tensors that a run before this one has written."""
+        done = journal.resume(run, start, self.threads)
+        run.writing.truncate(start + sum(size for _, size in done))
+        run.writing.seek(0, os.SEEK_END)
+        for tensor, gap, (record, _) in zip(run.file.tensors, run.file.gaps, done, strict=False):
+            run.state.skip(gap)
+            if run.state.follow(run.content(tensor)).result() != record.checksum:
+                raise VerifyError(f"{run.file.path} changed since packing was stopped: pack it again")
+            self.progress(tensor.size)
+        return done
 
-        def tasks() -> Iterator[tuple[int, Callable[[int], tuple[Record, Bytes]]]]:
-            for tensor, gap in zip(file.tensors[first:], file.gaps[first:-1], strict=True):
-                data = tensorfile.read_tensor(source, tensor)
-                state.update(gap, data)
-                yield tensor.size, partial(self._code, tensor, base, scope, data)
+    def _coded(self, run: Run, first: int) -> Iterator[tuple[Record, Bytes | int]]:
+        """The record of each tensor from the first on, in order, and its payload, or the size of a written one."""
+
+        def tasks() -> Iterator[tuple[int, Callable[[int], tuple[Record, Bytes | int]]]]:
+            for tensor, gap in zip(run.file.tensors[first:], run.file.gaps[first:-1], strict=True):
+                run.state.skip(gap)
+                if tensor.size >= LARGE:
+                    yield tensor.size, partial(self._write, run, tensor, run.state.follow(run.content(tensor)))
+                    continue
+                data = run.read(tensor)
+                run.state.update(data)
+                yield tensor.size, partial(self._code, tensor, run, data)
 
         return in_order(tasks(), self.threads)
 
-    def _code(self, tensor: Tensor, base: Base | None, scope: str, data: Bytes, threads: int) -> tuple[Record, Bytes]:
-        other = base.tensor(tensor, scope) if base else None
+    def _code(self, tensor: Tensor, run: Run, data: Bytes, threads: int) -> tuple[Record, Bytes]:
+        other = run.base.tensor(tensor, run.scope) if run.base else None
         coding, payload = container.encode_tensor(data, tensor, self.level, other, threads, self.verify)
         return Record(tensor.dtype, tensor.shape, coding, xxhash.xxh3_64_intdigest(data.data)), payload
 
-
-class _Journal:
-    """A line for each finished tensor of the file at work."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def note(self, tensor: Tensor, record: Record, payload: Bytes) -> None:
-        line = [
-            tensor.name,
-            record.coding,
-            record.checksum,
-            payload.size,
-            xxhash.xxh3_64_intdigest(payload.data),
-        ]
-        with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def resume(self, file: TensorFile, written: BinaryIO, start: int) -> list[tuple[Record, int]]:
-        """Record and payload size of the first tensors of `file` that are whole in `written` from `start` on."""
-        done: list[tuple[Record, int]] = []
-        lines = self._path.read_text().split("\n") if self._path.is_file() else []
-        written.seek(start)
-        for line, tensor in zip(lines, file.tensors, strict=False):
-            try:
-                name, coding, checksum, size, hashed = json.loads(line)
-            except ValueError:
-                break
-            if name != tensor.name or xxhash.xxh3_64_intdigest(written.read(size)) != hashed:
-                break
-            done.append((Record(tensor.dtype, tensor.shape, coding, checksum), size))
-        self.clear()
-        with self._path.open("w") as journal:
-            journal.writelines(line + "\n" for line in lines[: len(done)])
-        return done
-
-    def clear(self) -> None:
-        self._path.unlink(missing_ok=True)
+    def _write(self, run: Run, tensor: Tensor, checksum: Future[int], threads: int) -> tuple[Record, int]:
+        """Code a large tensor in parts, to where the file being written ends now."""
+        begin, writing = run.writing.tell(), Positional(run.writing)
+        content, other = run.content(tensor), None
+        with ExitStack() as opened:
+            if run.base:
+                other = run.base.content(tensor, tensor.name, run.scope, opened)
+            writer = FileWriter(writing, begin)
+            coding, size = encoding.write_tensor(content, tensor, self.level, other, threads, writer)
+            if coding == container.STORED:
+                place = begin
+                for piece in pieces(content, threads):
+                    writing.put(place, piece)
+                    place += piece.size
+            record = Record(tensor.dtype, tensor.shape, coding, 0)
+            if self.verify:
+                decoding.prove(InFile(writing, begin, size), record, other, threads, checksum.result)
+        return replace(record, checksum=checksum.result()), size

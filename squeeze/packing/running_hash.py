@@ -3,9 +3,12 @@
 import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from squeeze.checkpoint.safetensors import Bytes
+import xxhash
 
-__all__ = ["RunningHash"]
+from squeeze.checkpoint.safetensors import Bytes
+from squeeze.codecs.tensors.content import Content, pieces
+
+__all__ = ["RunningHash", "checksum_of"]
 
 
 class RunningHash:
@@ -14,20 +17,41 @@ class RunningHash:
     def __init__(self) -> None:
         self._state = hashlib.sha256()
         self._pool = ThreadPoolExecutor(1)
-        self._running: Future[None] | None = None
+        self._is_over = False
+        self._running: Future[int] | Future[None] | None = None
 
     def __enter__(self) -> "RunningHash":
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._is_over = True
         self._pool.shutdown(wait=True)
 
-    def update(self, gap: bytes, data: Bytes) -> None:
-        """A tensor's bytes, after those before it that belong to none."""
-        self._wait()
+    def skip(self, gap: bytes) -> None:
+        """Bytes before a tensor that belong to none."""
         if gap:
+            self._wait()
             self._state.update(gap)
+
+    def update(self, data: Bytes) -> None:
+        """A tensor's bytes, or some of them."""
+        self._wait()
         self._running = self._pool.submit(self._state.update, data.data)
+
+    def follow(self, content: Content) -> Future[int]:
+        """The same of a tensor that is read for it; its checksum is to come."""
+        self._wait()
+        self._running = future = self._pool.submit(self._read, content)
+        return future
+
+    def _read(self, content: Content) -> int:
+        checksum = xxhash.xxh3_64()
+        for piece in pieces(content):
+            if self._is_over:
+                break
+            self._state.update(piece.data)
+            checksum.update(piece.data)
+        return checksum.intdigest()
 
     def finish(self, rest: bytes) -> str:
         self._wait()
@@ -37,3 +61,11 @@ class RunningHash:
     def _wait(self) -> None:
         if self._running:
             self._running.result()
+
+
+def checksum_of(content: Content, threads: int) -> int:
+    """XXH3-64 of all bytes."""
+    state = xxhash.xxh3_64()
+    for piece in pieces(content, threads):
+        state.update(piece.data)
+    return state.intdigest()

@@ -2,22 +2,28 @@
 
 import hashlib
 import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+import xxhash
+
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor
+from squeeze.codecs.tensors.content import Content, InFile, pieces, whole
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped, printable
-from squeeze.packing import container, folder
+from squeeze.packing import container, decoding, folder
 from squeeze.packing.base import Base, packed_files
 from squeeze.packing.container import Record
 from squeeze.packing.pack import Progress, Totals
 from squeeze.packing.running_hash import RunningHash
 from squeeze.system import files, storage
-from squeeze.system.in_order import in_order
+from squeeze.system.in_order import LARGE, in_order
 from squeeze.system.limits import Limits
+from squeeze.system.positional import Positional
 from squeeze.system.upload import staged
 from squeeze.system.work import scratch_folder
 
@@ -126,7 +132,7 @@ class _Job:
             packed = container.read(source, self.limits)
             _check_base(packed.description.base, self.base)
             self.limits.need_output(before + packed.description.size)
-            container.check_limits(packed, self.limits)
+            container.check_limits(packed, self.limits, LARGE)
             with source.open("rb") as reading:
                 if target is None:
                     self._decode(packed, reading, None, name)
@@ -145,13 +151,26 @@ class _Job:
         description, gaps, scope = packed.description, packed.original.gaps, name if packed.is_torch else ""
         self.progress(len(description.header))
         pairs = list(zip(packed.file.tensors, description.records, strict=True))
-        tasks = ((r.size, partial(self._tensor, t, r, scope, tensorfile.read_tensor(source, t))) for t, r in pairs)
+        payloads = Positional(source)
+
+        def tasks() -> Iterator[tuple[int, Callable[[int], Iterable[Bytes]]]]:
+            for tensor, record in pairs:
+                payload = InFile(payloads, tensor.begin, tensor.size)
+                if record.size >= LARGE:
+                    yield record.size, partial(self._pieces, tensor, record, scope, payload)
+                else:
+                    with _about(tensor):
+                        yield record.size, partial(self._tensor, tensor, record, scope, whole(payload))
+
         with RunningHash() as state:
-            for (_, record), gap, data in zip(pairs, gaps[:-1], in_order(tasks, self.threads), strict=True):
-                state.update(gap, data)
+            for (_, record), gap, data in zip(pairs, gaps[:-1], in_order(tasks(), self.threads), strict=True):
                 if sink:
                     sink.write(gap)
-                    sink.write(data.data)
+                state.skip(gap)
+                for piece in data:
+                    state.update(piece)
+                    if sink:
+                        sink.write(piece.data)
                 self.progress(record.size)
             if sink:
                 sink.write(gaps[-1])
@@ -159,15 +178,35 @@ class _Job:
         if digest != description.sha256:
             raise DamagedError("the SHA-256 of what was restored differs: the file is damaged")
 
-    def _tensor(self, tensor: Tensor, record: Record, scope: str, payload: Bytes, threads: int) -> Bytes:
+    def _tensor(self, tensor: Tensor, record: Record, scope: str, payload: Bytes, threads: int) -> tuple[Bytes]:
         is_delta = record.coding.startswith(container.DELTA)
         other = self.base.for_record(tensor.name, record, scope) if self.base and is_delta else None
-        try:
+        with _about(tensor):
             data = container.decode_tensor(payload, record, other, threads)
-        except DamagedError as error:
-            raise DamagedError(f"{tensorfile.named(tensor.name)}: {error}") from None
         container.check_tensor(data, record, tensor.name)
-        return data
+        return (data,)
+
+    def _pieces(self, tensor: Tensor, record: Record, scope: str, payload: Content, threads: int) -> Iterator[Bytes]:
+        """All bytes of a large tensor, decoded as they are asked for. Raises DamagedError at last where their checksum
+        differs."""
+        is_delta, checksum = record.coding.startswith(container.DELTA), xxhash.xxh3_64()
+        with ExitStack() as opened:
+            other = self.base.content_for(record, tensor.name, scope, opened) if self.base and is_delta else None
+            with _about(tensor):
+                for piece in pieces(decoding.content_of(payload, record, other, threads), threads):
+                    checksum.update(piece.data)
+                    yield piece
+        if checksum.intdigest() != record.checksum:
+            raise container.other_checksum(tensor.name)
+
+
+@contextmanager
+def _about(tensor: Tensor) -> Iterator[None]:
+    """Names the tensor that is damaged."""
+    try:
+        yield
+    except DamagedError as error:
+        raise DamagedError(f"{tensorfile.named(tensor.name)}: {error}") from None
 
 
 def _check_base(hashes: tuple[str, ...], base: Base | None) -> None:

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 
-__all__ = ["cut", "fresh", "scratch"]
+__all__ = ["cut", "fresh", "kept", "scratch"]
 
 _PIECE = 1 << 24  # bytes; numpy asks for huge pages in arrays of 4 MiB or more
 _LARGE = 1 << 22
@@ -25,14 +25,19 @@ def fresh(size: int) -> np.ndarray:
     return part
 
 
+def kept(name: str, size: int) -> np.ndarray:
+    """uint8 [size], undefined: the same memory at every call of a thread with this name, as long as it is enough."""
+    if not hasattr(_own, "kept"):
+        _own.kept = {}
+    if (found := _own.kept.get(name)) is None or found.size < size:
+        _own.kept[name] = found = np.empty(size, np.uint8)
+    part: np.ndarray = found[:size]
+    return part
+
+
 def scratch(size: int) -> np.ndarray:
     """uint8 [size], undefined: the same memory at every call of a thread, of a size below a few MiB; else fresh."""
-    if size >= _LARGE:
-        return np.empty(size, np.uint8)
-    if not hasattr(_own, "scratch"):
-        _own.scratch = np.empty(_LARGE, np.uint8)
-    part: np.ndarray = _own.scratch[:size]
-    return part
+    return np.empty(size, np.uint8) if size >= _LARGE else kept("scratch", _LARGE)[:size]
 
 
 def cut(buffer: np.ndarray, size: int) -> np.ndarray:
@@ -40,6 +45,6 @@ def cut(buffer: np.ndarray, size: int) -> np.ndarray:
     if buffer.base is None:
         buffer.resize(size, refcheck=False)
         return buffer
-    kept = fresh(size)
-    kept[:] = buffer[:size]
-    return kept
+    result = fresh(size)
+    result[:] = buffer[:size]
+    return result

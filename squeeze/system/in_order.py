@@ -6,11 +6,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from typing import TypeVar
 
-__all__ = ["in_order", "ordered_map"]
+__all__ = ["LARGE", "in_order", "ordered_map"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-_LARGE = 1 << 24  # bytes from which a tensor gets all threads to itself
+LARGE = 1 << 24  # bytes from which a tensor gets all threads to itself
 _BATCH = 1 << 21  # bytes that are worth handing to a thread
 _IN_FLIGHT = 1 << 26  # bytes of batches at once
 
@@ -35,11 +35,11 @@ def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> I
     with ThreadPoolExecutor(threads, thread_name_prefix="squeeze-tensors") as pool:
         try:
             for size, batch in chain(filter(None, (first, second)), batches):
-                if size < _LARGE:
+                if size < LARGE:
                     waiting.append((size, pool.submit(_run, batch)))
-                while waiting and (size >= _LARGE or sum(other for other, _ in waiting) > _IN_FLIGHT):
+                while waiting and (size >= LARGE or sum(other for other, _ in waiting) > _IN_FLIGHT):
                     yield from waiting.popleft()[1].result()
-                if size >= _LARGE:
+                if size >= LARGE:
                     yield batch[0](threads)
             while waiting:
                 yield from waiting.popleft()[1].result()
@@ -53,10 +53,10 @@ def _batches(tasks: Iterable[tuple[int, Callable[[int], T]]]) -> Iterator[tuple[
     total = 0
     batch: list[Callable[[int], T]] = []
     for size, work in tasks:
-        if batch and (size >= _LARGE or total >= _BATCH):
+        if batch and (size >= LARGE or total >= _BATCH):
             yield total, batch
             total, batch = 0, []
-        if size >= _LARGE:
+        if size >= LARGE:
             yield size, [work]
         else:
             total, batch = total + size, [*batch, work]

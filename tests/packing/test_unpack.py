@@ -3,6 +3,7 @@
 import hashlib
 import json
 import tracemalloc
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -44,8 +45,7 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("coding", ["rans", "archive", "zeros+rans"])
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(("reader", "coding"), [("load", "rans"), *product(READERS, ("archive", "zeros+rans"))])
 def test_claims_end_before_memory_is_taken(reader, coding):
     claim(coding)
     with pytest.raises(LimitError):
@@ -66,6 +66,14 @@ def test_claims_end_before_memory_is_taken(reader, coding):
     assert [path.name for path in Path().iterdir()] == ["claim.safetensors"]
 
 
+def test_a_claim_that_is_decoded_in_parts_takes_little_memory():
+    claim(size=1 << 28)
+    with pytest.raises(squeeze.DamagedError, match="checksum differs"):
+        squeeze.verify("claim.safetensors", limits=Limits(memory=1 << 27))
+    with pytest.raises(LimitError, match=r"claim.safetensors: .* bytes of memory, and the limit is 67,108,864"):
+        squeeze.verify("claim.safetensors", limits=Limits(memory=1 << 26))
+
+
 def test_limits_that_suffice():
     claim(size=1 << 16)
     limits = Limits(memory=1 << 18, output=1 << 17)
@@ -81,7 +89,7 @@ def test_limits_that_suffice():
 
 @pytest.mark.parametrize("command", ["unpack", "verify"])
 def test_the_commands_take_limits(command):
-    claim()
+    claim("archive")
     for option, value in (("--memlimit", "1G"), ("--max-output", "1K")):
         arguments = [command, option, value, "claim.safetensors", *(["back.safetensors"] * (command == "unpack"))]
         result = CliRunner().invoke(cli.main, arguments, prog_name="squeeze")

@@ -9,21 +9,32 @@ A value is rotated left by one bit, so that its exponent leads. The idea of pack
 fixed length is ENEC's; codes in levels are ours. How bytes lie is in docs/format.md.
 """
 
-import ctypes
 import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from squeeze.codecs.tensors.content import Content, InMemory, Parts, spread
 from squeeze.codecs.tensors.fixed_blocks import KNOWN, LEVELS, SLACK, block_sizes, decode_blocks, encode_blocks
 from squeeze.codecs.tensors.fixed_groups import GROUP, KINDS
-from squeeze.codecs.tensors.float_models import spread
 from squeeze.codecs.tensors.float_payload import Array
+from squeeze.codecs.tensors.float_writer import MemoryWriter, Writer
 from squeeze.codecs.tensors.tables import damaged
-from squeeze.system.arena import cut, fresh, scratch
+from squeeze.system.arena import fresh
 
-__all__ = ["DTYPES", "Coded", "decode", "decode_segments", "encode", "has_noise", "parse"]
+__all__ = [
+    "DTYPES",
+    "Coded",
+    "decode",
+    "decode_part",
+    "decode_segments",
+    "directory_size",
+    "encode",
+    "has_noise",
+    "parse",
+    "write",
+]
 
 DTYPES = tuple(KINDS)
 _FORMAT = 1
@@ -37,36 +48,51 @@ def encode(data: Array, dtype: str, threads: int = 1) -> Array | None:
 
     `dtype` is safetensors' name of the type, one of DTYPES.
     """
-    view, prefix_bits = KINDS[dtype]
-    values = data.view(view)
-    blocks, record = -(-values.size // _PER_BLOCK), _record(dtype)
-    start, room = _start(blocks), _most(min(values.size, _PER_BLOCK), record)
-    buffer = scratch(start + blocks * room + 8)
-    buffer[: _HEAD.size] = np.frombuffer(_HEAD.pack(_FORMAT, values.size), np.uint8)
-    names, counts = _directory(buffer, blocks)
+    writer = MemoryWriter()
+    size = write(InMemory(data), dtype, writer, threads)
+    return writer.payload(size) if size else None
 
-    def work(first: int, last: int) -> tuple[int, int]:
-        place = start + first * room
+
+def write(content: Content, dtype: str, writer: Writer, threads: int = 1) -> int:
+    """The same payload, written; its bytes, or 0 where it is no shorter."""
+    view, prefix_bits = KINDS[dtype]
+    parts, record = Parts(content, view, _PER_BLOCK, threads), _record(dtype)
+    blocks, start, most = parts.segments, _start(parts.segments), _most(min(parts.count, _PER_BLOCK), record)
+    writer.reserve(start + blocks * most + 8)
+    directory = np.empty(start, np.uint8)
+    directory[: _HEAD.size] = np.frombuffer(_HEAD.pack(_FORMAT, parts.count), np.uint8)
+    names, counts = _directory(directory, blocks)
+
+    def work(values: Array, first: int, last: int) -> tuple[int, Array]:
+        begin = start + first * most
+        section = writer.room(begin, (last - first) * most, np.uint8)
         size = encode_blocks(
-            *(values, first, last, _PER_BLOCK, record, prefix_bits, names, counts, buffer[place:]),
+            *(values, 0, last - first, _PER_BLOCK, record, prefix_bits, names[first:last], counts[first:last], section),
             *(np.empty(_PER_BLOCK + SLACK, np.uint8), *_space(view), np.empty((2, 256), np.int64)),
         )
-        return place, int(size)
+        return begin, section[:size]
 
     end = start
-    for place, size in spread(work, blocks, threads):
-        if place != end:  # what other threads wrote moves up
-            ctypes.memmove(buffer.ctypes.data + end, buffer.ctypes.data + place, size)
-        end += size
+    for begin, section in parts.map(work):
+        if begin != end or not writer.in_place:
+            writer.put(end, section)
+        end += section.nbytes
+    writer.put(end, np.zeros(-end % 8, np.uint8))
+    writer.put(0, directory)
     whole = -(-end // 8) * 8
-    buffer[end:whole] = 0
-    return cut(buffer, whole) if whole < data.size else None
+    return whole if whole < content.size else 0
 
 
-def has_noise(data: Array) -> bool:
+def has_noise(content: Content) -> bool:
     """Whether the lower bytes of 16-bit values are about evenly many, in a sample: then only exponents can get shorter,
     and rANS is little shorter than codes of fixed length. It is not so where many values are equal, such as 0."""
-    lower = data[:: max(data.size // (4 * _SAMPLE), 1) * 2][:_SAMPLE]
+    step = max(content.size // (4 * _SAMPLE), 1) * 2
+    if isinstance(content, InMemory):
+        lower = content.data[::step][:_SAMPLE]
+    else:
+        lower = np.empty(min(_SAMPLE, -(-content.size // step)), np.uint8)
+        for number in range(lower.size):
+            content.fill(number * step, lower[number : number + 1])
     return bool(np.bincount(lower, minlength=256).max() <= _SAMPLE // 32)
 
 
@@ -125,20 +151,34 @@ def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array |
 
 def decode_segments(coded: Coded, first: int, last: int, out: Array, threads: int = 1) -> None:
     """Decode blocks first to last into `out`, their values as bytes or as numbers. Raises DamagedError."""
-    view, record = KINDS[coded.dtype][0], _record(coded.dtype)
-    values, longs = out.view(view), coded.payload.view(np.uint32)
+    values = out.view(KINDS[coded.dtype][0])
 
-    def work(begin: int, end: int) -> int:
-        bad = decode_blocks(
-            *(values[begin * _PER_BLOCK : end * _PER_BLOCK], first + begin, first + end, _PER_BLOCK, record),
-            *(coded.names, coded.counts, coded.payload, longs, coded.starts[first + begin]),
-            *(np.empty(_PER_BLOCK + SLACK, np.uint8), np.empty(_PER_BLOCK + SLACK, np.uint8), *_space(view)),
-        )
-        return int(bad)
+    def work(begin: int, end: int) -> None:
+        part = values[begin * _PER_BLOCK : end * _PER_BLOCK]
+        _decode(coded, coded.payload, 0, first + begin, first + end, part)
 
-    bad = max(spread(work, last - first, threads), default=-1)
+    spread(work, last - first, threads)
+
+
+def decode_part(coded: Coded, part: Array, first: int, last: int, out: Array) -> None:
+    """Decode blocks first to last, the bytes of which are `part` (uint8), into `out`. Raises DamagedError."""
+    _decode(coded, part, int(coded.starts[first]), first, last, out.view(KINDS[coded.dtype][0]))
+
+
+def _decode(coded: Coded, payload: Array, begin: int, first: int, last: int, values: Array) -> None:
+    """Decode blocks first to last out of a part of the payload, from `begin` on."""
+    bad = decode_blocks(
+        *(values, first, last, _PER_BLOCK, _record(coded.dtype), coded.names, coded.counts, payload),
+        *(payload.view(np.uint32), coded.starts[first] - begin, np.empty(_PER_BLOCK + SLACK, np.uint8)),
+        *(np.empty(_PER_BLOCK + SLACK, np.uint8), *_space(values.dtype.type)),
+    )
     if bad >= 0:
         raise damaged(f"block {bad} does not decode")
+
+
+def directory_size(dtype: str, size: int) -> int:
+    """Bytes before the blocks of a payload, for a tensor of `size` bytes."""
+    return _start(-(-size // (_PER_BLOCK * np.dtype(KINDS[dtype][0]).itemsize)))
 
 
 def _record(dtype: str) -> int:

@@ -9,6 +9,7 @@ from functools import cache
 
 import numpy as np
 
+from squeeze.codecs.tensors.content import Content, bytes_of
 from squeeze.codecs.tensors.float_payload import CHOICES, LAYOUTS, Array
 from squeeze.codecs.tensors.planes import collect, tally
 from squeeze.numerics.jit import inline, kernel, lossy_kernel
@@ -29,23 +30,31 @@ class Choice:
     counts: tuple[Array, ...] | None  # of each plane, how often each prefix is there, [1, 2^bits]; None of a sample
 
 
-def choose(values: Array, bits: int, rotated: bool, lanes: int, rows: int) -> Choice:
-    """Measures a sample of `values`."""
-    runs = max(1, min(_SAMPLE_RUNS, values.size // _SAMPLE_RUN))
-    sample = values
-    if runs == _SAMPLE_RUNS:
-        step = (values.size - _SAMPLE_RUN) // (runs - 1)
-        sample = np.concatenate([values[at * step : at * step + _SAMPLE_RUN] for at in range(runs)])
-    fixed = 32.0 * -(-values.size // (lanes * rows)) * (lanes + 1)  # bits of states and word counts
+def sample_of(content: Content, kind: type) -> Array:
+    """Values of a tensor, of type `kind`, that stand for all: all of them, of a small one."""
+    width = np.dtype(kind).itemsize
+    count = content.size // width
+    if count < _SAMPLE_RUNS * _SAMPLE_RUN:
+        return bytes_of(content).view(kind)
+    step = (count - _SAMPLE_RUN) // (_SAMPLE_RUNS - 1)
+    sample: Array = np.empty((_SAMPLE_RUNS, _SAMPLE_RUN), kind)
+    for at, run in enumerate(sample):
+        content.fill(at * step * width, run.view(np.uint8))
+    return sample.reshape(-1)
+
+
+def choose(sample: Array, count: int, bits: int, rotated: bool, lanes: int, rows: int) -> Choice:
+    """Measures a sample of `count` values."""
+    fixed = 32.0 * -(-count // (lanes * rows)) * (lanes + 1)  # bits of states and word counts
     widths, longest = _shapes(bits, rotated)
     own, found, total = space(), np.empty(widths.shape, np.int64), np.empty(1)
     best = choose_layout(
-        *(sample, bits if rotated else 0, bits, widths, longest, values.size, fixed, _LOGS),
+        *(sample, bits if rotated else 0, bits, widths, longest, count, fixed, _LOGS),
         *(own.tables, own.histograms, own.room, own.costs, found, total),
     )
     layout = CHOICES[bits, rotated][best]
     prefixes, counts = tuple(found[best, : len(LAYOUTS[layout])].tolist()), None
-    if sample is values:
+    if sample.size == count:
         tops = [sum(LAYOUTS[layout][number:]) for number in range(len(prefixes))]
         leading = [own.histograms[top // 8 - 1, : 1 << int(longest[top // 8 - 1])] for top in tops]
         planes = zip(leading, prefixes, strict=True)

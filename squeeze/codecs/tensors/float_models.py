@@ -4,43 +4,70 @@ Nothing here affects a decoder: floating point is free to differ between machine
 """
 
 import struct
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import TypeVar
+from functools import reduce
 
 import numpy as np
 
 from squeeze.codecs.tensors import rans
+from squeeze.codecs.tensors.content import Parts, spread
 from squeeze.codecs.tensors.float_layout import space
-from squeeze.codecs.tensors.float_payload import MAX_TABLES, Array
-from squeeze.codecs.tensors.planes import choose_groups, count_prefixes
+from squeeze.codecs.tensors.float_payload import MAX_TABLES, WORDS, Array
+from squeeze.codecs.tensors.planes import choose_groups, count_prefixes, cut_plane
 from squeeze.codecs.tensors.tables import quantise, tables_text
 from squeeze.numerics.jit import kernel, lossy_kernel
+from squeeze.system.arena import kept
 
-T = TypeVar("T")
 _LEAST_CLUSTERED = 8  # segments
 _CLUSTERED = 96  # segments that choose the frequency tables
 _UNKNOWN = 20.0  # bits of a prefix that is not in the sample
 
 
-def _counts(
-    values: Array, rotate: int, below: int, prefix_bits: int, per_segment: int, threads: int, step: int = 0
-) -> Array:
-    """How often each prefix is there, [1, 2^prefix_bits], or in every `step`th segment, [segments / step, ...]."""
-    segments = -(-values.size // per_segment)
-    rows = np.zeros((-(-segments // step), 1 << prefix_bits), np.uint32) if step else None
+@dataclass(frozen=True)
+class Cut:
+    """A plane of `width` bits taken out of values of `bits`, as rans.py says."""
 
-    def work(first: int, last: int) -> Array:
-        tables = space().tables
-        found = np.zeros((1, 1 << prefix_bits), np.int64) if rows is None else rows
-        first = -(-first // (step or 1)) * (step or 1)
-        count_prefixes(values, rotate, below, first, last, per_segment, step or 1, tables, found)
-        return found
+    bits: int
+    rotate: int
+    drop: int
+    width: int
 
-    found = spread(work, segments, threads)
-    return found[0] if rows is not None or len(found) == 1 else np.sum(found, axis=0)
+    def of(self, values: Array) -> tuple[Array, int, int]:
+        """Values of at most 32 bits that have the plane, and where it is in them: their `rotate` and `drop`."""
+        if self.bits <= 32:
+            return values, self.rotate, self.drop
+        plane = kept("plane", values.size * self.width // 8).view(WORDS[self.width])
+        cut_plane(values, self.rotate, self.drop, plane)
+        return plane, 0, 0
+
+
+def _counts(parts: Parts, cut: Cut, prefix_bits: int) -> Array:
+    """How often each prefix is there, int64 [1, 2^prefix_bits]."""
+
+    def work(values: Array, first: int, last: int) -> Array:
+        return _count(values, cut, np.zeros(1 << prefix_bits, np.int64))
+
+    return _sum(parts.map(work))[None]
+
+
+def _samples(parts: Parts, cut: Cut, prefix_bits: int, step: int) -> Array:
+    """The same of every `step`th segment, uint32 [segments / step, 2^prefix_bits]."""
+    rows = np.zeros((-(-parts.segments // step), 1 << prefix_bits), np.uint32)
+
+    def work(first: int, last: int) -> None:
+        for row in range(first, last):
+            _count(parts.values(row * step, row * step + 1), cut, rows[row])
+
+    spread(work, len(rows), parts.threads)
+    return rows
+
+
+def _count(values: Array, cut: Cut, row: Array) -> Array:
+    """Add the prefixes of some values to `row`, integers [2^prefix_bits]; the same."""
+    plane, rotate, drop = cut.of(values)
+    count_prefixes(plane, rotate, drop + cut.width - (row.size.bit_length() - 1), space().tables, row)
+    return row
 
 
 @dataclass(frozen=True)
@@ -53,40 +80,37 @@ class PlaneModel:
     frequencies: Array  # int64 [tables, symbols]
     ids: Array  # uint8 [segments]
     text: bytes  # as it stands in the payload
+    lowest: int  # values whose prefix is 0
 
     @classmethod
-    def build(
-        cls, values: Array, rotate: int, below: int, prefix_bits: int, per_segment: int, threads: int,
-        counts: Array | None,
-    ) -> "PlaneModel":  # fmt: skip
-        """Of the prefixes of `values`, each of at most `prefix_bits` above the `below` lowest bits, of which `counts`
-        tells how often each is there, if that is known."""
-        place, no_tables = (values, rotate, below, prefix_bits, per_segment, threads), np.zeros((0, 1), np.int64)
-        segments = -(-values.size // per_segment)
+    def build(cls, parts: Parts, cut: Cut, prefix_bits: int, counts: Array | None) -> "PlaneModel":
+        """Of the prefixes of a plane, each of at most `prefix_bits`; `counts` tells how often each is there, if that
+        is known."""
+        no_tables, segments = np.zeros((0, 1), np.int64), parts.segments
         ids, sums = np.zeros(segments, np.uint8), counts
         if segments >= _LEAST_CLUSTERED:  # then the counts were not known
             step = -(-segments // _CLUSTERED)
-            rows = _counts(*place, step)
+            rows = _samples(parts, cut, prefix_bits, step)
             lengths = _cluster(rows, step)
             if lengths is not None:
-                ids, sums = _grouped(*place, lengths)
+                ids, sums = _grouped(parts, cut, lengths)
             elif step == 1:
                 sums = rows.sum(0, dtype=np.int64)[None]
         if sums is None:
-            sums = _counts(*place)
+            sums = _counts(parts, cut, prefix_bits)
         prefixes = np.empty(rans.MAX_SYMBOLS, np.int64)
         fewer, used = used_prefixes(sums, prefixes)
-        prefix_bits, prefixes = prefix_bits - int(fewer), prefixes[:used]
+        prefix_bits, prefixes, lowest = prefix_bits - int(fewer), prefixes[:used], int(sums[:, 0].sum())
         if used == 1:
-            return cls(0, prefix_bits, prefixes, no_tables, ids, struct.pack("<H", int(prefixes[0])))
+            return cls(0, prefix_bits, prefixes, no_tables, ids, struct.pack("<H", int(prefixes[0])), lowest)
         if len(sums) > 1:
             chosen = np.flatnonzero(sums.any(1))
             ids, sums = np.searchsorted(chosen, ids).astype(np.uint8), sums[chosen]
-        precision = rans.MAX_PRECISION if values.size >= 1 << 15 else 11 if values.size >= 1 << 12 else 10
+        precision = rans.MAX_PRECISION if parts.count >= 1 << 15 else 11 if parts.count >= 1 << 12 else 10
         frequencies = np.empty((len(sums), used), np.int64)
         for counts, row in zip(sums, frequencies, strict=True):
             quantise(counts[prefixes], precision, row)
-        return cls(precision, prefix_bits, prefixes, frequencies, ids, tables_text(prefixes, frequencies))
+        return cls(precision, prefix_bits, prefixes, frequencies, ids, tables_text(prefixes, frequencies), lowest)
 
 
 @kernel
@@ -113,21 +137,24 @@ def used_prefixes(sums, prefixes):
                 sums[row, k] = sums[row, 2 * k] + sums[row, 2 * k + 1]
 
 
-def _grouped(
-    values: Array, rotate: int, below: int, prefix_bits: int, per_segment: int, threads: int, lengths: Array
-) -> tuple[Array, Array]:
+def _grouped(parts: Parts, cut: Cut, lengths: Array) -> tuple[Array, Array]:
     """The group of each segment whose code `lengths`, float32 [groups, 2^prefix_bits], code it shortest, uint8; and the
     prefixes of each group, int64 [groups, 2^prefix_bits]."""
-    ids = np.empty(-(-values.size // per_segment), np.uint8)
+    ids = np.empty(parts.segments, np.uint8)
+    size = lengths.shape[1]
 
-    def work(first: int, last: int) -> Array:
-        tables, counts = space().tables, np.empty(1 << prefix_bits, np.uint32)
-        sums = np.zeros(lengths.shape, np.int64)
-        choose_groups(values, rotate, below, first, last, per_segment, lengths, tables, counts, ids, sums)
+    def work(values: Array, first: int, last: int) -> Array:
+        plane, rotate, drop = cut.of(values)
+        counts, sums = np.empty(size, np.uint32), np.zeros(lengths.shape, np.int64)
+        below, tables, here = drop + cut.width - (size.bit_length() - 1), space().tables, ids[first:last]
+        choose_groups(plane, rotate, below, 0, last - first, parts.per_segment, lengths, tables, counts, here, sums)
         return sums
 
-    sums: Array = np.sum(spread(work, ids.size, threads), axis=0)
-    return ids, sums
+    return ids, _sum(parts.map(work))
+
+
+def _sum(arrays: Iterator[Array]) -> Array:
+    return reduce(np.add, arrays)
 
 
 def _cluster(rows: Array, step: int) -> Array | None:
@@ -207,16 +234,3 @@ def _code_length(counts):
         if count > 0:
             bits -= count * np.log2(count / total)
     return bits
-
-
-def spread(work: Callable[[int, int], T], segments: int, threads: int) -> list[T]:
-    """`work(first, last)` over all segments, some of them at a time on `threads` threads; results in order."""
-    if threads <= 1 or segments < 4:
-        return [work(0, segments)]
-    edges = np.linspace(0, segments, min(2 * threads, segments) + 1).astype(int).tolist()
-    return list(_pool(threads).map(work, edges[:-1], edges[1:]))
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="squeeze-floats")

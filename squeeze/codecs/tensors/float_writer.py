@@ -1,56 +1,89 @@
-"""Writing the bytes of a coded tensor, in one array: what float_payload.py parses."""
+"""Where the bytes of a coded tensor go: an array, or a file. Each section is written at its place, in parts."""
+
+from collections import deque
+from typing import Protocol
 
 import numpy as np
 
+from squeeze.codecs.tensors.content import PART
 from squeeze.codecs.tensors.float_payload import HEAD, MAX_TABLES, PLANE, Array, raw_size
-from squeeze.codecs.tensors.plane_reader import whole_size
 from squeeze.codecs.tensors.rans import MAX_SYMBOLS
 from squeeze.codecs.tensors.tables import VARINT
 from squeeze.system.arena import cut, scratch
+from squeeze.system.positional import Positional
+
+__all__ = ["FileWriter", "MemoryWriter", "Writer", "aligned", "most_bytes"]
+
+_ROOM = 3 * PART + (1 << 16)  # bytes: more than any section of a part of a tensor takes
 
 
-class Writer:
-    """Puts a payload together in one array: sections one after the other, each from a multiple of 4 bytes on.
+class Writer(Protocol):
+    """Places are of bytes from the start of the payload. in_place: rooms are parts of it."""
 
-    Only what is written of the array takes memory, so that it may be as large as a payload can ever be.
-    """
+    in_place: bool
 
-    def __init__(self, most: int, head: bytes, planes: int):
+    def reserve(self, most: int) -> None:
+        """Before all else: a payload is to come that never takes more bytes."""
+
+    def room(self, place: int, count: int, kind: type) -> Array:
+        """Numbers of a type, undefined, to be filled, and then `put` unless they are at `place` already."""
+
+    def put(self, place: int, section: Array) -> None:
+        """Write what was made in a room, or any other array."""
+
+
+class MemoryWriter:
+    """Puts a payload together in one array. Only what is written of it takes memory, so that it may be as large as a
+    payload can ever be."""
+
+    in_place = True
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, np.uint8)
+
+    def reserve(self, most: int) -> None:
         self._buffer = scratch(most)
-        self._directory = len(head)
-        self._end, self._words_end = len(head) + planes * PLANE.size, 0
-        self._buffer[: len(head)] = np.frombuffer(head, np.uint8)
 
-    def add_plane(self, *entry: int) -> None:
-        """The next entry of the directory."""
-        self._put(self._directory, PLANE.pack(*entry))
-        self._directory += PLANE.size
+    def room(self, place: int, count: int, kind: type) -> Array:
+        return self._buffer[place : place + count * np.dtype(kind).itemsize].view(kind)
 
-    def add(self, content: bytes) -> None:
-        self._put(self._end, content)
-        self.close(self.room(len(content), np.uint8))
+    def put(self, place: int, section: Array) -> None:
+        self._buffer[place : place + section.nbytes] = section.view(np.uint8)
 
-    def _put(self, place: int, content: bytes) -> None:
-        self._buffer[place : place + len(content)] = np.frombuffer(content, np.uint8)
-
-    def room(self, count: int, kind: type) -> Array:
-        """Where the next section goes, if it has so many numbers of a type. It is part of the payload once `close`d."""
-        size = count * np.dtype(kind).itemsize
-        return self._buffer[self._end : self._end + size].view(kind)
-
-    def close(self, section: Array) -> None:
-        """End a section that was written to the `room`."""
-        end = self._end + section.nbytes
-        self._end = -(-end // 4) * 4
-        self._buffer[end : self._end] = 0
-        if section.dtype == np.uint16:
-            self._words_end = self._end
-
-    def payload(self, lanes: int) -> Array:
-        """All of it, uint8, with zeros at the end as `whole_size` says. The writer is done then."""
-        size = int(whole_size(self._end, self._words_end, lanes))
-        self._buffer[self._end : size] = 0
+    def payload(self, size: int) -> Array:
+        """The first bytes, uint8. The writer is done then."""
         return cut(self._buffer, size)
+
+
+class FileWriter:
+    """Writes a payload to a file, from `begin` on."""
+
+    in_place = False
+
+    def __init__(self, file: Positional, begin: int):
+        self.file, self.begin = file, begin
+        self._rooms = deque[Array]()
+
+    def reserve(self, most: int) -> None:
+        pass
+
+    def room(self, place: int, count: int, kind: type) -> Array:
+        try:
+            room = self._rooms.pop()
+        except IndexError:
+            room = np.empty(_ROOM, np.uint8)
+        return room[: count * np.dtype(kind).itemsize].view(kind)
+
+    def put(self, place: int, section: Array) -> None:
+        self.file.put(self.begin + place, section.view(np.uint8))
+        room = section.base
+        if isinstance(room, np.ndarray) and room.size == _ROOM:
+            self._rooms.append(room)
+
+
+def aligned(place: int) -> int:
+    """Where the next section begins, at a multiple of 4 bytes."""
+    return -(-place // 4) * 4
 
 
 def most_bytes(count: int, widths: tuple[int, ...], lanes: int, rows: int) -> int:

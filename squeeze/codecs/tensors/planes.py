@@ -100,22 +100,16 @@ def decode_planes(
 
 
 @kernel
-def count_prefixes(values, rotate, below, first, last, per_segment, step, tables, rows):
-    """Add the prefixes of segments first to last, every `step`th of them, to `rows`, integers [n, 2^prefix bits]: one
-    for each of these segments, of the whole plane, or one for all.
+def count_prefixes(values, rotate, below, tables, row):
+    """Add how often each prefix is there to `row`, integers [2^prefix bits].
 
     A prefix is what lies above the `below` lowest bits, as much of it as a row has places for. tables: uint32 [4, n],
     at least as many, zeroed, and zeroed again: working space.
     """
-    size = rows.shape[1]
-    for segment in range(first, last, step):
-        begin = np.uint64(segment * per_segment)
-        tally(values, rotate, below, begin, min(begin + np.uint64(per_segment), np.uint64(values.size)), size, tables)
-        if rows.shape[0] > 1:
-            collect(tables, rows[segment // step])
-        elif segment & 1023 == 0:  # before 32 bits overflow
-            collect(tables, rows[0])
-    collect(tables, rows[0])
+    for begin in range(0, values.size, 1 << 24):  # 32 bits do not overflow
+        end = min(np.uint64(begin + (1 << 24)), np.uint64(values.size))
+        tally(values, rotate, below, np.uint64(begin), end, row.size, tables)
+        collect(tables, row)
 
 
 @kernel

@@ -11,20 +11,25 @@ from collections.abc import Callable
 import numpy as np
 
 from squeeze.codecs.tensors import floats
+from squeeze.codecs.tensors.content import Content, InMemory, Parts
 from squeeze.codecs.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.codecs.tensors.tables import damaged
 
 __all__ = ["decode", "decode_mask", "encode", "encode_mask", "share"]
 
+_COUNTED = 1 << 16  # values at a time
 _HEAD = struct.Struct("<QQ")  # values that are not 0, bytes of the coded bits
 Encoder = Callable[[Array, str, int, int], Array | None]
 Decoder = Callable[[Array, str, int, int, Array | None], Array]
 
 
-def share(data: Array, dtype: str) -> float:
+def share(content: Array | Content, dtype: str, threads: int = 1) -> float:
     """Of a tensor's values that are 0."""
-    values = data.view(WORDS[DTYPES[dtype][0]])
-    return 1 - np.count_nonzero(values) / values.size if values.size else 0.0
+    if isinstance(content, np.ndarray):
+        content = InMemory(content)
+    parts = Parts(content, WORDS[DTYPES[dtype][0]], _COUNTED, threads)
+    present = sum(parts.map(lambda values, first, last: np.count_nonzero(values)))
+    return 1 - present / parts.count if parts.count else 0.0
 
 
 def encode(data: Array, dtype: str, coder: Encoder = floats.encode, threads: int = 1, columns: int = 0) -> Array | None:

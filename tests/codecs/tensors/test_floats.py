@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from squeeze.codecs.tensors import float_payload, float_writer, floats, floats_archive, planes
+from squeeze.codecs.tensors import float_payload, floats, floats_archive, planes
 from squeeze.codecs.tensors.float_payload import DTYPES
 from squeeze.errors import DamagedError, SqueezeError
 from tests.makers.floats import as_bf16, bytes_of, weights
@@ -187,11 +187,9 @@ def test_a_flipped_word_is_found_by_the_states_alone():
 def test_planes_of_tiny_segments_are_put_together_many_at_a_time(monkeypatch):
     """A writer never makes segments of one value; a reader must not take a step of Python for each."""
     values = np.arange(1 << 14, dtype=np.uint16)
-    writer = float_writer.Writer(1 << 20, float_payload.HEAD.pack(1, 2, 0, 0, 1, values.size), 2)
-    for plane in (values >> 8, values & 255):
-        writer.add_plane(8, 8, 0, 0, 0, 0)
-        writer.add(plane.astype(np.uint8).tobytes())
-    payload = writer.payload(1)
+    head = float_payload.HEAD.pack(1, 2, 0, 0, 1, values.size) + 2 * float_payload.PLANE.pack(8, 8, 0, 0, 0, 0)
+    bytes_of_planes = [plane.astype(np.uint8).tobytes() for plane in (values >> 8, values & 255)]
+    payload = np.frombuffer(head + b"".join(bytes_of_planes), np.uint8).copy()
     calls, original = [], planes.put_plane
     monkeypatch.setattr(planes, "put_plane", lambda *rest: calls.append(original(*rest)))
     assert np.array_equal(floats.decode(payload, "U16", values.nbytes), bytes_of(values))

@@ -1,0 +1,195 @@
+"""The bytes of a tensor, wherever they are, read a part at a time by several threads at once: in memory, in a file, or
+as the difference of two others. Coders take a tensor in parts of whole segments, so that memory does not grow with it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from squeeze.errors import DamagedError
+from squeeze.system.arena import kept
+from squeeze.system.positional import Positional
+
+__all__ = [
+    "PART",
+    "Content",
+    "Difference",
+    "InFile",
+    "InMemory",
+    "Parts",
+    "bytes_of",
+    "in_parts",
+    "pieces",
+    "spread",
+    "whole",
+]
+
+T = TypeVar("T")
+Array = np.ndarray
+
+PART = 1 << 21  # bytes that are read at a time
+
+
+class Content(Protocol):
+    """size: bytes."""
+
+    size: int
+
+    def fill(self, begin: int, out: Array) -> None:
+        """Read bytes from `begin` on into `out`, uint8, as many as that has. Raises DamagedError."""
+
+
+class InMemory:
+    def __init__(self, data: Array):
+        self.data, self.size = data, data.size
+
+    def fill(self, begin: int, out: Array) -> None:
+        out[:] = self.data[begin : begin + out.size]
+
+
+class InFile:
+    """`size` bytes of a file from `begin` on."""
+
+    def __init__(self, file: Positional, begin: int, size: int):
+        self._file, self._begin, self.size = file, begin, size
+
+    def fill(self, begin: int, out: Array) -> None:
+        if self._file.fill(self._begin + begin, out) < out.size:
+            raise DamagedError("the file became shorter while it was read")
+
+
+class Difference:
+    """XOR of two contents of one size; `other` may be a difference in turn."""
+
+    def __init__(self, one: Content, other: Content):
+        self._one, self._other, self.size = one, other, one.size
+
+    @classmethod
+    def of(cls, one: Content, other: Content) -> Content:
+        """Made at once where both are in memory."""
+        if isinstance(one, InMemory) and isinstance(other, InMemory):
+            return InMemory(np.bitwise_xor(one.data, other.data))
+        return cls(one, other)
+
+    def fill(self, begin: int, out: Array) -> None:
+        self._other.fill(begin, out)
+        mine = kept("difference", out.size)
+        self._one.fill(begin, mine)
+        np.bitwise_xor(out, mine, out=out)
+
+
+def bytes_of(content: Content, begin: int = 0, end: int | None = None) -> Array:
+    """Bytes begin to end, uint8. They are not to be written to, and gone at the thread's next call."""
+    end = content.size if end is None else end
+    if isinstance(content, InMemory):
+        return content.data[begin:end]
+    out = kept("content", end - begin)
+    content.fill(begin, out)
+    return out
+
+
+def whole(content: Content, threads: int = 1) -> Array:
+    """All bytes, uint8, in an array that may be kept."""
+    if isinstance(content, InMemory):
+        return content.data
+    out = np.empty(content.size, np.uint8)
+    for _ in in_parts(lambda begin, end: content.fill(begin, out[begin:end]), out.size, PART, threads):
+        pass
+    return out
+
+
+def pieces(content: Content, threads: int = 1) -> Iterator[Array]:
+    """All bytes, uint8, one piece after the other. Each may be used until the one after the next is asked for."""
+    free, before = deque[Array](), None
+
+    def work(begin: int, end: int) -> Array:
+        try:
+            room = free.pop()
+        except IndexError:
+            room = np.empty(PART, np.uint8)
+        content.fill(begin, room[: end - begin])
+        return room[: end - begin]
+
+    for piece in in_parts(work, content.size, PART, threads):
+        yield piece
+        if before is not None:
+            free.append(before)
+        before = piece.base
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The values of a tensor, of type `kind`, in parts of whole segments of `per_segment` values."""
+
+    content: Content
+    kind: type
+    per_segment: int
+    threads: int = 1
+
+    @property
+    def count(self) -> int:
+        return self.content.size // np.dtype(self.kind).itemsize
+
+    @property
+    def segments(self) -> int:
+        return -(-self.count // self.per_segment)
+
+    def values(self, first: int, last: int) -> Array:
+        """Of segments first to last."""
+        width = np.dtype(self.kind).itemsize
+        step = self.per_segment * width
+        return bytes_of(self.content, first * step, min(last * step, self.count * width)).view(self.kind)
+
+    def map(self, work: Callable[[Array, int, int], T]) -> Iterator[T]:
+        """work(values, first, last) over all segments, in order, a few parts at a time on `threads` threads."""
+        most = max(PART // (self.per_segment * np.dtype(self.kind).itemsize), 1)
+        if self.threads > 1 and self.segments >= 4:
+            most = min(most, -(-self.segments // (2 * self.threads)))
+
+        if self.segments <= most:
+            return iter((work(self.values(0, self.segments), 0, self.segments),))
+
+        def read_and_work(first: int, last: int) -> T:
+            return work(self.values(first, last), first, last)
+
+        return in_parts(read_and_work, self.segments, most, self.threads)
+
+
+def in_parts(work: Callable[[int, int], T], count: int, step: int, threads: int) -> Iterator[T]:
+    """work(first, last) for each `step` of `count` things, in order, on so many threads, a few at a time."""
+    edges = [*range(0, count, step), count]
+    if threads <= 1 or len(edges) <= 2:
+        for first, last in pairwise(edges):
+            yield work(first, last)
+        return
+    pool, waiting = _pool(threads), deque[Future[T]]()
+    try:
+        for first, last in pairwise(edges):
+            waiting.append(pool.submit(work, first, last))
+            if len(waiting) > threads:  # one waits while its predecessor is taken
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            if not future.cancel():
+                future.exception()
+
+
+def spread(work: Callable[[int, int], T], segments: int, threads: int) -> list[T]:
+    """`work(first, last)` over all segments, some of them at a time on `threads` threads; results in order."""
+    if threads <= 1 or segments < 4:
+        return [work(0, segments)]
+    edges = np.linspace(0, segments, min(2 * threads, segments) + 1).astype(int).tolist()
+    return list(_pool(threads).map(work, edges[:-1], edges[1:]))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="squeeze-floats")

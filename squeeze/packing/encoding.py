@@ -1,0 +1,75 @@
+"""How a tensor is coded: what codes it shortest at a level, written to memory or to a file."""
+
+from math import prod
+from typing import Any
+
+from squeeze.checkpoint.safetensors import Bytes, Tensor
+from squeeze.codecs.tensors import fixed, floats, floats_archive, zeros
+from squeeze.codecs.tensors.content import Content, Difference, whole
+from squeeze.codecs.tensors.float_plan import Plan
+from squeeze.codecs.tensors.float_writer import Writer
+from squeeze.packing import fields
+from squeeze.packing.description import ARCHIVE, DELTA, FIXED, RANS, STORED, ZEROS
+
+__all__ = ["FLOATS", "coder", "write_tensor"]
+
+FLOATS = ("F8_E4M3", "F8_E5M2", "F16", "BF16", "F32", "F64")  # of which zeros are tried
+_LARGER = 1.03  # of what rANS takes: the most that a tensor's codes of fixed length may
+_LEAST_ZEROS = 0.2  # share of the values from which on they are
+
+
+def write_tensor(
+    content: Content, tensor: Tensor, level: str, base: Content | None, threads: int, writer: Writer
+) -> tuple[str, int]:
+    """Write the payload of a tensor; its coding and size. What is to be stored is not written.
+
+    A large tensor that is in a file is read in parts, but whole at level archive, and where many values are 0.
+    """
+    dtype, subject, prefix = tensor.dtype, content, ""
+    if level == "fast" and base is None and dtype in fixed.DTYPES:
+        size = fixed.write(content, dtype, writer, threads)
+        if size and _is_short(content, dtype, size):
+            return FIXED, size
+    if base is not None:
+        difference = Difference.of(content, base)
+        if floats.estimate(difference, dtype) < floats.estimate(content, dtype):
+            subject, prefix = difference, DELTA
+    elif dtype in fields.DTYPES:
+        kind, subject = fields.choose(content, dtype, tensor.shape)
+        prefix, dtype = (f"{kind}+", "U8") if kind else ("", dtype)
+    columns = prod(tensor.shape[1:]) if len(tensor.shape) > 1 else 0
+    plan = Plan.of(subject, dtype, threads) if level != "archive" else None
+    if base is None and dtype in FLOATS and _has_zeros(content, dtype, plan, threads):
+        payload = zeros.encode(whole(content, threads), dtype, coder(level).encode, threads, columns)
+        if payload is not None and 8 * payload.size < floats.estimate(content, dtype):
+            return ZEROS + (ARCHIVE if level == "archive" else RANS), _written(writer, payload)
+    if level == "archive":
+        payload = floats_archive.encode(whole(subject, threads), dtype, threads, columns)
+        return (prefix + ARCHIVE, _written(writer, payload)) if payload is not None else (STORED, content.size)
+    size = plan.write(writer) if plan else content.size
+    return (prefix + RANS, size) if size < subject.size else (STORED, content.size)
+
+
+def _written(writer: Writer, payload: Bytes) -> int:
+    writer.reserve(payload.size)
+    writer.put(0, payload)
+    return payload.size
+
+
+def _is_short(content: Content, dtype: str, size: int) -> bool:
+    """Whether a payload of codes of fixed length is no more than a little larger than another one would be."""
+    if dtype in ("BF16", "F16") and fixed.has_noise(content):
+        return True
+    return 8 * size <= _LARGER * floats.estimate(content, dtype)
+
+
+def _has_zeros(content: Content, dtype: str, plan: Plan | None, threads: int) -> bool:
+    """Whether as many values are 0 as zeros are tried of. A plan may know that fewer are."""
+    if plan and 1 - (plan.parts.count - plan.most_zeros) / plan.parts.count < _LEAST_ZEROS:
+        return False
+    return zeros.share(content, dtype, threads) >= _LEAST_ZEROS
+
+
+def coder(level: str) -> Any:
+    """The module that codes at a level."""
+    return floats_archive if level == "archive" else floats
