@@ -110,6 +110,54 @@ MEMORY = Entry(
     },
 )
 
+EXPERTS = Entry(
+    measures="what quantising a mixture of experts costs, on a small one that is trained here",
+    minutes=15,
+    key=("name", "steps", "samples", "windows"),
+    needs=("a corpus",),
+    options=(
+        _WORK,
+        option("--steps", type=int, default=400, help="of training (400)"),
+        option("--samples", type=int, default=64, help="of 256 bytes of the calibration (64)"),
+        option("--windows", type=int, default=64, help="of 256 bytes to measure on (64)"),
+        option("--threads", type=int, default=1),
+    ),
+    tables={
+        "experts": Listing(
+            (
+                Column("row", "name"),
+                Column("experts' weights quantised", percent("experts", 0)),
+                Column("bits a weight", "bits", ".3f"),
+                Column("bytes", "bytes", ","),
+                Column("notes", "noted"),
+                Column("gap", "gap", ".4f"),
+            ),
+            where=lambda row: "gap" in row,
+        )
+    },
+)
+
+EXPERTS_MEMORY = Entry(
+    measures="peak memory of quantising random experts in FP8 to 4 bits, beside twice the largest block",
+    minutes=60,
+    key=("blocks", "samples"),
+    options=(
+        _WORK,
+        option("--blocks", type=int, default=20, help="two thousand million weights have 20"),
+        option("--samples", type=int, default=24, help="of 128 tokens (24)"),
+        option("--threads", type=int, default=1),
+    ),
+    tables={
+        "experts-memory": Listing(
+            (
+                Column("blocks", "blocks"),
+                Column("experts' weights quantised", percent("experts", 0)),
+                Column("peak above twice the largest block, MiB", lambda row: f"{row['above'] / 2**20:,.0f}"),
+            )
+        )
+    },
+)
+
 PRUNE = Entry(
     measures="what pruning costs: gap, KL and packed bytes of each way, beside textbook forms and GPTQ",
     minutes=300,
@@ -271,6 +319,8 @@ ENTRIES = {
     "demo-model": DEMO,
     "quantize": QUANTIZE,
     "quantize-memory": MEMORY,
+    "experts": EXPERTS,
+    "experts-memory": EXPERTS_MEMORY,
     "gguf": GGUF,
     "prune": PRUNE,
     "prune-layer": LAYER,

@@ -16,6 +16,7 @@ __all__ = [
     "HEAD",
     "LAST_NORM",
     "NORM_BEFORE",
+    "SHARED_EXPERTS",
     "Architecture",
     "architecture_of",
     "head_size",
@@ -26,6 +27,7 @@ NORM_BEFORE = {  # of a block: the norm whose output a matrix reads
     **dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "input_layernorm"),
     **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), "post_attention_layernorm"),
 }
+SHARED_EXPERTS = (".shared_expert.", ".shared_experts.", ".shared_mlp.")  # parts of names of what sees every token
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from torch import nn
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
+from squeeze.checkpoint.view import View
 from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, check_inside, read_index, weight_files
 from squeeze.errors import FormatError, SqueezeError, printable
 
@@ -38,10 +39,11 @@ _WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's folder, every header of which has been checked."""
+    """A model's folder, every header of which has been checked. files: by the name of each tensor, where it lies, or
+    what makes it."""
 
     folder: Path
-    files: dict[str, tensorfile.TensorFile]  # by the name of each tensor
+    files: Mapping[str, tensorfile.TensorFile | View]
 
     @classmethod
     def open(cls, folder: Path | str) -> "Checkpoint":
@@ -71,7 +73,11 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return read_config(self.folder)
+        """Of the tensors as they are loaded: where they are made of quantised ones, not a word of that."""
+        config = read_config(self.folder)
+        if any(isinstance(file, View) for file in self.files.values()):
+            config.pop("quantization_config", None)
+        return config
 
     def info(self, name: str) -> tensorfile.Tensor:
         return self.files[name].by_name[name]
@@ -101,13 +107,22 @@ class Checkpoint:
                 raise FormatError(
                     f"{self.folder}: tensor {printable(repr(name))} is of type {dtype}; bf16, fp16 and fp32 are taken"
                 )
-            by_file.setdefault(self.files[name].path, []).append(name)
+            file = self.files[name]
+            if isinstance(file, View):
+                loaded[name] = file.read(None).to(device)
+            else:
+                by_file.setdefault(file.path, []).append(name)
         for path, names_in_file in by_file.items():
             loaded |= tensorfile.load(path, names_in_file, str(device))
         for name, tensor in loaded.items() if strict else ():
             if not torch.isfinite(tensor).all():
                 raise FormatError(f"{self.folder}: tensor {printable(repr(name))} has values that are not finite")
         return loaded
+
+    def entry(self, name: str, index: int) -> torch.Tensor:
+        """One entry of a tensor's first dimension, without the others in memory, whatever its values are."""
+        file = self.files[name]
+        return file.read(index) if isinstance(file, View) else tensorfile.load_entry(file.path, name, index)
 
 
 def _check_names(folder: Path, names: Iterable[str]) -> None:

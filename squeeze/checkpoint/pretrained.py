@@ -4,7 +4,7 @@ Only safetensors and JSON on this machine are read, and no code that lies in the
 checked before; whatever transformers raises all the same becomes one line.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
     from squeeze.checkpoint.checkpoint import Checkpoint
 
-__all__ = ["SAFE", "check_size", "empty_model", "explained", "load_config", "load_tokenizer", "quiet"]
+__all__ = [
+    "SAFE",
+    "check_size",
+    "dense_model",
+    "empty_model",
+    "explained",
+    "load_config",
+    "load_tokenizer",
+    "quiet",
+    "transposed",
+]
 
 SAFE = {"local_files_only": True, "trust_remote_code": False}
 _OURS = (SqueezeError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit, BrokenPipeError)
@@ -89,6 +99,23 @@ def empty_model(config: Any) -> "nn.Module":
     with torch.device("meta"):
         model: nn.Module = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
     return model
+
+
+def dense_model(folder: Path | str) -> "nn.Module":
+    """The model of a folder, quantised or not, as it is with dense weights, without memory for them."""
+    config = load_config(folder)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    with explained(folder):
+        return empty_model(config)
+
+
+def transposed(folder: Path | str) -> Callable[[str], bool]:
+    """Of a folder: whether a module's matrix is stored as [I, O], as GPT-2's are."""
+    model = dense_model(folder)
+    names = {name for name, module in model.named_modules() if type(module).__name__ == "Conv1D"}
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    return lambda module: module in names or prefix + module in names
 
 
 def check_size(model: "nn.Module", checkpoint: "Checkpoint") -> None:

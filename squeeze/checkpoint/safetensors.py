@@ -204,3 +204,13 @@ def load(path: Path, names: Iterable[str] | None = None, device: str = "cpu") ->
             return {name: file.get_tensor(name) for name in (file.keys() if names is None else names)}
     except SafetensorError as error:
         raise DamagedError(f"{path}: {printable(error)}") from None
+
+
+def load_entry(path: Path, name: str, index: int) -> "torch.Tensor":
+    """One entry of a tensor's first dimension. Raises DamagedError where the file is damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+            entry: torch.Tensor = file.get_slice(name)[index]
+            return entry
+    except SafetensorError as error:
+        raise DamagedError(f"{path}: {printable(error)}") from None

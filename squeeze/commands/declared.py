@@ -75,7 +75,8 @@ def _declaration(owned: Owned, methods: int) -> tuple[list[str], dict[str, Any]]
     elif {"Path", "str"} <= set(option.types):
         facts |= {"type": PLACE, "metavar": "PATH"}
     elif "bool" not in option.types:
-        facts |= {"type": _KINDS.get(option.type, click.STRING), "metavar": _METAVARS.get(option.type, "TEXT")}
+        kind = click.STRING if "Bits" in option.types else _KINDS.get(option.type, click.STRING)
+        facts |= {"type": kind, "metavar": _METAVARS.get(option.type, "TEXT")}
     return [both_ways(option), option.name], facts
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 from squeeze.engine import calibration
 from squeeze.engine.calibration import Activations, InputStatistics, Recorder, Stage
 from squeeze.engine.distribution import histogram
+from squeeze.engine.experts import in_memory, is_expert, seeing_all
 from squeeze.engine.method import HessianError, JointMethod, Method, Result, layer_error
 from squeeze.engine.network import Call, Network, run_block, weight_of
 from squeeze.engine.report import Layer
@@ -66,12 +68,19 @@ def calibrated_block(
     done: dict[str, Done] = {}
     with torch.inference_mode():
         trials = (lambda hidden=hidden: run_block(block, hidden, call) for hidden in inputs[0].read(device))
-        planned = calibration.stages(block, chosen, trials)
+        with seeing_all(block):
+            planned = calibration.stages(block, chosen, trials)
         theirs = _original(job, block, planned, inputs[1], outputs[1], call) if job.correction else {}
         first = next(inputs[0].read(device))
         with closing(Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)) as shortcuts:
-            for stage in planned:
-                statistics = _statistics(block, stage, shortcuts, theirs, job.every, call, device)
+            for stage in (part for whole in planned for part in in_memory(block, whole)):
+                gather = partial(_statistics, block, shortcuts=shortcuts, every=job.every, call=call, device=device)
+                statistics = gather(stage, originals=theirs)
+                if few := _reached_by_few(job, name, block, stage, statistics):
+                    with seeing_all(block, [group[0] for group in few.groups]):
+                        shared = gather(few, originals={})
+                    for leaf, seen in shared.items():
+                        statistics[leaf] = replace(seen, routed=statistics[leaf].count)
                 for group in stage.groups:
                     trim()
                     done |= _compressed_group(job, name, block, group, statistics.pop(group[0]))
@@ -81,13 +90,27 @@ def calibrated_block(
     return done
 
 
+def _reached_by_few(
+    job: BlockJob, name: str, block: nn.Module, stage: Stage, statistics: Mapping[str, InputStatistics]
+) -> Stage | None:
+    """The groups of experts that a method wants to know more of than the tokens sent to them tell."""
+    few = [
+        group
+        for group in stage.groups
+        if is_expert(group[0])
+        and any(job.method_of(f"{name}.{leaf}").needs_hessian for leaf in group)
+        and statistics[group[0]].count < weight_of(block.get_submodule(group[0])).shape[1]
+    ]
+    return Stage(tuple(few)) if few else None
+
+
 def _original(
     job: BlockJob, block: nn.Module, planned: list[Stage], before: Activations, after: Activations, call: Call
 ) -> dict[str, Activations]:
     """Run a block that is not compressed yet: what comes out of it goes to a file, and so do the inputs of each group,
     by the name of its first module; not those of experts, where the compressed block may send other tokens, nor those
     that a sequence does not reach."""
-    firsts = [group[0] for stage in planned for group in stage.groups if ".experts." not in f".{group[0]}"]
+    firsts = [group[0] for stage in planned for group in stage.groups if not is_expert(group[0])]
     widths = {name: weight_of(block.get_submodule(name)).shape[1] for name in firsts}
     files = {
         name: Activations(job.work / f"{name}.inputs", before.count, before.length, width)
@@ -113,6 +136,7 @@ def _original(
 def _statistics(
     block: nn.Module,
     stage: Stage,
+    *,
     shortcuts: Shortcuts,
     originals: dict[str, Activations],
     every: int,
@@ -146,7 +170,7 @@ def _compressed_group(
     weights = _wanted(job, name, modules, statistics)
     joint: dict[int, list[str]] = {}
     for leaf in group:
-        if isinstance(method := job.method_of(f"{name}.{leaf}"), JointMethod) and ".experts." not in leaf:
+        if isinstance(method := job.method_of(f"{name}.{leaf}"), JointMethod) and not is_expert(leaf):
             joint.setdefault(id(method), []).append(leaf)
     together: dict[str, Result[Any]] = {}
     seconds = 0.0
@@ -254,15 +278,20 @@ def _result(method: Method, weight: torch.Tensor, statistics: InputStatistics) -
     if not method.needs_hessian:
         return method.compress(weight), method.name
     inputs = weight.shape[1]
-    if statistics.hessian is None:
+    reached = statistics.count if statistics.routed is None else statistics.routed
+    reason = f"only {reached} calibration tokens reached its {inputs} inputs"
+    if reached == 0:
         reason = "no calibration token reached it"
-    elif statistics.count < inputs:
-        reason = f"only {statistics.count} calibration tokens reached its {inputs} inputs"
-    else:
+    if statistics.hessian is not None and statistics.count >= inputs:
         try:
-            return method.compress(weight, statistics.hessian), method.name
+            result = method.compress(weight, statistics.hessian)
         except HessianError as error:
             reason = str(error)
+        else:
+            if statistics.routed is None:
+                return result, method.name
+            way = f"it was shown all {statistics.count} of the layer"
+            return replace(result, notes=(*result.notes, f"{reason}: {way}")), method.name
     other = method.fallback()
     result = other.compress(weight)
     way = f"{other.name} instead" if other.name != method.name else "made without statistics"

@@ -65,9 +65,11 @@ class Activations:
 class InputStatistics:
     """Of the inputs x of one or more matrices. hessian: float32 [I, I], the sum of x x^T, and once `finish` was called
     their mean; cross: likewise the input-error cross-covariance, of (y - x) x^T, where y is the same input in the
-    original network, over the `paired` inputs of which it is known; count: inputs seen."""
+    original network, over the `paired` inputs of which it is known; count: inputs seen; routed: of an expert that was
+    shown all tokens, how many its router sent."""
 
     count: int = 0
+    routed: int | None = None
     hessian: torch.Tensor | None = None
     cross: torch.Tensor | None = None
     paired: int = 0

@@ -1,13 +1,13 @@
 """A decoder of which only the parts at work are in memory: built by transformers without weights, filled by block.
 
 Which tensor of the checkpoint belongs to which parameter is what transformers itself makes of their names. Fused
-experts (one parameter of three dimensions for all) are taken apart into one linear module for each expert's matrix.
+experts (one parameter of three dimensions for all) are taken apart (experts.py).
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import nn
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import check_size, empty_model, explained, load_config
 from squeeze.engine.calibration import Stop
+from squeeze.engine.experts import LEAVES, Experts, Fused, Layout
 from squeeze.errors import FormatError, ModelError, SqueezeError
 
 __all__ = ["Call", "Network", "find_blocks", "is_linear", "weight_of"]
@@ -29,44 +30,6 @@ class Call:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-
-
-class Expert(nn.Module):
-    def __init__(self, inputs: int, hidden: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(inputs, hidden, bias=False)
-        self.up_proj = nn.Linear(inputs, hidden, bias=False)
-        self.down_proj = nn.Linear(hidden, inputs, bias=False)
-
-
-class Experts(nn.Module):
-    """A fused experts module of transformers with a linear module for each matrix."""
-
-    def __init__(self, fused: nn.Module) -> None:
-        super().__init__()
-        count, inputs, hidden = fused.down_proj.shape  # type: ignore[misc]
-        with torch.device("meta"):
-            self.experts = nn.ModuleList(Expert(inputs, hidden) for _ in range(count))  # type: ignore[call-overload]
-        self.gate: Callable[[torch.Tensor], torch.Tensor] = fused._apply_gate  # type: ignore[assignment]
-        self.__dict__["fused"] = fused  # whose activation _apply_gate uses
-
-    def forward(self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """hidden [T, H], chosen and weights [T, K]."""
-        out = torch.zeros_like(hidden)
-        for number, expert in enumerate(self.experts):
-            token, rank = torch.where(chosen == number)
-            if len(token):
-                x = hidden[token]
-                gate_and_up = torch.cat([expert.gate_proj(x), expert.up_proj(x)], -1)  # type: ignore[operator]
-                y = expert.down_proj(self.gate(gate_and_up)) * weights[token, rank, None]  # type: ignore[operator]
-                out.index_add_(0, token, y.to(out.dtype))
-        return out
-
-
-def _can_take_apart(module: nn.Module) -> bool:
-    shapes = {name: parameter.ndim for name, parameter in module.named_parameters(recurse=False)}
-    plain = getattr(module, "has_gate", False) and not getattr(module, "is_transposed", True)
-    return shapes == {"gate_up_proj": 3, "down_proj": 3} and plain and getattr(module, "is_concatenated", False)
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -87,8 +50,8 @@ class Network:
         """Raises ModelError for an architecture that transformers cannot run, FormatError where a tensor is missing."""
         self.checkpoint, self.device = checkpoint, torch.device(device)
         self.model = _empty_model(checkpoint)
-        names = self._names()
-        self._take_experts_apart(names)
+        self.fused: list[Fused] = []
+        self._take_experts_apart(self._names())
         self.blocks = find_blocks(self.model)
         self._check_whole()
 
@@ -122,25 +85,73 @@ class Network:
         places = {pattern: i for entry in converters for i, pattern in enumerate(entry.source_patterns)}
         state, prefix = self.model.state_dict(), self.model.base_model_prefix
         sources: dict[str, list[tuple[str, int]]] = {}
+        self.converted: set[str] = set()
         for name in self.checkpoint.files:
             target, pattern = rename_source_key(name, renamings, converters, prefix, state)
+            self.converted |= {target} if pattern else set()
             sources.setdefault(target, []).append((name, places.get(pattern, 0) if pattern else 0))
         self.sources = {target: parts[0][0] for target, parts in sources.items() if len(parts) == 1}
         return sources
 
     def _take_experts_apart(self, names: dict[str, list[tuple[str, int]]]) -> None:
         for path, module in list(self.model.named_modules()):
-            fused = {name: names.get(f"{path}.{name}", []) for name, _ in module.named_parameters(recurse=False)}
-            if not _can_take_apart(module) or min(map(len, fused.values())) < 2:
+            layout = Layout.of(module)
+            if layout is None:
                 continue
-            self.model.set_submodule(path, Experts(module))
-            for name, parts in fused.items():
-                for source, position in parts:
-                    expert = _EXPERT.match(source)
-                    if not expert:
-                        raise ModelError(f"{self.checkpoint.folder}: tensor {source!r} is of no known expert")
-                    leaf = "down_proj" if name == "down_proj" else ("gate_proj", "up_proj")[position]
-                    self.sources[f"{path}.experts.{expert[2]}.{leaf}.weight"] = source
+            parameters = dict(module.named_parameters(recurse=False))
+            parts = {name: names.get(f"{path}.{name}", []) for name in parameters}
+            if f"{path}.0.down_proj.weight" in names:  # as squeeze writes what was one tensor
+                sources = self._numbered(path, names)
+            elif all(self._is_whole(f"{path}.{name}", parts[name], parameters[name]) for name in parts):
+                sources = self._one_by_one(path, layout, {name: entries[0][0] for name, entries in parts.items()})
+            elif min(map(len, parts.values())) > 0 and not layout.biased:
+                sources = self._merged(path, parts)
+            else:
+                continue
+            self.model.set_submodule(path, Experts(module, layout))
+            self.sources |= sources
+        self._show_parts()
+
+    def _numbered(self, path: str, names: dict[str, list[tuple[str, int]]]) -> dict[str, str]:
+        """The tensors of experts whose names are those of the modules here."""
+        own = re.compile(re.escape(path) + r"\.(\d+\..*)")
+        found = {match[1]: parts[0][0] for name, parts in names.items() if (match := own.fullmatch(name))}
+        return {f"{path}.experts.{part}": source for part, source in found.items()}
+
+    def _is_whole(self, name: str, entries: list[tuple[str, int]], parameter: nn.Parameter) -> bool:
+        """Whether the checkpoint, too, holds a parameter of all experts in one tensor."""
+        if len(entries) != 1 or name in self.converted:
+            return False
+        return self.checkpoint.info(entries[0][0]).shape == tuple(parameter.shape)
+
+    def _one_by_one(self, path: str, layout: Layout, stored: dict[str, str]) -> dict[str, str]:
+        """The parts of tensors of all experts, which the checkpoint is to show."""
+        first = next(iter(stored))
+        count = self.checkpoint.info(stored[first]).shape[0]
+        fused = Fused(stored[first].removesuffix(f".{first}"), layout, stored, count)
+        self.fused.append(fused)
+        for name in stored:
+            self.sources.pop(f"{path}.{name}")
+        return {f"{path}.experts.{name.removeprefix(f'{fused.prefix}.')}": name for name in fused.all_names}
+
+    def _show_parts(self) -> None:
+        """Let the checkpoint have the parts of tensors of all experts in their places."""
+        if self.fused:
+            hidden = {name for fused in self.fused for name in fused.stored.values()}
+            others = {name: file for name, file in self.checkpoint.files.items() if name not in hidden}
+            views = {name: view for fused in self.fused for name, view in fused.views(self.checkpoint).items()}
+            self.checkpoint = replace(self.checkpoint, files={**others, **views})
+
+    def _merged(self, path: str, parts: dict[str, list[tuple[str, int]]]) -> dict[str, str]:
+        """The tensors of experts that transformers merges."""
+        sources = {}
+        for name, entries in parts.items():
+            for source, position in entries:
+                expert = _EXPERT.match(source)
+                if not expert:
+                    raise ModelError(f"{self.checkpoint.folder}: tensor {source!r} is of no known expert")
+                sources[f"{path}.experts.{expert[2]}.{LEAVES[name][position]}.weight"] = source
+        return sources
 
     def _check_whole(self) -> None:
         tied = set(getattr(self.model, "all_tied_weights_keys", None) or {})
@@ -164,10 +175,12 @@ class Network:
             owner, leaf = _owner(module, key)
             value = tensors.pop(self.sources[f"{name}.{key}"]).to(self.device, dtype)
             owner._parameters[leaf] = nn.Parameter(value, requires_grad=False)
-        for buffer_owner in module.modules():
-            for leaf, buffer in buffer_owner._buffers.items():
-                if buffer is not None:
-                    buffer_owner._buffers[leaf] = buffer.to(self.device)
+        for key, buffer in list(module.named_buffers()):
+            owner, leaf = _owner(module, key)
+            source = self.sources.get(f"{name}.{key}")
+            is_stored = source is not None and leaf not in owner._non_persistent_buffers_set
+            values = self.checkpoint.load([source], strict=False)[source] if source and is_stored else buffer
+            owner._buffers[leaf] = values.to(self.device, buffer.dtype)
         return module
 
     def release(self, name: str) -> None:
@@ -177,6 +190,11 @@ class Network:
             for leaf, parameter in owner._parameters.items():
                 if parameter is not None:
                     owner._parameters[leaf] = nn.Parameter(parameter.data.to("meta"), requires_grad=False)
+
+    def restore(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Let dense experts be one tensor again where they were."""
+        for fused in self.fused:
+            fused.restore(tensors)
 
     def tensors_of(self, name: str) -> dict[str, str]:
         """The checkpoint's tensor for each parameter and stored buffer below a module."""
@@ -253,6 +271,8 @@ def _empty_model(checkpoint: Checkpoint) -> Any:
     if checkpoint.config.get("quantization_config"):
         raise ModelError(f"{folder}: is quantised already; start from the original")
     config = load_config(folder)
+    if hasattr(config, "quantization_config"):  # of what the checkpoint reads as floats
+        del config.quantization_config
     config.tie_word_embeddings = checkpoint.config.get("tie_word_embeddings", config.tie_word_embeddings)
     with explained(folder):
         check_size(empty_model(config), checkpoint)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from squeeze.checkpoint.architectures import SHARED_EXPERTS
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.engine.block import BlockJob, Done, calibrated_block, plain_block
 from squeeze.engine.calibration import Activations, spacing
@@ -75,8 +76,9 @@ def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list
 
 def _reason(name: str, rows: int, ignore: Iterable[str]) -> str | None:
     """Why a linear module is left as it is, if it is."""
-    if any(part in name for part in ignore):
-        return "as asked for"
+    asked = [part for part in ignore if part in name]
+    if asked:
+        return "sees every token" if asked[0] in SHARED_EXPERTS else "as asked for"
     if name.rpartition(".")[2] in ("router", "gate", "shared_expert_gate"):
         return "decides which experts run"
     return f"has only {rows} rows" if rows < _LEAST_ROWS else None
@@ -217,6 +219,7 @@ def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Done
         replaced.add(network.sources[f"{full}.weight"])
     tensors |= network.checkpoint.load(s for s in network.tensors_of(name).values() if s not in replaced)
     tensors |= network.checkpoint.load(_unnamed(network, name), strict=False)
+    network.restore(tensors)
     network.release(name)
     (job.work / f"{name}.json").write_text(json.dumps([asdict(layer) for layer in layers]))
     parts.put(name, tensors)
@@ -253,7 +256,8 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     report.stored_bytes = parts.join([*(f"rest.{i}" for i in range(len(rest))), *network.blocks], content)
     original = Checkpoint.open(source)
     report.raw_bytes = original.bytes_of(original.files)
-    report.parameters = sum(prod(original.info(name).shape) for name in original.files)
+    counted = network.checkpoint if original.config.get("quantization_config") else original
+    report.parameters = sum(prod(counted.info(name).shape) for name in counted.files)
     copy_other_files(source, content)
     config = {**network.checkpoint.config, **job.writer.config(sorted(job.left))}
     (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -9,9 +9,11 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import SAFE, check_size, empty_model, explained, load_config, quiet
+from squeeze.engine.experts import is_expert
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
 from squeeze.integrations.forms import FORMS
 from squeeze.packing.folder import CONVERTED, MANIFEST, METHODS
+from squeeze.quant.formats.compressed_tensors import PACKED
 
 __all__ = ["load_model"]
 
@@ -23,9 +25,9 @@ def load_model(
     transformers dequantises, the folder's own. resident: of a packed folder, bytes of weights that are decoded once and
     kept.
 
-    Folders of GPTQ, and of compressed-tensors where that is not installed, are read by our own code. Raises ModelError
-    where transformers cannot run the model, FormatError where its files are damaged or contradict each other, and
-    SqueezeError for a resident part of a folder that is not packed.
+    Folders of GPTQ and AWQ, and of compressed-tensors where transformers cannot, are read by our own code. Raises
+    ModelError where transformers cannot run the model, FormatError where its files are damaged or contradict each
+    other, and SqueezeError for a resident part of a folder that is not packed.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -42,9 +44,18 @@ def load_model(
     dequantised = method is not None and method.removeprefix(f"{METHODS[0]}+") in CONVERTED
     kind = dtype or (torch.float32 if device == "cpu" and not dequantised else None)
     with explained(folder):
-        if method == "gptq" or (method == "compressed-tensors" and find_spec("compressed_tensors") is None):
+        if method in ("gptq", "awq") or (method == "compressed-tensors" and _read_here(checkpoint)):
             return quantised.load(folder, kind).to(device)
         return _loaded(checkpoint, kind, resident).to(device).eval()
+
+
+def _read_here(checkpoint: Checkpoint) -> bool:
+    """Whether a folder of compressed-tensors is not left to transformers: where the package is missing, and where there
+    are experts in integers, of which transformers takes one number of bits and no zero points."""
+    if find_spec("compressed_tensors") is None:
+        return True
+    packed = checkpoint.config["quantization_config"].get("format") == PACKED
+    return packed and any(is_expert(name) for name in checkpoint.files)
 
 
 def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None, resident: int | None) -> nn.Module:

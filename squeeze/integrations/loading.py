@@ -7,7 +7,7 @@ packed besides load, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from squeeze.checkpoint.safetensors import Tensor
 from squeeze.checkpoint.stored import Leaves, StoredForm, dtype_named
 from squeeze.errors import FormatError
 from squeeze.integrations.forms import FORMS
+from squeeze.integrations.fused_experts import converters
 from squeeze.integrations.packed import Payloads, is_packed
 from squeeze.packing.container import Record
 from squeeze.packing.load import torch_dtype
@@ -81,6 +82,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
     requires_calibration = True
     form: ClassVar[StoredForm]
     payloads: Payloads | None = None
+    names: Sequence[str] = ()
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
         if dtype is None or not dtype.is_floating_point:
@@ -94,11 +96,13 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         files = checkpoint_files or []
         resident = getattr(self.quantization_config, "resident", 0)
         self.payloads = Payloads(files, resident=resident) if is_packed(files) else None
-        stored = self._stored(files)
-        self._replace(model, stored)
+        infos = self._infos(files)
+        self.names = list(infos)
+        self._replace(model, self._stored(infos))
 
     def update_weight_conversions(self, weight_conversions: list[Any], model: nn.Module) -> list[Any]:
-        conversions = super().update_weight_conversions(weight_conversions, model)  # type: ignore[no-untyped-call]
+        missing = converters(model, self.names, weight_conversions)
+        conversions = super().update_weight_conversions([*weight_conversions, *missing], model)  # type: ignore[no-untyped-call]
         if self.payloads:
             self.payloads.place(model, conversions)
         return list(conversions)
@@ -120,13 +124,13 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
                 layer = self.form.layer(name, (outputs, inputs), leaves, None if bias is None else bias.data)
                 setattr(model.get_submodule(parent), leaf, layer)
 
-    def _stored(self, files: list[str]) -> Mapping[str, Leaves]:
-        modules: dict[str, dict[str, torch.Tensor]] = {}
-        infos: Mapping[str, Tensor | Record]
+    def _infos(self, files: list[str]) -> Mapping[str, Tensor | Record]:
         if self.payloads:
-            infos = {name: stored.record for name, stored in self.payloads.stored.items()}
-        else:
-            infos = {tensor.name: tensor for name in files for tensor in tensorfile.read(Path(name)).tensors}
+            return {name: stored.record for name, stored in self.payloads.stored.items()}
+        return {tensor.name: tensor for name in files for tensor in tensorfile.read(Path(name)).tensors}
+
+    def _stored(self, infos: Mapping[str, Tensor | Record]) -> Mapping[str, Leaves]:
+        modules: dict[str, dict[str, torch.Tensor]] = {}
         for module, leaves in self.form.modules_of(infos).items():
             for leaf in leaves:
                 info = infos[f"{module}.{leaf}"]

@@ -1,4 +1,4 @@
-"""Quantised folders of GPTQ and compressed-tensors as models that run, without the packages that wrote them."""
+"""Quantised folders of GPTQ, AWQ and compressed-tensors as models that run, without the packages that wrote them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,46 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import SAFE, empty_model, load_config
 from squeeze.errors import FormatError
-from squeeze.quant.formats import read
+from squeeze.integrations.fused_experts import unmerged
+from squeeze.quant.formats import FORMATS, read
+from squeeze.quant.formats.reading import QuantizedCheckpoint
 from squeeze.quant.linear import QuantLinear
+from squeeze.quant.sources import floats
 
 __all__ = ["load"]
 
 
 def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
-    """A causal language model from a quantised folder of any of quant.formats.FORMATS, with QuantLinear layers.
+    """A causal language model from a quantised folder of any of quant.formats.FORMATS, with QuantLinear layers, or of
+    any of quant.sources.READERS, with dense ones.
 
     dtype: to compute in; None for the folder's own. The dense weights are all in memory for a moment. Raises
     FormatError where the folder is not quantised or damaged.
     """
-    checkpoint = read(folder)
     config = load_config(folder)
+    described = config.quantization_config
     del config.quantization_config
-    kind = dtype or config.dtype or checkpoint.spec.dtype
-    tensors = dict(checkpoint.dense(kind))
+    source = floats(Checkpoint.open(folder))
+    kind = dtype or config.dtype or source.float_type()
+    tensors = {name: _as(kind, source.load([name], strict=False)[name]) for name in source.files}
     empty = empty_model(config)
+    for fused in unmerged(empty, tensors):
+        fused.restore(tensors)
     _check_whole(folder, empty, tensors)
     model: nn.Module = type(empty).from_pretrained(  # type: ignore[attr-defined]
         None, config=config, state_dict=tensors, dtype=kind, use_safetensors=True, **SAFE
     )
     del tensors
+    if any(form.describes(described) for form in FORMATS.values()):
+        _place(model, read(folder))
+    return model.eval()
+
+
+def _place(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
+    """Put layers that hold codes into the places of linear ones."""
     for name in checkpoint.modules:
         parent, _, leaf = name.rpartition(".")
         try:
@@ -41,7 +56,10 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
             continue
         if type(module) is nn.Linear:
             setattr(model.get_submodule(parent), leaf, QuantLinear.of(checkpoint.weight(name), module.bias))
-    return model.eval()
+
+
+def _as(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def _check_whole(folder: Path | str, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -5,8 +5,9 @@ Fisher information of its weight on calibration text (as OBD, LeCun et al. 1990,
 weight them), which is half the rise of the loss to second order. Choosing is a multiple-choice knapsack.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ __all__ = ["allocate", "choose", "fisher"]
 BITS = (2, 3, 4, 8)
 _UNITS = 1 << 16  # parts of the budget that sizes are rounded up to
 _TABLE = 1 << 27  # bytes that the table of choices may take
+_EXPERT = re.compile(r"\.experts\.\d+\.")
+N = TypeVar("N", int, float)
 Size = Callable[[torch.Tensor, int], tuple[torch.Tensor, int]]  # weight, bits -> what it becomes, stored bytes
 
 
@@ -96,18 +99,19 @@ def choose(
 
 
 def allocate(
-    model: nn.Module, tokens: torch.Tensor, names: Sequence[str], rounded: Size, budget: Callable[[int], float]
+    model: nn.Module, tokens: torch.Tensor, units: Mapping[str, str], rounded: Size, budget: Callable[[int], float]
 ) -> tuple[dict[str, int], dict[str, Any]]:
-    """Bits for each of the model's linear modules `names`, and the costs that decided.
+    """Bits for each unit, and the costs that decided. units: by the name of each of the model's linear modules; those
+    of a unit get the same bits.
 
     rounded(weight, bits): the values a weight [O, I] takes with so many bits, and the bytes they are stored in;
     it may raise SqueezeError for bits that cannot be stored. budget(weights): bytes for so many weights.
     """
-    information = fisher(model, tokens, names)
+    information = _known_of_all(fisher(model, tokens, list(units)))
     costs: dict[str, dict[int, float]] = {}
     sizes: dict[str, dict[int, int]] = {}
     weights = 0
-    for name in names:
+    for name in units:
         module = model.get_submodule(name)
         assert is_linear(module)
         weight = weight_of(module)
@@ -120,6 +124,31 @@ def allocate(
                 continue
             costs[name][bits] = float((information[name] * (values - weight).square()).sum()) / 2
         information.pop(name)
+    costs, sizes = _summed(costs, units), _summed(sizes, units)
     chosen = choose(costs, sizes, int(budget(weights)))
     spent = {"bytes": sum(sizes[name][bits] for name, bits in chosen.items())}
     return chosen, {**spent, "costs": costs, "sizes": sizes}
+
+
+def _known_of_all(information: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """An expert that no token reached is taken to be like the mean one of its layer."""
+    alike: dict[str, list[str]] = {}
+    for name in information:
+        alike.setdefault(_EXPERT.sub(".experts.*.", name), []).append(name)
+    for names in alike.values():
+        unknown = [name for name in names if not information[name].any()]
+        if 0 < len(unknown) < len(names):
+            mean = torch.stack([information[name] for name in names]).sum(0) / (len(names) - len(unknown))
+            information |= dict.fromkeys(unknown, mean)
+    return information
+
+
+def _summed(values: Mapping[str, Mapping[int, N]], units: Mapping[str, str]) -> dict[str, dict[int, N]]:
+    """Over the matrices of each unit, for the bits that all of them can have."""
+    members: dict[str, list[Mapping[int, N]]] = {}
+    for name, unit in units.items():
+        members.setdefault(unit, []).append(values[name])
+    return {
+        unit: {bits: sum(one[bits] for one in ones) for bits in ones[0] if all(bits in one for one in ones)}
+        for unit, ones in members.items()
+    }

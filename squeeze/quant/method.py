@@ -11,6 +11,7 @@ from squeeze.engine.method import Method, Result
 from squeeze.errors import SqueezeError
 from squeeze.options import check, option
 from squeeze.quant import grid as grids
+from squeeze.quant.bits import Bits
 from squeeze.quant.block_grid import BlockGrid, BlockParams
 from squeeze.quant.blocks import GRIDS, BlockTensor
 from squeeze.quant.grid import QParams, Quantizer
@@ -29,7 +30,14 @@ class GridMethod(ABC):
     name: ClassVar[str]
     needs_hessian: ClassVar[bool]
 
-    bits: int = option(4, "Bits of a code.", least=2, most=8, says="{} bits")
+    bits: int | Bits = option(
+        4,
+        "Bits of a code; by name as in experts=2,attention=4,8.",
+        least=2,
+        most=8,
+        says="{} bits",
+        parse=Bits.parse,
+    )
     group_size: int = option(64, "Inputs that share a scale; -1 for all of a row.")
     symmetric: bool = option(True, "Without zero points.", off="--asymmetric")
     grid: str = option("integer", "integer, whole (one scale for a matrix), nf4, mxfp4, nvfp4, ternary(-planes).")

@@ -62,7 +62,7 @@ class RotatedCheckpoint(Checkpoint):
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return {**Checkpoint.open(self.folder).config, "tie_word_embeddings": False}
+        return {**Checkpoint(self.folder, self.files).config, "tie_word_embeddings": False}
 
     @cached_property
     def stream(self) -> torch.Tensor:

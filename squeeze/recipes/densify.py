@@ -3,20 +3,26 @@ prunes, factorises and quantises, and checkpoints of GPTQ and compressed-tensors
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
+import torch
+
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
-from squeeze.checkpoint.pretrained import empty_model, explained, load_config
+from squeeze.checkpoint.pretrained import dense_model, explained, transposed
+from squeeze.engine.experts import Fused
 from squeeze.engine.report import NAME as REPORT
 from squeeze.integrations.forms import open_stored
 from squeeze.packing import folder
+from squeeze.quant.sources import READERS, floats
 from squeeze.system.stamps import stamps
 from squeeze.system.work import work_folder
 
 __all__ = ["densify"]
 
 _CONFIGS = ("quantization_config", "compression_config", "sparsity_config")
+Load = Callable[[], torch.Tensor]
 
 
 def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> int:
@@ -26,25 +32,20 @@ def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> 
     """
     source, target = Path(source), Path(target)
     checkpoint = Checkpoint.open(source)
-    with explained(source):
-        stored = open_stored(checkpoint)
+    tensors = _tensors(checkpoint)
     config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
     folder.check_target(source, target, overwrite)
-    transposed = _transposed(source)
     with work_folder(target, "densifying", {"source": stamps(source)}, False) as work:
         parts, content = Parts(work), work / folder.CONTENT
         content.mkdir()
-        replaced = {f"{module}.{leaf}" for module, leaves in stored.modules.items() for leaf in leaves}
-        unchanged = [name for name in checkpoint.files if name not in replaced]
-        for number, name in enumerate(unchanged):
-            parts.put(f"rest.{number}", checkpoint.load([name], strict=False))
-        for number, (module, leaves) in enumerate(stored.modules.items()):
-            tensors = checkpoint.load((f"{module}.{leaf}" for leaf in leaves), strict=False)
+        together = _together(source, tensors)
+        for number, (names, fused) in enumerate(together):
             with explained(source):
-                weight = stored.weight(module, tensors).to(stored.dtype)
-            parts.put(f"dense.{number}", {f"{module}.weight": weight.T if transposed(module) else weight})
-        order = [*(f"rest.{i}" for i in range(len(unchanged))), *(f"dense.{i}" for i in range(len(stored.modules)))]
-        size = parts.join(order, content)
+                loaded = {name: tensors[name]() for name in names}
+            if fused:
+                fused.restore(loaded)
+            parts.put(str(number), loaded)
+        size = parts.join(map(str, range(len(together))), content)
         copy_other_files(source, content)
         (content / REPORT).unlink(missing_ok=True)
         (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -52,13 +53,38 @@ def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> 
     return size
 
 
-def _transposed(source: Path) -> Callable[[str], bool]:
-    """Whether a module is one of GPT-2's, which store the transpose."""
-    known = load_config(source)
-    if hasattr(known, "quantization_config"):
-        del known.quantization_config
-    with explained(source):
-        model = empty_model(known)
-    names = {name for name, module in model.named_modules() if type(module).__name__ == "Conv1D"}
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    return lambda module: module in names or prefix + module in names
+def _tensors(checkpoint: Checkpoint) -> dict[str, Load]:
+    """What loads each dense tensor. Raises FormatError where all are dense, or in a form that is not known."""
+    described = checkpoint.config.get("quantization_config")
+    if isinstance(described, dict) and str(described.get("quant_method")) in READERS:
+        checkpoint = floats(checkpoint)
+        return {name: partial(_loaded, checkpoint, name) for name in checkpoint.files}
+    with explained(checkpoint.folder):
+        stored = open_stored(checkpoint)
+    turned = transposed(checkpoint.folder)
+    replaced = {f"{module}.{leaf}" for module, leaves in stored.modules.items() for leaf in leaves}
+    tensors: dict[str, Load] = {
+        name: partial(_loaded, checkpoint, name) for name in checkpoint.files if name not in replaced
+    }
+
+    def weight(module: str) -> torch.Tensor:
+        leaves = checkpoint.load((f"{module}.{leaf}" for leaf in stored.modules[module]), strict=False)
+        dense = stored.weight(module, leaves).to(stored.dtype)
+        return dense.T if turned(module) else dense
+
+    return tensors | {f"{module}.weight": partial(weight, module) for module in stored.modules}
+
+
+def _loaded(checkpoint: Checkpoint, name: str) -> torch.Tensor:
+    return checkpoint.load([name], strict=False)[name]
+
+
+def _together(source: Path, names: Iterable[str]) -> list[tuple[list[str], Fused | None]]:
+    """Names of tensors that are written at once: each by itself, but those of experts that the model has in one."""
+    from squeeze.integrations.fused_experts import unmerged
+
+    units: list[tuple[list[str], Fused | None]] = [
+        (fused.all_names, fused) for fused in unmerged(dense_model(source), names)
+    ]
+    known = {name for unit, _ in units for name in unit}
+    return [*units, *(([name], None) for name in names if name not in known)]

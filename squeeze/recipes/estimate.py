@@ -11,6 +11,7 @@ import torch
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.calibration import spacing
 from squeeze.engine.method import LARGE
+from squeeze.quant.sources import floats
 
 __all__ = ["Estimate", "estimate"]
 
@@ -35,7 +36,7 @@ class Estimate:
 
 def estimate(source: Path | str, tokens: int, correction: bool, device: str = "cpu") -> Estimate:
     """tokens: of calibration, 0 for none. Raises FormatError where `source` is not a checkpoint."""
-    checkpoint = Checkpoint.open(source)
+    checkpoint = floats(Checkpoint.open(source))
     blocks: dict[str, int] = {}
     block_inputs: dict[str, int] = {}  # inputs of a block's matrices, those that share inputs counted again
     outer, largest, squares, multiplications, width, widest = 0, 0, 0, 0, 0, 1

@@ -233,7 +233,7 @@ def _factorised(
 def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -> Edits:
     whole, settings = task.whole, task.asked.settings
     if task.name == PAIRED:
-        return modegpt(checkpoint, tokens, whole.keep, ignore=task.ignore, device=run.device)
+        return modegpt(checkpoint, tokens, whole.keep, ignore=run.common.left_alone, device=run.device)
     plan_config = PlanConfig(
         keep=whole.keep if whole.target_bytes is None else None,
         target_bytes=whole.target_bytes,
@@ -243,7 +243,7 @@ def _edits(run: Run, task: Task, checkpoint: Checkpoint, tokens: torch.Tensor) -
         dtype=checkpoint.float_type(),
         value_bits=task.value_bits(checkpoint.config.get("hidden_size", _WIDTH)),
         entries=settings.outliers,
-        ignore=task.ignore,
+        ignore=run.common.left_alone,
     )
     sequences = tokens[: max(1, _CURVATURE_TOKENS // tokens.shape[1])]
     return make_plan(checkpoint, sequences, plan_config, seed=run.common.seed, device=run.device, progress=run.progress)

@@ -9,6 +9,7 @@ from collections import ChainMap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from squeeze.checkpoint.architectures import SHARED_EXPERTS
 from squeeze.factor.methods import METHODS as FACTORISING
 from squeeze.factor.share import Share
 from squeeze.options import Checked, Operation, Reference, option
@@ -54,6 +55,12 @@ class Common(Checked):
     sequence_length: int = option(512, "Tokens of each of them.", least=2)
     seed: int = option(0, "Seed of what is chosen at random.")
     ignore: tuple[str, ...] = option((), "Leave modules with this in their names; several are possible.")
+    shared_experts: bool = option(False, "Also compress experts that see every token, which are left otherwise.")
+
+    @property
+    def left_alone(self) -> tuple[str, ...]:
+        """Parts of the names of all that is left."""
+        return self.ignore if self.shared_experts else (*self.ignore, *SHARED_EXPERTS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,26 +10,24 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.inputs import input_squares
-from squeeze.engine.network import Network, is_linear
-from squeeze.engine.pipeline import Progress, plan
+from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
-from squeeze.integrations.load_model import load_model
 from squeeze.options import Asked
 from squeeze.packing.pack import pack
-from squeeze.quant.allocation import allocate
+from squeeze.quant.bits import Bits
 from squeeze.quant.method import GridMethod
 from squeeze.quant.rotate import RotatedCheckpoint
 from squeeze.quant.smooth import SmoothedCheckpoint
+from squeeze.recipes.bits import by_budget, by_name
 from squeeze.recipes.options import GGUF, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
 from squeeze.recipes.run import Run, Source, read, takes_models
-from squeeze.recipes.writing import DENSE, make_writer
+from squeeze.recipes.writing import make_writer
 
 __all__ = ["pack_result", "quantize"]
 
-_FISHER_TOKENS = 4096  # of the calibration that the choice of bits looks at
-_SQUARES_TOKENS = 8192  # and smoothing
+_SQUARES_TOKENS = 8192  # of the calibration that smoothing looks at
 
 
 @takes_models
@@ -63,14 +61,16 @@ def quantize(
     shared |= {"overwrite": overwrite, "correction": settings.correction}
     run = Run(source=Path(str(source)), out=Path(out), common=common, **shared)
     checkpoint = run.open()
-    writer = make_writer(settings.format, chosen, methods, checkpoint)
+    mix = by_name(checkpoint, chosen, common)
+    writer = make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
     calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
     chooses = settings.target_bits is not None or settings.target_bytes is not None
     tokens = run.tokens() if calibrated or chooses or settings.smooth else None
     checkpoint = _prepared(run, settings, checkpoint, tokens)
     if chooses and tokens is not None:
-        methods |= _mixed(run, checkpoint, chosen, settings, tokens)
-        writer = make_writer(settings.format, chosen, methods, checkpoint)
+        mix = by_budget(run, checkpoint, chosen, settings, tokens)
+        writer = make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
+    run, methods = mix.applied(run), {**mix.methods, **methods}
     described = _described(chosen, settings, common) | (run.described() if calibrated or settings.smooth else {})
     return run.compress(checkpoint, chosen, writer, described, tokens if calibrated else None, methods=methods)
 
@@ -89,7 +89,7 @@ def _gguf(
     check_file(out, overwrite)
     run = Run(source=source, out=folder, common=common, correction=settings.correction, overwrite=True, **shared)
     checkpoint = run.open()
-    target = GgufTarget.of(checkpoint, out, chosen, methods, common.ignore)
+    target = GgufTarget.of(checkpoint, out, chosen, methods, common.left_alone)
     run = replace(run, common=replace(common, ignore=(*common.ignore, *target.left)))
     described = _described(chosen, settings, common) | {"type": chosen.grid}
     tokens = run.tokens() if chosen.needs_hessian or settings.smooth else None
@@ -117,43 +117,13 @@ def _prepared(run: Run, settings: Quantizing, checkpoint: Checkpoint, tokens: to
 def _described(method: GridMethod, settings: Quantizing, common: Common) -> dict[str, Any]:
     """What a report says of the method and what was done before."""
     description = {entry.name: getattr(method, entry.name) for entry in fields(method) if entry.name != "scale_dtype"}
+    if isinstance(method.bits, Bits):
+        description["bits"] = str(method.bits)
     if settings.target_bits is not None or settings.target_bytes is not None:
         description |= {"target_bits": settings.target_bits, "target_bytes": settings.target_bytes}
     if settings.rotate:
         description |= {"rotate": settings.rotation_block or True, "seed": common.seed}
     return description | ({"smooth": settings.smooth} if settings.smooth else {})
-
-
-def _mixed(
-    run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Quantizing, tokens: torch.Tensor
-) -> dict[str, GridMethod]:
-    """A method of other bits for each module, by the checkpoint's name. Raises SqueezeError where none fits."""
-    if method.grid != "integer":
-        raise SqueezeError(f"the bits of the grid {method.grid} cannot be chosen; those of integer can")
-    network = Network(checkpoint)
-    names = [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, run.common.ignore)[0]]
-    model = load_model(checkpoint.folder, torch.float32, run.device)
-    if not set(names) <= {name for name, module in model.named_modules() if is_linear(module)}:
-        raise SqueezeError(f"{checkpoint.folder}: the bits of experts cannot be chosen yet; use --bits")
-    other_bytes = checkpoint.bytes_of(checkpoint.files) - checkpoint.bytes_of(
-        network.sources[f"{n}.weight"] for n in names
-    )
-
-    def rounded(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, int]:
-        candidate = method.replaced(bits=bits)
-        tensor = candidate.fallback().compress(weight.bfloat16()).tensor
-        if settings.format == DENSE:
-            return tensor.dequantize(), -(-tensor.stored_bits // 8)
-        stored = make_writer(settings.format, candidate, {}, checkpoint).tensors("x", tensor, False)
-        return tensor.dequantize(), sum(value.nbytes for value in stored.values())
-
-    def budget(weights: int) -> float:
-        if settings.target_bits is not None:
-            return settings.target_bits * weights / 8
-        return (settings.target_bytes or 0) - other_bytes
-
-    chosen, _ = allocate(model, tokens[: max(_FISHER_TOKENS // tokens.shape[1], 1)], names, rounded, budget)
-    return {network.stored_name(name): method.replaced(bits=bits) for name, bits in chosen.items()}
 
 
 def pack_result(

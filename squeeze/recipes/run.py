@@ -18,6 +18,7 @@ from squeeze.errors import SqueezeError
 from squeeze.options import Asked, Operation, of
 from squeeze.options.operation import fill
 from squeeze.packing import folder
+from squeeze.quant.sources import floats
 from squeeze.recipes.options import Common
 from squeeze.recipes.tokens import calibration_name, calibration_tokens
 from squeeze.recipes.train.distil import is_trained
@@ -72,9 +73,9 @@ class Run:
     progress: Progress | None = None
 
     def open(self, waits: Report | None = None) -> Checkpoint:
-        """The checkpoint. waits: what `waiting` found. Raises SqueezeError where it is none, or `out` may not be
-        written."""
-        checkpoint = Checkpoint.open(self.source)
+        """The checkpoint, in floats. waits: what `waiting` found. Raises SqueezeError where it is none, or `out` may
+        not be written."""
+        checkpoint = floats(Checkpoint.open(self.source))
         if waits is None:
             folder.check_target(self.source, self.out, self.overwrite)
         return checkpoint
@@ -108,7 +109,7 @@ class Run:
             tokens=tokens,
             methods=methods or {},
             correction=self.correction if tokens is not None and corrects else 0.0,
-            ignore=self.common.ignore,
+            ignore=self.common.left_alone,
             settings=settings,
             resume=self.resume,
             overwrite=self.overwrite,

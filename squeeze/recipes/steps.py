@@ -13,6 +13,7 @@ from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
 from squeeze.options import Asked, Operation, values_of
 from squeeze.packing.pack import Totals, pack
+from squeeze.quant.bits import Bits
 from squeeze.recipes.densify import densify
 from squeeze.recipes.factorize import Task, factorize
 from squeeze.recipes.options import FACTORIZE, GGUF, PACK, PRUNE, QUANTIZE, RECOVER, Common
@@ -222,6 +223,8 @@ def _readable(out: Path, following: Step | None, form: str) -> Iterator[Path]:
 def _grid_of(step: Quantize, before: Prune | Factorize) -> dict[str, Any]:
     """What of a quantisation can be done in the pass of another step: its bits and group size."""
     grid = {key: step.value(key) for key in ("bits", "group_size")}
+    if isinstance(grid["bits"], Bits):
+        raise SqueezeError(f"quantize after {before.name} is one pass with it, and takes no bits by name")
     if before.value("bits") is not None:
         raise SqueezeError(f"{before.name} quantises already")
     if others := set(step.given()) - set(grid):

@@ -1,6 +1,8 @@
 """How quantised matrices are stored in a folder: one of quant/formats/, or the values that they stand for."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,11 +18,19 @@ from squeeze.recipes.options import GGUF
 
 __all__ = ["DENSE", "make_writer"]
 
+Patterns = tuple[tuple[str, GridMethod], ...]
 DENSE = "dense"
 
 
-def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod], checkpoint: Checkpoint) -> Writer:
-    """A writer of one of the formats. Raises FormatError where it is unknown or cannot hold what the methods make."""
+def make_writer(
+    name: str,
+    method: GridMethod,
+    methods: Mapping[str, GridMethod],
+    checkpoint: Checkpoint,
+    patterns: Patterns = (),
+) -> Writer:
+    """A writer of one of the formats. methods: others than most, by module; patterns: by regular expression. Raises
+    FormatError where it is unknown or cannot hold what the methods make."""
     dtype = checkpoint.float_type()
     if name == DENSE:
         return _dense(dtype)
@@ -29,7 +39,8 @@ def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod]
     if name not in FORMATS:
         raise FormatError(f"format {name!r} is unknown: choose from {', '.join([DENSE, GGUF, *FORMATS])}")
     chosen = FORMATS[name]
-    chosen.check(_spec(method, methods, (), dtype))
+    spec = _spec(method, methods, patterns, dtype)
+    chosen.check(spec)
 
     def tensors(module: str, tensor: QuantizedTensor, transposed: bool) -> dict[str, torch.Tensor]:
         if transposed and not chosen.transposed:
@@ -38,7 +49,7 @@ def make_writer(name: str, method: GridMethod, methods: Mapping[str, GridMethod]
         return chosen.tensors(module, tensor, dtype)
 
     def config(ignored: list[str]) -> dict[str, Any]:
-        return {"quantization_config": chosen.config(_spec(method, methods, tuple(ignored), dtype))}
+        return {"quantization_config": chosen.config(replace(spec, ignored=tuple(ignored)))}
 
     return Writer(name, tensors, config)
 
@@ -52,7 +63,7 @@ def _dense(dtype: torch.dtype) -> Writer:
 
 
 def _spec(
-    method: GridMethod, methods: Mapping[str, GridMethod], ignored: tuple[str, ...], dtype: torch.dtype
+    method: GridMethod, methods: Mapping[str, GridMethod], patterns: Patterns, dtype: torch.dtype
 ) -> QuantizationSpec:
     def grid(grid_method: GridMethod) -> Grid:
         quantizer = grid_method.as_quantizer()
@@ -61,6 +72,8 @@ def _spec(
         return Grid(quantizer.bits, size, grid_method.symmetric, codebook, bool(getattr(grid_method, "outliers", 0)))
 
     common = grid(method)
-    other = {name: grid(grid_method) for name, grid_method in methods.items() if grid(grid_method) != common}
+    fits = [re.compile(pattern).match for pattern, _ in patterns]
+    other = {name: grid(one) for name, one in methods.items() if grid(one) != common or any(fit(name) for fit in fits)}
     values = (common.bits, common.group_size, common.symmetric, common.codebook, common.outliers)
-    return QuantizationSpec(*values, ignored=ignored, modules=other, dtype=dtype, method=method.name)
+    by_pattern = tuple((pattern, grid(grid_method)) for pattern, grid_method in patterns)
+    return QuantizationSpec(*values, modules=other, dtype=dtype, method=method.name, patterns=by_pattern)

@@ -37,7 +37,7 @@ def test_every_architecture(tmp_path, folders, kind):
     names = [layer.name for layer in report.layers]
     stored = [tensor for path in folders(kind).glob("*.safetensors") for tensor in load_file(path)]
     assert {f"{name}.weight" for name in names} <= set(stored)
-    expected = {"gpt2": 8, "qwen2_moe": 2 * (4 + 3 + 4 * 3), "mixtral": 2 * (4 + 4 * 3)}.get(kind, 14)
+    expected = {"gpt2": 8, "qwen2_moe": 2 * (4 + 4 * 3), "mixtral": 2 * (4 + 4 * 3)}.get(kind, 14)
     assert len(names) == len(set(names)) == expected
     assert report.left["lm_head"] == "outside the blocks"
     wanted, found = logits(folders(kind)), logits(tmp_path / "out")
@@ -62,9 +62,11 @@ def test_what_is_not_compressed_is_untouched_and_reported(tmp_path, folders):
     )
     assert report.left["model.layers.1.self_attn.o_proj"] == "as asked for"
     assert report.left["model.layers.0.mlp.shared_expert_gate"] == "decides which experts run"
+    assert report.left["model.layers.0.mlp.shared_expert.up_proj"] == "sees every token"
     before, after = load_model(folders("qwen2_moe")).state_dict(), load_model(tmp_path / "out").state_dict()
     for name in before:
-        linear = "proj" in name and "layers.1.self_attn.o_proj" not in name and not name.endswith("bias")
+        left = "layers.1.self_attn.o_proj" in name or ".shared_expert." in name
+        linear = "proj" in name and not left and not name.endswith("bias")
         assert torch.equal(before[name], after[name]) != linear, name
 
 

@@ -17,7 +17,7 @@ from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import expect, group_size_of, only_integers, only_plain, scales_as, take, understood
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
 
-_KIND = "pack-quantized"
+PACKED = "pack-quantized"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class CompressedTensorsFormat:
             groups[f"group_{len(groups)}"] = _group(targets, grid)
         return {
             "quant_method": self.name,
-            "format": _KIND,
+            "format": PACKED,
             "quantization_status": "compressed",
             "global_compression_ratio": None,
             "kv_cache_scheme": None,
@@ -83,9 +83,9 @@ class CompressedTensorsFormat:
 
     def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
         kind = config.get("format")
-        if kind != _KIND:
+        if kind != PACKED:
             raise FormatError(
-                f"compressed-tensors of format {printable(repr(kind))} are not supported: only {_KIND} is"
+                f"compressed-tensors of format {printable(repr(kind))} are not supported: only {PACKED} is"
             )
         with understood("a config group of compressed-tensors"):
             groups = list(dict(config["config_groups"]).values())
@@ -114,7 +114,7 @@ def _group(targets: list[str], grid: Grid) -> dict[str, Any]:
         "weights": weights,
         "input_activations": None,
         "output_activations": None,
-        "format": _KIND,
+        "format": PACKED,
     }
 
 

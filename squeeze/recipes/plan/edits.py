@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.experts import is_expert
 from squeeze.engine.method import Method, Result
 from squeeze.engine.network import Network
 from squeeze.factor.modegpt import EditedCheckpoint, RowColumnPruning
 
-__all__ = ["Edits", "WithNote", "is_expert"]
+__all__ = ["Edits", "WithNote"]
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,6 @@ class WithNote:
 
     def fallback(self) -> "WithNote":
         return WithNote(self.method.fallback(), self.note)
-
-
-def is_expert(name: str) -> bool:
-    """Whether a module is one of experts that transformers merges: these must all be stored in one form."""
-    return ".experts." in name
 
 
 @dataclass

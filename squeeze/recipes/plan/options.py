@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.architectures import architecture_of, head_size
+from squeeze.engine.experts import is_expert
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network, weight_of
 from squeeze.errors import ModelError
@@ -26,7 +27,7 @@ from squeeze.factor.lowrank import Identity, WhitenedSVD, rank_for
 from squeeze.factor.planner import Option, Unit
 from squeeze.factor.sensitivity import KEEP, KINDS, Predictor, examples, kind_of
 from squeeze.factor.shared import SharedSVD
-from squeeze.recipes.plan.edits import WithNote, is_expert
+from squeeze.recipes.plan.edits import WithNote
 
 __all__ = ["DENSE", "SCORES", "VALUES", "Maker", "PlanContext", "shared_method", "tails", "unit"]
 

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.experts import is_expert
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import Progress
 from squeeze.errors import SqueezeError
 from squeeze.factor.curvature import Curvature, curvature
 from squeeze.factor.planner import Option, Unit, choose
 from squeeze.recipes.plan.chosen import edited, planned
-from squeeze.recipes.plan.edits import Edits, is_expert
+from squeeze.recipes.plan.edits import Edits
 from squeeze.recipes.plan.options import DENSE, Maker, PlanContext, unit
 from squeeze.recipes.plan.whole import linear_names, weight, whole
 

@@ -25,6 +25,7 @@ from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Layer, Report
 from squeeze.errors import ModelError, SqueezeError
 from squeeze.packing import folder
+from squeeze.quant.sources import floats
 from squeeze.recipes.plan.whole import whole
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder
@@ -107,7 +108,7 @@ def slicegpt(
     SqueezeError where `keep` leaves no width.
     """
     started, source, target = time.perf_counter(), Path(source), Path(target)
-    checkpoint = Checkpoint.open(source)
+    checkpoint = floats(Checkpoint.open(source))
     folder.check_target(source, target, overwrite)
     network = _network(checkpoint)
     network.check(tokens)

@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from squeeze.engine.network import Experts, Network, is_linear, weight_of
+from squeeze.engine.experts import Experts
+from squeeze.engine.network import Network, is_linear, weight_of
 from squeeze.engine.pipeline import plan as linear_modules
 from squeeze.errors import ModelError
 from squeeze.integrations.load_model import load_model
@@ -12,22 +13,24 @@ __all__ = ["linear_names", "weight", "whole"]
 
 
 def whole(network: Network, device: str = "cpu") -> nn.Module:
-    """The model of a network in float32, its experts taken apart as the network's are, without copies of weights."""
+    """The model of a network in float32, its experts taken apart as the network's are."""
     model = load_model(network.checkpoint.folder, torch.float32, device)
     for name, module in network.model.named_modules():
         if isinstance(module, Experts):
-            model.set_submodule(name, _apart(model.get_submodule(name)))
+            model.set_submodule(name, _apart(model.get_submodule(name), module))
     return model
 
 
-def _apart(fused: nn.Module) -> Experts:
-    """fused: parameters gate_up_proj [E, 2 F, H] and down_proj [E, H, F]."""
-    experts = Experts(fused)
-    for number, expert in enumerate(experts.experts):
-        gate, up = fused.gate_up_proj[number].detach().chunk(2)  # type: ignore[index, operator]
-        down = fused.down_proj[number].detach()  # type: ignore[index, operator]
-        for leaf, matrix in (("gate_proj", gate), ("up_proj", up), ("down_proj", down)):
-            expert.get_submodule(leaf).weight = nn.Parameter(matrix, requires_grad=False)
+def _apart(fused: nn.Module, like: Experts) -> Experts:
+    """fused: a module of transformers with weights."""
+    experts, layout = Experts(fused, like.layout), like.layout
+    for name, parts in layout.parts.items():
+        tensor = fused.get_parameter(name).detach()
+        for expert, entry in zip(experts.experts, tensor, strict=True):
+            for number, part in enumerate(parts):
+                leaf, _, kind = part.partition(".")
+                value = nn.Parameter(layout.taken(name, number, entry), requires_grad=False)
+                setattr(expert.get_submodule(leaf), kind, value)
     return experts
 
 

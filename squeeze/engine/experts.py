@@ -1,0 +1,207 @@
+"""Mixtures of experts of which transformers holds all matrices of a layer in one tensor: here a module for each matrix.
+
+Where a checkpoint holds them in one tensor, too (gpt-oss), they are read from it one by one, and put together again
+where they stay dense.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.view import View
+from squeeze.engine.calibration import Stage
+
+__all__ = ["Experts", "Fused", "Layout", "in_memory", "is_expert", "seeing_all"]
+
+LEAVES = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+
+
+def is_expert(name: str) -> bool:
+    """Whether a module or tensor belongs to an expert that a router chooses."""
+    return ".experts." in f".{name}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the matrices [O, I] of E experts lie in one tensor. transposed: as [E, I, O]; interleaved: the outputs of
+    gate and up take turns; biased: there are biases, [E, O], too."""
+
+    transposed: bool
+    interleaved: bool
+    biased: bool
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Layout | None":
+        """Of a module of transformers; None where it holds no gated experts, or others than are known here."""
+        ranks = {name: parameter.ndim for name, parameter in module.named_parameters(recurse=False)}
+        biased = bool(getattr(module, "has_bias", False))
+        wanted = dict.fromkeys(LEAVES, 3) | (dict.fromkeys((f"{name}_bias" for name in LEAVES), 2) if biased else {})
+        if ranks != wanted or not getattr(module, "has_gate", False) or getattr(module, "has_post_expert_norm", False):
+            return None
+        return cls(bool(module.is_transposed), not module.is_concatenated, biased)
+
+    @property
+    def parts(self) -> dict[str, tuple[str, ...]]:
+        """Of each tensor of all experts, what an expert has of it: "gate_proj.weight"."""
+        parts = {name: tuple(f"{leaf}.weight" for leaf in leaves) for name, leaves in LEAVES.items()}
+        if self.biased:
+            parts |= {f"{name}_bias": tuple(f"{leaf}.bias" for leaf in leaves) for name, leaves in LEAVES.items()}
+        return parts
+
+    def sizes(self, name: str, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of a part of an expert. shape: of the tensor `name` of all experts."""
+        sizes = list(shape[1:])
+        if self.transposed:
+            sizes.reverse()
+        sizes[0] //= len(self.parts[name])
+        return tuple(sizes)
+
+    def taken(self, name: str, number: int, entry: torch.Tensor) -> torch.Tensor:
+        """A part of an expert, the `number`th of the tensor `name`. entry: of this expert in the tensor."""
+        count, entry = len(self.parts[name]), entry.T if self.transposed and entry.ndim == 2 else entry
+        if self.interleaved:
+            return entry[number::count].contiguous()
+        size = len(entry) // count
+        return entry[number * size : (number + 1) * size].contiguous()
+
+    def joined(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The inverse of `taken` for all parts of one expert."""
+        entry = torch.stack(list(parts), 1).flatten(0, 1) if self.interleaved else torch.cat(list(parts))
+        return entry.T if self.transposed and entry.ndim == 2 else entry
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A checkpoint's tensors of all experts of a layer. prefix: of an expert's names; stored: by the module's name of a
+    tensor that of the checkpoint; count: of experts."""
+
+    prefix: str
+    layout: Layout
+    stored: Mapping[str, str]
+    count: int
+
+    def names(self, name: str) -> list[list[str]]:
+        """What the parts of the tensor `name` are called, expert by expert."""
+        parts = self.layout.parts[name]
+        return [[f"{self.prefix}.{number}.{part}" for part in parts] for number in range(self.count)]
+
+    @property
+    def all_names(self) -> list[str]:
+        return [part for name in self.layout.parts for parts in self.names(name) for part in parts]
+
+    def views(self, checkpoint: Checkpoint) -> dict[str, View]:
+        """Every part of every expert, by name."""
+        views: dict[str, View] = {}
+        for name, stored in self.stored.items():
+            info = checkpoint.info(stored)
+            shape = self.layout.sizes(name, info.shape)
+            for expert, parts in enumerate(self.names(name)):
+                for number, part in enumerate(parts):
+                    views[part] = View(part, info.dtype, shape, self._reading(checkpoint, name, expert, number))
+        return views
+
+    def _reading(
+        self, checkpoint: Checkpoint, name: str, expert: int, number: int
+    ) -> Callable[[int | None], torch.Tensor]:
+        def read(index: int | None) -> torch.Tensor:
+            assert index is None
+            return self.layout.taken(name, number, checkpoint.entry(self.stored[name], expert))
+
+        return read
+
+    def restore(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Put the tensors of all experts into the places of their parts, where every part is dense."""
+        if not all(part in tensors for part in self.all_names):
+            return
+        for name, stored in self.stored.items():
+            entries = [self.layout.joined([tensors.pop(part) for part in parts]) for parts in self.names(name)]
+            tensors[stored] = torch.stack(entries)
+
+
+class Expert(nn.Module):
+    def __init__(self, inputs: int, hidden: int, bias: bool) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(inputs, hidden, bias=bias)
+        self.up_proj = nn.Linear(inputs, hidden, bias=bias)
+        self.down_proj = nn.Linear(hidden, inputs, bias=bias)
+
+
+class Experts(nn.Module):
+    """A fused experts module of transformers with a linear module for each matrix. seeing_all: numbers of experts that
+    run on all tokens, which changes no output: for statistics of their inputs."""
+
+    def __init__(self, fused: nn.Module, layout: Layout) -> None:
+        super().__init__()
+        count, *sizes = fused.down_proj.shape  # type: ignore[misc]
+        inputs, hidden = reversed(sizes) if layout.transposed else sizes
+        with torch.device("meta"):
+            self.experts = nn.ModuleList(Expert(inputs, hidden, layout.biased) for _ in range(count))
+        self.layout = layout
+        self.gate: Callable[[torch.Tensor], torch.Tensor] = fused._apply_gate  # type: ignore[assignment]
+        self.__dict__["fused"] = fused  # whose activation _apply_gate uses
+        self.seeing_all: frozenset[int] = frozenset()
+
+    def forward(self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """hidden [T, H], chosen and weights [T, K]."""
+        out = torch.zeros_like(hidden)
+        for number, expert in enumerate(self.experts):
+            token, rank = torch.where(chosen == number)
+            if number in self.seeing_all:
+                y = self._run(expert, hidden)[token]
+            elif len(token):
+                y = self._run(expert, hidden[token])
+            else:
+                continue
+            y = y * weights[token, rank, None]
+            out.index_add_(0, token, y.to(out.dtype))
+        return out
+
+    def _run(self, expert: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        both = [expert.gate_proj(x), expert.up_proj(x)]  # type: ignore[operator]
+        both_at_once = torch.stack(both, -1).flatten(-2) if self.layout.interleaved else torch.cat(both, -1)
+        y: torch.Tensor = expert.down_proj(self.gate(both_at_once))  # type: ignore[operator]
+        return y
+
+
+@contextmanager
+def seeing_all(block: nn.Module, names: Sequence[str] | None = None) -> Iterator[None]:
+    """Let experts of a block run on all tokens meanwhile: those of the modules named, or every one."""
+    layers: dict[str, Any] = {name: one for name, one in block.named_modules() if isinstance(one, Experts)}
+    try:
+        for layer, module in layers.items():
+            inside = range(len(module.experts))
+            if names is None:
+                module.seeing_all = frozenset(inside)
+            else:
+                prefix = f"{layer}.experts."
+                numbers = [name.removeprefix(prefix).partition(".")[0] for name in names if name.startswith(prefix)]
+                module.seeing_all = frozenset(map(int, numbers))
+        yield
+    finally:
+        for module in layers.values():
+            module.seeing_all = frozenset()
+
+
+def in_memory(block: nn.Module, stage: Stage) -> Iterator[Stage]:
+    """A stage of experts in parts whose Hessians take no more memory than half of the block's weights: together they
+    can take more than the experts do."""
+    if not is_expert(stage.groups[0][0]):
+        yield stage
+        return
+    room = sum(parameter.nbytes for parameter in block.parameters()) // 2
+    part: list[tuple[str, ...]] = []
+    taken = 0
+    for group in stage.groups:
+        inputs: int = block.get_submodule(group[0]).in_features  # type: ignore[assignment]
+        size = 4 * inputs**2
+        if part and taken + size > room:
+            yield Stage(tuple(part))
+            part, taken = [], 0
+        part.append(group)
+        taken += size
+    yield Stage(tuple(part))

@@ -1,0 +1,70 @@
+"""Experts that a folder stores one by one, and transformers holds in one tensor without knowing how to merge them.
+
+Where its own table of conversions has an architecture (Mixtral, Qwen3-MoE, DeepSeek-V3), nothing is left to do here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.core_model_loading import ConversionOps, WeightConverter, WeightTransform
+
+from squeeze.engine.experts import Fused, Layout
+from squeeze.integrations.conversions import destinations
+
+__all__ = ["converters", "unmerged"]
+
+
+class Join(ConversionOps):
+    """The parts of all experts to the tensor that holds them."""
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+
+    def convert(  # type: ignore[override]
+        self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
+    ) -> dict[str, Any]:
+        parts = [input_dict[pattern] for pattern in source_patterns if pattern in input_dict]
+        experts = zip(*(part if isinstance(part, list) else [part] for part in parts), strict=True)
+        return {target_patterns[0]: torch.stack([self.layout.joined(expert) for expert in experts])}
+
+
+def _layers(model: nn.Module, names: Iterable[str]) -> Iterator[tuple[str, Layout, int]]:
+    """Modules that hold experts which are stored one by one under their names, and how many these are."""
+    numbers: dict[str, set[int]] = {}
+    for name in names:
+        path, mark, rest = name.rpartition(".experts.")
+        if mark and (number := rest.partition(".")[0]).isdigit():
+            numbers.setdefault(f"{path}.experts", set()).add(int(number))
+    for path, module in model.named_modules():
+        if path in numbers and (layout := Layout.of(module)):
+            yield path, layout, len(numbers[path])
+
+
+def converters(model: nn.Module, names: Iterable[str], conversions: Sequence[WeightTransform]) -> list[WeightConverter]:
+    """Those that `conversions` lack for a checkpoint with tensors of such names."""
+    found: dict[str, WeightConverter] = {}
+    for path, layout, _ in _layers(model, names):
+        if destinations(model, [f"{path}.0.down_proj.weight"], conversions):
+            continue
+        suffix = ".".join(path.split(".")[-2:])
+        for name, parts in layout.parts.items():
+            target = f"{suffix}.{name}"
+            sources = [f"{suffix}.*.{part}" for part in parts]
+            found[target] = WeightConverter(sources, target, operations=[Join(layout)])
+    return list(found.values())
+
+
+def unmerged(model: nn.Module, names: Iterable[str]) -> list[Fused]:
+    """The experts that transformers does not merge in a checkpoint with tensors of such names."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    conversions = get_model_conversion_mapping(model)  # type: ignore[arg-type]
+    return [
+        Fused(path, layout, {name: f"{path}.{name}" for name in layout.parts}, count)
+        for path, layout, count in _layers(model, names)
+        if not destinations(model, [f"{path}.0.down_proj.weight"], conversions)
+    ]

@@ -1,0 +1,81 @@
+"""Bits by name: `experts=2,attention=4,8` are those of matrices whose names fit (the first one counts), and others."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from squeeze.checkpoint.architectures import SHARED_EXPERTS
+from squeeze.errors import OptionError, printable
+
+__all__ = ["LEFT", "Bits", "Rule"]
+
+LEFT = 16  # bits: matrices that stay as they are
+_DEFAULT = 4
+_OTHERS = "others"
+_EXPERTS = ".experts."
+_NAMES: dict[str, tuple[str, ...]] = {
+    "experts": (_EXPERTS,),
+    "shared_experts": SHARED_EXPERTS,
+    "attention": ("attn.", "attention."),
+    "mlp": (".mlp.", ".feed_forward.", ".block_sparse_moe."),
+    _OTHERS: ("",),
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Bits of the modules whose names contain one of `parts`, and not `without`."""
+
+    name: str
+    parts: tuple[str, ...]
+    bits: int
+    without: str = ""
+
+    @classmethod
+    def of(cls, name: str, bits: int) -> Self:
+        return cls(name, _NAMES.get(name, (name,)), bits, _EXPERTS if name == "mlp" else "")
+
+    def fits(self, module: str) -> bool:
+        return re.match(self.pattern, module) is not None
+
+    @property
+    def pattern(self) -> str:
+        """As a regular expression that begins to match where a module's name does."""
+        wanted = f".*(?:{'|'.join(map(re.escape, self.parts))})"
+        return f"(?!.*{re.escape(self.without)}){wanted}" if self.without else wanted
+
+
+class Bits(int):
+    """A number of bits, which has rules besides for modules by name."""
+
+    rules: tuple[Rule, ...]
+
+    @classmethod
+    def of(cls, bits: int, rules: tuple[Rule, ...]) -> Self:
+        made = cls(bits)
+        made.rules = rules
+        return made
+
+    @classmethod
+    def parse(cls, text: str) -> int:
+        """A plain number for "4"; "experts=2,attention=4,8", in which a number alone is for all others, and 16 leaves
+        matrices as they are. Other names are parts of modules' names. Raises OptionError."""
+        default, rules = None, []
+        for entry in text.split(","):
+            name, equals, number = entry.strip().rpartition("=")
+            if not (number.isascii() and number.isdigit()) or bool(equals) != bool(name) or len(number) > 2:
+                raise OptionError(f"bits {printable(repr(text))}: name a number, or such as experts=2,attention=4,8")
+            if name:
+                rules.append(Rule.of(name, int(number)))
+            elif default is not None:
+                raise OptionError(f"bits {printable(repr(text))}: has two numbers for all others")
+            else:
+                default = int(number)
+        if default == LEFT and rules:
+            rules, default = [*rules, Rule.of(_OTHERS, LEFT)], None
+        return cls.of(default or _DEFAULT, tuple(rules)) if rules else int(default or 0)
+
+    def __str__(self) -> str:
+        return ",".join([*(f"{rule.name}={rule.bits}" for rule in self.rules), str(int(self))])
+
+    __repr__ = __str__

@@ -1,0 +1,52 @@
+"""Folders of the formats that squeeze writes, too: GPTQ, compressed-tensors `pack-quantized`, and our own."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from squeeze.checkpoint.pretrained import transposed
+from squeeze.quant.formats.registry import Format, format_of
+from squeeze.quant.formats.spec import QuantizationSpec
+from squeeze.quant.sources.source import Source
+
+__all__ = ["integers", "modules_of"]
+
+
+def integers(source: Source, described: Mapping[str, Any]) -> None:
+    """As Reader."""
+    form = format_of(described)
+    put_all(source, form, form.spec(described))
+
+
+def put_all(source: Source, form: Format, spec: QuantizationSpec) -> None:
+    """Put the weight of every module that is stored in a format."""
+    leaves = modules_of(source, form)
+    small = {name for names in leaves.values() for name in names if name.endswith((".weight_shape", ".grid"))}
+    said = source.checkpoint.load(small, strict=False)
+    turned = transposed(source.checkpoint.folder) if form.transposed else lambda module: False
+    for module, names in leaves.items():
+        shape = next((tuple(said[name].flatten()[:2].tolist()) for name in names if name in said), None)
+        sizes = shape or _gptq_shape(source, module, spec)
+        read = partial(_weight, form, spec, module, turned(module))
+        source.put(f"{module}.weight", reversed(sizes) if turned(module) else sizes, names, read)
+
+
+def modules_of(source: Source, form: Format) -> dict[str, list[str]]:
+    """By module, the names of its tensors."""
+    files, mark = source.checkpoint.files, f".{form.leaves[0]}"
+    modules = [name.removesuffix(mark) for name in files if name.endswith(mark)]
+    return {module: [name for leaf in form.leaves if (name := f"{module}.{leaf}") in files] for module in modules}
+
+
+def _gptq_shape(source: Source, module: str, spec: QuantizationSpec) -> tuple[int, int]:
+    words, outputs = source.shape(f"{module}.qweight")
+    return outputs, words * 32 // spec.of(module).bits
+
+
+def _weight(
+    form: Format, spec: QuantizationSpec, module: str, turned: bool, tensors: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
+    weight = form.weight(module, tensors, spec).dequantize()
+    return weight.T.contiguous() if turned else weight

@@ -1,0 +1,49 @@
+"""Which quantised checkpoints are read as floats, by the quant_method in config.json."""
+
+from dataclasses import replace
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.pretrained import explained
+from squeeze.errors import FormatError, ModelError, printable
+from squeeze.quant.formats.own import METHOD
+from squeeze.quant.sources.awq import awq
+from squeeze.quant.sources.compressed_tensors import compressed_tensors
+from squeeze.quant.sources.fp8 import fp8
+from squeeze.quant.sources.integers import integers
+from squeeze.quant.sources.mxfp4 import mxfp4
+from squeeze.quant.sources.source import Reader, Source
+
+__all__ = ["READERS", "floats"]
+
+READERS: dict[str, Reader] = {
+    "fp8": fp8,
+    "mxfp4": mxfp4,
+    "gptq": integers,
+    "awq": awq,
+    "compressed-tensors": compressed_tensors,
+    METHOD: integers,
+}
+
+
+def floats(checkpoint: Checkpoint) -> Checkpoint:
+    """A checkpoint whose quantised tensors are read as the floats that they stand for, each when it is loaded; one that
+    is not quantised as it is. Raises ModelError for a quant_method that is not known, FormatError where tensors are
+    missing or contradict each other."""
+    described = checkpoint.config.get("quantization_config")
+    if not described:
+        return checkpoint
+    method = str(described.get("quant_method")) if isinstance(described, dict) else ""
+    reader = READERS.get(method)
+    if reader is None:
+        hint = ": `squeeze densify` or `squeeze unpack` makes floats of it" if method.startswith("squeeze") else ""
+        known = "" if hint else f": those of {', '.join(READERS)} are"
+        raise ModelError(
+            f"{checkpoint.folder}: weights of the quant_method {printable(repr(method))} are not read{known or hint}"
+        )
+    source = Source(checkpoint)
+    with explained(checkpoint.folder, OSError):
+        reader(source, described)
+    if not source.views:
+        raise FormatError(f"{checkpoint.folder}: config.json speaks of {method}, and no tensor is stored so")
+    others = {name: file for name, file in checkpoint.files.items() if name not in source.used}
+    return replace(checkpoint, files={**others, **source.views})
