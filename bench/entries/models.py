@@ -89,6 +89,39 @@ GGUF = Entry(
     },
 )
 
+SCHEMES = Entry(
+    measures="schemes of compressed-tensors, activations rounded: what each costs by our GPTQ, beside llm-compressor",
+    minutes=240,
+    key=("scheme", "samples", "windows"),
+    needs=("a corpus", "the bundled model", "compressed-tensors"),
+    rivals=("llmcompressor",),
+    options=(
+        _WORK,
+        option(
+            "--schemes",
+            default="w8a8,fp8_dynamic,fp8,nvfp4,nvfp4a16,mxfp4,mxfp4a16,w4a8",
+            help="with commas between them (all but fp8_block)",
+        ),
+        option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
+        option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
+        option("--threads", type=int, default=1),
+        option("--rival", type=Path, metavar="PYTHON", help="of an environment with llmcompressor"),
+    ),
+    tables={
+        "schemes": Listing(
+            (
+                Column("scheme", "scheme"),
+                Column("gap", "gap", ".4f"),
+                Column("rounded", "rounded", ".4f"),
+                Column("llm-compressor, GPTQ", "gptq", ".4f"),
+                Column("llm-compressor, rounded", "rtn", ".4f"),
+                Column("ours of its better one", percent("of best", 0)),
+                Column("better in 90 % of draws", lambda row: "yes" if row["sure"] else "no"),
+            )
+        )
+    },
+)
+
 MEMORY = Entry(
     measures="peak memory of quantising a checkpoint of random weights, beside twice its largest block",
     minutes=60,
@@ -322,6 +355,7 @@ ENTRIES = {
     "experts": EXPERTS,
     "experts-memory": EXPERTS_MEMORY,
     "gguf": GGUF,
+    "schemes": SCHEMES,
     "prune": PRUNE,
     "prune-layer": LAYER,
     "factorize": FACTORIZE,

@@ -87,7 +87,7 @@ def rival(bench: Bench, out: Path, bits: int, asym: bool) -> tuple[float, int]:
         raise SystemExit("Error: rows of llm-compressor need --rival PYTHON")
     tokens = calibration_tokens(bench.original, bench.calibration, args.samples, 512, 0)
     np.save(bench.work / "tokens.npy", tokens.numpy())
-    script = Path(__file__).parents[1] / "shared" / "llmcompressor.py"
+    script = Path(__file__).parents[1] / "shared" / "llm_compressor.py"
     command = [args.rival, script, bench.original, bench.work / "tokens.npy", out, f"--bits={bits}"]
     command += [f"--group-size={GROUP}", f"--threads={args.threads}", *(["--asym"] if asym else [])]
     subprocess.run(list(map(str, command)), check=True)

@@ -27,6 +27,8 @@ class QuantizedTensor:
     outliers: (int64 [K] inputs, [O, K] in the weight's own dtype) columns kept as they were; the codes
         below them count for nothing.
     scale_bits: bits that the format stores for one scale, where fewer than its dtype has (MXFP4: 8).
+    input_range: float32 [], the largest magnitude of what the weight is multiplied with, where the format stores it
+        as the scale of activations.
     """
 
     codes: torch.Tensor
@@ -38,6 +40,7 @@ class QuantizedTensor:
     global_scale: torch.Tensor | None = None
     outliers: tuple[torch.Tensor, torch.Tensor] | None = None
     scale_bits: int | None = None
+    input_range: torch.Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -23,7 +23,8 @@ def quantize(
     """Quantise the weights of a model's folder, block by block, and report what it cost.
 
     Formats: compressed-tensors and gptq (which vLLM and transformers load), gptq_v2, squeeze (which holds every grid),
-    dense (bf16 again) and gguf (a file for llama.cpp, whose blocks are of --type).
+    dense (bf16 again) and gguf (a file for llama.cpp, whose blocks are of --type). A --scheme says how weights and
+    activations are rounded where vLLM runs the model.
 
     Example: squeeze quantize my-model my-model-4bit --bits 4 --calibration wiki.txt
     """

@@ -22,6 +22,7 @@ from squeeze.engine.experts import in_memory, is_expert, seeing_all
 from squeeze.engine.method import HessianError, JointMethod, Method, Result, layer_error
 from squeeze.engine.network import Call, Network, run_block, weight_of
 from squeeze.engine.report import Layer
+from squeeze.engine.rounding import RoundedInputs, Rounding
 from squeeze.engine.shortcuts import Shortcuts
 from squeeze.errors import SqueezeError
 from squeeze.system.memory import trim
@@ -44,6 +45,10 @@ class BlockJob:
 
     def method_of(self, name: str) -> Method:
         return self.methods.get(self.network.stored_name(name), self.method)
+
+    def rounding_of(self, name: str) -> Rounding | None:
+        """What is done to a module's inputs, where its method says so."""
+        return getattr(self.method_of(name), "rounding", None)
 
 
 @dataclass(frozen=True)
@@ -72,13 +77,17 @@ def calibrated_block(
             planned = calibration.stages(block, chosen, trials)
         theirs = _original(job, block, planned, inputs[1], outputs[1], call) if job.correction else {}
         first = next(inputs[0].read(device))
-        with closing(Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)) as shortcuts:
+        with (
+            closing(Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)) as shortcuts,
+            closing(RoundedInputs(block, lambda leaf: job.rounding_of(f"{name}.{leaf}"))) as rounded,
+        ):
+            gather = partial(_statistics, block, shortcuts=shortcuts, rounded=rounded, every=job.every, call=call)
             for stage in (part for whole in planned for part in in_memory(block, whole)):
-                gather = partial(_statistics, block, shortcuts=shortcuts, every=job.every, call=call, device=device)
-                statistics = gather(stage, originals=theirs)
+                rounded.begin(stage, shortcuts.read(device), lambda hidden: run_block(block, hidden, call))
+                statistics = gather(stage, originals=theirs, device=device)
                 if few := _reached_by_few(job, name, block, stage, statistics):
                     with seeing_all(block, [group[0] for group in few.groups]):
-                        shared = gather(few, originals={})
+                        shared = gather(few, originals={}, device=device)
                     for leaf, seen in shared.items():
                         statistics[leaf] = replace(seen, routed=statistics[leaf].count)
                 for group in stage.groups:
@@ -138,6 +147,7 @@ def _statistics(
     stage: Stage,
     *,
     shortcuts: Shortcuts,
+    rounded: RoundedInputs,
     originals: dict[str, Activations],
     every: int,
     call: Call,
@@ -153,10 +163,11 @@ def _statistics(
         known = {name: next(file) for name, file in values.items()} if number % every == 0 else {}
         for group in stage.groups:
             if group[0] in seen:
-                gathered[group[0]].add(seen[group[0]], known.get(group[0]))
+                gathered[group[0]].add(rounded.rounded(group[0], seen[group[0]]), known.get(group[0]))
                 shortcuts.keep(group, seen[group[0]])
-    for statistics in gathered.values():
+    for name, statistics in gathered.items():
         statistics.finish()
+        statistics.largest = rounded.largest.get(name)
     for file in theirs.values():
         file.path.unlink()
     return gathered
@@ -228,6 +239,8 @@ def _compressed(job: BlockJob, name: str, module: nn.Module, weight: torch.Tenso
     """Compress one matrix and put what became of it in its place."""
     started = time.perf_counter()
     result, method = _result(job.method_of(name), weight, statistics)
+    if statistics.largest is not None:
+        result = replace(result, tensor=replace(result.tensor, input_range=statistics.largest))
     return _placed(job, name, module, statistics, result, method, time.perf_counter() - started)
 
 

@@ -66,13 +66,15 @@ class InputStatistics:
     """Of the inputs x of one or more matrices. hessian: float32 [I, I], the sum of x x^T, and once `finish` was called
     their mean; cross: likewise the input-error cross-covariance, of (y - x) x^T, where y is the same input in the
     original network, over the `paired` inputs of which it is known; count: inputs seen; routed: of an expert that was
-    shown all tokens, how many its router sent."""
+    shown all tokens, how many its router sent; largest: float32 [], their largest magnitude before they were rounded,
+    where that is needed."""
 
     count: int = 0
     routed: int | None = None
     hessian: torch.Tensor | None = None
     cross: torch.Tensor | None = None
     paired: int = 0
+    largest: torch.Tensor | None = None
 
     def add(self, x: torch.Tensor, original: torch.Tensor | None = None) -> None:
         """x, original: [T, I]."""
@@ -182,7 +184,8 @@ class Stop(Exception):
 
 @dataclass
 class Recorder:
-    """Calls note(name, x) with the input of each of the modules when it runs; after `last` calls it raises Stop."""
+    """Calls note(name, x) with the input of each of the modules when it runs, before other hooks change it; after
+    `last` calls it raises Stop."""
 
     block: nn.Module
     names: Iterable[str]
@@ -193,7 +196,7 @@ class Recorder:
 
     def __enter__(self) -> Self:
         for name in self.names:
-            self._hooks.append(self.block.get_submodule(name).register_forward_pre_hook(self._hook(name)))
+            self._hooks.append(self.block.get_submodule(name).register_forward_pre_hook(self._hook(name), prepend=True))
         return self
 
     def _hook(self, name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:

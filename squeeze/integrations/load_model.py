@@ -13,7 +13,7 @@ from squeeze.engine.experts import is_expert
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
 from squeeze.integrations.forms import FORMS
 from squeeze.packing.folder import CONVERTED, MANIFEST, METHODS
-from squeeze.quant.formats.compressed_tensors import PACKED
+from squeeze.quant.formats.compressed_groups import PACKED
 
 __all__ = ["load_model"]
 

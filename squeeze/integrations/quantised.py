@@ -10,8 +10,10 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import SAFE, empty_model, load_config
+from squeeze.engine.rounding import round_inputs
 from squeeze.errors import FormatError
 from squeeze.integrations.fused_experts import unmerged
+from squeeze.quant.activations import ACTIVATIONS
 from squeeze.quant.formats import FORMATS, read
 from squeeze.quant.formats.reading import QuantizedCheckpoint
 from squeeze.quant.linear import QuantLinear
@@ -21,8 +23,8 @@ __all__ = ["load"]
 
 
 def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
-    """A causal language model from a quantised folder of any of quant.formats.FORMATS, with QuantLinear layers, or of
-    any of quant.sources.READERS, with dense ones.
+    """A causal language model from a quantised folder of any of quant.formats.FORMATS, with QuantLinear layers, whose
+    inputs are rounded where the folder says so, or of any of quant.sources.READERS, with dense ones.
 
     dtype: to compute in; None for the folder's own. The dense weights are all in memory for a moment. Raises
     FormatError where the folder is not quantised or damaged.
@@ -55,7 +57,11 @@ def _place(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
         except AttributeError:  # merged into something else, and dense
             continue
         if type(module) is nn.Linear:
-            setattr(model.get_submodule(parent), leaf, QuantLinear.of(checkpoint.weight(name), module.bias))
+            weight, activations = checkpoint.weight(name), checkpoint.spec.of(name).activations
+            layer = QuantLinear.of(weight, module.bias)
+            if activations is not None:
+                round_inputs(layer, ACTIVATIONS[activations], weight.input_range)
+            setattr(model.get_submodule(parent), leaf, layer)
 
 
 def _as(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from squeeze.errors import SqueezeError
 from squeeze.quant.grid import ROWS, QParams
 
-__all__ = ["BlockGrid", "BlockParams"]
+__all__ = ["BlockGrid", "BlockParams", "moved"]
 
 _SHRINKS = 12  # ranges tried, from the widest down
 _WIDEST = 1.06  # a range may be wider than the weights: its levels then lie elsewhere
@@ -198,14 +198,14 @@ class BlockGrid:
                 parts = (
                     factors[:, :, block, None] * signs * torch.stack([level[:, span], ones[:, span]])[: len(factors)]
                 )
-                steps[:, :, group] = _moved(steps[:, :, group], parts, pull, hessian, span, self._whole)
+                steps[:, :, group] = moved(steps[:, :, group], parts, pull, hessian, span, self._whole)
         for block in range(factors.shape[-1]):
             span = slice(block * self.width, (block + 1) * self.width)
             parts = torch.stack([level[:, span], ones[:, span]])[: len(factors)]
             if steps is not None:
                 mine = steps[:, :, block * self.groups : (block + 1) * self.groups].repeat_interleave(self.size, -1)
                 parts = parts * mine * signs
-            factors[:, :, block] = _moved(factors[:, :, block], parts, pull, hessian, span, _half)
+            factors[:, :, block] = moved(factors[:, :, block], parts, pull, hessian, span, _half)
         return self.params(factors, steps)
 
     def _whole(self, values: torch.Tensor) -> torch.Tensor:
@@ -214,7 +214,7 @@ class BlockGrid:
         return torch.cat([values[:1].round().clamp(low, high), values[1:].round().clamp(0, high)])
 
 
-def _moved(
+def moved(
     before: torch.Tensor,
     parts: torch.Tensor,
     pull: torch.Tensor,

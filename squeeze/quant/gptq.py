@@ -59,7 +59,7 @@ class GPTQ(GridMethod):
         return self.compress(weight, hessian).tensor
 
     def fallback(self) -> RTN:
-        options = ("bits", "group_size", "symmetric", "grid", "clip", "scale_dtype")
+        options = ("bits", "group_size", "symmetric", "grid", "clip", "scale_dtype", "activations")
         return RTN(**{name: getattr(self, name) for name in options})
 
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[QuantizedTensor]:

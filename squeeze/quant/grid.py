@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 import torch
 
 from squeeze.errors import SqueezeError
+from squeeze.quant import narrow
 
 __all__ = ["CODEBOOKS", "ROWS", "Codebook", "Integer", "PerTensor", "QParams", "Quantizer", "make"]
 
@@ -209,17 +210,14 @@ class Codebook:
         return self.scale_kind == "float"
 
     def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> QParams:
+        weight, importance = weight.float(), None if importance is None else importance.float()
         largest = weight.abs().amax(-1)
         top = max(self.planes[0])
-        if self.scale_kind == "power":
-            exponent = torch.floor(torch.log2(largest.clamp(min=2.0**-120))) - 2  # 6 = 1.5 * 2^2 is the largest level
-            tried = [QParams(torch.exp2(exponent + step).clamp(min=2.0**-126)[None]) for step in (0, 1, -1)]
-            return _least_error(self, weight, importance, tried)
-        if self.scale_kind == "float8":
-            factor = (largest.max() / top / 448).clamp(min=2.0**-100)  # 448 is the largest e4m3
-            ratios = [s * largest / top / factor for s in torch.linspace(1.0, 0.5, 11).tolist()]
-            tried = [QParams(factor * stored(ratio, torch.float8_e4m3fn)[None], None, factor) for ratio in ratios]
-            return _least_error(self, weight, importance, tried)
+        if not self.free_scales:
+            factor = narrow.factor_of(largest / top) if self.scale_kind == "float8" else None
+            shares = (1.0, 2.0, 0.5) if factor is None else torch.linspace(1.5, 0.5, 21).tolist()
+            scales = [narrow.rounded(self.scale_kind, s * largest / top, factor)[None] for s in shares]
+            return _least_error(self, weight, importance, [QParams(scale, None, factor) for scale in scales])
         if len(self.planes) == 1:
             least = 0.3 if len(self.planes[0]) == 3 else _LEAST_SHRINK
             shrinks = torch.linspace(1.0, least, _SHRINKS).tolist()
@@ -255,7 +253,7 @@ class Codebook:
             codes = torch.tensor(list(map(self.planes[0].index, sorted_levels)), dtype=torch.uint8)
             borders = torch.tensor([(a + b) / 2 for a, b in pairwise(sorted_levels)]).to(weight.device)
             scaled = weight / params.scale[0, ..., None].clamp(min=_TINY)
-            return codes.to(weight.device)[torch.bucketize(scaled, borders)]
+            return codes.to(weight.device)[torch.bucketize(scaled.to(borders.dtype), borders)]
         levels = (params.scale[..., None] * self._table(params)).sum(0)  # [..., levels]
         best = torch.full_like(weight, torch.inf)
         nearest = torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device)

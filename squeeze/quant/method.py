@@ -11,9 +11,11 @@ from squeeze.engine.method import Method, Result
 from squeeze.errors import SqueezeError
 from squeeze.options import check, option
 from squeeze.quant import grid as grids
+from squeeze.quant.activations import ACTIVATIONS, ActivationGrid
 from squeeze.quant.bits import Bits
 from squeeze.quant.block_grid import BlockGrid, BlockParams
 from squeeze.quant.blocks import GRIDS, BlockTensor
+from squeeze.quant.float8 import FLOATS
 from squeeze.quant.grid import QParams, Quantizer
 
 __all__ = ["GridMethod"]
@@ -23,9 +25,10 @@ __all__ = ["GridMethod"]
 class GridMethod(ABC):
     """bits: 2, 3, 4 or 8 of an integer grid. group_size: inputs that share a scale, -1 for all of a row; MXFP4 and
     NVFP4 have their own. symmetric: without zero points. grid: "integer", "whole" (one scale for the matrix), a name of
-    grid.CODEBOOKS, or a type of GGUF's (blocks.GRIDS), which says all of these itself. clip: search the range of each
-    group for the least squared error. scale_dtype: in which scales are stored; None for the weight's own where it has
-    16 bits, else float16."""
+    grid.CODEBOOKS or float8.FLOATS, or a type of GGUF's (blocks.GRIDS), which says all of these itself. clip: search
+    the range of each group for the least squared error. scale_dtype: in which scales are stored; None for the weight's
+    own where it has 16 bits, else float16. activations: a name of activations.ACTIVATIONS, where inputs are
+    rounded, too."""
 
     name: ClassVar[str]
     needs_hessian: ClassVar[bool]
@@ -40,9 +43,10 @@ class GridMethod(ABC):
     )
     group_size: int = option(64, "Inputs that share a scale; -1 for all of a row.")
     symmetric: bool = option(True, "Without zero points.", off="--asymmetric")
-    grid: str = option("integer", "integer, whole (one scale for a matrix), nf4, mxfp4, nvfp4, ternary(-planes).")
+    grid: str = option("integer", "integer, whole (one scale for a matrix), nf4, mxfp4, nvfp4, fp8, ternary(-planes).")
     clip: bool = option(True, "Search each group's range for the least error.")
     scale_dtype: torch.dtype | None = field(default=None)
+    activations: str | None = field(default=None)
 
     def __post_init__(self) -> None:
         check(self)
@@ -60,7 +64,13 @@ class GridMethod(ABC):
 
     def as_quantizer(self) -> Quantizer:
         """The grid. Raises SqueezeError where there is none such."""
-        return GRIDS.get(self.grid) or grids.make(self.grid, self.bits, self.symmetric, self.clip)
+        known: Quantizer | None = GRIDS.get(self.grid) or FLOATS.get(self.grid)
+        return known or grids.make(self.grid, self.bits, self.symmetric, self.clip)
+
+    @property
+    def rounding(self) -> ActivationGrid | None:
+        """What is done to inputs, also while they are calibrated."""
+        return None if self.activations is None else ACTIVATIONS[self.activations]
 
     def replaced(self, **changes: Any) -> Self:
         """The same method with other parameters."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from squeeze.quant.block_grid import BlockGrid, BlockParams
-from squeeze.quant.grid import ROWS, QParams, Quantizer, stored
+from squeeze.quant import narrow
+from squeeze.quant.block_grid import BlockGrid, BlockParams, moved
+from squeeze.quant.grid import ROWS, Codebook, QParams, Quantizer, stored
 
 if TYPE_CHECKING:
     from squeeze.quant.method import GridMethod
@@ -37,6 +38,8 @@ def refine(
         params = quantizer.refit(weight, hessian, codes, params)
     elif quantizer.free_scales:
         params = _scales(method, weight, hessian, codes, params, dtype)
+    elif isinstance(quantizer, Codebook):
+        params = _narrow_scales(quantizer, weight, hessian, codes, params, method.effective_group_size(codes.shape[1]))
     return _descend(method, weight, hessian, codes, params, mask), params
 
 
@@ -49,7 +52,7 @@ def _scales(
     dtype: torch.dtype,
 ) -> QParams:
     """Scales that minimise each row's error with its codes, where they are better than the ones it has."""
-    planes, target = _unscaled(method, codes, params), weight @ hessian
+    planes, target = _unscaled(method, codes, params).to(hessian.dtype), weight @ hessian
     before = params.scale.movedim(0, 1).reshape(len(weight), -1)  # [O, P G]
     size = method.effective_group_size(weight.shape[1])
     rows = zip(*(torch.split(t, ROWS, dim) for t, dim in ((planes, 1), (target, 0), (before, 0))), strict=True)
@@ -96,6 +99,29 @@ def _best_scales(
     return torch.where((error(after) < error(before))[:, None], after, before).float()
 
 
+def _narrow_scales(
+    quantizer: Codebook,
+    weight: torch.Tensor,
+    hessian: torch.Tensor,
+    codes: torch.Tensor,
+    params: QParams,
+    size: int,
+) -> QParams:
+    """Scales of one byte, group after group the nearest to what is best with the others as they are."""
+    level = quantizer.codebook[0].to(codes.device, hessian.dtype)[codes.long()]
+    scale = params.scale.clone()
+    values = level * scale[0].repeat_interleave(size, 1)
+    pull = (weight - values) @ hessian  # [O, I], half the negative gradient
+
+    def rounded(values: torch.Tensor) -> torch.Tensor:
+        return narrow.rounded(quantizer.scale_kind, values, params.factor)
+
+    for group in range(scale.shape[2]):
+        span = slice(group * size, (group + 1) * size)
+        scale[:, :, group] = moved(scale[:, :, group], level[None, :, span], pull, hessian, span, rounded)
+    return QParams(scale, params.zero, params.factor)
+
+
 def _unscaled(method: "GridMethod", codes: torch.Tensor, params: QParams) -> torch.Tensor:
     """What codes stand for before their scales, [P, O, I]."""
     quantizer, size = method.as_quantizer(), method.effective_group_size(codes.shape[1])
@@ -121,7 +147,7 @@ def _descend(
     """One pass over all columns, each rounded to what is best with the others as they are."""
     quantizer, size = method.as_quantizer(), method.effective_group_size(weight.shape[1])
     codes = codes.clone()
-    values = _decoded(quantizer, codes, params, size)
+    values = _decoded(quantizer, codes, params, size).to(hessian.dtype)
     pull = (weight - values) @ hessian  # [O, I], half the negative gradient
     for first in range(0, weight.shape[1], _BLOCK):
         last = min(first + _BLOCK, weight.shape[1])

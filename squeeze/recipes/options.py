@@ -76,6 +76,14 @@ class Quantizing(Checked):
     )
     correction: float = option(0.3, "How far a matrix makes up for earlier errors.", least=0, most=1)
     format: str = option("compressed-tensors", "How it is stored.")
+    scheme: str | None = option(
+        None,
+        "Of compressed-tensors, as llm-compressor names them: grids of weights and of activations.",
+        choices=(
+            *("w8a8", "fp8_dynamic", "fp8_block", "fp8", "nvfp4", "nvfp4a16", "mxfp4", "mxfp4a16", "w4a8", "w4a16"),
+            *("w4a16_asym", "w8a16"),
+        ),
+    )
     type: str = option(
         "q4_k",
         "Of the blocks of the format gguf.",

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -23,6 +23,7 @@ from squeeze.recipes.bits import by_budget, by_name
 from squeeze.recipes.options import GGUF, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
 from squeeze.recipes.run import Run, Source, read, takes_models
+from squeeze.recipes.schemes import method_of_scheme
 from squeeze.recipes.writing import make_writer
 
 __all__ = ["pack_result", "quantize"]
@@ -50,29 +51,33 @@ def quantize(
     `quantize("m", "gptq", bits=3, out="m3")`. methods: others than `method` for the modules named. resume: go on with a
     run that was stopped. options: the fields of options.Quantizing and options.Common: how a checkpoint is changed
     before (rotate.py, smooth.py), bits chosen by matrix (allocation.py), the format, one of quant.formats.FORMATS or
-    "dense", which stores the values that the quantised weights stand for in the original's type and shape; and the
-    calibration. Raises SqueezeError for all that a user can mend.
+    "dense", which stores the values that the quantised weights stand for in the original's type and shape; a scheme,
+    one of quant.schemes.SCHEMES; and the calibration. Raises SqueezeError for all that a user can mend.
     """
     asked, common = read(QUANTIZE, method, options)
     shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress}
     if asked.settings.format == GGUF:
         return _gguf(Path(str(source)), Path(out), asked, common, dict(methods or {}), overwrite, shared)
-    settings, chosen, methods = asked.settings, cast(GridMethod, asked.made()), dict(methods or {})
+    settings, chosen, methods = asked.settings, method_of_scheme(asked), dict(methods or {})
     shared |= {"overwrite": overwrite, "correction": settings.correction}
     run = Run(source=Path(str(source)), out=Path(out), common=common, **shared)
     checkpoint = run.open()
     mix = by_name(checkpoint, chosen, common)
     writer = make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
     calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
+    ranged = chosen.rounding is not None and chosen.rounding.ranged
     chooses = settings.target_bits is not None or settings.target_bytes is not None
-    tokens = run.tokens() if calibrated or chooses or settings.smooth else None
+    tokens = run.tokens() if calibrated or ranged or chooses or settings.smooth else None
     checkpoint = _prepared(run, settings, checkpoint, tokens)
     if chooses and tokens is not None:
         mix = by_budget(run, checkpoint, chosen, settings, tokens)
         writer = make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
     run, methods = mix.applied(run), {**mix.methods, **methods}
-    described = _described(chosen, settings, common) | (run.described() if calibrated or settings.smooth else {})
-    return run.compress(checkpoint, chosen, writer, described, tokens if calibrated else None, methods=methods)
+    given = tokens if calibrated or ranged else None
+    described = _described(chosen, settings, common)
+    if given is not None or settings.smooth:
+        described |= run.described()
+    return run.compress(checkpoint, chosen, writer, described, given, methods=methods, corrects=calibrated)
 
 
 def _gguf(
@@ -116,9 +121,12 @@ def _prepared(run: Run, settings: Quantizing, checkpoint: Checkpoint, tokens: to
 
 def _described(method: GridMethod, settings: Quantizing, common: Common) -> dict[str, Any]:
     """What a report says of the method and what was done before."""
-    description = {entry.name: getattr(method, entry.name) for entry in fields(method) if entry.name != "scale_dtype"}
+    told = [entry.name for entry in fields(method) if entry.name not in ("scale_dtype", "activations")]
+    description = {name: getattr(method, name) for name in told}
     if isinstance(method.bits, Bits):
         description["bits"] = str(method.bits)
+    if settings.scheme:
+        description |= {"scheme": settings.scheme}
     if settings.target_bits is not None or settings.target_bytes is not None:
         description |= {"target_bits": settings.target_bits, "target_bytes": settings.target_bytes}
     if settings.rotate:

@@ -12,14 +12,16 @@ from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.pipeline import Writer
 from squeeze.errors import FormatError
 from squeeze.quant.blocks import GRIDS
+from squeeze.quant.float8 import Float8
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec
 from squeeze.quant.method import GridMethod
 from squeeze.recipes.options import GGUF
 
-__all__ = ["DENSE", "make_writer"]
+__all__ = ["DENSE", "SERVED", "make_writer"]
 
 Patterns = tuple[tuple[str, GridMethod], ...]
 DENSE = "dense"
+SERVED = "compressed-tensors"  # the format that rounds activations, too
 
 
 def make_writer(
@@ -31,7 +33,9 @@ def make_writer(
 ) -> Writer:
     """A writer of one of the formats. methods: others than most, by module; patterns: by regular expression. Raises
     FormatError where it is unknown or cannot hold what the methods make."""
-    dtype = checkpoint.float_type()
+    dtype, rounds = checkpoint.float_type(), any(one.activations for one in (method, *methods.values()))
+    if rounds and name != SERVED:
+        raise FormatError(f"the format {name} does not say how activations are rounded: use {SERVED}")
     if name == DENSE:
         return _dense(dtype)
     if block := next((one.grid for one in (method, *methods.values()) if one.grid in GRIDS), None):
@@ -46,12 +50,12 @@ def make_writer(
         if transposed and not chosen.transposed:
             able = [DENSE, *(one for one, format in FORMATS.items() if format.transposed)]
             raise FormatError(f"{module}: is stored transposed, which only the formats {' and '.join(able)} hold")
-        return chosen.tensors(module, tensor, dtype)
+        return chosen.tensors(module, tensor, dtype, spec.of(module))
 
     def config(ignored: list[str]) -> dict[str, Any]:
         return {"quantization_config": chosen.config(replace(spec, ignored=tuple(ignored)))}
 
-    return Writer(name, tensors, config)
+    return Writer(name, tensors, config, measured=rounds or spec.codebook == "fp8")
 
 
 def _dense(dtype: torch.dtype) -> Writer:
@@ -69,11 +73,17 @@ def _spec(
         quantizer = grid_method.as_quantizer()
         size = quantizer.group_size or grid_method.group_size
         codebook = None if quantizer.codebook is None else grid_method.grid.removesuffix("-planes")
-        return Grid(quantizer.bits, size, grid_method.symmetric, codebook, bool(getattr(grid_method, "outliers", 0)))
+        rows = 1
+        if isinstance(quantizer, Float8):
+            codebook, rows = "fp8", quantizer.rows
+        return Grid(
+            *(quantizer.bits, size, grid_method.symmetric, codebook, bool(getattr(grid_method, "outliers", 0))),
+            rows=rows,
+            activations=grid_method.activations,
+        )
 
     common = grid(method)
     fits = [re.compile(pattern).match for pattern, _ in patterns]
     other = {name: grid(one) for name, one in methods.items() if grid(one) != common or any(fit(name) for fit in fits)}
-    values = (common.bits, common.group_size, common.symmetric, common.codebook, common.outliers)
     by_pattern = tuple((pattern, grid(grid_method)) for pattern, grid_method in patterns)
-    return QuantizationSpec(*values, modules=other, dtype=dtype, method=method.name, patterns=by_pattern)
+    return QuantizationSpec.of_grid(common, modules=other, dtype=dtype, method=method.name, patterns=by_pattern)

@@ -9,6 +9,7 @@ from torch import nn
 from squeeze.engine import block as blocks
 from squeeze.engine.calibration import Activations, Stage, Stop
 from squeeze.engine.network import Call, run_block
+from squeeze.engine.rounding import RoundedInputs
 from squeeze.engine.shortcuts import Shortcuts
 
 SEQUENCES = torch.randn((5, 3, 4), generator=torch.Generator().manual_seed(0))  # [N, L, I]
@@ -27,6 +28,11 @@ class Skipping(nn.Module):
         return self.second(2 * hidden) if hidden[0, 0, 0] > 0 else out
 
 
+def _gathered(block, stage, shortcuts, originals, every):
+    how = {"rounded": RoundedInputs(block, lambda name: None), "call": Call((), {}), "device": torch.device("cpu")}
+    return blocks._statistics(block, stage, shortcuts=shortcuts, originals=originals, every=every, **how)
+
+
 def test_inputs_are_paired_with_the_original_ones_of_the_same_sequence(tmp_path):
     before, after = (Activations(tmp_path / name, *SEQUENCES.shape) for name in ("before", "after"))
     before.write(SEQUENCES)
@@ -40,14 +46,14 @@ def test_inputs_are_paired_with_the_original_ones_of_the_same_sequence(tmp_path)
         wanted = torch.stack([block(hidden[None])[0] for hidden in SEQUENCES])
         torch.testing.assert_close(torch.stack(list(after.read(network.device))), wanted)
         both = Stage((("first",), ("second",)))
-        found = blocks._statistics(block, both, shortcuts, theirs, 1, call, network.device)
+        found = _gathered(block, both, shortcuts, theirs, 1)
     torch.testing.assert_close(found["first"].cross, torch.zeros(4, 4))
     assert found["second"].cross is None and 0 < found["second"].count < found["first"].count
 
     pairs = {"second": Activations(tmp_path / "pairs", 3, *SEQUENCES.shape[1:])}
     pairs["second"].write(3 * SEQUENCES[::2])
     with torch.inference_mode():
-        found = blocks._statistics(block, planned[1], shortcuts, pairs, 2, call, network.device)
+        found = _gathered(block, planned[1], shortcuts, pairs, 2)
     ran = torch.cat([hidden for hidden in SEQUENCES[::2] if hidden[0, 0] > 0])
     torch.testing.assert_close(found["second"].cross, 2 * ran.T @ ran / len(ran))  # of y = 3 h beside x = 2 h
     assert found["second"].paired == len(ran) < found["second"].count

@@ -152,3 +152,24 @@ def test_parameters_that_make_no_sense():
             GPTQ(**options)
     with pytest.raises(SqueezeError, match="mxfp4 needs rows of a multiple of 32 inputs"):
         RTN(grid="mxfp4").apply(torch.zeros(2, 40))
+
+
+@pytest.mark.parametrize("grid", ["integer", "nf4", "nvfp4", "mxfp4", "fp8", "ternary-planes"])
+def test_every_grid_computes_in_float64_too(grid):
+    weight, hessian = problem()
+    errors = {}
+    for exact in (False, True):
+        method = GPTQ(bits=4, group_size=64, grid=grid, exact=exact)
+        errors[exact] = layer_error(weight, method.apply(weight, hessian).dequantize(), hessian)
+    assert errors[True] == pytest.approx(errors[False], rel=0.1)
+
+
+@pytest.mark.parametrize("grid", ["nvfp4", "mxfp4", "fp8", "fp8-block", "fp8-tensor"])
+def test_gptq_on_grids_of_floats(grid):
+    weight, hessian = problem(inputs=256)
+    rounded = RTN(grid=grid, group_size=-1).apply(weight).dequantize()
+    errors = [layer_error(weight, rounded, hessian)]
+    for refine in (0, 1):
+        tensor = GPTQ(grid=grid, group_size=-1, refine=refine).apply(weight, hessian)
+        errors.append(layer_error(weight, tensor.dequantize(), hessian))
+    assert errors[2] < errors[1] < 0.8 * errors[0]

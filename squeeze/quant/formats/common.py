@@ -32,6 +32,11 @@ def only_plain(format: str, name: str, weight: QuantizedTensor) -> None:
     """Raises FormatError for a weight that is more than integers, scales and zero points, or has a short group."""
     if weight.codebook is not None or weight.outliers is not None or weight.global_scale is not None:
         raise FormatError(f"{name}: {format} holds integers, scales and zero points only: use the format squeeze")
+    only_whole_groups(format, name, weight)
+
+
+def only_whole_groups(format: str, name: str, weight: QuantizedTensor) -> None:
+    """Raises FormatError for a weight with a short group."""
     columns, size = weight.shape[1], weight.group_size
     if size < columns and columns % size:
         raise FormatError(f"{name}: {columns} inputs are not whole groups of {size}, which {format} needs")

@@ -1,23 +1,25 @@
-"""compressed-tensors checkpoints of the kind `pack-quantized`, as llm-compressor writes and vLLM reads them.
+"""compressed-tensors checkpoints, as llm-compressor writes and vLLM reads them.
 
-A module has weight_packed int32 [O, ceil(I bits / 32)], codes packed along the inputs; weight_scale [O, G];
-weight_shape int64 [2]; and where the grid is asymmetric weight_zero_point int32 [ceil(O bits / 32), G], packed along
-the outputs. Values are stored as they are here, from 0; the client subtracts 2^(bits - 1) from codes and zero points.
+Which formats there are for which grids is compressed_groups.py's, how weights lie in tensors compressed_layouts.py's.
+A module whose activations have a scale from the calibration has that, too: input_scale [1], or input_global_scale
+float32 [1], which scales of groups were multiplied with.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
-from squeeze.quant.formats.common import expect, group_size_of, only_integers, only_plain, scales_as, take, understood
+from squeeze.quant.activations import ACTIVATIONS, ActivationGrid
+from squeeze.quant.formats.common import expect, only_whole_groups, take, understood
+from squeeze.quant.formats.compressed_groups import KINDS, grid_of, group, kind_of
+from squeeze.quant.formats.compressed_layouts import weight_from, weight_tensors
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
 
-PACKED = "pack-quantized"
+_MIXED = "mixed-precision"
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,10 @@ class CompressedTensorsFormat:
     """The format `compressed-tensors`."""
 
     name: str = "compressed-tensors"
-    leaves: tuple[str, ...] = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point")
+    leaves: tuple[str, ...] = (
+        *("weight_scale", "weight_packed", "weight", "weight_shape", "weight_zero_point", "weight_global_scale"),
+        *("input_scale", "input_global_scale"),
+    )
     transposed: bool = False
 
     def describes(self, config: Mapping[str, Any]) -> bool:
@@ -33,47 +38,48 @@ class CompressedTensorsFormat:
         return config.get("quant_method") == "compressed-tensors"
 
     def check(self, spec: QuantizationSpec) -> None:
-        only_integers(self.name, spec)
+        for prefix, grid in spec.grids.items():
+            try:
+                kind_of(grid)
+            except FormatError as error:
+                raise FormatError(f"{prefix}{error}") from None
 
-    def tensors(self, name: str, weight: QuantizedTensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        only_plain(self.name, name, weight)
-        stored = {
-            f"{name}.weight_packed": packing.pack(weight.codes, weight.bits),
-            f"{name}.weight_scale": scales_as(dtype, name, weight.scales[0]),
-            f"{name}.weight_shape": torch.tensor(weight.shape),
-        }
-        if weight.zeros is not None:
-            stored[f"{name}.weight_zero_point"] = packing.pack(weight.zeros.T.contiguous(), weight.bits).T.contiguous()
-        return stored
+    def tensors(
+        self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
+    ) -> dict[str, torch.Tensor]:
+        grid = grid or Grid(weight.bits, weight.group_size, weight.symmetric)
+        kind_of(grid)
+        if (weight.codebook is None) != (grid.codebook is None) or weight.outliers is not None:
+            raise FormatError(f"{name}: {self.name} holds no codebook of its own, nor outliers: use the format squeeze")
+        only_whole_groups(self.name, name, weight)
+        stored = weight_tensors(name, weight, grid, dtype)
+        rounding = _ranged(grid)
+        if rounding:
+            factor = rounding.factor(weight.input_range).reshape(1)
+            local = rounding.scales == "fp8"
+            stored["input_global_scale" if local else "input_scale"] = factor if local else factor.to(dtype)
+        return {f"{name}.{leaf}": tensor for leaf, tensor in stored.items()}
 
     def weight(self, name: str, tensors: Mapping[str, torch.Tensor], spec: QuantizationSpec) -> QuantizedTensor:
         grid = spec.of(name)
-        packed, scales = take(name, tensors, "weight_packed", torch.int32), take(name, tensors, "weight_scale")
-        shape = take(name, tensors, "weight_shape")
-        if shape.numel() != 2 or scales.ndim != 2:
-            raise FormatError(f"{name}: is not a matrix")
-        outputs, inputs = (int(size) for size in shape.flatten().tolist())
-        expect(name, "weight_packed", packed, outputs, packing.words_for(inputs, grid.bits))
-        groups = scales.shape[1]
-        expect(name, "weight_scale", scales, outputs, groups)
-        zeros = None
-        if not grid.symmetric:
-            words = take(name, tensors, "weight_zero_point", torch.int32)
-            expect(name, "weight_zero_point", words, packing.words_for(outputs, grid.bits), groups)
-            zeros = packing.unpack(words.T.contiguous(), grid.bits, outputs).T.contiguous()
-        size = group_size_of(name, inputs, groups, grid.group_size)
-        return QuantizedTensor(packing.unpack(packed, grid.bits, inputs), scales[None], zeros, grid.bits, size)
+        weight, rounding = weight_from(name, tensors, grid), _ranged(grid)
+        if not rounding:
+            return weight
+        factor = take(name, tensors, "input_global_scale" if rounding.scales == "fp8" else "input_scale")
+        expect(name, "input_scale", factor, 1)
+        return replace(weight, input_range=rounding.largest(factor))
 
     def config(self, spec: QuantizationSpec) -> dict[str, Any]:
         self.check(spec)
-        groups = {"group_0": _group(["Linear"], spec.common)}
+        groups = {"group_0": group(["Linear"], spec.common)}
         exceptions = [*spec.modules.items(), *((f"re:{pattern}", grid) for pattern, grid in spec.patterns)]
         for grid in dict.fromkeys(grid for _, grid in exceptions):
             targets = [target for target, other in exceptions if other == grid]
-            groups[f"group_{len(groups)}"] = _group(targets, grid)
+            groups[f"group_{len(groups)}"] = group(targets, grid)
+        kinds = {one["format"] for one in groups.values()}
         return {
             "quant_method": self.name,
-            "format": PACKED,
+            "format": kinds.pop() if len(kinds) == 1 else _MIXED,
             "quantization_status": "compressed",
             "global_compression_ratio": None,
             "kv_cache_scheme": None,
@@ -82,46 +88,23 @@ class CompressedTensorsFormat:
         }
 
     def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
-        kind = config.get("format")
-        if kind != PACKED:
-            raise FormatError(
-                f"compressed-tensors of format {printable(repr(kind))} are not supported: only {PACKED} is"
-            )
         with understood("a config group of compressed-tensors"):
             groups = list(dict(config["config_groups"]).values())
-            grids = [_grid(group["weights"]) for group in groups]
-            targets = [(str(target), grids[n]) for n, group in enumerate(groups) for target in group["targets"]]
+            for kind in (one.get("format") or config.get("format") for one in groups):
+                if kind not in KINDS:
+                    unknown = printable(repr(kind))
+                    known = ", ".join(KINDS)
+                    raise FormatError(f"compressed-tensors of format {unknown} are not supported: {known} are")
+            grids = [grid_of(one) for one in groups]
+            targets = [(str(target), grids[n]) for n, one in enumerate(groups) for target in one["targets"]]
             common = next((grid for target, grid in targets if target == "Linear"), grids[0])
             ignored = tuple(str(name) for name in config.get("ignore") or ())
         exact = {target: grid for target, grid in targets if target != "Linear" and not target.startswith("re:")}
         patterns = tuple((target.removeprefix("re:"), grid) for target, grid in targets if target.startswith("re:"))
-        values = (common.bits, common.group_size, common.symmetric)
-        return QuantizationSpec(*values, modules=exact, ignored=ignored, patterns=patterns)
+        return QuantizationSpec.of_grid(common, modules=exact, ignored=ignored, patterns=patterns)
 
 
-def _group(targets: list[str], grid: Grid) -> dict[str, Any]:
-    weights: dict[str, Any] = {
-        "num_bits": grid.bits,
-        "type": "int",
-        "symmetric": grid.symmetric,
-        "strategy": "channel" if grid.group_size == -1 else "group",
-        "dynamic": False,
-    }
-    if grid.group_size != -1:
-        weights["group_size"] = grid.group_size
-    return {
-        "targets": targets,
-        "weights": weights,
-        "input_activations": None,
-        "output_activations": None,
-        "format": PACKED,
-    }
-
-
-def _grid(weights: Mapping[str, Any]) -> Grid:
-    if weights.get("type", "int") != "int" or weights.get("strategy") not in ("group", "channel"):
-        raise FormatError("compressed-tensors: only integer weights in groups or channels are supported")
-    if weights.get("actorder") in ("group", "dynamic"):
-        raise FormatError("compressed-tensors: weights whose groups are permuted (actorder group) are not supported")
-    size = -1 if weights["strategy"] == "channel" else int(weights["group_size"])
-    return Grid(int(weights["num_bits"]), size, bool(weights.get("symmetric", True)))
+def _ranged(grid: Grid) -> ActivationGrid | None:
+    """What is done to activations, where the calibration finds a scale of them."""
+    rounding = None if grid.activations is None else ACTIVATIONS[grid.activations]
+    return rounding if rounding and rounding.ranged else None

@@ -52,7 +52,9 @@ class GPTQFormat:
         if self.version == 1 and not all(grid.symmetric for grid in spec.grids.values()):
             raise FormatError("gptq is for symmetric grids, as its clients disagree on zero points: use gptq_v2")
 
-    def tensors(self, name: str, weight: QuantizedTensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    def tensors(
+        self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
+    ) -> dict[str, torch.Tensor]:
         only_plain(self.name, name, weight)
         (outputs, inputs), bits = weight.shape, weight.bits
         if outputs * bits % 32 or inputs * bits % 32:

@@ -42,7 +42,9 @@ class SqueezeFormat:
     def check(self, spec: QuantizationSpec) -> None:
         """Holds everything."""
 
-    def tensors(self, name: str, weight: QuantizedTensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    def tensors(
+        self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
+    ) -> dict[str, torch.Tensor]:
         """As Format.tensors; scales keep their dtype, and those of `scale_bits` 8 are stored in 8 bits."""
         stored = {
             "codes": packing.pack(weight.codes, weight.bits),
@@ -116,9 +118,13 @@ class SqueezeFormat:
             ignored = tuple(str(name) for name in config.get("ignored") or ())
         method = config.get("method")
         dtype = dtype_named(config.get("dtype"))
-        return QuantizationSpec(
-            *(common.bits, common.group_size, common.symmetric, common.codebook, common.outliers),
-            *(ignored, modules, dtype, None if method is None else str(method), patterns),
+        return QuantizationSpec.of_grid(
+            common,
+            ignored=ignored,
+            modules=modules,
+            dtype=dtype,
+            method=None if method is None else str(method),
+            patterns=patterns,
         )
 
 

@@ -72,7 +72,7 @@ def summary(folder: Path) -> dict[str, object] | None:
     for module in checkpoint.modules:
         tensors = [checkpoint.tensors.get(f"{module}.{leaf}") for leaf in checkpoint.format.leaves]
         stored += sum(tensor.nbytes for tensor in tensors if tensor is not None)
-        codes += checkpoint.tensors[f"{module}.{checkpoint.format.leaves[0]}"].numel() * 32 // checkpoint.bits(module)
+        codes += _codes(checkpoint, module)
     return {
         "format": checkpoint.format.name,
         "modules": len(checkpoint.modules),
@@ -80,6 +80,14 @@ def summary(folder: Path) -> dict[str, object] | None:
         "bytes": stored,
         "bits_per_weight": 8 * stored / max(codes, 1),
     }
+
+
+def _codes(checkpoint: QuantizedCheckpoint, module: str) -> int:
+    """Of a module's weight: one for each number where these are not packed into words."""
+    leaves = ("weight", "weight_packed", checkpoint.format.leaves[0])
+    name = next(name for leaf in leaves if (name := f"{module}.{leaf}") in checkpoint.tensors)
+    tensor = checkpoint.tensors[name]
+    return tensor.numel() if name.endswith(".weight") else 8 * tensor.nbytes // checkpoint.bits(module)
 
 
 def read(folder: Path | str) -> QuantizedCheckpoint:

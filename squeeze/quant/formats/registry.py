@@ -10,7 +10,7 @@ from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.compressed_tensors import CompressedTensorsFormat
 from squeeze.quant.formats.gptq import GPTQFormat, version_of
 from squeeze.quant.formats.own import METHOD, SqueezeFormat
-from squeeze.quant.formats.spec import QuantizationSpec
+from squeeze.quant.formats.spec import Grid, QuantizationSpec
 
 __all__ = ["FORMATS", "Format", "format_of"]
 
@@ -37,8 +37,11 @@ class Format(Protocol):
     def check(self, spec: QuantizationSpec) -> None:
         """Raises FormatError, which says what of `spec` this format cannot hold."""
 
-    def tensors(self, name: str, weight: QuantizedTensor, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """What is stored for the weight of module `name`, scales in `dtype`. Raises FormatError where it cannot be."""
+    def tensors(
+        self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
+    ) -> dict[str, torch.Tensor]:
+        """What is stored for the weight of module `name`, scales in `dtype`. grid: of the module, where it is more than
+        integers. Raises FormatError where it cannot be."""
 
     def weight(self, name: str, tensors: Mapping[str, torch.Tensor], spec: QuantizationSpec) -> QuantizedTensor:
         """The inverse of `tensors`. Raises FormatError where tensors are missing or contradict `spec`."""

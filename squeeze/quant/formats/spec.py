@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 
@@ -12,7 +13,7 @@ from squeeze.errors import FormatError, printable
 __all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec"]
 
 BITS = (2, 3, 4, 8)
-CODEBOOKS = ("nf4", "mxfp4", "nvfp4", "ternary")
+CODEBOOKS = ("nf4", "mxfp4", "nvfp4", "fp8", "ternary")
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Grid:
 
     bits: of a code. group_size: inputs that share a scale, -1 for one scale a row. symmetric: integers
     without zero points. codebook: a name in CODEBOOKS where codes are not integers; `symmetric` then
-    means nothing. outliers: whether some input columns may be kept as they were.
+    means nothing. outliers: whether some input columns may be kept as they were. rows: outputs that share a scale, -1
+    for all of them. activations: what the module's inputs are rounded to, one of quant.activations.ACTIVATIONS.
     """
 
     bits: int
@@ -29,6 +31,8 @@ class Grid:
     symmetric: bool = True
     codebook: str | None = None
     outliers: bool = False
+    rows: int = field(default=1, kw_only=True)
+    activations: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
@@ -88,10 +92,15 @@ class QuantizationSpec(Grid):
         except re.error as error:
             raise FormatError(f"a pattern in the quantization_config is no regular expression: {error}") from None
 
+    @classmethod
+    def of_grid(cls, grid: Grid, **others: Any) -> "QuantizationSpec":
+        """The description of a checkpoint most of whose modules have this grid. others: all but the fields of it."""
+        return cls(**{entry.name: getattr(grid, entry.name) for entry in fields(Grid)}, **others)
+
     @property
     def common(self) -> Grid:
         """The grid of most modules."""
-        return Grid(self.bits, self.group_size, self.symmetric, self.codebook, self.outliers)
+        return Grid(**{entry.name: getattr(self, entry.name) for entry in fields(Grid)})
 
     @property
     def grids(self) -> dict[str, Grid]:

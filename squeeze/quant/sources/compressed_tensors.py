@@ -13,7 +13,8 @@ import torch
 
 from squeeze.checkpoint.narrow import fp4, powers, scaled
 from squeeze.errors import FormatError, printable
-from squeeze.quant.formats.compressed_tensors import PACKED, CompressedTensorsFormat
+from squeeze.quant.formats.compressed_groups import PACKED
+from squeeze.quant.formats.compressed_tensors import CompressedTensorsFormat
 from squeeze.quant.sources.fp8 import sides
 from squeeze.quant.sources.integers import put_all
 from squeeze.quant.sources.source import Source

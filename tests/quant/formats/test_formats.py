@@ -78,7 +78,7 @@ def test_mxfp4_nvfp4_ternary_and_outliers_come_back():
     for name, (grid, weight) in weights.items():
         spec = spec_of(grid)
         assert same(weight, round_trip("squeeze", weight, spec)), name
-        for format in ("gptq", "gptq_v2", "compressed-tensors"):
+        for format in ("gptq", "gptq_v2", *(() if name in ("mxfp4", "nvfp4") else ("compressed-tensors",))):
             with pytest.raises(FormatError, match="use the format squeeze"):
                 FORMATS[format].check(spec)
             with pytest.raises(FormatError, match="use the format squeeze"):
@@ -87,6 +87,88 @@ def test_mxfp4_nvfp4_ternary_and_outliers_come_back():
     assert stored["m.scales"].dtype == torch.float8_e8m0fnu
     stored = FORMATS["squeeze"].tensors("m", weights["nvfp4"][1], torch.bfloat16)
     assert stored["m.scales"].dtype == torch.float8_e4m3fn
+
+
+FLOATS = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()[None]
+SCHEMES = {
+    "int8": (Grid(8, -1, activations="int8-token"), (6, 1), None),
+    "int4 in groups": (Grid(4, 32, activations="int8-token"), (6, 8), None),
+    "int4 with zero points": (Grid(4, 32, False, activations="int8-token"), (6, 8), None),
+    "fp8": (Grid(8, -1, codebook="fp8", activations="fp8-token"), (6, 1), FLOATS),
+    "fp8, weights alone": (Grid(8, 64, codebook="fp8"), (6, 4), FLOATS),
+    "fp8 of a matrix": (Grid(8, -1, codebook="fp8", rows=-1, activations="fp8-tensor"), (1, 1), FLOATS),
+    "fp8 in blocks": (Grid(8, 128, codebook="fp8", rows=4, activations="fp8-group"), (2, 2), FLOATS),
+    "nvfp4": (Grid(4, 16, codebook="nvfp4", activations="nvfp4"), (6, 16), FP4[None]),
+    "mxfp4": (Grid(4, 32, codebook="mxfp4", activations="mxfp4"), (6, 8), FP4[None]),
+}
+
+
+def weight_on(grid, shape, codebook):
+    """A weight [6, 256] of arbitrary codes, with scales of this shape."""
+    torch.manual_seed(4)
+    codes = torch.randint(0, 1 << grid.bits, (6, 256), dtype=torch.uint8)
+    scales, narrow, factor = torch.rand(shape).bfloat16(), None, None
+    if grid.codebook == "fp8":
+        codes = codes.where(codes & 127 != 127, 0)  # no number
+    if grid.codebook == "mxfp4":
+        scales, narrow = 2.0 ** torch.randint(-9, 3, shape), 8
+    if grid.codebook == "nvfp4":
+        scales, narrow, factor = torch.rand(shape).to(torch.float8_e4m3fn).float(), 8, torch.tensor(2.0**-8)
+    scales = scales.repeat_interleave(6 if shape[0] == 1 else grid.rows, 0)[None, :6].contiguous()
+    zeros = None if grid.symmetric else torch.randint(0, 16, (6, 8), dtype=torch.uint8)
+    ranged = torch.tensor(2.5) if grid.activations in ("nvfp4", "fp8-tensor") else None
+    size = grid.inputs(256)
+    return QuantizedTensor(codes, scales, zeros, grid.bits, size, codebook, factor, None, narrow, ranged)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_schemes_of_compressed_tensors_come_back(name):
+    (grid, _, codebook), format = SCHEMES[name], FORMATS["compressed-tensors"]
+    weight, spec = weight_on(*SCHEMES[name]), QuantizationSpec.of_grid(grid, ignored=("lm_head",))
+    found = format.weight("m", format.tensors("m", weight, torch.bfloat16, grid), spec)
+    if weight.input_range is not None:
+        assert torch.allclose(found.input_range, weight.input_range, rtol=2**-8)
+        found = replace(found, input_range=weight.input_range)
+    assert same(replace(weight, codebook=None), replace(found, codebook=None)) and (
+        codebook is None or torch.equal(codebook.nan_to_num(), found.codebook.nan_to_num())
+    )
+    config = json.loads(json.dumps(format.config(spec)))
+    assert format.spec(config) == spec
+
+
+@pytest.mark.parametrize(
+    ("leaf", "tensor", "message"),
+    [
+        ("weight", torch.zeros(6, 256), "tensor m.weight is torch.float32, not torch.int8"),
+        ("weight", torch.zeros(6, dtype=torch.int8), "m: is not a matrix"),
+        ("weight", torch.full((6, 256), 9, dtype=torch.int8), "m: has integers of more than 4 bits"),
+        ("weight_scale", torch.ones(5, 8), r"tensor m.weight_scale has shape \[5, 8\], not \[6, 8\]"),
+    ],
+)
+def test_integers_that_contradict_their_description(leaf, tensor, message):
+    grid, format = SCHEMES["int4 in groups"][0], FORMATS["compressed-tensors"]
+    tensors = format.tensors("m", weight_on(*SCHEMES["int4 in groups"]), torch.bfloat16, grid)
+    with pytest.raises(FormatError, match=message):
+        format.weight("m", {**tensors, f"m.{leaf}": tensor}, QuantizationSpec.of_grid(grid))
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        ("weights", {"strategy": "attn_head"}, "the strategy 'attn_head' is not supported"),
+        ("weights", {"type": "float", "num_bits": 6}, r"weights of 6 bits \(float, group\) are not supported"),
+        ("weights", {"actorder": "group"}, "actorder group"),
+        ("input_activations", {"num_bits": 6}, "inputs of .* are not supported"),
+        ("format", "marlin-24", "of format 'marlin-24' are not supported"),
+    ],
+)
+def test_descriptions_that_are_not_known(part, changes, message):
+    format = FORMATS["compressed-tensors"]
+    config = format.config(QuantizationSpec.of_grid(SCHEMES["int4 in groups"][0]))
+    group = config["config_groups"]["group_0"]
+    group[part] = changes if part == "format" else {**group[part], **changes}
+    with pytest.raises(FormatError, match=message):
+        format.spec(config)
 
 
 def test_gptq_stores_zero_points_less_one():
@@ -247,7 +329,7 @@ GROUPS = {
         (GROUPS | {"format": [0] * 3_000}, r"^compressed-tensors of format \[[0, ]{190,200}\.\.\. are not supported"),
         ({"quant_method": "gptq", "bits": 5}, "5 bits: choose from 2, 3, 4, 8"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:[": {"bits": 8}}}, "no regular expression"),
-        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "only pack-quantized is"),
+        (GROUPS | {"format": "marlin-24"}, "of format 'marlin-24' are not supported: pack-quantized, "),
         ({"quant_method": "squeeze-quantized", "version": 2}, "use a newer squeeze"),
         (
             {"quant_method": "squeeze-quantized", "version": [0] * 3_000},

@@ -1,4 +1,4 @@
-"""Quantises a folder with llm-compressor's GPTQ on the same calibration tokens, for `quantize` to measure.
+"""Quantises a folder with llm-compressor on the same calibration tokens, for `quantize` and `schemes` to measure.
 
 Runs as a program in an environment of its own, made with `pip install llmcompressor`; tokens are int64 [N, L]. Static
 ordering of columns and 1 % of damping, as llm-compressor and squeeze have them without options.
@@ -8,8 +8,9 @@ import argparse
 
 import numpy as np
 import torch
+from compressed_tensors.quantization import preset_name_to_scheme
 from llmcompressor import oneshot
-from llmcompressor.modifiers.quantization import GPTQModifier
+from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 from transformers import AutoModelForCausalLM
 
 
@@ -21,21 +22,31 @@ def main() -> None:
     parser.add_argument("--bits", type=int, default=4)
     parser.add_argument("--group-size", type=int, default=64)
     parser.add_argument("--asym", action="store_true")
+    parser.add_argument("--scheme", help="a preset's name, in place of bits and groups")
+    parser.add_argument("--rtn", action="store_true", help="round to nearest, with whole ranges")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     tokens = torch.from_numpy(np.load(args.tokens))
     samples = [{"input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]} for ids in tokens]
-    weights = {"num_bits": args.bits, "type": "int", "symmetric": not args.asym, "strategy": "group"}
-    recipe = GPTQModifier(
-        config_groups={"all": {"targets": ["Linear"], "weights": {**weights, "group_size": args.group_size}}},
-        ignore=["lm_head"],
-        dampening_frac=0.01,
-    )
+    recipe = (QuantizationModifier if args.rtn else GPTQModifier)(**quantisation(args))
     model = AutoModelForCausalLM.from_pretrained(args.folder, dtype=torch.bfloat16)
     loader = torch.utils.data.DataLoader(samples, batch_size=None)
     oneshot(model=model, dataset=loader, recipe=recipe, num_calibration_samples=len(samples), pipeline="sequential")
     model.save_pretrained(args.out, save_compressed=True)
+
+
+def quantisation(args: argparse.Namespace) -> dict:
+    """The options of a modifier."""
+    given = {"ignore": ["lm_head"]} if args.rtn else {"ignore": ["lm_head"], "dampening_frac": 0.01}
+    if args.scheme:
+        scheme = preset_name_to_scheme(args.scheme, ["Linear"])
+        if scheme.weights.strategy == "group" and scheme.weights.type == "int":
+            scheme.weights.group_size = args.group_size
+        return {**given, "config_groups": {"all": scheme}}
+    weights = {"num_bits": args.bits, "type": "int", "symmetric": not args.asym, "strategy": "group"}
+    weights["group_size"] = args.group_size
+    return {**given, "config_groups": {"all": {"targets": ["Linear"], "weights": weights}}}
 
 
 if __name__ == "__main__":
