@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from squeeze.commands.reference import OPERATIONS, operation_table, options_table
-from squeeze.recipes.options import Common, Recovering
+from squeeze.recipes.options import DELTA, Common, Recovering
 
 _WIDE = ("benchmarks.md", "reference/command-line.md", "reference/options.md")  # they take the left column too
 _UNSET = re.compile(r"<td>(?:<code>(?:Sentinel\.UNSET|False)</code>|``)</td>")  # mkdocs-click, without a default
@@ -23,5 +23,5 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def _options(name: str) -> str:
     """The table of an operation, of recovering, or of what all operations share."""
-    tables = {operation.name: operation_table(operation) for operation in OPERATIONS}
+    tables = {operation.name: operation_table(operation) for operation in (*OPERATIONS, DELTA)}
     return {**tables, "recover": options_table(Recovering), "common": options_table(Common)}[name]

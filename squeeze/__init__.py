@@ -34,6 +34,7 @@ HOMES = {
     "compress_stream": "squeeze.codecs.stream.compressor",
     "decompress": "squeeze.codecs.stream.decompressor",
     "decompress_stream": "squeeze.codecs.stream.decompressor",
+    "delta": "squeeze.recipes.delta",
     "densify": "squeeze.recipes.densify",
     "explain": "squeeze.recipes.explanation.explain",
     "factorize": "squeeze.recipes.factorize",

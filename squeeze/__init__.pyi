@@ -28,6 +28,7 @@ from squeeze.packing.unpack import unpack as unpack, verify as verify
 from squeeze.prune.sparsegpt import SparseGPT as SparseGPT
 from squeeze.quant.gptq import GPTQ as GPTQ
 from squeeze.quant.rtn import RTN as RTN
+from squeeze.recipes.delta import delta as delta
 from squeeze.recipes.densify import densify as densify
 from squeeze.recipes.explanation.explain import explain as explain
 from squeeze.recipes.factorize import factorize as factorize

@@ -23,6 +23,7 @@ COMMANDS = {  # name: where it is, and the first line of its help
     "completion": ("completion:completion", "Print what lets a shell complete commands and options."),
     "compress": ("compress:compress", "Compress each FILE to FILE.sqz."),
     "decompress": ("decompress:decompress", "Restore each FILE.sqz to FILE."),
+    "delta": ("delta:delta", "Write a fine-tune as its difference from a base, and report what it cost."),
     "densify": ("densify:densify", "Write every weight of a folder dense, so that any other tool reads it."),
     "eval": ("eval:evaluate", "Measure how well a model predicts a text."),
     "explain": ("explain:explain", "Show where the bits of FILE go: what each byte or token costs, and why."),

@@ -313,6 +313,36 @@ W4A16 = Entry(
     },
 )
 
+DELTA = Entry(
+    measures="bytes and KL of a fine-tune as its difference from the base, beside 4-bit GPTQ of the whole",
+    minutes=60,
+    key=("name", "steps", "rate", "frozen", "samples", "windows"),
+    needs=("the bundled model",),
+    options=(
+        option("work", type=Path, help="a folder for the models; the fine-tune is trained if it is not there"),
+        option("--rows", help="names with commas between them (all)"),
+        option("--steps", type=int, default=200, help="of the fine-tune (200)"),
+        option("--rate", type=float, default=1e-4, help="of AdamW (1e-4)"),
+        option("--frozen", action="store_true", help="leave the embeddings as they are"),
+        option("--samples", type=int, default=64, help="of 512 tokens of the calibration (64)"),
+        option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
+        option("--threads", type=int, default=2),
+    ),
+    tables={
+        "delta": Listing(
+            (
+                Column("", "name"),
+                Column("embeddings", lambda row: "as they were" if row["frozen"] else "trained"),
+                Column("bytes", "bytes", ","),
+                Column("times smaller", "times smaller", ".2f"),
+                Column("loss, nats", "loss", ".4f"),
+                Column("KL, nats", "kl", ".4f"),
+                Column("same top token", percent("top1", 1)),
+            )
+        )
+    },
+)
+
 ENTRIES = {
     "checkpoints": CHECKPOINTS,
     "pack": PACK,
@@ -323,6 +353,7 @@ ENTRIES = {
     "pack-chain": CHAIN,
     "pack-states": STATES,
     "pack-quantised": QUANTISED,
+    "delta": DELTA,
     "runtime": RUNTIME,
     "runtime-experts": RUNTIME_EXPERTS,
     "gpu-decode": GPU_DECODE,

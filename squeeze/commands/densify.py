@@ -12,16 +12,17 @@ from squeeze.commands.echo import echo
 
 @click.command()
 @options.converting()
+@options.base
 @options.saying
-def densify(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
+def densify(source: Path, target: Path, base: Path | None, force: bool, quiet: bool, as_json: bool) -> None:
     """Write every weight of a folder dense, so that any other tool reads it.
 
-    IN is what `squeeze prune`, `factorize` or `quantize` wrote, a checkpoint of GPTQ or compressed-tensors, or one of
-    its formats sparse-24-bitmask and marlin-24, which it no longer reads.
+    IN is what `squeeze prune`, `factorize`, `quantize` or `delta` wrote, packed or not, a checkpoint of GPTQ or
+    compressed-tensors, or one of its formats sparse-24-bitmask and marlin-24, which it no longer reads.
 
     Example: squeeze densify my-model-24 my-model-dense
     """
-    size = squeeze.densify(source, target, overwrite=force)
+    size = squeeze.densify(source, target, overwrite=force, base=base)
     if as_json:
         click.echo(json.dumps({"command": "densify", "input": str(source), "output": str(target), "bytes": size}))
     elif not quiet:

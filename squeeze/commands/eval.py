@@ -18,6 +18,7 @@ from squeeze.commands.reporting import write_page
 @click.option("--window", default=1024, metavar="N", type=click.IntRange(2), help="Tokens seen at once (1024).")
 @click.option("--stride", metavar="N", type=click.IntRange(1), help="Tokens between windows (default: the window).")
 @click.option("--windows", metavar="N", type=click.IntRange(1), help="Stop after so many.")
+@options.base
 @options.resident
 @options.computing
 @options.report
@@ -29,6 +30,7 @@ def evaluate(
     window: int,
     stride: int | None,
     windows: int | None,
+    base: Path | None,
     resident: int | None,
     device: str,
     threads: int,
@@ -43,7 +45,7 @@ def evaluate(
     from squeeze.recipes import evaluate as evaluating
 
     use(threads)
-    tokens, model, reference = evaluating.opened(checkpoint, text, original, device, resident)
+    tokens, model, reference = evaluating.opened(checkpoint, text, original, device, resident, base)
     total = len(tokens) if windows is None else min(len(tokens), window + (windows - 1) * (stride or window))
     with bar(checkpoint.name, total, unit="", quiet=quiet, as_json=as_json) as tick:
         quality = evaluating.evaluate(

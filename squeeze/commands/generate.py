@@ -21,6 +21,7 @@ from squeeze.errors import SqueezeError
 @click.option("--kv", metavar="BITS|POLICY", help="Code the KV cache: 4, a policy such as rotated:3, or its file.")
 @click.option("--temperature", default=0.0, type=click.FloatRange(0), metavar="X", help="0 takes the likeliest.")
 @click.option("--seed", default=0, metavar="N", help="Of sampling.")
+@options.base
 @options.resident
 @options.caching
 def generate(
@@ -31,6 +32,7 @@ def generate(
     kv: str | None,
     temperature: float,
     seed: int,
+    base: Path | None,
     resident: int | None,
     as_json: bool,
     quiet: bool,
@@ -47,7 +49,7 @@ def generate(
     from squeeze.recipes.kv_eval import cache_for, memory_line
 
     use(threads)
-    network, tokenizer = generating.opened(model, device, resident)
+    network, tokenizer = generating.opened(model, device, resident, base)
     if draft is not None and (kv or kv_budget):
         raise SqueezeError("a draft needs transformers' own cache: use either --draft or --kv")
     cache = None if draft else cache_for(network, tokenizer, kv, kv_budget, calibrate)

@@ -214,13 +214,17 @@ def _uncalibrated(job: BlockJob, name: str, modules: Mapping[str, nn.Module]) ->
 def _wanted(
     job: BlockJob, name: str, modules: Mapping[str, nn.Module], statistics: InputStatistics
 ) -> dict[str, torch.Tensor]:
-    """The matrices [O, I] that are to be compressed, in their stored types. The cross-covariance is used up: it is as
-    large as the Hessian."""
+    """The matrices [O, I] that are to be compressed, in their stored types, or for methods that look at small parts of
+    their values in float32. The cross-covariance is used up: it is as large as the Hessian."""
     weights = [weight_of(module) for module in modules.values()]
     if statistics.cross is not None:
         weights = calibration.error_propagated(weights, statistics, job.correction)
         statistics.cross = None
-    return {leaf: weight.to(_dtype(job, f"{name}.{leaf}")) for leaf, weight in zip(modules, weights, strict=True)}
+    wanted = {}
+    for leaf, weight in zip(modules, weights, strict=True):
+        full = f"{name}.{leaf}"
+        wanted[leaf] = weight if getattr(job.method_of(full), "unrounded", False) else weight.to(_dtype(job, full))
+    return wanted
 
 
 def _joint(

@@ -2,6 +2,7 @@
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.stored import Stored, StoredForm
+from squeeze.deltas.stored import DeltaForm
 from squeeze.errors import FormatError
 from squeeze.factor.stored import FactorizedForm
 from squeeze.prune.stored import SparseForm
@@ -9,7 +10,9 @@ from squeeze.quant.stored import QuantizedForm
 
 __all__ = ["FORMS", "open_stored"]
 
-FORMS: dict[str, StoredForm] = {form.method: form for form in (FactorizedForm(), SparseForm(), QuantizedForm())}
+FORMS: dict[str, StoredForm] = {
+    form.method: form for form in (FactorizedForm(), SparseForm(), QuantizedForm(), DeltaForm())
+}
 
 
 def open_stored(checkpoint: Checkpoint) -> Stored:

@@ -9,6 +9,7 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import SAFE, check_size, empty_model, explained, load_config, quiet
+from squeeze.deltas.stored import DeltaForm
 from squeeze.engine.experts import is_expert
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
 from squeeze.integrations.forms import FORMS
@@ -19,15 +20,20 @@ __all__ = ["load_model"]
 
 
 def load_model(
-    folder: Path | str, dtype: torch.dtype | None = None, device: str = "cpu", resident: int | None = None
+    folder: Path | str,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    resident: int | None = None,
+    base: Path | str | None = None,
 ) -> nn.Module:
     """A causal language model by transformers, ready to run. dtype: None for float32 on a CPU, else, and for what
     transformers dequantises, the folder's own. resident: of a packed folder, bytes of weights that are decoded once and
-    kept.
+    kept. base: of a folder of `squeeze delta`; without, it is looked for beside it.
 
     Folders of GPTQ and AWQ, and of compressed-tensors where transformers cannot, are read by our own code. Raises
     ModelError where transformers cannot run the model, FormatError where its files are damaged or contradict each
-    other, and SqueezeError for a resident part of a folder that is not packed.
+    other, and SqueezeError for a resident part of a folder that is not packed, and for a base that is missing, another,
+    or that none is the difference from.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -36,6 +42,8 @@ def load_model(
     method = _method_of(checkpoint)
     if resident is not None and not (folder / MANIFEST).is_file():
         raise SqueezeError(f"{folder}: is not packed, so that all of it is resident")
+    if base is not None and method != DeltaForm.method:
+        raise SqueezeError(f"{folder}: is no difference from a base, and needs none")
     quiet()
     # transformers takes seconds to import: only once a model is loaded
     from squeeze.integrations import loading, quantised, transformers  # noqa: F401  the last registers packed folders
@@ -46,7 +54,7 @@ def load_model(
     with explained(folder):
         if method in ("gptq", "awq") or (method == "compressed-tensors" and _read_here(checkpoint)):
             return quantised.load(folder, kind).to(device)
-        return _loaded(checkpoint, kind, resident).to(device).eval()
+        return _loaded(checkpoint, kind, resident, base).to(device).eval()
 
 
 def _read_here(checkpoint: Checkpoint) -> bool:
@@ -58,13 +66,17 @@ def _read_here(checkpoint: Checkpoint) -> bool:
     return packed and any(is_expert(name) for name in checkpoint.files)
 
 
-def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None, resident: int | None) -> nn.Module:
+def _loaded(
+    checkpoint: Checkpoint, dtype: torch.dtype | None, resident: int | None, base: Path | str | None
+) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     folder, config = checkpoint.folder, load_config(checkpoint.folder)
     check_size(empty_model(config), checkpoint)
     if resident is not None:
         config.quantization_config["resident"] = resident
+    if base is not None:
+        config.quantization_config["base_folder"] = str(base)
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, config=config, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **SAFE
     )

@@ -7,9 +7,9 @@ packed besides load, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
@@ -22,6 +22,9 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.checkpoint.stored import Leaves, StoredForm, dtype_named
+from squeeze.deltas.base import BaseWeights, is_transposed
+from squeeze.deltas.linear import DeltaLinear
+from squeeze.deltas.stored import DeltaForm
 from squeeze.errors import FormatError
 from squeeze.integrations.forms import FORMS
 from squeeze.integrations.fused_experts import converters
@@ -83,6 +86,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
     form: ClassVar[StoredForm]
     payloads: Payloads | None = None
     names: Sequence[str] = ()
+    base: BaseWeights | None = None  # of differences
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
         if dtype is None or not dtype.is_floating_point:
@@ -95,10 +99,12 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         self.form.check(self.quantization_config.to_dict())
         files = checkpoint_files or []
         resident = getattr(self.quantization_config, "resident", 0)
-        self.payloads = Payloads(files, resident=resident) if is_packed(files) else None
+        base = self.base.base if self.base else None
+        self.payloads = Payloads(files, resident=resident, base=base) if is_packed(files) else None
         infos = self._infos(files)
         self.names = list(infos)
-        self._replace(model, self._stored(infos))
+        stored = self._stored(infos)
+        self._replace(model, stored)
 
     def update_weight_conversions(self, weight_conversions: list[Any], model: nn.Module) -> list[Any]:
         missing = converters(model, self.names, weight_conversions)
@@ -109,10 +115,8 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
 
     def _replace(self, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
         """Put layers of the form into the places of linear ones. stored: tensors without values, by module."""
-        prefix = getattr(model, "base_model_prefix", "")
         for name, module in list(model.named_modules()):
-            spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
-            source = next((spelling for spelling in spellings if spelling in stored), None)
+            source = _spelled(model, name, stored)
             if source is not None and isinstance(module, (nn.Linear, Conv1D)):
                 leaves = stored[source]
                 weight, bias = module._parameters["weight"], module._parameters["bias"]
@@ -156,12 +160,67 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         return False
 
 
+class DeltaLoader(Loader):
+    """Loads differences from a base, whose weights all models on it share, and what did not change."""
+
+    def _process_model_before_weight_loading(
+        self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
+    ) -> None:
+        described = self.quantization_config.to_dict()
+        self.form.check(described)
+        self.base = BaseWeights.of(Path((checkpoint_files or [""])[0]).parent, described)
+        super()._process_model_before_weight_loading(model, checkpoint_files, **kwargs)
+
+    def _replace(self, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
+        super()._replace(model, stored)
+        layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, DeltaLinear)]
+        self.layers = {source: layer for name, layer in layers if (source := _spelled(model, name, stored)) is not None}
+
+    def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
+        model = super()._process_model_after_weight_loading(model, **kwargs)
+        assert self.base is not None
+        described, loaded = self.quantization_config.to_dict(), cast(Any, model)
+        for name, layer in self.layers.items():
+            device, turned = layer.get_buffer("sparse_values").device, is_transposed(name, described)
+            layer.attach(self.base.shared(f"{name}.weight", loaded.dtype, device, turned))
+        loaded.squeeze_shared = list(self._unchanged(model, self.base))  # which stay as long as the model does
+        return model
+
+    def _unchanged(self, model: nn.Module, base: BaseWeights) -> Iterator[torch.Tensor]:
+        """Let the other parameters that are the base's have its memory, which is given back."""
+        names = base.names
+        for name, parameter in list(model.named_parameters()):
+            source = _spelled(model, name, names)
+            if source is None or base.shape(source) != tuple(parameter.shape):
+                continue
+            shared = base.shared(source, parameter.dtype, parameter.device)
+            if torch.equal(shared, parameter):
+                _replace_parameter(model, parameter, nn.Parameter(shared, requires_grad=False))
+                yield shared
+
+
+def _replace_parameter(model: nn.Module, old: nn.Parameter, new: nn.Parameter) -> None:
+    """In all modules that have it, since weights may be tied."""
+    for module in model.modules():
+        for leaf, parameter in module._parameters.items():
+            if parameter is old:
+                module._parameters[leaf] = new
+
+
+def _spelled(model: nn.Module, name: str, stored: Container[str]) -> str | None:
+    """The checkpoint's name of a module or tensor, if it is stored there."""
+    prefix = getattr(model, "base_model_prefix", "")
+    spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
+    return next((spelling for spelling in spellings if spelling in stored), None)
+
+
 def register() -> None:
     """Let transformers load folders of every form in FORMS; those that it knows already are left."""
     for form in FORMS.values():
         if form.method not in AUTO_QUANTIZER_MAPPING:
             config = type("StoredConfig", (Description,), {"method": form.method})
             names = {"weight": ["weight", *form.leaves]}
-            loader = type("StoredLoader", (Loader,), {"form": form, "serialized_names": names})
+            kind = DeltaLoader if isinstance(form, DeltaForm) else Loader
+            loader = type("StoredLoader", (kind,), {"form": form, "serialized_names": names})
             register_quantization_config(form.method)(config)
             register_quantizer(form.method)(loader)

@@ -24,6 +24,7 @@ from squeeze.integrations.conversions import Destination, FromPayloads, destinat
 from squeeze.integrations.experts import experts_of, let_decode
 from squeeze.integrations.places import Place, Stored, decoded, merged
 from squeeze.packing import container
+from squeeze.packing.base import Base
 
 __all__ = ["LARGE_SHARE", "Payloads", "is_packed", "memory_of"]
 
@@ -43,11 +44,12 @@ def is_packed(files: list[str]) -> bool:
 class Payloads:
     """The payloads of packed files on their way into a model."""
 
-    def __init__(self, files: list[str], share: int = LARGE_SHARE, resident: int = 0) -> None:
+    def __init__(self, files: list[str], share: int = LARGE_SHARE, resident: int = 0, base: Base | None = None) -> None:
         """share: a linear weight of more than 1 / share of the model's bytes is decoded some rows at a time; 0 decodes
         every one whole. resident: bytes of weights that are decoded once and kept, of those that could stay coded.
-        Raises FormatError where the files are not packed for this."""
-        self.stored, self.share, self.resident = _stored(files), share, resident
+        base: that of differences, which are decoded once. Raises FormatError where the files are not packed for this,
+        SqueezeError where the base is another."""
+        self.stored, self.share, self.resident = _stored(files, base), share, resident
         self.places: dict[str, Place] = {}
         self._converted: dict[str, tuple[Destination, torch.dtype]] = {}
         self._error: SqueezeError | None = None
@@ -194,21 +196,25 @@ def _mark_initialised(model: nn.Module, loaded: set[str]) -> None:
             module._is_hf_initialized = True  # type: ignore[assignment]
 
 
-def _stored(files: list[str]) -> dict[str, Stored]:
-    """Every tensor in the packed files. Raises FormatError where they are not for this."""
+def _stored(files: list[str], base: Base | None) -> dict[str, Stored]:
+    """Every tensor in the packed files. Raises FormatError where they are not for this, SqueezeError for a base that is
+    another."""
     found = {}
     for name in files:
         try:
             packed = container.read(Path(name))
         except FormatError as error:
             raise type(error)(f"{name}: {error}") from None
+        if base and packed.description.base:
+            base.check(packed.description.base)
         for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
-            if record.coding.startswith(container.DELTA) or record.coding.endswith(container.ARCHIVE):
+            is_delta = record.coding.startswith(container.DELTA)
+            if (is_delta and base is None) or record.coding.endswith(container.ARCHIVE):
                 raise FormatError(
                     f"{name}: {named(tensor.name)} is coded as {record.coding}, which is for storage: "
                     "unpack the checkpoint, and pack it again at the level runtime without a base"
                 )
-            found[tensor.name] = Stored(tensor.name, record, tensor.size)
+            found[tensor.name] = Stored(tensor.name, record, tensor.size, base if is_delta else None)
     return found
 
 

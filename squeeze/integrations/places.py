@@ -16,6 +16,7 @@ from squeeze.integrations.coded import Buffers, CodedWeight
 from squeeze.integrations.experts import CodedExperts, JoinedExperts, Part, TurnedExperts, turned
 from squeeze.kernels import df_decode
 from squeeze.packing import container
+from squeeze.packing.base import Base
 from squeeze.packing.container import Record
 from squeeze.packing.load import prepare, torch_dtype
 
@@ -32,6 +33,7 @@ class Stored:
     name: str
     record: Record
     size: int  # bytes of its payload
+    base: Base | None = None  # of a difference
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,8 @@ def _values(stored: Stored, payload: torch.Tensor) -> torch.Tensor:
     if record.coding == container.STORED:
         return payload.view(dtype).view(record.shape) if record.size else torch.empty(record.shape, dtype=dtype)
     if record.coding not in _CODED:
-        values = container.decode_tensor(payload.cpu().numpy(), record, None, torch.get_num_threads())
+        other = stored.base.for_record(stored.name, record) if stored.base else None
+        values = container.decode_tensor(payload.cpu().numpy(), record, other, torch.get_num_threads())
         return torch.from_numpy(values).to(payload.device).view(dtype).view(record.shape)
     prepared = prepare(payload, record)
     return df_decode.decode(prepared, threads=torch.get_num_threads()).view(record.shape)

@@ -1,9 +1,11 @@
 """Folders whose weights are stored in other forms, written with dense weights that every loader reads: what squeeze
-prunes, factorises and quantises, and checkpoints of GPTQ and compressed-tensors.
+prunes, factorises and quantises, differences from a base, and checkpoints of GPTQ and compressed-tensors. Packed ones
+are unpacked first.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +13,19 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.checkpoint.pretrained import dense_model, explained, transposed
+from squeeze.deltas.base import BaseWeights
+from squeeze.deltas.stored import DeltaForm
 from squeeze.engine.experts import Fused
 from squeeze.engine.report import NAME as REPORT
+from squeeze.errors import SqueezeError
 from squeeze.integrations.forms import open_stored
 from squeeze.packing import folder
+from squeeze.packing.base import packed_files
+from squeeze.packing.unpack import unpack
 from squeeze.quant.sources import READERS, floats
+from squeeze.system.limits import Limits
 from squeeze.system.stamps import stamps
-from squeeze.system.work import work_folder
+from squeeze.system.work import scratch_folder, work_folder
 
 __all__ = ["densify"]
 
@@ -25,20 +33,49 @@ _CONFIGS = ("quantization_config", "compression_config", "sparsity_config")
 Load = Callable[[], torch.Tensor]
 
 
-def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> int:
-    """Write a folder with every weight dense; the bytes of its tensors.
+def densify(source: Path | str, target: Path | str, overwrite: bool = False, base: Path | str | None = None) -> int:
+    """Write a folder with every weight dense; the bytes of its tensors. base: of what `squeeze delta` wrote; without,
+    it is looked for beside the source.
 
-    Raises FormatError where nothing in the source is stored otherwise, or it is damaged; then nothing is written.
+    Raises FormatError where nothing in the source is stored otherwise, or it is damaged, and SqueezeError for a base
+    that is missing or another; then nothing is written.
     """
     source, target = Path(source), Path(target)
     checkpoint = Checkpoint.open(source)
-    tensors = _tensors(checkpoint)
-    config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
     folder.check_target(source, target, overwrite)
+    with _prepared(checkpoint, target, base) as prepared:
+        return _densified(source, prepared, target, overwrite)
+
+
+@contextmanager
+def _prepared(checkpoint: Checkpoint, target: Path, base: Path | str | None) -> Iterator[Checkpoint]:
+    """A checkpoint, unpacked beside `target` meanwhile if it is packed, whose configuration says where the base is that
+    it is the difference from."""
+    source, described = checkpoint.folder, checkpoint.config.get("quantization_config") or {}
+    is_delta = described.get("quant_method") == DeltaForm.method
+    if base is not None and not is_delta:
+        raise SqueezeError(f"{source}: is no difference from a base, and needs none")
+    if is_delta and base is None:
+        base = BaseWeights.of(source, described).path
+    with ExitStack() as stack:
+        if (source / folder.MANIFEST).is_file():
+            unpacked = stack.enter_context(scratch_folder(target)) / "unpacked"
+            differs = any(packed.description.base for packed in packed_files(source, Limits()))
+            unpack(source, unpacked, base=base if differs else None)
+            checkpoint = Checkpoint.open(unpacked)
+        if is_delta:
+            checkpoint.config["quantization_config"]["base_folder"] = str(base)
+        yield checkpoint
+
+
+def _densified(source: Path, checkpoint: Checkpoint, target: Path, overwrite: bool) -> int:
+    """The bytes of the tensors written. source: the folder that is spoken of."""
+    tensors = _tensors(checkpoint, source)
+    config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
     with work_folder(target, "densifying", {"source": stamps(source)}, False) as work:
         parts, content = Parts(work), work / folder.CONTENT
         content.mkdir()
-        together = _together(source, tensors)
+        together = _together(checkpoint.folder, tensors)
         for number, (names, fused) in enumerate(together):
             with explained(source):
                 loaded = {name: tensors[name]() for name in names}
@@ -46,20 +83,20 @@ def densify(source: Path | str, target: Path | str, overwrite: bool = False) -> 
                 fused.restore(loaded)
             parts.put(str(number), loaded)
         size = parts.join(map(str, range(len(together))), content)
-        copy_other_files(source, content)
+        copy_other_files(checkpoint.folder, content)
         (content / REPORT).unlink(missing_ok=True)
         (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         folder.move_into_place(content, target, overwrite)
     return size
 
 
-def _tensors(checkpoint: Checkpoint) -> dict[str, Load]:
+def _tensors(checkpoint: Checkpoint, source: Path) -> dict[str, Load]:
     """What loads each dense tensor. Raises FormatError where all are dense, or in a form that is not known."""
     described = checkpoint.config.get("quantization_config")
     if isinstance(described, dict) and str(described.get("quant_method")) in READERS:
         checkpoint = floats(checkpoint)
         return {name: partial(_loaded, checkpoint, name) for name in checkpoint.files}
-    with explained(checkpoint.folder):
+    with explained(source):
         stored = open_stored(checkpoint)
     turned = transposed(checkpoint.folder)
     replaced = {f"{module}.{leaf}" for module, leaves in stored.modules.items() for leaf in leaves}

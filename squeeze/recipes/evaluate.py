@@ -18,13 +18,18 @@ _WINDOW = 1024  # tokens
 
 
 def opened(
-    checkpoint: Path, text: Path, original: Path | None, device: str = "cpu", resident: int | None = None
+    checkpoint: Path,
+    text: Path,
+    original: Path | None,
+    device: str = "cpu",
+    resident: int | None = None,
+    base: Path | None = None,
 ) -> tuple[torch.Tensor, nn.Module, nn.Module | None]:
-    """The tokens [T] of a text, a model, and the original that it is compared with. resident: of the model, as
-    load_model has it."""
+    """The tokens [T] of a text, a model, and the original that it is compared with. resident,
+    base: of the model, as load_model has them."""
     tokens = read_tokens(text, original or checkpoint)
     reference = load_model(original, device=device) if original else None
-    model = load_model(checkpoint, device=device, resident=resident)
+    model = load_model(checkpoint, device=device, resident=resident, base=base)
     for network in (model, reference):
         if network is not None:
             check_vocabulary(network, tokens)
@@ -37,9 +42,10 @@ def measure(
     windows: int | None = None,
     device: str = "cpu",
     progress: Callable[[str, int, int], None] | None = None,
+    base: Path | str | None = None,
 ) -> None:
     """Measure perplexity before and after and the distance from the original on a text, into the report. progress:
-    told of what is measured, the tokens read, and all."""
+    told of what is measured, the tokens read, and all; base: of the compressed model, as load_model has it."""
     tokens = read_tokens(text, Path(report.source))
     total = 2 * (len(tokens) if windows is None else min(len(tokens), windows * _WINDOW))
     read, said = 0, ""
@@ -57,6 +63,6 @@ def measure(
     report.before, shared = None, {"windows": windows, "window": _WINDOW, "progress": tick, "told": told}
     original = load_model(Path(report.source), device=device)
     report.before = evaluate(original, tokens, **shared)  # type: ignore[arg-type]
-    model = load_model(Path(report.target), device=device)
+    model = load_model(Path(report.target), device=device, base=base)
     report.after = evaluate(model, tokens, original=original, **shared)  # type: ignore[arg-type]
     report.write(Path(report.target))

@@ -26,12 +26,14 @@ _SETTINGS = (
 )
 
 
-def opened(folder: Path, device: str = "cpu", resident: int | None = None) -> tuple[nn.Module, Any]:
-    """A folder's model and tokenizer; resident: as load_model has it. Of its settings for generating only _SETTINGS
-    count: others choose code to run, or make work without end."""
+def opened(
+    folder: Path, device: str = "cpu", resident: int | None = None, base: Path | None = None
+) -> tuple[nn.Module, Any]:
+    """A folder's model and tokenizer; resident, base: as load_model has them. Of its settings for generating only
+    _SETTINGS count: others choose code to run, or make work without end."""
     from transformers import GenerationConfig
 
-    model: Any = load_model(folder, device=device, resident=resident)
+    model: Any = load_model(folder, device=device, resident=resident, base=base)
     with explained(folder):
         settings = {name: getattr(model.generation_config, name, None) for name in _SETTINGS}
         model.generation_config = GenerationConfig(**settings)

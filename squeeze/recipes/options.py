@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "DELTA",
     "FACTORIZE",
     "GGUF",
     "PACK",
@@ -30,6 +31,7 @@ __all__ = [
     "RECOVER",
     "WHOLE",
     "Common",
+    "Differing",
     "Factorizing",
     "MoDeGPT",
     "Packing",
@@ -118,6 +120,16 @@ class Factorizing(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Differing(Common):
+    """What becomes of the difference of a fine-tune from its base (deltas/method.py)."""
+
+    bits: int | None = option(None, "Of a code of the difference.", least=2, most=8, says="{} bits")
+    pattern: str | None = option(None, "Prune the difference: N:M such as 2:4, a share, or units as 16x50%.")
+    group_size: int = option(128, "Inputs that share a scale; -1 for all of a row.")
+    correction: float = option(0.3, "How far a matrix makes up for earlier errors.", least=0, most=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recovering(Checked):
     """Training of what is left after pruning (recipes/train/retrain.py)."""
 
@@ -171,5 +183,6 @@ WHOLE: dict[str, Reference] = {"plan": Plan, "modegpt": MoDeGPT, "slicegpt": Sli
 QUANTIZE = Operation("quantize", Quantizing, QUANTISING, "gptq")
 PRUNE = Operation("prune", Pruning, PRUNING, "sparsegpt")
 FACTORIZE = Operation("factorize", Factorizing, ChainMap(FACTORISING, WHOLE), "plan")
+DELTA = Operation("delta", Differing)
 RECOVER = Operation("recover", Recovering)
 PACK = Operation("pack", Packing)

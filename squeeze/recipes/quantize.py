@@ -140,11 +140,13 @@ def pack_result(
     overwrite: bool = False,
     threads: int = 1,
     progress: Callable[[int], None] | None = None,
+    base: Path | str | None = None,
 ) -> None:
-    """Pack the folder that a report speaks of as `target`, and delete it; `unpack` restores it."""
+    """Pack the folder that a report speaks of as `target`, and delete it; `unpack` restores it. base: a checkpoint that
+    shares tensors with it."""
     unpacked = Path(report.target)
     report.target = str(target)
     report.write(unpacked)
-    totals = pack(unpacked, target, overwrite=overwrite, threads=threads, progress=progress)
+    totals = pack(unpacked, target, overwrite=overwrite, threads=threads, progress=progress, base=base)
     report.packed = totals.raw, totals.coded
     shutil.rmtree(unpacked)

@@ -1,0 +1,133 @@
+"""The base of a fine-tune: how it is found, and its weights, one copy of them for all models that differ from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.config_json import CONFIG, read_config
+from squeeze.checkpoint.safetensors import Tensor, named
+from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError, escaped, printable
+from squeeze.packing.base import Base, Hashes
+from squeeze.packing.load import torch_dtype
+from squeeze.system.limits import Limits
+
+__all__ = ["BaseWeights", "is_transposed"]
+
+_shared: "WeakValueDictionary[tuple[Hashes, str, torch.dtype, torch.device], torch.Tensor]" = WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class BaseWeights:
+    """The tensors of a base, packed or not, by name."""
+
+    base: Base
+
+    @classmethod
+    def open(cls, path: Path | str) -> "BaseWeights":
+        """Reads the whole base once, for its hash. Raises FormatError where it has no file of safetensors."""
+        base = Base.open(path)
+        if not base.weights:
+            raise FormatError(f"{escaped(str(path))}: no file of safetensors is in it, which a base needs")
+        return cls(base)
+
+    @classmethod
+    def of(cls, folder: Path, described: Mapping[str, Any]) -> "BaseWeights":
+        """The base of a folder, by its `quantization_config`: the one at `base_folder`, which a caller adds to it; else
+        beside the folder, the checkpoint of the same name, or a packed one with the same hash.
+
+        Raises SqueezeError where there is none, or it is another.
+        """
+        name, hashes = _named(folder, described)
+        given, beside = described.get("base_folder"), folder.resolve().parent / name
+        if given is None and not beside.exists():
+            packed = Base.beside(folder, {hashes}, Limits())
+            if packed is None:
+                raise SqueezeError(
+                    f"{escaped(str(folder))}: is the difference from a base, {name}, which is not beside it: put it "
+                    "there, or name it with --base"
+                )
+            return cls(packed)
+        found = cls.open(beside if given is None else given)
+        found.base.check(hashes)
+        return found
+
+    @property
+    def path(self) -> Path:
+        return self.base.path
+
+    @property
+    def names(self) -> set[str]:
+        return {name for scope, name in self.base.tensors if not scope}
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Of a tensor; None where there is none of this name."""
+        kind = self._kind(name)
+        return None if kind is None else kind[1]
+
+    def load(self, name: str) -> torch.Tensor:
+        """A tensor in its own type. Raises FormatError where there is none, DamagedError where it is damaged."""
+        kind = self._kind(name)
+        data = None if kind is None else self.base.tensor(Tensor(name, *kind, 0, 0))
+        if kind is None or data is None:
+            raise FormatError(f"the base {escaped(str(self.path))} has no {named(name)}")
+        return torch.from_numpy(data).view(torch_dtype(kind[0], name)).view(kind[1])
+
+    def matrix(self, module: str, described: Mapping[str, Any]) -> torch.Tensor:
+        """The weight [O, I] of a linear module, in its own type. described: the `quantization_config` of what differs
+        from it."""
+        weight = self.load(f"{module}.weight")
+        return weight.T if is_transposed(module, described) else weight
+
+    def shared(self, name: str, dtype: torch.dtype, device: torch.device, transposed: bool = False) -> torch.Tensor:
+        """A tensor for models that run: as long as one holds it, others get the same memory. It is not to be written
+        to."""
+        key = self.base.weights, name, dtype, device
+        tensor = _shared.get(key)
+        if tensor is None:
+            with torch.inference_mode(False):  # others may ask for gradients
+                tensor = self.load(name).to(device, dtype)
+                _shared[key] = tensor = tensor.T if transposed else tensor
+        return tensor
+
+    def check_alike(self, tuned: Checkpoint) -> None:
+        """Raises ModelError where a checkpoint is of another architecture, FormatError where a tensor of it is missing
+        here, or of another shape."""
+        if (self.path / CONFIG).is_file():
+            kinds = [config.get("model_type") for config in (tuned.config, read_config(self.path))]
+            if kinds[0] != kinds[1]:
+                ours, theirs = map(printable, kinds)
+                raise ModelError(f"{tuned.folder}: is of the architecture {ours}, and the base {self.path} of {theirs}")
+        for name in tuned.files:
+            shape, other = tuned.info(name).shape, self.shape(name)
+            if other is None:
+                raise FormatError(f"{tuned.folder}: {named(name)} is not in the base {self.path}")
+            if shape != other:
+                raise FormatError(
+                    f"{tuned.folder}: {named(name)} has shape {list(shape)}, and in the base {self.path} {list(other)}"
+                )
+
+    def _kind(self, name: str) -> tuple[str, tuple[int, ...]] | None:
+        """dtype and shape."""
+        _, tensor, record = self.base.tensors.get(("", name), (None, None, None))
+        kind = record or tensor
+        return None if kind is None else (kind.dtype, kind.shape)
+
+
+def is_transposed(module: str, described: Mapping[str, Any]) -> bool:
+    """Whether a module's weight is stored as [I, O]."""
+    return module in (described.get("transposed") or ())
+
+
+def _named(folder: Path, described: Mapping[str, Any]) -> tuple[str, Hashes]:
+    """The name and the hashes of the base. Raises DamagedError where they cannot be."""
+    base = described.get("base")
+    name, hashes = (base.get("name"), base.get("sha256")) if isinstance(base, dict) else (None, None)
+    is_name = isinstance(name, str) and name.isprintable() and Path(name).name == name
+    if not is_name or not isinstance(hashes, list) or not hashes or not all(isinstance(one, str) for one in hashes):
+        raise DamagedError(f"{folder / CONFIG}: does not say what base it is the difference from")
+    return str(name), tuple(hashes)

@@ -1,0 +1,116 @@
+"""`squeeze.delta`: a fine-tune as the lossy difference from its base.
+
+The matrices of the blocks become differences on a grid, pruned, or both (deltas/method.py); every other tensor is kept
+exactly, as `pack --base` codes it.
+"""
+
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.pattern import Pattern
+from squeeze.deltas.base import BaseWeights
+from squeeze.deltas.method import DeltaMethod
+from squeeze.deltas.stored import DeltaForm, make_writer
+from squeeze.engine.method import Method
+from squeeze.engine.network import Network
+from squeeze.engine.pipeline import Progress, plan
+from squeeze.engine.report import Report
+from squeeze.errors import SqueezeError
+from squeeze.packing import folder
+from squeeze.packing.base import packed_files
+from squeeze.prune.sparsegpt import SparseGPT
+from squeeze.quant.gptq import GPTQ
+from squeeze.recipes.evaluate import measure
+from squeeze.recipes.options import DELTA, Differing
+from squeeze.recipes.quantize import pack_result
+from squeeze.recipes.run import Run
+from squeeze.system.limits import Limits
+
+__all__ = ["delta"]
+
+
+def delta(
+    base: Path | str,
+    tuned: Path | str,
+    *,
+    out: Path | str,
+    text: Path | str | None = None,
+    windows: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "cpu",
+    threads: int = 1,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Report:
+    """Write a fine-tune as its difference from a base, which is needed again to load it.
+
+    base: a folder, packed or not; tuned: a Hugging Face folder with the same tensors; out: the folder to write. text:
+    measure perplexity on it, and the distance from the fine-tune, on so many windows of 1,024 tokens. resume: go on
+    with a run that was stopped. threads: of packing. options: the fields of options.Differing and options.Common.
+    Raises SqueezeError for all that a user can mend.
+    """
+    settings = DELTA.read(options).settings
+    inner, tuned, out = _method(settings), Path(tuned), Path(out)
+    checkpoint = Checkpoint.open(tuned)
+    for source in (Path(base), tuned):
+        folder.check_target(source, out, overwrite)
+    weights = BaseWeights.open(base)
+    weights.check_alike(checkpoint)
+    unpacked = out.with_name(f".{out.name[:60]}.unpacked")
+    shared: dict[str, Any] = {"resume": resume, "overwrite": True, "device": device, "progress": progress}
+    run = Run(source=tuned, out=unpacked, common=settings, correction=settings.correction, **shared)
+    described = {"base": str(base), "sha256": list(weights.base.weights), "bits": settings.bits}
+    described |= {"pattern": settings.pattern, "group_size": settings.group_size, **run.described()}
+    report = run.waiting(DeltaMethod.name, described)
+    if report is None:
+        methods, transposed = _methods(checkpoint, weights, inner, settings.ignore)
+        writer = make_writer(weights, transposed, checkpoint.float_type())
+        tokens = run.tokens()
+        report = run.compress(checkpoint, next(iter(methods.values())), writer, described, tokens, methods=methods)
+    _name_exact(report, unpacked)
+    if text is not None:
+        measure(report, text, windows, device, base=base)
+    pack_result(report, out, overwrite, threads, base=base)
+    report.stored_bytes = sum(packed.file.size for packed in packed_files(out, Limits()))
+    return report
+
+
+def _method(settings: Differing) -> Method:
+    """What compresses a difference. Raises SqueezeError where nothing is asked for."""
+    if settings.bits is None and settings.pattern is None:
+        raise SqueezeError("a difference is rounded, pruned, or both: give bits, a pattern, or the two")
+    grid = None
+    if settings.bits is not None:
+        grid = GPTQ(bits=settings.bits, group_size=settings.group_size, refine=3 if settings.bits == 2 else 1)
+    if settings.pattern is not None:
+        return SparseGPT(pattern=Pattern.parse(settings.pattern), quantizer=grid)
+    return cast(Method, grid)
+
+
+def _methods(
+    checkpoint: Checkpoint, base: BaseWeights, inner: Method, ignore: tuple[str, ...]
+) -> tuple[dict[str, DeltaMethod], list[str]]:
+    """A method for each matrix, by its module's name in the checkpoint; and the modules stored transposed. Raises
+    SqueezeError where there is no matrix."""
+    network, methods, transposed = Network(checkpoint), {}, []
+    for block in network.blocks:
+        for leaf in plan(network, block, ignore)[0]:
+            module, name = network.module(f"{block}.{leaf}"), network.stored_name(f"{block}.{leaf}")
+            turned = not isinstance(module, nn.Linear)
+            transposed += [name] if turned else []
+            methods[name] = DeltaMethod(inner=inner, name_in_base=f"{name}.weight", transposed=turned, base=base)
+    if not methods:
+        raise SqueezeError(f"{checkpoint.folder}: no matrix is left whose difference could be coded")
+    return methods, transposed
+
+
+def _name_exact(report: Report, written: Path) -> None:
+    """Let a report name every tensor that is kept exactly."""
+    for name in Checkpoint.open(written).files:
+        module, _, leaf = name.rpartition(".")
+        if leaf not in DeltaForm.leaves and module not in report.left:
+            report.left[name] = "kept exactly"
