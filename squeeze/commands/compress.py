@@ -25,6 +25,9 @@ from squeeze.system import files
 @click.option("--lanes", type=click.IntRange(1), metavar="N", help="Parts of a text that -7 to -9 read side by side.")
 @click.option("--window", type=click.IntRange(16), metavar="N", help="Tokens that -7 to -9 look back.")
 @click.option(
+    "--batch", type=click.IntRange(1), metavar="N", help="Lanes that all threads mix at a time, not in turns."
+)
+@click.option(
     "--backend",
     type=click.Choice(["exact", "llamacpp"]),
     help="What runs the model: llamacpp takes any GGUF, but its files open on machines like this one only.",
@@ -40,6 +43,7 @@ def compress(
     device: str,
     lanes: int | None,
     window: int | None,
+    batch: int | None,
     backend: str | None,
     prior: Path | None,
     cluster: str | None,
@@ -60,11 +64,12 @@ def compress(
     row = known.level(levels[-1] if levels else learned.level if learned else known.DEFAULT)
     if job.stdout and sys.stdout.isatty():
         raise SqueezeError("compressed data is not written to a terminal; use -o or redirect it")
-    language = resources.LanguageOptions(model, lanes, window, backend, adapter, device)
+    language = resources.LanguageOptions(model, lanes, window, backend, adapter, device, batch)
     settings: dict[str, Any] = {"model": model, "lanes": lanes, "window": window, "backend": backend}
     settings |= {
         "adapter": adapter,
         "device": device,
+        "batch": batch,
         "level": row.number,
         "verify": verify,
         "block_size": block_size,

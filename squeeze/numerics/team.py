@@ -83,6 +83,12 @@ def wait(barrier, size):
 
 
 @inline
+def take(tickets, place):
+    """The number in a place of `tickets`, int64, which one thread alone gets; the next one gets one more."""
+    return _add_atomic(tickets, place, 1)
+
+
+@inline
 def advance(barrier, rank):
     """Tell the threads that wait for this one that it has done one thing more in this run."""
     _add_atomic(barrier, _DONE + _LINE * rank, 1)

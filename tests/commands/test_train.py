@@ -75,7 +75,7 @@ def test_an_adapter_of_the_bundled_model(note: Path, monkeypatch):
         f"Error: note.txt: {note.absolute()}: not an adapter that `squeeze train --adapter` wrote\n"
     )
     assert fails("compress", "-3", "-c", "--adapter", "none", note) == (
-        "Error: note.txt: a language model, adapter, backend, lanes, window and device belong to levels 7 to 9\n"
+        "Error: note.txt: a language model, adapter, backend, lanes, window, batch and device belong to levels 7 to 9\n"
     )
 
 

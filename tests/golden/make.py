@@ -11,7 +11,7 @@ import squeeze
 from squeeze.codecs.stream import levels
 from squeeze.packing.container import LEVELS
 from tests.golden.checkpoint import golden_checkpoint
-from tests.golden.samples import SAMPLES, coded
+from tests.golden.samples import BATCHES, SAMPLES, coded, in_batches
 
 FOLDER = Path(__file__).parent
 
@@ -23,6 +23,11 @@ def main() -> None:
             if not path.exists():
                 path.write_bytes(coded(data, level))
                 sys.stdout.write(f"wrote {path.name}\n")
+    for name in BATCHES:
+        path = FOLDER / f"{name}.8.batches.sqz"
+        if not path.exists():
+            path.write_bytes(in_batches(SAMPLES[name]))
+            sys.stdout.write(f"wrote {path.name}\n")
     for level in LEVELS:
         path = FOLDER / f"checkpoint.{level}.safetensors"
         if not path.exists():

@@ -18,6 +18,14 @@ SAMPLES = {
 RECORD = b'{"number": 0, "state": "done", "worker": "node-005", "seconds": 111.24, "queue": "mail"}'.ljust(148)
 
 
+BATCHES = ("words", "prose", "mixed")
+
+
+def in_batches(data: bytes) -> bytes:
+    """A golden file whose lanes are coded in batches, the last one smaller."""
+    return squeeze.compress(data, 8, lanes=7, batch=5, verify=False)
+
+
 def coded(data: bytes, level: int) -> bytes:
     """A golden file; at levels 7 to 9 with an index, where a short stream would be level 6's."""
     plain = levels.level(level).needs_language_model and data is not inputs.PROSE

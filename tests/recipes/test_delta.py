@@ -192,7 +192,7 @@ def test_a_stopped_run_goes_on(tmp_path, pair, monkeypatch):
     base, tuned = pair("llama")
     delta(base, tuned, tmp_path / "wanted")
     with monkeypatch.context() as patch:
-        patch.setattr(recipe, "pack_result", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(recipe, "pack_result", lambda *arguments, **options: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             delta(base, tuned, tmp_path / "out")
     delta(base, tuned, tmp_path / "out", resume=True)

@@ -78,14 +78,20 @@ def gather(state, maps, partial, shift, inputs, first):
 
 
 @inline
+def follow_bit(state, k, bit, shift):
+    """Whether match `k`, which expected a bit, was right; where it was not, it begins anew."""
+    hit = np.int64(((state[k].expected >> shift) & 1) == bit)
+    if hit == 0:
+        state[k].length = 0
+        state[k].misses = (state[k].misses << 1) | 1
+    return hit
+
+
+@inline
 def update_bit(state, maps, bit, shift, limit):
     for k in range(state.shape[0]):
         if state[k].entry >= 0:
-            hit = np.int64(((state[k].expected >> shift) & 1) == bit)
-            learn(maps, state[k].entry, hit, limit)
-            if hit == 0:
-                state[k].length = 0
-                state[k].misses = (state[k].misses << 1) | 1
+            learn(maps, state[k].entry, follow_bit(state, k, bit, shift), limit)
 
 
 @inline
@@ -106,8 +112,15 @@ def fetch(least_lengths, table, data, position):
 
 
 @inline
-def update_byte(state, least_lengths, table, data, position):
-    """Advance every match past `data[position]` and look for better ones."""
+def note_byte(least_lengths, table, data, position, k):
+    """Put into the table of match `k` what followed `data[position]`."""
+    if position + 1 >= least_lengths[k]:
+        table[k, _row(table, data, position, least_lengths[k])] = position + 1
+
+
+@inline
+def update_byte(state, least_lengths, table, data, position, fixed=None):
+    """Advance every match past `data[position]` and look for better ones. A table that is fixed is read alone."""
     for k in range(state.shape[0]):
         if state[k].pointer > 0:
             if data[state[k].pointer] == data[position]:
@@ -135,4 +148,5 @@ def update_byte(state, least_lengths, table, data, position):
                     state[k].pointer = candidate
                     state[k].length = length
                     state[k].misses = 0
-            table[k, row] = position + 1
+            if fixed is None:
+                table[k, row] = position + 1

@@ -49,9 +49,18 @@ def refine(apm, row, logit):
 
 
 @inline
+def nearest_step(logit):
+    return (logit + (16 << 12) + 2048) >> 12
+
+
+@inline
 def learn_apm(apm, row, logit, bit, rate):
     """Move the nearer step towards `bit` by 2^-rate."""
-    i = (logit + (16 << 12) + 2048) >> 12
+    learn_step(apm, row, nearest_step(logit), bit, rate)
+
+
+@inline
+def learn_step(apm, row, i, bit, rate):
     value = np.int64(apm[row, i])
     apm[row, i] = np.uint32(value + ((((bit << 32) - bit) - value) >> rate))
 

@@ -23,30 +23,37 @@ from squeeze.numerics.jit import inline, prefetch
 from squeeze.numerics.logistic import STRETCH, clamp_logit, squash
 
 BIAS = 1024  # Q12, of an input that never changes
-_MAP_LIMIT, _MATCH_LIMIT = 511, 255  # observations that an adaptive map remembers
-_RATE, _FINAL_RATE = 10, 1
+MAP_LIMIT, MATCH_LIMIT = 511, 255  # observations that an adaptive map remembers
+RATE, FINAL_RATE = 10, 1
+APM_RATES = (6, 5)
 
 
 @inline
-def _find_slots(m, salt):
-    """Enter the slots of this nibble: all contexts' cache lines are asked for before any is read."""
+def _find_slots(m, salt, noted):
+    """Enter the slots of this nibble: all contexts' cache lines are asked for before any is read. Where `noted`, uint64
+    [n], takes the hashes, no slot is made."""
     mask = np.uint64(m.state.line_mask)
     for i in range(m.hashes.size):
         prefetch(m.slots, histories.line_of(contexts.mix_hash(m.hashes[i], salt), mask))
     for i in range(m.hashes.size):
-        m.slot[i] = histories.find_slot(m.slots, contexts.mix_hash(m.hashes[i], salt), mask)
+        h = contexts.mix_hash(m.hashes[i], salt)
+        if noted is None:
+            m.slot[i] = histories.find_slot(m.slots, h, mask)
+        else:
+            m.slot[i] = histories.look_up(m.slots, h, mask)
+            noted[i] = h
     m.state.node = 1
 
 
 @inline
-def begin_byte(m):
+def begin_byte(m, noted=None):
     for i in range(m.hashes.size):
         spec = m.specs[i]
         m.hashes[i] = contexts.context_hash(m.registers, np.int64(spec[0]), spec[1], spec[2], np.uint64(i))
     match.expect(m.matches, m.data)
     m.state.partial = 1
     m.state.shift = 7
-    _find_slots(m, np.uint64(0))
+    _find_slots(m, np.uint64(0), noted)
 
 
 @inline
@@ -105,13 +112,13 @@ def mix(m):
 def learn(m, bit):
     """Update everything that predicted by what the bit was."""
     logit, target = m.state.logit, (bit << 32) - bit
-    mixer.learn_apm(m.apm_byte, m.state.partial, logit, bit, 6)
-    mixer.learn_apm(m.apm_order2, m.state.apm_row, logit, bit, 5)
+    mixer.learn_apm(m.apm_byte, m.state.partial, logit, bit, APM_RATES[0])
+    mixer.learn_apm(m.apm_order2, m.state.apm_row, logit, bit, APM_RATES[1])
     for k in range(m.rows.size):
         error = (target - squash(np.int64(m.logits[k]))) >> 16
-        mixer.train(m.weights[m.rows[k]], m.inputs, error, _RATE)
+        mixer.train(m.weights[m.rows[k]], m.inputs, error, RATE)
     error = (target - m.state.mixed) >> 16
-    mixer.train(m.final_weights[m.state.partial], m.logits, error, _FINAL_RATE)
+    mixer.train(m.final_weights[m.state.partial], m.logits, error, FINAL_RATE)
     _update(m, bit)
 
 
@@ -122,25 +129,25 @@ def _update(m, bit):
     for i in range(m.slot.size):
         index = np.uint64(m.slot[i]) + node
         m.slots[index] = histories.NEXT[offset | np.uint32(m.slots[index])]
-        histories.learn(m.maps, m.entry[i], bit, _MAP_LIMIT)
-    match.update_bit(m.matches, m.match_maps, bit, m.state.shift, _MATCH_LIMIT)
+        histories.learn(m.maps, m.entry[i], bit, MAP_LIMIT)
+    match.update_bit(m.matches, m.match_maps, bit, m.state.shift, MATCH_LIMIT)
 
 
 @inline
-def advance(m, bit):
+def advance(m, bit, noted=None):
     """Move past a bit."""
     m.state.partial = 2 * m.state.partial + bit
     m.state.node = 2 * m.state.node + bit
     m.state.shift -= 1
     if m.state.shift == 3:
-        _find_slots(m, np.uint64(m.state.partial))
+        _find_slots(m, np.uint64(m.state.partial), noted)
 
 
 @inline
-def end_byte(m, position):
+def end_byte(m, position, fixed=None):
     m.data[position] = np.uint8(m.state.partial & 255)
     contexts.update_byte(m.registers, m.followed1, m.followed2, m.data, position, m.state.record)
-    match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position)
+    match.update_byte(m.matches, m.least_lengths, m.match_table, m.data, position, fixed)
 
 
 @inline

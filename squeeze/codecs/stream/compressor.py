@@ -60,7 +60,8 @@ def compress_stream(
     `threads` work at a time (None: one, and at levels 7 to 9 one a core); `block_size` is the most raw bytes of
     a block. At levels 7 to 9 `model` is the language model, a path (None: the bundled one), and `adapter` one that
     `squeeze train --adapter` wrote (None: the bundled one of the bundled model; "none": none), each text is cut
-    into `lanes`, and a token is predicted from the `window` of tokens before it; `backend` is "exact" (None), or
+    into `lanes`, and a token is predicted from the `window` of tokens before it; with a `batch` so many lanes are mixed
+    at a time, by all threads (None: in turns, by one); `backend` is "exact" (None), or
     "llamacpp" for any GGUF model, in a file that opens on machines like this one only and is always verified. `device`
     runs the model: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N"; the file is the same.
     `dictionary` (`prior` by its older name) is a Dictionary that `train` made, or its file's path: it sets the level,

@@ -19,7 +19,7 @@ SHORT_BY_DICTIONARY = 2  # of a short stream, which is one block with next to no
 SHORT_BY_LEVEL = 3  # the same without a dictionary
 SHORT_BY_MODEL = 4  # the same with a language model
 NEWEST_FORMAT = SHORT_BY_MODEL
-NUMERICS_VERSION = 2  # the newest
+NUMERICS_VERSION = 3  # the newest
 MAGIC = b"\xf5SQ"
 END_MARK = b"QS"
 

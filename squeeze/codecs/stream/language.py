@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from squeeze.codecs.bitmodels.meter import Recorder
-from squeeze.codecs.bytewise.arrays import table_size
 from squeeze.codecs.stream.container import MAX_BLOCK
 from squeeze.codecs.stream.levels import DEFAULT_BLOCK, TextModel
 from squeeze.codecs.stream.resources import LanguageOptions
-from squeeze.codecs.tokenwise import drafts, lanes
+from squeeze.codecs.tokenwise import drafts, lanes, mixing
 from squeeze.codecs.tokenwise.layout import MAX_LANES, MAX_POSITIONS, LaneLayout
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.errors import DeviceError, LevelError, printable
@@ -28,7 +27,6 @@ from squeeze.system.limits import Limits
 Progress = Callable[[int], None] | None
 _MAX_WINDOW = 1 << 17
 _SPARE_POSITIONS = 48  # of a lane: its first ones, and those that are not seen any more
-_MIXERS = 150 << 20  # bytes of what does not grow with a text
 
 
 @dataclass(frozen=True)
@@ -98,12 +96,13 @@ class Language:
 
     def preset(self, size: int) -> TokenPreset:
         """For compressing a text of `size` bytes."""
-        return self.text.preset(size, self.model.context, self.options.lanes, self.options.window)
+        options = self.options
+        return self.text.preset(size, self.model.context, options.lanes, options.window, options.batch)
 
     def memory(self, size: int) -> int:
         """About how many bytes compressing `size` bytes of text takes."""
         size = min(size, DEFAULT_BLOCK)
-        return lanes.memory(self.model, self.preset(size), size)
+        return lanes.memory(self.model, self.preset(size), size, self.threads or cores.available())
 
     def encode(self, data: np.ndarray, threads: int, progress: Progress) -> bytes | None:
         """The layout and coded form of a text, or None where it would not be shorter."""
@@ -121,8 +120,8 @@ class Language:
     ) -> np.ndarray:
         """The `length` bytes of a text, as uint8; faster where they are as guessed. A recorder measures what they cost.
         Raises DamagedError or LimitError."""
-        layout = LaneLayout.read(payload, length)
-        preset = self.text.preset(length, layout.window, layout.lanes, layout.window)
+        layout = LaneLayout.read(payload, length, self.text.in_batches)
+        preset = self.text.preset(length, layout.window, layout.lanes, layout.window, layout.batch)
         if self.limits:
             subject = f"a text in {layout.lanes} lanes that look back {layout.seen} tokens"
             self.limits.need_memory(memory_to_restore(self.model, layout, preset), subject)
@@ -136,8 +135,8 @@ def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPre
     rows = 2 * max(layout.lanes, drafts.ROWS)
     cache = (layout.lanes * (layout.seen + _SPARE_POSITIONS) + rows) * model.size_of_position
     frequencies = (rows + 16) * leaves * 12
-    tables = table_size(size, preset.bytewise) + leaves * 128 + _MIXERS
-    return model.size + cache + frequencies + tables + size + 4 * layout.entries
+    mixers = mixing.memory(model, preset, size, cores.available())
+    return model.size + cache + frequencies + mixers + size + 4 * layout.entries
 
 
 def choose_language(text: TextModel, threads: int | None, options: LanguageOptions) -> Language:
@@ -147,6 +146,8 @@ def choose_language(text: TextModel, threads: int | None, options: LanguageOptio
         raise LevelError(f"a text is cut into 1 to {MAX_LANES} lanes")
     if options.window is not None and not 16 <= options.window <= _MAX_WINDOW:
         raise LevelError(f"a window has 16 to {_MAX_WINDOW} tokens")
+    if options.batch is not None and not 1 <= options.batch <= MAX_LANES:
+        raise LevelError(f"a batch has 1 to {MAX_LANES} lanes")
     language = Language(text, threads, options)
     most = language.preset(MAX_BLOCK)
     if most.lanes * most.window > MAX_POSITIONS:

@@ -33,12 +33,15 @@ class TextModel:
     batch: int  # lanes that llama.cpp runs together: each costs time, also in a text that needs fewer
     bytewise: Preset = BYTEWISE  # the contexts of bytes beside the language model
     arithmetic: int = 2  # of the language model: see lm/weights.py
+    in_batches: bool = False  # whether lanes are coded in batches, and not in turns
 
-    def preset(self, size: int, context: int, lanes: int | None, window: int | None) -> TokenPreset:
+    def preset(
+        self, size: int, context: int, lanes: int | None, window: int | None, batch: int | None = None
+    ) -> TokenPreset:
         """For a text of `size` bytes and a language model trained on `context` positions."""
         window = min(window or self.window, max(context - SINK, SINK))
         lanes = lanes or min(max(size // self.lane_bytes, 1), self.most_lanes)
-        return TokenPreset(self.bytewise, lanes, max(window // 16, 1) * 16)
+        return TokenPreset(self.bytewise, lanes, max(window // 16, 1) * 16, batch or 0)
 
 
 def _deep(number: int, kind: str) -> "DeepPreset":
@@ -92,10 +95,21 @@ _EARLIER = (  # what files were written by before
     ),
 )
 
+_IN_BATCHES = {  # what files are written by where that is asked for
+    row.number: replace(row, numerics=3, text=replace(row.text, in_batches=True))
+    for row in _ROWS
+    if row.text is not None
+}
+
 
 def rows_of(number: int) -> list[Level]:
-    """Those of a level, the present one and what files were written by before."""
-    return [row for row in (*LEVELS.values(), *_EARLIER) if row.number == number]
+    """Those of a level: the present one, what files were written by before, and what codes lanes in batches."""
+    return [row for row in (*LEVELS.values(), *_EARLIER, *_IN_BATCHES.values()) if row.number == number]
+
+
+def in_batches(row: Level) -> Level:
+    """The row of a level with a language model by which lanes are coded in batches."""
+    return _IN_BATCHES[row.number]
 
 
 def of_file(number: object, numerics: object) -> Level | None:

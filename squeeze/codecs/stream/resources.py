@@ -39,6 +39,7 @@ class LanguageOptions:
     backend: str | None = None  # None: exact
     adapter: Path | None = None  # where it lies, or "none"; None: the bundled one of the bundled model
     device: str = "cpu"  # "auto", "cpu", "cuda" or "cuda:N": it changes nothing but the time that this takes
+    batch: int | None = None  # lanes that several threads mix at a time; None: they take turns
 
 
 class LanguageKeywords(TypedDict, total=False):
@@ -50,6 +51,7 @@ class LanguageKeywords(TypedDict, total=False):
     backend: str | None
     adapter: Path | None
     device: str
+    batch: int | None
 
 
 def either(dictionary: DictionarySource, prior: DictionarySource) -> DictionarySource:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from squeeze.codecs.stream import threads as sharing
+from squeeze.codecs.stream import levels, threads as sharing
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.levels import Level, those_with_language_model
 from squeeze.codecs.stream.resources import LanguageOptions
@@ -70,11 +70,14 @@ def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", o
     if level.text is None:
         if options not in (LanguageOptions(), LanguageOptions(device="cpu")):
             raise LevelError(
-                "a language model, adapter, backend, lanes, window and device belong to levels "
+                "a language model, adapter, backend, lanes, window, batch and device belong to levels "
                 f"{those_with_language_model()}"
             )
         return Settings(dictionary.row if dictionary else level, threads, dictionary=dictionary)
     # Start-up: language models bring tokenizers and kernels of their own, which other levels do without.
     from squeeze.codecs.stream.language import choose_language
 
+    if options.batch is not None:
+        level = levels.in_batches(level)
+    assert level.text
     return Settings(level, threads, choose_language(level.text, threads, options), dictionary)

@@ -8,7 +8,7 @@ import numpy as np
 
 from squeeze.codecs.bitmodels import contexts, histories, mixer
 from squeeze.codecs.bytewise import model as bytewise
-from squeeze.codecs.tokenwise import token_match
+from squeeze.codecs.tokenwise import log as logs, token_match
 from squeeze.codecs.tokenwise.arrays import (
     APM,
     CONFIDENCES,
@@ -26,8 +26,8 @@ from squeeze.numerics.logistic import STRETCH, squash
 
 # Learning rates, in 4096ths; that of the weights falls from both together to the first, half way at _HALF decisions.
 _RATE, _RATE_AT_START, _HALF, _FINAL_RATE = 12, 48, 30000, 1
-_APM_RATE = 6
-_STOP_LIMIT = 250
+APM_RATE = 6
+STOP_LIMIT = 250
 
 
 @inline
@@ -36,7 +36,8 @@ def _hashed_row(a, b, bits):
 
 
 @inline
-def _clear_extra(m):
+def clear_extra(m):
+    """Take away the inputs from outside."""
     for i in range(m.state.first_extra, m.state.first_extra + EXTRA):
         m.inputs[i] = 0
 
@@ -45,7 +46,7 @@ def _clear_extra(m):
 def gather_byte(m, x):
     """Inputs, weight sets and refinements of a bit of a byte."""
     bytewise.gather(m)
-    _clear_extra(m)
+    clear_extra(m)
     bytewise.select(m)
     bytewise.mix(m)
     m.inputs[m.state.first_extra + INPUT.bytewise] = np.int32(m.state.logit) if x.state.has_bytewise else 0
@@ -139,14 +140,23 @@ def predict(m, x, t, node, logit):
 
 
 @inline
-def correct(m, x, bit):
-    """Update weight sets and refinements by what the decision was."""
+def correct(m, x, bit, log):
+    """Update weight sets and refinements by what the decision was, or note that in a log."""
+    rate = _RATE + _RATE_AT_START * _HALF // (_HALF + x.state.decisions + 1)
+    if log is not None:
+        logs.note_mix(m, x, log, bit, rate, _FINAL_RATE)
+        token_match.follow_bit(x, bit)
+    else:
+        _correct(m, x, bit, rate)
+
+
+@inline
+def _correct(m, x, bit, rate):
     target, logit = (bit << 32) - bit, x.state.logit
     for k in range(APM.model):
-        mixer.learn_apm(x.apms, x.apm_rows[k], logit, bit, _APM_RATE)
-    mixer.learn_apm(x.apms, x.apm_rows[APM.model], x.state.model_logit, bit, _APM_RATE)
+        mixer.learn_apm(x.apms, x.apm_rows[k], logit, bit, APM_RATE)
+    mixer.learn_apm(x.apms, x.apm_rows[APM.model], x.state.model_logit, bit, APM_RATE)
     x.state.decisions += 1
-    rate = _RATE + _RATE_AT_START * _HALF // (_HALF + x.state.decisions)
     for k in x.sets:
         error = (target - squash(np.int64(x.logits[k]))) >> 12
         mixer.train_fine(x.weights[x.rows[k]], m.inputs, error, rate)
@@ -156,15 +166,22 @@ def correct(m, x, bit):
 
 
 @inline
-def learn_byte(m, x, bit):
-    """Update the bytewise models, which never saw the inputs from outside."""
-    _clear_extra(m)
-    bytewise.learn(m, bit)
-    bytewise.advance(m, bit)
+def learn_byte(m, x, bit, log):
+    """Update the bytewise models, which never saw the inputs from outside, or note that in a log."""
+    if log is not None:
+        logs.note_byte(m, log, bit)
+        logs.advance(m, bit, log)
+    else:
+        clear_extra(m)
+        bytewise.learn(m, bit)
+        bytewise.advance(m, bit)
 
 
 @inline
-def learn_stop(x, bit):
-    """Update the contexts of whole tokens by whether the token stopped."""
-    for k in range(STOP_ORDERS):
-        histories.learn(x.stop_maps[k], x.stop_entries[k], bit, _STOP_LIMIT)
+def learn_stop(m, x, bit, log):
+    """Update the contexts of whole tokens by whether the token stopped, or note that in a log."""
+    if log is not None:
+        logs.note_stop(m, x, log, bit)
+    else:
+        for k in range(STOP_ORDERS):
+            histories.learn(x.stop_maps[k], x.stop_entries[k], bit, STOP_LIMIT)

@@ -14,14 +14,12 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import coder as arithmetic
 from squeeze.codecs.bitmodels.meter import Meter, Recorder
-from squeeze.codecs.bytewise import arrays as bytewise
-from squeeze.codecs.tokenwise import measure, model as tokenwise, prefill
-from squeeze.codecs.tokenwise.arrays import EXTRA, build_mix
+from squeeze.codecs.tokenwise import mixing, prefill
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
 from squeeze.codecs.tokenwise.drafts import Guess, follow_matches, frequencies
 from squeeze.codecs.tokenwise.layout import MAX_LANES, LaneLayout
+from squeeze.codecs.tokenwise.mixing import Batches, Mixing, Turns
 from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.errors import DamagedError
@@ -29,40 +27,27 @@ from squeeze.lm.language_model import LanguageModel
 
 Progress = Callable[[int], None] | None
 _APART = 8  # lanes from which two groups decode faster than one: fewer mostly wait for the weights
-_NO_ROWS = np.zeros(0, np.int64)
-_NO_CDF, _NO_LOGITS, _NO_STARTS = np.zeros((1, 1), np.uint64), np.zeros(0, np.int32), np.zeros((0, 0), np.int64)
 
 
-def memory(model: LanguageModel, preset: TokenPreset, size: int) -> int:
+def memory(model: LanguageModel, preset: TokenPreset, size: int, threads: int) -> int:
     """About how many bytes coding a text of `size` bytes takes."""
     cache = preset.lanes * (preset.window + prefill.ROWS // preset.lanes + 32) * model.size_of_position
     frequencies = 2 * prefill.COUNTED * model.leaves.size * 12
-    tables = bytewise.table_size(size, preset.bytewise) + model.leaves.size * 128
-    return model.size + cache + frequencies + tables + 8 * size + (150 << 20)
+    return model.size + cache + frequencies + mixing.memory(model, preset, size, threads) + 8 * size
 
 
-class _Coder:
-    """The tokenwise models of one block, and the arithmetic coder."""
-
-    def __init__(self, model: LanguageModel, layout: LaneLayout, preset: TokenPreset, coded: np.ndarray):
-        self.trie = model.trie
-        self.length = sum(layout.lengths)
-        longest = int(np.diff(self.trie.offsets).max())
-        self.data = np.zeros(self.length + longest, np.uint8)
-        self.model = bytewise.build_model(self.data, preset.bytewise, 0, EXTRA)
-        self.mix = build_mix(self.model, self.trie, layout.counts, preset.without)
-        self.mix.places[:] = np.cumsum([0, *layout.lengths[:-1]])
-        self.ends = np.cumsum(layout.lengths)
-        self.coder, self.coded = np.zeros(3, np.uint64), coded
-
-    def measured(self, preset: TokenPreset, recorder: Recorder) -> Meter:
-        """A meter of all entries."""
-        width, first = self.model.inputs.size, int(self.model.state.first_extra)
-        return recorder.start(self.mix.tokens.size, measure.input_names(preset, width, first), self._spell)
-
-    def _spell(self, leaf: int) -> bytes:
-        begin, end = self.trie.offsets[leaf : leaf + 2]
-        return self.trie.spelling[begin:end].tobytes()
+def mixing_of(
+    model: LanguageModel,
+    layout: LaneLayout,
+    preset: TokenPreset,
+    threads: int,
+    stack: ExitStack,
+    payload: bytes | None = None,
+) -> Mixing:
+    """For encoding, or for decoding a payload."""
+    if not layout.batch:
+        return Turns(model, layout, preset, payload)
+    return Batches(model, layout, preset, team_of(threads, 1, stack), payload)
 
 
 def encode(
@@ -72,27 +57,21 @@ def encode(
     entries = model.encode(data)
     lanes = min(preset.lanes, entries.size, model.lockstep or MAX_LANES)
     spelled = np.where(entries < 0, 1, np.diff(model.trie.offsets)[np.maximum(entries, 0)])
-    layout = LaneLayout.of(spelled, lanes, preset.window)
-    coded = np.zeros(len(data) + tokenwise.spare_bytes(max(int(model.trie.decisions.max()), 16)), np.uint8)
-    state = _Coder(model, layout, preset, coded)
-    arithmetic.start_encoder(state.coder)
-    table, done = _table(entries, layout), 0
+    layout = LaneLayout.of(spelled, lanes, preset.window, preset.batch)
+    table, done = table_of(entries, layout), 0
     with ExitStack() as stack:
+        state = mixing_of(model, layout, preset, threads, stack)
         for first, paths in predictions(model, layout, table, threads, stack):
             columns = table[:, first : first + paths.surprises.shape[1]]
             active = np.array([layout.active(first + step) for step in range(columns.shape[1])])
-            if not tokenwise.code_steps(
-                *(state.model, state.mix, state.trie, np.ascontiguousarray(columns)),
-                *(_NO_CDF, _NO_ROWS, 0, active, state.ends),
-                *(paths.logits, paths.starts, paths.surprises, state.coder, coded, False),
-            ):
+            if not state.encode(np.ascontiguousarray(columns), active, paths):
                 return None
-            done = _report(progress, state, layout, done)
-    length = arithmetic.finish_encoder(state.coder, coded)
-    return (layout, coded[:length].tobytes()) if length < len(data) else None
+            done = _report(progress, state, done)
+    coded = state.finish()
+    return (layout, coded) if len(coded) < len(data) else None
 
 
-def _table(entries: np.ndarray, layout: LaneLayout) -> np.ndarray:
+def table_of(entries: np.ndarray, layout: LaneLayout) -> np.ndarray:
     """Entries int64 [lanes, steps], -1 where a lane has none."""
     table = np.full((layout.lanes, layout.steps), -1, np.int64)
     for lane, end in enumerate(np.cumsum(layout.counts)):
@@ -115,14 +94,13 @@ def decode(
     guessed: what they are, most likely. It changes nothing but the time that this takes. A recorder measures what each
     token cost.
     """
-    coded = np.frombuffer(bytearray(payload), np.uint8)
-    state = _Coder(model, layout, preset, coded)
-    arithmetic.start_decoder(state.coder, coded)
-    guess = follow_matches(state.mix) if guessed is None else _known(guessed, model, layout)
-    meter = state.measured(preset, recorder) if recorder else None
     with ExitStack() as stack:
+        mixers = 1 if recorder else threads  # a meter is told of one decision after the other
+        state = mixing_of(model, layout, preset, mixers, stack, payload)
+        guess = follow_matches(state.mix) if guessed is None else _known(guessed, model, layout)
+        meter = state.measured(preset, recorder) if recorder else None
         done = _Decoding(model, layout, state, guess, threads, stack, progress, meter).run()
-    _report(progress, state, layout, done)
+    _report(progress, state, done)
     if not np.array_equal(state.mix.places, state.ends):
         raise DamagedError("a block's coded bytes do not fit its lengths: the file is damaged")
     return state.data[: state.length]
@@ -133,15 +111,19 @@ def _known(data: bytes, model: LanguageModel, layout: LaneLayout) -> Guess:
     entries = np.full(layout.entries, -1, np.int64)
     found = model.encode(data)[: layout.entries]
     entries[: found.size] = found
-    table = _table(entries, layout)
+    table = table_of(entries, layout)
     return lambda lane, step, most: table[lane, step : step + most]
 
 
-def _report(progress: Progress, state: _Coder, layout: LaneLayout, done: int) -> int:
-    total = int(state.mix.places.sum() - sum(np.cumsum([0, *layout.lengths[:-1]])))
+def _report(progress: Progress, state: Mixing, done: int) -> int:
     if progress:
-        progress(total - done)
-    return total
+        progress(state.done - done)
+    return state.done
+
+
+def _groups(model: LanguageModel, layout: LaneLayout, threads: int) -> list[tuple[int, int]]:
+    """All lanes of a batch go through the model before the first is coded."""
+    return [(0, layout.lanes)] if layout.batch else groups_of(model, layout.lanes, threads, _APART)
 
 
 class _Decoding:
@@ -151,7 +133,7 @@ class _Decoding:
         self,
         model: LanguageModel,
         layout: LaneLayout,
-        state: _Coder,
+        state: Mixing,
         guess: Guess,
         threads: int,
         stack: ExitStack,
@@ -160,7 +142,7 @@ class _Decoding:
     ):
         self._meter = () if meter is None else (meter,)
         self._layout, self._state, self._progress = layout, state, progress
-        self._groups = groups_of(model, layout.lanes, threads, _APART)
+        self._groups = _groups(model, layout, threads)
         count = len(self._groups)
         self._bias = Bias(model.leaves.size, layout.lanes, count)
         self._ahead = [
@@ -212,14 +194,10 @@ class _Decoding:
             self._turns[group].acquire()
             if self._stopped:
                 return
-            if not tokenwise.code_steps(
-                *(state.model, state.mix, state.trie, entries, ahead.counts, ahead.rows),
-                *(begin, np.array([active]), state.ends),
-                *(_NO_LOGITS, _NO_STARTS, _NO_STARTS, state.coder, state.coded, True, *self._meter),
-            ):
+            if not state.decode(entries, active, begin, ahead.counts, ahead.rows, self._meter):
                 raise DamagedError("a block's coded bytes are impossible: the file is damaged")
             if group == 0:
-                self._done = _report(self._progress, state, layout, self._done)
+                self._done = _report(self._progress, state, self._done)
             following.release()
             seen.add(ahead.counts, ahead.rows, entries[:active, 0])
             ahead.take(entries[:active, 0])

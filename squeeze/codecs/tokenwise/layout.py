@@ -9,6 +9,7 @@ from squeeze.codecs.varint import read_varint, varint
 from squeeze.errors import DamagedError
 
 MAX_LANES = 1024
+_SHARE, _MOST_CODERS = 4, 16  # as a writer chooses them: each coder costs about four bytes, and serves one thread
 MAX_POSITIONS = 1 << 20  # of all lanes' windows together
 
 
@@ -20,30 +21,39 @@ class LaneLayout:
     lanes: int
     window: int
     lengths: tuple[int, ...]  # bytes of each lane
+    batch: int = 0  # lanes that are coded by one state of the models; 0: in turns
+    share: int = 1  # lanes of a batch that share an arithmetic coder
 
     @classmethod
-    def of(cls, spelled: np.ndarray, lanes: int, window: int) -> "LaneLayout":
+    def of(cls, spelled: np.ndarray, lanes: int, window: int, batch: int = 0) -> "LaneLayout":
         """`spelled`: int64, bytes of each entry."""
+        batch = min(batch, lanes)
         ends = np.cumsum(cls(spelled.size, lanes, window, ()).counts)
         bounds = np.concatenate([[0], np.cumsum(spelled)])[np.concatenate([[0], ends])]
-        return cls(spelled.size, lanes, window, tuple(int(n) for n in np.diff(bounds)))
+        lengths = tuple(int(n) for n in np.diff(bounds))
+        share = min(max(_SHARE, -(-batch // _MOST_CODERS)), max(batch, 1))
+        return cls(spelled.size, lanes, window, lengths, batch, share)
 
     @classmethod
-    def read(cls, payload: BinaryIO, length: int) -> "LaneLayout":
+    def read(cls, payload: BinaryIO, length: int, in_batches: bool = False) -> "LaneLayout":
         """What a block of `length` raw bytes begins with. Raises DamagedError where it is impossible."""
         entries, count, window = (read_varint(payload)[0] for _ in range(3))
+        batch, share = (read_varint(payload)[0] for _ in range(2)) if in_batches else (0, 1)
         most_lanes = min(MAX_LANES, entries)
         if not 1 <= count <= most_lanes or entries > length or not 1 <= window * 16 * count <= MAX_POSITIONS:
             raise DamagedError("a block's lanes are impossible: the file is damaged")
+        if in_batches and not 1 <= share <= batch <= count:
+            raise DamagedError("a block's batches are impossible: the file is damaged")
         lengths = [read_varint(payload)[0] for _ in range(count - 1)]
         lengths.append(length - sum(lengths))
         if min(lengths) < 1:
             raise DamagedError("a block's lanes are impossible: the file is damaged")
-        return cls(entries, count, window * 16, tuple(lengths))
+        return cls(entries, count, window * 16, tuple(lengths), batch, share)
 
     def to_bytes(self) -> bytes:
         """What `read` reads; the length of the last lane follows from that of the block."""
-        numbers = (self.entries, self.lanes, self.window // 16, *self.lengths[:-1])
+        batches = (self.batch, self.share) if self.batch else ()
+        numbers = (self.entries, self.lanes, self.window // 16, *batches, *self.lengths[:-1])
         return b"".join(map(varint, numbers))
 
     def count(self, lane: int) -> int:

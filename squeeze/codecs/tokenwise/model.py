@@ -9,12 +9,22 @@ belongs to a place in the text is kept for every lane.
 import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic, contexts, histories
-from squeeze.codecs.bytewise import model as bytewise
-from squeeze.codecs.tokenwise import measure, token_match
-from squeeze.codecs.tokenwise.decision import correct, gather_byte, gather_stop, learn_byte, learn_stop, predict
+from squeeze.codecs.bytewise import measure as bytewise_measure, model as bytewise
+from squeeze.codecs.tokenwise import log as logs, measure, token_match
+from squeeze.codecs.tokenwise.decision import (
+    clear_extra,
+    correct,
+    gather_byte,
+    gather_stop,
+    learn_byte,
+    learn_stop,
+    predict,
+)
 from squeeze.numerics import trie
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.trie import STOP
+
+ESCAPE_LIMIT = 1000  # entries that the chance of an escape remembers
 
 
 @inline
@@ -30,10 +40,26 @@ def top_nll(counts):
 
 
 @inline
-def _end_byte(m, position, byte):
+def _end_byte(m, position, byte, log):
     m.state.partial = 256 | np.int64(byte)
-    bytewise.end_byte(m, position)
+    bytewise.end_byte(m, position, log)
     contexts.update_token_byte(m.registers, np.uint64(byte))
+
+
+@inline
+def _begin_byte(m, log):
+    if log is not None:
+        logs.begin_byte(m, log)
+    else:
+        bytewise.begin_byte(m)
+
+
+@inline
+def _advance(m, bit, log):
+    if log is not None:
+        logs.advance(m, bit, log)
+    else:
+        bytewise.advance(m, bit)
 
 
 @inline
@@ -46,17 +72,22 @@ def _enter_lane(m, x, lane):
 
 
 @inline
-def _leave_lane(m, x, lane, entry):
+def _leave_lane(m, x, lane, entry, log):
     contexts.update_token(m.registers, np.uint64(entry + 256))
     for i in range(m.registers.size):
         x.registers[lane, i] = m.registers[i]
     for k in range(m.matches.size):
         x.matches[lane, k] = m.matches[k]
-    token_match.update_token(x, lane, entry)
+    if log is not None:
+        logs.end_entry(log, x.places[lane], entry)
+        for position in range(log.begins[log.cursor.place], x.places[lane]):
+            m.data[position] = 0  # no lane of a batch sees what another one adds
+    else:
+        token_match.update_token(x, lane, entry)
 
 
 @inline
-def _code_escape(x, coder, coded, escaped, decoding, meter):
+def _code_escape(x, coder, coded, escaped, decoding, meter, log):
     """Whether the next entry is a byte that no token spells."""
     probability = max((np.int64(x.escape[0]) >> 10) << 10, 1 << 8)
     if decoding:
@@ -65,17 +96,21 @@ def _code_escape(x, coder, coded, escaped, decoding, meter):
         arithmetic.encode(escaped, probability, coder, coded)
     if meter is not None:
         measure.note_escape(meter, escaped, probability)
-    histories.learn(x.escape, 0, escaped, 1000)
+    if log is None:
+        histories.learn(x.escape, 0, escaped, ESCAPE_LIMIT)
     return escaped
 
 
 @inline
-def _code_byte(m, x, lane, entry, coder, coded, decoding, meter):
+def _code_byte(m, x, lane, entry, coder, coded, decoding, meter, log):
     """Code a byte by the bytewise models alone; returns its entry."""
     position = x.places[lane]
     if not decoding:
         m.data[position] = np.uint8(-1 - entry)
-    bytewise.code_byte(m, coder, coded, position, decoding, meter)
+    if log is not None:
+        _code_bits(m, x, coder, coded, position, decoding, meter, log)
+    else:
+        bytewise.code_byte(m, coder, coded, position, decoding, meter)
     byte = m.data[position]
     contexts.update_token_byte(m.registers, np.uint64(byte))
     x.places[lane] = position + 1
@@ -83,14 +118,37 @@ def _code_byte(m, x, lane, entry, coder, coded, decoding, meter):
 
 
 @inline
-def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter):
+def _code_bits(m, x, coder, coded, position, decoding, meter, log):
+    """As `code_byte` of the bytewise models, which learn later."""
+    clear_extra(m)
+    logs.begin_byte(m, log)
+    byte = np.int64(m.data[position])
+    for shift in range(7, -1, -1):
+        bytewise.gather(m)
+        bytewise.select(m)
+        probability = bytewise.mix(m)
+        if decoding:
+            bit = arithmetic.decode(probability, coder, coded)
+        else:
+            bit = (byte >> shift) & 1
+            arithmetic.encode(bit, probability, coder, coded)
+        if meter is not None:
+            bytewise_measure.note_bit(meter, m, bit, probability)
+        logs.note_no_mix(m, x, log)
+        logs.note_byte(m, log, bit)
+        logs.advance(m, bit, log)
+    bytewise.end_byte(m, position, log)
+
+
+@inline
+def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter, log):
     """Walk from the root to a leaf; returns it."""
     position, depth, begun, decisions = x.places[lane], 0, False, 0
     node = 0 if t.low.size > 0 else -1
     while node >= 0:
         spelling = t.offsets[t.low[node]]
         while depth < t.depth[node]:
-            _end_byte(m, position + depth, t.spelling[spelling + depth])
+            _end_byte(m, position + depth, t.spelling[spelling + depth], log)
             depth += 1
             begun = False
         logit = trie.logit_of(t, counts, node) if decoding else np.int64(logits[decisions])
@@ -99,11 +157,11 @@ def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, me
             gather_stop(m, x, node)
         else:
             if not begun:
-                bytewise.begin_byte(m)
+                _begin_byte(m, log)
                 begun = True
             byte = np.int64(t.spelling[spelling + depth])
             while m.state.shift > t.shift[node]:
-                bytewise.advance(m, (byte >> m.state.shift) & 1)
+                _advance(m, (byte >> m.state.shift) & 1, log)
             gather_byte(m, x)
         probability = predict(m, x, t, node, logit)
         if decoding:
@@ -113,39 +171,40 @@ def _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, me
             arithmetic.encode(bit, probability, coder, coded)
         if meter is not None:
             measure.note_decision(meter, m, x, bit, probability, stop)
-        correct(m, x, bit)
+        correct(m, x, bit, log)
         if stop:
-            learn_stop(x, bit)
+            learn_stop(m, x, bit, log)
         else:
-            learn_byte(m, x, bit)
+            learn_byte(m, x, bit, log)
         node = t.children[node, bit]
         decisions += 1
     leaf = np.int64(~node)
     begin, length = t.offsets[leaf], t.offsets[leaf + 1] - t.offsets[leaf]
     while depth < length:
-        _end_byte(m, position + depth, t.spelling[begin + depth])
+        _end_byte(m, position + depth, t.spelling[begin + depth], log)
         depth += 1
     x.places[lane] = position + length
     return leaf
 
 
 @inline
-def code_entry(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter):
+def code_entry(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter, log=None):
     """Code one entry of a lane in either direction; returns it. An entry is a leaf, or -1 - byte.
 
     The model's logits come from `counts`, uint64 [leaves + 1], when decoding, and else from `logits`, int32,
-    those along the path of `entry`. A meter, for decoding, is told of every decision.
+    those along the path of `entry`. A meter, for decoding, is told of every decision. With a log
+    nothing that lanes share is changed: what is to be learned is noted there.
     """
     _enter_lane(m, x, lane)
     if meter is not None:
         measure.begin_entry(meter, m, x, lane, counts)
-    if _code_escape(x, coder, coded, np.int64(entry < 0), decoding, meter):
-        entry = _code_byte(m, x, lane, entry, coder, coded, decoding, meter)
+    if _code_escape(x, coder, coded, np.int64(entry < 0), decoding, meter, log):
+        entry = _code_byte(m, x, lane, entry, coder, coded, decoding, meter, log)
     else:
-        entry = _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter)
+        entry = _code_token(m, x, t, lane, entry, counts, logits, coder, coded, decoding, meter, log)
     if meter is not None:
         measure.end_entry(meter, x, lane, entry, counts)
-    _leave_lane(m, x, lane, entry)
+    _leave_lane(m, x, lane, entry, log)
     return entry
 
 

@@ -27,6 +27,7 @@ class TokenPreset:
     bytewise: Preset
     lanes: int
     window: int  # positions, a multiple of 16
+    batch: int = 0  # lanes that are coded by one state of the models; 0: in turns
     without: frozenset[str] = frozenset()  # of arrays.PARTS, those left out to measure what they are worth
 
 

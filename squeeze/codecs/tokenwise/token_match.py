@@ -9,6 +9,7 @@ from squeeze.numerics.logistic import STRETCH
 STATE = layout.fields("pointer length")  # of a lane
 TABLE_BITS = 18
 LENGTHS = 32  # classes of length, each with an entry of the adaptive map
+LIMIT = 255  # observations that the adaptive map remembers
 _ORDER = 4  # tokens that are looked up
 
 
@@ -38,12 +39,19 @@ def gather(x, t, node, inputs, first):
 
 
 @inline
+def follow_bit(x, bit):
+    """A match that expected another bit is given up."""
+    entry = x.state.match_entry
+    if entry >= 0 and (entry & 1) != bit:
+        x.state.expected = -1
+
+
+@inline
 def update_bit(x, bit):
     entry = x.state.match_entry
     if entry >= 0:
-        histories.learn(x.token_maps, entry >> 1, np.int64((entry & 1) == bit), 255)
-        if (entry & 1) != bit:
-            x.state.expected = -1
+        histories.learn(x.token_maps, entry >> 1, np.int64((entry & 1) == bit), LIMIT)
+    follow_bit(x, bit)
 
 
 @inline

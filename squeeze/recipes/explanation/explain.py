@@ -60,8 +60,10 @@ def explain(
         name, data = path.name, path.read_bytes()
     raw, coded = None, data
     if is_compressed(data):
-        if level is not None or language.get("lanes") or language.get("window") or language.get("backend"):
-            raise LevelError("a .sqz file says how it was written: leave out the level, lanes, window and backend")
+        if level is not None or any(language.get(name) for name in ("lanes", "window", "batch", "backend")):
+            raise LevelError(
+                "a .sqz file says how it was written: leave out the level, lanes, window, batch and backend"
+            )
     else:
         raw, coded = data, _compressed(data, level, threads, dictionary, progress, language)
     resources = Resources(threads, language.get("model"), dictionary, limits or Limits(), language.get("adapter"))
