@@ -5,8 +5,8 @@ ones before it have become. Blocks and their order are pipeline.py's.
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from squeeze.engine import calibration
-from squeeze.engine.calibration import Activations, InputStatistics, Recorder, Stage
+from squeeze.engine.calibration import Activations, InputStatistics, Stage
 from squeeze.engine.distribution import histogram
 from squeeze.engine.experts import in_memory, is_expert, seeing_all
+from squeeze.engine.gathering import original, statistics_of
 from squeeze.engine.method import HessianError, JointMethod, Method, Result, layer_error
 from squeeze.engine.network import Call, Network, run_block, weight_of
 from squeeze.engine.report import Layer
@@ -75,13 +76,13 @@ def calibrated_block(
         trials = (lambda hidden=hidden: run_block(block, hidden, call) for hidden in inputs[0].read(device))
         with seeing_all(block):
             planned = calibration.stages(block, chosen, trials)
-        theirs = _original(job, block, planned, inputs[1], outputs[1], call) if job.correction else {}
+        theirs = original(block, planned, inputs[1], outputs[1], call, job.work, device) if job.correction else {}
         first = next(inputs[0].read(device))
         with (
             closing(Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)) as shortcuts,
             closing(RoundedInputs(block, lambda leaf: job.rounding_of(f"{name}.{leaf}"))) as rounded,
         ):
-            gather = partial(_statistics, block, shortcuts=shortcuts, rounded=rounded, every=job.every, call=call)
+            gather = partial(statistics_of, block, shortcuts=shortcuts, rounded=rounded, every=job.every, call=call)
             for stage in (part for whole in planned for part in in_memory(block, whole)):
                 rounded.begin(stage, shortcuts.read(device), lambda hidden: run_block(block, hidden, call))
                 statistics = gather(stage, originals=theirs, device=device)
@@ -111,66 +112,6 @@ def _reached_by_few(
         and statistics[group[0]].count < weight_of(block.get_submodule(group[0])).shape[1]
     ]
     return Stage(tuple(few)) if few else None
-
-
-def _original(
-    job: BlockJob, block: nn.Module, planned: list[Stage], before: Activations, after: Activations, call: Call
-) -> dict[str, Activations]:
-    """Run a block that is not compressed yet: what comes out of it goes to a file, and so do the inputs of each group,
-    by the name of its first module; not those of experts, where the compressed block may send other tokens, nor those
-    that a sequence does not reach."""
-    firsts = [group[0] for stage in planned for group in stage.groups if not is_expert(group[0])]
-    widths = {name: weight_of(block.get_submodule(name)).shape[1] for name in firsts}
-    files = {
-        name: Activations(job.work / f"{name}.inputs", before.count, before.length, width)
-        for name, width in widths.items()
-    }
-    with ExitStack() as stack:
-        sinks = {name: stack.enter_context(file.path.open("wb")) for name, file in files.items()}
-
-        def outputs() -> Iterator[torch.Tensor]:
-            for hidden in before.read(job.network.device):
-                seen: dict[str, torch.Tensor] = {}
-                with Recorder(block, firsts, seen.__setitem__):
-                    yield run_block(block, hidden, call)
-                for name, x in seen.items():
-                    sinks[name].write(Activations.as_bytes(x))
-
-        after.write(outputs())
-    for name in [name for name, file in files.items() if not file.whole()]:
-        files.pop(name).path.unlink()
-    return files
-
-
-def _statistics(
-    block: nn.Module,
-    stage: Stage,
-    *,
-    shortcuts: Shortcuts,
-    rounded: RoundedInputs,
-    originals: dict[str, Activations],
-    every: int,
-    call: Call,
-    device: torch.device,
-) -> dict[str, InputStatistics]:
-    """Of each group's inputs, by the name of its first module. The files of the original's inputs, one sequence in
-    `every`, are read and deleted."""
-    gathered = {group[0]: InputStatistics() for group in stage.groups}
-    theirs = {name: originals.pop(name) for name in gathered if name in originals}
-    values = {name: file.read(device) for name, file in theirs.items()}
-    for number, hidden in enumerate(shortcuts.read(device)):
-        seen = calibration.record(block, stage.groups, lambda: run_block(block, hidden, call))  # noqa: B023
-        known = {name: next(file) for name, file in values.items()} if number % every == 0 else {}
-        for group in stage.groups:
-            if group[0] in seen:
-                gathered[group[0]].add(rounded.rounded(group[0], seen[group[0]]), known.get(group[0]))
-                shortcuts.keep(group, seen[group[0]])
-    for name, statistics in gathered.items():
-        statistics.finish()
-        statistics.largest = rounded.largest.get(name)
-    for file in theirs.values():
-        file.path.unlink()
-    return gathered
 
 
 def _compressed_group(

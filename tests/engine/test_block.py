@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from squeeze.engine import block as blocks
+from squeeze.engine import gathering
 from squeeze.engine.calibration import Activations, Stage, Stop
 from squeeze.engine.network import Call, run_block
 from squeeze.engine.rounding import RoundedInputs
@@ -30,7 +30,7 @@ class Skipping(nn.Module):
 
 def _gathered(block, stage, shortcuts, originals, every):
     how = {"rounded": RoundedInputs(block, lambda name: None), "call": Call((), {}), "device": torch.device("cpu")}
-    return blocks._statistics(block, stage, shortcuts=shortcuts, originals=originals, every=every, **how)
+    return gathering.statistics_of(block, stage, shortcuts=shortcuts, originals=originals, every=every, **how)
 
 
 def test_inputs_are_paired_with_the_original_ones_of_the_same_sequence(tmp_path):
@@ -41,7 +41,7 @@ def test_inputs_are_paired_with_the_original_ones_of_the_same_sequence(tmp_path)
     block = Skipping().requires_grad_(False)
     with torch.inference_mode():
         shortcuts = Shortcuts(block, [], lambda: None, before, tmp_path)
-        theirs = blocks._original(SimpleNamespace(work=tmp_path, network=network), block, planned, before, after, call)
+        theirs = gathering.original(block, planned, before, after, call, tmp_path, network.device)
         assert list(theirs) == ["first"] and not (tmp_path / "second.inputs").exists()
         wanted = torch.stack([block(hidden[None])[0] for hidden in SEQUENCES])
         torch.testing.assert_close(torch.stack(list(after.read(network.device))), wanted)
