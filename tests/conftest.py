@@ -2,16 +2,15 @@
 
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, it warns
-if (
-    "PYTEST_XDIST_WORKER" in os.environ
-):  # each has a core: threads that wait for those of others take many times as long
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:  # one of several beside each other: each has a core, and no more
+    os.environ |= {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "10000"}
 
 import pytest
 from hypothesis import settings
@@ -48,6 +47,14 @@ def cuda_is_at_hand() -> bool:
 def find_squeeze(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `python -m squeeze` run from any folder, installed or not."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture(autouse=True)
+def keep_to_one_core() -> Iterator[None]:
+    """Undo what a command did: threads of torch in several workers wait for each other, many times as long."""
+    yield
+    if "PYTEST_XDIST_WORKER" in os.environ and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
