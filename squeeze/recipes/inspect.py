@@ -79,7 +79,7 @@ def inspect(
     """
     source = path_of(source)
     known = Base.of(source, Limits()) if base is None else Base.open(base)
-    for name in folder.files_to_take(source):
+    for name in folder.files_to_take(source) if source.is_dir() else [""]:
         found = file_of(folder.place(source, name), name, Limits())
         if found is None:
             continue
@@ -109,7 +109,7 @@ def inspect(
 def packed_sizes(source: Path) -> list[dict[str, Any]]:
     """What a packed checkpoint says of each tensor and of its size before and after; nothing is decoded."""
     sizes = []
-    for name in folder.files_to_take(source):
+    for name in folder.files_to_take(source) if source.is_dir() else [""]:
         found = file_of(folder.place(source, name), name, Limits())
         if found is None or not found[1]:
             continue

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from squeeze.codecs.tensors import fixed, float_payload, floats
+from squeeze.codecs.tensors import fixed, float_payload, float_plan, floats
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import reference
 from tests.makers.floats import as_bf16, bytes_of, weights
@@ -35,13 +35,13 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def restore_geometry(monkeypatch):
-    monkeypatch.setattr(floats, "geometry", floats.geometry)
+    monkeypatch.setattr(float_plan, "geometry", float_plan.geometry)
 
 
 def prepared_for(dtype, values, lanes, rows):
     """A payload with its parts as a kernel takes them, on the CPU."""
     data = bytes_of(values)
-    floats.geometry = lambda count: (lanes, rows)
+    float_plan.geometry = lambda count: (lanes, rows)
     payload = floats.encode(data, dtype)
     coded = float_payload.parse(payload, dtype, data.size)
     planes = tuple(df_decode.to_device(plane, torch.device("cpu")) for plane in coded.planes)
