@@ -53,8 +53,9 @@ def find_squeeze(monkeypatch: pytest.MonkeyPatch) -> None:
 def keep_to_one_core() -> Iterator[None]:
     """Undo what a command did: threads of torch in several workers wait for each other, many times as long."""
     yield
-    if "PYTEST_XDIST_WORKER" in os.environ and "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+    torch = sys.modules.get("torch")
+    if torch and "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
