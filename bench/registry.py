@@ -1,10 +1,11 @@
 """All benchmarks by name. Each is measured by bench/measures/NAME.py."""
 
-from bench.entries import caches, checkpoints, files, gpus, models, text
+from bench.entries import caches, checkpoints, files, gpus, models, public, text
 from bench.entry import Entry
 
 ENTRIES: dict[str, Entry] = {
     **files.ENTRIES,
+    **public.ENTRIES,
     **text.ENTRIES,
     **checkpoints.ENTRIES,
     **models.ENTRIES,

@@ -9,17 +9,14 @@ function means(total, width) {
   return values;
 }
 
-let plain = null;  // the curve without the brush
-function drawPlain() {
-  const scale = devicePixelRatio || 1, box = canvas.getBoundingClientRect();
+let width = 1;  // of the curve in pixels
+function drawCurve() {
+  const scale = devicePixelRatio || 1, box = canvas.getBoundingClientRect(), context = canvas.getContext("2d");
   canvas.width = box.width * scale;
   canvas.height = box.height * scale;
-  const width = Math.max(1, Math.round(box.width - LEFT - RIGHT)), height = box.height - TOP - BOTTOM;
-  plain = document.createElement("canvas");
-  plain.width = canvas.width;
-  plain.height = canvas.height;
-  const context = plain.getContext("2d");
   context.scale(scale, scale);
+  const height = box.height - TOP - BOTTOM;
+  width = Math.max(1, Math.round(box.width - LEFT - RIGHT));
   const curves = [[means(along, width), colour("--ink"), `level ${facts.level}`]];
   if (otherAlong) curves.unshift([means(otherAlong, width), colour("--mark"), `level ${facts.against}`]);
   const highest = Math.max(0.5, ...curves.map(([values]) => values.reduce((a, b) => Math.max(a, b), 0)));
@@ -53,20 +50,17 @@ function drawPlain() {
   });
 }
 
-function drawCurve() {
-  if (!plain) drawPlain();
-  const scale = devicePixelRatio || 1, context = canvas.getContext("2d");
-  context.setTransform(1, 0, 0, 1, 0, 0);
-  context.clearRect(0, 0, canvas.width, canvas.height);
-  context.drawImage(plain, 0, 0);
-  context.scale(scale, scale);
-  const [begin, end] = visible(), width = canvas.width / scale - LEFT - RIGHT;
-  const x = LEFT + begin / (SIZE || 1) * width, w = Math.max(4, (end - begin) / (SIZE || 1) * width);
-  context.fillStyle = context.strokeStyle = colour("--accent");
-  context.globalAlpha = 0.14;
-  context.fillRect(x, 2, w, canvas.height / scale - 4);
-  context.globalAlpha = 1;
-  context.strokeRect(x, 2, w, canvas.height / scale - 4);
+const brushElement = $("brush");
+let telling = 0;
+function moveBrush() {
+  const [begin, end] = visible(), x = LEFT + begin / (SIZE || 1) * width, wide = Math.max(4, (end - begin) / (SIZE || 1) * width);
+  brushElement.style.width = wide + "px";
+  brushElement.style.transform = `translateX(${x}px)`;
+  telling ||= setTimeout(tell, 100);
+}
+function tell() {  // what is in view, to screen readers
+  telling = 0;
+  const [begin, end] = visible();
   canvas.setAttribute("aria-valuenow", begin + facts.offset);
   canvas.setAttribute("aria-valuetext", `from byte ${grouped(begin + facts.offset)}, ${(end > begin ? (along[end] - along[begin]) / (end - begin) : 0).toFixed(2)} bits a byte in view`);
 }
@@ -94,8 +88,8 @@ function repaint() {
   paint();
   drawScale();
   redraw();
-  drawPlain();
   drawCurve();
+  moveBrush();
 }
 $("theme").addEventListener("click", () => {
   dark = !dark;
@@ -107,13 +101,14 @@ $("measure").addEventListener("change", event => {
 });
 new ResizeObserver(() => {
   draw();
-  drawPlain();
   drawCurve();
+  moveBrush();
 }).observe(view);
 addEventListener("beforeprint", () => {  // the page prints what follows the first row in view
   const first = Math.floor(view.scrollTop / HEIGHT);
   live.clear();
-  rowsElement.replaceChildren(...Array.from({length: Math.min(400, ROWS - first)}, (_, i) => build(first + i)));
+  rough.clear();
+  rowsElement.innerHTML = Array.from({length: Math.min(400, ROWS - first)}, (_, i) => build(first + i, false)).join("");
 });
 addEventListener("afterprint", () => {
   rowsElement.replaceChildren();

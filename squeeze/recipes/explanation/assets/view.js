@@ -50,10 +50,10 @@ function rowAt(byte) {
 
 let here = -1, followed = null;
 const isIn = (unit, u, count) => unit >= u && unit < u + count;
-const className = (u, count) =>
-  "u" + (isIn(here, u, count) ? " here" : followed !== null && isIn(unitAt(followed), u, count) ? " from" : "");
+const className = (u, count, shade) =>
+  `u ${shade}` + (isIn(here, u, count) ? " here" : followed !== null && isIn(unitAt(followed), u, count) ? " from" : "");
 const span = (u, text, count = 1) =>
-  `<span class="${className(u, count)}" data-u="${u}" data-n="${count}" style="${styleOf(u, count)}">${text}</span>`;
+  `<span class="${className(u, count, shadeOf(u, count))}" data-u="${u}" data-n="${count}">${text}</span>`;
 
 function textRow(begin, end) {
   let out = "";
@@ -64,32 +64,42 @@ function textRow(begin, end) {
   }
   return out;
 }
+function roughRow(begin, end) {  // neighbours of nearly one shade are one element: for text that moves fast
+  let out = "", from = begin, shade = null;
+  for (let i = begin; i < end;) {
+    const u = unitAt(i), count = unitsOf(u), now = (step(u, count) >> 2) * 4 + 2;
+    if (now !== shade) {
+      if (i > from) out += `<b class="${shadeName(shade)}">${escaped(spelled(data.subarray(from, i)))}</b>`;
+      [from, shade] = [i, now];
+    }
+    i = Math.min(starts[u + count], end);
+  }
+  return out + `<b class="${shadeName(shade)}">${escaped(spelled(data.subarray(from, end)))}</b>`;
+}
 
-function hexRow(begin, end, width) {
+const asText = byte => escaped(byte > 31 && byte < 127 ? String.fromCharCode(byte) : "·");
+function hexRow(begin, end, width, rough) {
   let numbers = "", text = "";
   for (let i = begin; i < end; i++) {
-    const u = unitAt(i);
-    numbers += span(u, hex(data[i])) + " ";
-    text += escaped(data[i] > 31 && data[i] < 127 ? String.fromCharCode(data[i]) : "·");
+    numbers += rough ? hex(data[i]) + " " : span(unitAt(i), hex(data[i])) + " ";
+    text += asText(data[i]);
   }
   return numbers + " ".repeat(3 * (width - (end - begin))) + `<span class="plain">${text}</span>`;
 }
 
-function rowHtml(row) {
+function rowHtml(row, rough) {
   const begin = rowStarts[row], end = rowEnd(row), block = blockAt(begin);
-  if (block.content !== "text") return `<i>${(begin + facts.offset).toString(16)}</i>` + hexRow(begin, end, widthOf(block));
+  if (block.content !== "text") {
+    return `<i>${(begin + facts.offset).toString(16)}</i>` + hexRow(begin, end, widthOf(block), rough);
+  }
   const starting = begin === 0 || data[begin - 1] === 10;
-  return `<i>${starting ? grouped(lineOf(begin)[0]) : ""}</i>` + textRow(begin, end);
+  return `<i>${starting ? grouped(lineOf(begin)[0]) : ""}</i>` + (rough ? roughRow : textRow)(begin, end);
 }
 
-const live = new Map();
-function build(row) {
-  const element = document.createElement("div");
-  element.className = "row";
-  element.style.top = row * HEIGHT + "px";
-  element.innerHTML = rowHtml(row);
-  return element;
-}
+const SETTLED = 120;  // milliseconds without a jump, after which rough rows are drawn in full
+const live = new Map(), rough = new Set();
+let settling = 0;
+const build = (row, isRough) => `<div class="row" style="top:${row * HEIGHT}px">${rowHtml(row, isRough)}</div>`;
 function draw() {
   const first = Math.max(0, Math.floor(view.scrollTop / HEIGHT) - 4);
   const last = Math.min(ROWS, Math.ceil((view.scrollTop + view.clientHeight) / HEIGHT) + 4);
@@ -97,22 +107,33 @@ function draw() {
     if (row < first || row >= last) {
       element.remove();
       live.delete(row);
+      rough.delete(row);
     }
   }
-  for (let row = first; row < last; row++) {
-    if (live.has(row)) continue;
-    const element = build(row);
-    live.set(row, element);
-    rowsElement.append(element);
+  const jumps = live.size > 0 && 2 * live.size < last - first, made = [];
+  for (let row = first; row < last; row++) if (!live.has(row)) made.push(row);
+  if (!made.length) return;
+  rowsElement.insertAdjacentHTML("beforeend", made.map(row => build(row, jumps)).join(""));
+  const elements = rowsElement.children, before = elements.length - made.length;
+  made.forEach((row, i) => live.set(row, elements[before + i]));
+  if (jumps) {
+    made.forEach(row => rough.add(row));
+    clearTimeout(settling);
+    settling = setTimeout(settle, SETTLED);
   }
 }
+function settle() {
+  for (const row of rough) live.get(row).innerHTML = rowHtml(row, false);
+  rough.clear();
+}
 function redraw() {
-  for (const [row, element] of live) element.innerHTML = rowHtml(row);
+  for (const [row, element] of live) element.innerHTML = rowHtml(row, false);
+  rough.clear();
 }
 
 function mark() {
   for (const element of rowsElement.querySelectorAll(".u")) {
-    const name = className(Number(element.dataset.u), Number(element.dataset.n));
+    const u = Number(element.dataset.u), count = Number(element.dataset.n), name = className(u, count, shadeOf(u, count));
     if (element.className !== name) element.className = name;
   }
 }
@@ -174,7 +195,7 @@ view.addEventListener("mouseover", event => {
 });
 view.addEventListener("scroll", () => requestAnimationFrame(() => {
   draw();
-  drawCurve();
+  moveBrush();
 }));
 document.addEventListener("click", event => {
   const button = event.target.closest("button.go");

@@ -1,0 +1,79 @@
+"""The table that everyone asks for: compressors beside each other, on files of several kinds."""
+
+from bench.entry import Entry, option
+from bench.tables import Column, Listing, Pivot, Row
+
+_GENERAL = ("zstd -19 long", "OpenZL 19", "bzip2 -9", "brotli -q 11", "xz -9e", "7z PPMd best")
+_MIXING = ("zpaq -m5", "lpaq1 9", "paq8px -8", "cmix")
+_NEURAL = ("StateSMix", "Nacrith (SmolLM2-135M)", "ts_zip (rwkv 169M)")
+_TOOLS = (*_GENERAL, *_MIXING, *_NEURAL, *(f"squeeze -{level}" for level in range(1, 10)))
+_FILES = {
+    "alice29.txt": "alice29",
+    "enwik8.1m": "enwik8, first MB",
+    "llm-changelog-2026.md": "text newer than the models",
+    "asyncio of Python 3.11": "Python",
+    "twitter.json": "JSON",
+    "dpkg.log": "log",
+    "bash.elf": "program",
+    "kennedy.xls": "table",
+    "four small files": "four small files",
+}
+# What is known of a file that another machine decodes.
+_ELSEWHERE = {"squeeze": "shown", "ts_zip": "claimed", "StateSMix": "floats", "Nacrith": "floats", "cmix": "floats"}
+
+
+def _bytes(row: Row) -> str | None:
+    if "lost" in row:
+        return "lost"
+    return f"{row['bytes']:,}*" if "published" in row else f"{row['bytes']:,}"
+
+
+def _speed(way: str) -> Column:
+    return Column(f"{way}ing, kB/s", lambda row: row["raw"] / 1e3 / row[f"{way} s"], ",.1f")
+
+
+def _memory(way: str) -> Column:
+    return Column(f"MB, {way}ing", f"{way} MB", ",.0f")
+
+
+def _elsewhere(row: Row) -> str:
+    return _ELSEWHERE.get(row["tool"].split()[0], "integers")
+
+
+def _order(row: Row) -> int:
+    return _TOOLS.index(row["tool"])
+
+
+def _costs(file: str) -> Listing:
+    return Listing(
+        (
+            Column("tool", "tool"),
+            Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
+            *(_speed("compress"), _speed("decompress"), _memory("compress"), _memory("decompress")),
+            Column("another machine", _elsewhere),
+        ),
+        where=lambda row: row["file"] == file and "compress s" in row and "lost" not in row,
+        order=_order,
+    )
+
+
+PUBLIC = Entry(
+    measures="compressors that people ask about, on text, code, JSON, a log, binaries and small files",
+    minutes=90,
+    key=("file", "tool"),
+    needs=("a corpus",),
+    rivals=("zstd", "xz", "brotli", "bzip2", "7z", "zpaq", "lpaq1", "paq8px", "cmix", "openzl", "statesmix"),
+    options=(
+        option("--only", default="", help="files whose name contains this"),
+        option("--without", default="", help="tools to leave out, with commas between them"),
+        option("--slow", type=int, default=200_000, help="bytes up to which slow tools take a file (200000)"),
+        option("--again", action="store_true", help="measure what has a result, too"),
+    ),
+    tables={
+        "public": Pivot((Column("tool", "tool"),), "file", _FILES, _bytes, order=_order),
+        "public-costs": _costs("enwik8.1m"),
+        "public-costs-slow": _costs("alice29.txt"),
+    },
+)
+
+ENTRIES = {"public": PUBLIC}
