@@ -39,6 +39,10 @@ class Case:
     def size(self) -> int:
         return sum(map(len, self.contents))
 
+    @property
+    def about(self) -> Row:
+        return {"file": self.name, "kind": self.kind, "raw": self.size}
+
 
 def _ours(level: int) -> Rival:
     coding = f"-m squeeze compress -{level} -T1 --no-verify -c raw"
@@ -80,23 +84,42 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             if program is None or (name == "openzl" and not openzl_command.is_installed()):
                 print(f"Note: {name} is not installed; skipped", file=sys.stderr)
                 continue
-            yield {"file": case.name, "kind": case.kind, "raw": case.size, "tool": rival.label, **_run(case, rival, program)}
+            yield {
+                "file": case.name,
+                "kind": case.kind,
+                "raw": case.size,
+                "tool": rival.label,
+                **_run(case, rival, program),
+            }
         for tool, file, bits, source in PUBLISHED:
             if file == case.name and (file, tool) not in done:
                 size = round(bits * case.size / 8)
-                yield {"file": file, "kind": case.kind, "raw": case.size, "tool": tool, "bytes": size, "published": source}
+                yield {
+                    "file": file,
+                    "kind": case.kind,
+                    "raw": case.size,
+                    "tool": tool,
+                    "bytes": size,
+                    "published": source,
+                }
 
 
 def cases(only: str = "") -> list[Case]:
     """What is measured: the corpus, sources of Python's own library, and a log of Debian's package manager."""
     corpus = Path(os.environ["SQUEEZE_CORPUS"])
     named = [
-        *(("alice29.txt", "text", "text"), ("enwik8.1m", "text", "text"), ("llm-changelog-2026.md", "text", "new text")),
+        *(
+            ("alice29.txt", "text", "text"),
+            ("enwik8.1m", "text", "text"),
+            ("llm-changelog-2026.md", "text", "new text"),
+        ),
         *(("twitter.json", "text", "JSON"), ("bash.elf", "binary", "program"), ("kennedy.xls", "binary", "table")),
     ]
     found = [Case(name, kind, ((corpus / folder / name).read_bytes(),)) for name, folder, kind in named]
     sources = sorted(Path(asyncio.__file__).parent.glob("*.py"))
-    found.append(Case(f"asyncio of Python {sys.version_info.major}.{sys.version_info.minor}", "code", (_joined(sources),)))
+    found.append(
+        Case(f"asyncio of Python {sys.version_info.major}.{sys.version_info.minor}", "code", (_joined(sources),))
+    )
     log = Path("/var/log/dpkg.log")
     if log.is_file():
         found.append(Case("dpkg.log", "log", (log.read_bytes()[:300_000],)))
@@ -118,10 +141,10 @@ def _run(case: Case, rival: Rival, program: str) -> Row:
     found: Row = {"bytes": 0, "compress s": 0.0, "decompress s": 0.0, "compress MB": 0.0, "decompress MB": 0.0}
     for content in case.contents:
         try:
-            best = min((_round_trip(content, rival, program, setting) for setting in rival.settings), key=lambda one: one[0])
+            trips = [_round_trip(content, rival, program, setting) for setting in rival.settings]
         except SqueezeError as error:
             return {**found, "lost": str(error)}
-        size, (packing, unpacking) = best
+        size, (packing, unpacking) = min(trips)
         found["bytes"] += size
         for name, (seconds, memory) in (("compress", packing), ("decompress", unpacking)):
             found[f"{name} s"] = round(found[f"{name} s"] + seconds, 3)

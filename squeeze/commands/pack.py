@@ -1,7 +1,8 @@
 """`squeeze pack`."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +14,9 @@ from squeeze.commands.reporting import reporting
 from squeeze.options import values_of
 from squeeze.recipes.options import PACK
 from squeeze.system import storage
+
+if TYPE_CHECKING:
+    from squeeze.commands.progress import Tick
 
 _FOLLOWING = ("interval", "until_idle", "keep", "remove_source")
 _SECONDS = click.FloatRange(0, min_open=True)
@@ -56,8 +60,21 @@ def pack(source: Path, target: Path, follow: bool, **params: Any) -> None:
     force, common = params.pop("force"), params
     try:
         with reporting(source, target, "pack", **common) as (shared, done):
-            done(squeeze.pack(source, target, overwrite=force, **settings, **shared))
+            told = _ratio(shared["progress"])
+            done(squeeze.pack(source, target, overwrite=force, told=told, **settings, **shared))
     except KeyboardInterrupt:
         if not storage.remote(target):
             click.echo("Stopped; the same command goes on from here.", err=True)
         raise
+
+
+def _ratio(tick: "Tick") -> Callable[[int, int], None]:
+    """A function to call with the raw and coded bytes of each tensor: `tick` says what share those so far take."""
+    sums = [0, 0]
+
+    def add(raw: int, coded: int) -> None:
+        sums[:] = sums[0] + raw, sums[1] + coded
+        if sums[0]:
+            tick.say(f"{100 * sums[1] / sums[0]:.1f} %")
+
+    return add

@@ -66,6 +66,7 @@ def pack(
     strict: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    told: Callable[[int, int], None] | None = None,
 ) -> Totals:
     """Pack a file of tensors, or a folder with its other files, to `target`; `unpack` restores it byte for byte.
 
@@ -75,18 +76,19 @@ def pack(
     temporary files, and uploaded when it is proved.
 
     level: "fast" (for checkpoints written often), "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU
-    only). base: a checkpoint, packed or not;
-    what is written is the difference from its tensors of the same names, unless it ends a chain of `max_chain`
-    differences already. strict: refuse a folder of which something would be left out, such as empty folders and pipes.
-    progress(n) is told of n more raw bytes done. Raises FormatError for what is no file of tensors, SqueezeError where
-    a file is in the way, VerifyError if a coded tensor does not decode to itself. A run stopped by anything but an
-    error in the input goes on where it was when it is started again.
+    only). base: a checkpoint, packed or not; what is written is the difference from its tensors of the same names,
+    unless it ends a chain of `max_chain` differences already. strict: refuse a folder of which something would be left
+    out, such as empty folders and pipes.
+    progress(n) is told of n more raw bytes done, told(raw, coded) of each tensor's bytes. Raises
+    FormatError for what is no file of tensors, SqueezeError where a file is in the way, VerifyError if a coded tensor
+    does not decode to itself. A run stopped by anything but an error in the input goes on where it was when it is
+    started again.
     """
     source, target = storage.path_of(source), storage.path_of(target)
     if place := storage.remote(target):
         options: dict[str, Any] = {"base": base, "max_chain": max_chain, "threads": threads, "verify": verify}
         with staged(place, overwrite) as local:  # a packed file's header is written last
-            return pack(source, local, level=level, strict=strict, progress=progress, **options)
+            return pack(source, local, level=level, strict=strict, progress=progress, told=told, **options)
     if level not in container.LEVELS:
         raise SqueezeError(f"level {level!r} is unknown: choose from {', '.join(container.LEVELS)}")
     folder.check_target(source, target, overwrite)
@@ -107,7 +109,8 @@ def pack(
         "files": [[name, *_stamp(folder.place(source, name))] for name in names],
     }
     with work_folder(target, "packing", task) as work:
-        job = _Job(level, known, threads, verify, progress or (lambda count: None))
+        listeners = progress or (lambda count: None), told or (lambda raw, coded: None)
+        job = _Job(level, known, threads, verify, *listeners)
         totals, hashes, coded = Totals(0, 0), {}, []
         for name in names:
             before, after = folder.place(source, name), folder.place(work / folder.CONTENT, name)
@@ -161,6 +164,7 @@ class _Job:
     threads: int
     verify: bool
     progress: Progress
+    told: Callable[[int, int], None]
 
     def take(self, source: Path, target: Path, work: Path, name: str) -> _Taken:
         """Pack or copy one file, which a folder has by this name."""
@@ -218,6 +222,7 @@ class _Job:
                     writing.flush()
                 journal.note(tensor, record, payload)
                 done.append((record, size))
+                self.told(tensor.size, size)
                 self.progress(tensor.size)
             digest = state.finish(file.gaps[-1])
             records = tuple(record for record, _ in done)
@@ -240,10 +245,11 @@ class _Job:
         done = journal.resume(run, start, self.threads)
         run.writing.truncate(start + sum(size for _, size in done))
         run.writing.seek(0, os.SEEK_END)
-        for tensor, gap, (record, _) in zip(run.file.tensors, run.file.gaps, done, strict=False):
+        for tensor, gap, (record, size) in zip(run.file.tensors, run.file.gaps, done, strict=False):
             run.state.skip(gap)
             if run.state.follow(run.content(tensor)).result() != record.checksum:
                 raise VerifyError(f"{run.file.path} changed since packing was stopped: pack it again")
+            self.told(tensor.size, size)
             self.progress(tensor.size)
         return done
 

@@ -299,6 +299,14 @@ def test_a_fault_of_the_machine_is_noticed(monkeypatch):
     assert names() == ["a.safetensors"]
 
 
+def test_bytes_of_each_tensor_are_told():
+    model_folder("model")
+    told = []
+    totals = squeeze.pack("model", "packed", told=lambda *sizes: told.append(sizes))
+    raw, coded = map(sum, zip(*told, strict=True))
+    assert 0 < coded < raw <= totals.raw and coded < totals.coded
+
+
 def test_progress_counts_every_raw_byte():
     model_folder("model")
     for run in (
