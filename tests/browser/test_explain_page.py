@@ -100,6 +100,17 @@ def test_characters_are_whole(window, explanation):
     assert f"{explanation.bits_of_bytes[place : place + 3].sum():.2f} bits" in described(window)
 
 
+def test_columns_of_text_have_their_names(browser, tmp_path):
+    rows = b"".join(b"%d,%s,%d\n" % (i, [b"red", b"green"][i % 2], i * i) for i in range(80))
+    path = tmp_path / "columns.html"
+    path.write_text(squeeze.explain(b"number,colour,square\n" + rows, 1).to_html())
+    window = Window(browser, path)
+    place = len(b"number,colour,square\n0,")
+    window.page.hover(f'.u[data-u="{place}"]')
+    assert "line 2, column 3, field colour" in described(window)
+    assert "square" in window.page.inner_text("aside") and (window.serious(), window.said) == ([], [])
+
+
 def test_binaries_are_hex(browser, tmp_path):
     path = tmp_path / "binary.html"
     path.write_text(squeeze.explain(inputs.records(400), 1).to_html())

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.recipes.explanation import totals
+from squeeze.recipes.explanation import columns, totals
+from squeeze.recipes.explanation.columns import Separated, Span
 from squeeze.recipes.explanation.page import Compared, render
 from squeeze.recipes.explanation.totals import Lines, Total
 from squeeze.recipes.explanation.units import DICTIONARY, NO_SHIFT, Names, Units
@@ -67,15 +68,40 @@ class Explanation:
         begin, end = int(self.units.starts[0]), int(self.units.ends[-1])
         return np.frombuffer(self.data, np.uint8)[begin:end]
 
-    @property
-    def by_class(self) -> dict[str, Total]:
-        """Totals by what bytes are, of those in texts."""
+    @cached_property
+    def _is_text(self) -> np.ndarray:
+        """bool, of each byte that is shown"""
         begin = int(self.units.starts[0]) if len(self.units) else 0
         places = np.arange(begin, begin + self.shown.size)
         is_text = np.zeros(places.size, bool)
         for block in self.blocks:
             is_text |= (block.content == "text") & (places >= block.start) & (places < block.end)
-        return totals.by_class(self.shown[is_text], self.bits_of_bytes[is_text])
+        return is_text
+
+    @property
+    def by_class(self) -> dict[str, Total]:
+        """Totals by what bytes are, of those in texts."""
+        return totals.by_class(self.shown[self._is_text], self.bits_of_bytes[self._is_text])
+
+    @cached_property
+    def separated(self) -> Separated | None:
+        """The fields of what is shown, if that is text in columns, as CSV, and begins with a line."""
+        starts_line = self.span[0] == 0 or self.data[self.span[0] - 1] == 10
+        return columns.separated(self.shown) if starts_line and self._is_text.all() else None
+
+    @property
+    def by_column(self) -> dict[str, Total]:
+        """Totals by column of text as CSV; of binary tables, by place in the record. Empty where there is neither."""
+        if self.separated:
+            return self.separated.sums(self.bits_of_bytes)
+        begin = int(self.units.starts[0]) if len(self.units) else 0
+        end, spans = begin + self.shown.size, []
+        for block in self.blocks:
+            kind, _, record = block.content.partition(" ")
+            first, last = max(block.start, begin), min(block.end, end)
+            if kind == "table" and first < last:
+                spans.append(Span(first - begin, last - begin, int(record), (first - block.start) % int(record)))
+        return columns.of_records(self.bits_of_bytes, spans)
 
     @property
     def by_content(self) -> dict[str, Total]:
@@ -106,6 +132,7 @@ class Explanation:
             "blocks": [vars(block) | {"bits": round(block.bits, 3)} for block in self.blocks],
             "contents": _as_json(self.by_content),
             "classes": _as_json(self.by_class),
+            "columns": _as_json(self.by_column),
             "saved": {name: round(bits, 1) for name, bits in self.saved.items()},
             "dearest_lines": [
                 {
@@ -122,7 +149,7 @@ class Explanation:
         """The totals as text."""
         record = self.summary()
         lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at level {self.level}", ""]
-        for heading in ("contents", "classes"):
+        for heading in ("contents", "classes", "columns")[: 3 if record["columns"] else 2]:
             lines.append(f"{heading:<26}{'bytes':>12}{'coded':>12}{'bits a byte':>13}")
             for name, total in record[heading].items():
                 coded = total["bits"] / 8
@@ -142,7 +169,7 @@ class Explanation:
     def to_html(self) -> str:
         """A page of its own, which needs no other file and no network. Raises OptionError above 16 MiB."""
         against = Compared(self.against.summary(), self.against.bits_of_bytes) if self.against else None
-        return render(self.summary(), self.units, self.names, self.shown, against)
+        return render(self.summary(), self.units, self.names, self.shown, against, self.separated)
 
     def __repr__(self) -> str:
         about = f"{len(self.data)} bytes, {self.coded_size} at level {self.level}, {len(self.units)} units"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from squeeze.errors import OptionError
+from squeeze.recipes.explanation.columns import Separated
 from squeeze.recipes.explanation.units import DICTIONARY, Names, Units
 from squeeze.recipes.pages.page import packed, template
 
@@ -27,7 +28,12 @@ class Compared(NamedTuple):
 
 
 def render(
-    summary: dict[str, Any], units: Units, names: Names, data: np.ndarray, against: Compared | None = None
+    summary: dict[str, Any],
+    units: Units,
+    names: Names,
+    data: np.ndarray,
+    against: Compared | None = None,
+    separated: Separated | None = None,
 ) -> str:
     """The page of units and their bytes, uint8, with `summary` as JSON has it.
 
@@ -43,6 +49,8 @@ def render(
         "level": summary["level"],
         "against": against.summary["level"] if against else None,
         "blocks": [{key: block[key] for key in ("start", "end", "codec", "content")} for block in summary["blocks"]],
+        "separator": separated.separator if separated else None,
+        "fields": separated.names if separated else (),
         "parts": names.parts,
         "symbols": [symbol.decode("latin-1") for symbol in names.symbols],
     }

@@ -143,3 +143,49 @@ def test_notebooks_show_the_page_in_a_frame():
     frame = explanation._repr_html_()
     assert frame.startswith("<iframe")
     assert "<b>" not in frame
+
+
+CSV = b"time,place,note\n" + b"".join(
+    b'2026-11-%02d,"Oslo, Norway",number %d\n' % (1 + i % 28, i * i) for i in range(200)
+)
+
+
+def test_columns_of_separated_text():
+    explanation = squeeze.explain(CSV, 1)
+    sums = explanation.by_column
+    assert list(sums) == ["time", "place", "note"]
+    assert sum(total.bits for total in sums.values()) == pytest.approx(explanation.bits)
+    fields = [len(line.split(b",")[0]) + 1 for line in CSV.splitlines()]
+    assert sums["time"].size == sum(fields)
+    assert sums["note"].size == sum(len(line.rsplit(b",", 1)[1]) + 1 for line in CSV.splitlines())
+    assert "columns" in explanation.table() and explanation.summary()["columns"]["place"]["bytes"] == sums["place"].size
+
+
+@pytest.mark.parametrize("data", [TEXT, CSV[:100], b"a,b\n" * 4 + b"a\n" * 9, b"", inputs.random_bytes(500)])
+def test_what_is_no_table_has_no_columns(data):
+    explanation = squeeze.explain(data, 1)
+    assert explanation.by_column == {} and explanation.summary()["columns"] == {}
+    assert "\ncolumns" not in explanation.table()
+
+
+def test_columns_without_names_and_with_other_separators():
+    rows = b"".join(b"%d\t%d\t\n" % (i, i * 7 % 31) for i in range(40))
+    assert list(squeeze.explain(rows, 1).by_column) == ["column 1", "column 2", "column 3"]
+    part = squeeze.explain(CSV, 1, span=(len(b"time,place,note\n"), len(CSV)))
+    assert list(part.by_column) == ["column 1", "column 2", "column 3"]
+    assert squeeze.explain(CSV, 1, span=(20, len(CSV))).by_column == {}
+
+
+def test_columns_of_binary_tables_are_places_in_the_record():
+    data = inputs.records(3_000)
+    explanation = squeeze.explain(data, 1)
+    (block,) = explanation.blocks
+    record = int(block.content.removeprefix("table "))
+    sums = explanation.by_column
+    assert list(sums) == [f"byte {i} of {record}" for i in range(record)]
+    assert sum(total.bits for total in sums.values()) == pytest.approx(explanation.bits)
+    part = squeeze.explain(data, 1, span=(record + 1, 5 * record + 1)).by_column
+    assert {total.size for total in part.values()} == {4}
+    assert part[f"byte 0 of {record}"].bits == pytest.approx(
+        explanation.bits_of_bytes[record + 1 : 5 * record + 1][record - 1 :: record].sum()
+    )

@@ -28,9 +28,10 @@ function unitAt(byte) {
 }
 
 const blocks = facts.blocks
-  .map(b => ({...b, start: Math.max(b.start - facts.offset, 0), end: Math.min(b.end - facts.offset, SIZE)}))
+  .map(b => ({...b, begin: b.start, start: Math.max(b.start - facts.offset, 0), end: Math.min(b.end - facts.offset, SIZE)}))
   .filter(b => b.start < b.end);
 
+const recordOf = block => Number(/^table (\d+)$/.exec(block.content)?.[1] ?? 0);  // bytes of a table's record, else 0
 function blockAt(byte) {
   return blocks.find(b => byte >= b.start && byte < b.end);
 }

@@ -63,11 +63,25 @@ function match(u) {
   return `<p>Match at byte <button type="button" class="go" data-to="${source + facts.offset}">${place}</button>: ${length} before agree, ${says}.</p>`;
 }
 
+function field(byte, column) {  // of text in columns: the name of the one that a byte is in
+  if (!facts.separator) return "";
+  let number = 0, isQuoted = false;
+  for (let i = byte - column + 1; i < byte; i++) {
+    if (data[i] === 34) isQuoted = !isQuoted;
+    if (!isQuoted && data[i] === facts.separator.charCodeAt(0)) number++;
+  }
+  return `, field ${facts.fields[number] ? escaped(facts.fields[number]) : number + 1}`;
+}
+function placeOf(byte) {
+  const block = blockAt(byte), record = recordOf(block), [line, column] = lineOf(byte);
+  if (block.content === "text") return `line ${grouped(line)}, column ${grouped(column)}${field(byte, column)}`;
+  const inside = record ? `, byte ${(byte + facts.offset - block.begin) % record} of ${record} in the record` : "";
+  return `offset 0x${(byte + facts.offset).toString(16)}${inside}`;
+}
+
 function describe(u) {
   if (u < 0 || u >= UNITS) return;
-  const byte = starts[u], end = starts[u + unitsOf(u)], [line, column] = lineOf(byte);
-  const isText = blockAt(byte).content === "text";
-  const place = isText ? `line ${grouped(line)}, column ${grouped(column)}` : `offset 0x${(byte + facts.offset).toString(16)}`;
+  const byte = starts[u], end = starts[u + unitsOf(u)], place = placeOf(byte);
   const bits = along[end] - along[byte], bytes = data.subarray(byte, end);
   const numbers = bytes.length > 8 ? "" : ` · hex ${Array.from(bytes, hex).join(" ")}`;
   const other = otherAlong ? ` · at level ${facts.against}: ${(otherAlong[end] - otherAlong[byte]).toFixed(2)} bits` : "";

@@ -1,7 +1,7 @@
 const HEIGHT = 20, WIDE = 104, view = $("view"), rowsElement = $("rows");
 
 function widthOf(block) {  // bytes of a hex row: whole records where they fit
-  const record = Number(/^table (\d+)$/.exec(block.content)?.[1] ?? 0);
+  const record = recordOf(block);
   return record > 1 && record <= 32 ? record * Math.floor(32 / record) : 16;
 }
 
