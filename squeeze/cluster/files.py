@@ -1,7 +1,8 @@
 """What workers do with files: whole ones, and parts of large ones that are put together in the end.
 
 All may be done twice, and with the same outcome: an output appears whole or not at all, and a part that is there is not
-made again.
+made again. Paths may be those of URLs: then parts are objects beside the output, and the worker that puts them together
+uploads it.
 """
 
 import errno
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import xxhash
 
@@ -24,7 +25,7 @@ from squeeze.codecs.stream.reader import open as open_stream
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.totals import Totals
 from squeeze.errors import DamagedError, SqueezeError, VerifyError
-from squeeze.system import files
+from squeeze.system import files, storage
 from squeeze.system.moving import NAME_LIMIT
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Part",
     "Task",
     "join",
+    "remove",
     "stamp_of",
     "whole",
     "work",
@@ -127,15 +129,13 @@ def _whole(file: File, task: Task) -> Done:
             totals = decompress_stream(source, None, **task.options)
             return _tested(file, totals.raw, source)
         assert file.target
-        with files.replacing(file.target, os.fstat(source.fileno()), mark=task.mark) as sink:
+        with files.replacing(file.target, files.status(source), mark=task.mark) as sink:
             if task.operation == COMPRESS:
                 totals = compress_stream(source, sink, **task.options)
             else:
                 totals = decompress_stream(source, sink, **task.options)
-            _still_the_same(file, source)
-            sink.flush()
-            checksum = _checksum(read_index(sink if task.operation == COMPRESS else source))
-        return Done(file, totals.raw, totals.coded, checksum)
+            _still_the_same(file)
+        return Done(file, totals.raw, totals.coded, _checksum_of(file.target if task.operation == COMPRESS else source))
 
 
 def _part(part: Part, task: Task) -> Done:
@@ -146,14 +146,15 @@ def _part(part: Part, task: Task) -> Done:
         if task.operation == TEST:
             _copy(part, None, task)
             return Done(part.file, part.length)
-        target.parent.mkdir(exist_ok=True)
+        if not storage.remote(target):
+            target.parent.mkdir(exist_ok=True)
         with files.replacing(target) as sink:
             if task.operation == COMPRESS:
                 settings, size = _prepared(task)
                 parts.code_part(source, part.begin, part.length, sink, settings, size, task.options["verify"])
             else:
                 _copy(part, sink, task)
-            _still_the_same(part.file, source)
+            _still_the_same(part.file)
     return Done(part.file, part.length)
 
 
@@ -183,19 +184,26 @@ def _join(file: File, count: int, task: Task) -> Done:
         if task.operation == TEST:
             return _tested(file, sum(stream.raw_size for stream in read_index(source)), source)
         assert file.target
-        with files.replacing(file.target, os.fstat(source.fileno()), mark=task.mark) as sink:
+        with files.replacing(file.target, files.status(source), mark=task.mark) as sink:
             opened = _opened(folder / f"{number:08d}" for number in range(count))
             if task.operation == COMPRESS:
                 totals = parts.join(source, opened, sink, _prepared(task)[0])
-                sink.flush()
-                checksum = _checksum(read_index(sink))
             else:
-                streams = read_index(source)
-                totals = Totals(_put_together(streams, opened, sink), file.size)
-                checksum = _checksum(streams)
-            _still_the_same(file, source)
-    shutil.rmtree(folder, ignore_errors=True)
+                totals = Totals(_put_together(read_index(source), opened, sink), file.size)
+            _still_the_same(file)
+        checksum = _checksum_of(file.target if task.operation == COMPRESS else source)
+    remove(folder)
     return Done(file, totals.raw, totals.coded, checksum)
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder of parts, or the objects that a URL of one stands for, as far as that goes."""
+    if prefix := storage.remote(folder):
+        for part in prefix.below():
+            with suppress(OSError):
+                part.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _put_together(streams: list[Stream], opened: Iterable[BinaryIO], sink: BinaryIO) -> int:
@@ -251,13 +259,18 @@ def _folder(file: File, task: Task) -> Path:
 
 
 def _tested(file: File, raw: int, source: BinaryIO) -> Done:
-    checksum = _checksum(read_index(source))
+    checksum = _checksum_of(source)
     if file.checksum and file.checksum != checksum:
         raise DamagedError("it holds other bytes than those that the manifest tells of")
     return Done(file, raw, file.size, checksum)
 
 
-def _checksum(streams: list[Stream]) -> str:
+def _checksum_of(coded: Path | BinaryIO) -> str:
+    """The checksums that the streams of a .sqz file have of their raw bytes."""
+    if isinstance(coded, Path) or storage.remote(coded):
+        with cast(Path, coded).open("rb") as file:
+            return _checksum_of(file)
+    streams = read_index(coded)
     return "-".join(f"{stream.checksum:08x}" if stream.short else f"{stream.checksum:016x}" for stream in streams)
 
 
@@ -265,10 +278,14 @@ def _checksum(streams: list[Stream]) -> str:
 def _unchanged(file: File) -> Iterator[BinaryIO]:
     """The source, which is as it was when it was listed."""
     with file.source.open("rb") as source:
-        _still_the_same(file, source)
+        _same(file, files.status(source))
         yield source
 
 
-def _still_the_same(file: File, source: BinaryIO) -> None:
-    if stamp_of(os.fstat(source.fileno())) != file.stamp:
+def _still_the_same(file: File) -> None:
+    _same(file, file.source.stat())
+
+
+def _same(file: File, status: os.stat_result) -> None:
+    if stamp_of(status) != file.stamp:
         raise VerifyError("it changed while it was read: run again when nothing writes to it")

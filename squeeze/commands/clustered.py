@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -105,14 +104,12 @@ def run(
 ) -> None:
     """Do an operation to all files that a command names; `name` says where a result goes, and `memory` what a call
     takes."""
-    from squeeze.cluster.files import Task
+    from squeeze.cluster.files import Task, remove
     from squeeze.cluster.manifest import Manifest
 
     if job.stdout or job.output or "-" in job.files:
         raise click.UsageError("--cluster takes files and folders, and neither -c nor -o")
-    _refuse_urls(job)
-    first = Path(job.files[0])
-    place = manifest or (first if first.is_dir() else first.parent) / f".squeeze-{operation}.jsonl"
+    place = manifest or _folder_of(job.files[0]) / f".squeeze-{operation}.jsonl"
     chosen = {key: value for key, value in settings.items() if value is not None}
     with closing(_connected(cluster)) as engine, closing(Manifest(place, operation, chosen)) as notes:
         listing = _Listing(job, notes, name, wanted)
@@ -127,7 +124,7 @@ def run(
         if not job.failed:
             notes.complete(going.files + listing.skipped)
             for folder in listing.parts:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder)
     if listing.skipped:
         job.say(f"{listing.skipped} files were done before.")
     job.finish()
@@ -147,7 +144,6 @@ def test(job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: P
     task = Task(TEST, settings, "")
     found = _outputs(job, manifest) if manifest else named()
     if cluster:
-        _refuse_urls(job)
         with closing(_connected(cluster)) as engine:
             _go(job, task, None, engine, found, 0)
     else:
@@ -156,9 +152,12 @@ def test(job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: P
     job.finish()
 
 
-def _refuse_urls(job: Job) -> None:
-    if any(map(storage.is_url, job.files)):
-        raise click.UsageError("--cluster takes files and folders that its machines share, and no URLs")
+def _folder_of(name: str) -> Path:
+    """Where the manifest of a run lies: with the files, and where they are at URLs in the current folder."""
+    path = storage.path_of(name)
+    if storage.remote(path):
+        return Path()
+    return path if path.is_dir() else path.parent
 
 
 def _outputs(job: Job, manifest: Path) -> Iterator["File"]:
@@ -176,7 +175,7 @@ def _outputs(job: Job, manifest: Path) -> Iterator["File"]:
         with job.attempt(record.source):
             if record.error:
                 raise SqueezeError(record.error)
-            output = Path(record.output)
+            output = storage.path_of(record.output)
             if not output.exists():
                 raise SqueezeError(f"its output {output} is missing")
             status = output.stat()
@@ -232,7 +231,7 @@ def _say(job: Job, done: "Done") -> None:
 
 def _tidy(job: Job, mark: str) -> None:
     """Delete what workers left that were killed."""
-    for name in job.files:
+    for name in (name for name in job.files if not storage.is_url(name)):  # nothing is seen of half an object
         root = Path(name)
         for folder, _, names in os.walk(root if root.is_dir() else root.parent):
             for left in names:

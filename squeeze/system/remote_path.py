@@ -59,6 +59,9 @@ class RemotePath:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RemotePath) and str(self) == str(other)
 
+    def __reduce__(self) -> tuple[type["RemotePath"], tuple[str]]:
+        return RemotePath, (str(self),)  # another process asks for itself
+
     def __hash__(self) -> int:
         return hash(str(self))
 

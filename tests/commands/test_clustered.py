@@ -120,8 +120,6 @@ def test_misuse(tree):
         "Error: --cluster takes files and folders, and neither -c nor -o"
     )
     assert "--cluster takes files and folders" in usage_error("compress", "--cluster", "local")
-    for command in ("compress", "decompress", "test"):
-        assert "and no URLs" in usage_error(command, "--cluster", "local", "-r", "memory://a")
     assert "--manifest belongs to --cluster" in usage_error("compress", "-r", "--manifest", "m", tree)
     assert "leave out --range" in usage_error("decompress", "--cluster", "local", "--range", "1:2", tree)
     assert "leave out --cluster" in usage_error("compress", "-8", "--backend", "llamacpp", "--cluster", "local", tree)

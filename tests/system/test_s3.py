@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import squeeze
+from squeeze.cluster import engine as engines
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
 from tests.makers.checkpoints import model_folder
 from tests.makers.command import TEXT, fails, run
+from tests.makers.inline import Inline
 
 pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'squeeze-neural[cloud]'")
 server = pytest.importorskip("moto.server", reason="moto's server is not installed: pip install 'moto[server]'")
@@ -70,6 +72,17 @@ def test_files_there_and_back(s3):
         file.seek(10)
         assert file.read(20) == TEXT[10:30]
     assert "already exists" in fails("compress", "-1", "s3://bucket/tree/note.txt")
+
+
+def test_objects_by_the_workers_of_a_cluster(s3, monkeypatch):
+    monkeypatch.setattr(engines, "connect", lambda address: Inline())
+    s3.put_object(Bucket="bucket", Key="tree/note.txt", Body=TEXT)
+    s3.put_object(Bucket="bucket", Key="tree/more/note.txt", Body=TEXT[::-1])
+    run("compress", "-1", "-q", "-r", "--cluster", "local", "--rm", "s3://bucket/tree")
+    assert keys(s3) == ["tree/more/note.txt.sqz", "tree/note.txt.sqz"]
+    assert squeeze.decompress(body(s3, "tree/more/note.txt.sqz")) == TEXT[::-1]
+    run("test", "-q", "--cluster", "local", "--manifest", ".squeeze-compress.jsonl")
+    run("compress", "-1", "-q", "-r", "--cluster", "local", "s3://bucket/tree")  # and all is done
 
 
 def test_large_objects_are_sent_in_parts(s3):

@@ -1,0 +1,116 @@
+"""Commands by the workers of a cluster, on objects: the same bytes as on files, nothing left, going on, errors."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+import squeeze
+from squeeze.cluster import engine as engines
+from squeeze.cluster.run import Run
+from squeeze.system.remote_path import RemotePath
+from tests.makers import inputs
+from tests.makers.command import call, fails, names, run
+from tests.makers.inline import Inline
+from tests.makers.remote import Store
+
+pytestmark = pytest.mark.usefixtures("in_folder")
+MANIFEST = ".squeeze-compress.jsonl"
+BLOCK = 1 << 16
+LARGE = inputs.words(5 * BLOCK + 77)
+SOURCES = {"corpus/a.txt": b"a" * 500, "corpus/b/c.txt": b"some words " * 40}
+CLUSTER = ("--cluster", "local")
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Inline:
+    made = Inline()
+    monkeypatch.setattr(engines, "connect", lambda address: made)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def store(engine):
+    Store.reset()
+    for key, data in SOURCES.items():
+        Store.put(key, data)
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Calls are so short that each block of a large object is one."""
+    Store.put("corpus/large.txt", LARGE)
+    original = Run.__init__
+    monkeypatch.setattr(Run, "__init__", lambda self, *rest: original(self, *rest, seconds=0.02))
+
+
+def test_there_and_back():
+    done = call("compress", "-1", "-r", "--json", "--rm", *CLUSTER, "fake://corpus")
+    assert done.exit_code == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["output"] for line in lines] == ["fake://corpus/a.txt.sqz", "fake://corpus/b/c.txt.sqz"]
+    assert {key: squeeze.decompress(data) for key, data in Store.objects.items()} == {
+        f"{key}.sqz": data for key, data in SOURCES.items()
+    }
+    assert names() == [MANIFEST]
+    run("test", "-r", "-q", *CLUSTER, "fake://corpus")
+    run("test", "-q", *CLUSTER, "--manifest", MANIFEST)
+    run("decompress", "-r", "-q", "--rm", *CLUSTER, "fake://corpus")
+    assert Store.objects == SOURCES and not Store.uploads
+
+
+def test_large_objects_go_in_parts_to_the_same_bytes(engine, in_parts):
+    run("compress", "-1", "-q", "--block-size", str(BLOCK), "-r", *CLUSTER, "fake://corpus")
+    assert engine.calls > 5
+    assert Store.objects["corpus/large.txt.sqz"] == squeeze.compress(LARGE, 1, block_size=BLOCK)
+    del Store.objects["corpus/large.txt"]
+    before, engine.calls = dict(Store.objects), 0
+    run("decompress", "-q", *CLUSTER, "fake://corpus/large.txt.sqz")
+    assert engine.calls > 5 and Store.objects == before | {"corpus/large.txt": LARGE}
+
+
+def test_the_same_command_goes_on_with_the_parts_that_are_there(engine, in_parts):
+    def stops(call):
+        if "part 4" in call.name:
+            raise KeyboardInterrupt
+
+    command = ("compress", "-1", "-q", "--block-size", str(BLOCK), "-r", *CLUSTER, "fake://corpus")
+    engine.breaks = stops
+    assert call(*command).exit_code == 1
+    parts = [key for key in Store.objects if ".parts/" in key]
+    assert parts and not Store.uploads
+    engine.breaks = lambda call: None
+    Store.requests.clear()
+    run(*command)
+    assert {key for kind, key, *_ in Store.requests if kind == "complete"}.isdisjoint(parts)
+    assert sorted(Store.objects) == sorted([*SOURCES, "corpus/large.txt", *(f"{key}.sqz" for key in SOURCES),
+                                            "corpus/large.txt.sqz"])  # fmt: skip
+    Store.put("corpus/a.txt", b"another")
+    said = call(*[word for word in command if word != "-q"], "-f").stderr
+    assert said.startswith("1 files, 7 bytes raw")
+
+
+def test_an_object_that_changes_is_read_again(engine):
+    def changes(call):
+        if engine.calls == 1 and Store.versions["corpus/a.txt"] == 1:
+            Store.put("corpus/a.txt", b"changed meanwhile")
+
+    engine.breaks = changes
+    run("compress", "-1", "-q", "-r", *CLUSTER, "fake://corpus")
+    assert squeeze.decompress(Store.objects["corpus/a.txt.sqz"]) == b"changed meanwhile"
+
+
+def test_a_store_that_fails_is_one_line():
+    Store.fail("put", OSError(28, "No space left"))
+    said = fails("compress", "-1", "-q", "-r", *CLUSTER, "fake://corpus")
+    assert said.splitlines()[0].startswith("Error: fake://corpus/a.txt: ") and "Traceback" not in said
+    assert Store.objects == SOURCES and not Store.uploads
+    assert [json.loads(line)["attempts"] for line in Path(MANIFEST).read_text().splitlines()[1:]] == [4, 4]
+
+
+def test_a_path_goes_to_another_process_without_its_connection():
+    path = RemotePath("fake://corpus/a.txt")
+    assert path.exists()
+    again = pickle.loads(pickle.dumps(path))
+    assert again == path and "_place" not in vars(again) and again.read_bytes() == SOURCES["corpus/a.txt"]
