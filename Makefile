@@ -9,7 +9,7 @@ LOWEST := .venv/lowest/bin/python
 LOWEST_TESTS := tests/system tests/options tests/commands tests/checkpoint tests/lm tests/codecs/stream \
 	tests/integrations tests/packing tests/quant tests/recipes tests/test_*.py
 
-.PHONY: demo demo-model test test-slow test-lowest test-browser gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
+.PHONY: demo demo-model demo-cluster test test-slow test-lowest test-browser gpu fuzz lint dist docs docs-serve bench bench-quick golden clean
 
 .venv/stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Error: squeeze needs Python 3.11 or newer; set PYTHON")'
@@ -49,6 +49,9 @@ demo: .venv/stamp
 
 demo-model: .venv/stamp
 	$(BIN)/python -m bench demo-model
+
+demo-cluster: .venv/cloud
+	$(BIN)/python -m bench demo-cluster
 
 test: .venv/llamacpp .venv/cloud
 	$(PYTEST)

@@ -1,10 +1,11 @@
 """All benchmarks by name. Each is measured by bench/measures/NAME.py."""
 
-from bench.entries import caches, checkpoints, files, gpus, models, public, text
+from bench.entries import caches, checkpoints, clusters, files, gpus, models, public, text
 from bench.entry import Entry
 
 ENTRIES: dict[str, Entry] = {
     **files.ENTRIES,
+    **clusters.ENTRIES,
     **public.ENTRIES,
     **text.ENTRIES,
     **checkpoints.ENTRIES,

@@ -1,7 +1,9 @@
 """The table that everyone asks for: compressors beside each other, on files of several kinds."""
 
+from collections.abc import Sequence
+
 from bench.entry import Entry, option
-from bench.tables import Column, Listing, Pivot, Row
+from bench.tables import Column, Listing, Pivot, Row, significant
 
 _GENERAL = ("zstd -19 long", "OpenZL 19", "bzip2 -9", "brotli -q 11", "xz -9e", "7z PPMd best")
 _MIXING = ("zpaq -m5", "lpaq1 9", "paq8px -8", "cmix")
@@ -29,7 +31,16 @@ def _bytes(row: Row) -> str | None:
 
 
 def _speed(way: str) -> Column:
-    return Column(f"{way}ing, kB/s", lambda row: row["raw"] / 1e3 / row[f"{way} s"], ",.1f")
+    return Column(f"{way}ing, of zpaq", significant(way, 3))
+
+
+def _beside_zpaq(rows: Sequence[Row]) -> list[Row]:
+    """With the speeds of zpaq as 1."""
+    base = next((row for row in rows if row["tool"] == "zpaq -m5"), None)
+    if base is None:
+        return []
+    ways = ("compress", "decompress")
+    return [{**row, **{way: base[f"{way} s"] / row[f"{way} s"] for way in ways}} for row in rows]
 
 
 def _memory(way: str) -> Column:
@@ -54,6 +65,7 @@ def _costs(file: str) -> Listing:
         ),
         where=lambda row: row["file"] == file and "compress s" in row and "lost" not in row,
         order=_order,
+        prepare=_beside_zpaq,
     )
 
 

@@ -1,0 +1,122 @@
+"""A corpus in S3 compressed by two nodes of Ray, of which a worker is killed meanwhile; proved; and read one member of.
+
+S3 is moto's server and Ray two nodes of this machine, all on loopback. The corpus is documentation of this machine, or
+sources of Python's library where there is none.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.entry import Row
+from bench.measures.cluster_faults import at_work
+from bench.shared import s3_server
+from squeeze.cluster.engine import SETTINGS
+
+_FILES, _LARGE = 60, 1_000_000  # small ones, and bytes of one that is large
+_SUFFIXES = {".txt", ".html", ".md", ".rst", ".py", ".copyright", ""}
+_BUCKET = "s3://bucket"
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as name:
+        source, manifest = Path(name, "source"), Path(name, "manifest.jsonl")
+        count, size = corpus(source / "corpus")
+        with s3_server.serving(source) as environment:
+            os.environ.update(environment, **SETTINGS)  # which workers inherit
+            with two_nodes():
+                killed = compress_and_kill("--manifest", manifest)
+                squeeze("test", "--cluster", "auto", "--manifest", manifest)
+            shards = f"{_BUCKET}/shards/part-{{}}.tar.sqz"
+            squeeze("compress", "-1", "-r", "--shards", "2M", "-o", shards, f"{_BUCKET}/corpus")
+            member = min((source / "corpus").iterdir())
+            restored = Path(name, "member")
+            squeeze("decompress", "--member", member.name, "-o", restored, shards.replace("{}", "0"))
+            if restored.read_bytes() != member.read_bytes():
+                sys.exit("Error: the member differs from the original")
+            coded = stored("corpus", ".sqz")
+            print(f"\nEvery object was proved by the manifest; {member.name} came out of a shard as it was.\n")
+            yield {
+                "files": count,
+                "bytes": size,
+                "compressed": coded,
+                "in shards": stored("shards", ".tar.sqz"),
+                **killed,
+            }
+
+
+def corpus(folder: Path) -> tuple[int, int]:
+    """Small files, and a large one; how many, and their bytes."""
+    folder.mkdir(parents=True)
+    total, large, count = 0, bytearray(), 0
+    roots = [root for root in (Path("/usr/share/doc"), Path(sysconfig.get_path("stdlib"))) if root.is_dir()]
+    for path in (path for root in roots for path in sorted(root.rglob("*"))):
+        if path.suffix not in _SUFFIXES or path.is_symlink() or not path.is_file():
+            continue
+        data = path.read_bytes()
+        if len(large) < _LARGE:
+            large += data
+            continue
+        (folder / f"{count:05d}-{path.parent.name}-{path.name}").write_bytes(data)
+        total, count = total + len(data), count + 1
+        if count == _FILES:
+            break
+    (folder / "large").write_bytes(large)
+    return count + 1, total + len(large)
+
+
+@contextmanager
+def two_nodes() -> Iterator[None]:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster.add_node(num_cpus=1)
+    os.environ["RAY_ADDRESS"] = cluster.address
+    try:
+        yield
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def compress_and_kill(*arguments: str | Path) -> Row:
+    """Compress the corpus in S3, and kill the first worker that is seen at it."""
+    where = ("--cluster", "auto", *arguments)
+    running = subprocess.Popen(command("compress", "-3", "-r", "--block-size", "256K", *where, f"{_BUCKET}/corpus"))
+    killed = 0
+    while running.poll() is None:
+        if not killed and (workers := at_work()):
+            time.sleep(1)  # let it be in the middle of something
+            os.kill(workers[0], signal.SIGKILL)
+            killed = workers[0]
+            print(f"$ kill -9 {killed}  # a worker", flush=True)
+        time.sleep(0.05)
+    if running.returncode:
+        sys.exit("Error: the corpus was not compressed")
+    return {"workers killed": 1 if killed else 0}
+
+
+def command(*arguments: str | Path) -> list[str]:
+    print("$ squeeze", *(a.name if isinstance(a, Path) else a for a in arguments), flush=True)
+    return [sys.executable, "-m", "squeeze", *map(str, arguments)]
+
+
+def squeeze(*arguments: str | Path) -> None:
+    subprocess.run(command(*arguments), check=True)
+
+
+def stored(prefix: str, ending: str) -> int:
+    """Bytes of the objects below a prefix that end so."""
+    import fsspec
+
+    found = fsspec.filesystem("s3").find(f"bucket/{prefix}", detail=True)
+    return sum(info["size"] for name, info in found.items() if name.endswith(ending))
