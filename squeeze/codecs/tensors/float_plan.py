@@ -27,7 +27,7 @@ from squeeze.codecs.tensors.float_payload import (
 from squeeze.codecs.tensors.float_writer import Writer, aligned, most_bytes
 from squeeze.codecs.tensors.plane_reader import whole_size
 
-__all__ = ["LEAST_VALUES", "Plan", "chosen"]
+__all__ = ["LEAST_VALUES", "Plan", "chosen", "geometry"]
 
 LEAST_VALUES = 32  # below this a tensor is stored
 _PADDING = np.zeros(4, np.uint8)
