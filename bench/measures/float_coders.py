@@ -79,7 +79,7 @@ def dense(prefixes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def ideal_rans(counts: np.ndarray) -> float:
     """Bits that coding with quantised frequencies takes, and the states of all lanes."""
     frequencies = np.zeros(counts.size, np.int64)
-    quantise(counts, MAX_PRECISION, frequencies)
+    quantise(counts, MAX_PRECISION, frequencies, np.empty(counts.size))
     segments = -(-int(counts.sum()) // (32 * 1024))
     code = float((counts * (MAX_PRECISION - np.log2(frequencies))).sum())
     return code + segments * (32 * 16 + 32)  # a state holds 16 bits that are not of the code

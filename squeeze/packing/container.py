@@ -68,7 +68,7 @@ __all__ = [
 
 KEY = "squeeze"  # in __metadata__
 _PIECE = 1 << 20
-IN_PARTS = (STORED, FIXED, RANS, DELTA + RANS)  # codings of which a part is decoded by itself
+IN_PARTS = (STORED, FIXED, RANS, DELTA + RANS, *RELAID[::2])  # codings of which a part is decoded by itself
 
 
 def header_bytes(names: list[str], sizes: list[int], description: Description, length: int = 0) -> bytes:
@@ -220,8 +220,7 @@ def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: i
     level = "archive" if record.coding.endswith(ARCHIVE) else "runtime"
     if record.coding in RELAID:
         kind = record.coding.partition("+")[0]
-        if not fields.fits(record.shape, kind):
-            raise DamagedError("its coding is impossible for its shape")
+        fields.check(record.shape, kind)
         laid: Bytes = coder(level).decode(payload, "U8", fields.size_of(record.size, kind), threads, None)
         return fields.restored(laid, record.shape, kind)
     if record.coding.startswith(ZEROS):

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from squeeze.codecs.tensors.content import Content, Difference, InMemory, whole
 from squeeze.codecs.tensors.decoded import Decoded, DecodedFixed
 from squeeze.errors import DamagedError
+from squeeze.packing import fields
 from squeeze.packing.container import IN_PARTS, decode_tensor, faulty, no_base, other_checksum
-from squeeze.packing.description import FIXED, RANS, STORED, Record
+from squeeze.packing.description import FIXED, RANS, RELAID, STORED, Record
 from squeeze.packing.running_hash import checksum_of
 
 __all__ = ["check_content", "content_of", "prove"]
@@ -22,6 +23,11 @@ def content_of(payload: Content, record: Record, base: Content | None, threads: 
     if record.coding not in IN_PARTS:
         known = whole(base, threads) if base else None
         return InMemory(decode_tensor(whole(payload, threads), record, known, threads))
+    if record.coding in RELAID:
+        kind = record.coding.partition("+")[0]
+        fields.check(record.shape, kind)
+        laid = Decoded(payload, "U8", fields.size_of(record.size, kind))
+        return fields.restored_content(laid, record.shape, kind)
     found = Decoded(payload, record.dtype, record.size)
     if record.coding == RANS:
         return found

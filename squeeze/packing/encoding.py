@@ -8,6 +8,7 @@ from squeeze.codecs.tensors import fixed, floats, floats_archive, zeros
 from squeeze.codecs.tensors.content import Content, Difference, whole
 from squeeze.codecs.tensors.float_plan import Plan
 from squeeze.codecs.tensors.float_writer import Writer
+from squeeze.codecs.tensors.small import SmallPlan, plan_of
 from squeeze.packing import fields
 from squeeze.packing.description import ARCHIVE, DELTA, FIXED, RANS, STORED, ZEROS
 
@@ -38,7 +39,7 @@ def write_tensor(
         kind, subject = fields.choose(content, dtype, tensor.shape)
         prefix, dtype = (f"{kind}+", "U8") if kind else ("", dtype)
     columns = prod(tensor.shape[1:]) if len(tensor.shape) > 1 else 0
-    plan = Plan.of(subject, dtype, threads) if level != "archive" else None
+    plan = plan_of(subject, dtype, threads) if level != "archive" else None
     if base is None and dtype in FLOATS and _has_zeros(content, dtype, plan, threads):
         payload = zeros.encode(whole(content, threads), dtype, coder(level).encode, threads, columns)
         if payload is not None and 8 * payload.size < floats.estimate(content, dtype):
@@ -63,9 +64,9 @@ def _is_short(content: Content, dtype: str, size: int) -> bool:
     return 8 * size <= _LARGER * floats.estimate(content, dtype)
 
 
-def _has_zeros(content: Content, dtype: str, plan: Plan | None, threads: int) -> bool:
+def _has_zeros(content: Content, dtype: str, plan: Plan | SmallPlan | None, threads: int) -> bool:
     """Whether as many values are 0 as zeros are tried of. A plan may know that fewer are."""
-    if plan and 1 - (plan.parts.count - plan.most_zeros) / plan.parts.count < _LEAST_ZEROS:
+    if plan and 1 - (plan.count - plan.most_zeros) / plan.count < _LEAST_ZEROS:
         return False
     return zeros.share(content, dtype, threads) >= _LEAST_ZEROS
 

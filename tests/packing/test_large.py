@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 import squeeze
+from squeeze.checkpoint import bits
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
 from squeeze.codecs.tensors import content, decoded
 from squeeze.errors import DamagedError, SqueezeError
@@ -59,10 +60,15 @@ def checkpoint(seed=1):
         "tiny": ("BF16", as_bf16(normal[:40])),
         "empty": ("F32", np.zeros(0, np.float32)),
     }
-    return {
+    found = {
         name: (dtype, (8 * array.nbytes // ELEMENT_BITS[dtype],), array.tobytes())
         for name, (dtype, array) in arrays.items()
     }
+    codes = torch.from_numpy(np.clip(generator.standard_normal((130, 6_400)) * 1.2 + 3.5, 0, 7).astype(np.uint8))
+    words = bits.pack(codes, 3)
+    for name, laid in (("threes", words), ("threes down", words.T.contiguous()), ("pairs", words[:99].reshape(2, -1))):
+        found[name] = ("I32", tuple(laid.shape), laid.numpy().tobytes())
+    return found
 
 
 @pytest.mark.parametrize("threads", [1, 2])

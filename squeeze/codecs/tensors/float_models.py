@@ -19,7 +19,7 @@ from squeeze.codecs.tensors.tables import quantise, tables_text
 from squeeze.numerics.jit import kernel, lossy_kernel
 from squeeze.system.arena import kept
 
-_LEAST_CLUSTERED = 8  # segments
+LEAST_CLUSTERED = 8  # segments
 _CLUSTERED = 96  # segments that choose the frequency tables
 _UNKNOWN = 20.0  # bits of a prefix that is not in the sample
 
@@ -88,7 +88,7 @@ class PlaneModel:
         is known."""
         no_tables, segments = np.zeros((0, 1), np.int64), parts.segments
         ids, sums = np.zeros(segments, np.uint8), counts
-        if segments >= _LEAST_CLUSTERED:  # then the counts were not known
+        if segments >= LEAST_CLUSTERED:  # then the counts were not known
             step = -(-segments // _CLUSTERED)
             rows = _samples(parts, cut, prefix_bits, step)
             lengths = _cluster(rows, step)
@@ -99,25 +99,32 @@ class PlaneModel:
         if sums is None:
             sums = _counts(parts, cut, prefix_bits)
         prefixes = np.empty(rans.MAX_SYMBOLS, np.int64)
-        fewer, used = used_prefixes(sums, prefixes)
+        fewer, used = used_prefixes(sums, sums.shape[1], prefixes)
         prefix_bits, prefixes, lowest = prefix_bits - int(fewer), prefixes[:used], int(sums[:, 0].sum())
         if used == 1:
             return cls(0, prefix_bits, prefixes, no_tables, ids, struct.pack("<H", int(prefixes[0])), lowest)
         if len(sums) > 1:
             chosen = np.flatnonzero(sums.any(1))
             ids, sums = np.searchsorted(chosen, ids).astype(np.uint8), sums[chosen]
-        precision = rans.MAX_PRECISION if parts.count >= 1 << 15 else 11 if parts.count >= 1 << 12 else 10
+        precision, worths = int(precision_of(parts.count)), np.empty(used)
         frequencies = np.empty((len(sums), used), np.int64)
         for counts, row in zip(sums, frequencies, strict=True):
-            quantise(counts[prefixes], precision, row)
+            quantise(counts[prefixes], precision, row, worths)
         return cls(precision, prefix_bits, prefixes, frequencies, ids, tables_text(prefixes, frequencies), lowest)
 
 
 @kernel
-def used_prefixes(sums, prefixes):
-    """Fill `prefixes`, int64 [256], with those that are in any row of `sums`, of as many of their leading bits as leave
-    no more of them; the rows then hold the counts of these. Returns how many bits fewer, and how many prefixes."""
-    size, fewer = sums.shape[1], 0
+def precision_of(count):
+    """Bits of the frequencies of a tensor of so many values."""
+    return rans.MAX_PRECISION if count >= 1 << 15 else 11 if count >= 1 << 12 else 10
+
+
+@kernel
+def used_prefixes(sums, size, prefixes):
+    """Fill `prefixes`, int64 [256], with those that are in the first `size` places of any row of `sums`, of as many of
+    their leading bits as leave no more of them; the rows then hold the counts of these. Returns how many bits fewer,
+    and how many prefixes."""
+    fewer = 0
     while True:
         used = 0
         for k in range(size):

@@ -27,9 +27,9 @@ from squeeze.codecs.tensors.float_payload import (
 from squeeze.codecs.tensors.float_writer import Writer, aligned, most_bytes
 from squeeze.codecs.tensors.plane_reader import whole_size
 
-__all__ = ["Plan", "chosen"]
+__all__ = ["LEAST_VALUES", "Plan", "chosen", "geometry"]
 
-_LEAST_VALUES = 32  # below this a tensor is stored
+LEAST_VALUES = 32  # below this a tensor is stored
 _PADDING = np.zeros(4, np.uint8)
 Job = Callable[[Array, int, int], None]  # on values of segments first to last
 
@@ -38,7 +38,7 @@ def chosen(content: Content, dtype: str) -> Choice | None:
     """How a tensor is cut; None where it has few values."""
     bits, rotated = DTYPES[dtype]
     count = 8 * content.size // bits
-    if count < _LEAST_VALUES:
+    if count < LEAST_VALUES:
         return None
     return choose(sample_of(content, WORDS[bits]), count, bits, rotated, *geometry(count))
 
@@ -80,6 +80,10 @@ class Plan:
             counts = choice.counts[number] if choice.counts else None
             found.append(_Plane(cut, PlaneModel.build(parts, cut, prefix, counts) if prefix else None))
         return cls(parts, bits, rotated, choice.layout, lanes, rows, tuple(found))
+
+    @property
+    def count(self) -> int:
+        return self.parts.count
 
     @property
     def most_zeros(self) -> int:
@@ -154,7 +158,7 @@ class Plan:
         """Write counts of words, states and words of all segments, and do what is pending; where the next section
         begins, and how many words there are."""
         per_segment, bits = self.parts.per_segment, model.prefix_bits
-        counts, states = np.empty(model.ids.size, np.uint32), np.empty((model.ids.size, self.lanes), np.uint32)
+        counts, states = np.empty(model.ids.size, np.uint32), np.empty(model.ids.size * self.lanes, np.uint32)
         table = np.zeros((len(model.frequencies), 1 << bits), np.uint32)
         for row, frequencies in zip(table, model.frequencies, strict=True):
             rans.encoding_table(frequencies, model.prefixes, row)
@@ -168,7 +172,8 @@ class Plan:
             scratch, state = np.empty(per_segment + rans.SLACK, np.uint16), np.empty(rans.MAX_LANES, np.uint32)
             written = rans.encode_segments(
                 *(*plane.cut.of(values), plane.raw_bits, bits, 0, last - first, self.lanes, self.rows),
-                *(model.precision, flat, model.ids[first:last], words, counts[first:last], states[first:last]),
+                *(model.precision, flat, model.ids[first:last], words, counts[first:last]),
+                *(states[first * self.lanes : last * self.lanes],),
                 *(scratch, state, np.empty(3, np.int64)),
             )
             return begin, words[:written]
@@ -179,7 +184,7 @@ class Plan:
                 writer.put(end, words)
             end += words.nbytes
         writer.put(place, counts)
-        writer.put(place + counts.nbytes, states.reshape(-1))
+        writer.put(place + counts.nbytes, states)
         return _zeros(writer, end), (end - words_at) // 2
 
 

@@ -14,18 +14,16 @@ names, shapes and checksums are the container's (squeeze/packing).
 
 import numpy as np
 
-from squeeze.codecs.tensors import planes, rans
+from squeeze.codecs.tensors import planes, rans, small
 from squeeze.codecs.tensors.content import Content, InMemory, spread
 from squeeze.codecs.tensors.float_payload import WORDS, Array, Coded, parse
-from squeeze.codecs.tensors.float_plan import Plan, chosen
+from squeeze.codecs.tensors.float_plan import chosen
 from squeeze.codecs.tensors.float_writer import MemoryWriter, Writer
 from squeeze.codecs.tensors.plane_fields import WIDTH
 from squeeze.codecs.tensors.tables import damaged
 from squeeze.system.arena import fresh
 
 __all__ = ["decode", "decode_segments", "decode_with", "encode", "estimate", "spread", "write"]
-
-_TOGETHER = 1 << 17  # values of which all planes are decoded before the next ones: as many as a cache holds
 
 
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
@@ -40,7 +38,7 @@ def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array
 
 def write(content: Content, dtype: str, writer: Writer, threads: int = 1) -> int:
     """The same payload, written; its bytes, or 0 where it is no shorter."""
-    plan = Plan.of(content, dtype, threads)
+    plan = small.plan_of(content, dtype, threads)
     size = plan.write(writer) if plan else 0
     return size if size < content.size else 0
 
@@ -55,6 +53,10 @@ def estimate(content: Array | Content, dtype: str) -> float:
 
 def decode(payload: Array, dtype: str, size: int, threads: int = 1, out: Array | None = None) -> Array:
     """The `size` bytes that `payload` was coded from, into `out` (uint8) if given. Raises DamagedError."""
+    if out is None and size <= small.MOST:
+        out = fresh(size)
+    if out is not None and small.decode(payload, dtype, out, threads):
+        return out
     coded = parse(payload, dtype, size)
     if out is None:
         out = fresh(size)
@@ -79,7 +81,7 @@ def decode_with(coded: Coded, slots: Array, out: Array) -> None:
 
 def _decode(coded: Coded, slots: Array, first: int, last: int, out: Array) -> None:
     per_segment = coded.lanes * coded.rows
-    step = last - first if len(coded.fields) == 1 else max(_TOGETHER // per_segment, 1)
+    step = last - first if len(coded.fields) == 1 else max(planes.TOGETHER // per_segment, 1)
     if coded.bits <= 32:
         _decode_planes(coded, coded.fields, slots, coded.bits, coded.rotated, first, last, step, out)
         return

@@ -6,9 +6,13 @@ A plane lies in values as rans.py says: rotated, above the `drop` lowest bits.
 import numpy as np
 
 from squeeze.codecs.tensors import plane_fields as columns
-from squeeze.codecs.tensors.rans import decode_segments, rotated, turned_back
-from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, pack
+from squeeze.codecs.tensors.rans import decode_segments
+from squeeze.codecs.tensors.rans_vectors import AVAILABLE, HALF, LANES, packer
+from squeeze.codecs.tensors.rotation import rotated, turned_back
 from squeeze.numerics.jit import inline, kernel, lossy_kernel
+
+_pack, _pack_half = packer(), packer(HALF)
+TOGETHER = 1 << 17  # values of which all planes are decoded before the next ones: as many as a cache holds
 
 
 @kernel
@@ -24,7 +28,10 @@ def pack_raw(values, rotate, drop, raw_bits, first, last, lanes, rows, raw):
         end = raw_at + ((used_rows * field + np.uint64(31)) >> np.uint64(5)) * lane_count
         if AVAILABLE and lanes == LANES and count >= lane_count:
             whole = count // lane_count
-            pack(values, raw, begin, raw_at, whole, raw_bits, drop, rotate > 0)
+            _pack(values, raw, begin, raw_at, whole, raw_bits, drop, rotate > 0)
+        elif AVAILABLE and lanes == HALF and count >= lane_count:
+            whole = count // lane_count
+            _pack_half(values, raw, begin, raw_at, whole, raw_bits, drop, rotate > 0)
         for k in range(raw_at + ((whole * field + np.uint64(31)) >> np.uint64(5)) * lane_count, end):
             raw[k] = np.uint32(0)
         for row in range(whole, used_rows):

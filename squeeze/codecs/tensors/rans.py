@@ -19,7 +19,8 @@ lowest bits, and then has its raw bits lowest and its prefix above them.
 import numpy as np
 
 from squeeze.codecs.tensors import plane_fields as columns
-from squeeze.codecs.tensors.rans_vectors import AVAILABLE, LANES, LEAST_PRECISION, TOGETHER, decoder, encoder
+from squeeze.codecs.tensors.rans_vectors import AVAILABLE, HALF, LANES, LEAST_PRECISION, TOGETHER, decoder, encoder
+from squeeze.codecs.tensors.rotation import rotated, turned_back
 from squeeze.numerics.jit import inline, kernel
 
 STATE_LOW = 1 << 15  # states stay within 2^15 .. 2^31 - 1
@@ -29,20 +30,12 @@ MAX_LANES = 64
 SLACK = 32  # words that a vector may write before those of a segment
 
 _encode, _encode_turned = encoder(False), encoder(True)
+_encode_half, _encode_half_turned = encoder(False, HALF), encoder(True, HALF)
+_decode_half = decoder(1, True, False, HALF)
 _decode_one, _decode_one_named = decoder(1, True, False), decoder(1, False, False)
 _decode_two, _decode_two_named = decoder(TOGETHER, True, False), decoder(TOGETHER, False, False)
 _merge_one, _merge_one_named = decoder(1, True, True), decoder(1, False, True)
 _merge_two, _merge_two_named = decoder(TOGETHER, True, True), decoder(TOGETHER, False, True)
-
-
-@inline
-def rotated(value, width):
-    """The highest bit of a `width`-bit value moved below its lowest, where `width` is not 0."""
-    wide = np.uint64(value)
-    if width == np.uint64(0):
-        return wide
-    every = np.uint64(0xFFFFFFFFFFFFFFFF) >> (np.uint64(64) - width)
-    return ((wide << np.uint64(1)) | (wide >> (width - np.uint64(1)))) & every
 
 
 @kernel
@@ -53,7 +46,7 @@ def encode_segments(
     """Code the prefixes of segments first to last of `values`; returns the number of words written.
 
     table: uint32 [tables << prefix_bits] of `encoding_table`. ids: uint8 [segments]. words: uint16, as many as the
-    range has values. Filled for the range: counts uint32 [segments], states uint32 [segments, lanes]. Working space:
+    range has values. Filled for the range: counts uint32 [segments], states uint32 [segments * lanes]. Working space:
     scratch uint16, as many as a segment has values and SLACK more; state uint32 [MAX_LANES]; at int64 [3].
     """
     per_segment, lane_count = np.uint64(lanes * rows), np.uint64(lanes)
@@ -62,8 +55,8 @@ def encode_segments(
         begin = np.uint64(segment) * per_segment
         count = min(np.uint64(values.size) - begin, per_segment)
         start, whole = np.uint64(ids[segment]) << np.uint64(prefix_bits), np.uint64(0)
-        if AVAILABLE:
-            whole = count // lane_count if lanes == LANES and precision >= LEAST_PRECISION else np.uint64(0)
+        if AVAILABLE and lanes in (LANES, HALF) and precision >= LEAST_PRECISION:
+            whole = count // lane_count
         for lane in range(lane_count):
             state[lane] = np.uint32(STATE_LOW)
         position = _encode_by_lanes(
@@ -73,15 +66,19 @@ def encode_segments(
         if AVAILABLE and whole:
             at[0], at[1], at[2] = begin, start, position
             below = drop + raw_bits
-            if rotate and below:  # the bit that goes round is not in a prefix
-                _encode(values, table, scratch, state, at, whole, precision, below - 1, prefix_bits)
-            elif rotate:
+            turned = rotate > 0 and below == 0  # else the bit that goes round is not in a prefix
+            below -= 1 if rotate > 0 and below > 0 else 0
+            if lanes == HALF and turned:
+                _encode_half_turned(values, table, scratch, state, at, whole, precision, below, prefix_bits)
+            elif lanes == HALF:
+                _encode_half(values, table, scratch, state, at, whole, precision, below, prefix_bits)
+            elif turned:
                 _encode_turned(values, table, scratch, state, at, whole, precision, below, prefix_bits)
             else:
                 _encode(values, table, scratch, state, at, whole, precision, below, prefix_bits)
             position = np.uint64(at[2])
         for lane in range(lane_count):
-            states[segment, lane] = state[lane]
+            states[np.uint64(segment) * lane_count + lane] = state[lane]
         for k in range(end - position):
             words[written + k] = scratch[position + k]
         written += end - position
@@ -105,10 +102,10 @@ def _encode_by_lanes(
             lane -= np.uint64(1)
             entry = table[start + ((rotated(values[begin + row * lanes + lane], width) >> shift) & every)]
             frequency, x = np.uint32(entry & np.uint32(0xFFFF)), state[lane]
-            if x >= np.uint32(frequency << room):
-                position -= np.uint64(1)
-                scratch[position] = np.uint16(x)
-                x = np.uint32(x >> np.uint32(16))
+            is_full = x >= np.uint32(frequency << room)
+            scratch[position - np.uint64(1)] = np.uint16(x)
+            position -= np.uint64(is_full)
+            x = np.uint32(x >> np.uint32(16)) if is_full else x
             quotient = np.uint32(x // frequency)
             rest = np.uint32(x - np.uint32(quotient * frequency))
             state[lane] = np.uint32(quotient << bits) + rest + np.uint32(entry >> np.uint32(16))
@@ -136,10 +133,10 @@ def decode_segments(
     base = np.uint64(first) * per_segment
     by_vectors = False
     if AVAILABLE:
-        by_vectors = lanes == LANES and precision > 0
+        by_vectors = precision > 0 and (lanes == LANES or (lanes == HALF and field > 0 and not merge))
     segment = first
     while segment < last:
-        together = TOGETHER if by_vectors and segment + TOGETHER <= last else 1
+        together = TOGETHER if by_vectors and lanes == LANES and segment + TOGETHER <= last else 1
         for k in range(together):
             at[k, 0], at[k, 3] = np.uint64(segment + k) * per_segment - base, raw_at + (segment + k) * raw_per_segment
             if precision:
@@ -153,27 +150,31 @@ def decode_segments(
                 start = states_at + np.uint64(segment + k) * lane_count
                 for lane in range(lane_count):
                     state[np.uint64(k) * lane_count + lane] = longs[start + lane]
-        row = 0
+        row, own = 0, 0  # that are decoded: of the last segment, and of the one before it
         if AVAILABLE:
-            last_count = min(np.uint64(count) - np.uint64(segment + together - 1) * per_segment, per_segment)
-            whole = np.int64(last_count // lane_count) if by_vectors else 0
-            while row < whole:  # as many rows as have words, should each value take one
-                end = whole
-                for k in range(together):
-                    end = min(end, row + (halves.size - at[k, 2]) // lanes)
-                if end == row:
-                    break
-                _decode_rows(
-                    out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn, together,
-                    merge,
-                )  # fmt: skip
-                row = end
+            for single in range(together):  # side by side what both have, then the rest of the first
+                several = 1 if single else together
+                last_count = min(np.uint64(count) - np.uint64(segment + several - 1) * per_segment, per_segment)
+                whole = np.int64(last_count // lane_count) if by_vectors else 0
+                while own < whole:  # as many rows as have words, should each value take one
+                    end = whole
+                    for k in range(several):
+                        end = min(end, own + (halves.size - at[k, 2]) // lanes)
+                    if end == own:
+                        break
+                    _decode_rows(
+                        out, slots, halves, longs, state, at, own, end, precision, field, raw_bits, drop, turn, several,
+                        merge, lanes,
+                    )  # fmt: skip
+                    own = end
+                row = row if single else own
         ends = position + words_at
         for k in range(together - 1, -1, -1):
             size = min(np.uint64(count) - np.uint64(segment + k) * per_segment, per_segment)
             lanes_state = state[np.uint64(k) * lane_count : np.uint64(k + 1) * lane_count]
+            first_row = row if k == together - 1 else own
             is_whole = _decode_by_lanes(
-                out, rotate, drop, merge, raw_bits, size, row, constant, precision, slots, field, halves, longs,
+                out, rotate, drop, merge, raw_bits, size, first_row, constant, precision, slots, field, halves, longs,
                 lanes_state, at[k],
             )  # fmt: skip
             if not is_whole:
@@ -191,10 +192,12 @@ def decode_segments(
 
 @inline
 def _decode_rows(
-    out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn, together, merge
+    out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn, together, merge, lanes
 ):
     """Whole rows of one segment, or of TOGETHER, by vectors."""
-    if merge:
+    if lanes == HALF:
+        _decode_half(out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn)
+    elif merge:
         if field and together > 1:
             _merge_two(out, slots, halves, longs, state, at, row, end, precision, field, raw_bits, drop, turn)
         elif field:
@@ -263,14 +266,6 @@ def _decode_by_lanes(
     return True
 
 
-@inline
-def turned_back(value, width):
-    """Undo `rotated`."""
-    if width == 0:
-        return value
-    return (value >> np.uint64(1)) | (value << np.uint64(width - 1))
-
-
 @kernel
 def encoding_table(frequencies, prefixes, table):
     """Fill `table`, uint32: of each prefix its frequency, and 16 bits above where its slots begin."""
@@ -288,13 +283,15 @@ def decoding_table(frequencies, prefixes, field, table, names):
     Where all that does not fit, field is 0: then a slot has the number, and 16 bits above it the symbol; and `names`,
     uint32 [256], has the first slot of each symbol, and 16 bits above it the prefix.
     """
-    slot = np.uint32(0)
+    slot = np.uint64(0)
     for symbol in range(frequencies.size):
-        frequency, prefix = np.uint32(frequencies[symbol]), np.uint32(prefixes[symbol])
-        names[symbol] = slot | np.uint32(prefix << np.uint32(16))
-        for place in range(frequency):
-            if field:
-                table[slot] = np.uint32(place) | frequency << np.uint32(field) | prefix << np.uint32(2 * field)
-            else:
-                table[slot] = frequency | np.uint32(symbol) << np.uint32(16)
-            slot += np.uint32(1)
+        frequency, prefix = np.uint64(frequencies[symbol]), np.uint32(prefixes[symbol])
+        names[symbol] = np.uint32(slot) | np.uint32(prefix << np.uint32(16))
+        if field:
+            first = np.uint32(np.uint32(frequency) << np.uint32(field)) | np.uint32(prefix << np.uint32(2 * field))
+            for place in range(frequency):
+                table[slot + place] = first | np.uint32(place)
+        else:
+            for place in range(frequency):
+                table[slot + place] = np.uint32(frequency) | np.uint32(symbol << 16)
+        slot += frequency

@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from squeeze.numerics.words import INT8, INT16, INT32, INT64, Vectors, kind
 
-LANES = 32
+LANES, HALF = 32, 16  # of a segment that vectors code
 _STATE_LOW = 1 << 15
 _Kind: Any = kind()
 AVAILABLE = _Kind is not None
@@ -31,10 +31,12 @@ _NUMBER = types.int64
 class _Loop:
     """Machine code of a loop over rows, for a kind of vectors: what the loops here have in common."""
 
-    def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any, arrays: int) -> None:
-        self.builder = builder
+    def __init__(
+        self, context: Any, builder: Any, signature: Any, arguments: Any, arrays: int, lanes: int = LANES
+    ) -> None:
+        self.builder, self.lanes = builder, lanes
         self.v: Vectors = _Kind(builder)
-        self.halves = LANES // self.v.width  # vectors of a row
+        self.halves = lanes // self.v.width  # vectors of a row
         self.pointers = [
             context.make_array(kind)(context, builder, value).data
             for kind, value in zip(signature.args[:arrays], arguments[:arrays], strict=True)
@@ -90,20 +92,20 @@ class _Loop:
             self.v.store(value, self.moved(state, self.v.width * i), INT32)
 
 
-def decoder(segments: int, direct: bool, merge: bool) -> Any:
+def decoder(segments: int, direct: bool, merge: bool, lanes: int = LANES) -> Any:
     """A compiled loop over rows of `segments` segments at once.
 
-    Its arguments: out; slots uint32 (see rans.decoding_table); words uint16; raw uint32; state uint32 [segments * 32];
-    at int64 [segments, 5], of each segment where its values, its table, its next words, its raw bits and its names lie;
-    the first row and the one after the last; precision; field; raw bits of a value; drop; turn, which is that
-    of the whole value. `state` and the places of words are written back. `direct`: field is not 0. `merge`: what is in
-    `out` has the planes above.
+    Its arguments: out; slots uint32 (see rans.decoding_table); words uint16; raw uint32; state uint32 [segments *
+    lanes]; at int64 [segments, 5], of each segment where its values, its table, its next words, its raw bits and its
+    names lie; the first row and the one after the last; precision; field; raw bits of a value; drop; turn, which is
+    that of the whole value. `state` and the places of words are written back. `direct`: field is not 0. `merge`: what
+    is in `out` has the planes above.
     """
 
     @intrinsic
     def decode(typingctx, out, slots, words, raw, state, at, first, last, precision, field, raw_bits, drop, turn):
         def codegen(context, builder, signature, arguments):
-            _decode_rows(_Loop(context, builder, signature, arguments, 6), segments, direct, merge)
+            _decode_rows(_Loop(context, builder, signature, arguments, 6, lanes), segments, direct, merge)
             return context.get_dummy_value()
 
         return types.void(out, slots, words, raw, state, at, *[_NUMBER] * 7), codegen
@@ -125,9 +127,9 @@ def _decode_rows(loop: _Loop, segments: int, direct: bool, merge: bool) -> None:
     def step(row: Any, carried: list[Any]) -> list[Any]:
         bit = builder.mul(row, raw_bits)
         offset = builder.and_(bit, INT64(31))
-        word, column = builder.mul(builder.lshr(bit, INT64(5)), INT64(LANES)), builder.mul(row, INT64(LANES))
+        word, column = (builder.mul(place, INT64(loop.lanes)) for place in (builder.lshr(bit, INT64(5)), row))
         spills = builder.icmp_signed(">", builder.add(offset, raw_bits), INT64(32))
-        further = builder.select(spills, INT64(LANES), INT64(0))
+        further = builder.select(spills, INT64(loop.lanes), INT64(0))
         down, up = loop.spread(offset), loop.spread(builder.sub(INT64(31), offset))
         positions, states = carried[:segments], carried[segments:]
         for i in range(segments * loop.halves):
@@ -169,19 +171,19 @@ def _integer(width: int) -> Any:
     return {8: INT8, 16: INT16, 32: INT32}[width]
 
 
-def encoder(turned: bool) -> Any:
+def encoder(turned: bool, lanes: int = LANES) -> Any:
     """A compiled loop over rows of a segment, the last one first.
 
     Its arguments: values; table uint32, see rans.encoding_table; words uint16, filled downwards, with 16 more before;
-    state uint32 [32]; at int64 [3], where its values, its table, and the words that it wrote already begin; the number
-    of rows; precision; the bits below a prefix, and its own. `state` and the place of words are written back.
+    state uint32 [lanes]; at int64 [3], where its values, its table, and the words that it wrote already begin; the
+    number of rows; precision; the bits below a prefix, and its own. `state` and the place of words are written back.
     `turned`: values are rotated first.
     """
 
     @intrinsic
     def encode(typingctx, values, table, words, state, at, rows, precision, below, prefix_bits):
         def codegen(context, builder, signature, arguments):
-            _encode_rows(_Loop(context, builder, signature, arguments, 5), turned)
+            _encode_rows(_Loop(context, builder, signature, arguments, 5, lanes), turned)
             return context.get_dummy_value()
 
         return types.void(values, table, words, state, at, *[_NUMBER] * 4), codegen
@@ -200,7 +202,7 @@ def _encode_rows(loop: _Loop, turned: bool) -> None:
 
     def step(row: Any, carried: list[Any]) -> list[Any]:
         position, states = carried[0], carried[1:]
-        column = builder.mul(builder.sub(builder.sub(rows, INT64(1)), row), INT64(LANES))
+        column = builder.mul(builder.sub(builder.sub(rows, INT64(1)), row), INT64(loop.lanes))
         for h in reversed(range(loop.halves)):
             x = states[h]
             value = v.load(moved(values, begin, column, v.width * h), _integer(loop.width))
@@ -240,16 +242,19 @@ def _divided(v: Vectors, x: Any, divisor: Any) -> tuple[Any, Any]:
     return quotient, builder.select(is_more, builder.sub(rest, divisor), rest)
 
 
-@intrinsic
-def pack(typingctx, values, raw, begin, raw_at, rows, raw_bits, drop, turn):
+def packer(lanes: int = LANES) -> Any:
     """A compiled loop that packs the raw bits of `rows` rows of values from `begin` on into `raw`, uint32, from
     `raw_at` on; of words that they fill in part, the rest are zeros."""
 
-    def codegen(context, builder, signature, arguments):
-        _pack_rows(_Loop(context, builder, signature, arguments, 2))
-        return context.get_dummy_value()
+    @intrinsic
+    def pack(typingctx, values, raw, begin, raw_at, rows, raw_bits, drop, turn):
+        def codegen(context, builder, signature, arguments):
+            _pack_rows(_Loop(context, builder, signature, arguments, 2, lanes))
+            return context.get_dummy_value()
 
-    return types.void(values, raw, *[_NUMBER] * 6), codegen
+        return types.void(values, raw, *[_NUMBER] * 6), codegen
+
+    return pack
 
 
 def _pack_rows(loop: _Loop) -> None:
@@ -261,12 +266,13 @@ def _pack_rows(loop: _Loop) -> None:
 
     def step(row: Any, carried: list[Any]) -> list[Any]:
         bit = builder.mul(row, raw_bits)
-        offset, word = builder.and_(bit, INT64(31)), builder.mul(builder.lshr(bit, INT64(5)), INT64(LANES))
+        offset, word = builder.and_(bit, INT64(31)), builder.mul(builder.lshr(bit, INT64(5)), INT64(loop.lanes))
         up, down = loop.spread(offset), loop.spread(builder.sub(INT64(31), offset))
         is_full = builder.icmp_signed(">=", builder.add(offset, raw_bits), INT64(32))
         whole, over = [], []
         for h in range(loop.halves):
-            value = v.load(moved(values, begin, builder.mul(row, INT64(LANES)), v.width * h), _integer(loop.width))
+            column = builder.mul(row, INT64(loop.lanes))
+            value = v.load(moved(values, begin, column, v.width * h), _integer(loop.width))
             field = builder.and_(builder.lshr(loop.rotated(value, turned, rest_of_turn), shift), low)
             whole.append(builder.or_(carried[h], builder.shl(field, up)))
             over.append(builder.lshr(builder.lshr(field, down), v.constant(1)))
@@ -288,7 +294,7 @@ def _pack_rows(loop: _Loop) -> None:
 
     found = loop.run(INT64(0), rows, [v.constant(0)] * loop.halves, step)
     bit = builder.mul(rows, raw_bits)
-    word = builder.mul(builder.lshr(bit, INT64(5)), INT64(LANES))
+    word = builder.mul(builder.lshr(bit, INT64(5)), INT64(loop.lanes))
     with builder.if_then(builder.icmp_signed(">", builder.and_(bit, INT64(31)), INT64(0))):
         for h in range(loop.halves):
             v.store(found[h], moved(raw, raw_at, word, v.width * h), INT32)

@@ -23,10 +23,11 @@ VARINT = 5  # the most bytes of one
 
 
 @kernel
-def quantise(counts, precision, frequencies):
+def quantise(counts, precision, frequencies, worths):
     """Fill `frequencies`, int64, with counts scaled to add up to 2^precision, none of a present symbol zero.
 
-    Units left over go to (or come from) the symbols where they change the coded length most (least).
+    Units left over go to (or come from) the symbols where they change the coded length most (least). worths: float64,
+    one of each symbol, working space.
     """
     total = 0
     for symbol in range(counts.size):
@@ -37,17 +38,26 @@ def quantise(counts, precision, frequencies):
         share = np.int64(np.float64(count) * np.float64(1 << precision) / np.float64(total))
         frequencies[symbol] = max(share, 1) if count else 0
         remaining -= frequencies[symbol]
+    if remaining == 0:
+        return
+    step = 1 if remaining > 0 else -1
+    for symbol in range(counts.size):
+        worths[symbol] = _worth(counts[symbol], frequencies[symbol], step)
     while remaining != 0:
-        best, gain, step = -1, -1e300, 1 if remaining > 0 else -1
+        best = 0
         for symbol in range(counts.size):
-            frequency = frequencies[symbol]
-            if frequency == 0 or frequency + step == 0:
-                continue
-            worth = np.float64(counts[symbol]) * np.log2(np.float64(frequency + step) / np.float64(frequency))
-            if worth > gain:
-                best, gain = symbol, worth
+            best = symbol if worths[symbol] > worths[best] else best
         frequencies[best] += step
+        worths[best] = _worth(counts[best], frequencies[best], step)
         remaining -= step
+
+
+@inline
+def _worth(count, frequency, step):
+    """Bits of code that `step` more units save."""
+    if frequency == 0 or frequency + step == 0:
+        return -1e300
+    return np.float64(count) * np.log2(np.float64(frequency + step) / np.float64(frequency))
 
 
 def tables_text(used: Array, tables: Array) -> bytes:

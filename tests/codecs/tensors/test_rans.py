@@ -17,7 +17,7 @@ from squeeze.codecs.tensors.tables import quantise
 def test_frequencies_add_up_and_none_is_lost(counts, precision):
     counts = np.array(counts, np.int64)
     frequencies = np.zeros(counts.size, np.int64)
-    quantise(counts, precision, frequencies)
+    quantise(counts, precision, frequencies, np.empty(counts.size))
     assert frequencies.sum() == 1 << precision
     assert np.array_equal(frequencies > 0, counts > 0)
 
@@ -62,13 +62,13 @@ def test_any_frequencies_with_likely_and_unlikely_symbols(precision):
         count = int(generator.integers(2, 257))
         shares = generator.pareto(0.7, count) + 1e-9
         frequencies = np.zeros(count, np.int64)
-        quantise(np.maximum(shares / shares.max() * 1e6, 1).astype(np.int64), precision, frequencies)
+        quantise(np.maximum(shares / shares.max() * 1e6, 1).astype(np.int64), precision, frequencies, np.empty(count))
         chances = frequencies / frequencies.sum() if trial % 2 else None
         values = generator.choice(count, lanes * rows, p=chances).astype(np.uint16)
         table, ids, state = np.zeros(256, np.uint32), np.zeros(1, np.uint8), np.zeros(2 * rans.MAX_LANES, np.uint32)
         # Where a payload has them: the count of words, states and words, and as much after these as a row may read.
         longs = np.zeros(1 + lanes + values.size // 2 + lanes, np.uint32)
-        counts, states, words = longs[:1], longs[1 : 1 + lanes].reshape(1, -1), longs[1 + lanes :].view(np.uint16)
+        counts, states, words = longs[:1], longs[1 : 1 + lanes], longs[1 + lanes :].view(np.uint16)
         scratch = np.zeros(values.size + rans.SLACK, np.uint16)
         rans.encoding_table(frequencies, np.arange(count), table)
         written = rans.encode_segments(
