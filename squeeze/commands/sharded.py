@@ -65,16 +65,22 @@ def run(job: Job, settings: dict[str, Any], targets: "Template", size: int, lear
     if not root.is_dir():
         raise SqueezeError(f"{root}: is not a folder")
     targets.check(root)
+    files.check_target(targets.path(0), [], job.force)
     if learns is not None:
         settings |= _learned(job, root, targets, learns)
-    sources = listed((path for path in job.each(lambda path: True) if path), root)
+
+    def failed(path: Path, error: Exception) -> None:
+        with job.attempt(str(path)):
+            raise error
+
+    sources = listed((path for path in job.each(lambda path: True) if path), root, failed)
     count, started = 0, time.perf_counter()
     with job.progress(str(targets.place), passes=2 if settings["verify"] else 1) as tick:
         shards = write_shards(
             sources,
             targets,
             size,
-            failed=lambda path, error: _report(job, path, error),
+            failed=failed,
             overwrite=job.force,
             **{**settings, "threads": job.threads, "progress": tick},
         )
@@ -98,18 +104,13 @@ def _learned(job: Job, root: Path, targets: "Template", levels: tuple[int, ...])
     paths = files.expand(root, True, lambda path: files.reason_to_skip(path) is None, _nothing, _nothing)
     with job.progress(str(targets.dictionary)) as tick:
         level = levels[-1] if levels else training.LEVEL
-        samples = sample(listed(paths, root))
+        samples = sample(listed(paths, root, _nothing))
         known = training.train(samples, targets.dictionary, level=level, overwrite=job.force, progress=tick)
     return {"dictionary": known, "level": known.level}
 
 
-def _nothing(what: object) -> None:
+def _nothing(*what: object) -> None:
     """Of what is left out, the run itself tells."""
-
-
-def _report(job: Job, path: Path, error: Exception) -> None:
-    with job.attempt(str(path)):
-        raise error
 
 
 def _say(job: Job, shard: "Shard", level: int, seconds: float) -> None:

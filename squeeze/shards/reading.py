@@ -14,8 +14,8 @@ from squeeze.system.storage import remote
 __all__ = ["Failed", "Found", "Source", "found"]
 
 _LARGE = 1 << 20  # bytes from which a file is read when it is its turn
-_BATCH, _BATCH_FILES = 1 << 23, 256
-_AHEAD = 3  # batches
+_BATCH, _BATCH_FILES = 1 << 23, 4096
+_AHEAD = 3  # batches, so that there is more than a block when the one before it is coded
 _PIECE = 1 << 20
 _CHANGED = "changed while it was read: compress it again when nothing writes to it"
 Failed = Callable[[Path, Exception], None]

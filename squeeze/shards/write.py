@@ -34,10 +34,14 @@ class Shard:
     index: int
 
 
-def listed(paths: Iterable[Path], root: Path) -> Iterator[Source]:
-    """Files below a folder as they are called in shards."""
+def listed(paths: Iterable[Path], root: Path, failed: Failed) -> Iterator[Source]:
+    """Files below a folder as they are called in shards; `failed` is told of those that are gone."""
     for path in paths:
-        status = path.lstat() if remote(path) else path.stat()
+        try:
+            status = path.lstat() if remote(path) else path.stat()
+        except OSError as error:
+            failed(path, error)
+            continue
         yield Source(path, path.relative_to(root).as_posix(), status.st_size)
 
 

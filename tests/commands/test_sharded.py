@@ -194,7 +194,9 @@ def test_a_dictionary_is_learned_first(tree):
     with squeeze.open("out/part-0.tar.sqz", dictionary="out/part-dictionary.sqzp") as file:
         assert file.member("top").read() == b""
     assert "levels 4 to 6" in fails(*SHARDS, "out/x-{}.tar.sqz", "--train-dictionary")
-    assert "already exists" in fails("compress", "-r", "tree", "--shards", "1M", "-o", "out/part-{}", *small)
+    again = ("compress", "-r", "tree", "--shards", "1M", *small, "-o")
+    assert "part-0.tar.sqz already exists" in fails(*again, "out/part-{}.tar.sqz")
+    assert "part-dictionary.sqzp already exists" in fails(*again, "out/part-{}")
 
 
 def test_links_are_left_out_unless_forced(tree):

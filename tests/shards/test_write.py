@@ -24,7 +24,7 @@ def written(files, folder, size=20480, failed=None, **options):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     out = Template(folder / "part-{}.tar.sqz")
-    sources = listed((root / name for name in files), root)
+    sources = listed((root / name for name in files), root, refuse)
     shards = list(write_shards(sources, out, size, failed=failed or refuse, **OPTIONS, **options))
     return [list(squeeze.open(shard.path).members()) for shard in shards]
 
@@ -96,11 +96,11 @@ def test_what_cannot_be_read_is_told_and_left_out(tmp_path, monkeypatch):
     kept = root / "kept"
     root.mkdir()
     kept.write_bytes(b"kept")
-    sources = [*gone, Source(kept, "kept", 4)]
+    sources = [*gone, *listed([root / "broken", kept], root, lambda path, error: said.append((path.name, "listed")))]
     out = Template(tmp_path / "part-{}.tar.sqz")
     failed = lambda path, error: said.append((path.name, type(error).__name__))  # noqa: E731
     (shard,) = write_shards(sources, out, 1 << 20, failed=failed, **OPTIONS)
-    assert said == [("gone", "FileNotFoundError"), ("large", "FileNotFoundError")]
+    assert said == [("broken", "listed"), ("gone", "FileNotFoundError"), ("large", "FileNotFoundError")]
     assert contents(shard.path) == {"kept": b"kept"} and shard.members == 1
 
 
