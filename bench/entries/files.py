@@ -343,6 +343,36 @@ CLUSTER_FAULTS = Entry(
         )
     },
 )
+SHARDS = Entry(
+    measures="small files of an S3 server on loopback put into shards, beside tar of the same files on the disk, piped",
+    minutes=20,
+    key=("level", "files"),
+    needs=("s3fs", "moto"),
+    options=(
+        option("--files", type=int, default=5_000, help="how many (5000)"),
+        option("--size", type=int, default=2_000, help="bytes of each (2000)"),
+        option("--levels", default="1,3", help="with commas between them (1,3)"),
+        option("--shards", default="8M", help="raw bytes of a shard (8M)"),
+    ),
+    tables={
+        "shards": Listing(
+            (
+                Column("level", lambda row: -row["level"]),
+                Column("files", "files", ","),
+                Column("tar piped to squeeze, s", "tar | squeeze", ".1f"),
+                Column("S3 to shards on S3, s", "from S3", ".1f"),
+                Column("of its speed", "of its speed", ".2f"),
+                Column("tar piped, s of a processor", "tar | squeeze, processor", ".1f"),
+                Column("S3 to shards, s of a processor", "from S3, processor", ".1f"),
+                Column("one file, bytes", "tar bytes", ","),
+                Column("shards, bytes", "shard bytes", ","),
+                Column("their indexes, bytes", "index bytes", ","),
+                Column("one member, s", "member seconds", ".2f"),
+            ),
+            order=lambda row: row["level"],
+        )
+    },
+)
 
 PAGES = Entry(
     measures="how soon the pages of explain and of reports open and answer, and how smoothly text scrolls",
@@ -381,6 +411,7 @@ ENTRIES = {
     "install": INSTALL,
     "cluster": CLUSTER,
     "cluster-faults": CLUSTER_FAULTS,
+    "shards": SHARDS,
     "explain": EXPLAIN,
     "pages": PAGES,
     "sizes": SIZES,

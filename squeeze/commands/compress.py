@@ -8,7 +8,7 @@ import click
 
 import squeeze
 from squeeze.codecs.stream.totals import Totals
-from squeeze.commands import clustered, options
+from squeeze.commands import clustered, options, sharded
 from squeeze.commands.job import Job, is_compressed, size_of, transform
 from squeeze.commands.progress import Tick
 from squeeze.errors import SqueezeError
@@ -34,6 +34,7 @@ from squeeze.system import files
 )
 @options.dictionary
 @clustered.option
+@sharded.option
 @options.writing
 def compress(
     no_verify: bool,
@@ -48,16 +49,21 @@ def compress(
     prior: Path | None,
     cluster: str | None,
     manifest: Path | None,
+    shards: int | None,
+    train_dictionary: bool,
     levels: tuple[int, ...] = (),
     **common: Any,
 ) -> None:
-    """Compress each FILE to FILE.sqz.
+    """Compress each FILE to FILE.sqz, or with --shards all files of a folder to few files.
 
+    \b
     Example: squeeze compress -8 report.txt
+             squeeze compress -3 -r --shards 1G pictures -o out/part-{}.tar.sqz
     """
     from squeeze.codecs.stream import forecast, levels as known, resources
 
     per_call = common["threads"] or 1
+    template = sharded.template(shards, train_dictionary, prior, cluster or manifest, common)
     job = Job(**common)
     verify = not no_verify or backend == "llamacpp"
     learned = resources.as_dictionary(prior)
@@ -75,6 +81,9 @@ def compress(
         "block_size": block_size,
         "dictionary": learned,
     }
+    if template and shards:
+        sharded.run(job, settings, template, shards, levels[-1:] if train_dictionary else None)
+        return
     if cluster or manifest:
         if backend == "llamacpp":
             raise click.UsageError("llama.cpp's files open on machines like this one only: leave out --cluster")

@@ -1,5 +1,6 @@
 """`squeeze decompress`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +19,7 @@ _PIECE = 1 << 20
 
 @click.command()
 @click.option("--range", "span", type=options.Range(), metavar="A:B", help="Only these bytes of the content.")
+@click.option("--member", metavar="NAME", help="Only this file of a shard that compress --shards wrote.")
 @click.option("--salvage", is_flag=True, help="Restore what is undamaged, and say what is missing.")
 @click.option(
     "--missing", type=click.Choice(["zeros", "skip"]), help="What --salvage writes for what is lost: zeros, or nothing."
@@ -31,6 +33,7 @@ _PIECE = 1 << 20
 @options.writing
 def decompress(
     span: tuple[int, int | None] | None,
+    member: str | None,
     salvage: bool,
     missing: str | None,
     model: Path | None,
@@ -44,12 +47,16 @@ def decompress(
 ) -> None:
     """Restore each FILE.sqz to FILE.
 
+    \b
     Example: squeeze decompress --range 0:100 report.txt.sqz
+             squeeze decompress --member pictures/7.jpg -o 7.jpg part-0.tar.sqz
     """
-    if span:
+    if span and member is not None:
+        raise click.UsageError("--range and --member exclude each other")
+    if part := "--range" if span else "--member" if member is not None else "":
         common["stdout"] = common["stdout"] or common["output"] is None
         if salvage or common["rm"] or "-" in (common["files"] or ("-",)):
-            raise click.UsageError("--range takes files, and neither --salvage nor --rm")
+            raise click.UsageError(f"{part} takes files, and neither --salvage nor --rm")
     if missing and not salvage:
         raise click.UsageError("--missing says what --salvage writes: give both")
     per_call = common["threads"] or 1
@@ -58,8 +65,8 @@ def decompress(
     settings: dict[str, Any] = {"threads": job.threads, "model": model, "adapter": adapter, "dictionary": prior}
     settings |= {"limits": limits, "device": device}
     if cluster or manifest:
-        if span or salvage:
-            raise click.UsageError("--cluster restores whole files: leave out --range and --salvage")
+        if part or salvage:
+            raise click.UsageError(f"--cluster restores whole files: leave out {part or '--salvage'}")
         clustered.run(
             job,
             "decompress",
@@ -71,25 +78,33 @@ def decompress(
         )
         return
 
-    def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
-        if span:
-            return _copy_range(source, sink, *span, **settings)
+    def whole(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:
         fill = missing or "zeros"
         return squeeze.decompress_stream(source, sink, progress=tick, salvage=salvage, missing=fill, **settings)
 
     for path in job.sources(is_compressed):
         with job.attempt(str(path or "-")):
+            action = partial(_copy_part, path, span, member, settings) if part and path else whole
             transform(job, path, job.target(path, files.restored_name), action, raw_size_of)
     job.finish()
 
 
-def _copy_range(
-    source: BinaryIO, sink: BinaryIO, start: int, end: int | None, *, limits: Limits, **options: Any
+def _copy_part(
+    path: Path,
+    span: tuple[int, int | None] | None,
+    member: str | None,
+    settings: dict[str, Any],
+    source: BinaryIO,
+    sink: BinaryIO,
+    tick: Tick,
 ) -> Totals:
-    file = squeeze.open(source, limits=limits, **options)
-    file.seek(start)
-    written = 0
-    while piece := file.read(_PIECE if end is None else min(_PIECE, end - start - written)):
-        limits.need_output(written + len(piece))
-        written += sink.write(piece)
-    return Totals(written, source.seek(0, 2))
+    """Write what lies in a range, or a member."""
+    start, end = span or (0, None)
+    with squeeze.open(path, **settings) as opened:
+        file = opened if member is None else opened.member(member)
+        file.seek(start)
+        written = 0
+        while piece := file.read(_PIECE if end is None else min(_PIECE, end - start - written)):
+            settings["limits"].need_output(written + len(piece))
+            written += sink.write(piece)
+        return Totals(written, files.status(source).st_size)

@@ -14,16 +14,18 @@ from squeeze.errors import escaped, printable
 
 if TYPE_CHECKING:
     from squeeze.codecs.stream.index import Stream
+    from squeeze.codecs.stream.members import Member
 
 
 @click.command(name="list")
 @options.reading
 def list_command(**common: Any) -> None:
-    """Show sizes, level and checksum of each FILE.sqz, and with -v its blocks.
+    """Show sizes, level and checksum of each FILE.sqz, the files in it where it is a shard, and with -v its blocks.
 
     Example: squeeze list -v report.txt.sqz
     """
     from squeeze.codecs.stream.index import read_index
+    from squeeze.codecs.stream.members import read_members
 
     if "-" in (common["files"] or ("-",)):
         raise click.UsageError("list takes files: it reads their ends first")
@@ -33,11 +35,18 @@ def list_command(**common: Any) -> None:
     for path in job.sources(is_compressed):
         with job.attempt(str(path)), path.open("rb") as file:  # type: ignore[union-attr]
             streams = read_index(file)
-            _list_as_json(path, streams) if job.as_json else _list_as_text(path, streams, job.verbose)
+            found = read_members(path) if path else None
+            members = list(found.by_name.values()) if found else []
+            if job.as_json:
+                _list_as_json(path, streams, members)
+            else:
+                _list_as_text(path, streams, job.verbose)
+                _list_members(members)
     job.finish()
 
 
 _ROW = "{:>12} {:>12} {:>7} {:>5} {:<16} {:<16} {}"
+_MEMBER_ROW = "  {:>12} {:>12} {:<16} {}"
 _BLOCK_ROW = "  {:>12} {:>12} {:>12} {:<9} {:<12} {}"
 
 
@@ -62,7 +71,14 @@ def _list_as_text(path: Path | None, streams: list["Stream"], verbose: bool) -> 
             click.echo(_BLOCK_ROW.format(*row, _digits(block.checksum, stream)))
 
 
-def _list_as_json(path: Path | None, streams: list["Stream"]) -> None:
+def _list_members(members: list["Member"]) -> None:
+    if members:
+        click.echo(_MEMBER_ROW.format("raw offset", "raw length", "checksum", "member"))
+    for member in members:
+        echo(_MEMBER_ROW.format(member.offset, member.size, f"{member.checksum:016x}", member.name))
+
+
+def _list_as_json(path: Path | None, streams: list["Stream"], members: list["Member"]) -> None:
     shown = []
     for stream in streams:
         blocks = [
@@ -70,4 +86,5 @@ def _list_as_json(path: Path | None, streams: list["Stream"]) -> None:
             for block in stream.blocks
         ]
         shown.append(asdict(stream) | {"blocks": blocks, "checksum": _digits(stream.checksum, stream)})
-    click.echo(json.dumps({"file": str(path), "streams": shown}))
+    named = [member._asdict() | {"checksum": f"{member.checksum:016x}"} for member in members]
+    click.echo(json.dumps({"file": str(path), "streams": shown, **({"members": named} if named else {})}))

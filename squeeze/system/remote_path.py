@@ -3,6 +3,7 @@
 What changes a folder is not here: upload.py writes.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -15,10 +16,11 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
+from squeeze.errors import SqueezeError
 from squeeze.system.remote_errors import about_url, broken
 from squeeze.system.remote_file import RemoteFile
 
-__all__ = ["URL", "RemotePath"]
+__all__ = ["URL", "RemotePath", "read_together"]
 
 # Protocols that are chained (fsspec: "simplecache::s3://bucket/key"), the one that names the path, the path, the rest.
 URL = re.compile(r"((?:[A-Za-z][\w+.-]*::)*[A-Za-z][\w+.-]*://)(.*?)((?:::.*)?)", re.DOTALL)
@@ -252,3 +254,28 @@ def _seconds(when: object) -> float:
     if isinstance(when, datetime):
         return when.timestamp()
     return float(when) if isinstance(when, int | float) else 0.0
+
+
+def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
+    """What objects of one store hold, as they were listed: a request for each, many at a time. Instead of one that
+    cannot be read, or has another size, an error about it."""
+    if not paths:
+        return []
+    sizes = [path.lstat().st_size for path in paths]
+    fs, names = paths[0]._place[0], [path._place[1] for path in paths]
+    wanted = [number for number, size in enumerate(sizes) if size]  # a store refuses ranges of nothing
+    ends = [sizes[number] + 1 for number in wanted]
+    with about_url(str(paths[0].parent)):
+        came = fs.cat_ranges([names[number] for number in wanted], [0] * len(ends), ends, on_error="return")
+    found = dict(zip(wanted, came, strict=True))
+    return [_of_size(path, found.get(number, b""), sizes[number]) for number, path in enumerate(paths)]
+
+
+def _of_size(path: RemotePath, found: bytes | Exception, size: int) -> bytes | Exception:
+    if not isinstance(found, Exception):
+        return found if len(found) == size else OSError(errno.EBUSY, "it was replaced after it was listed", str(path))
+    try:
+        with about_url(str(path)):
+            raise found
+    except (OSError, SqueezeError) as error:
+        return error

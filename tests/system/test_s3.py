@@ -85,6 +85,21 @@ def test_objects_by_the_workers_of_a_cluster(s3, monkeypatch):
     run("compress", "-1", "-q", "-r", "--cluster", "local", "s3://bucket/tree")  # and all is done
 
 
+def test_small_objects_go_into_shards(s3):
+    contents = {f"tree/sub/{number:02d} [a]*?.txt": TEXT[:number] for number in range(20)}
+    for key, data in contents.items():
+        s3.put_object(Bucket="bucket", Key=key, Body=data)
+    run("compress", "-1", "-r", "s3://bucket/tree", "--shards", "20K", "-o", "s3://bucket/out/part-{}.tar.sqz")
+    shards = [f"s3://bucket/{key}" for key in keys(s3) if key.endswith(".tar.sqz")]
+    found = {}
+    for shard in shards:
+        with squeeze.open(shard) as file:
+            found |= {f"tree/{name}": file.member(name).read() for name in file.members()}
+    assert found == contents and len(shards) > 1 and not uploads(s3)
+    member = run("decompress", shards[0], "--member", "sub/07 [a]*?.txt")
+    assert member.stdout_bytes == TEXT[:7]
+
+
 def test_large_objects_are_sent_in_parts(s3):
     with files.replacing(storage.path_of("s3://bucket/large")) as file:
         file.write(DATA)

@@ -20,6 +20,7 @@ class Place(NamedTuple):
     raw_length: int
     coded_offset: int  # of the block's header
     coded_length: int  # with the header
+    checksum: int  # of its stream, as Stream has it
 
 
 def read_places(file: BinaryIO, limits: Limits | None = None) -> list[Place]:
@@ -32,7 +33,7 @@ def read_places(file: BinaryIO, limits: Limits | None = None) -> list[Place]:
     return [
         Place(
             Header(stream.header, 0, stream.short),
-            *(block.raw_offset, block.raw_length, block.coded_offset, block.coded_length),
+            *(block.raw_offset, block.raw_length, block.coded_offset, block.coded_length, stream.checksum),
         )
         for stream in streams
         for block in stream.blocks
@@ -52,7 +53,7 @@ def _places_from_end(file: BinaryIO, end: int, entries: Entries) -> list[Place]:
     for header, index, start in reversed(found):
         offset = start + index.header_size
         for raw, coded in index.entries:
-            places.append(Place(header, raw_offset, raw, offset, coded))
+            places.append(Place(header, raw_offset, raw, offset, coded, index.checksum))
             raw_offset += raw
             offset += coded
     return places

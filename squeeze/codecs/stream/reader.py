@@ -1,9 +1,10 @@
-"""Random access: a .sqz file as a seekable, read-only file object."""
+"""Random access: a .sqz file as a seekable, read-only file object, and the members of a shard as files of their own."""
 
 import io
 import os
 from bisect import bisect_right
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,11 +15,12 @@ from squeeze.codecs.stream import container
 from squeeze.codecs.stream.coding import Coded, check_raw, decode_block, need_memory
 from squeeze.codecs.stream.container import MAX_BLOCK, BlockHeader
 from squeeze.codecs.stream.header import from_header
+from squeeze.codecs.stream.members import Member, MemberFile, Members, read_members
 from squeeze.codecs.stream.places import Place, read_block, read_places
 from squeeze.codecs.stream.resources import DictionarySource, Resources, either
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.varint import copy_pieces, read_exactly
-from squeeze.errors import DamagedError
+from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
 from squeeze.system.limits import Limits
 from squeeze.system.remote_file import will_read
 from squeeze.system.storage import path_of
@@ -34,31 +36,52 @@ def open(
     dictionary: DictionarySource = None,
     prior: DictionarySource = None,
     limits: Limits | None = None,
-) -> io.BufferedReader:
+) -> "Reader":
     """Open a .sqz file for reading its raw content anywhere.
 
     `file` is a path, a URL that fsspec reads, or a seekable binary file, which stays open until the
     result is closed. Only the blocks that are read are decoded, each is checked, and
     the latest is kept. `model` and `adapter` are the language model that the file needs, `device` runs it, and
     `dictionary` (`prior` by its older name) is the one that the file was compressed with, if it was. `limits.memory`
-    holds for the index and for each block; how much comes out is how much is read. Raises FormatError or its children,
-    DictionaryError, DeviceError, and LimitError.
+    holds for the index and for each block; how much comes out is how much is read. Of a shard that
+    `squeeze compress --shards` wrote, named by path or URL, `member(name)` opens one file, and `members()` tells which
+    there are. Raises FormatError or its children, DictionaryError, DeviceError, and LimitError.
     """
     resources = Resources(threads, model, either(dictionary, prior), limits or Limits(), adapter, device)
     if not isinstance(file, str | os.PathLike):
-        return io.BufferedReader(SqueezeFile(file, resources))
+        return Reader(SqueezeFile(file, resources))
     with ExitStack() as opened:  # closes the file again if it cannot be read
         source = opened.enter_context(path_of(file).open("rb"))
-        reader: io.BufferedReader = io.BufferedReader(SqueezeFile(source, resources))
+        reader = Reader(SqueezeFile(source, resources, path_of(file)))
         opened.pop_all()
         return reader
+
+
+class Reader(io.BufferedReader):
+    """What `open` returns: the raw content as a file."""
+
+    raw: "SqueezeFile"
+
+    def members(self) -> dict[str, Member]:
+        """The files of a shard by name, in its order. Raises FormatError where the file has no index of members, or a
+        damaged one."""
+        return self.raw.members.by_name
+
+    def member(self, name: str) -> io.BufferedReader:
+        """Open one file of a shard: seekable, and for use by one thread at a time with all else that is read here. What
+        is read from its start to its end is held against its checksum. Raises as `members`, and SqueezeError where
+        there is no such file."""
+        found = self.members().get(name)
+        if found is None:
+            raise SqueezeError(f"has no member {printable(name)}")
+        return io.BufferedReader(MemberFile(found, self.raw.read_at))
 
 
 class SqueezeFile(io.RawIOBase):
     """The raw reader behind `open`."""
 
-    def __init__(self, source: BinaryIO, resources: Resources):
-        self._source = source
+    def __init__(self, source: BinaryIO, resources: Resources, path: Path | None = None):
+        self._source, self._path, self._limits = source, path, resources.limits
         settings: dict[int, Settings] = {}  # of each stream, by its header
         self._blocks: list[tuple[Place, Settings]] = []
         for place in read_places(source, resources.limits):
@@ -89,15 +112,31 @@ class SqueezeFile(io.RawIOBase):
         return position
 
     def readinto(self, buffer: Any) -> int:
-        if self._position >= self._size:
-            return 0
-        number = bisect_right(self._starts, self._position) - 1
-        place, settings = self._blocks[number]
-        start = self._position - place.raw_offset
-        count = min(len(buffer), place.raw_length - start)
-        buffer[:count] = self._read(number, place, settings, start, count)
+        count = self.read_at(self._position, buffer)
         self._position += count
         return count
+
+    def read_at(self, position: int, buffer: Any) -> int:
+        """Fill the start of a buffer with raw content from a position on, of one block; the bytes read."""
+        if position >= self._size:
+            return 0
+        number = bisect_right(self._starts, position) - 1
+        place, settings = self._blocks[number]
+        start = position - place.raw_offset
+        count = min(len(buffer), place.raw_length - start)
+        buffer[:count] = self._read(number, place, settings, start, count)
+        return count
+
+    @cached_property
+    def members(self) -> Members:
+        """From the index beside the file. Raises FormatError where it is missing, damaged or of another file."""
+        found = read_members(self._path, self._limits) if self._path else None
+        if found is None:
+            raise FormatError("has no index of members: it is not a shard of `squeeze compress --shards`")
+        first = self._blocks[0][0] if self._blocks and found.size == self._size else None
+        if first is None or not container.is_checksum(found.checksum, first.checksum, first.stream.short):
+            raise FormatError("the index of members is that of another shard")
+        return found
 
     def _read(self, number: int, place: Place, settings: Settings, start: int, count: int) -> bytes:
         if number in self._checked:

@@ -1,0 +1,40 @@
+"""What shards are called: a path or URL whose name holds {} where the number goes."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from squeeze.errors import OptionError, SqueezeError
+
+__all__ = ["Template"]
+
+_NUMBER = re.compile(r"\{(?::0(\d)d?)?\}")
+
+
+@dataclass(frozen=True)
+class Template:
+    """{} stands for 0, 1, ..., and {:06d} for 000000, 000001, .... Raises OptionError for any other name."""
+
+    place: Path
+
+    def __post_init__(self) -> None:
+        if len(_NUMBER.findall(self.place.name)) != 1:
+            raise OptionError(
+                f"{self.place}: the name of a shard holds {{}} where its number goes, as in part-{{}}.tar.sqz"
+            )
+
+    def path(self, number: int) -> Path:
+        """Of the shard with a number."""
+        name = _NUMBER.sub(lambda found: f"{number:0{found[1] or 1}d}", self.place.name)
+        return self.place.with_name(name)
+
+    @property
+    def dictionary(self) -> Path:
+        """Of the shards, beside them: part-dictionary.sqzp for part-{}.tar.sqz."""
+        before = self.place.name[: self.place.name.index("{")]
+        return self.place.with_name(f"{before}dictionary.sqzp")
+
+    def check(self, root: Path) -> None:
+        """Raises SqueezeError where shards would lie in the folder that they are made of."""
+        if self.place.parent.resolve().is_relative_to(root.resolve()):
+            raise SqueezeError(f"{self.place.parent} lies in {root}, whose files go into the shards: write elsewhere")

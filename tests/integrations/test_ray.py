@@ -1,0 +1,141 @@
+"""Ray Data on .sqz files: every row once, whatever the parts, and a folder of what a dataset holds."""
+
+import base64
+import os
+import tarfile
+
+import pytest
+
+import squeeze
+from squeeze.cluster.engine import SETTINGS
+from squeeze.errors import FormatError, OptionError, SqueezeError
+from tests.makers.inputs import random_bytes
+
+os.environ.update(SETTINGS)  # which Ray reads when it is imported
+pytest.importorskip("pyarrow", reason="pip install 'squeeze-neural[cluster]'")
+pytest.importorskip("pandas", reason="pip install 'squeeze-neural[cluster]'")
+ray = pytest.importorskip("ray", reason="pip install 'squeeze-neural[cluster]'")
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+LINES = [f"{number} {base64.b64encode(random_bytes(number % 37, number)).decode()}" for number in range(2000)]
+BLOCK = 2048
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def sqz():
+    from squeeze.integrations import ray as integration
+
+    return integration
+
+
+def packed(path, text):
+    path.write_bytes(squeeze.compress(text.encode(), 1, block_size=BLOCK))
+    return path
+
+
+def rows_of(sqz, path, rows, size):
+    """What all parts of a file give, without a cluster."""
+    source = sqz.SqzDatasource(path, rows, {})
+    tasks = source.get_read_tasks(source.estimate_inmemory_data_size() // size)
+    return [row for task in tasks for table in task() for row in table.to_pylist()], len(tasks)
+
+
+@pytest.mark.parametrize("size", [1, 5000, 20_000, 1 << 20])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_every_line_is_read_once(sqz, tmp_path, size, end):
+    path = packed(tmp_path / "a.txt.sqz", "\n".join(LINES) + end)
+    found, parts = rows_of(sqz, path, "lines", size)
+    assert [row["text"] for row in found] == LINES
+    assert (parts > 5) == (size < 10_000)
+
+
+def test_lines_that_end_where_parts_do(sqz, tmp_path, monkeypatch):
+    monkeypatch.setattr(sqz, "_LEAST", 1)
+    monkeypatch.setattr(sqz, "_TABLE", 100)
+    lines = [f"{number:063d}" for number in range(500)]  # 32 of them fill a block
+    found, parts = rows_of(sqz, packed(tmp_path / "a.txt.sqz", "\n".join(lines)), "lines", 1)
+    assert [row["text"] for row in found] == lines and parts == 16
+    long = ["x" * 10_000, "", "y" * 5000, "z"]  # over several parts
+    found, _ = rows_of(sqz, packed(tmp_path / "b.txt.sqz", "\n".join(long)), "lines", 1)
+    assert [row["text"] for row in found] == long
+
+
+def shards(folder):
+    from squeeze.shards.template import Template
+    from squeeze.shards.write import listed, write_shards
+
+    (folder / "tree").mkdir()
+    for number in range(60):
+        (folder / "tree" / f"{number:02d}.json").write_text(f'{{"n": {number}}}')
+        (folder / "tree" / f"{number:02d}.bin").write_bytes(random_bytes(300, number))
+    (folder / "tree" / "README").write_text("no ending")
+    (folder / "out").mkdir()
+    sources = listed(sorted((folder / "tree").iterdir()), folder / "tree", print)
+    options = {"level": 1, "block_size": 4096}
+    made = list(write_shards(sources, Template(folder / "out/part-{}.tar.sqz"), 40960, failed=print, **options))
+    assert len(made) > 1
+    return folder / "out"
+
+
+def test_every_sample_is_read_once(sqz, tmp_path):
+    out = shards(tmp_path)
+    found, parts = rows_of(sqz, out, "samples", 1)
+    assert parts > len(list(out.glob("*.tar.sqz")))
+    assert [row["__key__"] for row in found] == [f"{number:02d}" for number in range(60)] + ["README"]
+    assert found[7]["json"] == b'{"n": 7}' and found[7]["bin"] == random_bytes(300, 7)
+    assert found[-1]["bin"] == b"no ending"
+
+
+def test_a_dataset_there_and_back(sqz, tmp_path, cluster):
+    rows = [{"id": number, "text": line, "none": None} for number, line in enumerate(LINES)]
+    dataset = ray.data.from_items(rows, override_num_blocks=3)
+    sqz.write_sqz(dataset, tmp_path / "out", level=1, block_size=BLOCK)
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names[0] == "part-000000.jsonl.sqz" and all(name.endswith(".jsonl.sqz") for name in names)
+    back = sqz.read_sqz(tmp_path / "out", rows="json", parts=20)
+    assert sorted(back.take_all(), key=lambda row: row["id"]) == rows
+    assert back.count() == len(rows)
+    with pytest.raises(SqueezeError, match="out: is not empty"):
+        sqz.write_sqz(dataset, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_samples_and_lines_there_and_back(sqz, tmp_path, cluster):
+    dataset = sqz.read_sqz(str(shards(tmp_path)), rows="samples")
+    sqz.write_sqz(dataset, tmp_path / "again", rows="samples", level=1)
+    back = sqz.read_sqz(tmp_path / "again", rows="samples")
+    order = lambda row: row["__key__"]  # noqa: E731
+    assert sorted(back.take_all(), key=order) == sorted(dataset.take_all(), key=order)
+    paths = sorted((tmp_path / "again").glob("*.tar.sqz"))
+    with squeeze.open(paths[0]) as content, tarfile.open(fileobj=content, mode="r|") as tar:
+        assert set(tar.getnames()) <= {f"{n:02d}.{kind}" for n in range(60) for kind in ("json", "bin")} | {
+            "README.bin"
+        }
+    sqz.write_sqz(ray.data.from_items([{"text": line} for line in LINES]), tmp_path / "lines", rows="lines", level=1)
+    assert sorted(row["text"] for row in sqz.read_sqz(tmp_path / "lines").take_all()) == sorted(LINES)
+
+
+def test_what_cannot_be_read_or_written(sqz, tmp_path):
+    path = tmp_path / "a.txt.sqz"
+    path.write_bytes(b"hello")
+    with pytest.raises(FormatError, match=r"a\.txt\.sqz: not a \.sqz file"):
+        sqz.SqzDatasource(path, "lines", {})
+    for action in (lambda: sqz.SqzDatasource(path, "pictures", {}), lambda: sqz.SqzDatasink(tmp_path, "x", {})):
+        with pytest.raises(OptionError, match="rows are lines, json, samples, and not '"):
+            action()
+    with pytest.raises(SqueezeError, match=r"holds no files that end in \.jsonl\.sqz"):
+        sqz.SqzDatasource(tmp_path, "json", {})
+    packed(path, "no\nobjects")
+    for rows, said in (("json", "JSON parse error"), ("samples", "has no index of members")):
+        with pytest.raises(SqueezeError, match=rf"a\.txt\.sqz: .*{said}"):
+            rows_of(sqz, path, rows, 1)
+    path.write_bytes(squeeze.compress(b"\xff\n", 1))
+    with pytest.raises(SqueezeError, match=r"a\.txt\.sqz: 'utf-8' codec"):
+        rows_of(sqz, path, "lines", 1)
