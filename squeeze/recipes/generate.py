@@ -18,7 +18,7 @@ from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.recipes.tokens import check_vocabulary
 
-__all__ = ["Generation", "generate", "opened"]
+__all__ = ["Generation", "generate", "opened", "prompt_ids"]
 
 _SETTINGS = (
     *("bos_token_id", "eos_token_id", "pad_token_id"),
@@ -103,7 +103,7 @@ def generate(
     Raises SqueezeError where the prompt has no token, or does not fit the model with what is to come, or the draft does
     not fit the model.
     """
-    ids = _prompt(model, tokenizer, prompt, tokens)
+    ids = prompt_ids(model, tokenizer, prompt, tokens)
     options |= _sampling(temperature, seed)
     streamer, counts = _Streamer(tokenizer, on_text), _Counts()
     options |= {"past_key_values": cache} if cache is not None else {}
@@ -118,7 +118,7 @@ def generate(
     return Generation(streamer.text, ids.shape[1], generated, seconds, counts.proposed, accepted)
 
 
-def _prompt(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Tensor:
+def prompt_ids(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Tensor:
     """int64 [1, tokens of the prompt]. Raises SqueezeError where there are none, or too many."""
     ids = tokenize(tokenizer, prompt)[None].to(model.device)
     check_vocabulary(model, ids)
