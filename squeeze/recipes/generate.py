@@ -16,6 +16,7 @@ from squeeze.checkpoint.pretrained import explained, load_tokenizer
 from squeeze.checkpoint.text import tokenize
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
+from squeeze.kv.evict import Eviction
 from squeeze.recipes.tokens import check_vocabulary
 
 __all__ = ["Generation", "generate", "opened", "prompt_ids"]
@@ -99,7 +100,8 @@ def generate(
 
     cache: what transformers takes as past_key_values; None for its own. draft: a smaller model with the same vocabulary
     that suggests tokens, which the model checks several at a time (speculative decoding, Leviathan et al. 2023, arXiv
-    2211.17192): the text is the one that the model alone writes. options: of model.generate.
+    2211.17192): the text is the one that the model alone writes, up to a cache that codes tokens: it does so after each
+    check of several, which see some tokens before they are coded, or after. options: of model.generate.
     Raises SqueezeError where the prompt has no token, or does not fit the model with what is to come, or the draft does
     not fit the model.
     """
@@ -142,8 +144,8 @@ def _check_draft(model: Any, draft: Any, cache: Any, temperature: float) -> None
     """Raises SqueezeError where a draft would be of no use, or of wrong use."""
     if temperature > 0:
         raise SqueezeError("a draft is for greedy decoding: leave the temperature at 0")
-    if cache is not None:
-        raise SqueezeError("a draft needs transformers' own cache: use either --draft or --kv")
+    if isinstance(getattr(cache, "policy", None), Eviction):
+        raise SqueezeError("a draft needs a cache that keeps all tokens: use a policy that gives up none")
     ours, theirs = (one.config.get_text_config().vocab_size for one in (model, draft))
     if ours != theirs:
         raise SqueezeError(f"the draft has {theirs} tokens, and the model {ours}: they need the same vocabulary")
