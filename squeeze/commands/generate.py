@@ -9,6 +9,7 @@ import click
 from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.models import use
+from squeeze.errors import SqueezeError
 
 
 @click.command()
@@ -55,6 +56,8 @@ def generate(
     from squeeze.recipes.kv_prompt import prompt_cache
 
     use(threads)
+    if draft and kv_file:
+        raise SqueezeError("a draft begins with an empty cache: use either --draft or --kv-file")
     network, tokenizer = generating.opened(model, **opening)
     helper = generating.opened(draft, opening["device"])[0] if draft else None
     asked, taken = bool(kv or kv_budget), 0

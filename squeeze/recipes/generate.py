@@ -144,6 +144,8 @@ def _check_draft(model: Any, draft: Any, cache: Any, temperature: float) -> None
     """Raises SqueezeError where a draft would be of no use, or of wrong use."""
     if temperature > 0:
         raise SqueezeError("a draft is for greedy decoding: leave the temperature at 0")
+    if cache is not None and cache.get_seq_length():
+        raise SqueezeError("a draft begins with an empty cache, and this one holds tokens")
     if isinstance(getattr(cache, "policy", None), Eviction):
         raise SqueezeError("a draft needs a cache that keeps all tokens: use a policy that gives up none")
     ours, theirs = (one.config.get_text_config().vocab_size for one in (model, draft))

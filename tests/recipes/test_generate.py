@@ -11,8 +11,9 @@ from click.testing import CliRunner
 import squeeze
 from squeeze.cli import main
 from squeeze.errors import SqueezeError
+from squeeze.kv import FullPrecision, QuantizedKVCache
 from squeeze.recipes.evaluate import opened as opened_for_text
-from squeeze.recipes.generate import opened
+from squeeze.recipes.generate import generate, opened
 from tests.makers import tiny_models
 from tests.makers.command import call
 
@@ -60,6 +61,11 @@ def test_a_draft_and_a_coded_cache(folder, tmp_path):
         assert kv != "full" or found["text"] == exact["text"]
     said = call(*asked[:-1], *helped, "--kv", "8")
     assert "KV cache" in said.output and said.output.splitlines()[-1].endswith("% were accepted")
+    model, tokenizer = opened(folder)
+    cache = QuantizedKVCache(model.config, FullPrecision())
+    model(tokenizer("def", return_tensors="pt")["input_ids"], past_key_values=cache)
+    with pytest.raises(SqueezeError, match="a draft begins with an empty cache, and this one holds tokens"):
+        generate(model, tokenizer, "def main():", cache=cache, draft=model)
     evicting = call(*asked, *helped, "--kv", "kivi:4+window:32")
     assert evicting.exit_code == 1 and "a draft needs a cache that keeps all tokens" in evicting.output
 
@@ -120,6 +126,10 @@ def test_what_a_prompts_file_refuses(folder, tmp_path):
         (("", "--kv", "4"), "the prompt is empty: give at least one token to go on from"),
         (("a", "-n", "600"), "do not fit the model's 512"),
         (("a", "--kv", "4", "--kv-budget", "0.2"), "--kv and --kv-budget say two things: give one of them"),
+        (
+            ("a", "--kv-file", "x", "--draft", "y"),
+            "a draft begins with an empty cache: use either --draft or --kv-file",
+        ),
         (("a", "--kv", "5"), "5 bits are not offered here: choose from 1, 2, 3, 4, 8"),
     ],
 )
