@@ -119,10 +119,19 @@ def test_functions_on_models_name_the_extra():
     assert issubclass(squeeze.PackageError, squeeze.SqueezeError)
 
 
+def test_tasks_name_their_extra(monkeypatch: pytest.MonkeyPatch):
+    tasks = pytest.importorskip("squeeze.recipes.tasks", reason="torch is not installed")
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(squeeze.PackageError) as raised:
+        tasks.Tasks.load(["hellaswag"])
+    assert str(raised.value) == f"this needs lm_eval, which is not installed: {how_to_install('tasks')}"
+
+
 def test_extras_are_those_of_the_distribution():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["name"] == DISTRIBUTION
-    modules = {"llama-cpp-python": "llama_cpp", "pyyaml": "yaml", "vl-convert-python": "vl_convert"}
+    modules = {"llama-cpp-python": "llama_cpp", "lm-eval": "lm_eval", "pyyaml": "yaml"}
+    modules["vl-convert-python"] = "vl_convert"
     for extra, packages in EXTRAS.items():
         named = [Requirement(line).name for line in project["optional-dependencies"][extra]]
         assert sorted(modules.get(name, name) for name in named) == sorted(packages)

@@ -1,8 +1,11 @@
 """Texts as tokens: files, data sets of this machine, and the tokenizer of a model's folder."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -51,8 +54,17 @@ def _dataset(name: str) -> str:
     except ImportError:
         raise SqueezeError(f"{name}: no such file (and the package datasets is not installed)") from None
     try:
-        local_only = datasets.DownloadConfig(local_files_only=True)
-        rows = datasets.load_dataset(name, split="train", download_config=local_only, trust_remote_code=False)
+        with _offline(datasets.config):
+            rows = datasets.load_dataset(name, split="train")
         return "\n\n".join(str(text) for text in rows["text"])
     except Exception as error:  # whatever the package raises
-        raise SqueezeError(f"{name}: neither a file nor a data set on this machine: {printable(error)}") from error
+        raise SqueezeError(f"{name}: no such file, and no data set on this machine: {printable(error)}") from error
+
+
+@contextmanager
+def _offline(config: Any) -> Iterator[None]:
+    """Let the package datasets, whose config it is, ask no server; its own option for that lets it ask for names."""
+    from huggingface_hub import constants
+
+    with patch.object(config, "HF_HUB_OFFLINE", True), patch.object(constants, "HF_HUB_OFFLINE", True):
+        yield

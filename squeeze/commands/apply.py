@@ -8,7 +8,7 @@ import click
 
 from squeeze.commands import options
 from squeeze.commands.echo import echo
-from squeeze.commands.models import use
+from squeeze.commands.models import Verdict, use
 from squeeze.commands.progress import steps
 from squeeze.commands.reporting import write_page
 
@@ -25,7 +25,6 @@ def apply(
     recipe: Path,
     source: Path,
     target: Path,
-    page: Path | None,
     threads: int,
     quiet: bool,
     as_json: bool,
@@ -46,10 +45,13 @@ def apply(
     from squeeze.recipes.apply import apply as run
 
     use(threads)
+    verdict = Verdict.taken_from(params)
+    params |= {"text": verdict.text, "windows": verdict.windows, "tasks": verdict.tasks}
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
         reports = run(recipe, source, target, overwrite=params.pop("force"), progress=progress, **params)
-    write_page(page, [report.as_json() for report in reports])
+    write_page(verdict.page, [report.as_json() for report in reports])
     if as_json:
         click.echo(json.dumps([report.as_json() for report in reports]))
     else:
         echo("\n\n".join(report.table() for report in reports))
+    verdict.judge(reports[-1])

@@ -38,6 +38,8 @@ def delta(
 
     use(threads)
     verdict, asked_for = Verdict.taken_from(params), given(DELTA, params)
+    if verdict.tasks is not None:
+        raise click.UsageError("a difference is scored once it is written: squeeze eval OUT --base BASE --tasks NAMES")
     settings = DELTA.read(asked_for).settings
     if not quiet:
         say_estimate(source, settings, settings.correction, params["device"], True)

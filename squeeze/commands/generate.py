@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from squeeze.commands import options
+from squeeze.commands.echo import echo
 from squeeze.commands.models import use
 from squeeze.errors import SqueezeError
 
@@ -16,9 +17,15 @@ from squeeze.errors import SqueezeError
 @click.argument("prompt", metavar="PROMPT")
 @click.option("-n", "--tokens", default=100, type=click.IntRange(1), metavar="N", help="Tokens to generate (100).")
 @click.option(
-    "--draft", metavar="MODEL", type=options.PATH, help="A smaller model that suggests tokens; the text stays the same."
+    "--draft", metavar="MODEL", type=options.PATH, help="A smaller model that suggests tokens, which MODEL checks."
 )
 @click.option("--kv", metavar="BITS|POLICY", help="Code the KV cache: 4, a policy such as rotated:3, or its file.")
+@click.option(
+    "--kv-file",
+    metavar="FILE",
+    type=options.PATH,
+    help="Take up the prompt's cache from FILE, or write it there for prompts that begin like this one.",
+)
 @click.option("--temperature", default=0.0, type=click.FloatRange(0), metavar="X", help="0 takes the likeliest.")
 @click.option("--seed", default=0, metavar="N", help="Of sampling.")
 @options.base
@@ -30,16 +37,15 @@ def generate(
     tokens: int,
     draft: Path | None,
     kv: str | None,
-    temperature: float,
-    seed: int,
-    base: Path | None,
-    resident: int | None,
+    kv_file: Path | None,
     as_json: bool,
     quiet: bool,
     threads: int,
-    device: str,
     calibrate: Path | None,
     kv_budget: float | None,
+    temperature: float,
+    seed: int,
+    **opening: Any,
 ) -> None:
     """Continue PROMPT, as it comes; with --kv, in less memory. What memory that was is said at the end.
 
@@ -47,13 +53,17 @@ def generate(
     """
     from squeeze.recipes import generate as generating
     from squeeze.recipes.kv_eval import cache_for, memory_line
+    from squeeze.recipes.kv_prompt import prompt_cache
 
     use(threads)
-    network, tokenizer = generating.opened(model, device, resident, base)
-    if draft is not None and (kv or kv_budget):
-        raise SqueezeError("a draft needs transformers' own cache: use either --draft or --kv")
-    cache = None if draft else cache_for(network, tokenizer, kv, kv_budget, calibrate)
-    helper = generating.opened(draft, device)[0] if draft else None
+    if draft and kv_file:
+        raise SqueezeError("a draft begins with an empty cache: use either --draft or --kv-file")
+    network, tokenizer = generating.opened(model, **opening)
+    helper = generating.opened(draft, opening["device"])[0] if draft else None
+    asked, taken = bool(kv or kv_budget), 0
+    cache = cache_for(network, tokenizer, kv, kv_budget, calibrate) if asked or kv_file or not draft else None
+    if kv_file is not None and cache is not None:
+        cache, taken = prompt_cache(kv_file, network, tokenizer, prompt, tokens, cache, asked)
 
     def show(piece: str) -> None:
         if not as_json:
@@ -70,18 +80,27 @@ def generate(
     )
     if as_json:
         sizes = {"prompt_tokens": generated.prompt, "tokens": generated.tokens, "seconds": round(generated.seconds, 3)}
-        if cache is None:
-            details: dict[str, Any] = {"proposed": generated.proposed, "accepted": generated.accepted}
-        else:
-            details = {"kv_bytes": cache.nbytes, "policy": repr(cache.policy)}
+        details: dict[str, Any] = {}
+        if draft:
+            details |= {"proposed": generated.proposed, "accepted": generated.accepted}
+        if cache is not None:
+            details |= {"kv_bytes": cache.nbytes, "policy": repr(cache.policy)}
+        details |= {"tokens_from_file": taken} if kv_file else {}
         click.echo(json.dumps({"text": generated.text, **sizes, **details}))
         return
     click.echo()
     if not quiet:
-        click.echo(memory_line(cache, generated) if cache is not None else _draft_line(generated), err=True)
+        lines = [memory_line(cache, generated)] if cache is not None else []
+        lines += [_draft_line(generated)] if draft else []
+        lines += [_file_line(kv_file, taken)] if kv_file else []
+        echo("\n".join(lines), err=True)
 
 
 def _draft_line(result: Any) -> str:
     share = 100 * result.accepted / max(result.proposed, 1)
     speed = result.tokens / max(result.seconds, 1e-9)
     return f"{result.tokens} tokens, {speed:.1f} a second; of the draft's {result.proposed} {share:.0f} % were accepted"
+
+
+def _file_line(path: Path, taken: int) -> str:
+    return f"{path}: {taken} tokens of the prompt came from it" if taken else f"{path}: has the prompt's cache"

@@ -1,6 +1,8 @@
 """What the commands that compress a model share: what computes, what is asked of a result and what is said of it."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +18,7 @@ from squeeze.system import cores
 if TYPE_CHECKING:
     from squeeze.engine.report import Report
     from squeeze.recipes.options import Common
+    from squeeze.recipes.tasks import Tasks
 
 
 class Worse(click.ClickException):
@@ -30,25 +33,34 @@ class Verdict:
 
     text: Path | None
     windows: int | None
+    tasks: "Tasks | None"
     limits: dict[str, float | None]
     page: Path | None
 
     @classmethod
     def taken_from(cls, options: dict[str, Any]) -> Self:
-        """Takes its options out of a command's. Raises UsageError where limits have no text to be measured on."""
-        limits = {name: options.pop(name) for name in ("max_ppl_increase", "max_kl")}
+        """Takes its options out of a command's, and loads the tasks. Raises UsageError where limits have nothing to be
+        measured on."""
+        limits = {name: options.pop(name) for name in ("max_ppl_increase", "max_kl", "max_task_drop")}
         text, windows = options.pop("text"), options.pop("windows")
-        if text is None and any(value is not None for value in limits.values()):
+        if text is None and any(limits[name] is not None for name in ("max_ppl_increase", "max_kl")):
             raise click.UsageError("--max-ppl-increase and --max-kl need --text")
-        return cls(text, windows, limits, options.pop("page"))
+        tasks = tasks_of(options)
+        if tasks is None and limits["max_task_drop"] is not None:
+            raise click.UsageError("--max-task-drop needs --tasks")
+        return cls(text, windows, tasks, limits, options.pop("page"))
 
     def measure(self, report: "Report", device: str, quiet: bool, as_json: bool) -> None:
         from squeeze.recipes.evaluate import measure
+        from squeeze.recipes.tasks import measure_tasks
 
+        name, kept = Path(report.target).name, f"{report.target} is written: squeeze eval measures it."
         if self.text is not None:
-            name, kept = Path(report.target).name, f"{report.target} is written: squeeze eval measures it."
             with steps(f"{name}: quality", unit=" tokens", kept=kept, quiet=quiet, as_json=as_json) as progress:
                 measure(report, self.text, self.windows, device, progress)
+        if self.tasks is not None:
+            with steps(f"{name}: tasks", unit=" answers", kept=kept, quiet=quiet, as_json=as_json) as progress:
+                measure_tasks(report, self.tasks, device, progress)
 
     def conclude(self, report: "Report", as_json: bool, quiet: bool) -> None:
         """Print the report, and write its page. Raises Worse where a limit is exceeded."""
@@ -57,10 +69,36 @@ class Verdict:
         elif not quiet:
             echo(report.table())
         write_page(self.page, [report.as_json()])
-        try:
+        self.judge(report)
+
+    def judge(self, report: "Report") -> None:
+        """Raises Worse where a limit is exceeded."""
+        with judged():
             report.check(**self.limits)
-        except QualityError as error:
-            raise Worse(str(error)) from error
+
+
+@contextmanager
+def judged() -> Iterator[None]:
+    """A QualityError is raised as Worse."""
+    try:
+        yield
+    except QualityError as error:
+        raise Worse(str(error)) from error
+
+
+def tasks_of(options: dict[str, Any]) -> "Tasks | None":
+    """Takes the options of tasks out of a command's, and loads those that are named. Raises UsageError where there are
+    options of tasks, and no tasks."""
+    names, rest = options.pop("tasks"), {name: options.pop(name) for name in ("task_folder", "task_limit", "shots")}
+    chosen = [name.strip() for name in (names or "").split(",") if name.strip()]
+    if not chosen:
+        given = [f"--{name.replace('_', '-')}" for name, value in rest.items() if value is not None]
+        if given or names is not None:
+            raise click.UsageError(f"{given[0]} needs --tasks" if given else "--tasks names none")
+        return None
+    from squeeze.recipes.tasks import Tasks
+
+    return Tasks.load(list(dict.fromkeys(chosen)), *rest.values())
 
 
 def use(threads: int) -> None:

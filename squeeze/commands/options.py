@@ -222,11 +222,31 @@ writing = several(
     reading,
 )
 coding = several(threads, quiet, as_json)
+scoring = several(
+    click.option("--tasks", metavar="NAMES", help="Score it on tasks by lm-eval, such as hellaswag,arc_easy."),
+    click.option(
+        "--task-folder",
+        metavar="DIR",
+        type=PATH,
+        help="Of more tasks: lm-eval's YAML, with paths relative to DIR. It may name Python code, which runs.",
+    ),
+    click.option("--task-limit", metavar="N", type=click.IntRange(1), help="Score so many examples of each task only."),
+    click.option("--shots", metavar="N", type=click.IntRange(0), help="Solved examples before each; as the task says."),
+)
+max_task_drop = click.option(
+    "--max-task-drop", metavar="POINTS", type=float, help="Exit with 3 where accuracy on a task falls by more."
+)
 measuring = several(
     click.option("--text", metavar="FILE", type=PATH, help="Measure the quality on this text, before and after."),
     click.option(
         "--windows", metavar="N", type=click.IntRange(1), help="Measure on so many windows of 1,024 tokens only."
     ),
+    scoring,
+    click.option(
+        "--max-ppl-increase", metavar="PERCENT", type=float, help="Exit with 3 where perplexity rises by more."
+    ),
+    click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above."),
+    max_task_drop,
 )
 caching = several(
     click.option(
@@ -241,10 +261,6 @@ caching = several(
 )
 compressing = several(
     measuring,
-    click.option(
-        "--max-ppl-increase", metavar="PERCENT", type=float, help="Exit with 3 where perplexity rises by more."
-    ),
-    click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above."),
     resume,
     converting(),
     computing,

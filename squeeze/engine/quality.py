@@ -16,7 +16,7 @@ from squeeze.checkpoint.pretrained import explained
 from squeeze.errors import SqueezeError
 from squeeze.numerics.intervals import interval
 
-__all__ = ["Quality", "evaluate"]
+__all__ = ["Quality", "divergences", "evaluate"]
 
 _POSITIONS = 128  # whose log-probabilities are in memory at once, and that are a block of the intervals
 Progress = Callable[[int], None]
@@ -111,8 +111,13 @@ def _block(ids: torch.Tensor, span: slice, logits: torch.Tensor, theirs: torch.T
         loss,
         their_loss=-expected.gather(1, targets).double().sum().item(),
         agreed=int((expected.argmax(-1) == ours.argmax(-1)).sum()),
-        divergences=(expected.exp() * (expected - ours)).sum(-1).double().cpu(),
+        divergences=divergences(expected, ours),
     )
+
+
+def divergences(expected: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+    """float64 [L], nats: KL(expected || found) at each position, of log-probabilities [L, V]."""
+    return (expected.exp() * (expected - found)).sum(-1).double().cpu()
 
 
 def _perplexity(blocks: Sequence[_Block], count: int) -> dict[str, Any]:

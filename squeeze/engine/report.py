@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from squeeze.engine.quality import Quality
+from squeeze.engine.tasks import TaskScore, check_drops
 from squeeze.errors import FormatError, QualityError
 from squeeze.system import files
 from squeeze.system.json_object import read_object
@@ -48,7 +49,7 @@ class Report:
     """method, settings: what was asked for. layers: what was compressed; left: what was not, and why.
     parameters: values in the checkpoint; raw_bytes, stored_bytes: of its tensors before and after. packed: bytes of
     all files before and after packing, where they were packed. parts: bytes stored of each module. predicted: rises of
-    the loss, nats a token, of a plan and of what it was compared with."""
+    the loss, nats a token, of a plan and of what it was compared with. tasks: scores, with the original's as base."""
 
     source: str
     target: str
@@ -66,6 +67,7 @@ class Report:
     after: Quality | None = None
     parts: dict[str, int] = field(default_factory=dict)
     predicted: dict[str, float] = field(default_factory=dict)
+    tasks: list[TaskScore] = field(default_factory=list)
 
     @property
     def bits_per_weight(self) -> float:
@@ -94,8 +96,11 @@ class Report:
         """What went otherwise than asked for."""
         return [f"{layer.name}: {note}" for layer in self.layers for note in layer.notes]
 
-    def check(self, max_ppl_increase: float | None = None, max_kl: float | None = None) -> None:
-        """Raises QualityError where perplexity rose by more than so many per cent, or mean KL is above so many nats."""
+    def check(
+        self, max_ppl_increase: float | None = None, max_kl: float | None = None, max_task_drop: float | None = None
+    ) -> None:
+        """Raises QualityError where perplexity rose by more than so many per cent, mean KL is above so many nats, or
+        accuracy on a task fell by more than so many points."""
         if self.before and self.after and max_ppl_increase is not None:
             rise = 100 * (self.after.perplexity / self.before.perplexity - 1)
             if not rise <= max_ppl_increase:
@@ -105,6 +110,8 @@ class Report:
                 )
         if self.after and self.after.kl_mean is not None and max_kl is not None and not self.after.kl_mean <= max_kl:
             raise QualityError(f"{self.target}: the mean KL divergence is {self.after.kl_mean:.4f}, above {max_kl:g}")
+        if max_task_drop is not None:
+            check_drops(self.target, self.tasks, max_task_drop)
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
@@ -113,6 +120,7 @@ class Report:
         values["layers"] = [Layer.from_json(layer) for layer in document["layers"]]
         for name in ("before", "after"):
             values[name] = Quality(**document[name]) if document[name] else None
+        values["tasks"] = [TaskScore.from_json(score) for score in document.get("tasks", ())]
         values["packed"] = tuple(document["packed"]) if document["packed"] else None
         return cls(**values)
 
@@ -128,7 +136,8 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         derived = {"bits_per_weight": self.bits_per_weight, "bits_per_parameter": self.bits_per_parameter}
         derived |= {"sparsity": self.sparsity, "bytes_in_4_bits": self.bytes_in_4_bits}
-        return {**asdict(self), **derived, "fallbacks": self.fallbacks}
+        tasks = [score.as_json() for score in self.tasks]
+        return {**asdict(self), **derived, "fallbacks": self.fallbacks, "tasks": tasks}
 
     def table(self) -> str:
         """The layers, what was left, and the totals, for a terminal."""
@@ -164,7 +173,7 @@ class Report:
                 kl = f"mean {self.after.kl_mean:.4f}, 99th percentile {self.after.kl_p99:.4f} nats"
                 totals.append(("KL from the original", kl))
                 totals.append(("same most probable token", f"{100 * (self.after.top1_agreement or 0):.1f} %"))
-        return totals
+        return totals + [(score.task, str(score)) for score in self.tasks]
 
     def _sparsity(self) -> list[tuple[str, str]]:
         patterns = sorted({layer.pattern for layer in self.layers if layer.pattern})

@@ -47,9 +47,9 @@ class QuantizedKVCache(Cache):
                 raise PolicyError(f"layers of kind {printable(repr(kind))} cannot be cached by this version")
         super().__init__(layers=layers)
 
-    def save(self, path: Path | str, model: Any = None) -> int:
+    def save(self, path: Path | str, model: Any = None, prompt: torch.Tensor | None = None) -> int:
         """Write the cache to a file; see file.save_cache."""
-        return save_cache(self, path, model)
+        return save_cache(self, path, model, prompt)
 
     @staticmethod
     def load(path: Path | str, config: Any, **options: Any) -> QuantizedKVCache:

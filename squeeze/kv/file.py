@@ -49,8 +49,9 @@ class Saved(Protocol):
 Cache = TypeVar("Cache", bound=Saved)
 
 
-def save_cache(cache: Saved, path: Path | str, model: Any = None) -> int:
-    """Write a cache; bytes of the file. model: whose weights it belongs to, compared when it is loaded.
+def save_cache(cache: Saved, path: Path | str, model: Any = None, prompt: torch.Tensor | None = None) -> int:
+    """Write a cache; bytes of the file. model: whose weights it belongs to, and prompt: the tokens [T] that it read,
+    both compared when it is loaded.
 
     Raises SqueezeError where a layer is of a kind that the file cannot hold.
     """
@@ -69,6 +70,8 @@ def save_cache(cache: Saved, path: Path | str, model: Any = None) -> int:
         "layers": [_state(layer) for layer in cache.packed_layers],
         "records": records,
     }
+    if prompt is not None:
+        description["prompt"] = {"tokens": len(prompt), "sha256": _prompt_digest(prompt)}
     data = saved.to_bytes(description, payloads)
     with files.replacing(Path(path)) as file:
         file.write(data)
@@ -82,22 +85,27 @@ def load_cache(
     *,
     policy: Policy | None = None,
     model: Any = None,
+    prompt: torch.Tensor | None = None,
     device: str = "cpu",
     limits: Limits | None = None,
 ) -> Cache:
     """The cache of a file, which `make` makes empty. policy: needed where it was calibrated, which the file does not
-    hold.
+    hold. prompt: tokens [T] that have to begin with those that the cache was saved with.
 
     Raises FormatError and its children for a file that is not one, ModelError where config or weights are not those
-    that it was made with, PolicyError where the policy is not the one, LimitError where it takes more memory than
-    `limits` allow.
+    that it was made with, PolicyError where the policy is not the one, SqueezeError where the prompt is another,
+    LimitError where it takes more memory than `limits` allow.
     """
     path, limits = Path(path), limits or Limits()
     try:
         file = saved.read(path, limits)
         cache = make(config, _policy(file, config, policy, model))
+        if prompt is not None:
+            _check_prompt(file, prompt)
         _check_limits(file, limits)
         _fill(file, cache.packed_layers, device)
+        if file.prompt and any(layer.get_seq_length() != file.prompt["tokens"] for layer in cache.packed_layers):
+            raise misfit()
         return cache
     except SqueezeError as error:
         raise type(error)(f"{path}: {error}") from None
@@ -113,6 +121,17 @@ def _policy(file: SavedFile, config: Any, policy: Policy | None, model: Any) -> 
     if policy is not None and described(policy) != described(saved_policy):
         raise PolicyError(f"it was made with {printable(saved_policy)}, not with the policy given")
     return saved_policy
+
+
+def _check_prompt(file: SavedFile, prompt: torch.Tensor) -> None:
+    """Raises SqueezeError where a cache is not that of a prompt's first tokens."""
+    if file.prompt is None:
+        raise SqueezeError("this cache does not say what prompt it is of")
+    count = file.prompt["tokens"]
+    if count > len(prompt) or file.prompt["sha256"] != _prompt_digest(prompt[:count]):
+        raise SqueezeError(
+            f"this cache is of another prompt, of {count} tokens that are not the first of this one: name another file"
+        )
 
 
 def _check_limits(file: SavedFile, limits: Limits) -> None:
@@ -199,10 +218,17 @@ def config_digest(config: Any) -> str:
     return hashlib.sha256(json.dumps(network, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def _prompt_digest(prompt: torch.Tensor) -> str:
+    """SHA-256 of tokens as little-endian int64."""
+    return hashlib.sha256(prompt.cpu().numpy().astype("<i8").tobytes()).hexdigest()
+
+
 def weights_digest(model: Any) -> str:
-    """XXH3 of all parameters of a model, in the order of their names."""
+    """XXH3 of all parameters of a model, and of what it stores instead of some, in the order of their names."""
     digest = xxhash.xxh3_64()
-    for name, tensor in sorted(model.named_parameters()):
+    names = set(model.state_dict())
+    stored = [(name, tensor) for name, tensor in model.named_buffers() if name in names]
+    for name, tensor in (*sorted(model.named_parameters()), *sorted(stored)):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -1,6 +1,7 @@
 """The bytes of a saved KV cache: safetensors with a checksum of all of it, and a description that is checked in full.
 
 The checksum stands first in the header, so that it is compared before anything else is read. Version 1 had none.
+Version 3 names the prompt whose cache it is; others are version 2.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from squeeze.system.limits import Limits
 
 __all__ = ["STATE", "SavedFile", "read", "to_bytes"]
 
-FORMAT, VERSION = "squeeze.kv", 2
+FORMAT, VERSION, WITH_PROMPT = "squeeze.kv", 2, 3
 STATE = ("dropped", "evicted", "coded_tokens", "parts")  # numbers of a layer
 _CHECKSUM = "squeeze.kv.xxh3"
 _START = f'{{"__metadata__":{{"{_CHECKSUM}":"'.encode()
@@ -36,7 +37,8 @@ _MOST_TOKENS = 1 << 40
 
 @dataclass(frozen=True)
 class SavedFile:
-    """A checked file. layers: numbers of each, by the names of STATE."""
+    """A checked file. layers: numbers of each, by the names of STATE. prompt: `tokens` and `sha256` of what was read,
+    or None."""
 
     size: int
     policy: Any  # in JSON
@@ -45,11 +47,13 @@ class SavedFile:
     layers: list[dict[str, int]]
     records: dict[str, Record]
     payloads: dict[str, np.ndarray]
+    prompt: dict[str, Any] | None = None
 
 
 def to_bytes(description: Mapping[str, Any], payloads: Mapping[str, np.ndarray]) -> bytearray:
     """A file of uint8 payloads. description: all of SavedFile that JSON holds."""
-    text = json.dumps({"format": FORMAT, "version": VERSION, **description})
+    version = WITH_PROMPT if "prompt" in description else VERSION
+    text = json.dumps({"format": FORMAT, "version": version, **description})
     entries: dict[str, Any] = {"__metadata__": {_CHECKSUM: _ZEROS.decode(), FORMAT: text}}
     order = sorted(payloads, key=lambda name: payloads[name].size % 8 != 0)  # so that words are aligned
     offset = 0
@@ -96,7 +100,7 @@ def read(path: Path, limits: Limits) -> SavedFile:
         raise DamagedError("the header's records are not those of its tensors")
     records = {name: Record(**record) for name, record in described["records"].items()}
     policy, config, weights, layers = (described[name] for name in ("policy", "config", "weights", "layers"))
-    return SavedFile(size, policy, config, weights, layers, records, payloads)
+    return SavedFile(size, policy, config, weights, layers, records, payloads, described.get("prompt"))
 
 
 def _checksum(header: bytes, data: np.ndarray) -> bytes:
@@ -112,10 +116,10 @@ def _described(text: str, limits: Limits) -> dict[str, Any]:
     except FormatError:
         raise _unreadable() from None
     version = described.get("version")
-    if type(version) is int and version not in (1, VERSION):
-        raise FormatError(f"is a KV cache of a version that this program cannot read: it reads 1 to {VERSION}")
+    if type(version) is int and version not in (1, VERSION, WITH_PROMPT):
+        raise FormatError(f"is a KV cache of a version that this program cannot read: it reads 1 to {WITH_PROMPT}")
     if not (
-        described.keys() == _KEYS
+        described.keys() == (_KEYS | {"prompt"} if version == WITH_PROMPT else _KEYS)
         and type(version) is int
         and described["format"] == FORMAT
         and _is_digest(described["config"], 64)
@@ -124,6 +128,7 @@ def _described(text: str, limits: Limits) -> dict[str, Any]:
         and all(map(_is_state, described["layers"]))
         and isinstance(described["records"], dict)
         and all(map(Record.describes, described["records"].values()))
+        and (version != WITH_PROMPT or _is_prompt(described["prompt"]))
     ):
         raise _unreadable()
     return described
@@ -131,6 +136,16 @@ def _described(text: str, limits: Limits) -> dict[str, Any]:
 
 def _is_digest(value: Any, digits: int) -> bool:
     return isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{digits}}}", value) is not None
+
+
+def _is_prompt(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"tokens", "sha256"}
+        and type(value["tokens"]) is int
+        and 0 <= value["tokens"] < _MOST_TOKENS
+        and _is_digest(value["sha256"], 64)
+    )
 
 
 def _is_state(state: Any) -> bool:

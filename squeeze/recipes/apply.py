@@ -27,6 +27,7 @@ from squeeze.packing import folder
 from squeeze.packing.pack import Totals
 from squeeze.recipes.evaluate import measure
 from squeeze.recipes.steps import STEPS, Common, Pack, Pass, Prune, Quantize, Step
+from squeeze.recipes.tasks import Tasks, measure_tasks
 from squeeze.system import files
 from squeeze.system.extras import explained
 from squeeze.system.json_object import read_object
@@ -108,6 +109,7 @@ def apply(
     *,
     text: Path | str | None = None,
     windows: int | None = None,
+    tasks: Tasks | None = None,
     resume: bool = False,
     overwrite: bool = False,
     device: str = "cpu",
@@ -115,8 +117,9 @@ def apply(
 ) -> list[Report]:
     """Do what a recipe says to a model's folder, and write the folder `out`; a report of each pass over the blocks.
 
-    text, windows: measure the quality on this text, before and after, before anything is packed. resume: go on with a
-    run that was stopped, where it was. Raises SqueezeError for all that a user can mend; then nothing is written.
+    text, windows, tasks: measure the quality on this text and these tasks, before and after, before anything is packed.
+    resume: go on with a run that was stopped, where it was. Raises SqueezeError for all that a user can mend; then
+    nothing is written.
     """
     source, out = Path(source), Path(out)
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
@@ -137,8 +140,8 @@ def apply(
                         report.packed = outcome.raw, outcome.coded
                 else:
                     _finish(outcome, source, written, out, recipe)
-                    if text is not None and (following is None or isinstance(following, Pack)):
-                        _measure(outcome, written, text, windows, device, progress)
+                    if following is None or isinstance(following, Pack):
+                        _measure(outcome, written, device, progress, text, windows, tasks)
                     reports.append(outcome)
                 files.write_text(record, json.dumps([report.as_json() for report in reports]))
             reports = [Report.from_json(entry) for entry in json.loads(record.read_text())]
@@ -158,9 +161,18 @@ def _finish(report: Report, source: Path, written: Path, out: Path, recipe: Reci
 
 
 def _measure(
-    report: Report, written: Path, text: Path | str, windows: int | None, device: str, progress: Progress | None
+    report: Report,
+    written: Path,
+    device: str,
+    progress: Progress | None,
+    text: Path | str | None,
+    windows: int | None,
+    tasks: Tasks | None,
 ) -> None:
     target, report.target = report.target, str(written)
-    measure(report, Path(text), windows, device, progress)
+    if text is not None:
+        measure(report, Path(text), windows, device, progress)
+    if tasks is not None:
+        measure_tasks(report, tasks, device, progress)
     report.target = target
     report.write(written)

@@ -16,9 +16,10 @@ from squeeze.checkpoint.pretrained import explained, load_tokenizer
 from squeeze.checkpoint.text import tokenize
 from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
+from squeeze.kv.evict import Eviction
 from squeeze.recipes.tokens import check_vocabulary
 
-__all__ = ["Generation", "generate", "opened"]
+__all__ = ["Generation", "generate", "opened", "prompt_ids"]
 
 _SETTINGS = (
     *("bos_token_id", "eos_token_id", "pad_token_id"),
@@ -99,11 +100,12 @@ def generate(
 
     cache: what transformers takes as past_key_values; None for its own. draft: a smaller model with the same vocabulary
     that suggests tokens, which the model checks several at a time (speculative decoding, Leviathan et al. 2023, arXiv
-    2211.17192): the text is the one that the model alone writes. options: of model.generate.
+    2211.17192): the text is the one that the model alone writes, up to a cache that codes tokens: it does so after each
+    check of several, which see some tokens before they are coded, or after. options: of model.generate.
     Raises SqueezeError where the prompt has no token, or does not fit the model with what is to come, or the draft does
     not fit the model.
     """
-    ids = _prompt(model, tokenizer, prompt, tokens)
+    ids = prompt_ids(model, tokenizer, prompt, tokens)
     options |= _sampling(temperature, seed)
     streamer, counts = _Streamer(tokenizer, on_text), _Counts()
     options |= {"past_key_values": cache} if cache is not None else {}
@@ -118,7 +120,7 @@ def generate(
     return Generation(streamer.text, ids.shape[1], generated, seconds, counts.proposed, accepted)
 
 
-def _prompt(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Tensor:
+def prompt_ids(model: Any, tokenizer: Any, prompt: str, tokens: int) -> torch.Tensor:
     """int64 [1, tokens of the prompt]. Raises SqueezeError where there are none, or too many."""
     ids = tokenize(tokenizer, prompt)[None].to(model.device)
     check_vocabulary(model, ids)
@@ -142,8 +144,10 @@ def _check_draft(model: Any, draft: Any, cache: Any, temperature: float) -> None
     """Raises SqueezeError where a draft would be of no use, or of wrong use."""
     if temperature > 0:
         raise SqueezeError("a draft is for greedy decoding: leave the temperature at 0")
-    if cache is not None:
-        raise SqueezeError("a draft needs transformers' own cache: use either --draft or --kv")
+    if cache is not None and cache.get_seq_length():
+        raise SqueezeError("a draft begins with an empty cache, and this one holds tokens")
+    if isinstance(getattr(cache, "policy", None), Eviction):
+        raise SqueezeError("a draft needs a cache that keeps all tokens: use a policy that gives up none")
     ours, theirs = (one.config.get_text_config().vocab_size for one in (model, draft))
     if ours != theirs:
         raise SqueezeError(f"the draft has {theirs} tokens, and the model {ours}: they need the same vocabulary")

@@ -14,6 +14,7 @@ EXTRAS = {
     "llamacpp": ("llama_cpp",),
     "models": ("accelerate", "torch", "transformers", "yaml"),
     "report": ("vl_convert",),
+    "tasks": ("lm_eval",),
 }
 
 

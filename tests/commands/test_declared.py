@@ -23,6 +23,7 @@ BY_NAME = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.n
 OF_THE_RUN = {
     *("source", "target", "force", "threads", "quiet", "as_json", "device", "resume", "_click_default_help"),
     *("text", "windows", "max_ppl_increase", "max_kl", "packed", "page"),
+    *("tasks", "task_folder", "task_limit", "shots", "max_task_drop"),
 }
 OF_FOLLOWING = {"pack": {"follow", "interval", "until_idle", "keep", "remove_source"}}
 

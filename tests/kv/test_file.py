@@ -83,6 +83,36 @@ def test_a_prefix_is_read_once_and_used_again(tmp_path):
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
 
 
+def test_a_prompt_that_is_named(tmp_path):
+    model, path, prompt = llama(), tmp_path / "a.kv", tokens(length=60)
+    cache = QuantizedKVCache(model.config, KIVI(4, group=16, window=16))
+    with torch.no_grad():
+        model(prompt, past_key_values=cache)
+    cache.save(path, model, prompt[0])
+    longer = torch.cat([prompt[0], torch.tensor([3, 4])])
+    same(cache, QuantizedKVCache.load(path, model.config, prompt=longer))
+    same(cache, QuantizedKVCache.load(path, model.config))
+    for wrong in (prompt[0, :-1], longer.flip(0)):
+        with pytest.raises(SqueezeError, match="this cache is of another prompt, of 60 tokens"):
+            QuantizedKVCache.load(path, model.config, prompt=wrong)
+    cache.save(path, model, prompt[0, 1:])
+    with pytest.raises(DamagedError, match="do not make up a KV cache"):
+        QuantizedKVCache.load(path, model.config)
+    cache.save(path, model)
+    with pytest.raises(SqueezeError, match="does not say what prompt it is of"):
+        QuantizedKVCache.load(path, model.config, prompt=longer)
+
+
+def test_weights_of_other_forms_are_compared(tmp_path):
+    model, path = llama(), tmp_path / "a.kv"
+    model.lm_head.register_buffer("codes", torch.arange(8))
+    filled(model, KIVI(4, group=16)).save(path, model)
+    QuantizedKVCache.load(path, model.config, model=model)
+    model.lm_head.codes[3] = 0
+    with pytest.raises(ModelError, match="other weights"):
+        QuantizedKVCache.load(path, model.config, model=model)
+
+
 def test_a_calibrated_policy_is_given_again(tmp_path):
     model = llama()
     statistics = observe(model, tokens(length=150)[0], context=150, windows=1, window=16)

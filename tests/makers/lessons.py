@@ -17,12 +17,13 @@ steps:
 
 
 def write(folder: Path) -> None:
-    """report.txt, big.log, book.txt, wiki.txt, folder/, samples/, event.json, recipe.yaml and two models."""
+    """report.txt, big.log, book.txt, wiki.txt, prompts.txt, folder/, samples/, event.json, recipe.yaml and models."""
     text = inputs.python_text(400_000)
     (folder / "report.txt").write_bytes(text[:6_000])
     (folder / "book.txt").write_bytes(text[6_000:12_000])
     (folder / "wiki.txt").write_bytes(text[12_000:])
     (folder / "big.log").write_text("".join(f"2026-01-01 00:00:{i % 60:02} GET /item/{i * i}\n" for i in range(300)))
+    (folder / "prompts.txt").write_text("def main():\nimport os\n")
     (folder / "folder").mkdir()
     (folder / "folder" / "note.txt").write_bytes(text[:500])
     (folder / "samples").mkdir()

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 import squeeze
 from squeeze.cli import main
 from squeeze.errors import SqueezeError
+from squeeze.kv import FullPrecision, QuantizedKVCache
 from squeeze.recipes.evaluate import opened as opened_for_text
-from squeeze.recipes.generate import opened
+from squeeze.recipes.generate import generate, opened
 from tests.makers import tiny_models
 from tests.makers.command import call
 
@@ -47,13 +48,88 @@ def test_a_draft_changes_nothing_but_the_time(folder, tmp_path):
     assert sampled.exit_code == 1 and "a draft is for greedy decoding" in sampled.output
 
 
+def test_a_draft_and_a_coded_cache(folder, tmp_path):
+    squeeze.factorize(folder, "svd", keep=0.9, out=tmp_path / "draft")
+    helped = ("--draft", tmp_path / "draft")
+    asked = ("generate", folder, "def main():", "-n", 60, "-T", 1, "--json")
+    exact = json.loads(call(*asked, *helped).output)
+    for kv in ("full", "kivi:8,group=8,window=16"):
+        done = call(*asked, *helped, "--kv", kv)
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.output)
+        assert found["tokens"] == 60 and 0 < found["accepted"] <= found["proposed"] and found["kv_bytes"] > 0
+        assert kv != "full" or found["text"] == exact["text"]
+    said = call(*asked[:-1], *helped, "--kv", "8")
+    assert "KV cache" in said.output and said.output.splitlines()[-1].endswith("% were accepted")
+    model, tokenizer = opened(folder)
+    cache = QuantizedKVCache(model.config, FullPrecision())
+    model(tokenizer("def", return_tensors="pt")["input_ids"], past_key_values=cache)
+    with pytest.raises(SqueezeError, match="a draft begins with an empty cache, and this one holds tokens"):
+        generate(model, tokenizer, "def main():", cache=cache, draft=model)
+    evicting = call(*asked, *helped, "--kv", "kivi:4+window:32")
+    assert evicting.exit_code == 1 and "a draft needs a cache that keeps all tokens" in evicting.output
+
+
+PROMPT = "def main():\n    return 1\n" * 6
+
+
+@pytest.mark.parametrize("kv", [(), ("--kv", "kivi:4,group=8,window=16")])
+def test_a_prompt_is_read_once(folder, tmp_path, kv):
+    asked = ("-n", 20, "-T", 1, "--json", *kv)
+    kept = ("--kv-file", tmp_path / "prompt.kv")
+    plain = json.loads(call("generate", folder, PROMPT, *asked).output)
+    first = call("generate", folder, PROMPT, *asked, *kept)
+    assert first.exit_code == 0, first.output
+    first, written = json.loads(first.output), (tmp_path / "prompt.kv").read_bytes()
+    again = json.loads(call("generate", folder, PROMPT, *asked, *kept).output)
+    assert first["text"] == again["text"] and (kv or first["text"] == plain["text"])
+    assert (first["tokens_from_file"], again["tokens_from_file"]) == (0, first["prompt_tokens"] - 1)
+    longer = call("generate", folder, PROMPT + "import", *asked[: -1 - len(kv)], *kept)  # the policy is the file's
+    assert longer.exit_code == 0, longer.output
+    taken = again["tokens_from_file"]
+    assert longer.output.endswith(f"{tmp_path / 'prompt.kv'}: {taken} tokens of the prompt came from it\n")
+    assert (tmp_path / "prompt.kv").read_bytes() == written
+
+
+def test_what_a_prompts_file_refuses(folder, tmp_path):
+    path = tmp_path / "prompt.kv"
+
+    def said(*arguments, model=folder):
+        done = call("generate", model, *arguments, "-n", 2, "-q", "--kv-file", path)
+        assert done.exit_code == 1 and len(done.output.splitlines()) == 1, done.output
+        return done.output.removeprefix(f"Error: {path}: ").rstrip()
+
+    assert call("generate", folder, PROMPT, "-n", 2, "--kv-file", path).exit_code == 0
+    count = json.loads(call("generate", folder, PROMPT, "-n", 2, "--json", "--kv-file", path).output)[
+        "tokens_from_file"
+    ]
+    other = f"this cache is of another prompt, of {count} tokens that are not the first of this one: name another file"
+    assert said("import os" + PROMPT) == other
+    assert said(PROMPT[:20]) == other
+    assert said(PROMPT, "--kv", "4").endswith("not with the policy given")
+    values = tiny_models.tensors(tiny_models.byte_level().get_vocab_size(), seed=5)
+    changed = {"vocab_size": len(values["lm_head.weight"]), "eos_token_id": None}
+    stranger = tiny_models.write_folder(tmp_path / "stranger", tiny_models.byte_level(), values, **changed)
+    assert said(PROMPT, model=stranger) == "this cache was made by a model of other weights"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert said(PROMPT) == "the checksum of the saved KV cache differs: the file is damaged"
+    path.write_bytes(b"hello")
+    assert len(said(PROMPT)) > 5
+    assert path.read_bytes() == b"hello"
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
         (("", "--kv", "4"), "the prompt is empty: give at least one token to go on from"),
         (("a", "-n", "600"), "do not fit the model's 512"),
         (("a", "--kv", "4", "--kv-budget", "0.2"), "--kv and --kv-budget say two things: give one of them"),
-        (("a", "--kv", "4", "--draft", "x"), "a draft needs transformers' own cache: use either --draft or --kv"),
+        (
+            ("a", "--kv-file", "x", "--draft", "y"),
+            "a draft begins with an empty cache: use either --draft or --kv-file",
+        ),
         (("a", "--kv", "5"), "5 bits are not offered here: choose from 1, 2, 3, 4, 8"),
     ],
 )

@@ -3,16 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
+from squeeze.recipes.reports.quality import Record, accuracy_of, compared, estimates, evaluated, quality_of, scores
 from squeeze.recipes.reports.shown import Estimate, Matrix, Shown, parts_of, place
 
 __all__ = ["KINDS", "Record", "kind_of"]
-
-Record = dict[str, Any]
-_QUALITY = {"perplexity": "perplexity", "ratio": "perplexity, times the original's", "kl_mean": "KL, nats a token"} | {
-    "top1_agreement": "same most probable token"
-}
 
 
 def kind_of(record: Record) -> str:
@@ -40,7 +35,8 @@ def _pass(record: Record, number: str) -> Shown:
         "share": _share(after, before),
         "bits": record["bits_per_weight"],
         "seconds": record["seconds"],
-        **_quality_of(quality),
+        **quality_of(quality),
+        **accuracy_of(record),
     }
     return Shown(
         name=name,
@@ -52,7 +48,11 @@ def _pass(record: Record, number: str) -> Shown:
         facts=(("source", record["source"]), *facts, ("time", f"{record['seconds']:.0f} s")),
         matrices=tuple(map(_layer, record["layers"])),
         parts=parts_of(sizes, bits),
-        quality=(*_estimates(record.get("before") or {}, "before"), *_estimates(quality, "after")),
+        quality=(
+            *estimates(record.get("before") or {}, "before"),
+            *estimates(quality, "after"),
+            *scores(record, "after", "before"),
+        ),
         rows=(row,),
     )
 
@@ -94,40 +94,14 @@ def _by_reason(left: dict[str, str]) -> Iterable[str]:
         yield f"{', '.join(names[:4])}{more}: {reason}"
 
 
-def _estimates(quality: Record, who: str) -> list[Estimate]:
-    intervals = quality.get("intervals") or {}
-    return [
-        Estimate(title, who, quality[key], *intervals.get(key, ()))
-        for key, title in _QUALITY.items()
-        if quality.get(key) is not None
-    ]
-
-
-def _quality_of(quality: Record) -> Record:
-    """Cells of a row."""
-    ratio = quality.get("ratio")
-    return {
-        "perplexity": quality.get("perplexity"),
-        "rise": None if ratio is None else ratio - 1,
-        "kl": quality.get("kl_mean"),
-        "agreement": quality.get("top1_agreement"),
-    }
-
-
 def _evaluated(records: Sequence[Record]) -> list[Shown]:
     """eval."""
-    return [_one_evaluated(record) for record in records]
+    return [evaluated(record) for record in records]
 
 
-def _one_evaluated(record: Record) -> Shown:
-    name = Path(record["input"]).name
-    return Shown(
-        name=name,
-        lead=f"{record['tokens']:,} tokens of {Path(record['text']).name}, predicted in windows of "
-        f"{record['window']:,}, {record['tokens_per_second']:.1f} a second.",
-        quality=tuple(_estimates(record, name)),
-        rows=({"run": name, **_quality_of(record)},),
-    )
+def _compared(records: Sequence[Record]) -> list[Shown]:
+    """compare."""
+    return [compared(record) for record in records]
 
 
 def _tensors(records: Sequence[Record]) -> list[Shown]:
@@ -260,7 +234,9 @@ def _percent(part: float, whole: float) -> str:
 KINDS: dict[str, Callable[[Sequence[Record]], list[Shown]]] = {  # by a key that only these records have
     "layers": _model,
     "tensors": _tensors,
+    "generations": _compared,
     "policy": _caches,
     "tool": _files,
     "perplexity": _evaluated,
+    "tasks": _evaluated,
 }

@@ -52,6 +52,7 @@ COLUMNS = {
     "rise": Column("perplexity above the original's", "percent", "less"),
     "kl": Column("KL, nats a token", "scientific", "less"),
     "agreement": Column("same top token", "percent", "more"),
+    "accuracy": Column("mean accuracy on tasks", "percent", "more"),
     "compressing": Column("compressing, MB/s", "number", "more"),
     "decompressing": Column("decompressing, MB/s", "number", "more"),
     "cache": Column("cache, bytes", "integer", "less"),
@@ -98,9 +99,46 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Span:
+    """A token of a text. kl: nats, how far the models are apart there; agreed: on the likeliest token."""
+
+    text: str
+    kl: float
+    agreed: bool
+
+    @property
+    def shade(self) -> int:
+        """Of the background, per cent."""
+        return min(round(50 * math.sqrt(max(self.kl, 0))), 100)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What two models write after a prompt: one of them token by token. parted: how much of it is the same."""
+
+    prompt: str
+    spans: tuple[Span, ...]
+    text: str
+    parted: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """A token at which two models are far apart, after which prompt and text, and what the other writes instead."""
+
+    number: int
+    position: int
+    kl: float
+    before: str
+    token: str
+    instead: str
+
+
+@dataclass(frozen=True)
 class Shown:
     """A run. lead: what became of it, in a sentence. warnings: what went otherwise than asked for; left: what was not
-    compressed. facts: names and values. rows: of the table of runs, by the keys of COLUMNS."""
+    compressed. facts: names and values. rows: of the table of runs, by the keys of COLUMNS. texts, places: of two
+    models side by side."""
 
     name: str
     lead: str
@@ -111,6 +149,8 @@ class Shown:
     parts: tuple[Part, ...] = ()
     quality: tuple[Estimate, ...] = ()
     rows: tuple[dict[str, Any], ...] = ()
+    texts: tuple[Texts, ...] = ()
+    places: tuple[Place, ...] = ()
 
     def renamed(self, name: str) -> "Shown":
         """The same run by another name."""
@@ -119,8 +159,8 @@ class Shown:
         return replace(self, name=name, rows=rows, quality=quality)
 
     def as_json(self) -> dict[str, Any]:
-        """Without numbers that JSON does not have."""
-        document: dict[str, Any] = _finite(asdict(self))
+        """Without numbers that JSON does not have, and without texts and places, which need no script to be shown."""
+        document: dict[str, Any] = _finite(asdict(replace(self, texts=(), places=())))
         return document
 
 

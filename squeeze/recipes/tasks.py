@@ -1,0 +1,266 @@
+"""Tasks with right answers, by EleutherAI's lm-eval (Gao et al., github.com/EleutherAI/lm-evaluation-harness).
+
+A task is YAML that names a data set, a prompt and metrics. lm-eval brings thousands, whose data it fetches from the
+Hugging Face Hub; those of a local folder may name local files. A task may bring Python code, which lm-eval runs.
+"""
+
+import contextlib
+import difflib
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from squeeze.checkpoint.pretrained import explained, load_tokenizer
+from squeeze.engine.report import Report
+from squeeze.engine.tasks import TaskScore
+from squeeze.errors import SqueezeError, printable
+from squeeze.integrations.load_model import load_model
+from squeeze.system import extras
+
+__all__ = ["Progress", "Tasks", "measure_tasks", "scores"]
+
+Progress = Callable[[str, int, int], None]
+_BATCH = 4  # examples at a time
+_BOOTSTRAPS = 1000  # for standard errors of metrics that are no means
+_SEED = 1234  # of solved examples, as lm-eval's command has it
+_NONE = "none"  # lm-eval's name of no filter
+
+
+class _Found(NamedTuple):
+    """values: of each example, where the score is their mean; empty where it is not."""
+
+    score: TaskScore
+    values: list[float]
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Tasks and groups that were loaded with their data. names: what was asked for, tags as their tasks. loaded: as
+    lm-eval's TaskManager.load has them. limit: examples of each task."""
+
+    names: tuple[str, ...]
+    loaded: dict[str, dict[str, Any]]
+    limit: int | None = None
+
+    @classmethod
+    def load(
+        cls, names: Sequence[str], folder: Path | None = None, limit: int | None = None, shots: int | None = None
+    ) -> Self:
+        """folder: of more tasks, in whose YAML paths are relative to it. shots: solved examples put before each; None
+        for what the task says.
+
+        Raises PackageError without lm-eval, SqueezeError where there is no such task or folder, or its data cannot be
+        had.
+        """
+        if folder is not None and not folder.is_dir():
+            raise SqueezeError(f"{folder}: no such folder")
+        with extras.explained():
+            import lm_eval  # noqa: F401
+        with _silent(), explained(folder or "lm-eval"):
+            manager = _manager(names, folder)
+        for name in names:
+            if name not in manager.task_index:
+                near = difflib.get_close_matches(name, manager.all_tasks, 1)
+                hint = f": did you mean {near[0]}?" if near else ""
+                raise SqueezeError(f"{printable(repr(name))} is no task of lm-eval or of a folder given{hint}")
+        loaded: dict[str, dict[str, Any]] = {"tasks": {}, "groups": {}, "group_map": {}}
+        with _silent(), contextlib.chdir(folder or "."):
+            for name in names:
+                for kind, found in _loaded(manager, name).items():
+                    loaded[kind] |= found
+        for task in loaded["tasks"].values():
+            _prepare(task, shots)
+        inner = {child for children in loaded["group_map"].values() for child in children}
+        chosen = [name for name in (*loaded["groups"], *loaded["tasks"]) if name not in inner or name in names]
+        return cls(tuple(chosen), loaded, limit)
+
+    def run(self, model: Any, tokenizer: Any, tick: Progress, label: str) -> dict[tuple[str, str], _Found]:
+        """Every metric of every task, by their names."""
+        from lm_eval.evaluator import evaluate
+
+        screen = sys.stderr
+
+        def answered(done: int, total: int) -> None:
+            with contextlib.redirect_stderr(screen):
+                tick(label, done, total)
+
+        with _silent(), explained(", ".join(self.names)):
+            wrapped = _language_model(model, tokenizer, answered)
+            results = evaluate(wrapped, self.loaded, limit=self.limit, bootstrap_iters=_BOOTSTRAPS)
+            return {(one.score.task, one.score.metric): one for one in self._found(results)}
+
+    def _found(self, results: Any) -> Iterator[_Found]:
+        """Of a group its own means where it has some, else its tasks'."""
+        for name in self.names:
+            own = list(_metrics(results, name))
+            group = None if own else self.loaded["groups"].get(name)
+            inner = [task.task_name for task in group.get_all_tasks()] if group is not None else []
+            yield from own
+            yield from (found for task in inner for found in _metrics(results, task))
+
+
+def scores(
+    tasks: Tasks,
+    folder: Path,
+    original: Path | None = None,
+    *,
+    device: str = "cpu",
+    resident: int | None = None,
+    base: Path | None = None,
+    progress: Progress = lambda label, done, total: None,
+) -> list[TaskScore]:
+    """What a folder's model scores, beside what its original does if there is one; one of them is in memory at a time.
+    resident, base: as load_model has them."""
+    theirs = {}
+    if original is not None:
+        model = load_model(original, device=device)
+        theirs = tasks.run(model, load_tokenizer(original), progress, "before")
+        del model
+    model = load_model(folder, device=device, resident=resident, base=base)
+    ours = tasks.run(model, load_tokenizer(folder), progress, "after" if original else "")
+    return [_beside(found, theirs.get(key)) for key, found in ours.items()]
+
+
+def measure_tasks(report: Report, tasks: Tasks, device: str = "cpu", progress: Progress | None = None) -> None:
+    """Score the model before and after compressing it, into the report."""
+    shown: dict[str, Any] = {"progress": progress} if progress else {}
+    report.tasks = scores(tasks, Path(report.target), Path(report.source), device=device, **shown)
+    report.write(Path(report.target))
+
+
+def _beside(ours: _Found, theirs: _Found | None) -> TaskScore:
+    if theirs is None:
+        return ours.score
+    paired = len(ours.values) == len(theirs.values)
+    pairs = zip(theirs.values, ours.values, strict=True) if paired else ()
+    return ours.score.beside(theirs.score, [base - value for base, value in pairs])
+
+
+def _manager(names: Sequence[str], folder: Path | None) -> Any:
+    """Knows the folder's tasks, and lm-eval's too where they are needed: to index those takes seconds."""
+    from lm_eval.tasks import TaskManager
+
+    if folder is None:
+        return TaskManager()
+    known = TaskManager(include_path=str(folder), include_defaults=False)
+    entries = [known.task_index.get(name) for name in names]
+    inner = [task for entry in entries if entry for task in _listed(entry.cfg)]
+    if None not in entries and all(task in known.task_index for task in inner):
+        return known
+    return TaskManager(include_path=str(folder))
+
+
+def _listed(config: dict[str, Any] | None) -> list[str]:
+    """The names of a group's tasks; of what is no group none."""
+    tasks = (config or {}).get("task")
+    tasks = tasks if isinstance(tasks, list) else []
+    return [str(task.get("task")) if isinstance(task, dict) else str(task) for task in tasks]
+
+
+def _loaded(manager: Any, name: str) -> dict[str, dict[str, Any]]:
+    """What belongs to the name of a task, group or tag, with its data."""
+    try:
+        with explained(name):
+            found: dict[str, dict[str, Any]] = manager.load([name])
+            return found
+    except SqueezeError as error:
+        if not _is_offline(error):
+            raise
+        raise SqueezeError(
+            f"{name}: its data is not on this machine, and could not be fetched: --task-folder takes local tasks"
+        ) from error
+
+
+def _prepare(task: Any, shots: int | None) -> None:
+    """As lm-eval's simple_evaluate does: a task that says 0 has none."""
+    said = task.get_config("num_fewshot")
+    if said != 0:
+        task.set_config(key="num_fewshot", value=said or 0 if shots is None else shots)
+    task.set_fewshot_seed(seed=_SEED)
+
+
+def _is_offline(error: BaseException | None) -> bool:
+    """Whether it came of a connection that could not be made."""
+    while error is not None:
+        if isinstance(error, ConnectionError) or type(error).__name__ in ("ConnectError", "OfflineModeIsEnabled"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _metrics(results: Any, name: str) -> Iterator[_Found]:
+    """Of a task or group, as lm-eval names them: metric,filter."""
+    row = results["results"].get(name, {})
+    for key, value in row.items():
+        metric, comma, answers = key.partition(",")
+        if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+            continue
+        stderr = row.get(f"{metric}_stderr,{answers}")
+        stderr = float(stderr) if isinstance(stderr, int | float) else None
+        said = metric if answers == _NONE else key
+        samples = results["samples"].get(name, ())
+        values = [one.get(metric) for one in samples if one["filter"] == answers]
+        plain = [float(one) for one in values if isinstance(one, int | float)]
+        if len(plain) != len(values) or not plain or abs(sum(plain) / len(plain) - value) > 1e-9:
+            plain = []
+        yield _Found(TaskScore(name, said, float(value), row["sample_len"], stderr), plain)
+
+
+def _language_model(model: Any, tokenizer: Any, tick: Callable[[int, int], None]) -> Any:
+    """lm-eval's wrapper of a model, which tells how many requests are done, and draws nothing."""
+    from lm_eval.models.huggingface import HFLM
+
+    class LanguageModel(HFLM):  # type: ignore[misc]
+        done = total = 0
+
+        def add_partial(self, *ignored: Any) -> None:
+            self.done += 1
+            tick(self.done, self.total)
+
+        def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> Any:
+            self.total += len(requests)
+            return super().loglikelihood(requests, disable_tqdm=True)
+
+        def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> Any:
+            self.total += len(requests)
+            return super().loglikelihood_rolling(requests, disable_tqdm=True)
+
+        def generate_until(self, requests: Any, disable_tqdm: bool = True) -> Any:
+            self.total += len(requests)
+            return super().generate_until(requests, disable_tqdm=True)
+
+        def _loglikelihood_tokens(self, requests: Any, disable_tqdm: bool = True, **options: Any) -> Any:
+            return super()._loglikelihood_tokens(requests, disable_tqdm=True, **options)
+
+    _name_ends(tokenizer, model.config.get_text_config())
+    made = LanguageModel(pretrained=model, tokenizer=tokenizer, batch_size=_BATCH)
+    made.set_cache_hook(made)  # which is told of every answer
+    return made
+
+
+def _name_ends(tokenizer: Any, config: Any) -> None:
+    """Name the tokens at both ends of a text, which lm-eval needs, where only config.json has them, or only one."""
+    names = ("bos_token", "eos_token")
+    numbers = [getattr(config, f"{name}_id", None) for name in names]
+    known = [number for number in numbers if isinstance(number, int)]
+    for name, number in zip(names, numbers, strict=True):
+        if getattr(tokenizer, name) is None and known:
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(number if isinstance(number, int) else known[0]))
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Let lm-eval, and what it fetches data with, neither warn nor draw bars."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

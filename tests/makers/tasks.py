@@ -1,0 +1,56 @@
+"""A folder of lm-eval's tasks on local files of a few lines."""
+
+import json
+from pathlib import Path
+
+ANSWERS = ["return", "import", "class of"]
+
+_CHOICE = """\
+task: {name}
+{tag}dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {name}.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{question}}}}"
+doc_to_choice: "{{{{answers}}}}"
+doc_to_target: right
+metric_list:
+  - metric: acc
+  - metric: acc_norm
+"""
+_WRITTEN = """\
+task: written
+dataset_path: json
+dataset_kwargs:
+  data_files: {test: written.jsonl}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{answers[0]}}"
+generation_kwargs: {until: ["\\n"], max_gen_toks: 4, do_sample: false}
+metric_list:
+  - metric: exact_match
+"""
+_GROUP = """\
+group: both
+task: [first, second]
+aggregate_metric_list:
+  - {metric: acc, weight_by_size: true}
+"""
+
+
+def write(folder: Path, examples: int = 12) -> Path:
+    """Tasks of choosing, `first` and `second` of half as many examples, which are the group `both`; `written`, of
+    generating; `lost`, whose data is on the Hub; `broken`, whose data is not there."""
+    folder.mkdir()
+    for name, count in (("first", examples), ("second", examples // 2), ("written", 2)):
+        rows = [{"question": f"def f{i}(x):\n    ", "answers": ANSWERS, "right": i % 3} for i in range(count)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("first", "second", "broken"):
+        (folder / f"{name}.yaml").write_text(_CHOICE.format(name=name, tag=""))
+    (folder / "written.yaml").write_text(_WRITTEN)
+    (folder / "both.yaml").write_text(_GROUP)
+    lost = _CHOICE.format(name="lost", tag="").replace("dataset_path: json", "dataset_path: nobody/nothing")
+    (folder / "lost.yaml").write_text(lost)
+    return folder
