@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,7 +25,10 @@ from squeeze.recipes.gguf_metadata import Metadata
 from squeeze.system.moving import move_into_place
 from squeeze.system.work import scratch_folder
 
-__all__ = ["Export"]
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+__all__ = ["Export", "new_file"]
 
 _ROWS = 4096  # of an embedding, quantised at once
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
@@ -80,6 +84,13 @@ class Export:
             found.setdefault(f"{name}.{whole.rpartition('.')[2]}", {})[int(expert[1]) if expert else 0] = source
         return {name: tuple(parts[i] for i in sorted(parts)) for name, parts in found.items()}
 
+    @property
+    def architecture(self) -> str:
+        """GGUF's name of it."""
+        import gguf
+
+        return gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[self.metadata.family.name]]
+
     def write(
         self,
         target: Path,
@@ -94,28 +105,23 @@ class Export:
 
         tensors = {name: self._tensor(name, sources, asked) for name, sources in self.named.items()}
         divisors = self.metadata.divisors()
-        with scratch_folder(target) as work, _disk_told(target):
-            writer = gguf.GGUFWriter(work / "gguf", gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[self.metadata.family.name]])
-            try:
-                self.metadata.write(writer, self.metadata.folder.resolve().name, self._file_type(asked))
-                if divisors is not None:
-                    writer.add_tensor_info("rope_freqs.weight", divisors.shape, divisors.dtype, divisors.nbytes)
-                for name, tensor in tensors.items():
-                    kind = gguf.GGMLQuantizationType[tensor.kind]
-                    writer.add_tensor_info(name, tensor.shape, np.dtype(np.uint8), prod(tensor.shape), kind)
-                writer.write_header_to_file()
-                writer.write_kv_data_to_file()
-                writer.write_ti_data_to_file()
-                if divisors is not None:
-                    writer.write_tensor_data(divisors)
-                for name, tensor in tensors.items():
-                    data = self._data(name, tensor)
-                    writer.write_tensor_data(data)
-                    if progress:
-                        progress(data.nbytes)
-            finally:
-                writer.close()
-            move_into_place(work / "gguf", target, overwrite)
+        with new_file(target, self.architecture, overwrite) as writer:
+            self.metadata.write(writer, self.metadata.folder.resolve().name, self._file_type(asked))
+            if divisors is not None:
+                writer.add_tensor_info("rope_freqs.weight", divisors.shape, divisors.dtype, divisors.nbytes)
+            for name, tensor in tensors.items():
+                kind = gguf.GGMLQuantizationType[tensor.kind]
+                writer.add_tensor_info(name, tensor.shape, np.dtype(np.uint8), prod(tensor.shape), kind)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
+            if divisors is not None:
+                writer.write_tensor_data(divisors)
+            for name, tensor in tensors.items():
+                data = self._data(name, tensor)
+                writer.write_tensor_data(data)
+                if progress:
+                    progress(data.nbytes)
         return sum(prod(tensor.shape) for tensor in tensors.values())
 
     def _file_type(self, asked: str | None) -> int:
@@ -150,6 +156,20 @@ class Export:
                 values = values.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
             parts.append(values if values.dtype == torch.uint8 else _as_bytes(values, tensor.kind))
         return torch.cat(parts).reshape(tensor.shape).numpy()
+
+
+@contextmanager
+def new_file(target: Path, architecture: str, overwrite: bool) -> Iterator["GGUFWriter"]:
+    """What writes a GGUF file, which gets its name in one step once it is whole."""
+    import gguf
+
+    with scratch_folder(target) as work, _disk_told(target):
+        writer = gguf.GGUFWriter(work / "gguf", architecture)
+        try:
+            yield writer
+        finally:
+            writer.close()
+        move_into_place(work / "gguf", target, overwrite)
 
 
 @contextmanager
