@@ -42,6 +42,7 @@ _ON_MODELS = [
     ["generate", "a", "b"],
     ["kv-eval", "a", "--text", "b"],
     ["import", "smollm2", "b"],
+    ["imatrix", "a", "-o", "b"],
     ["inspect", "note.txt"],
     ["train", "--adapter", "a", "note.txt"],
 ]

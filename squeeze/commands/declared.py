@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from squeeze.commands.options import PATH, PLACE, Command, Size
+from squeeze.commands.options import PATH, PLACE, Command, Size, several
 from squeeze.options import Operation, Option, of
 from squeeze.options.operation import Owned
 from squeeze.options.option import UNTOLD
 from squeeze.recipes.options import Common, Packing
 
-__all__ = ["OperationCommand", "base", "both_ways", "default_of", "given", "kind_of", "spelled"]
+__all__ = ["OperationCommand", "base", "both_ways", "calibrating", "default_of", "given", "kind_of", "spelled"]
 
 _KINDS: dict[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path": PATH}
 _METAVARS = {"int": "N", "float": "X", "Path": "PATH"}
@@ -137,3 +137,4 @@ def _declared(kind: type, name: str) -> Callable[[Command], Command]:
 
 
 base = _declared(Packing, "base")
+calibrating = several(*(_declared(Common, name) for name in ("calibration", "samples", "sequence_length", "seed")))

@@ -99,13 +99,19 @@ def choose(
 
 
 def allocate(
-    model: nn.Module, tokens: torch.Tensor, units: Mapping[str, str], rounded: Size, budget: Callable[[int], float]
+    model: nn.Module,
+    tokens: torch.Tensor,
+    units: Mapping[str, str],
+    rounded: Size,
+    budget: Callable[[int], float],
+    choices: Sequence[int] = BITS,
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Bits for each unit, and the costs that decided. units: by the name of each of the model's linear modules; those
     of a unit get the same bits.
 
     rounded(weight, bits): the values a weight [O, I] takes with so many bits, and the bytes they are stored in;
-    it may raise SqueezeError for bits that cannot be stored. budget(weights): bytes for so many weights.
+    it may raise SqueezeError for bits that cannot be stored. budget(weights): bytes for so many weights. choices: the
+    bits to choose from, or other numbers that `rounded` takes.
     """
     information = _known_of_all(fisher(model, tokens, list(units)))
     costs: dict[str, dict[int, float]] = {}
@@ -117,7 +123,7 @@ def allocate(
         weight = weight_of(module)
         weights += weight.numel()
         costs[name], sizes[name] = {}, {}
-        for bits in BITS:
+        for bits in choices:
             try:
                 values, sizes[name][bits] = rounded(weight, bits)
             except SqueezeError:

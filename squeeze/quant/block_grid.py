@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 
 from squeeze.errors import SqueezeError
+from squeeze.quant import narrow
 from squeeze.quant.grid import ROWS, QParams
 
 __all__ = ["BlockGrid", "BlockParams", "moved"]
@@ -28,7 +29,7 @@ _LEAST = ((4, 0.4), (8, 0.55), (16, 0.7), (64, 0.85), (256, 0.97))  # levels, an
 @dataclass(frozen=True)
 class BlockParams(QParams):
     """Of groups [...] in blocks. scale: float32 [1, ...], what levels are multiplied with; offset: float32 [...] or
-    None, what is added. factors: float32 [K, ..., B], half-precision numbers, of scales and, where K is 2, of offsets.
+    None, what is added. factors: float32 [K, ..., B], of scales and, where K is 2, of offsets.
     steps: float32 [K, ..., G], the integers that factors are multiplied with; None where groups are blocks."""
 
     offset: torch.Tensor | None = None
@@ -47,7 +48,7 @@ class BlockGrid:
     levels: what the codes 0, 1, ... stand for, rising. bits: of a code. size: weights that share a scale; groups: in a
     block. offsets: whether groups have one. steps: the least and the largest integer that a scale is of its block's
     factor, None where a group is a block. Offsets are 0 to steps[1] times theirs, and taken away. block_bytes: of a
-    block.
+    block. powers: factors are powers of two, and half-precision numbers otherwise.
     """
 
     name: str
@@ -58,6 +59,7 @@ class BlockGrid:
     groups: int = 1
     offsets: bool = False
     steps: tuple[int, int] | None = None
+    powers: bool = False
     scale_bits: ClassVar[int | None] = None
     free_scales: ClassVar[bool] = False
 
@@ -96,6 +98,8 @@ class BlockGrid:
     def _fit(self, weight: torch.Tensor, importance: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Factors [K, ..., B] and steps [K, ..., G] of some rows."""
         weights = torch.ones_like(weight) if importance is None else importance.float().expand_as(weight)
+        if self.powers:
+            return self._power(weight, weights)[None], None
         found = self._ranges(weight, weights) if self.offsets else self._scales(weight, weights, self.levels)[None]
         if self.steps is None:
             return _half(found), None
@@ -110,6 +114,21 @@ class BlockGrid:
             steps.append((blocks * _inverse(factor)[..., None]).round().clamp(least, high).flatten(-2))
             factors.append(factor)
         return torch.stack(factors), torch.stack(steps)
+
+    def _power(self, values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """For values [..., n] the power of two [...] with the least weighted squared error: the last one by which the
+        largest value is above all levels, or the next."""
+        largest = (values.abs().amax(-1) / self.levels[-1]).clamp(min=2.0**-120)
+        tried = [torch.exp2(torch.log2(largest).floor() + step) for step in (0, 1)]
+        first, second = (
+            (weights * (values - scale[..., None] * self._level(self._nearest(values, scale, None))).square()).sum(-1)
+            for scale in tried
+        )
+        return torch.where(first < second, tried[0], tried[1])
+
+    def stored(self, factors: torch.Tensor) -> torch.Tensor:
+        """The nearest that a block can have."""
+        return narrow.rounded("power", factors, None) if self.powers else _half(factors)
 
     def _scales(self, values: torch.Tensor, weights: torch.Tensor, levels: tuple[float, ...]) -> torch.Tensor:
         """For values [..., n] the scale [...] of either sign with the least weighted squared error on these levels: of
@@ -205,7 +224,7 @@ class BlockGrid:
             if steps is not None:
                 mine = steps[:, :, block * self.groups : (block + 1) * self.groups].repeat_interleave(self.size, -1)
                 parts = parts * mine * signs
-            factors[:, :, block] = moved(factors[:, :, block], parts, pull, hessian, span, _half)
+            factors[:, :, block] = moved(factors[:, :, block], parts, pull, hessian, span, self.stored)
         return self.params(factors, steps)
 
     def _whole(self, values: torch.Tensor) -> torch.Tensor:

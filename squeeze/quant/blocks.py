@@ -11,8 +11,10 @@ import torch
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.quant.block_grid import BlockGrid, BlockParams
 
-__all__ = ["FALLBACKS", "GRIDS", "BlockTensor", "outer_type", "type_for"]
+__all__ = ["FALLBACKS", "GRIDS", "BlockTensor", "grid_of", "outer_type", "type_for", "type_of"]
 
+_OURS = "ggml_"  # what begins the names of grids whose types are called as other grids are
+_E2M1 = (-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12)
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
@@ -34,11 +36,25 @@ GRIDS: Mapping[str, BlockGrid] = {
         BlockGrid("q4_k", _range(0, 15), 4, 32, 144, 8, True, (0, 63)),
         BlockGrid("q5_k", _range(0, 31), 5, 32, 176, 8, True, (0, 63)),
         BlockGrid("q6_k", _range(-32, 31), 6, 16, 210, 16, False, (-128, 127)),
+        BlockGrid("tq1_0", _range(-1, 1), 2, 256, 54),
         BlockGrid("tq2_0", _range(-1, 1), 2, 256, 66),
+        BlockGrid("ggml_mxfp4", tuple(map(float, _E2M1)), 4, 32, 17, powers=True),
     )
 }
 # What llama.cpp takes in place of a type where rows are not whole blocks of 256.
-FALLBACKS = {"q2_k": "q4_0", "q3_k": "q4_0", "tq2_0": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"}
+FALLBACKS = dict.fromkeys(("q2_k", "q3_k", "tq1_0", "tq2_0"), "q4_0") | {
+    **{"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"},
+}
+
+
+def grid_of(type: str) -> str:
+    """The name in GRIDS of one of GGUF's types."""
+    return _OURS + type if _OURS + type in GRIDS else type
+
+
+def type_of(grid: str) -> str:
+    """The other way round."""
+    return grid.removeprefix(_OURS)
 
 
 def type_for(asked: str, inputs: int) -> str | None:
@@ -85,7 +101,7 @@ class BlockTensor(QuantizedTensor):
         grid, params = self.grid, self.params
         assert params.factors is not None
         rows = len(self.codes)
-        factors = params.factors.to(torch.float16).flatten(1)
+        factors = params.factors.flatten(1)
         steps = None if params.steps is None else params.steps.to(torch.int16).reshape(len(factors), -1, grid.groups)
         block = _Block(grid, self.codes.reshape(-1, grid.width), factors, steps)
         return torch.cat([field(block) for field in _FIELDS[grid.name]], 1).reshape(rows, -1)
@@ -93,7 +109,7 @@ class BlockTensor(QuantizedTensor):
 
 @dataclass(frozen=True)
 class _Block:
-    """N blocks. codes: uint8 [N, W]; factors: float16 [K, N]; steps: int16 [K, N, G]."""
+    """N blocks. codes: uint8 [N, W]; factors: float32 [K, N]; steps: int16 [K, N, G]."""
 
     grid: BlockGrid
     codes: torch.Tensor
@@ -118,7 +134,31 @@ def _codes(bits: int, run: int, shift: int = 0) -> _Field:
 
 def _factor(part: int) -> _Field:
     """A half-precision number: of scales (0), of offsets (1)."""
-    return lambda block: block.factors[part, :, None].contiguous().view(torch.uint8)
+    return lambda block: block.factors[part, :, None].to(torch.float16).contiguous().view(torch.uint8)
+
+
+def _exponent(block: _Block) -> torch.Tensor:
+    """Of a power of two, one byte: 128 for 1."""
+    exponents: torch.Tensor = torch.frexp(block.factors[0]).exponent + 127
+    return exponents.to(torch.uint8)[:, None]
+
+
+def _fp4(block: _Block) -> torch.Tensor:
+    """Sign and magnitude of e2m1 in four bits."""
+    table = torch.tensor([*range(15, 8, -1), *range(8)], device=block.codes.device)
+    return _packed(table[block.codes.long()], 4, 16)
+
+
+def _trits(first: int, run: int, count: int) -> _Field:
+    """Codes 0 to 2: a byte holds `count`, which lie `run` apart, as a fraction of 243 whose highest digit is the first,
+    in 256ths, rounded up."""
+
+    def field(block: _Block) -> torch.Tensor:
+        parts: torch.Tensor = block.codes[:, first : first + run * count].unflatten(1, (count, run)).int()
+        digits = torch.tensor([3 ** (4 - place) for place in range(count)], device=parts.device)[:, None]
+        return (((parts * digits).sum(1) * 256 + 242) // 243).to(torch.uint8)
+
+    return field
 
 
 def _signed_codes(block: _Block) -> torch.Tensor:
@@ -166,5 +206,7 @@ _FIELDS: Mapping[str, tuple[_Field, ...]] = {
     "q4_k": (_factor(0), _factor(1), _six_bits_of_pairs, _codes(4, 32)),
     "q5_k": (_factor(0), _factor(1), _six_bits_of_pairs, _codes(1, 32, 4), _codes(4, 32)),
     "q6_k": (_codes(4, 64), _codes(2, 32, 4), _bytes_of_steps, _factor(0)),
+    "tq1_0": (_trits(0, 32, 5), _trits(160, 16, 5), _trits(240, 4, 4), _factor(0)),
     "tq2_0": (_codes(2, 32), _factor(0)),
+    "ggml_mxfp4": (_exponent, _fp4),
 }

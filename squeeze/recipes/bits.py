@@ -19,9 +19,9 @@ from squeeze.recipes.plan.whole import whole
 from squeeze.recipes.run import Run
 from squeeze.recipes.writing import DENSE, make_writer
 
-__all__ = ["Mix", "by_budget", "by_name"]
+__all__ = ["FISHER_TOKENS", "Mix", "by_budget", "by_name"]
 
-_FISHER_TOKENS = 4096  # of the calibration that the choice of bits looks at
+FISHER_TOKENS = 4096  # of the calibration that the choice of bits looks at
 _OWN = "squeeze"  # the format in which every matrix may have bits of its own
 _NUMBER = re.compile(r"(\.experts\.)\d+\..*")
 
@@ -114,7 +114,7 @@ def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Qu
 
     apart = settings.format in (DENSE, _OWN)
     units = {name: name if apart or not is_expert(name) else _layer(name) for name in names}
-    sample = tokens[: max(_FISHER_TOKENS // tokens.shape[1], 1)]
+    sample = tokens[: max(FISHER_TOKENS // tokens.shape[1], 1)]
     chosen, _ = allocate(model, sample, units, rounded, budget)
     methods = {network.stored_name(name): method.replaced(bits=chosen[unit]) for name, unit in units.items()}
     return Mix(methods, () if apart else _patterns(methods), run.common.left_alone)

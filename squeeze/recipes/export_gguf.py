@@ -6,11 +6,13 @@ The gguf package has the container and the names of tensors. A tensor is in memo
 import errno
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,18 +20,22 @@ import torch
 from squeeze.checkpoint.architectures import HEAD
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import ModelError, printable
-from squeeze.quant.blocks import BlockTensor, outer_type
+from squeeze.quant.blocks import BlockTensor, grid_of, outer_type, type_of
 from squeeze.quant.rtn import RTN
 from squeeze.recipes.gguf_metadata import Metadata
 from squeeze.system.moving import move_into_place
 from squeeze.system.work import scratch_folder
 
-__all__ = ["Export"]
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+__all__ = ["Export", "new_file", "padded"]
 
 _ROWS = 4096  # of an embedding, quantised at once
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _LEFT_OUT = "rotary_emb.inv_freq"
 _FILE_TYPES = {"q2_k": "MOSTLY_Q2_K", "q3_k": "MOSTLY_Q3_K_S", "q4_k": "MOSTLY_Q4_K_S", "q5_k": "MOSTLY_Q5_K_S"}
+_FILE_TYPES |= {"mxfp4": "MOSTLY_MXFP4_MOE"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,13 @@ class Export:
             found.setdefault(f"{name}.{whole.rpartition('.')[2]}", {})[int(expert[1]) if expert else 0] = source
         return {name: tuple(parts[i] for i in sorted(parts)) for name, parts in found.items()}
 
+    @property
+    def architecture(self) -> str:
+        """GGUF's name of it."""
+        import gguf
+
+        return gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[self.metadata.family.name]]
+
     def write(
         self,
         target: Path,
@@ -90,39 +103,54 @@ class Export:
     ) -> int:
         """Write the file; returns the bytes of its tensors. asked: the type of which the matrices are, and which
         decides on those of embedding and head; None leaves all as floats."""
+        tensors, divisors = self._tensors(asked), self.metadata.divisors()
+        with new_file(target, self.architecture, overwrite) as writer:
+            self._write_head(writer, tensors, asked)
+            if divisors is not None:
+                writer.write_tensor_data(divisors)
+            for name, tensor in tensors.items():
+                data = self._data(name, tensor)
+                writer.write_tensor_data(data)
+                if progress:
+                    progress(data.nbytes)
+        return sum(prod(tensor.shape) for tensor in tensors.values())
+
+    def size(self, asked: str | None) -> tuple[int, dict[str, int]]:
+        """Bytes of the file that `write` makes, but for its tensors; and of each tensor with what fills it up."""
         import gguf
 
-        tensors = {name: self._tensor(name, sources, asked) for name, sources in self.named.items()}
-        divisors = self.metadata.divisors()
-        with scratch_folder(target) as work, _disk_told(target):
-            writer = gguf.GGUFWriter(work / "gguf", gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[self.metadata.family.name]])
-            try:
-                self.metadata.write(writer, self.metadata.folder.resolve().name, self._file_type(asked))
-                if divisors is not None:
-                    writer.add_tensor_info("rope_freqs.weight", divisors.shape, divisors.dtype, divisors.nbytes)
-                for name, tensor in tensors.items():
-                    kind = gguf.GGMLQuantizationType[tensor.kind]
-                    writer.add_tensor_info(name, tensor.shape, np.dtype(np.uint8), prod(tensor.shape), kind)
-                writer.write_header_to_file()
-                writer.write_kv_data_to_file()
-                writer.write_ti_data_to_file()
-                if divisors is not None:
-                    writer.write_tensor_data(divisors)
-                for name, tensor in tensors.items():
-                    data = self._data(name, tensor)
-                    writer.write_tensor_data(data)
-                    if progress:
-                        progress(data.nbytes)
-            finally:
-                writer.close()
-            move_into_place(work / "gguf", target, overwrite)
-        return sum(prod(tensor.shape) for tensor in tensors.values())
+        tensors, divisors = self._tensors(asked), self.metadata.divisors()
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "head"
+            with closing(gguf.GGUFWriter(path, self.architecture)) as writer:
+                self._write_head(writer, tensors, asked)
+            head = path.stat().st_size
+        head = padded(head) + (0 if divisors is None else padded(divisors.nbytes))
+        return head, {name: padded(prod(tensor.shape)) for name, tensor in tensors.items()}
+
+    def _tensors(self, asked: str | None) -> dict[str, _Tensor]:
+        return {name: self._tensor(name, sources, asked) for name, sources in self.named.items()}
+
+    def _write_head(self, writer: "GGUFWriter", tensors: Mapping[str, _Tensor], asked: str | None) -> None:
+        """All that comes before the tensors themselves."""
+        import gguf
+
+        self.metadata.write(writer, self.metadata.folder.resolve().name, self._file_type(asked))
+        if (divisors := self.metadata.divisors()) is not None:
+            writer.add_tensor_info("rope_freqs.weight", divisors.shape, divisors.dtype, divisors.nbytes)
+        for name, tensor in tensors.items():
+            kind = gguf.GGMLQuantizationType[tensor.kind]
+            writer.add_tensor_info(name, tensor.shape, np.dtype(np.uint8), prod(tensor.shape), kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
 
     def _file_type(self, asked: str | None) -> int:
         import gguf
 
         if asked:
-            return int(gguf.LlamaFileType[_FILE_TYPES.get(asked, f"MOSTLY_{asked.upper()}")])
+            kind = type_of(asked)
+            return int(gguf.LlamaFileType[_FILE_TYPES.get(kind, f"MOSTLY_{kind.upper()}")])
         plain = {torch.float16: "MOSTLY_F16", torch.bfloat16: "MOSTLY_BF16"}
         return int(gguf.LlamaFileType[plain.get(self.checkpoint.float_type(), "ALL_F32")])
 
@@ -132,13 +160,13 @@ class Export:
         info = self.checkpoint.info(sources[0])
         shape = (*((len(sources),) if _EXPERT.search(sources[0]) else ()), *info.shape)
         if kind := self.types.get(sources[0].removesuffix(".weight")):
-            return _Tensor(sources, shape, kind.upper())
+            return _Tensor(sources, shape, type_of(kind).upper())
         kind = {"BF16": "BF16", "F16": "F16"}.get(info.dtype, "F32")
         if len(info.shape) < 2 or name.endswith("ffn_gate_inp.weight"):  # llama.cpp has them in no other type
             kind = "F32"
         elif asked and name in ("token_embd.weight", "output.weight"):
             alone = name == "token_embd.weight" and "output.weight" in self.named
-            kind = (outer_type(asked, shape[-1], not alone) or kind).upper()
+            kind = type_of(outer_type(asked, shape[-1], not alone) or kind).upper()
         return _Tensor(sources, gguf.quants.quant_shape_to_byte_shape(shape, gguf.GGMLQuantizationType[kind]), kind)
 
     def _data(self, name: str, tensor: _Tensor) -> np.ndarray:
@@ -150,6 +178,27 @@ class Export:
                 values = values.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
             parts.append(values if values.dtype == torch.uint8 else _as_bytes(values, tensor.kind))
         return torch.cat(parts).reshape(tensor.shape).numpy()
+
+
+def padded(size: int) -> int:
+    """Bytes that a tensor takes in a file."""
+    import gguf
+
+    return -(-size // gguf.GGUF_DEFAULT_ALIGNMENT) * gguf.GGUF_DEFAULT_ALIGNMENT
+
+
+@contextmanager
+def new_file(target: Path, architecture: str, overwrite: bool) -> Iterator["GGUFWriter"]:
+    """What writes a GGUF file, which gets its name in one step once it is whole."""
+    import gguf
+
+    with scratch_folder(target) as work, _disk_told(target):
+        writer = gguf.GGUFWriter(work / "gguf", architecture)
+        try:
+            yield writer
+        finally:
+            writer.close()
+        move_into_place(work / "gguf", target, overwrite)
 
 
 @contextmanager
@@ -173,6 +222,6 @@ def _as_bytes(values: torch.Tensor, kind: str) -> torch.Tensor:
 def _rounded(values: torch.Tensor, kind: str) -> Iterator[torch.Tensor]:
     """Blocks of rows to the nearest."""
     for rows in torch.split(values, _ROWS):
-        tensor = RTN(grid=kind).apply(rows)
+        tensor = RTN(grid=grid_of(kind)).apply(rows)
         assert isinstance(tensor, BlockTensor)
         yield tensor.blocks()

@@ -44,6 +44,7 @@ __all__ = [
 
 
 GGUF = "gguf"  # the format that is a file
+AUTO = "auto"  # its type that is chosen for each matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +89,11 @@ class Quantizing(Checked):
     )
     type: str = option(
         "q4_k",
-        "Of the blocks of the format gguf.",
-        choices=(*("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq2_0"),),
+        "Of the blocks of the format gguf; auto chooses one for each matrix within --target-size.",
+        choices=(
+            *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
+            *("tq1_0", "tq2_0", AUTO),
+        ),
     )
 
 

@@ -1,6 +1,7 @@
 """`squeeze.quantize`: a checkpoint, a method and a format, put together."""
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,15 +13,17 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.inputs import input_squares
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
-from squeeze.errors import SqueezeError
+from squeeze.errors import OptionError, SqueezeError
 from squeeze.options import Asked
 from squeeze.packing.pack import pack
 from squeeze.quant.bits import Bits
+from squeeze.quant.blocks import type_of
 from squeeze.quant.method import GridMethod
 from squeeze.quant.rotate import RotatedCheckpoint
 from squeeze.quant.smooth import SmoothedCheckpoint
 from squeeze.recipes.bits import by_budget, by_name
-from squeeze.recipes.options import GGUF, QUANTIZE, Common, Quantizing
+from squeeze.recipes.gguf_types import by_size
+from squeeze.recipes.options import AUTO, GGUF, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.schemes import method_of_scheme
@@ -91,13 +94,19 @@ def _gguf(
 ) -> Report:
     """As `quantize`, to a GGUF file."""
     settings, chosen, folder = asked.settings, method_of(asked), blocks_folder(out)
+    chooses = settings.type == AUTO
     check_file(out, overwrite)
     run = Run(source=source, out=folder, common=common, correction=settings.correction, overwrite=True, **shared)
     checkpoint = run.open()
-    target = GgufTarget.of(checkpoint, out, chosen, methods, common.left_alone)
+    described = _described(chosen, settings, common) | {"type": settings.type if chooses else type_of(chosen.grid)}
+    tokens = run.tokens() if chosen.needs_hessian or settings.smooth or chooses else None
+    if settings.target_bytes is not None and tokens is not None:
+        if methods:
+            raise OptionError("--type auto chooses the types of all matrices: name no methods of some")
+        methods = by_size(run, checkpoint, chosen, settings.target_bytes, tokens)
+        described["types"] = dict(Counter(type_of(method.grid) for method in methods.values()).most_common())
+    target = GgufTarget.of(checkpoint, out, chosen, methods, common.left_alone, asked=not chooses)
     run = replace(run, common=replace(common, ignore=(*common.ignore, *target.left)))
-    described = _described(chosen, settings, common) | {"type": chosen.grid}
-    tokens = run.tokens() if chosen.needs_hessian or settings.smooth else None
     if tokens is not None:
         described |= run.described()
     report = run.waiting(chosen.name, described)

@@ -18,10 +18,11 @@ from squeeze.engine.pipeline import Writer, plan
 from squeeze.engine.report import Layer, Report
 from squeeze.errors import FormatError, OptionError, SqueezeError
 from squeeze.options import Asked
-from squeeze.quant.blocks import GRIDS, BlockTensor, type_for
+from squeeze.quant.blocks import GRIDS, BlockTensor, grid_of, type_for, type_of
 from squeeze.quant.method import GridMethod
 from squeeze.recipes.export_gguf import Export
-from squeeze.recipes.options import GGUF, Quantizing
+from squeeze.recipes.gguf_types import MIDDLE
+from squeeze.recipes.options import AUTO, GGUF, Quantizing
 from squeeze.system.moving import in_the_way
 
 __all__ = ["GgufTarget", "blocks_folder", "check_file", "method_of"]
@@ -49,13 +50,17 @@ def method_of(asked: Asked[Quantizing]) -> GridMethod:
     settings = asked.settings
     if said := [name for name in _SAID if name in asked.given]:
         raise OptionError(f"{said[0]} does not go with the format gguf, whose --type says it")
-    if settings.target_bits is not None or settings.target_bytes is not None:
-        raise OptionError("the bits of the format gguf cannot be chosen by size: name a --type")
+    if settings.target_bits is not None or (settings.target_bytes is not None and settings.type != AUTO):
+        raise OptionError("the format gguf is made to a size by --type auto with --target-size")
+    if settings.type == AUTO and settings.target_bytes is None:
+        raise OptionError("--type auto needs --target-size, the size of the file")
     made: GridMethod = asked.made()
     if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):
         raise OptionError("the format gguf has neither dynamic scales nor outlier columns")
     if isinstance(asked.method, str):
-        return made.replaced(grid=settings.type)
+        return made.replaced(grid=MIDDLE if settings.type == AUTO else grid_of(settings.type))
+    if settings.type == AUTO:
+        return made.replaced(grid=MIDDLE)
     if made.grid not in GRIDS:
         raise OptionError(f"the grid {made.grid} is none of GGUF's: choose from {', '.join(GRIDS)}")
     return made
@@ -63,12 +68,12 @@ def method_of(asked: Asked[Quantizing]) -> GridMethod:
 
 @dataclass(frozen=True)
 class GgufTarget:
-    """What becomes of each matrix. asked: the type of most; types: of modules, by the checkpoint's names; methods: of
-    those that have another one than `asked`; left: modules that no type fits."""
+    """What becomes of each matrix. asked: the type of most, None where each has its own; types: of modules, by the
+    checkpoint's names; methods: of those that have another one than `asked`; left: modules that no type fits."""
 
     path: Path
     export: Export
-    asked: str
+    asked: str | None
     types: Mapping[str, str]
     methods: Mapping[str, GridMethod]
     left: tuple[str, ...]
@@ -81,9 +86,11 @@ class GgufTarget:
         method: GridMethod,
         methods: Mapping[str, GridMethod],
         ignore: tuple[str, ...],
+        *,
+        asked: bool = True,
     ) -> "GgufTarget":
-        """methods: others than `method` for the modules named. Raises ModelError where llama.cpp cannot run the
-        checkpoint."""
+        """methods: others than `method` for the modules named. asked: whether the type of `method` is what was asked
+        for. Raises ModelError where llama.cpp cannot run the checkpoint."""
         export, network = Export.of(checkpoint), Network(checkpoint)
         types, others, left = {}, dict(methods), []
         for block in network.blocks:
@@ -97,7 +104,7 @@ class GgufTarget:
                 types[name] = kind
                 if kind != wanted.grid:
                     others[name] = wanted.replaced(grid=kind)
-        return cls(path, export, method.grid, types, others, tuple(left))
+        return cls(path, export, method.grid if asked else None, types, others, tuple(left))
 
     @property
     def writer(self) -> Writer:
@@ -106,7 +113,7 @@ class GgufTarget:
     def finish(self, report: Report, folder: Path, overwrite: bool) -> Report:
         """Make the file of the folder of blocks that a report speaks of, and delete that."""
         report.stored_bytes = self.export.with_blocks(folder, self.types).write(
-            self.path, self.asked, overwrite=overwrite
+            self.path, self.asked or MIDDLE, overwrite=overwrite
         )
         report.target = str(self.path)
         report.layers = [self._noted(layer) for layer in report.layers]
@@ -117,9 +124,10 @@ class GgufTarget:
 
     def _noted(self, layer: Layer) -> Layer:
         kind, inputs = self.types[layer.name], layer.shape[1]
-        if inputs % GRIDS[self.asked].width == 0:
+        if self.asked is None or inputs % GRIDS[self.asked].width == 0:
             return layer
-        note = f"{kind} in place of {self.asked}, whose blocks of {GRIDS[self.asked].width} do not fill {inputs} inputs"
+        reason = f"whose blocks of {GRIDS[self.asked].width} do not fill {inputs} inputs"
+        note = f"{type_of(kind)} in place of {type_of(self.asked)}, {reason}"
         return replace(layer, notes=(*layer.notes, note))
 
 

@@ -44,6 +44,7 @@ COMMANDS = {
     "quantize": ["quantize", "IN", "OUT", "--calibration", "TEXT", "--quiet"],
     "prune": ["prune", "IN", "OUT", "--calibration", "TEXT", "--quiet"],
     "factorize": ["factorize", "IN", "OUT", "--calibration", "TEXT", "--quiet"],
+    "imatrix": ["imatrix", "IN", "-o", "OUT", "--calibration", "TEXT", "--quiet"],
     "apply": ["apply", "RECIPE", "IN", "OUT"],
     "densify": ["densify", "IN", "OUT"],
     "advise": ["advise", "IN"],

@@ -8,17 +8,17 @@ import torch
 from squeeze.errors import SqueezeError
 from squeeze.options import of
 from squeeze.quant.block_grid import BlockParams
-from squeeze.quant.blocks import FALLBACKS, GRIDS, BlockTensor, outer_type, type_for
+from squeeze.quant.blocks import FALLBACKS, GRIDS, BlockTensor, grid_of, outer_type, type_for, type_of
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.refine import refine
 from squeeze.quant.rtn import RTN
-from squeeze.recipes.options import Quantizing
+from squeeze.recipes.options import AUTO, Quantizing
 from tests.makers.layers import problem
 
 
 def read(tensor: BlockTensor) -> torch.Tensor:
     """What the gguf package makes of a tensor's blocks."""
-    kind = gguf.GGMLQuantizationType[tensor.grid.name.upper()]
+    kind = gguf.GGMLQuantizationType[type_of(tensor.grid.name).upper()]
     return torch.from_numpy(gguf.quants.dequantize(tensor.blocks().numpy(), kind))
 
 
@@ -27,7 +27,7 @@ def at_random(name: str) -> BlockTensor:
     grid, random = GRIDS[name], torch.Generator().manual_seed(1)
     codes = torch.randint(0, len(grid.levels), (5, 512), dtype=torch.uint8, generator=random)
     parts, blocks = 1 + grid.offsets, 512 // grid.width
-    factors = torch.randn((parts, 5, blocks), generator=random).half().float()
+    factors = grid.stored(torch.randn((parts, 5, blocks), generator=random))
     steps = None
     if grid.steps:
         low, high = grid.steps
@@ -46,7 +46,7 @@ def same(first: torch.Tensor, second: torch.Tensor) -> bool:
 def test_the_package_reads_any_block_as_we_do(name):
     tensor = at_random(name)
     assert same(read(tensor), tensor.dequantize())
-    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name.upper()]]
+    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type_of(name).upper()]]
     assert (tensor.grid.width, tensor.grid.block_bytes) == size
     assert tensor.stored_bits == 8 * tensor.blocks().numel()
 
@@ -61,18 +61,18 @@ def test_the_package_reads_what_methods_make(name, method):
 
 
 def test_every_type_can_be_asked_for():
-    choices = next(option.choices for option in of(Quantizing) if option.name == "type")
-    assert set(choices) == set(GRIDS)
+    choices = next(set(option.choices) - {AUTO} for option in of(Quantizing) if option.name == "type")
+    assert set(map(grid_of, choices)) == set(GRIDS) and choices == set(map(type_of, GRIDS))
     assert set(FALLBACKS) == {name for name, grid in GRIDS.items() if grid.width == 256}
 
 
-@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq2_0"])
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "mxfp4"])
 def test_scales_are_better_than_the_packages(name):
     weight, hessian = problem(16, 512, tokens=600)
     importance = hessian.diagonal()
     theirs = gguf.quants.quantize(weight.numpy(), gguf.GGMLQuantizationType[name.upper()])
     theirs = torch.from_numpy(gguf.quants.dequantize(theirs, gguf.GGMLQuantizationType[name.upper()]))
-    grid = GRIDS[name]
+    grid = GRIDS[grid_of(name)]
     groups = weight.unflatten(1, (-1, grid.size))
     params = grid.fit(groups, importance.reshape(1, -1, grid.size), torch.float16)
     ours = grid.decode(grid.encode(groups, params), params).flatten(1)

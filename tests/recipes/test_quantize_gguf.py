@@ -34,7 +34,7 @@ def llama(tmp_path_factory):
 @pytest.mark.parametrize(
     ("kind", "type"),
     [
-        *(("llama", type) for type in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "tq2_0")),
+        *(("llama", type) for type in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "tq1_0", "tq2_0", "mxfp4")),
         *(("qwen2", type) for type in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")),
         *(("qwen3", "q4_k"), ("mistral", "q3_k"), ("mixtral", "q4_0"), ("qwen3_moe", "q4_k")),
     ],
@@ -143,12 +143,45 @@ def test_one_matrix_may_have_another_type(tmp_path, llama):
     assert (types["blk.0.ffn_down.weight"], types["blk.1.ffn_down.weight"]) == ("Q6_K", "Q4_0")
 
 
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+def test_types_are_chosen_such_that_the_file_has_the_size(tmp_path, kind):
+    folder, out = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
+    given = {"format": "gguf", "type": "auto", "calibration": TOKENS[:2]}
+    with pytest.raises(SqueezeError, match="a file of 100 bytes is too small: the least that it takes is ") as error:
+        squeeze.quantize(folder, "rtn", out=out, target_bytes=100, **given)
+    least = int(str(error.value).split()[-1])
+    for size in (least, int(1.2 * least), int(1.5 * least), 4 * least):
+        report = squeeze.quantize(folder, "rtn", out=out, target_bytes=size, overwrite=True, **given)
+        assert out.stat().st_size <= size and report.stored_bytes < size and not report.fallbacks
+        types = {name: kind for name, kind in gguf_models.types_of(out).items() if name.startswith("blk.")}
+        assert report.settings["types"].keys() == {kind.lower() for kind in types.values()} - {"f32"}
+        if size == int(1.5 * least):
+            assert out.stat().st_size > 0.95 * size and len(report.settings["types"]) > 1
+    assert set(report.settings["types"]) == {"q8_0"}
+    with pytest.raises(SqueezeError, match=f"^a file of {least - 1} bytes is too small: .* takes is {least}$"):
+        squeeze.quantize(folder, "rtn", out=out, target_bytes=least - 1, overwrite=True, **given)
+
+
+def test_the_size_of_a_file_is_known_before_it_is_written(tmp_path):
+    for kind in ("llama3", "mixtral"):
+        export = Export.of(Checkpoint.open(gguf_models.save(kind, tmp_path / kind)))
+        export.write(tmp_path / "a.gguf", "q4_k", overwrite=True)
+        head, sizes = export.size("q4_k")
+        assert head + sum(sizes.values()) == (tmp_path / "a.gguf").stat().st_size
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"bits": 3}, "bits does not go with the format gguf, whose --type says it"),
         ({"grid": "nf4"}, "grid does not go with the format gguf, whose --type says it"),
-        ({"target_bits": 3.0}, "the bits of the format gguf cannot be chosen by size: name a --type"),
+        ({"target_bits": 3.0}, "the format gguf is made to a size by --type auto with --target-size"),
+        ({"target_bytes": 10**6}, "the format gguf is made to a size by --type auto with --target-size"),
+        ({"type": "auto"}, "--type auto needs --target-size, the size of the file"),
+        (
+            {"type": "auto", "target_bytes": 10**6, "methods": {"a": RTN(grid="q4_0")}},
+            "--type auto chooses the types of all matrices: name no methods of some",
+        ),
         ({"dynamic": True}, "the format gguf has neither dynamic scales nor outlier columns"),
         ({"outliers": 2}, "the format gguf has neither dynamic scales nor outlier columns"),
         ({"method": GPTQ()}, "the grid integer is none of GGUF's: choose from q4_0, .*"),
