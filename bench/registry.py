@@ -1,11 +1,12 @@
 """All benchmarks by name. Each is measured by bench/measures/NAME.py."""
 
-from bench.entries import caches, checkpoints, clusters, files, gpus, models, public, text
+from bench.entries import caches, checkpoints, clusters, files, gpus, models, pages, public, text
 from bench.entry import Entry
 
 ENTRIES: dict[str, Entry] = {
     **files.ENTRIES,
     **clusters.ENTRIES,
+    **pages.ENTRIES,
     **public.ENTRIES,
     **text.ENTRIES,
     **checkpoints.ENTRIES,

@@ -1,11 +1,84 @@
 """Files by the workers of a Ray cluster, and in object storage."""
 
-from bench.entry import Entry
+from bench.entry import Entry, option
+from bench.tables import Column, Listing, percent
 
+_CLUSTER_BYTES = option("--bytes", type=int, default=20_000_000, help="of sources of Python's library (20000000)")
+CLUSTER = Entry(
+    measures="files by one worker of a local cluster and by two, beside the command without a cluster",
+    minutes=20,
+    key=("level",),
+    options=(
+        _CLUSTER_BYTES,
+        option("--levels", default="1,3", help="with commas between them (1,3)"),
+        option("--runs", type=int, default=2, help="of which the fastest counts (2)"),
+    ),
+    tables={
+        "cluster": Listing(
+            (
+                Column("level", lambda row: -row["level"]),
+                Column("files", "files", ","),
+                Column("bytes", "raw", ","),
+                Column("without a cluster, s", "without", ".1f"),
+                Column("one worker, s", "one worker", ".1f"),
+                Column("two workers, s", "two workers", ".1f"),
+                Column("two beside one", "two of one", ".2f"),
+                Column("one beside none", percent("overhead", 1)),
+            ),
+            order=lambda row: row["level"],
+        )
+    },
+)
+CLUSTER_FAULTS = Entry(
+    measures="runs on a local cluster in which a worker or the driver is killed, and those that end with all as it is",
+    minutes=20,
+    key=("killed",),
+    options=(
+        option("--bytes", type=int, default=3_000_000, help="of sources of Python's library (3000000)"),
+        option("--runs", type=int, default=25, help="of each kind (25)"),
+        option("--seed", type=int, default=1, help="of the moments (1)"),
+    ),
+    tables={
+        "cluster-faults": Listing(
+            (Column("killed", "killed"), Column("runs", "runs"), Column("survived", "survived")),
+            order=lambda row: row["killed"],
+        )
+    },
+)
+SHARDS = Entry(
+    measures="small files of an S3 server on loopback put into shards, beside tar of the same files on the disk, piped",
+    minutes=20,
+    key=("level", "files"),
+    needs=("s3fs", "moto"),
+    options=(
+        option("--files", type=int, default=5_000, help="how many (5000)"),
+        option("--size", type=int, default=2_000, help="bytes of each (2000)"),
+        option("--levels", default="1,3", help="with commas between them (1,3)"),
+        option("--shards", default="8M", help="raw bytes of a shard (8M)"),
+    ),
+    tables={
+        "shards": Listing(
+            (
+                Column("level", lambda row: -row["level"]),
+                Column("files", "files", ","),
+                Column("tar piped to squeeze, s", "tar | squeeze", ".1f"),
+                Column("S3 to shards on S3, s", "from S3", ".1f"),
+                Column("of its speed", "of its speed", ".2f"),
+                Column("tar piped, s of a processor", "tar | squeeze, processor", ".1f"),
+                Column("S3 to shards, s of a processor", "from S3, processor", ".1f"),
+                Column("one file, bytes", "tar bytes", ","),
+                Column("shards, bytes", "shard bytes", ","),
+                Column("their indexes, bytes", "index bytes", ","),
+                Column("one member, s", "member seconds", ".2f"),
+            ),
+            order=lambda row: row["level"],
+        )
+    },
+)
 DEMO = Entry(
     measures="a corpus in S3 compressed by two nodes, one worker killed meanwhile; proved, and one member read",
     minutes=2,
     rivals=("ray", "s3fs", "moto"),
 )
 
-ENTRIES = {"demo-cluster": DEMO}
+ENTRIES = {"cluster": CLUSTER, "cluster-faults": CLUSTER_FAULTS, "shards": SHARDS, "demo-cluster": DEMO}

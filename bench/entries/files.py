@@ -14,7 +14,7 @@ _README = {"enwik8.1m": "enwik8, first megabyte", "twitter.json": "twitter.json"
 _README_TOOLS = ("zstd -19 long", "xz -9e", "zpaq -m5", "squeeze -1", "squeeze -3", "squeeze -6", "squeeze -8")
 
 
-def _file(name: str) -> Path:
+def corpus_file(name: str) -> Path:
     """A file, or the one of the corpus that has this name."""
     path, corpus = Path(name), os.environ.get("SQUEEZE_CORPUS")
     if path.exists() or not corpus:
@@ -25,7 +25,7 @@ def _file(name: str) -> Path:
     return found[0]
 
 
-_FILES = option("files", nargs="*", type=_file, help="else all files of the corpus")
+_FILES = option("files", nargs="*", type=corpus_file, help="else all files of the corpus")
 _BELOW = option("--below", type=int, metavar="BYTES", help="leave out larger files of the corpus")
 _LEVELS = "1,2,3"
 _AGAINST = "xz,zstd,brotli,bzip2,zpaq,7z"
@@ -185,7 +185,7 @@ MEMORY = Entry(
     key=("file", "level", "threads"),
     needs=("a corpus",),
     options=(
-        option("file", nargs="?", type=_file, help="else text/enwik8.1m of the corpus"),
+        option("file", nargs="?", type=corpus_file, help="else text/enwik8.1m of the corpus"),
         option("--levels", default="1,2,3,4,5,6", help="with commas between them"),
         option("--threads", type=int, default=1, help="each needs its own memory"),
     ),
@@ -208,7 +208,7 @@ ABLATE = Entry(
     key=("file", "level", "of", "without"),
     needs=("a corpus",),
     options=(
-        option("file", nargs="?", type=_file, help="else text/enwik8.1m of the corpus"),
+        option("file", nargs="?", type=corpus_file, help="else text/enwik8.1m of the corpus"),
         option("--level", type=int, default=6, choices=(4, 5, 6), help="(6)"),
         option("--bytes", type=int, default=200_000, help="how many of the file, from its start (200000)"),
         option("--each", action="store_true", help="every context alone"),
@@ -272,148 +272,11 @@ INSTALL = Entry(
     },
 )
 
-EXPLAIN = Entry(
-    measures="what explaining a file costs beyond compressing it with its proof, and the sum of the bits shown",
-    minutes=25,
-    key=("file", "level"),
-    needs=("a corpus",),
-    options=(
-        option("file", nargs="?", type=_file, help="else text/enwik8.1m of the corpus"),
-        option("--levels", default="3,6", help="with commas between them (3,6)"),
-        option("--bytes", type=int, default=1_000_000, help="how many of the file, from its start (1000000)"),
-    ),
-    quick="--bytes 30000 --levels 3",
-    tables={
-        "explain": Listing(
-            (
-                Column("file", "file"),
-                Column("bytes", "raw", ","),
-                Column("level", lambda row: -row["level"]),
-                Column("compressing, s", "compress seconds", ".1f"),
-                Column("explaining, s", "explain seconds", ".1f"),
-                Column("page, s", "page seconds", ".1f"),
-                Column("beyond compressing", percent("beyond compressing", 0)),
-                Column("page, MB", lambda row: row["page bytes"] / 1e6, ".1f"),
-                Column("sum of bits beside coded blocks", lambda row: f"{100 * row['sum of bits']:+.4f} %"),
-            ),
-            order=lambda row: (row["raw"], row["level"]),
-        )
-    },
-)
-
-_CLUSTER_BYTES = option("--bytes", type=int, default=20_000_000, help="of sources of Python's library (20000000)")
-CLUSTER = Entry(
-    measures="files by one worker of a local cluster and by two, beside the command without a cluster",
-    minutes=20,
-    key=("level",),
-    options=(
-        _CLUSTER_BYTES,
-        option("--levels", default="1,3", help="with commas between them (1,3)"),
-        option("--runs", type=int, default=2, help="of which the fastest counts (2)"),
-    ),
-    tables={
-        "cluster": Listing(
-            (
-                Column("level", lambda row: -row["level"]),
-                Column("files", "files", ","),
-                Column("bytes", "raw", ","),
-                Column("without a cluster, s", "without", ".1f"),
-                Column("one worker, s", "one worker", ".1f"),
-                Column("two workers, s", "two workers", ".1f"),
-                Column("two beside one", "two of one", ".2f"),
-                Column("one beside none", percent("overhead", 1)),
-            ),
-            order=lambda row: row["level"],
-        )
-    },
-)
-CLUSTER_FAULTS = Entry(
-    measures="runs on a local cluster in which a worker or the driver is killed, and those that end with all as it is",
-    minutes=20,
-    key=("killed",),
-    options=(
-        option("--bytes", type=int, default=3_000_000, help="of sources of Python's library (3000000)"),
-        option("--runs", type=int, default=25, help="of each kind (25)"),
-        option("--seed", type=int, default=1, help="of the moments (1)"),
-    ),
-    tables={
-        "cluster-faults": Listing(
-            (Column("killed", "killed"), Column("runs", "runs"), Column("survived", "survived")),
-            order=lambda row: row["killed"],
-        )
-    },
-)
-SHARDS = Entry(
-    measures="small files of an S3 server on loopback put into shards, beside tar of the same files on the disk, piped",
-    minutes=20,
-    key=("level", "files"),
-    needs=("s3fs", "moto"),
-    options=(
-        option("--files", type=int, default=5_000, help="how many (5000)"),
-        option("--size", type=int, default=2_000, help="bytes of each (2000)"),
-        option("--levels", default="1,3", help="with commas between them (1,3)"),
-        option("--shards", default="8M", help="raw bytes of a shard (8M)"),
-    ),
-    tables={
-        "shards": Listing(
-            (
-                Column("level", lambda row: -row["level"]),
-                Column("files", "files", ","),
-                Column("tar piped to squeeze, s", "tar | squeeze", ".1f"),
-                Column("S3 to shards on S3, s", "from S3", ".1f"),
-                Column("of its speed", "of its speed", ".2f"),
-                Column("tar piped, s of a processor", "tar | squeeze, processor", ".1f"),
-                Column("S3 to shards, s of a processor", "from S3, processor", ".1f"),
-                Column("one file, bytes", "tar bytes", ","),
-                Column("shards, bytes", "shard bytes", ","),
-                Column("their indexes, bytes", "index bytes", ","),
-                Column("one member, s", "member seconds", ".2f"),
-            ),
-            order=lambda row: row["level"],
-        )
-    },
-)
-
-PAGES = Entry(
-    measures="how soon the pages of explain and of reports open and answer, and how smoothly text scrolls",
-    minutes=5,
-    key=("page",),
-    needs=("a corpus", "playwright", "chromium"),
-    options=(
-        option("file", nargs="?", type=_file, help="else text/enwik8.10m of the corpus"),
-        option("--run", type=Path, metavar="RUN.json", help="a report; else one of 30 blocks of 7 matrices"),
-        option("--sizes", default="1000000,5000000", help="bytes that are explained, with commas between them"),
-        option("--level", type=int, default=1, help="at which they are explained (1)"),
-        option("--runs", type=int, default=3, help="the shortest of so many times to open counts (3)"),
-        option("--seconds", type=float, default=4.0, help="of scrolling (4)"),
-    ),
-    tables={
-        "pages": Listing(
-            (
-                Column("page", "page"),
-                Column("MB", lambda row: row["bytes"] / 1e6, ".1f"),
-                Column("opens, s", "open seconds", ".2f"),
-                Column("of a processor, s", "processor seconds", ".2f"),
-                Column("answers, ms", "answer ms", ".1f"),
-                Column("slowest, ms", "slowest ms", ".1f"),
-                Column("frames a second", lambda row: row.get("frames a second")),
-                Column("a frame, ms of a processor", lambda row: row.get("frame ms")),
-            ),
-            order=lambda row: (row["page"].startswith("explain"), row["bytes"]),
-        )
-    },
-)
-
 DEMO = Entry(measures="a text compressed, tested, restored and compared, beside what else is installed", minutes=1)
 
 ENTRIES = {
     "demo": DEMO,
     "install": INSTALL,
-    "cluster": CLUSTER,
-    "cluster-faults": CLUSTER_FAULTS,
-    "shards": SHARDS,
-    "explain": EXPLAIN,
-    "pages": PAGES,
     "sizes": SIZES,
     "speed": SPEED,
     "plane": PLANE,
