@@ -5,6 +5,7 @@ Only click and the standard library are imported here, so that `squeeze --help` 
 
 import os
 import re
+import signal
 import stat
 import sys
 from collections.abc import Iterator, MutableMapping
@@ -104,7 +105,8 @@ class Group(click.Group):
             with files.interruptible(), extras.explained():
                 return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # click ends in silence when nobody reads on
+            _end_by_signal()
+            raise  # click ends in silence
         except OptionError as error:
             raise Misused(explain(error)) from error
         except (*MISHAPS, KeyboardInterrupt) as error:
@@ -116,6 +118,13 @@ class Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+
+def _end_by_signal() -> None:
+    """End as other filters do when nobody reads on: tar takes any status for an error, and this signal for none."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
 
 
 def _as_filter(args: list[str]) -> list[str]:

@@ -306,7 +306,7 @@ def test_reader_that_goes_away():
     process.stdout.close()
     said = process.stderr.read()
     process.stderr.close()
-    assert (process.wait(), said) == (1, b"")
+    assert (process.wait(), said) == (-signal.SIGPIPE, b"")
 
 
 def test_long_name():
