@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
@@ -55,7 +54,7 @@ def _dataset(name: str) -> str:
         raise SqueezeError(f"{name}: no such file (and the package datasets is not installed)") from None
     try:
         with _offline(datasets.config):
-            rows = datasets.load_dataset(name, split="train")
+            rows = datasets.load_dataset(name, split="train", trust_remote_code=False)
         return "\n\n".join(str(text) for text in rows["text"])
     except Exception as error:  # whatever the package raises
         raise SqueezeError(f"{name}: no such file, and no data set on this machine: {printable(error)}") from error
@@ -66,5 +65,12 @@ def _offline(config: Any) -> Iterator[None]:
     """Let the package datasets, whose config it is, ask no server; its own option for that lets it ask for names."""
     from huggingface_hub import constants
 
-    with patch.object(config, "HF_HUB_OFFLINE", True), patch.object(constants, "HF_HUB_OFFLINE", True):
+    modules: list[Any] = [config, constants]
+    before = [module.HF_HUB_OFFLINE for module in modules]
+    try:
+        for module in modules:
+            module.HF_HUB_OFFLINE = True
         yield
+    finally:
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value

@@ -1,7 +1,8 @@
 """What Python code does to the machine, by an audit hook in a process of its own: files, network, processes, pickles.
 
 See PEP 578. What is read of the interpreter, of installed packages, of compiled code and of the facts of the machine is
-no news; all else is. Nor is the socket by which urllib3, where a package imports it, tries whether there is IPv6.
+no news; all else is. Nor is the socket by which urllib3, where a package imports it, tries whether there is IPv6, nor
+the file by which Python looks where temporary files may lie.
 """
 
 import json
@@ -27,7 +28,8 @@ STARTS = ("socket.", "urllib.", "http.", "ftplib.", "smtplib.", "subprocess.", "
 def is_called_by(*files):
     frame = sys._getframe(2)
     while frame:
-        if frame.f_code.co_filename.endswith(files):
+        code = frame.f_code
+        if code.co_filename.endswith(files) or f"{code.co_filename}:{code.co_name}".endswith(files):
             return True
         frame = frame.f_back
     return False
@@ -38,7 +40,7 @@ def is_known(path):
 
 def hook(event, arguments):
     if event == "open" and not isinstance(arguments[0], int):
-        if not is_known(arguments[0]):
+        if not is_known(arguments[0]) and not is_called_by("tempfile.py:_get_default_tempdir"):
             news.append(f"open {os.fsdecode(arguments[0])}")
     elif event == "import" and arguments[0].partition(".")[0] in refused:
         news.append(f"import {arguments[0]}")

@@ -223,7 +223,7 @@ class Sqz:
         with redirect_stdout(said):
             streams = limited(index.read_index, io.BytesIO(case.data))
             command._list_as_text(None, streams, True)
-            command._list_as_json(None, streams)
+            command._list_as_json(None, streams, [])
         if not all(line.isprintable() for line in said.getvalue().split("\n")):
             raise Wrong("list: prints what a file holds as it stands")
         return TRUE
