@@ -218,11 +218,21 @@ RUNTIME = Entry(
     options=(
         option("model", type=Path),
         option("packed", type=Path, nargs="+", help="what `squeeze pack` made of it, at one or more levels"),
+        option("--resident", type=float, default=0.5, help="a row with so much of the weights resident (0.5)"),
         option("--tokens", type=int, default=32, help="to generate (32)"),
         option("--device", default="cpu"),
         option("--threads", type=int, default=0, help="of torch; 0, the default, for one a core"),
+        option("--rounds", type=int, default=3, help="in which all take turns (3)"),
     ),
-    tables={"runtime": Listing(_RUNTIME_COLUMNS)},
+    tables={
+        "runtime": Listing(
+            (
+                *_RUNTIME_COLUMNS,
+                Column("processor time a token, of the original's", "processor, share", ".2f"),
+                Column("logits, from those in float32", percent("distance", 2)),
+            )
+        )
+    },
 )
 
 RUNTIME_EXPERTS = Entry(
@@ -236,6 +246,7 @@ RUNTIME_EXPERTS = Entry(
         option("--tokens", type=int, default=32, help="to generate (32)"),
         option("--device", default="cpu"),
         option("--threads", type=int, default=0, help="of torch; 0, the default, for one a core"),
+        option("--rounds", type=int, default=3, help="in which all take turns (3)"),
     ),
     tables={
         "runtime-experts": Listing(

@@ -2,7 +2,9 @@
 
 Each is loaded by transformers in a process of its own, after a tiny model has been packed, loaded and run there, so
 that libraries are in memory. Memory is resident memory above that of the process then: after loading, and the highest
-while tokens are generated, sampled every millisecond (on a GPU: torch's own counts). Logits must be equal.
+while tokens are generated, sampled every millisecond (on a GPU: torch's own counts). All take turns, and a share is the
+median of those of each turn. Logits must be equal, but those of fused products: how far the logits of single tokens are
+from the same model's in float32 is told of all.
 """
 
 import argparse
@@ -13,7 +15,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 import torch
 import transformers
@@ -24,11 +28,28 @@ from bench.entry import Row
 from squeeze.packing import container
 
 _PROMPT = 64  # tokens
+_STEPS = 8  # of them that go through the model one by one
+
+
+@dataclass(frozen=True)
+class Case:
+    """A folder, and how it is loaded. resident: bytes."""
+
+    path: str
+    resident: int = 0
+    product: str = "exact"
+    dtype: str = "auto"
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    packed = {_name(path): (path, 0) for path in options.packed}
-    yield from compared({"original": (options.model, 0), **packed}, options)
+    cases = {"original": Case(str(options.model))}
+    for path in options.packed:
+        name, product = _name(path), "fused"
+        cases |= {name: Case(str(path)), f"{name}, fused": Case(str(path), product=product)}
+        size = int(options.resident * container.read(next(path.glob("*.safetensors"))).description.size)
+        if size:
+            cases[f"{name}, {options.resident:.0%} resident"] = Case(str(path), size)
+    yield from compared(cases, options)
 
 
 def _name(packed: Path) -> str:
@@ -36,44 +57,65 @@ def _name(packed: Path) -> str:
     return "packed" if level == "runtime" else f"packed, {level}"
 
 
-def compared(folders: dict[str, tuple[Path, int]], options: argparse.Namespace) -> Iterator[Row]:
-    """A row for each of the folders of one model, with bytes that are resident, beside the first."""
-    rows, outputs = [], []
+def compared(cases: dict[str, Case], options: argparse.Namespace) -> Iterator[Row]:
+    """A row for each case of one model, beside the first."""
+    found: dict[str, list[Row]] = {name: [] for name in cases}
     with tempfile.TemporaryDirectory() as folder:
-        for name, (path, resident) in folders.items():
-            saved = Path(folder, name)
-            given = [str(path), str(saved), str(options.tokens), options.device, str(resident), str(options.threads)]
-            command = [sys.executable, "-m", "bench.measures.runtime", *given]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            rows.append({"folder": name, "tokens": options.tokens, **json.loads(done.stdout.splitlines()[-1])})
-            outputs.append(torch.load(saved, weights_only=True))
-    if not all(torch.equal(one, first) for found in outputs for one, first in zip(found, outputs[0], strict=True)):
-        raise SystemExit("Error: the logits differ")
-    for row in rows:
-        for key in ("weights", "loaded", "peak"):
-            row[f"{key}, share"] = round(row[key] / rows[0]["weights"], 4)
-        row["processor, share"] = round(row["processor_per_token"] / rows[0]["processor_per_token"], 3)
-        row["speed"] = round(row["tokens_per_second"] / rows[0]["tokens_per_second"], 3)
-    yield from rows
+        for _ in range(options.rounds):
+            for name, case in cases.items():
+                found[name].append(_measured(case, Path(folder, name), options))
+        _measured(Case(next(iter(cases.values())).path, dtype="float32"), Path(folder, "exact"), options)
+        outputs = {name: torch.load(Path(folder, name), weights_only=True) for name in [*cases, "exact"]}
+    first = next(iter(cases))
+    for name, case in cases.items():
+        if case.product == "exact" and not all(map(torch.equal, outputs[name], outputs[first])):
+            raise SystemExit("Error: the logits differ")
+        yield {"folder": name, "tokens": options.tokens, **_row(found[name], found[first])} | {
+            "distance": _distance(outputs[name][1], outputs["exact"][1])
+        }
 
 
-def run(path: Path, saved: Path, tokens: int, device: str, resident: int, threads: int) -> dict:
+def _measured(case: Case, saved: Path, options: argparse.Namespace) -> Row:
+    given = [json.dumps(asdict(case)), str(saved), str(options.tokens), options.device, str(options.threads)]
+    command = [sys.executable, "-m", "bench.measures.runtime", *given]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _row(mine: list[Row], firsts: list[Row]) -> Row:
+    row = {key: median(one[key] for one in mine) for key in mine[0]}
+    for key in ("weights", "loaded", "peak"):
+        row[f"{key}, share"] = round(row[key] / firsts[0]["weights"], 4)
+    for key, name in (("processor_per_token", "processor, share"), ("tokens_per_second", "speed")):
+        row[name] = round(median(one[key] / first[key] for one, first in zip(mine, firsts, strict=True)), 3)
+    return row
+
+
+def _distance(logits: torch.Tensor, exact: torch.Tensor) -> float:
+    """Root mean square, of that of the exact ones."""
+    exact = exact.double()
+    return float((logits.double() - exact).norm() / exact.norm())
+
+
+def run(case: Case, saved: Path, tokens: int, device: str, threads: int) -> dict:
     torch.set_num_threads(threads or torch.get_num_threads())
     warm_up(device)
     watch = Watch(device)
-    config = transformers.AutoConfig.from_pretrained(path)
-    if resident:
-        config.quantization_config["resident"] = resident
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, config=config, device_map=device).eval()
+    config = transformers.AutoConfig.from_pretrained(case.path)
+    if hasattr(config, "quantization_config"):
+        config.quantization_config |= {"resident": case.resident, "product": case.product}
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    model = load(case.path, config=config, dtype=case.dtype, device_map=device).eval()
     loaded = watch.now() - watch.start
     ids = torch.arange(1, 1 + _PROMPT, device=device)[None]
+    model.generate(ids, max_new_tokens=2, pad_token_id=0)  # compiled code comes from the disk
     with watch, torch.no_grad():
         start, used = time.perf_counter(), time.process_time()
         text = model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0)
         seconds, used = time.perf_counter() - start, time.process_time() - used
     with torch.no_grad():
-        logits = model(ids).logits
-    torch.save([logits.cpu(), text.cpu()], saved)
+        logits, steps = model(ids).logits, _stepped(model, ids)
+    torch.save([logits.cpu(), steps.cpu(), text.cpu()], saved)
     if hasattr(model, "squeeze_buffers"):
         held = integration.memory_of(model)
         weights = held["tensors"] + held["buffers"]
@@ -82,6 +124,16 @@ def run(path: Path, saved: Path, tokens: int, device: str, resident: int, thread
     peak = watch.peak - watch.start
     speed = {"tokens_per_second": tokens / seconds, "processor_per_token": used / tokens}
     return {"weights": weights, "loaded": loaded, "peak": peak, **speed}
+
+
+def _stepped(model: transformers.PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    """The logits of the last tokens, which go through the model one by one."""
+    cache, found = model(ids[:, :-_STEPS], use_cache=True).past_key_values, []
+    for k in range(_STEPS, 0, -1):
+        step = model(ids[:, -k : 1 - k or None], past_key_values=cache, use_cache=True)
+        cache = step.past_key_values
+        found.append(step.logits)
+    return torch.cat(found)
 
 
 def warm_up(device: str) -> None:
@@ -129,5 +181,5 @@ class Watch:
 
 
 if __name__ == "__main__":  # the process that loads one of them
-    folder, target, count, place, resident, threads = sys.argv[1:]
-    print(json.dumps(run(Path(folder), Path(target), int(count), place, int(resident), int(threads))))
+    described, target, count, place, threads = sys.argv[1:]
+    print(json.dumps(run(Case(**json.loads(described)), Path(target), int(count), place, int(threads))))

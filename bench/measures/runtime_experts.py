@@ -14,7 +14,7 @@ import transformers
 
 import squeeze
 from bench.entry import Row
-from bench.measures.runtime import compared
+from bench.measures.runtime import Case, compared
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -22,8 +22,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         model, packed = Path(name, "model"), Path(name, "packed")
         size = save(model, options)
         squeeze.pack(model, packed, threads=2)
-        folders = {"original": (model, 0), "packed": (packed, 0), "packed, half resident": (packed, size // 2)}
-        for row in compared(folders, options):
+        cases = {"original": Case(str(model)), "packed": Case(str(packed))}
+        cases["packed, half resident"] = Case(str(packed), size // 2)
+        for row in compared(cases, options):
             yield {"experts": options.experts, "reached": options.reached, **row}
 
 

@@ -30,6 +30,11 @@ from squeeze.errors import SqueezeError
 @click.option("--seed", default=0, metavar="N", help="Of sampling.")
 @options.base
 @options.resident
+@click.option(
+    "--product",
+    type=click.Choice(["exact", "fused"]),
+    help="Of a packed model: torch's of decoded weights (exact), or faster, while they are decoded.",
+)
 @options.caching
 def generate(
     model: Path,

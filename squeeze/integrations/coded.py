@@ -15,13 +15,16 @@ from squeeze.packing.load import prepare
 
 __all__ = ["Buffers", "CodedEmbedding", "CodedLinear", "CodedWeight", "threads_for"]
 
-_SHARED = 1 << 22  # bytes from which threads share the decoding of a weight
+_SHARED = 1 << 18  # bytes from which threads share the decoding of a weight
+_FEW_ROWS = 8  # of activations that are multiplied while a weight is decoded, where that is asked for
 
 
 class Buffers:
-    """Memory that the coded modules of a model share, a buffer for each device, and how they decode."""
+    """Memory that the coded modules of a model share, a buffer for each device, and how they multiply."""
 
-    def __init__(self) -> None:
+    def __init__(self, fused: bool = False) -> None:
+        """fused: weights of linear layers are multiplied while they are decoded, by few rows on the CPU."""
+        self.fused = fused
         self._buffers: dict[tuple[torch.device, int], torch.Tensor] = {}
 
     def take(self, device: torch.device, slot: int, size: int) -> torch.Tensor:
@@ -73,12 +76,27 @@ class CodedWeight:
         """First to last along the first dimension, [last - first, *shape[1:]], in shared memory unless `fresh`."""
         prepared, columns = self.prepare(payload), prod(self.record.shape[1:])
         begin, end = first * columns, last * columns
-        segments = range(begin // prepared.per_segment, -(-end // prepared.per_segment))
+        unit = prepared.together * prepared.per_segment
+        first_segment, last_segment = begin // unit * prepared.together, -(-end // unit) * prepared.together
+        segments = range(first_segment, min(last_segment, prepared.segments))
         size = len(segments) * prepared.per_segment * prepared.bits // 8
         out = None if fresh else self.buffers.take(payload.device, self.slot, size)
         values = df_decode.decode_segments(prepared, list(segments), out=out, threads=threads_for(size))
         skip = begin - segments.start * prepared.per_segment
         return values.view(-1)[skip : skip + end - begin].view(last - first, *self.record.shape[1:]).to(self.dtype)
+
+    def multiplies(self, payload: torch.Tensor, rows: int) -> bool:
+        """Whether `multiply` takes so many rows."""
+        if not self.buffers.fused or not 0 < rows <= _FEW_ROWS:
+            return False
+        stored = df_decode.TORCH_DTYPES[self.record.dtype]
+        return self.dtype in (stored, torch.float32) and self.prepare(payload).tiles is not None
+
+    def multiply(self, payload: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """x [..., inputs] times the weight [outputs, inputs]: [..., outputs] in float32, in which sums are made."""
+        tiles = self.prepare(payload).tiles
+        assert tiles is not None
+        return tiles.multiply(x, self.record.shape[0], torch.get_num_threads())
 
     def gather(self, payload: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         """Some rows of a matrix, [*indices.shape, columns]; each segment that holds one is decoded once."""
@@ -117,6 +135,9 @@ class CodedLinear(nn.Linear):
         coded = cast(CodedWeight, self.__dict__["coded_weight"])
         payload = cast(torch.Tensor, self._parameters["weight"])
         fresh = torch.is_grad_enabled() and input.requires_grad
+        if not fresh and coded.multiplies(payload, input.numel() // self.in_features):
+            product = coded.multiply(payload, input)
+            return (product if self.bias is None else product.add_(self.bias)).to(input.dtype)
         if fresh or coded.record.size <= coded.piece:
             return functional.linear(input, coded.decode(payload, fresh), self.bias)
         step = max(coded.piece // (coded.record.size // self.out_features) // 64 * 64, 64)

@@ -25,15 +25,17 @@ def load_model(
     device: str = "cpu",
     resident: int | None = None,
     base: Path | str | None = None,
+    product: str | None = None,
 ) -> nn.Module:
     """A causal language model by transformers, ready to run. dtype: None for float32 on a CPU, else, and for what
     transformers dequantises, the folder's own. resident: of a packed folder, bytes of weights that are decoded once and
-    kept. base: of a folder of `squeeze delta`; without, it is looked for beside it.
+    kept. base: of a folder of `squeeze delta`; without, it is looked for beside it. product: of a packed folder,
+    "exact" or "fused", as SqueezeConfig has it.
 
     Folders of GPTQ and AWQ, and of compressed-tensors where transformers cannot, are read by our own code. Raises
     ModelError where transformers cannot run the model, FormatError where its files are damaged or contradict each
-    other, and SqueezeError for a resident part of a folder that is not packed, and for a base that is missing, another,
-    or that none is the difference from.
+    other, and SqueezeError for a resident part or a product of a folder that is not packed, and for a base that is
+    missing, another, or that none is the difference from.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -44,6 +46,8 @@ def load_model(
         raise SqueezeError(f"{folder}: is not packed, so that all of it is resident")
     if base is not None and method != DeltaForm.method:
         raise SqueezeError(f"{folder}: is no difference from a base, and needs none")
+    if product is not None and not (folder / MANIFEST).is_file():
+        raise SqueezeError(f"{folder}: is not packed, so that no product decodes its weights")
     quiet()
     # transformers takes seconds to import: only once a model is loaded
     from squeeze.integrations import loading, quantised, transformers  # noqa: F401  the last registers packed folders
@@ -54,7 +58,9 @@ def load_model(
     with explained(folder):
         if method in ("gptq", "awq") or (method == "compressed-tensors" and _read_here(checkpoint)):
             return quantised.load(folder, kind).to(device)
-        return _loaded(checkpoint, kind, resident, base).to(device).eval()
+        told = {"resident": resident, "product": product, "base_folder": None if base is None else str(base)}
+        said = {name: value for name, value in told.items() if value is not None}
+        return _loaded(checkpoint, kind, said).to(device).eval()
 
 
 def _read_here(checkpoint: Checkpoint) -> bool:
@@ -66,17 +72,14 @@ def _read_here(checkpoint: Checkpoint) -> bool:
     return packed and any(is_expert(name) for name in checkpoint.files)
 
 
-def _loaded(
-    checkpoint: Checkpoint, dtype: torch.dtype | None, resident: int | None, base: Path | str | None
-) -> nn.Module:
+def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None, said: dict[str, Any]) -> nn.Module:
+    """said: what the configuration of the folder is to say besides."""
     from transformers import AutoModelForCausalLM
 
     folder, config = checkpoint.folder, load_config(checkpoint.folder)
     check_size(empty_model(config), checkpoint)
-    if resident is not None:
-        config.quantization_config["resident"] = resident
-    if base is not None:
-        config.quantization_config["base_folder"] = str(base)
+    if said:
+        config.quantization_config |= said
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, config=config, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **SAFE
     )

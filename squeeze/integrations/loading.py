@@ -28,7 +28,7 @@ from squeeze.deltas.stored import DeltaForm
 from squeeze.errors import FormatError
 from squeeze.integrations.forms import FORMS
 from squeeze.integrations.fused_experts import converters
-from squeeze.integrations.packed import Payloads, is_packed
+from squeeze.integrations.packed import PRODUCTS, Payloads, is_packed
 from squeeze.packing.container import Record
 from squeeze.packing.load import torch_dtype
 
@@ -42,7 +42,8 @@ class Description(QuantizationConfigMixin):
 
     def __init__(self, **described: Any):
         self.quant_method = self.method  # type: ignore[assignment]
-        self.resident = described.pop("resident", 0)  # of a packed folder
+        self.resident = described.pop("resident", 0)  # of a packed folder, as the next one
+        self.product = described.pop("product", PRODUCTS[0])
         self.described = {key: value for key, value in described.items() if key != "quant_method"}
         self.dtype = described.get("dtype")
 
@@ -98,9 +99,10 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
     ) -> None:
         self.form.check(self.quantization_config.to_dict())
         files = checkpoint_files or []
-        resident = getattr(self.quantization_config, "resident", 0)
-        base = self.base.base if self.base else None
-        self.payloads = Payloads(files, resident=resident, base=base) if is_packed(files) else None
+        config: Any = self.quantization_config
+        if is_packed(files):
+            base = self.base.base if self.base else None
+            self.payloads = Payloads(files, resident=config.resident, product=config.product, base=base)
         infos = self._infos(files)
         self.names = list(infos)
         stored = self._stored(infos)

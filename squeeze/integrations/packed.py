@@ -18,7 +18,7 @@ from transformers.core_model_loading import WeightConverter, WeightTransform
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import named
-from squeeze.errors import FormatError, SqueezeError
+from squeeze.errors import FormatError, OptionError, SqueezeError, printable
 from squeeze.integrations.coded import Buffers, CodedEmbedding, CodedLinear
 from squeeze.integrations.conversions import Destination, FromPayloads, destinations
 from squeeze.integrations.experts import experts_of, let_decode
@@ -26,8 +26,9 @@ from squeeze.integrations.places import Place, Stored, decoded, merged
 from squeeze.packing import container
 from squeeze.packing.base import Base
 
-__all__ = ["LARGE_SHARE", "Payloads", "is_packed", "memory_of"]
+__all__ = ["LARGE_SHARE", "PRODUCTS", "Payloads", "is_packed", "memory_of"]
 
+PRODUCTS = ("exact", "fused")  # torch's, of the decoded weight, or our own while it is decoded
 LARGE_SHARE = 16  # a linear weight of more than this part of the model is decoded some rows at a time
 _LEAST_PIECE = 1 << 20  # bytes
 _LINEAR, _EXPERTS, _EMBEDDING, _NEVER = range(4)  # as what a tensor stays coded, that first which is used most
@@ -44,12 +45,21 @@ def is_packed(files: list[str]) -> bool:
 class Payloads:
     """The payloads of packed files on their way into a model."""
 
-    def __init__(self, files: list[str], share: int = LARGE_SHARE, resident: int = 0, base: Base | None = None) -> None:
+    def __init__(
+        self,
+        files: list[str],
+        share: int = LARGE_SHARE,
+        resident: int = 0,
+        product: str = PRODUCTS[0],
+        base: Base | None = None,
+    ) -> None:
         """share: a linear weight of more than 1 / share of the model's bytes is decoded some rows at a time; 0 decodes
         every one whole. resident: bytes of weights that are decoded once and kept, of those that could stay coded.
-        base: that of differences, which are decoded once. Raises FormatError where the files are not packed for this,
-        SqueezeError where the base is another."""
-        self.stored, self.share, self.resident = _stored(files, base), share, resident
+        product: one of PRODUCTS. base: that of differences, which are decoded once. Raises FormatError where the files
+        are not packed for this, OptionError for another product, SqueezeError where the base is another."""
+        if product not in PRODUCTS:
+            raise OptionError(f"no product {printable(repr(product))}: choose from {', '.join(PRODUCTS)}")
+        self.stored, self.share, self.resident, self.product = _stored(files, base), share, resident, product
         self.places: dict[str, Place] = {}
         self._converted: dict[str, tuple[Destination, torch.dtype]] = {}
         self._error: SqueezeError | None = None
@@ -110,7 +120,7 @@ class Payloads:
         raised."""
         if self._error:
             raise self._error
-        buffers = Buffers()
+        buffers = Buffers(self.product == "fused")
         total = sum(one.record.size for one in self.stored.values())
         piece = max(total // self.share, _LEAST_PIECE) if self.share else total + 1
         left, waiting = self.resident, deque(sorted(self._users(model), key=_order))

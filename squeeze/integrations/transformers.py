@@ -33,7 +33,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from squeeze.checkpoint.stored import dtype_named
 from squeeze.integrations import loading
 from squeeze.integrations.coded import CodedEmbedding, CodedLinear
-from squeeze.integrations.packed import LARGE_SHARE, Payloads, memory_of
+from squeeze.integrations.packed import LARGE_SHARE, PRODUCTS, Payloads, memory_of
 from squeeze.options.option import size_of
 from squeeze.packing.folder import METHOD, METHODS
 
@@ -53,8 +53,9 @@ class SqueezeConfig(QuantizationConfigMixin):
 
     dtype: that of most weights, for models whose config names none. large_share: a linear weight of more
     than 1 / large_share of the model's bytes is decoded some rows at a time; 0 decodes every one whole. resident:
-    bytes, or a text such as "2G", of large weights that are decoded once and kept. quantization: the
-    `quantization_config` of what was packed, where that was quantised in a form that transformers itself reads.
+    bytes, or a text such as "2G", of large weights that are decoded once and kept. product: "exact", or "fused", which
+    multiplies weights while it decodes them, in float32. quantization: the `quantization_config` of what was packed,
+    where that was quantised in a form that transformers itself reads.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class SqueezeConfig(QuantizationConfigMixin):
         dtype: str | None = None,
         large_share: int = LARGE_SHARE,
         resident: int | str = 0,
+        product: str = PRODUCTS[0],
         quant_method: str = METHOD,
         quantization: dict[str, Any] | None = None,
         **ignored: Any,
@@ -70,6 +72,7 @@ class SqueezeConfig(QuantizationConfigMixin):
         self.dtype = dtype
         self.large_share = large_share
         self.resident = size_of(resident) if isinstance(resident, str) else resident
+        self.product = product
         self.quantization = quantization
 
 
@@ -105,7 +108,8 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
     def _process_model_before_weight_loading(
         self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
-        self.payloads = Payloads(checkpoint_files or [], self.config.large_share, self.config.resident)
+        config = self.config
+        self.payloads = Payloads(checkpoint_files or [], config.large_share, config.resident, config.product)
         if self.theirs:
             self.theirs._process_model_before_weight_loading(model, checkpoint_files=checkpoint_files, **kwargs)
 

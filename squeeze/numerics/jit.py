@@ -1,8 +1,8 @@
-"""Compiling the inner loops: four decorators over numba, and a prefetch instruction.
+"""Compiling the inner loops: five decorators over numba, and a prefetch instruction.
 
 `kernel` compiles an entry point and caches it on disk; `inline` compiles a
 step that entry points call, and always merges it into its caller;
-`lossy_kernel` is for what no coded bit depends on. numba's own
+`lossy_kernel` is for what no coded bit depends on, `callback` for what C calls. numba's own
 cache notices a change in the entry point's file only, so the cache folder of a
 file's entry points is named after the content of every file that their code
 comes from, wherever it lies: their own, and what it imports in turn. An edited
@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +104,17 @@ def lossy_kernel(*, fastmath: bool | set[str]) -> Callable[[Callable], Any]:
     return lambda function: _cached(function, {"nogil": True, "fastmath": fastmath})
 
 
-def _cached(function: Callable, options: dict[str, Any]) -> Any:
+def callback(function: Callable) -> Any:
+    """Compile, at once, a C function of one pointer, cached on disk: its `address` is for C libraries to call."""
+    return _cached(function, _OPTIONS, partial(numba.cfunc, types.void(types.voidptr)))
+
+
+def _cached(function: Callable, options: dict[str, Any], compiler: Callable[..., Any] = numba.njit) -> Any:
     config: Any = numba.config
     before = config.CACHE_DIR
     config.CACHE_DIR = str(cache_folder(Path(function.__code__.co_filename)))
     try:
-        return numba.njit(cache=True, **options)(function)
+        return compiler(cache=True, **options)(function)
     finally:
         config.CACHE_DIR = before
 

@@ -28,7 +28,7 @@ def _pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 
 @intrinsic
-def _add_atomic(typingctx, array, index, value):
+def add_atomic(typingctx, array, index, value):
     """array[index] += value for all threads to see; returns what it was."""
 
     def codegen(context, builder, signature, arguments):
@@ -57,7 +57,7 @@ _ALONE, _LONGEST = 0.5, 16.0  # seconds: the first time that a team works alone,
 def _pause(barrier, spins):
     """After so many turns of a waiting loop."""
     if spins > _SPINS + _YIELDS:
-        _add_atomic(barrier, _NAPS, 1)
+        add_atomic(barrier, _NAPS, 1)
         _sleep(np.uint32(_NAP))
     elif spins > _SPINS:  # the others may be waiting for this processor
         _yield_processor()
@@ -69,9 +69,9 @@ def wait(barrier, size):
     if size == 1:
         return True
     turn = _load_atomic(barrier, _ROUND)
-    if _add_atomic(barrier, _ARRIVED, 1) == size - 1:
-        _add_atomic(barrier, _ARRIVED, -size)
-        _add_atomic(barrier, _ROUND, 1)
+    if add_atomic(barrier, _ARRIVED, 1) == size - 1:
+        add_atomic(barrier, _ARRIVED, -size)
+        add_atomic(barrier, _ROUND, 1)
         return True
     spins = 0
     while _load_atomic(barrier, _ROUND) == turn:
@@ -85,13 +85,13 @@ def wait(barrier, size):
 @inline
 def take(tickets, place):
     """The number in a place of `tickets`, int64, which one thread alone gets; the next one gets one more."""
-    return _add_atomic(tickets, place, 1)
+    return add_atomic(tickets, place, 1)
 
 
 @inline
 def advance(barrier, rank):
     """Tell the threads that wait for this one that it has done one thing more in this run."""
-    _add_atomic(barrier, _DONE + _LINE * rank, 1)
+    add_atomic(barrier, _DONE + _LINE * rank, 1)
 
 
 @inline

@@ -62,6 +62,16 @@ def _loop(builder, count, carried, step, stride=LANES, first=None):
     return phis
 
 
+def _added_up(builder, sums):
+    width = LANES
+    while width > 1:
+        width //= 2
+        low = ir.Constant(ir.VectorType(_INT32, width), list(range(width)))
+        high = ir.Constant(ir.VectorType(_INT32, width), list(range(width, 2 * width)))
+        sums = builder.fadd(builder.shuffle_vector(sums, sums, low), builder.shuffle_vector(sums, sums, high))
+    return builder.extract_element(sums, _INT32(0))
+
+
 @intrinsic
 def dot(typingctx, a, a_offset, b, b_offset, count):
     """float32: the sum of a[a_offset + i] * b[b_offset + i] for i below `count`."""
@@ -75,13 +85,7 @@ def dot(typingctx, a, a_offset, b, b_offset, count):
             return [builder.fadd(carried[0], product)]
 
         (total,) = _loop(builder, args[4], [ir.Constant(_VECTOR, [0.0] * LANES)], step)
-        width = LANES
-        while width > 1:
-            width //= 2
-            low = ir.Constant(ir.VectorType(_INT32, width), list(range(width)))
-            high = ir.Constant(ir.VectorType(_INT32, width), list(range(width, 2 * width)))
-            total = builder.fadd(builder.shuffle_vector(total, total, low), builder.shuffle_vector(total, total, high))
-        return builder.extract_element(total, _INT32(0))
+        return _added_up(builder, total)
 
     count_type = types.int64
     return types.float32(a, count_type, b, count_type, count_type), codegen
@@ -151,6 +155,76 @@ def accumulate(typingctx, y, y_offset, w, w_offset, w_stride, x, x_offset, x_str
 
     n = types.int64
     return types.void(y, n, w, n, n, x, n, n, n, n), codegen
+
+
+def _dots(rows):
+    """A compiled sum of products of float32 rows and weights, which are widened: uint16 stands for bfloat16, int16 for
+    float16, uint32 for float32.
+
+    Its arguments: weights and where they begin; x, where its first row begins, and from there the others; how many; out
+    float32, where the first row's sum goes, and from there the others'.
+    """
+
+    @intrinsic
+    def dots(typingctx, weights, begin, x, x_begin, x_stride, count, out, place, stride):
+        def codegen(context, builder, signature, args):
+            element = signature.args[0].dtype
+            source = _start(context, builder, signature.args[0], args[0], args[1])
+            first, target = (_start(context, builder, signature.args[i], args[i], args[i + 1]) for i in (2, 6))
+            factors = [builder.gep(first, [builder.mul(args[4], _INT64(r))]) for r in range(rows)]
+
+            def step(index, carried):
+                added = []
+                for half in range(2):
+                    at = builder.add(index, _INT64(half * LANES))
+                    weight = _widened(builder, element, builder.gep(source, [at]), LANES)
+                    products = [builder.fmul(weight, _load(builder, factor, at)) for factor in factors]
+                    added += [builder.fadd(carried[half * rows + r], products[r]) for r in range(rows)]
+                return added
+
+            def rest(index, carried):
+                weight = _widened(builder, element, builder.gep(source, [index]), 1)
+                weight = builder.extract_element(weight, _INT32(0))
+                values = [builder.load(builder.gep(factor, [index])) for factor in factors]
+                return [builder.fadd(s, builder.fmul(weight, x)) for s, x in zip(carried, values, strict=True)]
+
+            whole = builder.and_(args[5], _INT64(-2 * LANES))
+            zeros = [ir.Constant(_VECTOR, [0.0] * LANES)] * (2 * rows)
+            sums = _loop(builder, whole, zeros, step, 2 * LANES)
+            totals = [_added_up(builder, builder.fadd(sums[r], sums[rows + r])) for r in range(rows)]
+            for r, total in enumerate(_loop(builder, args[5], totals, rest, 1, whole)):
+                builder.store(total, builder.gep(target, [builder.mul(args[8], _INT64(r))]))
+            return context.get_dummy_value()
+
+        n = types.int64
+        return types.void(weights, n, x, n, n, n, out, n, n), codegen
+
+    return dots
+
+
+dots_of_one, dots_of_four = _dots(1), _dots(4)
+
+
+def _widened(builder, element, pointer, count):
+    """A vector of so many float32 of weights: see `_dots`."""
+    words = ir.VectorType(_INT32, count)
+
+    def each(value):
+        return ir.Constant(words, [value] * count)
+
+    stored = ir.VectorType(ir.IntType(element.bitwidth), count)
+    bits = builder.load(builder.bitcast(pointer, stored.as_pointer()), align=element.bitwidth // 8)
+    floats = ir.VectorType(_FLOAT, count)
+    if element == types.uint32:
+        return builder.bitcast(bits, floats)
+    bits = builder.zext(bits, words)
+    if element == types.uint16:
+        return builder.bitcast(builder.shl(bits, each(16)), floats)
+    magnitude = builder.shl(builder.and_(bits, each(0x7FFF)), each(13))
+    scaled = builder.fmul(builder.bitcast(magnitude, floats), ir.Constant(floats, [2.0**112] * count))
+    is_finite = builder.icmp_unsigned("<", magnitude, each(0x7C00 << 13))
+    magnitude = builder.select(is_finite, builder.bitcast(scaled, words), builder.or_(magnitude, each(0x7F800000)))
+    return builder.bitcast(builder.or_(magnitude, builder.shl(builder.and_(bits, each(0x8000)), each(16))), floats)
 
 
 _POLYNOMIAL = (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1.0)

@@ -28,13 +28,17 @@ _SETTINGS = (
 
 
 def opened(
-    folder: Path, device: str = "cpu", resident: int | None = None, base: Path | None = None
+    folder: Path,
+    device: str = "cpu",
+    resident: int | None = None,
+    base: Path | None = None,
+    product: str | None = None,
 ) -> tuple[nn.Module, Any]:
-    """A folder's model and tokenizer; resident, base: as load_model has them. Of its settings for generating only
-    _SETTINGS count: others choose code to run, or make work without end."""
+    """A folder's model and tokenizer; resident, base, product: as load_model has them. Of its settings for generating
+    only _SETTINGS count: others choose code to run, or make work without end."""
     from transformers import GenerationConfig
 
-    model: Any = load_model(folder, device=device, resident=resident, base=base)
+    model: Any = load_model(folder, device=device, resident=resident, base=base, product=product)
     with explained(folder):
         settings = {name: getattr(model.generation_config, name, None) for name in _SETTINGS}
         model.generation_config = GenerationConfig(**settings)

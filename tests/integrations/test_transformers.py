@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import squeeze
-from squeeze.errors import FormatError
+from squeeze.errors import FormatError, OptionError
+from squeeze.kernels.df_decode.tiles import Tiles
 from tests.makers.hf_models import IDS, tiny_model
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -67,6 +68,37 @@ def test_linear_layers_are_resident_first(tmp_path, count):
     assert coded == [k >= count for k in range(9)]
     assert isinstance(packed.lm_head, integration.CodedLinear) == (count < 100)
     assert isinstance(packed.model.embed_tokens, integration.CodedEmbedding) == (count < 100)
+
+
+@pytest.mark.parametrize("level", ["fast", "runtime"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_fused_products(tmp_path, monkeypatch, level, dtype):
+    folder = tiny_model(tmp_path / "model", tied=False)
+    squeeze.pack(folder, tmp_path / "packed", level=level)
+    models = [load(folder, dtype=torch.float32), load(folder, dtype=dtype)]
+    for product in ("exact", "fused"):
+        config = transformers.AutoConfig.from_pretrained(tmp_path / "packed")
+        config.quantization_config["product"] = product
+        models.append(load(tmp_path / "packed", config=config, dtype=dtype))
+    calls, multiply = [], Tiles.multiply
+    monkeypatch.setattr(Tiles, "multiply", lambda *given: calls.append(given) or multiply(*given))
+    exact, dense, decoded = (logits(model, IDS[:, :3]) for model in models[:3])
+    assert torch.equal(decoded, dense) and not calls
+    fused = logits(models[3], IDS[:, :3])
+    assert len(calls) == 10  # of 64 KiB or more: three of each layer, and the head
+    error, usual = ((found - exact).norm() / exact.norm() for found in (fused, dense))
+    assert error <= max(1.1 * usual, 1e-6)
+    calls.clear()
+    assert torch.equal(logits(models[3], IDS), logits(models[1], IDS))
+    assert not calls  # many rows are multiplied by torch
+
+
+def test_an_unknown_product(tmp_path):
+    squeeze.pack(tiny_model(tmp_path / "model"), tmp_path / "packed")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "packed")
+    config.quantization_config["product"] = "sparse"
+    with pytest.raises(OptionError, match=r"^no product 'sparse': choose from exact, fused$"):
+        load(tmp_path / "packed", config=config)
 
 
 @pytest.mark.parametrize("share", [0, 1, 64])

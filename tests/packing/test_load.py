@@ -105,6 +105,10 @@ def test_a_resident_part_of_a_model(tmp_path):
         assert bad.exit_code == 2 and "'much' is not a size such as 65536, 64K or 4M" in bad.output
         plain = CliRunner().invoke(main, [command, str(model), *rest, *resident])
         assert plain.output == f"Error: {model}: is not packed, so that all of it is resident\n"
+    product, rest = ["--product", "fused"], ["once", "-n", "5", "-q"]
+    assert CliRunner().invoke(main, ["generate", folder, *rest, *product]).exit_code == 0
+    plain = CliRunner().invoke(main, ["generate", str(model), *rest, *product])
+    assert plain.output == f"Error: {model}: is not packed, so that no product decodes its weights\n"
 
 
 @pytest.mark.parametrize("level", ["fast", "runtime", "archive"])

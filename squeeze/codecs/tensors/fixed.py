@@ -118,6 +118,10 @@ class Coded:
     def segments(self) -> int:
         return len(self.counts)
 
+    @property
+    def record(self) -> int:
+        return _record(self.dtype)
+
 
 def parse(payload: Array, dtype: str, size: int) -> Coded:
     """The parts of `payload`, for a tensor of `size` bytes. Raises DamagedError where they contradict that."""

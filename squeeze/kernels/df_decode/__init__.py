@@ -6,7 +6,7 @@ result; kernel.py equals it. Triton is imported only when a kernel is run.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from types import ModuleType
 
@@ -16,6 +16,7 @@ import torch
 from squeeze.codecs.tensors import fixed, floats
 from squeeze.codecs.tensors.float_payload import Coded, Plane, parse
 from squeeze.kernels.df_decode import reference
+from squeeze.kernels.df_decode.tiles import DTYPES, Tiles
 
 # torch's dtype of each safetensors dtype that it has.
 TORCH_DTYPES = {
@@ -80,6 +81,18 @@ class Prepared:
     def segments(self) -> int:
         return -(-self.count // self.per_segment)
 
+    @cached_property
+    def tiles(self) -> Tiles | None:
+        """For torch's threads; None elsewhere than on the CPU, and for other types than those of weights."""
+        if not self.coded or self.payload.device.type != "cpu" or self.dtype not in DTYPES:
+            return None
+        return Tiles(self.coded, self.dtype)
+
+    @property
+    def together(self) -> int:
+        """Segments that are best decoded together, from a multiple of so many on."""
+        return self.tiles.segments if self.tiles else 1
+
 
 def prepare(payload: torch.Tensor, dtype: str, size: int, is_fixed: bool = False) -> Prepared:
     """Parse a payload (uint8) of a tensor of `size` bytes; `is_fixed`: in codes of fixed length, which a GPU does not
@@ -136,7 +149,7 @@ def decode(prepared: Prepared, out: torch.Tensor | None = None, threads: int = 1
     flat = out.view(-1).view(torch.uint8)
     if prepared.coded:
         values = flat.numpy() if flat.device.type == "cpu" else np.empty(prepared.size, np.uint8)
-        _decode_run(prepared.coded, 0, prepared.segments, values.view(f"u{prepared.bits // 8}"), threads)
+        _decode_run(prepared, 0, prepared.segments, values.view(f"u{prepared.bits // 8}"), threads)
         if flat.device.type != "cpu":
             flat.copy_(torch.from_numpy(values))
     else:
@@ -158,7 +171,7 @@ def decode_segments(
     values = out.view(words).view(len(segments), prepared.per_segment)
     if prepared.coded:
         here = values if device.type == "cpu" else torch.empty_like(values, device="cpu")
-        _decode_on_cpu(prepared.coded, segments, here.view(-1).numpy().view(f"u{prepared.bits // 8}"), threads)
+        _decode_on_cpu(prepared, segments, here.view(-1).numpy().view(f"u{prepared.bits // 8}"), threads)
         if here is not values:
             values.copy_(here)
     else:
@@ -166,21 +179,25 @@ def decode_segments(
     return values.view(TORCH_DTYPES[prepared.dtype])
 
 
-def _decode_run(coded: Coded | fixed.Coded, first: int, last: int, out: np.ndarray, threads: int) -> None:
-    if isinstance(coded, fixed.Coded):
+def _decode_run(prepared: Prepared, first: int, last: int, out: np.ndarray, threads: int) -> None:
+    coded, tiles = prepared.coded, prepared.tiles
+    whole = first % prepared.together == 0 and (last % prepared.together == 0 or last == prepared.segments)
+    if tiles and whole:
+        tiles.decode(first // prepared.together, -(-last // prepared.together), out, threads)
+    elif isinstance(coded, fixed.Coded):
         fixed.decode_segments(coded, first, last, out, threads)
-    else:
+    elif coded:
         floats.decode_segments(coded, first, last, out, threads)
 
 
-def _decode_on_cpu(coded: Coded | fixed.Coded, segments: list[int], out: np.ndarray, threads: int) -> None:
+def _decode_on_cpu(prepared: Prepared, segments: list[int], out: np.ndarray, threads: int) -> None:
     """Runs of segments that follow each other go through together."""
     breaks = [0, *(k for k in range(1, len(segments)) if segments[k] != segments[k - 1] + 1), len(segments)]
-    size = coded.lanes * coded.rows
+    size = prepared.per_segment
     for begin, end in pairwise(breaks):
         first, last = segments[begin], segments[end - 1] + 1
-        present = min(last * size, coded.count) - first * size
-        _decode_run(coded, first, last, out[begin * size : begin * size + present], threads)
+        present = min(last * size, prepared.count) - first * size
+        _decode_run(prepared, first, last, out[begin * size : begin * size + present], threads)
 
 
 def decode_planes(prepared: Prepared, segments: torch.Tensor, out: torch.Tensor, packed: bool = False) -> None:
