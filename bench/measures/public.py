@@ -173,14 +173,22 @@ def _round_trip(content: bytes, rival: Rival, program: str, setting: str) -> tup
         return coded.stat().st_size, (packing, unpacking)
 
 
+# Of a process that a small one starts: a fork of this one would have its memory for the most that it held.
+_STARTER = """
+import resource, subprocess, sys
+status = subprocess.run(sys.argv[2:], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+with open(sys.argv[1], "w") as report:
+    print(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss, file=report)
+"""
+
+
 def _cost(command: list[str], folder: Path, output: Path | None, threads: int = 1) -> Cost:
+    environment, report = os.environ | {"OMP_NUM_THREADS": str(threads)}, folder / "report"
     with (output or folder / "ignored").open("wb") as sink:
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.DEVNULL
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SqueezeError(f"{Path(command[0]).name} ended with {process.returncode}")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+        starting = [sys.executable, "-I", "-S", "-c", _STARTER, report.name, *command]
+        subprocess.run(starting, cwd=folder, env=environment, stdout=sink, check=True)
+    status, seconds, kilobytes = report.read_text().split()
+    if status != "0":
+        raise SqueezeError(f"{Path(command[0]).name} ended with {status}")
+    return float(seconds), int(kilobytes) / 1024
