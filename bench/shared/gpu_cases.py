@@ -78,8 +78,7 @@ def _quantised(rows: int) -> Case:
         return Product(_x(device, rows, inputs), stored, expansion.dequantize(stored, device.dtype), device)
 
     def ours(data: Product) -> Sequence[Call]:
-        run = w4a16.gemv if rows <= GEMV_ROWS else w4a16.gemm
-        return data.ours(run, data.stored.words.nbytes, lambda one: moved(one, data.device.where))
+        return data.ours(w4a16.matmul, data.stored.words.nbytes, lambda one: moved(one, data.device.where))
 
     def rival(make: Callable[..., Sequence[Call]]) -> Callable[[Product], Sequence[Call]]:
         return lambda data: make(data.x, data.dense, data.copies(data.dense.nbytes // 4))

@@ -108,8 +108,8 @@ def _decode(  # type: ignore[no-untyped-def]
     totals = ()
     leasts = ()
     for _ in tl.static_range(V_PARTS):
-        totals += (tl.zeros((DV // V_PARTS, G), tl.float32),)
-        leasts += (tl.zeros((T, G), tl.float32),)
+        totals += (tl.zeros((DV // V_PARTS, G), tl.float32),)  # type: ignore[assignment]
+        leasts += (tl.zeros((T, G), tl.float32),)  # type: ignore[assignment]
     for block in tl.range(split * per_split, tl.minimum((split + 1) * per_split, blocks), num_stages=2):
         first = block * K_ROWS  # of a head, whose values number less than 2^31
         words = tl.load(k_codes + first * (K_BYTES // 4) + k_word).to(tl.uint32, bitcast=True)
@@ -150,7 +150,8 @@ def _decode(  # type: ignore[no-untyped-def]
                     words, v_scales, v_leasts, v_points, first, v_row, dtype,
                     V_BYTES, V_WIDTH, V_GROUPS, V_POINTS, V_FOLDED,
                 )  # fmt: skip
-            scaled, constant = weights, leasts[part]
+            scaled = weights
+            constant = leasts[part]  # type: ignore[misc]
             if V_FOLDED:
                 group = (first + v_row) * V_GROUPS + part
                 scaled = weights * tl.load(v_scales + group).to(tl.float32)[:, None]
@@ -159,8 +160,8 @@ def _decode(  # type: ignore[no-untyped-def]
             if not V_TOKENS:
                 values = tl.trans(values)
             total = tl.dot(values, scaled.to(dtype), totals[part] * fade, input_precision="ieee")
-            new_totals += (total,)
-            new_leasts += (constant,)
+            new_totals += (total,)  # type: ignore[assignment]
+            new_leasts += (constant,)  # type: ignore[assignment]
         totals, leasts = new_totals, new_leasts
 
     out = (row.to(tl.int64) * splits + split) * GROUP + g
@@ -257,12 +258,13 @@ def fits(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None) -> boo
     group, fields = view.stores[0]
     sizes = (view.block, query.shape[3], view.residual[1].shape[3])
     powers = all(size >= 16 and size & (size - 1) == 0 for size in sizes)
-    coders = (group.keys, group.values)
+    keys, values = group.keys, group.values
     if not powers or group.heads is not None:
         return False
-    if not all(isinstance(one, GroupedCoder) and one.width in (1, 2, 4, 8) for one in coders):
+    if not isinstance(keys, GroupedCoder) or not isinstance(values, GroupedCoder):
         return False
-    keys, values = coders
+    if not {keys.width, values.width} <= {1, 2, 4, 8}:
+        return False
     apart = keys.along == values.along == "tokens" and keys.width != values.width
     return not apart and all(fields[f"{kind}.codes"].shape[-1] % 4 == 0 for kind in ("keys", "values"))
 

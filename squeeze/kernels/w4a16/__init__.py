@@ -4,7 +4,6 @@ import torch
 
 from squeeze.kernels import dequant
 from squeeze.kernels.dequant import Packed
-from squeeze.kernels.split_k import GEMV_ROWS
 
 __all__ = ["matmul"]
 
@@ -17,4 +16,4 @@ def matmul(x: torch.Tensor, packed: Packed) -> torch.Tensor:
         return torch.nn.functional.linear(x, dequant.dequantize(packed, x.dtype))
     from squeeze.kernels.w4a16 import kernel
 
-    return kernel.gemv(x, packed) if len(x) <= GEMV_ROWS else kernel.gemm(x, packed)
+    return kernel.matmul(x, packed)
