@@ -124,7 +124,7 @@ def _sparse(rows: int) -> Case:
 def _factors(
     name: str, shapes: Callable[[int, int], Sequence[tuple[int, ...]]], ours: Any, plain: Any, rows: int
 ) -> Case:
-    """ours, plain: the kernel and its reference, of x and the factors."""
+    """ours, plain: what squeeze does, a kernel or not, and its reference, of x and the factors."""
 
     def data(device: Any) -> Product:
         outputs, inputs = _shape(device)
@@ -294,6 +294,6 @@ CASES: tuple[Case, ...] = (
     *(_attention(bits) for bits in (4, 2)),
     *(_factors("low rank", _pair_of, lowrank.multiply, pairs.multiply, rows) for rows in (1, 16)),
     *(_factors("Monarch", _monarch_of, blr.monarch, blocks.monarch, rows) for rows in (1, 16)),
-    *(_factors("BLAST", _blast_of, blr.blast, blocks.blast, rows) for rows in (1, 16)),
+    *(_factors("BLAST", _blast_of, blocks.blast, blocks.blast, rows) for rows in (1, 16)),
     *(_factors("tensor train", _train_of, _multiplied_by_cores, _train, rows) for rows in (1, 16)),
 )

@@ -33,6 +33,7 @@ def gather() -> dict[str, Fact]:
         "processor": _processor(),
         "threads": cores.available(),
         "gpus": _gpus(),
+        "fastest_kernels": [f"{shape}: {way}" for gpu in sorted(set(_gpus())) for shape, way in _fastest(gpu).items()],
         "compiled_code": str(cache_root()),
         "models": _models(),
         "levels": ", ".join(map(str, LEVELS)),
@@ -66,6 +67,13 @@ def _gpus() -> list[str]:
         return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     except (ImportError, OSError, RuntimeError):
         return []
+
+
+def _fastest(gpu: str) -> dict[str, str]:
+    """What was measured to be fastest for each shape; see kernels/choices.py, which needs torch."""
+    from squeeze.kernels.choices import remembered
+
+    return remembered(gpu)
 
 
 def _models() -> list[str]:

@@ -2,6 +2,8 @@
 
 import json
 
+from squeeze.kernels import choices
+from squeeze.recipes import about
 from tests.makers.command import run
 
 
@@ -12,3 +14,9 @@ def test_info():
     text = run("info").stdout
     assert f"processor:        {facts['processor']}\n" in text
     assert f"compiled code:    {facts['compiled_code']}\n" in text
+
+
+def test_what_is_fastest_on_a_gpu_is_told(monkeypatch):
+    monkeypatch.setattr(about, "_gpus", lambda: ["A GPU", "A GPU"])
+    monkeypatch.setattr(choices, "remembered", lambda device: {f"a shape on {device}": "dense"})
+    assert about.gather()["fastest_kernels"] == ["a shape on A GPU: dense"]

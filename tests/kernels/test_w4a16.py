@@ -1,12 +1,10 @@
 """Kernels on packed weights: Triton's and the CPU's equal the references, on odd shapes too."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
-from squeeze.kernels import dequant, w4a16
+from squeeze.kernels import choices, dequant, w4a16
 from squeeze.kernels.dequant import Packed, reference as expansion
 from squeeze.kernels.w4a16 import cpu, reference
 from squeeze.quant.linear import QuantLinear
@@ -100,16 +98,48 @@ def test_codes_are_the_mantissas_of_floats():
     assert torch.equal((codes[:128] | 0x4300).to(torch.int16).view(torch.bfloat16), (128.0 + codes[:128]).bfloat16())
 
 
+class Rows(list):
+    """Stands for activations on a GPU."""
+
+    device, dtype = torch.device("cuda"), torch.float16
+
+    def __init__(self, count):
+        super().__init__(range(count))
+
+
 @needs_triton
 def test_a_tile_for_every_shape():
     """Splits fill all processors; a step lies within a group."""
-    large = SimpleNamespace(outputs=11008, inputs=4096, group_size=128)
-    assert kernel.tile_for(1, large) == kernel.Tile(128, 128, 4, 8, 3)
-    assert kernel.tile_for(1, large, processors=58) == kernel.Tile(128, 128, 4, 8, 2)
-    assert kernel.tile_for(100, large) == kernel.Tile(64, 128, 4, 64, 3)
-    small = SimpleNamespace(outputs=40, inputs=96, group_size=32)
-    assert kernel.tile_for(1, small) == kernel.Tile(128, 32, 4, 8, 3)
-    assert kernel.tile_for(16, SimpleNamespace(outputs=9, inputs=70, group_size=13)).inputs == 64
+    large = (11008, 4096)
+    assert kernel.tile_for(1, large, 128) == kernel.Tile(128, 128, 4, 8, 3)
+    assert kernel.tile_for(1, large, 128, processors=58) == kernel.Tile(128, 128, 4, 8, 2)
+    assert kernel.tile_for(100, large, 128).rows == 64
+    assert kernel.tile_for(1, (40, 96), 32) == kernel.Tile(128, 32, 4, 8, 3)
+    assert kernel.tile_for(16, (9, 70), 13).inputs == 64
+    assert next(iter(kernel.tiles(1, large, 128).values())) == kernel.tile_for(1, large, 128)
+
+
+@needs_triton
+def test_the_fastest_on_a_device_is_remembered(monkeypatch, tmp_path):
+    """On a device that is not there, with a clock that says that the dense product is fastest."""
+    packed = packed_for(Grid(4, 32, False), 16, 64, 32)
+    times = iter([5.0, 4.0, 5.0, 5.0, 5.0, 5.0, 1.0])
+
+    def seconds(call):
+        call()
+        return next(times)
+
+    found = choices.Choices(tmp_path / "it.json", "it", "3", seconds)
+    monkeypatch.setattr(choices, "of_device", lambda device: found)
+    calls = []
+    monkeypatch.setattr(w4a16, "_multiply", lambda x, packed, tile: calls.append(tile))
+    monkeypatch.setattr(kernel, "processors_of", lambda device: 132)
+    x = Rows(3)
+    for _ in range(2):
+        w4a16.matmul(x, packed)
+    assert calls[-2:] == [None, None] and len(calls) == 9
+    name = "w4a16 16x64, 4 bits, groups of 32, zero points, float16, 4 rows"
+    assert choices._read(tmp_path / "it.json", "it", "3") == {name: "dense"}
 
 
 @needs_triton

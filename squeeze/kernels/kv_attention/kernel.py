@@ -151,7 +151,7 @@ def _decode(  # type: ignore[no-untyped-def]
                     V_BYTES, V_WIDTH, V_GROUPS, V_POINTS, V_FOLDED,
                 )  # fmt: skip
             scaled = weights
-            constant = leasts[part]  # type: ignore[misc]
+            constant = leasts[part]  # type: ignore[misc, var-annotated]
             if V_FOLDED:
                 group = (first + v_row) * V_GROUPS + part
                 scaled = weights * tl.load(v_scales + group).to(tl.float32)[:, None]

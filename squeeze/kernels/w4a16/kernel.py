@@ -8,6 +8,7 @@ sums are scaled. Where a step has several groups, weights are scaled instead, an
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +20,7 @@ from squeeze.kernels.split_k import Tile, launch
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
-__all__ = ["matmul", "tile_for"]
+__all__ = ["matmul", "processors_of", "tile_for", "tiles"]
 
 _LEAST_ROWS, _MOST_ROWS = 8, 64  # columns of a matrix product
 _PROCESSORS = 132  # of an H100
@@ -127,32 +128,47 @@ def _gemm(  # type: ignore[no-untyped-def]
     tl.store(target, total.to(out.dtype.element_ty), mask=(m < rows)[None, :] & inside)
 
 
-def tile_for(rows: int, packed: Packed, processors: int = _PROCESSORS) -> Tile:
-    """A step within one group, where groups are of 32 inputs or more; the fewest splits with which all processors of a
-    GPU have work for most of the time."""
+def processors_of(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def tile_for(rows: int, shape: tuple[int, int], group_size: int, processors: int = _PROCESSORS) -> Tile:
+    """For a weight of `shape` [O, I]: a step within one group, where groups are of 32 inputs or more; the fewest splits
+    with which all processors of a GPU have work for most of the time."""
     columns = min(max(triton.next_power_of_2(rows), _LEAST_ROWS), _MOST_ROWS)
-    steps = [size for size in (128, 64, 32) if packed.group_size % size == 0]
+    steps = [size for size in (128, 64, 32) if group_size % size == 0]
     step, outputs = steps[0] if steps else 64, 128 if columns < 32 else 64
-    blocks = -(-packed.outputs // outputs) * -(-rows // columns)
+    blocks = -(-shape[0] // outputs) * -(-rows // columns)
 
     def busy(split: int) -> bool:
-        programs = blocks * split
-        return programs >= _BUSY * -(-programs // processors) * processors
+        waves = -(-blocks * split // processors)
+        return blocks * split >= int(_BUSY * waves * processors)
 
-    splits = range(1, max(1, min(-(-packed.inputs // step), _MOST_SPLITS)) + 1)
+    splits = range(1, max(1, min(-(-shape[1] // step), _MOST_SPLITS)) + 1)
     good = [split for split in splits if blocks * split >= 1.9 * processors and busy(split)]
     return Tile(outputs, step, 4, columns, good[0] if good else splits[-1])
 
 
+def tiles(rows: int, shape: tuple[int, int], group_size: int, processors: int = _PROCESSORS) -> dict[str, Tile]:
+    """By name, those that may be faster on some GPU; the first is `tile_for`'s."""
+    usual = tile_for(rows, shape, group_size, processors)
+    return {
+        f"{outputs} channels, {warps} warps, {split} splits": replace(usual, outputs=outputs, warps=warps, split=split)
+        for split in (usual.split, 2 * (usual.split or 1))
+        for outputs, warps in ((usual.outputs, 4), (192 - usual.outputs, 4), (128, 8))
+    }
+
+
 def matmul(x: torch.Tensor, packed: Packed, tile: Tile | None = None) -> torch.Tensor:
     """As reference.matmul, but that weights are rounded to the dtype of x where a step has several groups."""
-    if tile is None:
-        processors = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else _PROCESSORS
-        tile = tile_for(len(x), packed, processors)
+    shape = packed.outputs, packed.inputs
+    tile = tile or tile_for(len(x), shape, packed.group_size, processors_of(x.device))
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
     zeros = words if packed.zeros is None else packed.zeros.contiguous()
     return launch(
-        *(_gemm, x, (packed.outputs, packed.inputs), tile, tile.rows, (words, scales, zeros)),
+        *(_gemm, x, shape, tile, tile.rows, (words, scales, zeros)),
         (words.shape[1], scales.shape[1]),
         BITS=packed.bits,
         GROUP=packed.group_size,
