@@ -6,6 +6,9 @@ a word of 64 bits.
 
 import numpy as np
 import torch
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
 from squeeze.codecs.tensors.floats import spread
 from squeeze.kernels.trellis.reference import STATE_BITS, levels
@@ -53,13 +56,16 @@ def _tables(rate: int) -> tuple[np.ndarray, np.ndarray]:
     return levels().numpy(), first
 
 
-@inline
-def _word(column, place):
-    """64 bits from a byte on, lowest first."""
-    word = np.uint64(0)
-    for i in range(8):
-        word |= np.uint64(column[place + i]) << np.uint64(8 * i)
-    return word
+@intrinsic
+def _word(typingctx, column, place):
+    """64 bits from a byte of a column on, lowest first: one load, where eight bytes put together take 16 steps."""
+
+    def codegen(context, builder, signature, arguments):
+        bytes_ = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        start = builder.bitcast(builder.gep(bytes_, [arguments[1]]), ir.IntType(64).as_pointer())
+        return builder.load(start, align=1)
+
+    return types.uint64(column, types.int64), codegen
 
 
 @inline
@@ -94,6 +100,6 @@ def _multiply(x, codes, rate, table, starts, first, last, units, scratch, out):
         for i in range(codes.shape[0]):
             _decode(codes[i], rate, table, starts, begin, end, scratch)
             for r in range(x.shape[0]):
-                factor, sums = x[r, i], out[r]
-                for row in range(count):
-                    sums[start + row] += factor * scratch[row]
+                factor, sums = x[r, i], out[r, start : start + count]
+                for row in range(sums.size):
+                    sums[row] += factor * scratch[row]

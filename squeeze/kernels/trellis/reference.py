@@ -1,9 +1,9 @@
 """The definition, in plain torch: what trellis codes stand for.
 
-A column is a number of as many bits as its rows take, lowest first: row i has the bits from i * rate // 16 on. Its state
-is the 12 bits from there on, which it shares with the rows that follow, zeros behind the last one; its level is a
-quantile of the normal distribution, chosen by the state times a constant. QTIP (Tseng et al. 2024, arXiv 2406.11235) is
-where states that overlap come from, and levels that are computed; a rate between whole numbers of bits is our own.
+A column is a number of as many bits as its rows take, lowest first: row i has the bits from i * rate // 16 on. Its
+state is the 12 bits from there on, which it shares with the rows that follow, zeros behind the last one; its level is
+a quantile of the normal distribution, chosen by the state times a constant. QTIP (Tseng et al. 2024, arXiv 2406.11235)
+is where states that overlap come from, and levels that are computed; a rate between whole numbers of bits is our own.
 """
 
 from functools import cache

@@ -1,5 +1,5 @@
-"""Trellis-coded quantisation: each column of a matrix becomes a path through a trellis, and the columns that follow make
-up for its error.
+"""Trellis-coded quantisation: each column of a matrix becomes a path through a trellis, and the columns that follow
+make up for its error.
 
 QTIP (Tseng et al. 2024, arXiv 2406.11235) codes tiles of a matrix in this way, and rotates it so that its weights are
 nearly normal. Here a sequence is a whole column, so that errors are fed back column by column, as GPTQ does; and only

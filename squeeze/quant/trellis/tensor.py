@@ -49,8 +49,8 @@ def tensors_of(module: str, weight: TrellisTensor) -> dict[str, torch.Tensor]:
 
 
 def read(module: str, leaves: Mapping[str, torch.Tensor]) -> TrellisTensor:
-    """The weight of a module from its tensors by the last part of their names. Raises FormatError where they are missing
-    or contradict each other."""
+    """The weight of a module from its tensors by the last part of their names. Raises FormatError where they are
+    missing or contradict each other."""
     for leaf in LEAVES:
         if leaf not in leaves:
             raise FormatError(f"{module}: has no {leaf}")
