@@ -45,7 +45,7 @@ def recipes() -> dict[str, tuple]:
         found[f"rtn-{grid}"] = RTN(grid=grid, group_size=GROUP), f"rtn-{grid}", {}
         found[f"gptq-{grid}"] = GPTQ(grid=grid, group_size=GROUP), f"rtn-{grid}", {}
     for bits in (2, 2.25, 3, 3.25):
-        found[f"trellis-{bits:g}"] = Trellis(bits=bits), f"rtn-asym-{int(bits)}", {}
+        found[f"trellis-{bits:g}"] = Trellis(rate=bits), f"rtn-asym-{int(bits)}", {}
     asym = {"group_size": GROUP, "symmetric": False}
     found["gptq-asym-target-3.5"] = GPTQ(bits=4, **asym), "rtn-asym-3", {"target_bits": 3.5}
     found["gptq-asym-depth-3.5"] = GPTQ(bits=3, **asym), "rtn-asym-3", {"by_depth": 3.5}

@@ -26,9 +26,9 @@ def lloyd_max(bits: int) -> torch.Tensor:
 
 @cache
 def curve(bits: int) -> torch.Tensor:
-    """Coefficients [8] of x, x^3, x^5, ... of the odd polynomial that goes through the points of `bits`, at most CURVED,
-    at x = code / middle - 1 with middle = (2^bits - 1) / 2. In float32 it errs by some 2^-22: loops compute it for many
-    codes at once, and look points up one by one."""
+    """Coefficients [8] of x, x^3, x^5, ... of the odd polynomial that goes through the points of `bits`, at most
+    CURVED, at x = code / middle - 1 with middle = (2^bits - 1) / 2. In float32 it errs by some 2^-22: loops compute it
+    for many codes at once, and look points up one by one."""
     count, middle = 1 << bits, ((1 << bits) - 1) / 2
     x = torch.arange(count // 2, count, dtype=torch.float64) / middle - 1
     powers = x[:, None] ** (2 * torch.arange(count // 2) + 1)

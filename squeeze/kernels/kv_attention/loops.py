@@ -14,8 +14,8 @@ __all__ = ["add_dots", "add_rows", "dot_rows", "rotary_scores", "sum_rows"]
 
 _compiled = lossy_kernel(fastmath=True)
 
-# Shifts are constants and nothing is sliced in the loops below, or LLVM would not vectorise them; a sum of products is a
-# function of whole arrays for the same reason.
+# Shifts are constants and nothing is sliced in the loops below, or LLVM would not vectorise them; a sum of products is
+# a function of whole arrays for the same reason.
 
 
 @_compiled

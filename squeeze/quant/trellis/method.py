@@ -26,7 +26,7 @@ _BLOCK = 128  # columns whose errors are spread to those behind at once
 
 @dataclass(frozen=True, kw_only=True)
 class Trellis:
-    """bits: of a weight, any multiple of 1/16. damping: share of the Hessian's mean diagonal that is added to it.
+    """rate: bits of a weight, any multiple of 1/16. damping: share of the Hessian's mean diagonal that is added to it.
     act_order: columns with the largest inputs first."""
 
     name: ClassVar[str] = "trellis"
@@ -35,19 +35,24 @@ class Trellis:
     activations: ClassVar[None] = None
     rounding: ClassVar[None] = None
 
-    bits: float = option(2.0, "Bits of a weight, in sixteenths: 2.25.", least=1, most=4, says="{} bits")
+    rate: float = option(2.0, "Bits of a weight, in sixteenths: 2.25.", least=1, most=4, says="{} bits")
     damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
     act_order: bool = option(True, "Take the largest inputs first.")
 
     def __post_init__(self) -> None:
         check(self)
-        if 16 * self.bits != self.rate:
-            raise SqueezeError(f"{self.bits} bits are no multiple of 1/16")
+        if 16 * self.rate != self.sixteenths:
+            raise SqueezeError(f"{self.rate} bits are no multiple of 1/16")
 
     @property
-    def rate(self) -> int:
-        """Sixteenths of a bit."""
-        return round(16 * self.bits)
+    def sixteenths(self) -> int:
+        """The rate, in sixteenths of a bit."""
+        return round(16 * self.rate)
+
+    @property
+    def bits(self) -> float:
+        """As methods on grids call it."""
+        return self.rate
 
     def fallback(self) -> "Trellis":
         return self
@@ -76,7 +81,7 @@ class Trellis:
         scales = self._stored(values.square().mean(1).sqrt(), weight.dtype)
         codes, levels = self._sweep(values, order, upper, scales)
         scales = self._stored(_best_scales(values, hessian, levels, scales), weight.dtype)
-        tensor = TrellisTensor(codes.to(weight.device), scales.to(weight.device), self.rate)
+        tensor = TrellisTensor(codes.to(weight.device), scales.to(weight.device), self.sixteenths)
         return Result(tensor, notes)
 
     def _stored(self, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -88,7 +93,7 @@ class Trellis:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Codes [I, bytes] and their levels [O, I]."""
         scales = scales.to(torch.float32)
-        coder, columns = Viterbi(len(weight), self.rate), order.tolist()
+        coder, columns = Viterbi(len(weight), self.sixteenths), order.tolist()
         work = weight.T[order].contiguous()  # [I, O]
         codes, levels = [torch.empty(0)] * len(columns), torch.empty_like(weight)
         for first in range(0, len(columns), _BLOCK):

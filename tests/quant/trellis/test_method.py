@@ -45,7 +45,7 @@ def test_its_memory_serves_many_columns():
 @pytest.mark.parametrize(("bits", "grid"), [(2, 2), (2.25, 2), (3, 3)])
 def test_it_loses_less_than_a_grid_of_more_bytes(bits, grid):
     weight, hessian = draw()
-    found = Trellis(bits=bits).compress(weight, hessian).tensor
+    found = Trellis(rate=bits).compress(weight, hessian).tensor
     other = GPTQ(bits=grid, group_size=32, symmetric=False, refine=3).compress(weight, hessian).tensor
     assert found.stored_bits < other.stored_bits
     errors = [layer_error(weight, tensor.dequantize(), hessian) for tensor in (found, other)]
@@ -54,7 +54,7 @@ def test_it_loses_less_than_a_grid_of_more_bytes(bits, grid):
 
 def test_more_bits_lose_less():
     weight, hessian = draw()
-    tensors = [Trellis(bits=bits).compress(weight, hessian).tensor for bits in (1, 1.5, 2.25, 3.0625, 4)]
+    tensors = [Trellis(rate=bits).compress(weight, hessian).tensor for bits in (1, 1.5, 2.25, 3.0625, 4)]
     errors = [layer_error(weight, tensor.dequantize(), hessian) for tensor in tensors]
     assert all(more > 1.5 * less for more, less in itertools.pairwise(errors))
 
@@ -62,12 +62,12 @@ def test_more_bits_lose_less():
 def test_it_is_pure_and_says_what_it_stores():
     weight, hessian = draw(33, 48)
     before = weight.clone(), hessian.clone()
-    tensor = Trellis(bits=2.25).compress(weight, hessian).tensor
+    tensor = Trellis(rate=2.25).compress(weight, hessian).tensor
     assert torch.equal(weight, before[0])
     assert torch.equal(hessian, before[1])
     assert tensor.shape == (33, 48)
     assert tensor.stored_bits == 48 * 8 * -(-(33 * 36 // 16) // 8) + 33 * 16
-    again = Trellis(bits=2.25).compress(weight, hessian).tensor
+    again = Trellis(rate=2.25).compress(weight, hessian).tensor
     assert torch.equal(again.codes, tensor.codes)
     assert torch.equal(again.dequantize(), tensor.dequantize())
 
@@ -81,7 +81,7 @@ def test_scales_are_of_16_bits(dtype):
 
 @pytest.mark.parametrize("inputs", [1, 7, 96])
 def test_without_statistics(inputs):
-    method, weight = Trellis(bits=3), draw(64, inputs)[0]
+    method, weight = Trellis(rate=3), draw(64, inputs)[0]
     assert method.fallback() == method
     assert layer_error(weight, method.compress(weight).tensor.dequantize(), None) < 0.06
 
@@ -90,7 +90,7 @@ def test_dead_inputs_and_rows_of_zeros():
     weight, hessian = draw(32, 48)
     weight[3] = 0
     hessian[5], hessian[:, 5] = 0, 0
-    result = Trellis(bits=3).compress(weight, hessian)
+    result = Trellis(rate=3).compress(weight, hessian)
     assert result.notes == ("1 inputs are always 0",)
     assert torch.count_nonzero(result.tensor.dequantize()[3]) == 0
     assert layer_error(weight, result.tensor.dequantize(), hessian) < 0.05
@@ -101,6 +101,6 @@ def test_what_does_not_serve_is_refused():
     with pytest.raises(HessianError, match="a matrix of 48 inputs needs a Hessian of that size"):
         Trellis().compress(weight, hessian[:40, :40])
     with pytest.raises(SqueezeError, match=r"2\.3 bits are no multiple of 1/16"):
-        Trellis(bits=2.3)
+        Trellis(rate=2.3)
     with pytest.raises(SqueezeError, match="5 bits: it is from 1 to 4"):
-        Trellis(bits=5)
+        Trellis(rate=5)

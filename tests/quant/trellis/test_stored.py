@@ -29,7 +29,7 @@ def logits(folder):
 @pytest.fixture(scope="module")
 def made(folders, tmp_path_factory):
     out = tmp_path_factory.mktemp("trellis") / "out"
-    report = squeeze.quantize(folders("llama"), "trellis", bits=3.5, calibration=TOKENS, out=out, format="squeeze")
+    report = squeeze.quantize(folders("llama"), "trellis", rate=3.5, calibration=TOKENS, out=out, format="squeeze")
     return out, report
 
 
@@ -57,7 +57,7 @@ def test_packed_it_gives_the_same(made, tmp_path):
 
 
 def test_a_transposed_weight(folders, tmp_path):
-    squeeze.quantize(folders("gpt2"), Trellis(bits=4), out=tmp_path / "out", format="squeeze", calibration=TOKENS)
+    squeeze.quantize(folders("gpt2"), Trellis(rate=4), out=tmp_path / "out", format="squeeze", calibration=TOKENS)
     squeeze.densify(tmp_path / "out", tmp_path / "dense")
     wanted, found = logits(tmp_path / "dense"), logits(tmp_path / "out")
     assert ((wanted - found).norm(dim=-1) / wanted.norm(dim=-1)).median() < 0.02
@@ -76,7 +76,7 @@ def test_a_newer_version_is_refused(made, tmp_path):
 
 def layer(outputs=48, inputs=64):
     weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(0))
-    tensor = Trellis(bits=2.25).compress(weight).tensor
+    tensor = Trellis(rate=2.25).compress(weight).tensor
     leaves = {name.removeprefix("m."): one for name, one in tensors_of("m", tensor).items()}
     return leaves, tensor
 
@@ -128,7 +128,11 @@ def test_what_cannot_hold_it_is_refused(folders, tmp_path):
     other = {"model.layers.0.mlp.up_proj": RTN()}
     with pytest.raises(FormatError, match="trellis codes and those of grids do not go into one folder"):
         squeeze.quantize(folders("llama"), "trellis", format="squeeze", methods=other, **given)
-    ran = CliRunner().invoke(main, ["quantize", str(folders("llama")), str(tmp_path / "out"), "--method", "trellis"])
+    command = ["quantize", str(folders("llama")), str(tmp_path / "out"), "--method", "trellis", "--rate"]
+    ran = CliRunner().invoke(main, [*command, "2.25"])
     assert ran.exit_code == 1
     assert "the format compressed-tensors does not hold trellis codes: use squeeze, or dense" in ran.output
+    ran = CliRunner().invoke(main, [*command, "2.3", "--format", "squeeze"])
+    assert ran.exit_code == 1
+    assert "Error: 2.3 bits are no multiple of 1/16" in ran.output
     assert not (tmp_path / "out").exists()
