@@ -62,14 +62,14 @@ class Trellis:
         inputs = weight.shape[1]
         if hessian is not None and hessian.shape != (inputs, inputs):
             raise HessianError(f"a matrix of {inputs} inputs needs a Hessian of that size")
-        values, notes = weight.detach().to("cpu", torch.float32), ()
+        values, notes = weight.detach().to("cpu", torch.float32), list[str]()
         if hessian is None:
             values, hessian = turned(values, ROTATION), torch.eye(inputs)
         else:
             hessian = hessian.to("cpu", torch.float32)
             dead = hessian.diagonal() == 0
             if dead.any():
-                notes = (f"{int(dead.sum())} inputs are always 0",)
+                notes.append(f"{int(dead.sum())} inputs are always 0")
             values = turned(values.masked_fill(dead, 0), ROTATION)
             hessian = turned(turned(hessian, ROTATION).T.contiguous(), ROTATION)
         order = torch.arange(inputs)
@@ -77,12 +77,12 @@ class Trellis:
             order = hessian.diagonal().argsort(descending=True, stable=True)
         upper, damping = inverse_factor(hessian, self.damping, order)
         if damping > self.damping:
-            notes += (f"damping raised to {damping:g}",)
+            notes.append(f"damping raised to {damping:g}")
         scales = self._stored(values.square().mean(1).sqrt(), weight.dtype)
         codes, levels = self._sweep(values, order, upper, scales)
         scales = self._stored(_best_scales(values, hessian, levels, scales), weight.dtype)
         tensor = TrellisTensor(codes.to(weight.device), scales.to(weight.device), self.sixteenths)
-        return Result(tensor, notes)
+        return Result(tensor, tuple(notes))
 
     def _stored(self, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """In the weight's own type where that has 16 bits."""

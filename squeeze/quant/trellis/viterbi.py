@@ -37,7 +37,7 @@ class Viterbi:
         return codes, chosen
 
 
-def _step(bits: int):  # type: ignore[no-untyped-def]
+def _step(bits):
     """Of each set of states that one step of so many bits leads on from, the nearest, and what its successors cost
     before their own level."""
     branches, cores = 1 << bits, _STATES >> bits
