@@ -23,6 +23,7 @@ from bench.shared.small_models import Bench, bytes_of
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
+from squeeze.quant.trellis.method import Trellis
 from squeeze.recipes.tokens import calibration_tokens
 
 GROUP = 64
@@ -43,6 +44,8 @@ def recipes() -> dict[str, tuple]:
     for grid in ("nf4", "mxfp4", "nvfp4", "ternary", "ternary-planes"):
         found[f"rtn-{grid}"] = RTN(grid=grid, group_size=GROUP), f"rtn-{grid}", {}
         found[f"gptq-{grid}"] = GPTQ(grid=grid, group_size=GROUP), f"rtn-{grid}", {}
+    for bits in (2, 2.25, 3, 3.25):
+        found[f"trellis-{bits:g}"] = Trellis(rate=bits), f"rtn-asym-{int(bits)}", {}
     asym = {"group_size": GROUP, "symmetric": False}
     found["gptq-asym-target-3.5"] = GPTQ(bits=4, **asym), "rtn-asym-3", {"target_bits": 3.5}
     found["gptq-asym-depth-3.5"] = GPTQ(bits=3, **asym), "rtn-asym-3", {"by_depth": 3.5}
@@ -111,7 +114,7 @@ def measure(bench: Bench, name: str) -> Row:
     else:
         if "by_depth" in options:
             options["methods"] = by_depth(bench.original, method, options.pop("by_depth"))
-        given = {"samples": bench.args.samples, "format": "dense", "overwrite": True, **options}
+        given = {"samples": bench.args.samples, "format": "dense", "overwrite": True, "resume": True, **options}
         report = squeeze.quantize(bench.original, method, out=out, calibration=calibration, **given)
         bits, stored, fallbacks = report.bits_per_weight, bytes_of(report.layers), report.fallbacks
     seconds = round(time.perf_counter() - started)

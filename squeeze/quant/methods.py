@@ -7,4 +7,5 @@ __all__ = ["METHODS"]
 METHODS: dict[str, Reference] = {
     "gptq": "squeeze.quant.gptq:GPTQ",
     "rtn": "squeeze.quant.rtn:RTN",
+    "trellis": "squeeze.quant.trellis.method:Trellis",
 }

@@ -55,6 +55,8 @@ def method_of(asked: Asked[Quantizing]) -> GridMethod:
     if settings.type == AUTO and settings.target_bytes is None:
         raise OptionError("--type auto needs --target-size, the size of the file")
     made: GridMethod = asked.made()
+    if not isinstance(made, GridMethod):
+        raise OptionError(f"the format gguf goes with methods on grids, and {made.name} is none")
     if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):
         raise OptionError("the format gguf has neither dynamic scales nor outlier columns")
     if isinstance(asked.method, str):

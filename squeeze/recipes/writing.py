@@ -15,12 +15,15 @@ from squeeze.quant.blocks import GRIDS
 from squeeze.quant.float8 import Float8
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec
 from squeeze.quant.method import GridMethod
+from squeeze.quant.trellis import stored as trellis
+from squeeze.quant.trellis.method import Trellis
 from squeeze.recipes.options import GGUF
 
 __all__ = ["DENSE", "SERVED", "make_writer"]
 
 Patterns = tuple[tuple[str, GridMethod], ...]
 DENSE = "dense"
+OWN = "squeeze"  # our format
 SERVED = "compressed-tensors"  # the format that rounds activations, too
 
 
@@ -38,6 +41,12 @@ def make_writer(
         raise FormatError(f"the format {name} does not say how activations are rounded: use {SERVED}")
     if name == DENSE:
         return _dense(dtype)
+    if any(isinstance(one, Trellis) for one in (method, *methods.values())):
+        if not all(isinstance(one, Trellis) for one in (method, *methods.values())):
+            raise FormatError("trellis codes and those of grids do not go into one folder, except as dense weights")
+        if name != OWN:
+            raise FormatError(f"the format {name} does not hold trellis codes: use {OWN}, or {DENSE}")
+        return trellis.make_writer(dtype)
     if block := next((one.grid for one in (method, *methods.values()) if one.grid in GRIDS), None):
         raise FormatError(f"the grid {block} is one of GGUF's: use the format {GGUF}, or {DENSE}")
     if name not in FORMATS:
