@@ -78,18 +78,20 @@ class GridMethod(ABC):
 
         return replace(self, **changes)
 
-    def effective_group_size(self, inputs: int) -> int:
-        """Inputs that share a scale in a row of so many."""
+    def misfit(self, inputs: int) -> str | None:
+        """Why rows of so many inputs cannot lie on the grid; None where they can."""
         quantizer = self.as_quantizer()
-        if isinstance(quantizer, BlockGrid):
-            quantizer.check(inputs)
-        needed = quantizer.group_size
-        size = needed or self.group_size
-        if size == -1:
-            return inputs
-        if needed and inputs % needed:
-            raise SqueezeError(f"{self.grid} needs rows of a multiple of {needed} inputs, and this has {inputs}")
-        return min(size, inputs)
+        needed = quantizer.width if isinstance(quantizer, BlockGrid) else quantizer.group_size
+        if needed in (None, -1) or inputs % needed == 0:
+            return None
+        return f"{self.grid} needs rows of a multiple of {needed} inputs, and this has {inputs}"
+
+    def effective_group_size(self, inputs: int) -> int:
+        """Inputs that share a scale in a row of so many. Raises SqueezeError where they cannot lie on the grid."""
+        if wrong := self.misfit(inputs):
+            raise SqueezeError(wrong)
+        size = self.as_quantizer().group_size or self.group_size
+        return inputs if size == -1 else min(size, inputs)
 
     def stored_as(self, weight: torch.Tensor) -> torch.dtype:
         """The type of the scales."""

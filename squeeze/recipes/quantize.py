@@ -22,6 +22,7 @@ from squeeze.quant.method import GridMethod
 from squeeze.quant.rotate import RotatedCheckpoint
 from squeeze.quant.smooth import SmoothedCheckpoint
 from squeeze.recipes.bits import by_budget, by_name
+from squeeze.recipes.fitting import fitted
 from squeeze.recipes.gguf_types import by_size
 from squeeze.recipes.options import AUTO, GGUF, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
@@ -66,21 +67,25 @@ def quantize(
     run = Run(source=Path(str(source)), out=Path(out), common=common, **shared)
     checkpoint = run.open()
     mix = by_name(checkpoint, chosen, common)
-    writer = make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
+    make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
+    fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
     calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
     ranged = chosen.rounding is not None and chosen.rounding.ranged
     chooses = settings.target_bits is not None or settings.target_bytes is not None
     tokens = run.tokens() if calibrated or ranged or chooses or settings.smooth else None
     checkpoint = _prepared(run, settings, checkpoint, tokens)
+    run = mix.applied(run, fit.left)
     if chooses and tokens is not None:
         mix = by_budget(run, checkpoint, chosen, settings, tokens)
-        writer = make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
-    run, methods = mix.applied(run), {**mix.methods, **methods}
+        fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
+        run = mix.applied(run, fit.left)
+    writer = make_writer(settings.format, fit.method, mix.named(fit), checkpoint, mix.patterns)
     given = tokens if calibrated or ranged else None
     described = _described(chosen, settings, common)
     if given is not None or settings.smooth:
         described |= run.described()
-    return run.compress(checkpoint, chosen, writer, described, given, methods=methods, corrects=calibrated)
+    shared = {"methods": fit.others, "told": fit.told, "corrects": calibrated}
+    return run.compress(checkpoint, fit.method, writer, described, given, **shared)
 
 
 def _gguf(
@@ -112,7 +117,8 @@ def _gguf(
     report = run.waiting(chosen.name, described)
     if report is None:
         checkpoint, given = _prepared(run, settings, checkpoint, tokens), tokens if chosen.needs_hessian else None
-        report = run.compress(checkpoint, chosen, target.writer, described, given, methods=target.methods)
+        others = {"methods": target.methods, "told": target.told}
+        report = run.compress(checkpoint, chosen, target.writer, described, given, **others)
     return target.finish(report, folder, overwrite)
 
 

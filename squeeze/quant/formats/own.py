@@ -42,6 +42,14 @@ class SqueezeFormat:
     def check(self, spec: QuantizationSpec) -> None:
         """Holds everything."""
 
+    def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
+        """Holds every shape."""
+        return None
+
+    def alone(self, grid: Grid) -> bool:
+        """Ours does not."""
+        return False
+
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:

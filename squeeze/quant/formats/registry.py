@@ -37,6 +37,12 @@ class Format(Protocol):
     def check(self, spec: QuantizationSpec) -> None:
         """Raises FormatError, which says what of `spec` this format cannot hold."""
 
+    def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
+        """Why a weight of this shape cannot be stored on a grid of it that `check` lets pass; None where it can."""
+
+    def alone(self, grid: Grid) -> bool:
+        """Whether clients load a grid only where all weights of a folder are on it."""
+
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:
