@@ -93,7 +93,8 @@ class Compression:
     calibration sequences [N, L], None where no method needs any. correction: strength of error propagation, 0 to 1: how
     far a matrix is moved towards what gives the original's outputs from the compressed network's inputs (QEP, Arai and
     Ichikawa 2025, arXiv 2504.09629). ignore: modules whose names contain one of these are left. told: by the
-    checkpoint's name of a module, what the report says of it besides, or why it is left. settings: for the report.
+    checkpoint's name of a module, what the report says of it besides, or why it is left. bound: of a token's
+    weight in the statistics, as calibration.InputStatistics has it. settings: for the report.
     checkpoint: what is read in place of `source`, such as one that is rotated.
     """
 
@@ -106,6 +107,7 @@ class Compression:
     correction: float = 0.0
     ignore: tuple[str, ...] = ()
     told: Mapping[str, str] = field(default_factory=dict)
+    bound: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     resume: bool = False
     overwrite: bool = False
@@ -142,6 +144,7 @@ class Compression:
             "writer": self.writer.name,
             "correction": self.correction,
             "ignore": list(self.ignore),
+            "bound": self.bound,
             "tokens": digest(self.tokens),
         }
 
@@ -157,6 +160,7 @@ class Compression:
             every=1 if tokens is None else spacing(tokens.numel(), _widest(network, self.ignore)),
             ignore=self.ignore,
             told=self.told,
+            bound=self.bound,
         )
 
 

@@ -4,7 +4,7 @@ Groups become smaller where rows are no whole groups, in sizes that kernels have
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -17,7 +17,7 @@ from squeeze.quant.formats import FORMATS
 from squeeze.quant.method import GridMethod
 from squeeze.recipes.writing import DENSE, grid_of
 
-__all__ = ["Fitted", "fitted", "fitting"]
+__all__ = ["Fitted", "fitted", "fitting", "scaled_as"]
 
 _SIZES = (128, 64, 32, -1)  # of groups; -1: one scale a row
 
@@ -60,8 +60,10 @@ def fitted(
     if left and not found:
         raise FormatError(f"{checkpoint.folder}: no matrix can be stored: {next(iter(wrong.values()))}")
     alone = format in FORMATS and FORMATS[format].alone(grid_of(method))
-    if alone and not methods and len(set(found.values())) > 1:
-        return _alike(method, format, shapes, next(iter(wrong.values())))
+    same = alone and not methods and len(set(found.values())) > 1
+    if same:
+        found = dict.fromkeys(found, _alike(method, format, [shapes[name] for name in found]))
+        wrong = {name: wrong.get(name, "all are to have the same") for name in shapes}
     told = {name: f"{_groups(found[name])}, as {fault}" if name in found else fault for name, fault in wrong.items()}
     return Fitted(_most(method, found, methods), found, tuple(left), told)
 
@@ -73,14 +75,13 @@ def _check_turned(name: str, module: nn.Module, format: str) -> None:
         raise FormatError(f"{name}: is stored transposed, which only the formats {' and '.join(able)} hold")
 
 
-def _alike(method: GridMethod, format: str, shapes: Mapping[str, tuple[int, int]], wrong: str) -> Fitted:
-    """One group for all, as one matrix needs another than is asked for: the largest that all can have."""
+def _alike(method: GridMethod, format: str, shapes: Iterable[tuple[int, int]]) -> GridMethod:
+    """The method with the largest group, below its own, that matrices of all these shapes can have."""
     for size in (size for size in _SIZES if size < method.group_size):
         smaller = method.replaced(group_size=size)
-        if not any(_misfit(smaller, format, *shape) for shape in shapes.values()):
+        if not any(_misfit(smaller, format, *shape) for shape in shapes):
             break
-    told = dict.fromkeys(shapes, f"{_groups(smaller)}, as all are to have the same and {wrong}")
-    return Fitted(smaller, dict.fromkeys(shapes, smaller), (), told)
+    return smaller
 
 
 def _groups(method: GridMethod) -> str:
@@ -99,6 +100,12 @@ def fitting(method: GridMethod, format: str, outputs: int, inputs: int) -> tuple
             if size < method.group_size and _misfit(smaller, format, outputs, inputs) is None:
                 return smaller, wrong
     return None, wrong
+
+
+def scaled_as(method: GridMethod, format: str) -> GridMethod:
+    """The method with scales of the type that a format has for them."""
+    own = FORMATS[format].scale_dtype if format in FORMATS else None
+    return method if own is None else method.replaced(scale_dtype=own)
 
 
 def _misfit(method: GridMethod, format: str, outputs: int, inputs: int) -> str | None:

@@ -103,6 +103,8 @@ def test_every_format_loads_with_our_layers(tmp_path, format):
     source = tiny_model(tmp_path / "model", torch.float32, tied=False)
     modules = {"model.layers.1.mlp.up_proj": Grid(8, -1, format == "gptq")}
     spec = QuantizationSpec(3, 32, format == "gptq", modules=modules, ignored=("lm_head",), dtype=torch.float32)
+    if format == "awq":
+        spec = QuantizationSpec(4, 32, False, ignored=("lm_head",), dtype=torch.float16)
     weights = write(source, tmp_path / "quantised", format, spec)
     model = quantised.load(tmp_path / "quantised")
     assert isinstance(model.model.layers[0].self_attn.q_proj, QuantLinear) and model.dtype == torch.float32

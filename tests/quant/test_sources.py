@@ -193,7 +193,8 @@ def test_awq(tmp_path, llama):
         logits = load_model(folder)(IDS).logits
     squeeze.densify(folder, tmp_path / "dense")
     with torch.no_grad():
-        assert torch.equal(logits, load_model(tmp_path / "dense")(IDS).logits)
+        dense = load_model(tmp_path / "dense")(IDS).logits
+    assert (logits - dense).norm() < 0.02 * dense.norm()  # whose weights are in bfloat16
 
 
 def as_mxfp4(name, tensor):

@@ -93,7 +93,7 @@ def test_groups_that_do_not_divide_rows_are_smaller(tmp_path, odd, kind, symmetr
 @pytest.mark.parametrize("grid", ["integer", "nf4", "mxfp4", "fp8", "fp8-block"])
 def test_every_format_holds_what_fits_it(format, grid):
     """Of any shape: what is said to fit is stored, and read back; what is not, is not stored."""
-    method = RTN(grid=grid, group_size=64, bits=4)
+    method = RTN(grid=grid, group_size=64, bits=4, symmetric=format != "awq")
     for outputs, inputs in ((64, 32), (40, 96), (33, 128), (32, 7), (5, 200)):
         serving, wrong = fitting(method, format, outputs, inputs)
         assert (serving == method) == (wrong is None)
@@ -105,7 +105,7 @@ def test_every_format_holds_what_fits_it(format, grid):
             assert tensor.shape == (outputs, inputs)
             continue
         stored = FORMATS[format].tensors("m", tensor, torch.float16)
-        spec = squeeze.quant.formats.QuantizationSpec(4, serving.group_size)
+        spec = squeeze.quant.formats.QuantizationSpec(4, serving.group_size, method.symmetric)
         assert torch.equal(FORMATS[format].weight("m", stored, spec).codes, tensor.codes)
 
 

@@ -31,6 +31,7 @@ class CompressedTensorsFormat:
         *("weight_scale", "weight_packed", "weight", "weight_shape", "weight_zero_point", "weight_global_scale"),
         *("input_scale", "input_global_scale"),
     )
+    scale_dtype: torch.dtype | None = None
     transposed: bool = False
 
     def describes(self, config: Mapping[str, Any]) -> bool:

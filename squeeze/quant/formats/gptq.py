@@ -47,6 +47,7 @@ class GPTQFormat:
 
     version: int
     leaves: tuple[str, ...] = ("qweight", "qzeros", "scales", "g_idx")
+    scale_dtype: torch.dtype | None = None
     transposed: bool = False
 
     @property

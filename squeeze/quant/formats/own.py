@@ -33,6 +33,7 @@ class SqueezeFormat:
         *("codes", "scales", "grid", "zeros", "codebook", "global_scale", "outlier_inputs", "outliers"),
     )
 
+    scale_dtype: torch.dtype | None = None
     transposed: bool = True
 
     def describes(self, config: Mapping[str, Any]) -> bool:

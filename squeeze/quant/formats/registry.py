@@ -7,6 +7,7 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
+from squeeze.quant.formats.awq import AWQFormat
 from squeeze.quant.formats.compressed_tensors import CompressedTensorsFormat
 from squeeze.quant.formats.gptq import GPTQFormat, version_of
 from squeeze.quant.formats.own import METHOD, SqueezeFormat
@@ -19,7 +20,7 @@ class Format(Protocol):
     """How one format stores weights. Modules are named as in the checkpoint: "model.layers.0.mlp.up_proj".
 
     leaves: what is stored of a module, NAME.leaf; the first of them every quantised module has. transposed: whether it
-    holds matrices that are stored transposed, as GPT-2's are.
+    holds matrices that are stored transposed, as GPT-2's are. scale_dtype: of scales, None for the model's own type.
     """
 
     @property
@@ -27,6 +28,9 @@ class Format(Protocol):
 
     @property
     def leaves(self) -> tuple[str, ...]: ...
+
+    @property
+    def scale_dtype(self) -> torch.dtype | None: ...
 
     @property
     def transposed(self) -> bool: ...
@@ -60,7 +64,8 @@ class Format(Protocol):
 
 
 FORMATS: dict[str, Format] = {
-    format.name: format for format in (GPTQFormat(1), GPTQFormat(2), CompressedTensorsFormat(), SqueezeFormat())
+    format.name: format
+    for format in (GPTQFormat(1), GPTQFormat(2), AWQFormat(), CompressedTensorsFormat(), SqueezeFormat())
 }
 
 
@@ -75,4 +80,6 @@ def format_of(config: Mapping[str, Any]) -> Format:
         raise FormatError(
             f"the checkpoint_format {printable(repr(version))} of gptq is not supported: only gptq and gptq_v2 are"
         )
-    raise FormatError(f"the quant_method {printable(repr(method))} is not one of gptq, compressed-tensors and {METHOD}")
+    raise FormatError(
+        f"the quant_method {printable(repr(method))} is not one of gptq, awq, compressed-tensors and {METHOD}"
+    )

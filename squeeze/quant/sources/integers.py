@@ -11,7 +11,7 @@ from squeeze.quant.formats.registry import Format, format_of
 from squeeze.quant.formats.spec import QuantizationSpec
 from squeeze.quant.sources.source import Source
 
-__all__ = ["integers", "modules_of"]
+__all__ = ["integers", "modules_of", "put_all", "read"]
 
 
 def integers(source: Source, described: Mapping[str, Any]) -> None:
@@ -29,8 +29,8 @@ def put_all(source: Source, form: Format, spec: QuantizationSpec) -> None:
     for module, names in leaves.items():
         shape = next((tuple(said[name].flatten()[:2].tolist()) for name in names if name in said), None)
         sizes = shape or _gptq_shape(source, module, spec)
-        read = partial(_weight, form, spec, module, turned(module))
-        source.put(f"{module}.weight", reversed(sizes) if turned(module) else sizes, names, read)
+        reading = partial(read, form, spec, module, turned(module))
+        source.put(f"{module}.weight", reversed(sizes) if turned(module) else sizes, names, reading)
 
 
 def modules_of(source: Source, form: Format) -> dict[str, list[str]]:
@@ -45,7 +45,7 @@ def _gptq_shape(source: Source, module: str, spec: QuantizationSpec) -> tuple[in
     return outputs, words * 32 // spec.of(module).bits
 
 
-def _weight(
+def read(
     form: Format, spec: QuantizationSpec, module: str, turned: bool, tensors: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
     weight = form.weight(module, tensors, spec).dequantize()
