@@ -83,8 +83,9 @@ def calibrated_block(
             closing(Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)) as shortcuts,
             closing(RoundedInputs(block, lambda leaf: job.rounding_of(f"{name}.{leaf}"))) as rounded,
         ):
-            how = {"shortcuts": shortcuts, "rounded": rounded, "every": job.every, "bound": job.bound, "call": call}
-            gather = partial(statistics_of, block, **how)
+            gather = partial(
+                statistics_of, block, shortcuts=shortcuts, rounded=rounded, every=job.every, bound=job.bound, call=call
+            )
             for stage in (part for whole in planned for part in in_memory(block, whole)):
                 rounded.begin(stage, shortcuts.read(device), lambda hidden: run_block(block, hidden, call))
                 statistics = gather(stage, originals=theirs, device=device)

@@ -301,4 +301,4 @@ def test_faults_end_in_one_line(tmp_path, llama, fault):
 
 
 def test_every_reader_is_tested():
-    assert set(READERS) == {"fp8", "mxfp4", "gptq", "awq", "compressed-tensors", "squeeze-quantized"}
+    assert set(READERS) == {"fp8", "mxfp4", "gptq", "awq", "bitsandbytes", "compressed-tensors", "squeeze-quantized"}

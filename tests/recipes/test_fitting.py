@@ -89,7 +89,7 @@ def test_groups_that_do_not_divide_rows_are_smaller(tmp_path, odd, kind, symmetr
     check(out, symmetric)
 
 
-@pytest.mark.parametrize("format", [*FORMATS, DENSE])
+@pytest.mark.parametrize("format", [*sorted(FORMATS.keys() - {"bitsandbytes"}), DENSE])
 @pytest.mark.parametrize("grid", ["integer", "nf4", "mxfp4", "fp8", "fp8-block"])
 def test_every_format_holds_what_fits_it(format, grid):
     """Of any shape: what is said to fit is stored, and read back; what is not, is not stored."""

@@ -8,6 +8,7 @@ import torch
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.awq import AWQFormat
+from squeeze.quant.formats.bitsandbytes import BitsAndBytesFormat
 from squeeze.quant.formats.compressed_tensors import CompressedTensorsFormat
 from squeeze.quant.formats.gptq import GPTQFormat, version_of
 from squeeze.quant.formats.own import METHOD, SqueezeFormat
@@ -65,7 +66,10 @@ class Format(Protocol):
 
 FORMATS: dict[str, Format] = {
     format.name: format
-    for format in (GPTQFormat(1), GPTQFormat(2), AWQFormat(), CompressedTensorsFormat(), SqueezeFormat())
+    for format in (
+        *(GPTQFormat(1), GPTQFormat(2), AWQFormat(), BitsAndBytesFormat()),
+        *(CompressedTensorsFormat(), SqueezeFormat()),
+    )
 }
 
 
@@ -80,6 +84,5 @@ def format_of(config: Mapping[str, Any]) -> Format:
         raise FormatError(
             f"the checkpoint_format {printable(repr(version))} of gptq is not supported: only gptq and gptq_v2 are"
         )
-    raise FormatError(
-        f"the quant_method {printable(repr(method))} is not one of gptq, awq, compressed-tensors and {METHOD}"
-    )
+    known = f"gptq, awq, bitsandbytes, compressed-tensors and {METHOD}"
+    raise FormatError(f"the quant_method {printable(repr(method))} is not one of {known}")

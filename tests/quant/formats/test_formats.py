@@ -52,8 +52,8 @@ def test_codes_are_a_stream_of_bits_from_the_lowest_up(width, count):
 @pytest.mark.parametrize("grid", INTEGERS, ids=str)
 @pytest.mark.parametrize("format", FORMATS)
 def test_integers_come_back(format, grid):
-    if format == "awq" and (grid.bits, grid.symmetric) != (4, False):
-        with pytest.raises(FormatError, match=r"awq holds (codes of 4 bits only|grids with zero points)"):
+    if format == "bitsandbytes" or (format == "awq" and (grid.bits, grid.symmetric) != (4, False)):
+        with pytest.raises(FormatError, match=f"{format} holds"):
             FORMATS[format].check(spec_of(grid))
         return
     weight = rounded(matrix(64, 96), grid, torch.float16 if format == "awq" else torch.bfloat16)
@@ -219,8 +219,8 @@ SPECS = {
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("name", SPECS)
 def test_descriptions_come_back_from_config(format, name):
-    if format == "awq":
-        with pytest.raises(FormatError, match="awq holds"):
+    if format in ("awq", "bitsandbytes"):
+        with pytest.raises(FormatError, match=f"{format} holds"):
             FORMATS[format].config(SPECS[name])
         return
     config = json.loads(json.dumps(FORMATS[format].config(SPECS[name])))
@@ -268,7 +268,7 @@ def test_vllm_finds_the_bits_of_what_it_fuses():
     ]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", sorted(FORMATS.keys() - {"bitsandbytes"}))
 def test_folders_are_read_back(tmp_path, format):
     dtype = torch.float16 if format == "awq" else torch.float32
     model = tiny_model(tmp_path / "model", dtype, tied=False)
