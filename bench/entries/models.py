@@ -63,12 +63,13 @@ QUANTIZE = Entry(
 GGUF = Entry(
     measures="GGUF files: what each type costs by our GPTQ, beside llama.cpp's quantiser with an importance matrix",
     minutes=60,
-    key=("type", "samples", "windows"),
+    key=("type", "bound", "samples", "windows"),
     needs=("a corpus", "the bundled model", "llama-cpp-python"),
     rivals=("llama-cpp-python",),
     options=(
         _WORK,
         option("--types", default="q4_0,q4_k,q3_k,q2_k", help="with commas between them (q4_0,q4_k,q3_k,q2_k)"),
+        option("--bound", type=float, help="of a token's weight in our calibration (none)"),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
         option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
         option("--plain", action="store_true", help="also llama.cpp without an importance matrix"),
@@ -77,7 +78,7 @@ GGUF = Entry(
     tables={
         "gguf": Listing(
             (
-                Column("type", "type"),
+                Column("type", lambda row: row["type"] + (f", bound {row['bound']:g}" if row.get("bound") else "")),
                 Column("matrices of it", percent("matrices", 0)),
                 Column("bytes", "bytes", ","),
                 Column("gap", "gap", ".4f"),

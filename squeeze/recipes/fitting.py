@@ -45,10 +45,13 @@ def fitted(
     Raises FormatError where none of the matrices can be stored, or one lies as the format holds none."""
     network = Network(checkpoint)
     found: dict[str, GridMethod] = {}
-    left, wrong, shapes = [], {}, {}
+    wrong: dict[str, str] = {}
+    shapes: dict[str, tuple[int, int]] = {}
+    left = []
     for name in [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]:
         stored, module = network.stored_name(name), network.module(name)
-        shapes[stored] = weight_of(module).shape
+        outputs, inputs = weight_of(module).shape
+        shapes[stored] = outputs, inputs
         _check_turned(stored, module, format)
         serving, fault = fitting(methods.get(stored, method), format, *shapes[stored])
         if fault:

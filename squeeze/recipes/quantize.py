@@ -88,8 +88,8 @@ def quantize(
     described = _described(chosen, settings, common)
     if given is not None or settings.smooth:
         described |= run.described()
-    shared = {"methods": fit.others, "told": fit.told, "corrects": calibrated}
-    return run.compress(checkpoint, fit.method, writer, described, given, **shared)
+    how = (checkpoint, fit.method, writer, described, given)
+    return run.compress(*how, methods=fit.others, told=fit.told, corrects=calibrated)
 
 
 def _gguf(
@@ -123,8 +123,8 @@ def _gguf(
         serving = {name: target.methods.get(name, chosen) for name in target.types}
         checkpoint = _prepared(run, settings, checkpoint, tokens, serving)
         given = tokens if chosen.needs_hessian else None
-        others = {"methods": target.methods, "told": target.told}
-        report = run.compress(checkpoint, chosen, target.writer, described, given, **others)
+        how = (checkpoint, chosen, target.writer, described, given)
+        report = run.compress(*how, methods=target.methods, told=target.told)
     return target.finish(report, folder, overwrite)
 
 
