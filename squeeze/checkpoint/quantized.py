@@ -70,7 +70,7 @@ class QuantizedTensor:
             zero = 1 << (self.bits - 1) if self.zeros is None else self.zeros.to(torch.float32)[:, group]
             weight = (self.codes.to(torch.float32) - zero) * self.scales[0].to(torch.float32)[:, group]
         else:
-            codes = self.codes.long()
+            codes = self.codes.int()
             planes = zip(self.scales.to(torch.float32), self.codebook, strict=True)
             weight = torch.stack([scale[:, group] * values[codes] for scale, values in planes]).sum(0)
         if self.global_scale is not None:

@@ -1,4 +1,4 @@
-"""Folders of the formats that squeeze writes, too: GPTQ, compressed-tensors `pack-quantized`, and our own."""
+"""Folders of formats that squeeze writes, too: GPTQ and our own; and what readers of others of these share."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -11,19 +11,14 @@ from squeeze.quant.formats.registry import Format, format_of
 from squeeze.quant.formats.spec import QuantizationSpec
 from squeeze.quant.sources.source import Source
 
-__all__ = ["integers", "modules_of", "put_all", "read"]
+__all__ = ["integers", "modules_of", "read"]
 
 
 def integers(source: Source, described: Mapping[str, Any]) -> None:
     """As Reader."""
     form = format_of(described)
-    put_all(source, form, form.spec(described))
-
-
-def put_all(source: Source, form: Format, spec: QuantizationSpec) -> None:
-    """Put the weight of every module that is stored in a format."""
-    leaves = modules_of(source, form)
-    small = {name for names in leaves.values() for name in names if name.endswith((".weight_shape", ".grid"))}
+    spec, leaves = form.spec(described), modules_of(source, form)
+    small = {name for names in leaves.values() for name in names if name.endswith(".grid")}
     said = source.checkpoint.load(small, strict=False)
     turned = transposed(source.checkpoint.folder) if form.transposed else lambda module: False
     for module, names in leaves.items():
@@ -48,5 +43,6 @@ def _gptq_shape(source: Source, module: str, spec: QuantizationSpec) -> tuple[in
 def read(
     form: Format, spec: QuantizationSpec, module: str, turned: bool, tensors: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
+    """The floats of a module's weight; turned: transposed."""
     weight = form.weight(module, tensors, spec).dequantize()
     return weight.T.contiguous() if turned else weight
