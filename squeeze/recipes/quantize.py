@@ -78,18 +78,18 @@ def quantize(
     chooses = settings.target_bits is not None or settings.target_bytes is not None
     tokens = run.tokens() if calibrated or ranged or chooses or settings.smooth else None
     checkpoint = _prepared(run, settings, checkpoint, tokens, fit.all)
-    run = mix.applied(run, fit.left)
+    run, told = mix.applied(run, fit.left), dict(fit.told)
     if chooses and tokens is not None:
         mix = by_budget(run, checkpoint, chosen, settings, tokens)
         fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
-        run = mix.applied(run, fit.left)
+        run, told = mix.applied(run, fit.left), {**told, **fit.told}
     writer = make_writer(settings.format, fit.method, mix.named(fit), checkpoint, mix.patterns)
     given = tokens if calibrated or ranged else None
     described = _described(chosen, settings, common)
     if given is not None or settings.smooth:
         described |= run.described()
     how = (checkpoint, fit.method, writer, described, given)
-    return run.compress(*how, methods=fit.others, told=fit.told, corrects=calibrated)
+    return run.compress(*how, methods=fit.others, told=told, corrects=calibrated)
 
 
 def _gguf(
