@@ -63,7 +63,7 @@ QUANTIZE = Entry(
 GGUF = Entry(
     measures="GGUF files: what each type costs by our GPTQ, beside llama.cpp's quantiser with an importance matrix",
     minutes=60,
-    key=("type", "bound", "samples", "windows"),
+    key=("type", "samples", "windows"),
     needs=("a corpus", "the bundled model", "llama-cpp-python"),
     rivals=("llama-cpp-python",),
     options=(
@@ -78,7 +78,7 @@ GGUF = Entry(
     tables={
         "gguf": Listing(
             (
-                Column("type", lambda row: row["type"] + (f", bound {row['bound']:g}" if row.get("bound") else "")),
+                Column("type", "type"),
                 Column("matrices of it", percent("matrices", 0)),
                 Column("bytes", "bytes", ","),
                 Column("gap", "gap", ".4f"),

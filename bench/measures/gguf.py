@@ -84,7 +84,8 @@ class Bench:
         """gap: of the mean log-perplexity above the original's, in nats a token. sure: whether ours is better in 90 %
         of draws of windows."""
         bound = self.args.bound
-        ours = self.work / f"ours-{kind}{f'-bound-{bound:g}' if bound else ''}.gguf"
+        name = f"{kind}-bound-{bound:g}" if bound else kind
+        ours = self.work / f"ours-{name}.gguf"
         if not ours.is_file():
             given = {"calibration": self.calibration, "samples": self.args.samples, "bound": bound}
             squeeze.quantize(self.original, out=ours, format="gguf", type=kind, **given)
@@ -93,8 +94,7 @@ class Bench:
         plain = self._rival("plain", kind, types) if self.args.plain else None
         return {
             **{
-                "type": kind,
-                "bound": bound,
+                "type": name,
                 "samples": self.args.samples,
                 "windows": len(mine),
                 "bytes": ours.stat().st_size,
