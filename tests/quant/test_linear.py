@@ -14,6 +14,7 @@ from tests.makers.quantised import dense_model, matrix, others, rounded, write
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 quantised = pytest.importorskip("squeeze.integrations.quantised")
+pytest.importorskip("squeeze.integrations.transformers")  # registers what loads folders of our own
 
 GRIDS = {
     "4 bits": Grid(4, 32),
