@@ -21,6 +21,7 @@ import squeeze
 from bench.entry import Row
 from bench.shared.small_models import Bench, bytes_of
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.quant.awq import AWQ
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
 from squeeze.quant.trellis.method import Trellis
@@ -47,6 +48,13 @@ def recipes() -> dict[str, tuple]:
     for bits in (2, 2.25, 3, 3.25):
         found[f"trellis-{bits:g}"] = Trellis(rate=bits), f"rtn-asym-{int(bits)}", {}
     asym = {"group_size": GROUP, "symmetric": False}
+    for bits in (4, 3):
+        grid = {"bits": bits, "group_size": GROUP, "symmetric": False}
+        found[f"awq-asym-{bits}"] = AWQ(**grid), f"rtn-asym-{bits}", {}
+        found[f"awq-gptq-asym-{bits}"] = AWQ(**grid, sweep=True), f"rtn-asym-{bits}", {}
+        for kind in ("sym", "asym"):
+            method = GPTQ(bits=bits, group_size=GROUP, symmetric=kind == "sym")
+            found[f"gptq-bound-{kind}-{bits}"] = method, f"rtn-{kind}-{bits}", {"bound": 4.0}
     found["gptq-asym-target-3.5"] = GPTQ(bits=4, **asym), "rtn-asym-3", {"target_bits": 3.5}
     found["gptq-asym-depth-3.5"] = GPTQ(bits=3, **asym), "rtn-asym-3", {"by_depth": 3.5}
     for bits in (4, 3):
