@@ -41,11 +41,12 @@ class Record:
 
 class Manifest:
     """A file of records that grows. `session` marks what this run leaves behind if it is killed, `earlier` are the
-    marks of runs before."""
+    marks of runs before, and `was_complete` says whether the last of them ended with all done."""
 
     def __init__(self, path: Path, operation: str, options: dict[str, Any]):
         """Raises SqueezeError where it is of another task, no manifest, or another process writes to it."""
         self.path, self.session, self.earlier = path, secrets.token_hex(_SESSION), set[str]()
+        self.was_complete = False
         self._head = {"operation": operation, "options": json.loads(json.dumps(options, default=str))}
         self._done: dict[int, None] = {}  # hashes, since there may be millions
         with about(path):
@@ -67,6 +68,7 @@ class Manifest:
     def _read(self) -> None:
         end = 0
         for line, after in _lines(self.path):
+            self.was_complete = "complete" in line
             if "manifest" in line:
                 if {name: line.get(name) for name in self._head} != self._head:
                     message = "is of a run with other options: delete it, or name another with --manifest"

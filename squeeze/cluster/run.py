@@ -6,20 +6,39 @@ the files of the calls that run, and none before they are listed or after they a
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 from squeeze.cluster import files as work
 from squeeze.cluster.engine import Call, Engine, Needs
-from squeeze.cluster.files import COMPRESS, Done, File, Part, Task
+from squeeze.cluster.files import COMPRESS, PACK, Done, File, Part, Task
 from squeeze.cluster.manifest import Manifest, Record
 from squeeze.cluster.planning import Planner
 from squeeze.errors import escaped
 
-__all__ = ["ATTEMPTS", "Run"]
+__all__ = ["ATTEMPTS", "FILES", "Kind", "Run"]
 
 ATTEMPTS = 4
+
+
+class Plans(Protocol):
+    def calls(self, files: Iterable[File]) -> Iterator[list[File] | list[Part]]:
+        """Groups of files, and all parts of one, as the files come."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is worked on: how it is cut into calls, and the three functions that workers run."""
+
+    planner: Callable[[Task, float], Plans]
+    whole: Callable[[list[File], Task], list[Done]]
+    part: Callable[[Part, Task], Done]
+    join: Callable[[File, int, Task], Done]
+
+
+FILES = Kind(Planner, work.whole, work.work, work.join)
 
 
 @dataclass
@@ -61,10 +80,15 @@ class Run:
     manifest: Manifest | None
     needs: Needs
     seconds: float = 30.0
+    kind: Kind = FILES
     failures: int = 0
     files: int = 0
     lost: int = 0  # calls whose worker or node went away
     _ready: deque[Call[_Key]] = field(default_factory=deque)
+
+    @cached_property
+    def _shared(self) -> Any:
+        return self.engine.share(self.task)
 
     def results(self, files: Iterable[File]) -> Iterator[Done]:
         """What became of each file, as it comes, after it is noted."""
@@ -81,7 +105,7 @@ class Run:
         return self._ready.popleft() if self._ready else next(planned, None)
 
     def _planned(self, files: Iterable[File]) -> Iterator[Call[_Key]]:
-        for group in Planner(self.task, self.seconds).calls(files):
+        for group in self.kind.planner(self.task, self.seconds).calls(files):
             first = group[0]
             if isinstance(first, File):
                 yield self._of_batch(_Batch(group))  # type: ignore[arg-type]
@@ -93,14 +117,14 @@ class Run:
     def _of_batch(self, batch: _Batch) -> Call[_Key]:
         more = f" and {len(batch.files) - 1} more" if len(batch.files) > 1 else ""
         name = f"{self.task.operation} {escaped(batch.files[0].source.name)}{more}"
-        return Call(batch, name, work.whole, (batch.files, self.task), self.needs)
+        return Call(batch, name, self.kind.whole, (batch.files, self._shared), self.needs)
 
     def _of_piece(self, piece: _Piece) -> Call[_Key]:
         cut, name = piece.cut, escaped(piece.cut.file.source.name)
         if piece.part is None:
-            return Call(piece, f"join {name}", work.join, (cut.file, cut.count, self.task), self.needs)
+            return Call(piece, f"join {name}", self.kind.join, (cut.file, cut.count, self._shared), self.needs)
         title = f"{self.task.operation} {name}, part {piece.part.number + 1} of {cut.count}"
-        return Call(piece, title, work.work, (piece.part, self.task), self.needs)
+        return Call(piece, title, self.kind.part, (piece.part, self._shared), self.needs)
 
     def _ended(self, key: _Key, result: Any, error: BaseException | None) -> Iterator[Done]:
         if error is not None:
@@ -144,7 +168,7 @@ def record_of(done: Done, operation: str, attempts: int = 1) -> Record:
     file = done.file
     if done.error:
         return Record(str(file.source), file.size, file.stamp, attempts=attempts, error=done.error)
-    written = 0 if file.target is None else done.coded if operation == COMPRESS else done.raw
+    written = 0 if file.target is None else done.coded if operation in (COMPRESS, PACK) else done.raw
     target = str(file.target or "")
     return Record(str(file.source), file.size, file.stamp, target, written, done.checksum, attempts)
 

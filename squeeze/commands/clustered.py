@@ -13,7 +13,7 @@ import click
 
 from squeeze.commands import options
 from squeeze.commands.echo import echo
-from squeeze.commands.job import Job, is_compressed
+from squeeze.commands.job import Job, explain, is_compressed
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
 
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
     from squeeze.cluster.files import Done, File, Task
     from squeeze.cluster.manifest import Manifest
     from squeeze.cluster.run import Run
+    from squeeze.packing.pack import Totals
 
-__all__ = ["option", "run", "test"]
+__all__ = ["checkpoint", "cluster", "connected", "option", "run", "test"]
 
+cluster = click.option(
+    "--cluster",
+    metavar="NAME",
+    help="Let the workers of a Ray cluster do it: auto, local (this machine's processors) or ray://HOST:PORT.",
+)
 option = options.several(
-    click.option(
-        "--cluster",
-        metavar="NAME",
-        help="Let the workers of a Ray cluster do it: auto, local (this machine's processors) or ray://HOST:PORT.",
-    ),
+    cluster,
     click.option(
         "--manifest",
         type=options.PATH,
@@ -111,7 +113,7 @@ def run(
         raise click.UsageError("--cluster takes files and folders, and neither -c nor -o")
     place = manifest or _folder_of(job.files[0]) / f".squeeze-{operation}.jsonl"
     chosen = {key: value for key, value in settings.items() if value is not None}
-    with closing(_connected(cluster)) as engine, closing(Manifest(place, operation, chosen)) as notes:
+    with closing(connected(cluster)) as engine, closing(Manifest(place, operation, chosen)) as notes:
         listing = _Listing(job, notes, name, wanted)
         task = Task(operation, settings, _MARK.format(notes.session))
         try:
@@ -144,12 +146,26 @@ def test(job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: P
     task = Task(TEST, settings, "")
     found = _outputs(job, manifest) if manifest else named()
     if cluster:
-        with closing(_connected(cluster)) as engine:
+        with closing(connected(cluster)) as engine:
             _go(job, task, None, engine, found, 0)
     else:
         for file in found:
             _say(job, whole([file], task)[0])
     job.finish()
+
+
+def checkpoint(operation: str, cluster: str, manifest: Path | None, **given: Any) -> "Totals":
+    """Pack, unpack or verify a checkpoint by the workers of a cluster; what fails is told while it goes on."""
+    from squeeze.cluster.checkpoints import run as checkpoints
+
+    def failed(done: "Done") -> None:
+        echo(f"Error: {explain(SqueezeError(done.error), str(done.file.source))}", err=True)
+
+    if operation != "verify":
+        given["manifest"] = manifest
+    with closing(connected(cluster)) as engine:
+        totals: Totals = getattr(checkpoints, operation)(engine, failed=failed, **given)
+    return totals
 
 
 def _folder_of(name: str) -> Path:
@@ -182,7 +198,7 @@ def _outputs(job: Job, manifest: Path) -> Iterator["File"]:
             yield File(output, status.st_size, stamp_of(status), None, record.checksum)
 
 
-def _connected(cluster: str | None) -> "Engine[Any]":
+def connected(cluster: str | None) -> "Engine[Any]":
     from squeeze.cluster import engine as engines
 
     if cluster is None:
