@@ -39,7 +39,10 @@ class Inline:
             self.breaks(call)
         except RuntimeError as error:
             return call, None, error
-        return call, call.function(*call.arguments), None
+        try:
+            return call, call.function(*call.arguments), None
+        except Exception as error:
+            return call, None, error
 
     def close(self) -> None:
         self.closed = True
