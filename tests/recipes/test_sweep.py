@@ -11,7 +11,7 @@ from squeeze.cluster.run import ATTEMPTS
 from squeeze.cluster.tasks import each
 from squeeze.errors import SqueezeError
 from tests.makers import tiny_models
-from tests.makers.command import call, fails, names, run, usage_error
+from tests.makers.command import call, fails, run, usage_error
 from tests.makers.inline import Inline
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -32,7 +32,8 @@ def work(in_folder) -> None:
     tiny_models.write_folder(Path("model"), tiny_models.byte_level(), vocab_size=400)
     Path("text.txt").write_text(tiny_models.TRAINING_TEXT.decode()[:3000])
     for name, bits in (("four", 4), ("eight", 8)):
-        Path(f"{name}.yaml").write_text(f"steps:\n  - quantize: {{method: rtn, bits: {bits}, group_size: 16, format: squeeze}}\n")
+        step = f"quantize: {{method: rtn, bits: {bits}, group_size: 16, format: squeeze}}"
+        Path(f"{name}.yaml").write_text(f"steps:\n  - {step}\n")
 
 
 SWEEP = ("apply", "four.yaml", "eight.yaml", "--models", "model", "-o", "small", "--text", "text.txt", "--windows", "1")
