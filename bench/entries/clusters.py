@@ -45,6 +45,24 @@ CLUSTER_FAULTS = Entry(
         )
     },
 )
+CLUSTER_LISTING = Entry(
+    measures="the driver's memory for a prefix of a generated store, whose objects are listed, planned and noted",
+    minutes=6,
+    key=("objects",),
+    needs=("fsspec",),
+    options=(option("--objects", default="1000,1000000", help="with commas between them (1000,1000000)"),),
+    tables={
+        "cluster-listing": Listing(
+            (
+                Column("objects", "objects", ","),
+                Column("peak, MB", lambda row: row["peak"] / 1e6, ".0f"),
+                Column("seconds of a processor", "processor", ".0f"),
+                Column("manifest, MB", lambda row: row["manifest"] / 1e6, ".0f"),
+            ),
+            order=lambda row: row["objects"],
+        )
+    },
+)
 SHARDS = Entry(
     measures="small files of an S3 server on loopback put into shards, beside tar of the same files on the disk, piped",
     minutes=20,
@@ -81,4 +99,10 @@ DEMO = Entry(
     rivals=("ray", "s3fs", "moto"),
 )
 
-ENTRIES = {"cluster": CLUSTER, "cluster-faults": CLUSTER_FAULTS, "shards": SHARDS, "demo-cluster": DEMO}
+ENTRIES = {
+    "cluster": CLUSTER,
+    "cluster-faults": CLUSTER_FAULTS,
+    "cluster-listing": CLUSTER_LISTING,
+    "shards": SHARDS,
+    "demo-cluster": DEMO,
+}

@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -87,7 +87,7 @@ class Manifest:
     def note(self, record: Record) -> None:
         if not record.error:
             self._done[_key(record)] = None
-        self._write(asdict(record))
+        self._write(vars(record))
 
     def complete(self, files: int) -> None:
         """Say that all files of this run are done."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from squeeze.commands.echo import echo
 from squeeze.commands.job import Job, explain, is_compressed
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
+from squeeze.system.remote_path import look_together
 
 if TYPE_CHECKING:
     from squeeze.cluster.engine import Engine
@@ -42,6 +44,7 @@ option = options.several(
 )
 _MARK = ".squeeze-{}"
 _PARTS = ".parts"
+_ASKED = 64  # objects that a store is asked about at a time
 
 
 @dataclass
@@ -58,11 +61,13 @@ class _Listing:
     def files(self) -> Iterator["File"]:
         from squeeze.cluster.files import File, stamp_of
 
-        for path in self.job.each(lambda path: self.wanted(path) or self._is_our_own(path)):
-            if path is None or self._is_our_own(path):
-                continue
+        listed = self.job.each(lambda path: self.wanted(path) or self._is_our_own(path))
+        paths = (path for path in listed if path is not None and not self._is_our_own(path))
+        for path, target in _with_targets(paths, self.name):
             with self.job.attempt(str(path)):
-                status, target = path.stat(), self.name(path)
+                if isinstance(target, Exception):
+                    raise target
+                status = path.lstat() if storage.remote(path) else path.stat()
                 found = File(path, status.st_size, stamp_of(status), target)
                 if self._is_done(found):
                     self.skipped += 1
@@ -87,10 +92,27 @@ class _Listing:
     def _is_done(self, found: "File") -> bool:
         assert found.target
         try:
-            size = found.target.stat().st_size
+            size = (found.target.lstat() if storage.remote(found.target) else found.target.stat()).st_size
         except FileNotFoundError:
             return False
         return self.manifest.is_done(str(found.source), found.stamp, str(found.target), size)
+
+
+def _with_targets(paths: Iterable[Path], name: Callable[[Path], Path]) -> Iterator[tuple[Path, Path | Exception]]:
+    """Each source with where its result goes. A store has been asked what is there then, of many at a time."""
+
+    paths = iter(paths)
+    while some := list(islice(paths, _ASKED)):
+        targets = [_target_of(path, name) for path in some]
+        look_together([place for place in map(storage.remote, targets) if place])
+        yield from zip(some, targets, strict=True)
+
+
+def _target_of(path: Path, name: Callable[[Path], Path]) -> Path | Exception:
+    try:
+        return name(path)
+    except SqueezeError as error:
+        return error
 
 
 def run(

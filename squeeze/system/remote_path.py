@@ -17,10 +17,11 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from squeeze.errors import SqueezeError
+from squeeze.system.listing import infos, objects
 from squeeze.system.remote_errors import about_url, broken
 from squeeze.system.remote_file import RemoteFile
 
-__all__ = ["URL", "RemotePath", "read_together"]
+__all__ = ["URL", "RemotePath", "look_together", "read_together"]
 
 # Protocols that are chained (fsspec: "simplecache::s3://bucket/key"), the one that names the path, the path, the rest.
 URL = re.compile(r"((?:[A-Za-z][\w+.-]*::)*[A-Za-z][\w+.-]*://)(.*?)((?:::.*)?)", re.DOTALL)
@@ -217,6 +218,17 @@ class RemotePath:
             found = fs.find(path, detail=True)
         return sorted(self._listed(found, path))
 
+    def walk(self) -> Iterator["RemotePath"]:
+        """As `below`, each when it is asked for: memory holds a page of the listing."""
+        fs, path = self._place
+        found = objects(fs, path)
+        while True:
+            with about_url(str(self)):
+                info = next(found, None)
+            if info is None:
+                return
+            yield from self._listed({info["name"]: info}, path)
+
     def rglob(self, pattern: str) -> Iterable["RemotePath"]:
         assert pattern == "*"
         return self.below()
@@ -269,6 +281,16 @@ def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
         came = fs.cat_ranges([names[number] for number in wanted], [0] * len(ends), ends, on_error="return")
     found = dict(zip(wanted, came, strict=True))
     return [_of_size(path, found.get(number, b""), sizes[number]) for number, path in enumerate(paths)]
+
+
+def look_together(paths: list[RemotePath]) -> None:
+    """Ask a store at once for what `exists` and `lstat` tell of many objects. Where it fails they ask for themselves."""
+    if not paths:
+        return
+    fs = paths[0]._place[0]
+    for path, info in zip(paths, infos(fs, [path._place[1] for path in paths]), strict=True):
+        if not isinstance(info, Exception):
+            path._known = info
 
 
 def _of_size(path: RemotePath, found: bytes | Exception, size: int) -> bytes | Exception:
