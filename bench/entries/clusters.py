@@ -30,12 +30,15 @@ CLUSTER = Entry(
     },
 )
 CLUSTER_FAULTS = Entry(
-    measures="runs on a local cluster in which a worker or the driver is killed, and those that end with all as it is",
-    minutes=20,
+    measures="runs on a local cluster in which a worker, a node or the driver is killed, or storage fails at random",
+    minutes=40,
     key=("killed",),
+    rivals=("s3fs", "moto"),
     options=(
         option("--bytes", type=int, default=3_000_000, help="of sources of Python's library (3000000)"),
         option("--runs", type=int, default=25, help="of each kind (25)"),
+        option("--kinds", default="worker,driver,node,storage", help="with commas (worker,driver,node,storage)"),
+        option("--rate", type=float, default=0.1, help="share of the storage's requests that fail (0.1)"),
         option("--seed", type=int, default=1, help="of the moments (1)"),
     ),
     tables={

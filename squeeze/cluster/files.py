@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,7 @@ __all__ = [
 COMPRESS, DECOMPRESS, TEST = "compress", "decompress", "test"
 PACK, UNPACK, VERIFY = "pack", "unpack", "verify"
 _PIECE = 1 << 20
+_DELETED = 4  # times that objects are deleted until none is seen
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def stamp_of(status: os.stat_result) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
-def whole(batch: list[File], task: Task) -> list[Done]:
+def whole(batch: Sequence[File], task: Task) -> list[Done]:
     """Compress, restore or test files one after another."""
     return [guarded(file, lambda file=file: _whole(file, task)) for file in batch]  # type: ignore[misc]
 
@@ -127,8 +128,15 @@ def guarded(file: File, action: Callable[[], Done]) -> Done:
     except MemoryError:
         return Done(file, error="not enough memory", again=True)
     except OSError as error:
-        lasting = error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS)
-        return Done(file, error=error.strerror or str(error), again=not lasting)
+        return Done(file, error=error.strerror or str(error), again=not _lasts(error, file))
+
+
+def _lasts(error: OSError, file: File) -> bool:
+    """Whether an error will be the same another time. What is missing beside the source comes of a request that was
+    done, and whose answer was lost."""
+    if error.errno == errno.ENOENT:
+        return str(error.filename) == str(file.source)
+    return error.errno in (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS)
 
 
 def _whole(file: File, task: Task) -> Done:
@@ -207,9 +215,13 @@ def _join(file: File, count: int, task: Task) -> Done:
 def remove(folder: Path) -> None:
     """Delete a folder of parts, or the objects that a URL of one stands for, as far as that goes."""
     if prefix := storage.remote(folder):
-        for part in prefix.below():
+        for _ in range(_DELETED):
             with suppress(OSError):
-                part.unlink()
+                if not (found := prefix.below()):
+                    return
+                for part in found:
+                    with suppress(OSError):
+                        part.unlink()
     else:
         shutil.rmtree(folder, ignore_errors=True)
 

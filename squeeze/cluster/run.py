@@ -6,7 +6,7 @@ the files of the calls that run, and none before they are listed or after they a
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from squeeze.cluster import files as work
 from squeeze.cluster.engine import Call, Engine, Needs
 from squeeze.cluster.files import COMPRESS, PACK, Done, File, Part, Task
+from squeeze.cluster.held import Held
 from squeeze.cluster.manifest import Manifest, Record
 from squeeze.cluster.planning import Planner
 from squeeze.errors import escaped
@@ -33,7 +34,7 @@ class Kind:
     """What is worked on: how it is cut into calls, and the three functions that workers run."""
 
     planner: Callable[[Task, float], Plans]
-    whole: Callable[[list[File], Task], list[Done]]
+    whole: Callable[[Sequence[File], Task], list[Done]]
     part: Callable[[Part, Task], Done]
     join: Callable[[File, int, Task], Done]
 
@@ -46,16 +47,17 @@ class _Cut:
     """A file that is worked on in parts."""
 
     file: File
-    count: int
+    parts: list[Part]
     waiting: int
     attempts: int = 1
+    joins: int = 0  # that were tried
 
 
 @dataclass(frozen=True)
 class _Batch:
     """Files of one call, tried so many times before."""
 
-    files: list[File]
+    files: Sequence[File]
     attempts: int = 1
 
 
@@ -108,22 +110,22 @@ class Run:
         for group in self.kind.planner(self.task, self.seconds).calls(files):
             first = group[0]
             if isinstance(first, File):
-                yield self._of_batch(_Batch(group))  # type: ignore[arg-type]
+                yield self._of_batch(_Batch(Held(group)))  # type: ignore[arg-type]
                 continue
-            cut = _Cut(first.file, len(group), len(group))
+            cut = _Cut(first.file, group, len(group))  # type: ignore[arg-type]
             for part in group:
                 yield self._of_piece(_Piece(cut, part))  # type: ignore[arg-type]
 
     def _of_batch(self, batch: _Batch) -> Call[_Key]:
         more = f" and {len(batch.files) - 1} more" if len(batch.files) > 1 else ""
-        name = f"{self.task.operation} {escaped(batch.files[0].source.name)}{more}"
+        name = f"{self.task.operation} {escaped(next(iter(batch.files)).source.name)}{more}"
         return Call(batch, name, self.kind.whole, (batch.files, self._shared), self.needs)
 
     def _of_piece(self, piece: _Piece) -> Call[_Key]:
         cut, name = piece.cut, escaped(piece.cut.file.source.name)
         if piece.part is None:
-            return Call(piece, f"join {name}", self.kind.join, (cut.file, cut.count, self._shared), self.needs)
-        title = f"{self.task.operation} {name}, part {piece.part.number + 1} of {cut.count}"
+            return Call(piece, f"join {name}", self.kind.join, (cut.file, len(cut.parts), self._shared), self.needs)
+        title = f"{self.task.operation} {name}, part {piece.part.number + 1} of {len(cut.parts)}"
         return Call(piece, title, self.kind.part, (piece.part, self._shared), self.needs)
 
     def _ended(self, key: _Key, result: Any, error: BaseException | None) -> Iterator[Done]:
@@ -145,8 +147,11 @@ class Run:
         cut = piece.cut
         if cut.waiting < 0:
             return  # the file has failed
-        cut.attempts = max(cut.attempts, piece.attempts)
-        if done.error and done.again and piece.attempts < ATTEMPTS:
+        cut.attempts = max(cut.attempts, piece.attempts, cut.joins)
+        if done.error and done.again and piece.part is None and cut.joins < ATTEMPTS:
+            cut.waiting = len(cut.parts)  # parts may be gone: those that are there are not made again
+            self._ready.extend(self._of_piece(_Piece(cut, part)) for part in cut.parts)
+        elif done.error and done.again and piece.part and piece.attempts < ATTEMPTS:
             self._ready.append(self._of_piece(replace(piece, attempts=piece.attempts + 1)))
         elif done.error or piece.part is None:
             cut.waiting = -1
@@ -154,6 +159,7 @@ class Run:
         else:
             cut.waiting -= 1
             if cut.waiting == 0:
+                cut.joins += 1
                 self._ready.append(self._of_piece(_Piece(cut, None)))
 
     def _noted(self, done: Done, attempts: int) -> Done:
@@ -173,7 +179,7 @@ def record_of(done: Done, operation: str, attempts: int = 1) -> Record:
     return Record(str(file.source), file.size, file.stamp, target, written, done.checksum, attempts)
 
 
-def _files(key: _Key) -> list[File]:
+def _files(key: _Key) -> Sequence[File]:
     return key.files if isinstance(key, _Batch) else [key.cut.file]
 
 

@@ -47,7 +47,7 @@ def evaluate(
     cluster: str | None,
     **params: Any,
 ) -> None:
-    """Measure how well models predict a text, and what they score on tasks.
+    """Measure how well a model predicts a text, and what it scores on tasks.
 
     Of a text, perplexity; with --original KL divergence and agreement. Tasks are lm-eval's, with the original's scores
     beside them. Their data comes from the Hugging Face Hub, or lies in --task-folder.

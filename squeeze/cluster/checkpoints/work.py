@@ -4,7 +4,7 @@ All may be done twice, and with the same outcome, as in files.py.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -30,7 +30,7 @@ __all__ = ["join", "name_in", "part", "source_at", "whole"]
 _PIECE = 1 << 22
 
 
-def whole(batch: list[File], task: Task) -> list[Done]:
+def whole(batch: Sequence[File], task: Task) -> list[Done]:
     """Pack, restore or check files one after another."""
     action = {PACK: _pack, VERIFY: _verify}.get(task.operation, _unpack)
     return [guarded(file, lambda file=file: action(file, task)) for file in batch]  # type: ignore[misc]
