@@ -66,6 +66,50 @@ CLUSTER_LISTING = Entry(
         )
     },
 )
+CLUSTER_MODEL = Entry(
+    measures="what a call and a file cost the driver of a cluster, and what a model makes of that for large clusters",
+    minutes=2,
+    key=("scenario",),
+    needs=("ray",),
+    options=(
+        option("--calls", type=int, default=500, help="that do nothing (500)"),
+        option("--files", type=int, default=10_000, help="of a generated store (10000)"),
+        option("--gpu-rate", type=float, default=0.2, help="MB/s that are assumed of a GPU (0.2)"),
+    ),
+    tables={
+        "cluster-costs": Listing(
+            (
+                Column("of the driver's processor for a call, ms", "call, ms", ".2f"),
+                Column("for a file, ms", "file, ms", ".3f"),
+                Column("from call to call on one worker, ms", "call's time, ms", ".2f"),
+                Column("until a first call is done, s", "start, s", ".1f"),
+            ),
+            where=lambda row: row["scenario"] == "costs",
+        ),
+        "cluster-checked": Listing(
+            (
+                Column("files", "files", ","),
+                Column("calls", "calls", ","),
+                Column("the driver's processor, s", "measured, s", ".2f"),
+                Column("by the model, s", "model, s", ".2f"),
+            ),
+            where=lambda row: row["scenario"] == "checked",
+        ),
+        "cluster-model": Listing(
+            (
+                Column("run", "scenario"),
+                Column("hours", "hours", ".2f"),
+                Column("calls", "calls", ","),
+                Column("of the driver", percent("driver", 2)),
+                Column("of one prefix's writes", percent("writes", 2)),
+                Column("at the end, s", "tail", ".0f"),
+                Column("breaks first", "breaks"),
+                Column("at so many", "at", ","),
+            ),
+            where=lambda row: "hours" in row,
+        ),
+    },
+)
 SHARDS = Entry(
     measures="small files of an S3 server on loopback put into shards, beside tar of the same files on the disk, piped",
     minutes=20,
@@ -106,6 +150,7 @@ ENTRIES = {
     "cluster": CLUSTER,
     "cluster-faults": CLUSTER_FAULTS,
     "cluster-listing": CLUSTER_LISTING,
+    "cluster-model": CLUSTER_MODEL,
     "shards": SHARDS,
     "demo-cluster": DEMO,
 }

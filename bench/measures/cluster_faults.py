@@ -1,5 +1,5 @@
-"""Runs on a local cluster in which something fails at a random moment: a worker of Ray, a node, or the driver is killed,
-or the storage fails at random all the time.
+"""Runs on a local cluster in which something fails at random: a worker of Ray, a node or the driver is killed, or the
+storage does not answer.
 
 A run survives if, after the same command was run again where its driver was killed, every output is there with the
 bytes that one machine writes, the manifest proves it, and nothing else is left.

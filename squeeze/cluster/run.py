@@ -86,6 +86,7 @@ class Run:
     failures: int = 0
     files: int = 0
     lost: int = 0  # calls whose worker or node went away
+    calls: int = 0
     _ready: deque[Call[_Key]] = field(default_factory=deque)
 
     @cached_property
@@ -98,6 +99,7 @@ class Run:
         while True:
             while self.engine.has_room(self.needs) and (call := self._next(planned)):
                 self.engine.submit(call)
+                self.calls += 1
             if not self.engine.is_busy:
                 break
             call, result, error = self.engine.next()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import click
 from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.job import Job, explain, is_compressed
+from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
 from squeeze.system.remote_path import look_together
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from squeeze.cluster.files import Done, File, Task
     from squeeze.cluster.manifest import Manifest
     from squeeze.cluster.run import Run
+    from squeeze.cluster.summary import Summary
     from squeeze.packing.pack import Totals
 
 __all__ = ["checkpoint", "cluster", "connected", "option", "run", "test"]
@@ -125,6 +126,7 @@ def run(
     name: Callable[[Path], Path],
     wanted: Callable[[Path], bool],
     memory: int = 0,
+    page: Path | None = None,
 ) -> None:
     """Do an operation to all files that a command names; `name` says where a result goes, and `memory` what a call
     takes."""
@@ -139,7 +141,7 @@ def run(
         listing = _Listing(job, notes, name, wanted)
         task = Task(operation, settings, _MARK.format(notes.session))
         try:
-            going = _go(job, task, notes, engine, listing.files(), memory)
+            going = _go(job, task, notes, engine, listing.files(), memory, page)
         except KeyboardInterrupt:
             echo(f"What is done is noted in {place}; the same command goes on from there.", err=True)
             raise
@@ -154,7 +156,9 @@ def run(
     job.finish()
 
 
-def test(job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: Path | None) -> None:
+def test(
+    job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: Path | None, page: Path | None = None
+) -> None:
     """Decode all files that a command names, or with a manifest all outputs that it tells of."""
     from squeeze.cluster.files import TEST, File, Task, stamp_of, whole
 
@@ -169,7 +173,7 @@ def test(job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: P
     found = _outputs(job, manifest) if manifest else named()
     if cluster:
         with closing(connected(cluster)) as engine:
-            _go(job, task, None, engine, found, 0)
+            _go(job, task, None, engine, found, 0, page)
     else:
         for file in found:
             _say(job, whole([file], task)[0])
@@ -229,25 +233,38 @@ def connected(cluster: str | None) -> "Engine[Any]":
 
 
 def _go(
-    job: Job, task: "Task", notes: "Manifest | None", engine: "Engine[Any]", files: Iterable["File"], memory: int
+    job: Job,
+    task: "Task",
+    notes: "Manifest | None",
+    engine: "Engine[Any]",
+    files: Iterable["File"],
+    memory: int,
+    page: Path | None,
 ) -> "Run":
     from squeeze.cluster.engine import Needs
     from squeeze.cluster.run import Run
+    from squeeze.cluster.summary import Summary
 
-    started, raw, coded = time.perf_counter(), 0, 0
+    summary = Summary(task.operation)
     gpus = 1 if str(task.options.get("device")).startswith("cuda") else 0
     needs = Needs(task.options["threads"], gpus, engine.memory_to_ask_for(memory))
     with job.progress("files") as tick:
         going = Run(engine, task, notes, needs)
         for done in going.results(files):
             tick(done.file.size)
-            raw, coded = raw + done.raw, coded + done.coded
+            summary.add(done)
             _say(job, done)
-    seconds = time.perf_counter() - started
+            tick.say(_standing(going, summary, engine))
+    write_page(page, [summary.as_json(going, engine.processors)])
     failed = f", {going.failures} failed" if going.failures else ""
-    sizes = f"{raw} bytes raw, {coded} compressed"
-    job.say(f"{going.files} files{failed}, {sizes}, {seconds:.1f} s on {engine.processors:g} processors")
+    sizes = f"{summary.raw} bytes raw, {summary.coded} compressed"
+    job.say(f"{going.files} files{failed}, {sizes}, {summary.seconds:.1f} s on {engine.processors:g} processors")
     return going
+
+
+def _standing(going: "Run", summary: "Summary", engine: "Engine[Any]") -> str:
+    failed = f", {going.failures} failed" if going.failures else ""
+    return f"{going.files} files{failed}, {engine.processors:g} processors"
 
 
 def _say(job: Job, done: "Done") -> None:
