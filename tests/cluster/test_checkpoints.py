@@ -190,4 +190,7 @@ def test_misuse(engine):
     run("pack", *CLUSTER, "model", "packed")
     assert "packed already" in fails("pack", *CLUSTER, "packed/model-00001-of-00002.safetensors", "x.safetensors")
     assert "not a packed folder" in fails("unpack", *CLUSTER, "model", "x")
+    assert "would be written, and the limit is 1,000" in fails(
+        "unpack", "--max-output", "1000", *CLUSTER, "packed", "x"
+    )
     assert names() == ["model", "packed"]

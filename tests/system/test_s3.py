@@ -170,7 +170,7 @@ def test_a_listing_tells_the_stamp_that_an_open_object_has(s3):
         assert stamp_of(found.lstat()) == stamp_of(found.stat()) == stamp_of(files.status(opened))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_storage_that_fails_at_random(s3, monkeypatch, seed):
     """500 and 503, and connections that break before, after and amid: the same objects, and nothing else."""
     monkeypatch.setattr(engines, "connect", lambda address: Inline())

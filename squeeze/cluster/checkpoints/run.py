@@ -5,21 +5,21 @@ end. At a URL each object appears when it is whole and verified; the manifest of
 last, and without it a folder is none.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from squeeze.cluster.checkpoints import work
+from squeeze.cluster.checkpoints.place import making, tidy
 from squeeze.cluster.checkpoints.plan import Planner, memory_of
 from squeeze.cluster.engine import Engine, Needs
 from squeeze.cluster.files import PACK, UNPACK, VERIFY, Done, File, Task, stamp_of
 from squeeze.cluster.manifest import Manifest, Record, read_manifest
 from squeeze.cluster.run import Kind, Run
-from squeeze.errors import ClusterError, DamagedError, FormatError, SqueezeError, printable
+from squeeze.errors import ClusterError, DamagedError, FormatError, printable
 from squeeze.packing import container, folder, pack as packing
 from squeeze.packing.base import is_packed
 from squeeze.packing.pack import Totals
@@ -27,27 +27,11 @@ from squeeze.packing.sources import CODED
 from squeeze.packing.unpack import Restoring
 from squeeze.system import files, storage
 from squeeze.system.limits import Limits
-from squeeze.system.moving import in_the_way
-from squeeze.system.remote_path import RemotePath
-from squeeze.system.work import work_folder
 
 __all__ = ["pack", "unpack", "verify"]
 
-_MARK = ".squeeze-{}"
 _READERS = 16  # headers that are read at a time
 Failed = Callable[[Done], None]
-
-
-@dataclass(frozen=True)
-class _Out:
-    """Where the output is made, and what a run notes there. mark: what temporary names end in."""
-
-    root: Path
-    notes: Manifest
-
-    @property
-    def mark(self) -> str:
-        return _MARK.format(self.notes.session)
 
 
 @dataclass
@@ -122,7 +106,7 @@ def pack(
     omitted = folder.left_out(source, strict)
     known, notes = packing.base_of_chain(source, base, max_chain)
     described = packing.described(source, [], level, known)
-    with _out(source, target, PACK, described, overwrite, manifest) as out:
+    with making(source, target, PACK, described, overwrite, manifest) as out:
         options: dict[str, Any] = {"root": source, "level": level, "base": known, "verify": verify, "threads": threads}
         paths = [folder.place(source, name) for name in names]
         job = _Checkpoint(engine, Task(PACK, options, out.mark), progress, failed, {})
@@ -134,7 +118,7 @@ def pack(
         if source.is_dir():
             added = _finish_folder(source, out.root, {name: one.checksum for name, one in done.items()})
             totals = replace(totals, coded=totals.coded + added)
-        _tidy(out.root, target, {*names, folder.MANIFEST})
+        tidy(out.root, target, {*names, folder.MANIFEST})
     return replace(totals, left_out=omitted, notes=tuple(notes))
 
 
@@ -156,13 +140,14 @@ def unpack(
     described = {"source": str(source.resolve())}
     restoring = Restoring.of(source, base, threads, limits, None)
     hashes, kept, packed = _told(source, restoring.limits)
-    with _out(source, target, UNPACK, described, overwrite, manifest) as out:
+    with making(source, target, UNPACK, described, overwrite, manifest) as out:
         job = _restoring_job(engine, source, UNPACK, out.mark, restoring, packed, progress, failed)
         found = [
             _file(folder.place(source, name), folder.place(out.root, name), expected)
             for name, expected in hashes.items()
             if name not in kept
         ]
+        restoring.limits.need_output(_raw_size(job, found) + sum(map(len, kept.values())))
         totals = _sum(job.run(found, out.notes))
         for name, data in kept.items():
             place = out.root / name
@@ -171,7 +156,7 @@ def unpack(
             with files.replacing(place, (source / name).stat()) as sink:
                 sink.write(data)
         totals = _with_kept(totals, source, kept)
-        _tidy(out.root, target, set(hashes))
+        tidy(out.root, target, set(hashes))
     return totals
 
 
@@ -232,6 +217,12 @@ def _told(source: Path, limits: Limits) -> tuple[dict[str, str], dict[str, bytes
     return manifest.hashes, manifest.kept, frozenset(packed)
 
 
+def _raw_size(job: _Checkpoint, found: list[File]) -> int:
+    """Of all files that come out, as far as the headers of packed ones tell."""
+    heads = (job.heads.get(file.source) for file in found)
+    return sum(head.description.size if head else file.size for head, file in zip(heads, found, strict=True))
+
+
 def _with_kept(totals: Totals, source: Path, kept: dict[str, bytes]) -> Totals:
     """The sizes of the files that were changed, and of the manifest, belong to a folder's."""
     if not source.is_dir():
@@ -274,65 +265,3 @@ def _finish_folder(source: Path, packed: Path, hashes: dict[str, str]) -> int:
     with files.replacing(packed / folder.MANIFEST) as sink:
         sink.write(text)
     return len(text) + sum(len(data) - (source / name).stat().st_size for name, data in changed.items())
-
-
-@contextmanager
-def _out(
-    source: Path, target: Path, operation: str, described: dict[str, Any], overwrite: bool, manifest: Path | None
-) -> Iterator[_Out]:
-    """Where the output is made. On the disk it moves into place when the block ends well, and stays as it is when the
-    block ends by a ClusterError, so that the same command goes on."""
-    if place := storage.remote(target):
-        path = manifest or Path(f".{target.name}.{operation}.jsonl")
-        with closing(Manifest(path, operation, described)) as notes:
-            _check_free(place, notes, overwrite)
-            yield _Out(target, notes)
-            notes.complete(len(read_manifest(path)[1]))
-        return
-    if manifest:
-        raise SqueezeError("--manifest is for targets at URLs: on the disk a run's notes are beside the target")
-    folder.check_target(source, target, overwrite)
-    stopped: ClusterError | None = None
-    try:
-        with work_folder(target, f"{operation}ing", described) as inside:
-            root = inside / folder.CONTENT
-            with closing(Manifest(inside / "manifest.jsonl", operation, described)) as notes:
-                try:
-                    yield _Out(root, notes)
-                except ClusterError as error:
-                    if not any(path.is_file() and path.parent != inside for path in inside.rglob("*")):
-                        raise  # nothing that another run could use
-                    stopped = error
-                    raise _Stopped from None
-            folder.move_into_place(root, target, overwrite)
-    except _Stopped:
-        assert stopped
-        raise stopped from None
-
-
-class _Stopped(Exception):
-    """Leaves a work folder as it is."""
-
-
-def _check_free(target: RemotePath, notes: Manifest, overwrite: bool) -> None:
-    """Raises SqueezeError where something is at a URL that is not of an earlier run of the same command. What marks a
-    packed folder that is to be written over goes first."""
-    going_on = bool(notes.earlier) and not notes.was_complete
-    if target.exists() and not overwrite and not going_on:
-        raise in_the_way(target)  # type: ignore[arg-type]
-    if target.is_dir() and overwrite and (marker := target / folder.MANIFEST).exists():
-        marker.unlink()
-
-
-def _tidy(root: Path, target: Path, names: set[str]) -> None:
-    """Delete what is no part of a folder's output: what killed workers left, parts, and what was there before."""
-    if not root.is_dir():
-        return
-    for path in list(root.rglob("*")):
-        name = path.relative_to(root).as_posix()
-        if path.is_file() and name not in names:
-            path.unlink()
-    if not storage.remote(root):
-        for path in sorted((path for path in root.rglob("*.parts") if path.is_dir()), reverse=True):
-            if not any(path.iterdir()):
-                path.rmdir()
