@@ -57,6 +57,7 @@ class Manifest:
         except BaseException:
             self._file.close()
             raise
+        self._begin = path.stat().st_size
         self._write({"manifest": _FORMAT, "session": self.session, **self._head})
 
     def _lock(self) -> None:
@@ -93,6 +94,12 @@ class Manifest:
         """Say that all files of this run are done."""
         self._write({"complete": True, "files": files})
         os.fsync(self._file.fileno())
+
+    def withdraw(self) -> None:
+        """Leave no trace of a session in which nothing was done."""
+        os.truncate(self.path, self._begin)
+        if not self._begin:
+            self.path.unlink()
 
     def close(self) -> None:
         self._file.close()

@@ -75,7 +75,10 @@ def test_from_url_to_url(engine, in_parts):
     assert in_store("bucket/back") == in_store("bucket/model")
     run("verify", *CLUSTER, "fake://bucket/packed")
     assert names() == [".back.unpack.jsonl", ".packed.pack.jsonl", "model", "one"]
-    assert "already exists" in fails("pack", *CLUSTER, "fake://bucket/model", "fake://bucket/packed")
+    for _ in range(2):
+        assert "already exists" in fails("pack", *CLUSTER, "fake://bucket/model", "fake://bucket/packed")
+        assert "already exists" in fails("pack", *CLUSTER, "fake://bucket/model", "fake://bucket/back")
+    assert ".back.pack.jsonl" not in names()
     Store.put("bucket/packed/stale", b"")
     run("pack", "-f", *CLUSTER, "fake://bucket/model", "fake://bucket/packed")
     assert "stale" not in in_store("bucket/packed")

@@ -39,8 +39,12 @@ def making(
     block ends by a ClusterError, so that the same command goes on."""
     if place := storage.remote(target):
         path = manifest or Path(f".{target.name}.{operation}.jsonl")
-        with closing(Manifest(path, operation, described)) as notes:
-            _check_free(place, notes, overwrite)
+        with closing(Manifest(path, operation, {**described, "target": str(target)})) as notes:
+            try:
+                _check_free(place, notes, overwrite)
+            except SqueezeError:
+                notes.withdraw()
+                raise
             yield Out(target, notes)
             notes.complete(len(read_manifest(path)[1]))
         return
