@@ -86,7 +86,15 @@ def test_golden_packed_checkpoints_decode(level, tmp_path):
     assert codings == [floats] * 4 + [integers] + ["stored"] * 2
 
 
+def test_a_golden_difference_decodes(tmp_path):
+    packed = FOLDER / "checkpoint.ulps.safetensors"  # missing: run `make golden`
+    (tmp_path / "base.safetensors").write_bytes(golden_checkpoint())
+    squeeze.unpack(packed, tmp_path / "back.safetensors", base=tmp_path / "base.safetensors")
+    assert (tmp_path / "back.safetensors").read_bytes() == golden_checkpoint(steps=3)
+    assert [record.coding for record in container.read(packed).description.records].count(container.ULPS) >= 3
+
+
 def test_every_golden_checkpoint_is_tested():
     assert {path.name for path in FOLDER.glob("*.safetensors")} == {
-        f"checkpoint.{level}.safetensors" for level in container.LEVELS
+        f"checkpoint.{name}.safetensors" for name in (*container.LEVELS, "ulps")
     }

@@ -194,7 +194,7 @@ class Restoring:
         return in_order(tasks(), self.threads)
 
     def _tensor(self, tensor: Tensor, record: Record, scope: str, payload: Bytes, threads: int) -> tuple[Bytes]:
-        is_delta = record.coding.startswith(container.DELTA)
+        is_delta = record.is_difference
         other = self.base.for_record(tensor.name, record, scope) if self.base and is_delta else None
         with _about(tensor):
             data = container.decode_tensor(payload, record, other, threads)
@@ -204,7 +204,7 @@ class Restoring:
     def _pieces(self, tensor: Tensor, record: Record, scope: str, payload: Content, threads: int) -> Iterator[Bytes]:
         """All bytes of a large tensor, decoded as they are asked for. Raises DamagedError at last where their checksum
         differs."""
-        is_delta, checksum = record.coding.startswith(container.DELTA), xxhash.xxh3_64()
+        is_delta, checksum = record.is_difference, xxhash.xxh3_64()
         with ExitStack() as opened:
             other = self.base.content_for(record, tensor.name, scope, opened) if self.base and is_delta else None
             with _about(tensor):

@@ -36,6 +36,14 @@ def main() -> None:
                 source.write_bytes(golden_checkpoint())
                 squeeze.pack(source, path, level=level)
             sys.stdout.write(f"wrote {path.name}\n")
+    path = FOLDER / "checkpoint.ulps.safetensors"
+    if not path.exists():
+        with tempfile.TemporaryDirectory() as name:
+            base, source = Path(name, "base.safetensors"), Path(name, "checkpoint.safetensors")
+            base.write_bytes(golden_checkpoint())
+            source.write_bytes(golden_checkpoint(steps=3))
+            squeeze.pack(source, path, base=base)
+        sys.stdout.write(f"wrote {path.name}\n")
 
 
 if __name__ == "__main__":
