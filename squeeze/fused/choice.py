@@ -81,8 +81,8 @@ class _Calls:
         turned = TORCH.turns(table, 1.0, positions, shape, 1 << _FACTORS - 1)
         yield "turns", lambda by: tuple(by.turns(table, 1.0, positions, shape, 1 << _FACTORS - 1))
         qkv = self._product((shape.heads + 2 * shape.groups) * shape.size, sizes.biased)
-        weights = [self._floats(1, shape.size)[0] for _ in range(2)] if sizes.normed else [None, None]
-        kept, norms = self._kept(), Norms(*weights, sizes.epsilon)
+        query, key = (self._floats(1, shape.size)[0] if sizes.normed else None for _ in range(2))
+        kept, norms = self._kept(), Norms(query, key, sizes.epsilon)
 
         def heads(by: Operations) -> tuple[Tensor, ...]:
             written = Kept(*(part.clone() for part in kept))
@@ -103,9 +103,11 @@ class _Calls:
 
     def _product(self, columns: int, biased: bool = False) -> Product:
         sums = self._random.integers(-(1 << 24), 1 << 24, (self._rows, columns), np.int32)
-        scales = (self._random.uniform(1e-5, 1e-4, size).astype(np.float32) for size in (self._rows, columns))
+        of_rows, of_columns = (
+            self._moved(self._random.uniform(1e-5, 1e-4, size).astype(np.float32)) for size in (self._rows, columns)
+        )
         bias = self._floats(1, columns)[0] if biased else None
-        return Product(self._moved(sums), *map(self._moved, scales), bias)
+        return Product(self._moved(sums), of_rows, of_columns, bias)
 
     def _rounded(
         self, operation: Callable[..., Tensor | tuple[Tensor, ...]], width: int, *given: object

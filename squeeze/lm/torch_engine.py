@@ -99,7 +99,7 @@ class TorchLlama(ExactModel):
     def _layer(self, layer: Layer) -> _Layer:
         return _Layer(
             qkv=self._matrix(layer.qkv, layer.qkv_bias),
-            norms=Norms(*map(self._optional, (layer.query_norm, layer.key_norm)), self.weights.config.epsilon),
+            norms=Norms(self._optional(layer.query_norm), self._optional(layer.key_norm), self.weights.config.epsilon),
             output=self._matrix(layer.output, layer.output_bias),
             gate_up=self._matrix(layer.gate_up),
             down=self._matrix(layer.down),

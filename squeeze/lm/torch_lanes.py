@@ -97,9 +97,9 @@ class TorchLanes:
         n, most, device = tokens.shape[1], int(positions.max(initial=0)), self._model.device
 
         def work(begin: int, end: int) -> None:
-            given = (torch.tensor(part[begin:end], device=device) for part in (tokens, positions))
+            fed, at = (torch.tensor(part[begin:end], device=device) for part in (tokens, positions))
             with self._cache_of(begin, end) as cache:
-                found = self._model.states(*given, cache, self._window, most)
+                found = self._model.states(fed, at, cache, self._window, most)
             self._keep(found, begin * n)
 
         self._in_flight.run(len(tokens), work)
@@ -131,8 +131,8 @@ class TorchLanes:
         model, most = self._model, (1 << DOUBLINGS) - 1
         assert model.record
 
-        def work(*given: Tensor) -> tuple[Tensor, ...]:
-            return model.states(*given, self._cache, self._window, most)
+        def work(tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+            return model.states(tokens, positions, self._cache, self._window, most)
 
         return Recorded(model.record, work, tokens, positions, device=model.device)
 

@@ -36,10 +36,7 @@ def loaded(tmp_path_factory, tokenizer) -> LoadedModel:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        "cpu",
-        pytest.param("cuda:0", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
-    ],
+    params=["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)],
 )
 def both(request, loaded):
     """The compiled engine and torch's."""
@@ -96,6 +93,13 @@ def test_fused_kernels(tmp_path, tokenizer, name, n):
             session.forward(part)
         compiled, plain, ours = (count(session, np.arange(rows)[-2:]) for session in sessions)
         assert np.array_equal(ours, compiled) and np.array_equal(plain, compiled)
+
+
+@pytest.mark.cuda
+def test_a_gpu_runs_the_kernels_and_records_steps(loaded):
+    engine = loaded.on("cuda:0")
+    assert engine.operations.name == "fused kernels", engine.fallback
+    assert same(loaded.network, engine, random_tokens(loaded.network, 7, 30), 16, 1, 5, 30)
 
 
 class Recorder:

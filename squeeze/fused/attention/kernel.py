@@ -16,7 +16,7 @@ from squeeze.fused.product import Product
 __all__ = ["attend", "heads", "turns"]
 
 _ANGLES = 64  # at once
-_SLOTS, _ROWS = 64, (8, 16)  # of a tile of scores: few rows where there are no more
+_KEYS, _ROWS = 4096, (8, 16)  # numbers of a tile of keys, and queries: few where there are no more
 
 
 def turns(table: Tensor, factor: float, positions: Tensor, shape: Shape, most: int) -> Turns:
@@ -53,12 +53,12 @@ def attend(queries: Queries, shape: Shape, positions: Tensor, kept: Kept) -> Ten
     lanes, n = positions.shape
     out = torch.empty((lanes * n, shape.heads * shape.size), dtype=torch.float32, device=positions.device)
     each = n * (shape.heads // shape.groups)  # queries that share keys
-    rows = _ROWS[each > _ROWS[0]]
+    rows, block = _ROWS[each > _ROWS[0]], max(32, triton.next_power_of_2(shape.size))
     if out.numel():
         meeting.attend[(triton.cdiv(each, rows), lanes * shape.groups)](
             *(out, *queries, *kept, positions, root_of(shape.size), n, shape.window, *_strides(kept)),
             **{"HEADS": shape.heads, "GROUPS": shape.groups, "SIZE": shape.size},
-            **{"BLOCK": max(32, triton.next_power_of_2(shape.size)), "ROWS": rows, "SLOTS": _SLOTS},
+            **{"BLOCK": block, "ROWS": rows, "SLOTS": max(32, min(64, _KEYS // block))},
             **{"num_warps": 2, **EXACT},  # of 4, Triton would use instructions that want larger tiles
         )
     return out
