@@ -86,7 +86,7 @@ def _engines() -> list[str]:
             operations, reason = chosen(device, products_of(device), sizes)
             found.append(f"{device} by {operations.name}" + (f" ({reason})" if reason else ""))
         except DeviceError as error:
-            found.append(f"not {error}")
+            found.append(f"{device} by nothing ({error})")
     return found
 
 
