@@ -31,7 +31,8 @@ def _kept(shape: Shape, lanes: int, slots: int) -> Kept:
 def _heads(name: str, positions: torch.Tensor) -> Iterator[Launch]:
     shape, (lanes, n) = _SMALL, positions.shape
     rows, half, outputs = lanes * n, shape.size // 2, (shape.heads + 2 * shape.groups) * shape.size
-    table, turned = meta(2, 24, half, dtype=torch.float64), Turns(*(meta(2, rows, half, dtype=torch.float32),) * 2)
+    table = meta(2, 24, half, dtype=torch.float64)
+    turned = Turns(*(meta(2, rows, half, dtype=torch.float32) for _ in range(2)))
     yield Launch(
         name=f"turns, {name}",
         run=partial(kernel.turns, table, 1.0, positions, shape, 0),
