@@ -63,7 +63,7 @@ def compress_stream(
     into `lanes`, and a token is predicted from the `window` of tokens before it; with a `batch` so many lanes are mixed
     at a time, by all threads (None: in turns, by one); `backend` is "exact" (None), or
     "llamacpp" for any GGUF model, in a file that opens on machines like this one only and is always verified. `device`
-    runs the model: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N"; the file is the same.
+    runs the model: "auto" (all GPUs, where there are some), "cpu", "cuda" (all GPUs) or "cuda:N"; the file is the same.
     `dictionary` (`prior` by its older name) is a Dictionary that `train` made, or its file's path: it sets the level,
     and is needed again to decompress.
     `progress(n)` is told of n more raw bytes coded or verified.
