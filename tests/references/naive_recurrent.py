@@ -48,7 +48,7 @@ def changed(matrices):
         elif x.dtype == np.uint8:
             after[name] = 2 * (halves(x) + added).clip(0, 15) - 15
         else:
-            after[name] = x + added.reshape(x.shape).astype(F) * F(2**-8)
+            after[name] = x + added.reshape(x.shape).clip(-(2**15), 2**15).astype(F) * F(2**-8)
     return after
 
 

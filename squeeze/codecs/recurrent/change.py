@@ -14,6 +14,7 @@ from squeeze.codecs.recurrent.weights import Tensors
 
 STEP = np.float32(1 / 256)  # of what is float32: embeddings of bytes, taps, keeping
 TOP = 127  # of int8
+_MOST = 1 << 15  # steps that a float32 moves by: weights stay of a size that arithmetic was made for
 Change = dict[str, np.ndarray]  # int64 [rows, columns], what is added to each tensor of `shapes`
 
 
@@ -55,4 +56,4 @@ def _added(tensor: np.ndarray, added: np.ndarray) -> np.ndarray:
         return np.asarray(low | high << 4)
     if tensor.dtype == np.int8:
         return np.asarray((numbers(tensor) + added).clip(-TOP, TOP).astype(np.int8))
-    return np.asarray(tensor + added.reshape(tensor.shape).astype(np.float32) * STEP)
+    return np.asarray(tensor + added.reshape(tensor.shape).clip(-_MOST, _MOST).astype(np.float32) * STEP)
