@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from training import recurrence
-from training.models import BYTES, Shape, build, rounded
+from squeeze.recipes.train import recurrence
+from squeeze.recipes.train.byte_network import BYTES, Shape, build, rounded
 
 SHAPES = {
     "flat": Shape(16, 2, 24),
