@@ -3,7 +3,7 @@
 Calibrates on text/wiki.calibration.raw and measures on text/wiki.eval.raw. The model is small_models.py's. Rows named
 llm-compressor-... need --rival PYTHON, the interpreter of an environment that has llmcompressor; it calibrates on the
 same tokens. `base` names the row of rounding to nearest (whole ranges, no clipping) in the same bits, groups and
-symmetry.
+symmetry. A run that was stopped goes on with the block that it was at; `seconds` are those of its last part.
 """
 
 import argparse
