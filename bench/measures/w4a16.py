@@ -73,11 +73,10 @@ def on_gpu(packed: Packed, rows: int, tune: bool) -> dict:
     row = {"us": ours, "float16 us": theirs, "x float16": theirs / ours}
     if tune:
         best = ours, ""
-        run = kernel.gemv if rows <= 4 else kernel.gemm
         for tile in tiles(rows):
             try:
-                check(run(x, packs[0], tile), expected, 3e-3)
-                found = graph_time([lambda p=p, t=tile: run(x, p, t) for p in packs])
+                check(kernel.matmul(x, packs[0], tile), expected, 3e-3)
+                found = graph_time([lambda p=p, t=tile: kernel.matmul(x, p, t) for p in packs])
             except RuntimeError:  # a tile that needs more registers or shared memory than there are
                 continue
             best = min(best, (found, str(tile)))
@@ -96,10 +95,8 @@ def moved(packed: Packed, device: str = "cuda") -> Packed:
 def tiles(rows: int) -> list:
     from squeeze.kernels.w4a16.kernel import Tile
 
-    if rows <= 4:
-        grid = itertools.product((4, 8, 16, 32), (256, 512, 1024), (2, 4, 8), (None, 1))
-        return [Tile(outputs, inputs, warps, split=split) for outputs, inputs, warps, split in grid]
-    grid = itertools.product((32, 64, 128), (64, 128), (4, 8), (16, 32, 64), (None, 1, 4))
+    columns = [size for size in (8, 16, 32, 64) if size >= min(rows, 64)]
+    grid = itertools.product((64, 128, 256), (32, 64, 128), (4, 8), columns[:2], (1, 2, 4, 8, 16))
     return [Tile(outputs, inputs, warps, tall, split) for outputs, inputs, warps, tall, split in grid]
 
 

@@ -78,8 +78,7 @@ def _quantised(rows: int) -> Case:
         return Product(_x(device, rows, inputs), stored, expansion.dequantize(stored, device.dtype), device)
 
     def ours(data: Product) -> Sequence[Call]:
-        run = w4a16.gemv if rows <= GEMV_ROWS else w4a16.gemm
-        return data.ours(run, data.stored.words.nbytes, lambda one: moved(one, data.device.where))
+        return data.ours(w4a16.matmul, data.stored.words.nbytes, lambda one: moved(one, data.device.where))
 
     def rival(make: Callable[..., Sequence[Call]]) -> Callable[[Product], Sequence[Call]]:
         return lambda data: make(data.x, data.dense, data.copies(data.dense.nbytes // 4))
@@ -125,7 +124,7 @@ def _sparse(rows: int) -> Case:
 def _factors(
     name: str, shapes: Callable[[int, int], Sequence[tuple[int, ...]]], ours: Any, plain: Any, rows: int
 ) -> Case:
-    """ours, plain: the kernel and its reference, of x and the factors."""
+    """ours, plain: what squeeze does, a kernel or not, and its reference, of x and the factors."""
 
     def data(device: Any) -> Product:
         outputs, inputs = _shape(device)
@@ -295,7 +294,7 @@ CASES: tuple[Case, ...] = (
     *(_attention(bits) for bits in (4, 2)),
     *(_factors("low rank", _pair_of, lowrank.multiply, pairs.multiply, rows) for rows in (1, 16)),
     *(_factors("Monarch", _monarch_of, blr.monarch, blocks.monarch, rows) for rows in (1, 16)),
-    *(_factors("BLAST", _blast_of, blr.blast, blocks.blast, rows) for rows in (1, 16)),
+    *(_factors("BLAST", _blast_of, blocks.blast, blocks.blast, rows) for rows in (1, 16)),
     *(_factors("tensor train", _train_of, _multiplied_by_cores, _train, rows) for rows in (1, 16)),
     *fused_cases.CASES,
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from squeeze.errors import SqueezeError
+from squeeze.kernels.split_k import GEMV_ROWS
 
 __all__ = ["GEMM_ROWS", "GPUS", "WORTH", "Constants", "Gpu", "constants_of", "fastest", "known", "predict"]
 
@@ -116,13 +117,14 @@ def _seconds(work: object, device: str) -> float:
 
 def predict(constants: Constants, outputs: int, inputs: int, rows: int, bits: int, width: int = 2) -> dict[str, float]:
     """Seconds of each product of x [rows, inputs] with a 2:4 weight whose values have `bits`, by its name; "dense" is
-    that of a weight of all values in as many bits (of 4: a w4a16 kernel's). width: bytes of an activation."""
+    that of a weight of all values in as many bits (of 4: a w4a16 kernel's). width: bytes of an activation. More rows
+    than a few have no kernel for 4-bit codes: it puts each in its place by itself, at 4 % of the roofline on paper."""
     weights, moved = outputs * inputs, rows * (outputs + inputs) * width
     multiplying = 2 * rows * weights / constants.flops
     scales = weights * width / 128 if bits == 4 else 0.0
     full = weights * (0.5 if bits == 4 else width) + scales
     seconds_of = {"dense": max((full + moved) / constants.bandwidth, multiplying)}
-    if constants.unpacking:
+    if constants.unpacking and (bits != 4 or rows <= GEMV_ROWS):
         nbytes = weights * ((0.25 if bits == 4 else width / 2) + 0.125) + scales
         seconds_of["kernel"] = max((nbytes / constants.unpacking + moved) / constants.bandwidth, multiplying)
     if constants.structured and bits == 16 and outputs % 32 == 0 and inputs % 64 == 0:

@@ -35,6 +35,7 @@ def gather() -> dict[str, Fact]:
         "threads": cores.available(),
         "gpus": _gpus(),
         "exact_model_on": _engines(),
+        "fastest_kernels": [f"{shape}: {way}" for gpu in sorted(set(_gpus())) for shape, way in _fastest(gpu).items()],
         "compiled_code": str(cache_root()),
         "models": _models(),
         "levels": ", ".join(map(str, LEVELS)),
@@ -88,6 +89,13 @@ def _engines() -> list[str]:
         except DeviceError as error:
             found.append(f"{device} by nothing ({error})")
     return found
+
+
+def _fastest(gpu: str) -> dict[str, str]:
+    """What was measured to be fastest for each shape; see kernels/choices.py, which needs torch."""
+    from squeeze.kernels.choices import remembered
+
+    return remembered(gpu)
 
 
 def _models() -> list[str]:

@@ -5,6 +5,7 @@ import json
 from squeeze.errors import DeviceError
 from squeeze.fused import choice
 from squeeze.fused.operations import TORCH
+from squeeze.kernels import choices
 from squeeze.numerics import int8_tensors, tensors
 from squeeze.recipes import about
 from tests.makers.command import run
@@ -36,3 +37,9 @@ def test_what_runs_the_language_model_on_gpus(monkeypatch):
         "cuda:1 by torch (no ptxas)",
         "cuda:2 by nothing (cuda:2 does not compute as IEEE 754 says)",
     ]
+
+
+def test_what_is_fastest_on_a_gpu_is_told(monkeypatch):
+    monkeypatch.setattr(about, "_gpus", lambda: ["A GPU", "A GPU"])
+    monkeypatch.setattr(choices, "remembered", lambda device: {f"a shape on {device}": "dense"})
+    assert about.gather()["fastest_kernels"] == ["a shape on A GPU: dense"]

@@ -1,5 +1,5 @@
-"""Block low-rank products in Triton: a program makes some outputs of a row of blocks, what lies between the two
-factors never leaves it.
+"""Monarch products in Triton: a program makes some outputs of a row of blocks, what lies between the two factors never
+leaves it.
 """
 
 import torch
@@ -43,30 +43,6 @@ def _monarch(  # type: ignore[no-untyped-def]
     tl.store(out + offset, y.to(out.dtype.element_ty), mask=(t < rows)[:, None] & (o < outputs))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _blast(  # type: ignore[no-untyped-def]
-    out, x, bases, mix, shared, rows, p_count, q_count, outputs, inputs, ranks,
-    T: tl.constexpr, N: tl.constexpr, R: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
-    p, t = tl.program_id(1), tl.program_id(0) * T + tl.arange(0, T)
-    o = tl.program_id(2) * N + tl.arange(0, N)
-    y = tl.zeros((T, N), tl.float32)
-    for start in range(0, ranks, R):
-        r = start + tl.arange(0, R)
-        total = tl.zeros((T, R), tl.float32)
-        for q in range(0, q_count):
-            block = shared + q * ranks * inputs
-            z = _between(x + q * inputs, block, t, r, rows, ranks, inputs, q_count * inputs, T, R, K)
-            scale = tl.load(mix + (p * q_count + q) * ranks + r, mask=r < ranks, other=0)
-            total += z * scale[None, :].to(tl.float32)
-        tile = tl.load(
-            bases + (p * outputs + o[:, None]) * ranks + r, mask=(o < outputs)[:, None] & (r < ranks), other=0
-        )
-        y += tl.dot(total.to(tile.dtype), tl.trans(tile), input_precision="ieee")
-    offset = t[:, None] * (p_count * outputs) + p * outputs + o
-    tl.store(out + offset, y.to(out.dtype.element_ty), mask=(t < rows)[:, None] & (o < outputs))
-
-
 _TILES = {"T": _ROWS, "N": _OUTPUTS, "R": _RANKS, "K": _STEP}
 
 
@@ -77,14 +53,4 @@ def monarch(x: torch.Tensor, outer: torch.Tensor, inner: torch.Tensor) -> torch.
     grid = (triton.cdiv(len(x), _ROWS), p, triton.cdiv(o, _OUTPUTS))
     sizes = (len(x), p, q, o, i, pr // p)
     _monarch[grid](out, x.contiguous(), outer.contiguous(), inner.contiguous(), *sizes, **_TILES)
-    return out
-
-
-def blast(x: torch.Tensor, bases: torch.Tensor, mix: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """As reference.blast."""
-    (p, o, r), (q, _, i) = bases.shape, inputs.shape
-    out = torch.empty((len(x), p * o), dtype=x.dtype, device=x.device)
-    grid = (triton.cdiv(len(x), _ROWS), p, triton.cdiv(o, _OUTPUTS))
-    operands = (x.contiguous(), bases.contiguous(), mix.contiguous(), inputs.contiguous())
-    _blast[grid](out, *operands, len(x), p, q, o, i, r, **_TILES)
     return out

@@ -20,22 +20,8 @@ def launches() -> Iterator[Launch]:
             operations=operations(partial(reference.monarch, *operands)),
             trips=_of_monarch,
         )
-        parts = meta(rows, 4096), meta(16, 256, 512), meta(16, 16, 512), meta(16, 512, 256)
-        yield Launch(
-            name=f"blr blast 4096x4096, 16x16 blocks of rank 512, {rows} row{'s' * (rows > 1)}",
-            run=partial(kernel.blast, *parts),
-            operands=parts,
-            result=meta(rows, 4096),
-            operations=operations(partial(reference.blast, *parts)),
-            trips=_of_blast,
-        )
 
 
 def _of_monarch(arguments: Mapping[str, int]) -> tuple[int, ...]:
     columns, ranks = arguments["q_count"], -(-arguments["ranks"] // arguments["R"])
     return columns, columns * ranks, columns * ranks * -(-arguments["inputs"] // arguments["K"])
-
-
-def _of_blast(arguments: Mapping[str, int]) -> tuple[int, ...]:
-    columns, ranks = arguments["q_count"], -(-arguments["ranks"] // arguments["R"])
-    return ranks, columns * ranks, columns * ranks * -(-arguments["inputs"] // arguments["K"])

@@ -1,6 +1,6 @@
 """Typical launches of attention over a coded cache: KIVI's blocks of 64 tokens, eight KV heads of 128 channels."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
@@ -22,18 +22,35 @@ def _view(policy: KIVI) -> LayerView:
     fields: Fields = {}
     for kind, coder in (("keys", group.keys), ("values", group.values)):
         fields |= {f"{kind}.{name}": tensor for name, tensor in coder.encode(blocks, 0).items()}
-    apart = meta(_BATCH, _HEADS, policy.sinks, _CHANNELS)
-    return LayerView((apart, apart), [(group, fields)], (apart, apart), blocks.shape[2], policy.block, 0, 0)
+    sinks, residual = (
+        (meta(_BATCH, _HEADS, tokens, _CHANNELS), meta(_BATCH, _HEADS, tokens, _CHANNELS))
+        for tokens in (policy.sinks, policy.window)
+    )
+    return LayerView(sinks, [(group, fields)], residual, blocks.shape[2], policy.block, 0, 0)
 
 
 def launches() -> Iterator[Launch]:
-    for bits in (4, 2):
+    for bits in (8, 4, 2):
         view, query = _view(KIVI(bits=bits)), meta(_BATCH, 4 * _HEADS, 1, _CHANNELS)
+        about = f"{_TOKENS} tokens, {_BATCH} sequences, {4 * _HEADS} heads on {_HEADS}"
         yield Launch(
-            name=f"kv_attention {bits} bits, {_TOKENS} tokens, {_BATCH} sequences, {4 * _HEADS} heads on {_HEADS}",
-            run=partial(kernel.attend, query, view, 0.1),
-            operands=(query, *view.sinks, *view.residual, *view.stores[0][1].values()),
+            name=f"kv_attention {bits} bits, {about}",
+            run=partial(kernel.coded, query, view, 0.1),
+            operands=(query, *view.stores[0][1].values()),
             result=torch.empty_like(query),
             operations=operations(partial(reference.attend, query, view, None, 0.1)),
             trips=lambda arguments: (arguments["per_split"],),
         )
+    splits = kernel.room(query, view)
+    yield Launch(
+        name=f"kv_attention joined, {about}",
+        run=partial(kernel.joined, query, view, 0.1, splits),
+        operands=(query, *view.sinks, *view.residual, *splits),
+        result=torch.empty_like(query),
+        operations=0,
+        trips=_of_join,
+    )
+
+
+def _of_join(arguments: Mapping[str, int]) -> tuple[int, ...]:
+    return 1, -(-arguments["recent"] // arguments["TOKENS"]), -(-arguments["splits"] // arguments["TOGETHER"])

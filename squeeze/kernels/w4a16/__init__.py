@@ -1,20 +1,65 @@
-"""Products of activations with packed integer weights: Triton on a GPU, numba on the CPU. reference.py defines them."""
+"""Products of activations with packed integer weights: Triton on a GPU, numba on the CPU. reference.py defines them.
+
+On a GPU the tile of the kernel, or the dense product of the expanded weight in its place, is the one that is fastest
+there: see choices.py.
+"""
+
+from functools import lru_cache
 
 import torch
 
-from squeeze.kernels import dequant
+from squeeze.kernels import choices, dequant
 from squeeze.kernels.dequant import Packed
-from squeeze.kernels.split_k import GEMV_ROWS
+from squeeze.kernels.split_k import Tile
 
 __all__ = ["matmul"]
 
-_GEMM_ROWS = 64  # more rows than these go to the dense product of the expanded weight
+_KERNEL_ROWS = 64  # more rows than these go to the dense product, where nothing is measured
+_MEASURED_ROWS = 256  # more go there without a measurement: the kernel would decode the weight as often again
+DENSE = "dense"
 
 
 def matmul(x: torch.Tensor, packed: Packed) -> torch.Tensor:
     """x [R, I] @ weight [O, I]^T -> [R, O] in the dtype of x, on a GPU; on the CPU see quant/linear.py."""
-    if packed.codebook is not None or packed.global_scale is not None or len(x) > _GEMM_ROWS:
+    measured = x.device.type == "cuda"
+    if packed.codebook is not None or packed.global_scale is not None or not len(x):
+        return _multiply(x, packed, None)
+    if len(x) > (_MEASURED_ROWS if measured else _KERNEL_ROWS):
+        return _multiply(x, packed, None)
+    tiles = _tiles(_rows(len(x)), packed.outputs, packed.inputs, packed.group_size, x.device)
+    usual = next(iter(tiles))
+    if not measured:
+        return _multiply(x, packed, tiles[usual])
+    default = usual if len(x) <= _KERNEL_ROWS else DENSE
+    name = choices.of_device(x.device).of(
+        shape_of(x, packed), list(tiles), lambda name: _multiply(x, packed, tiles[name]), default
+    )
+    return _multiply(x, packed, tiles[name])
+
+
+def shape_of(x: torch.Tensor, packed: Packed) -> str:
+    """What is chosen for, in words; numbers of rows count up to the next power of two."""
+    rows, dtype = _rows(len(x)), str(x.dtype).removeprefix("torch.")
+    group = f"groups of {packed.group_size}{', zero points' * (packed.zeros is not None)}"
+    return f"w4a16 {packed.outputs}x{packed.inputs}, {packed.bits} bits, {group}, {dtype}, {rows} row{'s' * (rows > 1)}"
+
+
+def _rows(count: int) -> int:
+    return 1 << (count - 1).bit_length()
+
+
+@lru_cache(maxsize=1024)
+def _tiles(rows: int, outputs: int, inputs: int, group_size: int, device: torch.device) -> dict[str, Tile | None]:
+    """By name; None stands for the dense product."""
+    from squeeze.kernels.w4a16 import kernel  # triton is optional
+
+    found = kernel.tiles(rows, (outputs, inputs), group_size, kernel.processors_of(device))
+    return {**found, DENSE: None}
+
+
+def _multiply(x: torch.Tensor, packed: Packed, tile: Tile | None) -> torch.Tensor:
+    if tile is None:
         return torch.nn.functional.linear(x, dequant.dequantize(packed, x.dtype))
     from squeeze.kernels.w4a16 import kernel
 
-    return kernel.gemv(x, packed) if len(x) <= GEMV_ROWS else kernel.gemm(x, packed)
+    return kernel.matmul(x, packed, tile)

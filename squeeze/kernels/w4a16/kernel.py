@@ -1,137 +1,179 @@
-"""Products with packed integers in Triton: a split-K GEMV for one row or a few, a split-K GEMM for more.
+"""Products with packed integers in Triton: a split-K GEMM on tensor cores, for one row of activations as for many.
 
-Where codes do not straddle words and a word lies in one group (2, 4 and 8 bits, groups of 16 or more), a word is
-loaded once and expanded in registers, and scales are applied to sums of a word's products; else each code is fetched
-by itself. Codes less zero points are exact in 16-bit floats, so the GEMM multiplies them so and scales the sums.
+Output channels are the rows of the matrix product and activations its columns, of which eight are the fewest, so one
+row needs no kernel of its own. Words are read as they lie, and each gives its codes in registers: a code is set as the
+mantissa of a 16-bit float (0x6400 | code is 1024 + code), the zero point is taken off with that, which is exact, and
+sums are scaled. Where a step has several groups, weights are scaled instead, and rounded once more.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 
-from squeeze.kernels.dequant.kernel import load_codes
-from squeeze.kernels.split_k import GEMM, GEMV, Tile, launch
+from squeeze.kernels.split_k import Tile, launch
 
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
+__all__ = ["matmul", "processors_of", "tile_for", "tiles"]
+
+_LEAST_ROWS, _MOST_ROWS = 8, 64  # columns of a matrix product
+_PROCESSORS = 132  # of an H100
+_MOST_SPLITS = 16  # of inputs: each writes sums in float32
+_BUSY = 0.9  # share of time that processors have work, where programs take as long as each other
+
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gemv(  # type: ignore[no-untyped-def]
-    out, x, words, scales, zeros, rows, outputs, inputs, stride, groups, group_size, split_inputs,
-    BITS: tl.constexpr, HAS_ZEROS: tl.constexpr, WORDWISE: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
-    n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[:, None]
-    row = tl.program_id(1).to(tl.int64)
-    begin = tl.program_id(2) * split_inputs
-    end = tl.minimum(begin + split_inputs, inputs)
-    here = n < outputs
-    half: tl.constexpr = 1 << (BITS - 1)
-    if WORDWISE:
-        P: tl.constexpr = 32 // BITS
-        total = tl.zeros((N, K // P), tl.float32)
-        field = tl.arange(0, P)
-        shift = (field * BITS).to(tl.uint32)[None, None, :]
-        for start in range(begin, end, K):
-            word = start // P + tl.arange(0, K // P)
-            present = here & (word * P < end)[None, :]
-            packed = tl.load(words + n * stride + word[None, :], mask=present, other=0).to(tl.uint32, bitcast=True)
-            k = word[:, None] * P + field[None, :]
-            value = tl.load(x + row * inputs + k, mask=k < end, other=0).to(tl.float32)
-            code = ((packed[:, :, None] >> shift) & ((1 << BITS) - 1)).to(tl.float32)
-            group = n * groups + (word * P // group_size)[None, :]
-            if HAS_ZEROS:
-                zero = tl.load(zeros + group, mask=present, other=0).to(tl.float32)
-            else:
-                zero = half
-            scale = tl.load(scales + group, mask=present, other=0).to(tl.float32)
-            total += scale * (tl.sum(code * value[None, :, :], 2) - zero * tl.sum(value, 1)[None, :])
+def _code(first, second, third, NUMBER: tl.constexpr, BITS: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Code NUMBER of each unit of words, plus the OFFSET of `_gemm`."""
+    BIT: tl.constexpr = NUMBER * BITS % 32
+    AT: tl.constexpr = NUMBER * BITS // 32
+    if AT == 0:
+        code = first >> BIT
+    elif AT == 1:
+        code = second >> BIT
     else:
-        total = tl.zeros((N, K), tl.float32)
-        for start in range(begin, end, K):
-            k = (start + tl.arange(0, K))[None, :]
-            present = here & (k < end)
-            code = load_codes(words, n * stride, k, present, BITS)
-            value = tl.load(x + row * inputs + k, mask=k < end, other=0).to(tl.float32)
-            group = n * groups + k // group_size
-            if HAS_ZEROS:
-                zero = tl.load(zeros + group, mask=present, other=0).to(tl.int32)
-            else:
-                zero = half
-            scale = tl.load(scales + group, mask=present, other=0).to(tl.float32)
-            total += scale * (code - zero).to(tl.float32) * value
-    target = out + (tl.program_id(2).to(tl.int64) * rows + row) * outputs + n
-    tl.store(target, tl.sum(total, 1)[:, None].to(out.dtype.element_ty), mask=here)
+        code = third >> BIT
+    if BIT + BITS > 32:
+        if AT == 0:
+            code |= second << (32 - BIT)
+        else:
+            code |= third << (32 - BIT)
+    code &= (1 << BITS) - 1
+    if dtype == tl.float16:
+        return (code | 0x6400).to(tl.uint16).to(tl.float16, bitcast=True)
+    elif dtype == tl.bfloat16 and BITS < 8:
+        return (code | 0x4300).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    else:
+        return code.to(dtype)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _codes(  # type: ignore[no-untyped-def]
+    first, second, third, FIRST: tl.constexpr, STEP: tl.constexpr, COUNT: tl.constexpr, BITS: tl.constexpr,
+    dtype: tl.constexpr,
+):  # fmt: skip
+    """COUNT codes of each unit, from FIRST on, STEP apart: [N, units, 2, 2, ...]."""
+    if COUNT == 1:
+        return _code(first, second, third, FIRST, BITS, dtype)
+    else:
+        even = _codes(first, second, third, FIRST, 2 * STEP, COUNT // 2, BITS, dtype)
+        odd = _codes(first, second, third, FIRST + STEP, 2 * STEP, COUNT // 2, BITS, dtype)
+        return tl.join(even, odd)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _words(words, at, inside, stride, EVEN: tl.constexpr):  # type: ignore[no-untyped-def]
+    if EVEN:
+        return tl.load(words + at).to(tl.uint32, bitcast=True)
+    else:
+        return tl.load(words + at, mask=inside & (at < stride), other=0).to(tl.uint32, bitcast=True)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gemm(  # type: ignore[no-untyped-def]
-    out, x, words, scales, zeros, rows, outputs, inputs, stride, groups, group_size, split_inputs,
-    BITS: tl.constexpr, HAS_ZEROS: tl.constexpr, WORDWISE: tl.constexpr, ONE_GROUP: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    out, x, words, scales, zeros, rows, outputs, inputs, stride, groups, split_inputs,
+    BITS: tl.constexpr, HAS_ZEROS: tl.constexpr, ONE_GROUP: tl.constexpr, EVEN: tl.constexpr,
+    GROUP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    n = (tl.program_id(0) * N + tl.arange(0, N)).to(tl.int64)[None, :]
-    m = (tl.program_id(1) * M + tl.arange(0, M)).to(tl.int64)[:, None]
+    dtype: tl.constexpr = x.dtype.element_ty
+    UNIT: tl.constexpr = 3 if BITS == 3 else 1  # words that hold whole codes
+    COUNT: tl.constexpr = UNIT * 32 // BITS
+    OFFSET: tl.constexpr = 1024 if dtype == tl.float16 else 128 if dtype == tl.bfloat16 and BITS < 8 else 0
+    n = tl.program_id(0) * N + tl.arange(0, N)
+    m = tl.program_id(1) * M + tl.arange(0, M)
     begin = tl.program_id(2) * split_inputs
     end = tl.minimum(begin + split_inputs, inputs)
-    half: tl.constexpr = 1 << (BITS - 1)
-    total = tl.zeros((M, N), tl.float32)
-    for start in range(begin, end, K):
+    unit = (tl.arange(0, K // COUNT) * UNIT)[None, :]
+    words += n.to(tl.int64)[:, None] * stride
+    inside = (n < outputs)[:, None]
+    total = tl.zeros((N, M), tl.float32)
+    for start in tl.range(begin, end, K, num_stages=3):
+        at = start // COUNT * UNIT + unit
+        first = _words(words, at, inside, stride, EVEN)
+        second, third = first, first
+        if UNIT == 3:
+            second = _words(words, at + 1, inside, stride, EVEN)
+            third = _words(words, at + 2, inside, stride, EVEN)
+        code = tl.reshape(_codes(first, second, third, 0, 1, COUNT, BITS, dtype), (N, K))
         k = start + tl.arange(0, K)
-        value = tl.load(x + m * inputs + k[None, :], mask=(m < rows) & (k < end)[None, :], other=0)
-        present = (n < outputs) & (k < end)[:, None]
-        if WORDWISE:
-            P: tl.constexpr = 32 // BITS
-            word = (start // P + tl.arange(0, K // P))[:, None]
-            inside = (n < outputs) & (word * P < end)
-            packed = tl.load(words + n * stride + word, mask=inside, other=0).to(tl.uint32, bitcast=True)
-            shift = (tl.arange(0, P) * BITS).to(tl.uint32)[None, :, None]
-            code = tl.reshape((packed[:, None, :] >> shift) & ((1 << BITS) - 1), (K, N)).to(tl.int32)
+        if EVEN:
+            value = tl.load(x + m[None, :] * inputs + k[:, None], mask=(m < rows)[None, :], other=0)
         else:
-            code = load_codes(words, n * stride, k[:, None], present, BITS)
+            value = tl.load(
+                x + m[None, :] * inputs + k[:, None], mask=(m < rows)[None, :] & (k < end)[:, None], other=0
+            )
         if ONE_GROUP:
-            group = n * groups + start // group_size
-            inside = n < outputs
+            group, present = n * groups + start // GROUP, n < outputs
         else:
-            group = n * groups + (k // group_size)[:, None]
-            inside = present
+            group = n[:, None] * groups + (k // GROUP)[None, :]
+            present = inside & (k < end)[None, :]
         if HAS_ZEROS:
-            zero = tl.load(zeros + group, mask=inside, other=0).to(tl.int32)
+            zero = tl.load(zeros + group, mask=present, other=0).to(tl.float32) + OFFSET
         else:
-            zero = half
-        scale = tl.load(scales + group, mask=inside, other=0).to(tl.float32)
+            zero = tl.full(group.shape, (1 << (BITS - 1)) + OFFSET, tl.float32)
+        scale = tl.load(scales + group, mask=present, other=0).to(tl.float32)
         if ONE_GROUP:
-            weight = (code - zero).to(value.dtype)
-            total += tl.dot(value, weight, input_precision="ieee") * scale
+            weight = code - zero.to(dtype)[:, None]
+            total += tl.dot(weight, value, input_precision="ieee") * scale[:, None]
         else:
-            weight = ((code - zero).to(tl.float32) * scale).to(value.dtype)
-            total += tl.dot(value, weight, input_precision="ieee")
-    target = out + (tl.program_id(2).to(tl.int64) * rows + m) * outputs + n
-    tl.store(target, total.to(out.dtype.element_ty), mask=(m < rows) & (n < outputs))
+            weight = ((code.to(tl.float32) - zero) * scale).to(dtype)
+            total = tl.dot(weight, value, total, input_precision="ieee")
+    target = out + (tl.program_id(2).to(tl.int64) * rows + m[None, :]) * outputs + n[:, None]
+    tl.store(target, total.to(out.dtype.element_ty), mask=(m < rows)[None, :] & inside)
 
 
-def gemv(x: torch.Tensor, packed: Packed, tile: Tile = GEMV) -> torch.Tensor:
-    """As reference.matmul, for few rows: each reads all words again."""
-    return _launch(_gemv, x, packed, tile, 1)
+def processors_of(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def gemm(x: torch.Tensor, packed: Packed, tile: Tile = GEMM) -> torch.Tensor:
+def tile_for(rows: int, shape: tuple[int, int], group_size: int, processors: int = _PROCESSORS) -> Tile:
+    """For a weight of `shape` [O, I]: a step within one group, where groups are of 32 inputs or more; the fewest splits
+    with which all processors of a GPU have work for most of the time."""
+    columns = min(max(triton.next_power_of_2(rows), _LEAST_ROWS), _MOST_ROWS)
+    steps = [size for size in (128, 64, 32) if group_size % size == 0]
+    step, outputs = steps[0] if steps else 64, 128 if columns < 32 else 64
+    blocks = -(-shape[0] // outputs) * -(-rows // columns)
+
+    def busy(split: int) -> bool:
+        waves = -(-blocks * split // processors)
+        return blocks * split >= int(_BUSY * waves * processors)
+
+    splits = range(1, max(1, min(-(-shape[1] // step), _MOST_SPLITS)) + 1)
+    good = [split for split in splits if blocks * split >= 1.9 * processors and busy(split)]
+    return Tile(outputs, step, 4, columns, good[0] if good else splits[-1])
+
+
+def tiles(rows: int, shape: tuple[int, int], group_size: int, processors: int = _PROCESSORS) -> dict[str, Tile]:
+    """By name, those that may be faster on some GPU; the first is `tile_for`'s."""
+    usual = tile_for(rows, shape, group_size, processors)
+    return {
+        f"{outputs} channels, {warps} warps, {split} splits": replace(usual, outputs=outputs, warps=warps, split=split)
+        for split in (usual.split, 2 * (usual.split or 1))
+        for outputs, warps in ((usual.outputs, 4), (192 - usual.outputs, 4), (128, 8))
+    }
+
+
+def matmul(x: torch.Tensor, packed: Packed, tile: Tile | None = None) -> torch.Tensor:
     """As reference.matmul, but that weights are rounded to the dtype of x where a step has several groups."""
-    one_group = packed.group_size % tile.inputs == 0 or packed.group_size >= packed.inputs
-    return _launch(_gemm, x, packed, tile, tile.rows, M=tile.rows, ONE_GROUP=one_group)
-
-
-def _launch(
-    kernel: object, x: torch.Tensor, packed: Packed, tile: Tile, rows: int, **constants: int | bool
-) -> torch.Tensor:
+    shape = packed.outputs, packed.inputs
+    tile = tile or tile_for(len(x), shape, packed.group_size, processors_of(x.device))
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
     zeros = words if packed.zeros is None else packed.zeros.contiguous()
-    fills_words = packed.group_size * packed.bits % 32 == 0 or packed.group_size >= packed.inputs
-    constants |= {"BITS": packed.bits, "HAS_ZEROS": packed.zeros is not None}
-    constants |= {"WORDWISE": 32 % packed.bits == 0 and fills_words}
-    numbers = (words.shape[1], scales.shape[1], packed.group_size)
-    return launch(kernel, x, (packed.outputs, packed.inputs), tile, rows, (words, scales, zeros), numbers, **constants)
+    return launch(
+        *(_gemm, x, shape, tile, tile.rows, (words, scales, zeros)),
+        (words.shape[1], scales.shape[1]),
+        BITS=packed.bits,
+        GROUP=packed.group_size,
+        HAS_ZEROS=packed.zeros is not None,
+        ONE_GROUP=packed.group_size % tile.inputs == 0 or packed.group_size >= packed.inputs,
+        EVEN=packed.outputs % tile.outputs == 0 and packed.inputs % tile.inputs == 0,
+        M=tile.rows,
+    )

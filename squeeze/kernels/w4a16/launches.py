@@ -11,14 +11,18 @@ __all__ = ["launches"]
 
 
 def launches() -> Iterator[Launch]:
-    for product, rows, bits in ((kernel.gemv, 1, 4), (kernel.gemv, 4, 4), (kernel.gemm, 16, 4), (kernel.gemm, 16, 3)):
-        weight, x = packed(4096, 4096, bits), meta(rows, 4096)
+    for outputs, bits, rows in (
+        *((4096, 4, rows) for rows in (1, 16, 64)),
+        *((11008, 4, rows) for rows in (1, 16, 64)),
+        *((4096, bits, rows) for bits in (2, 3, 8) for rows in (1, 16)),
+    ):
+        weight, x = packed(outputs, 4096, bits), meta(rows, 4096)
         assert weight.zeros is not None
         yield Launch(
-            name=f"w4a16 {product.__name__} 4096x4096, {bits} bits, {rows} row{'s' * (rows > 1)}",
-            run=partial(product, x, weight),
+            name=f"w4a16 {outputs}x4096, {bits} bits, {rows} row{'s' * (rows > 1)}",
+            run=partial(kernel.matmul, x, weight),
             operands=(x, weight.words, weight.scales, weight.zeros),
-            result=meta(rows, 4096),
+            result=meta(rows, outputs),
             operations=operations(partial(reference.matmul, x, weight)),
             trips=lambda arguments: (arguments["split_inputs"] // arguments["K"],),
         )

@@ -1,0 +1,131 @@
+"""What is fastest on a device for a shape: measured once, and kept on the disk.
+
+A file a device, in the folder `kernels` beside that of compiled code. What another Triton wrote, another device, or
+nobody, is as if it were not there. Where nothing can be measured (in the capture of a CUDA graph), the default serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from squeeze.numerics.jit import cache_root
+
+__all__ = ["Choices", "folder", "of_device", "remembered"]
+
+_FORMAT = 1
+_ROUNDS = 5
+_WORTH = 1.02  # by which the default must be slower to be left
+
+
+def folder() -> Path:
+    return cache_root().parent / "kernels"
+
+
+@dataclass
+class Choices:
+    """Of one device, by its name. seconds: of one call of a function there, or None where nothing can be measured
+    now."""
+
+    path: Path
+    device: str
+    triton: str
+    seconds: Callable[[Callable[[], object]], float | None]
+    _chosen: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._chosen = _read(self.path, self.device, self.triton)
+
+    def of(self, shape: str, names: Sequence[str], run: Callable[[str], object], default: str) -> str:
+        """The fastest way for a shape in words: `run` goes the way of a name. `default`, one of them, unless another
+        gains some per cent."""
+        if self._chosen.get(shape) in names:
+            return self._chosen[shape]
+        found: dict[str, float] = {}
+        for name in names:
+            try:
+                seconds = self.seconds(partial(run, name))
+            except Exception:  # Triton's and CUDA's, of a kernel that the device cannot hold
+                continue
+            if seconds is None:
+                return default
+            found[name] = seconds
+        best = min(found, key=lambda name: found[name], default=default)
+        if default in found and found[default] <= _WORTH * found[best]:
+            best = default
+        self._chosen[shape] = best
+        self._write()
+        return best
+
+    def _write(self) -> None:
+        """With what others wrote meanwhile. A folder that cannot be written to costs measurements in the next process,
+        and nothing else."""
+        whole = _read(self.path, self.device, self.triton) | self._chosen
+        text = json.dumps({"format": _FORMAT, "device": self.device, "triton": self.triton, "chosen": whole}, indent=1)
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.path.parent)
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+            Path(name).replace(self.path)
+
+
+def _read(path: Path, device: str, triton: str) -> dict[str, str]:
+    """The names of ways by shape; empty where the file is missing, damaged, or of something else."""
+    try:
+        found: Any = json.loads(path.read_text())
+        if (found["format"], found["device"], found["triton"]) != (_FORMAT, device, triton):
+            return {}
+        return {str(shape): str(way) for shape, way in found["chosen"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _path(device: str) -> Path:
+    return folder() / (re.sub(r"\W+", "-", device).strip("-").lower() + ".json")
+
+
+def _triton() -> str:
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return ""
+
+
+@cache
+def of_device(device: torch.device) -> Choices:
+    """Of a CUDA device at hand."""
+    name = torch.cuda.get_device_name(device)
+    return Choices(_path(name), name, _triton(), _seconds)
+
+
+def remembered(device: str) -> dict[str, str]:
+    """The way that was chosen on a device, by its name, for each shape that it has met."""
+    return _read(_path(device), device, _triton())
+
+
+def _seconds(call: Callable[[], object]) -> float | None:
+    """The least of some calls after one to warm up."""
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    call()
+    best = float("inf")
+    for _ in range(_ROUNDS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()  # type: ignore[no-untyped-call]
+        call()
+        end.record()  # type: ignore[no-untyped-call]
+        end.synchronize()  # type: ignore[no-untyped-call]
+        best = min(best, start.elapsed_time(end) / 1e3)  # type: ignore[no-untyped-call]
+    return best

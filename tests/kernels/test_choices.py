@@ -1,0 +1,91 @@
+"""What is fastest on a device: measured once, kept on the disk, and not believed of anybody else."""
+
+import json
+
+import pytest
+
+from squeeze.kernels import choices
+from squeeze.kernels.choices import Choices
+
+
+class Clock:
+    """Says how long each way takes, and counts what it is asked."""
+
+    def __init__(self, **seconds):
+        self.seconds, self.asked = seconds, []
+
+    def __call__(self, call):
+        name = call()
+        self.asked.append(name)
+        if isinstance(self.seconds[name], Exception):
+            raise self.seconds[name]
+        return self.seconds[name]
+
+
+def found(path, clock, names="kernel dense", default="kernel", device="A GPU", triton="3"):
+    return Choices(path, device, triton, clock).of("a shape", names.split(), lambda name: name, default)
+
+
+def test_the_fastest_is_measured_once(tmp_path):
+    path, clock = tmp_path / "new" / "it.json", Clock(kernel=3.0, dense=2.0)
+    assert [found(path, clock) for _ in range(3)] == ["dense"] * 3
+    assert clock.asked == ["kernel", "dense"]
+    assert [one.name for one in path.parent.iterdir()] == ["it.json"]
+
+
+def test_the_default_stays_where_others_gain_little(tmp_path):
+    assert found(tmp_path / "it.json", Clock(kernel=2.02, dense=2.0)) == "kernel"
+
+
+def test_a_way_that_the_device_cannot_go_is_left_out(tmp_path):
+    assert found(tmp_path / "a.json", Clock(kernel=RuntimeError("out of resources"), dense=2.0)) == "dense"
+    assert found(tmp_path / "b.json", Clock(kernel=ValueError(), dense=ValueError())) == "kernel"
+
+
+def test_where_nothing_can_be_measured_nothing_is_kept(tmp_path):
+    assert found(tmp_path / "it.json", Clock(kernel=None, dense=None)) == "kernel"
+    assert not (tmp_path / "it.json").exists()
+
+
+def test_a_way_that_there_is_no_more_is_measured_again(tmp_path):
+    path = tmp_path / "it.json"
+    found(path, Clock(kernel=3.0, dense=2.0))
+    clock = Clock(kernel=1.0, other=2.0)
+    assert found(path, clock, "kernel other") == "kernel" and clock.asked == ["kernel", "other"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", json.dumps({"format": 1}), json.dumps({"format": 9})])
+def test_a_damaged_file_is_as_if_it_were_not_there(text, tmp_path):
+    path = tmp_path / "it.json"
+    path.write_text(text)
+    assert found(path, Clock(kernel=3.0, dense=2.0)) == "dense"
+    assert json.loads(path.read_text())["chosen"] == {"a shape": "dense"}
+
+
+@pytest.mark.parametrize("other", [{"device": "Another"}, {"triton": "4"}])
+def test_what_was_measured_elsewhere_is_not_believed(other, tmp_path):
+    path = tmp_path / "it.json"
+    found(path, Clock(kernel=3.0, dense=2.0))
+    assert found(path, Clock(kernel=1.0, dense=2.0), **other) == "kernel"
+
+
+def test_two_processes_keep_what_both_found(tmp_path):
+    path, clock = tmp_path / "it.json", Clock(kernel=3.0, dense=2.0)
+    one, two = (Choices(path, "A GPU", "3", clock) for _ in range(2))
+    one.of("first", ["kernel", "dense"], lambda name: name, "kernel")
+    two.of("second", ["kernel", "dense"], lambda name: name, "kernel")
+    assert set(json.loads(path.read_text())["chosen"]) == {"first", "second"}
+
+
+def test_a_folder_that_cannot_be_written_to_breaks_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert found(tmp_path / "file" / "it.json", Clock(kernel=3.0, dense=2.0)) == "dense"
+
+
+def test_what_is_remembered_of_a_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(choices, "cache_root", lambda: tmp_path / "numba")
+    assert choices.remembered("NVIDIA H100 80GB HBM3") == {}
+    path = choices._path("NVIDIA H100 80GB HBM3")
+    assert path == tmp_path / "kernels" / "nvidia-h100-80gb-hbm3.json"
+    found(path, Clock(kernel=3.0, dense=2.0), device="NVIDIA H100 80GB HBM3", triton=choices._triton())
+    assert choices.remembered("NVIDIA H100 80GB HBM3") == {"a shape": "dense"}
