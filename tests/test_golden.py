@@ -11,7 +11,7 @@ from squeeze.codecs.stream import levels
 from squeeze.packing import container
 from tests.golden import samples
 from tests.golden.checkpoint import golden_checkpoint
-from tests.golden.samples import RECORD, SAMPLES
+from tests.golden.samples import PAGE, RECORD, SAMPLES
 
 FOLDER = Path(__file__).parent / "golden"
 EARLIER = [n for n, row in levels.LEVELS.items() if row.numerics > 1]  # which files of numerics version 1 have too
@@ -58,6 +58,14 @@ def test_a_golden_file_and_its_dictionary_of_numerics_version_1_decode():
     assert squeeze.compress(RECORD * 3, dictionary=known) == coded
 
 
+def test_a_golden_dictionary_that_changes_the_network_decodes_and_is_still_written():
+    file = FOLDER / "dictionary.5.network.sqzp"  # missing: run `make golden`
+    coded = file.with_suffix(".sqz").read_bytes()
+    assert squeeze.decompress(coded, dictionary=file) == PAGE % 77
+    assert squeeze.compress(PAGE % 77, dictionary=file) == coded, "the format changed: it needs a new version"
+    assert samples.tuned_dictionary() == file.read_bytes()
+
+
 @pytest.mark.parametrize("level", [n for n, row in levels.LEVELS.items() if row.needs_language_model])
 def test_files_have_nothing_to_do_with_torch(level):
     """So no version of it can change them."""
@@ -72,6 +80,7 @@ def test_every_golden_file_is_tested():
     known |= {f"{name}.{level}.numerics1.sqz" for name in SAMPLES for level in EARLIER}
     known |= {f"{name}.{level}.long.sqz" for name in SAMPLES for level in LONG}
     known |= {f"{name}.8.batches.sqz" for name in samples.BATCHES} | {"dictionary.5.numerics1.sqz"}
+    known |= {"dictionary.5.network.sqz"}
     assert {path.name for path in FOLDER.glob("*.sqz")} == known
 
 
@@ -86,7 +95,15 @@ def test_golden_packed_checkpoints_decode(level, tmp_path):
     assert codings == [floats] * 4 + [integers] + ["stored"] * 2
 
 
+def test_a_golden_difference_decodes(tmp_path):
+    packed = FOLDER / "checkpoint.ulps.safetensors"  # missing: run `make golden`
+    (tmp_path / "base.safetensors").write_bytes(golden_checkpoint())
+    squeeze.unpack(packed, tmp_path / "back.safetensors", base=tmp_path / "base.safetensors")
+    assert (tmp_path / "back.safetensors").read_bytes() == golden_checkpoint(steps=3)
+    assert [record.coding for record in container.read(packed).description.records].count(container.ULPS) >= 3
+
+
 def test_every_golden_checkpoint_is_tested():
     assert {path.name for path in FOLDER.glob("*.safetensors")} == {
-        f"checkpoint.{level}.safetensors" for level in container.LEVELS
+        f"checkpoint.{name}.safetensors" for name in (*container.LEVELS, "ulps")
     }

@@ -45,6 +45,7 @@ _ON_MODELS = [
     ["imatrix", "a", "-o", "b"],
     ["inspect", "note.txt"],
     ["train", "--adapter", "a", "note.txt"],
+    ["train", "--minutes", "1", "-o", "a", "note.txt"],
 ]
 
 

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from training.models import ByWords, Flat, Shape, build
+from squeeze.recipes.train.byte_network import ByWords, Flat, Shape, build
 
 if TYPE_CHECKING:
     from training.train import Training

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from squeeze.recipes.train.byte_network import ByWords, Flat
 from training.corpus import Split
-from training.models import ByWords, Flat
 from training.streams import START, text
 
 _LENGTH = 8_192  # of a document, what is looked at

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from squeeze.recipes.train.byte_network import GRAMS, WORD_BITS, Block, ByWords, Flat, Stack, levels
 from training import checkpoint
-from training.models import GRAMS, WORD_BITS, Block, ByWords, Flat, Stack, levels
 
 _TOP = 127
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from squeeze.recipes.train.byte_network import ByWords, Flat, Shape, State, build, compile_pieces, parameters
 from squeeze.recipes.train.trainer import in_halves
 from training import checkpoint, corpus as corpora
 from training.evaluate import bits_by_kind
-from training.models import ByWords, Flat, Shape, State, build, compile_pieces, parameters
 from training.streams import Batch, Rows
 
 _WARM, _FALL = 0.01, 0.2  # shares of the run

@@ -30,12 +30,15 @@ CLUSTER = Entry(
     },
 )
 CLUSTER_FAULTS = Entry(
-    measures="runs on a local cluster in which a worker or the driver is killed, and those that end with all as it is",
-    minutes=20,
+    measures="runs on a local cluster in which a worker, a node or the driver is killed, or storage fails at random",
+    minutes=40,
     key=("killed",),
+    rivals=("s3fs", "moto"),
     options=(
         option("--bytes", type=int, default=3_000_000, help="of sources of Python's library (3000000)"),
         option("--runs", type=int, default=25, help="of each kind (25)"),
+        option("--kinds", default="worker,driver,node,storage", help="with commas (worker,driver,node,storage)"),
+        option("--rate", type=float, default=0.1, help="share of the storage's requests that fail (0.1)"),
         option("--seed", type=int, default=1, help="of the moments (1)"),
     ),
     tables={
@@ -43,6 +46,68 @@ CLUSTER_FAULTS = Entry(
             (Column("killed", "killed"), Column("runs", "runs"), Column("survived", "survived")),
             order=lambda row: row["killed"],
         )
+    },
+)
+CLUSTER_LISTING = Entry(
+    measures="the driver's memory for a prefix of a generated store, whose objects are listed, planned and noted",
+    minutes=6,
+    key=("objects",),
+    needs=("fsspec",),
+    options=(option("--objects", default="1000,1000000", help="with commas between them (1000,1000000)"),),
+    tables={
+        "cluster-listing": Listing(
+            (
+                Column("objects", "objects", ","),
+                Column("peak, MB", lambda row: row["peak"] / 1e6, ".0f"),
+                Column("seconds of a processor", "processor", ".0f"),
+                Column("manifest, MB", lambda row: row["manifest"] / 1e6, ".0f"),
+            ),
+            order=lambda row: row["objects"],
+        )
+    },
+)
+CLUSTER_MODEL = Entry(
+    measures="what a call and a file cost the driver of a cluster, and what a model makes of that for large clusters",
+    minutes=2,
+    key=("scenario",),
+    needs=("ray",),
+    options=(
+        option("--calls", type=int, default=500, help="that do nothing (500)"),
+        option("--files", type=int, default=10_000, help="of a generated store (10000)"),
+        option("--gpu-rate", type=float, default=0.2, help="MB/s that are assumed of a GPU (0.2)"),
+    ),
+    tables={
+        "cluster-costs": Listing(
+            (
+                Column("of the driver's processor for a call, ms", "call, ms", ".2f"),
+                Column("for a file, ms", "file, ms", ".3f"),
+                Column("from call to call on one worker, ms", "call's time, ms", ".2f"),
+                Column("until a first call is done, s", "start, s", ".1f"),
+            ),
+            where=lambda row: row["scenario"] == "costs",
+        ),
+        "cluster-checked": Listing(
+            (
+                Column("files", "files", ","),
+                Column("calls", "calls", ","),
+                Column("the driver's processor, s", "measured, s", ".2f"),
+                Column("by the model, s", "model, s", ".2f"),
+            ),
+            where=lambda row: row["scenario"] == "checked",
+        ),
+        "cluster-model": Listing(
+            (
+                Column("run", "scenario"),
+                Column("hours", "hours", ".2f"),
+                Column("calls", "calls", ","),
+                Column("of the driver", percent("driver", 2)),
+                Column("of one prefix's writes", percent("writes", 2)),
+                Column("at the end, s", "tail", ".0f"),
+                Column("breaks first", "breaks"),
+                Column("at so many", "at", ","),
+            ),
+            where=lambda row: "hours" in row,
+        ),
     },
 )
 SHARDS = Entry(
@@ -81,4 +146,11 @@ DEMO = Entry(
     rivals=("ray", "s3fs", "moto"),
 )
 
-ENTRIES = {"cluster": CLUSTER, "cluster-faults": CLUSTER_FAULTS, "shards": SHARDS, "demo-cluster": DEMO}
+ENTRIES = {
+    "cluster": CLUSTER,
+    "cluster-faults": CLUSTER_FAULTS,
+    "cluster-listing": CLUSTER_LISTING,
+    "cluster-model": CLUSTER_MODEL,
+    "shards": SHARDS,
+    "demo-cluster": DEMO,
+}

@@ -144,6 +144,19 @@ _SPEED = (
     option("--runs", type=int, default=1, help="turns of each tool, of which the shortest times count"),
 )
 
+MONOTONE = Entry(
+    measures="whether a level is larger than the one below, by more than 0.1 % and 32 bytes, on files of every kind",
+    minutes=40,
+    options=(
+        _FILES,
+        option("--folder", type=Path, default=Path("/usr"), help="else files below this one"),
+        option("--count", type=int, default=200, help="how many of those"),
+        option("--first", type=int, default=100_000, help="bytes of a file that count"),
+        option("--levels", default="1,2,3,4,5,6"),
+    ),
+    quick="--count 4 --first 2000 --levels 1,2,3,4",
+)
+
 SPEED = Entry(
     measures="speed of levels on files of 100 kB and more, as multiples of zpaq's in the same run",
     minutes=10,
@@ -278,6 +291,7 @@ ENTRIES = {
     "demo": DEMO,
     "install": INSTALL,
     "sizes": SIZES,
+    "monotone": MONOTONE,
     "speed": SPEED,
     "plane": PLANE,
     "memory": MEMORY,

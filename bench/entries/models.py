@@ -60,6 +60,30 @@ QUANTIZE = Entry(
     },
 )
 
+TRELLIS = Entry(
+    measures="trellis codes: squared error on normal weights beside scalar codes and the bound, and products",
+    minutes=0.5,
+    key=("bits", "columns", "shape"),
+    options=(
+        option("--bits", default="1,1.5,2,2.25,2.5,3,4", help="of a weight (1,1.5,2,2.25,2.5,3,4)"),
+        option("--columns", type=int, default=64, help="of 1,024 weights that are coded (64)"),
+        option("--shape", default="1536x576", help="outputs x inputs of the products (1536x576)"),
+    ),
+    quick="--bits 2 --columns 2 --shape 64x64",
+    tables={
+        "trellis": Listing(
+            (
+                Column("bits", "bits"),
+                Column("error", "error", ".4f"),
+                Column("Lloyd and Max's points", "scalar", ".4f"),
+                Column("least possible", "bound", ".4f"),
+                Column("microseconds to code a weight", "microseconds", ".2f"),
+                Column("product, times bfloat16's", "times", ".1f"),
+            )
+        )
+    },
+)
+
 GGUF = Entry(
     measures="GGUF files: what each type costs by our GPTQ, beside llama.cpp's quantiser with an importance matrix",
     minutes=60,
@@ -69,6 +93,7 @@ GGUF = Entry(
     options=(
         _WORK,
         option("--types", default="q4_0,q4_k,q3_k,q2_k", help="with commas between them (q4_0,q4_k,q3_k,q2_k)"),
+        option("--bound", type=float, help="of a token's weight in our calibration (none)"),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
         option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
         option("--plain", action="store_true", help="also llama.cpp without an importance matrix"),
@@ -351,6 +376,7 @@ DEMO = Entry(measures="the bundled model imported, quantised to 4 bits and measu
 ENTRIES = {
     "demo-model": DEMO,
     "quantize": QUANTIZE,
+    "trellis": TRELLIS,
     "quantize-memory": MEMORY,
     "experts": EXPERTS,
     "experts-memory": EXPERTS_MEMORY,

@@ -19,7 +19,7 @@ from bench.entry import Row
 
 SIZE = 20_000
 GENERIC = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-AVX2_ONLY = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
+AVX2_ONLY = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2"}
 AVX_VNNI = {"NUMBA_CPU_NAME": "alderlake", "NUMBA_CPU_FEATURES": "+avxvnni"}
 # Name -> (environment, threads, tokens in one prefill; None for as many as prefill.py says)
 WAYS: dict[str, tuple[dict[str, str], int, int | None]] = {

@@ -37,7 +37,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 class Bench:
-    """args: work, types, samples, windows and threads."""
+    """args: work, types, bound, samples, windows and threads."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.work = args, args.work
@@ -83,15 +83,22 @@ class Bench:
     def row(self, kind: str) -> Row:
         """gap: of the mean log-perplexity above the original's, in nats a token. sure: whether ours is better in 90 %
         of draws of windows."""
-        ours = self.work / f"ours-{kind}.gguf"
+        bound = self.args.bound
+        name = f"{kind}-bound-{bound:g}" if bound else kind
+        ours = self.work / f"ours-{name}.gguf"
         if not ours.is_file():
-            given = {"calibration": self.calibration, "samples": self.args.samples}
+            given = {"calibration": self.calibration, "samples": self.args.samples, "bound": bound}
             squeeze.quantize(self.original, out=ours, format="gguf", type=kind, **given)
         types = types_of(ours)
         mine, theirs = self._losses(ours) - self.before, self._rival("imatrix", kind, types)
         plain = self._rival("plain", kind, types) if self.args.plain else None
         return {
-            **{"type": kind, "samples": self.args.samples, "windows": len(mine), "bytes": ours.stat().st_size},
+            **{
+                "type": name,
+                "samples": self.args.samples,
+                "windows": len(mine),
+                "bytes": ours.stat().st_size,
+            },
             **{"gap": float(mine.mean()), "imatrix": float(theirs.mean())},
             **{"of imatrix": float(mine.mean() / theirs.mean()), "sure": sure(theirs - mine)},
             **{"plain": None if plain is None else float(plain.mean()), "matrices": share(types, kind)},

@@ -3,7 +3,7 @@
 Calibrates on text/wiki.calibration.raw and measures on text/wiki.eval.raw. The model is small_models.py's. Rows named
 llm-compressor-... need --rival PYTHON, the interpreter of an environment that has llmcompressor; it calibrates on the
 same tokens. `base` names the row of rounding to nearest (whole ranges, no clipping) in the same bits, groups and
-symmetry.
+symmetry. A run that was stopped goes on with the block that it was at; `seconds` are those of its last part.
 """
 
 import argparse
@@ -21,8 +21,10 @@ import squeeze
 from bench.entry import Row
 from bench.shared.small_models import Bench, bytes_of
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.quant.awq import AWQ
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
+from squeeze.quant.trellis.method import Trellis
 from squeeze.recipes.tokens import calibration_tokens
 
 GROUP = 64
@@ -43,7 +45,16 @@ def recipes() -> dict[str, tuple]:
     for grid in ("nf4", "mxfp4", "nvfp4", "ternary", "ternary-planes"):
         found[f"rtn-{grid}"] = RTN(grid=grid, group_size=GROUP), f"rtn-{grid}", {}
         found[f"gptq-{grid}"] = GPTQ(grid=grid, group_size=GROUP), f"rtn-{grid}", {}
+    for bits in (2, 2.25, 3, 3.25):
+        found[f"trellis-{bits:g}"] = Trellis(rate=bits), f"rtn-asym-{int(bits)}", {}
     asym = {"group_size": GROUP, "symmetric": False}
+    for bits in (4, 3):
+        grid = {"bits": bits, "group_size": GROUP, "symmetric": False}
+        found[f"awq-asym-{bits}"] = AWQ(**grid), f"rtn-asym-{bits}", {}
+        found[f"awq-gptq-asym-{bits}"] = AWQ(**grid, sweep=True), f"rtn-asym-{bits}", {}
+        for kind in ("sym", "asym"):
+            method = GPTQ(bits=bits, group_size=GROUP, symmetric=kind == "sym")
+            found[f"gptq-bound-{kind}-{bits}"] = method, f"rtn-{kind}-{bits}", {"bound": 4.0}
     found["gptq-asym-target-3.5"] = GPTQ(bits=4, **asym), "rtn-asym-3", {"target_bits": 3.5}
     found["gptq-asym-depth-3.5"] = GPTQ(bits=3, **asym), "rtn-asym-3", {"by_depth": 3.5}
     for bits in (4, 3):
@@ -111,7 +122,7 @@ def measure(bench: Bench, name: str) -> Row:
     else:
         if "by_depth" in options:
             options["methods"] = by_depth(bench.original, method, options.pop("by_depth"))
-        given = {"samples": bench.args.samples, "format": "dense", "overwrite": True, **options}
+        given = {"samples": bench.args.samples, "format": "dense", "overwrite": True, "resume": True, **options}
         report = squeeze.quantize(bench.original, method, out=out, calibration=calibration, **given)
         bits, stored, fallbacks = report.bits_per_weight, bytes_of(report.layers), report.fallbacks
     seconds = round(time.perf_counter() - started)

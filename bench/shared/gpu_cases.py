@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bench.measures.gpu_decode import draw as draw_weights
 from bench.measures.w4a16 import draw as draw_codes, moved
-from bench.shared import gpu_rivals as rivals
+from bench.shared import fused_cases, gpu_rivals as rivals
 from bench.shared.contest import Call, Case, Contender
 from squeeze.codecs.tensors import floats
 from squeeze.kernels import df_decode
@@ -296,4 +296,5 @@ CASES: tuple[Case, ...] = (
     *(_factors("Monarch", _monarch_of, blr.monarch, blocks.monarch, rows) for rows in (1, 16)),
     *(_factors("BLAST", _blast_of, blocks.blast, blocks.blast, rows) for rows in (1, 16)),
     *(_factors("tensor train", _train_of, _multiplied_by_cores, _train, rows) for rows in (1, 16)),
+    *fused_cases.CASES,
 )

@@ -1,7 +1,7 @@
 """S3 as moto speaks it, on loopback, in a process of its own.
 
-`python -m bench.shared.s3_server FOLDER` puts the files of a folder into the bucket `bucket`, prints the address, and
-serves until its standard input ends.
+`python -m bench.shared.s3_server FOLDER [RATE SEED]` puts the files of a folder into the bucket `bucket`, prints the
+address, and that of the same store with faults in the share RATE of requests, and serves until its standard input ends.
 """
 
 import logging
@@ -11,24 +11,45 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
+
+from bench.shared.faulty import Faulty
 
 _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment in which s3:// is a server that holds the files of a folder."""
-    command = [sys.executable, "-m", "bench.shared.s3_server", folder]
+def serving(folder: Path, rate: float = 0, seed: int = 0) -> Iterator[dict[str, str]]:
+    """The environment in which s3:// is a server that holds the files of a folder, and fails in the share `rate` of
+    requests; SOUND_URL is the address at which it does not."""
+    command = [sys.executable, "-m", "bench.shared.s3_server", folder, str(rate), str(seed)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout and server.stdin
-        address = server.stdout.readline().strip()
+        sound, address = server.stdout.readline().strip(), server.stdout.readline().strip()
         if not address:
             raise SystemExit("Error: moto's server did not start: pip install 's3fs' 'moto[server]'")
-        yield {**os.environ, **_CREDENTIALS, "AWS_ENDPOINT_URL": address}
+        yield {**os.environ, **_CREDENTIALS, "AWS_ENDPOINT_URL": address, "SOUND_URL": sound}
         server.stdin.close()
 
 
-def main(folder: Path) -> None:
+@contextmanager
+def faulty(rate: float, seed: int) -> Iterator[str]:
+    """The address of the stores of this process, which fail in a share of requests."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    application = Faulty(DomainDispatcherApplication(create_backend_app), rate, seed)
+    server = make_server("127.0.0.1", 0, application, threaded=True)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+def main(folder: Path, rate: float = 0, seed: int = 0) -> None:
     from moto.core import DEFAULT_ACCOUNT_ID
     from moto.s3.models import s3_backends
     from moto.server import ThreadedMotoServer
@@ -42,10 +63,11 @@ def main(folder: Path) -> None:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    print(f"http://{host}:{port}", flush=True)
-    sys.stdin.read()
+    with faulty(rate, seed) as address:
+        print(f"http://{host}:{port}\n{address}", flush=True)
+        sys.stdin.read()
     server.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(float, sys.argv[2:]))

@@ -5,10 +5,18 @@ bit packing to formats/ and the kernels.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-__all__ = ["QuantizedTensor"]
+__all__ = ["Nesting", "QuantizedTensor"]
+
+
+class Nesting(Protocol):
+    """How scales are stored."""
+
+    @property
+    def stored_bits(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,8 @@ class QuantizedTensor:
     outliers: (int64 [K] inputs, [O, K] in the weight's own dtype) columns kept as they were; the codes
         below them count for nothing.
     scale_bits: bits that the format stores for one scale, where fewer than its dtype has (MXFP4: 8).
+    nested: how a format stores the scales in two levels, where it does: an object with `stored_bits`, whose scales are
+        `scales` already.
     input_range: float32 [], the largest magnitude of what the weight is multiplied with, where the format stores it
         as the scale of activations.
     """
@@ -41,6 +51,7 @@ class QuantizedTensor:
     outliers: tuple[torch.Tensor, torch.Tensor] | None = None
     scale_bits: int | None = None
     input_range: torch.Tensor | None = None
+    nested: Nesting | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -59,7 +70,7 @@ class QuantizedTensor:
             zero = 1 << (self.bits - 1) if self.zeros is None else self.zeros.to(torch.float32)[:, group]
             weight = (self.codes.to(torch.float32) - zero) * self.scales[0].to(torch.float32)[:, group]
         else:
-            codes = self.codes.long()
+            codes = self.codes.int()
             planes = zip(self.scales.to(torch.float32), self.codebook, strict=True)
             weight = torch.stack([scale[:, group] * values[codes] for scale, values in planes]).sum(0)
         if self.global_scale is not None:
@@ -73,7 +84,8 @@ class QuantizedTensor:
     def stored_bits(self) -> int:
         """Bits of all that it takes: codes, scales, zero points, global scale, outliers and their places."""
         scale_bits = self.scale_bits or 8 * self.scales.element_size()
-        total = self.codes.numel() * self.bits + self.scales.numel() * scale_bits
+        of_scales = self.nested.stored_bits if self.nested else self.scales.numel() * scale_bits
+        total = self.codes.numel() * self.bits + of_scales
         if self.zeros is not None:
             total += self.zeros.numel() * self.bits
         if self.global_scale is not None:

@@ -102,6 +102,10 @@ class Engine(Generic[K]):
     def is_busy(self) -> bool:
         return bool(self._running)
 
+    def share(self, value: Any) -> Any:
+        """What stands for a value among a call's arguments, so that it goes to each node once."""
+        return self._ray.put(value)
+
     def submit(self, call: Call[K]) -> None:
         if call.function not in self._remote:
             self._remote[call.function] = self._ray.remote(call.function)

@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,20 +31,28 @@ from squeeze.system.moving import NAME_LIMIT
 __all__ = [
     "COMPRESS",
     "DECOMPRESS",
+    "PACK",
     "TEST",
+    "UNPACK",
+    "VERIFY",
     "Done",
     "File",
     "Part",
     "Task",
+    "guarded",
     "join",
     "remove",
     "stamp_of",
+    "still_the_same",
+    "unchanged",
     "whole",
     "work",
 ]
 
 COMPRESS, DECOMPRESS, TEST = "compress", "decompress", "test"
+PACK, UNPACK, VERIFY = "pack", "unpack", "verify"
 _PIECE = 1 << 20
+_DELETED = 4  # times that objects are deleted until none is seen
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ class Task:
 @dataclass(frozen=True)
 class Done:
     """What became of a file, or of a part. checksum: of the raw bytes; error: what went wrong; again: whether that may
-    go better another time."""
+    go better another time; note: what its user should know."""
 
     file: File
     raw: int = 0
@@ -90,28 +98,29 @@ class Done:
     checksum: str = ""
     error: str = ""
     again: bool = False
+    note: str = ""
 
 
 def stamp_of(status: os.stat_result) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
-def whole(batch: list[File], task: Task) -> list[Done]:
+def whole(batch: Sequence[File], task: Task) -> list[Done]:
     """Compress, restore or test files one after another."""
-    return [_guarded(file, lambda file=file: _whole(file, task)) for file in batch]  # type: ignore[misc]
+    return [guarded(file, lambda file=file: _whole(file, task)) for file in batch]  # type: ignore[misc]
 
 
 def work(part: Part, task: Task) -> Done:
     """Compress, restore or test a part of a file."""
-    return _guarded(part.file, lambda: _part(part, task))
+    return guarded(part.file, lambda: _part(part, task))
 
 
 def join(file: File, count: int, task: Task) -> Done:
     """Make the output of a file of all of its parts, which go."""
-    return _guarded(file, lambda: _join(file, count, task))
+    return guarded(file, lambda: _join(file, count, task))
 
 
-def _guarded(file: File, action: Callable[[], Done]) -> Done:
+def guarded(file: File, action: Callable[[], Done]) -> Done:
     try:
         return action()
     except SqueezeError as error:
@@ -119,12 +128,19 @@ def _guarded(file: File, action: Callable[[], Done]) -> Done:
     except MemoryError:
         return Done(file, error="not enough memory", again=True)
     except OSError as error:
-        lasting = error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS)
-        return Done(file, error=error.strerror or str(error), again=not lasting)
+        return Done(file, error=error.strerror or str(error), again=not _lasts(error, file))
+
+
+def _lasts(error: OSError, file: File) -> bool:
+    """Whether an error will be the same another time. What is missing beside the source comes of a request that was
+    done, and whose answer was lost."""
+    if error.errno == errno.ENOENT:
+        return str(error.filename) == str(file.source)
+    return error.errno in (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS)
 
 
 def _whole(file: File, task: Task) -> Done:
-    with _unchanged(file) as source:
+    with unchanged(file) as source:
         if task.operation == TEST:
             totals = decompress_stream(source, None, **task.options)
             return _tested(file, totals.raw, source)
@@ -134,7 +150,7 @@ def _whole(file: File, task: Task) -> Done:
                 totals = compress_stream(source, sink, **task.options)
             else:
                 totals = decompress_stream(source, sink, **task.options)
-            _still_the_same(file)
+            still_the_same(file)
         return Done(file, totals.raw, totals.coded, _checksum_of(file.target if task.operation == COMPRESS else source))
 
 
@@ -142,7 +158,7 @@ def _part(part: Part, task: Task) -> Done:
     target = _folder(part.file, task) / f"{part.number:08d}"
     if task.operation != TEST and _is_there(target, part, task):
         return Done(part.file, part.length)
-    with _unchanged(part.file) as source:
+    with unchanged(part.file) as source:
         if task.operation == TEST:
             _copy(part, None, task)
             return Done(part.file, part.length)
@@ -154,7 +170,7 @@ def _part(part: Part, task: Task) -> Done:
                 parts.code_part(source, part.begin, part.length, sink, settings, size, task.options["verify"])
             else:
                 _copy(part, sink, task)
-            _still_the_same(part.file)
+            still_the_same(part.file)
     return Done(part.file, part.length)
 
 
@@ -180,7 +196,7 @@ def _copy(part: Part, sink: BinaryIO | None, task: Task) -> None:
 
 def _join(file: File, count: int, task: Task) -> Done:
     folder = _folder(file, task)
-    with _unchanged(file) as source:
+    with unchanged(file) as source:
         if task.operation == TEST:
             return _tested(file, sum(stream.raw_size for stream in read_index(source)), source)
         assert file.target
@@ -190,7 +206,7 @@ def _join(file: File, count: int, task: Task) -> Done:
                 totals = parts.join(source, opened, sink, _prepared(task)[0])
             else:
                 totals = Totals(_put_together(read_index(source), opened, sink), file.size)
-            _still_the_same(file)
+            still_the_same(file)
         checksum = _checksum_of(file.target if task.operation == COMPRESS else source)
     remove(folder)
     return Done(file, totals.raw, totals.coded, checksum)
@@ -199,9 +215,13 @@ def _join(file: File, count: int, task: Task) -> Done:
 def remove(folder: Path) -> None:
     """Delete a folder of parts, or the objects that a URL of one stands for, as far as that goes."""
     if prefix := storage.remote(folder):
-        for part in prefix.below():
+        for _ in range(_DELETED):
             with suppress(OSError):
-                part.unlink()
+                if not (found := prefix.below()):
+                    return
+                for part in found:
+                    with suppress(OSError):
+                        part.unlink()
     else:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -275,14 +295,14 @@ def _checksum_of(coded: Path | BinaryIO) -> str:
 
 
 @contextmanager
-def _unchanged(file: File) -> Iterator[BinaryIO]:
+def unchanged(file: File) -> Iterator[BinaryIO]:
     """The source, which is as it was when it was listed."""
     with file.source.open("rb") as source:
         _same(file, files.status(source))
         yield source
 
 
-def _still_the_same(file: File) -> None:
+def still_the_same(file: File) -> None:
     _same(file, file.source.stat())
 
 

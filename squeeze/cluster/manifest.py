@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -41,11 +41,12 @@ class Record:
 
 class Manifest:
     """A file of records that grows. `session` marks what this run leaves behind if it is killed, `earlier` are the
-    marks of runs before."""
+    marks of runs before, and `was_complete` says whether the last of them ended with all done."""
 
     def __init__(self, path: Path, operation: str, options: dict[str, Any]):
         """Raises SqueezeError where it is of another task, no manifest, or another process writes to it."""
         self.path, self.session, self.earlier = path, secrets.token_hex(_SESSION), set[str]()
+        self.was_complete = False
         self._head = {"operation": operation, "options": json.loads(json.dumps(options, default=str))}
         self._done: dict[int, None] = {}  # hashes, since there may be millions
         with about(path):
@@ -56,6 +57,7 @@ class Manifest:
         except BaseException:
             self._file.close()
             raise
+        self._begin = path.stat().st_size
         self._write({"manifest": _FORMAT, "session": self.session, **self._head})
 
     def _lock(self) -> None:
@@ -67,6 +69,7 @@ class Manifest:
     def _read(self) -> None:
         end = 0
         for line, after in _lines(self.path):
+            self.was_complete = "complete" in line
             if "manifest" in line:
                 if {name: line.get(name) for name in self._head} != self._head:
                     message = "is of a run with other options: delete it, or name another with --manifest"
@@ -85,12 +88,18 @@ class Manifest:
     def note(self, record: Record) -> None:
         if not record.error:
             self._done[_key(record)] = None
-        self._write(asdict(record))
+        self._write(vars(record))
 
     def complete(self, files: int) -> None:
         """Say that all files of this run are done."""
         self._write({"complete": True, "files": files})
         os.fsync(self._file.fileno())
+
+    def withdraw(self) -> None:
+        """Leave no trace of a session in which nothing was done."""
+        os.truncate(self.path, self._begin)
+        if not self._begin:
+            self.path.unlink()
 
     def close(self) -> None:
         self._file.close()

@@ -6,20 +6,40 @@ the files of the calls that run, and none before they are listed or after they a
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 from squeeze.cluster import files as work
 from squeeze.cluster.engine import Call, Engine, Needs
-from squeeze.cluster.files import COMPRESS, Done, File, Part, Task
+from squeeze.cluster.files import COMPRESS, PACK, Done, File, Part, Task
+from squeeze.cluster.held import Held
 from squeeze.cluster.manifest import Manifest, Record
 from squeeze.cluster.planning import Planner
 from squeeze.errors import escaped
 
-__all__ = ["ATTEMPTS", "Run"]
+__all__ = ["ATTEMPTS", "FILES", "Kind", "Run"]
 
 ATTEMPTS = 4
+
+
+class Plans(Protocol):
+    def calls(self, files: Iterable[File]) -> Iterator[list[File] | list[Part]]:
+        """Groups of files, and all parts of one, as the files come."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is worked on: how it is cut into calls, and the three functions that workers run."""
+
+    planner: Callable[[Task, float], Plans]
+    whole: Callable[[Sequence[File], Task], list[Done]]
+    part: Callable[[Part, Task], Done]
+    join: Callable[[File, int, Task], Done]
+
+
+FILES = Kind(Planner, work.whole, work.work, work.join)
 
 
 @dataclass
@@ -27,16 +47,17 @@ class _Cut:
     """A file that is worked on in parts."""
 
     file: File
-    count: int
+    parts: list[Part]
     waiting: int
     attempts: int = 1
+    joins: int = 0  # that were tried
 
 
 @dataclass(frozen=True)
 class _Batch:
     """Files of one call, tried so many times before."""
 
-    files: list[File]
+    files: Sequence[File]
     attempts: int = 1
 
 
@@ -61,10 +82,16 @@ class Run:
     manifest: Manifest | None
     needs: Needs
     seconds: float = 30.0
+    kind: Kind = FILES
     failures: int = 0
     files: int = 0
     lost: int = 0  # calls whose worker or node went away
+    calls: int = 0
     _ready: deque[Call[_Key]] = field(default_factory=deque)
+
+    @cached_property
+    def _shared(self) -> Any:
+        return self.engine.share(self.task)
 
     def results(self, files: Iterable[File]) -> Iterator[Done]:
         """What became of each file, as it comes, after it is noted."""
@@ -72,6 +99,7 @@ class Run:
         while True:
             while self.engine.has_room(self.needs) and (call := self._next(planned)):
                 self.engine.submit(call)
+                self.calls += 1
             if not self.engine.is_busy:
                 break
             call, result, error = self.engine.next()
@@ -81,26 +109,26 @@ class Run:
         return self._ready.popleft() if self._ready else next(planned, None)
 
     def _planned(self, files: Iterable[File]) -> Iterator[Call[_Key]]:
-        for group in Planner(self.task, self.seconds).calls(files):
+        for group in self.kind.planner(self.task, self.seconds).calls(files):
             first = group[0]
             if isinstance(first, File):
-                yield self._of_batch(_Batch(group))  # type: ignore[arg-type]
+                yield self._of_batch(_Batch(Held(group)))  # type: ignore[arg-type]
                 continue
-            cut = _Cut(first.file, len(group), len(group))
+            cut = _Cut(first.file, group, len(group))  # type: ignore[arg-type]
             for part in group:
                 yield self._of_piece(_Piece(cut, part))  # type: ignore[arg-type]
 
     def _of_batch(self, batch: _Batch) -> Call[_Key]:
         more = f" and {len(batch.files) - 1} more" if len(batch.files) > 1 else ""
-        name = f"{self.task.operation} {escaped(batch.files[0].source.name)}{more}"
-        return Call(batch, name, work.whole, (batch.files, self.task), self.needs)
+        name = f"{self.task.operation} {escaped(next(iter(batch.files)).source.name)}{more}"
+        return Call(batch, name, self.kind.whole, (batch.files, self._shared), self.needs)
 
     def _of_piece(self, piece: _Piece) -> Call[_Key]:
         cut, name = piece.cut, escaped(piece.cut.file.source.name)
         if piece.part is None:
-            return Call(piece, f"join {name}", work.join, (cut.file, cut.count, self.task), self.needs)
-        title = f"{self.task.operation} {name}, part {piece.part.number + 1} of {cut.count}"
-        return Call(piece, title, work.work, (piece.part, self.task), self.needs)
+            return Call(piece, f"join {name}", self.kind.join, (cut.file, len(cut.parts), self._shared), self.needs)
+        title = f"{self.task.operation} {name}, part {piece.part.number + 1} of {len(cut.parts)}"
+        return Call(piece, title, self.kind.part, (piece.part, self._shared), self.needs)
 
     def _ended(self, key: _Key, result: Any, error: BaseException | None) -> Iterator[Done]:
         if error is not None:
@@ -121,8 +149,11 @@ class Run:
         cut = piece.cut
         if cut.waiting < 0:
             return  # the file has failed
-        cut.attempts = max(cut.attempts, piece.attempts)
-        if done.error and done.again and piece.attempts < ATTEMPTS:
+        cut.attempts = max(cut.attempts, piece.attempts, cut.joins)
+        if done.error and done.again and piece.part is None and cut.joins < ATTEMPTS:
+            cut.waiting = len(cut.parts)  # parts may be gone: those that are there are not made again
+            self._ready.extend(self._of_piece(_Piece(cut, part)) for part in cut.parts)
+        elif done.error and done.again and piece.part and piece.attempts < ATTEMPTS:
             self._ready.append(self._of_piece(replace(piece, attempts=piece.attempts + 1)))
         elif done.error or piece.part is None:
             cut.waiting = -1
@@ -130,6 +161,7 @@ class Run:
         else:
             cut.waiting -= 1
             if cut.waiting == 0:
+                cut.joins += 1
                 self._ready.append(self._of_piece(_Piece(cut, None)))
 
     def _noted(self, done: Done, attempts: int) -> Done:
@@ -144,12 +176,12 @@ def record_of(done: Done, operation: str, attempts: int = 1) -> Record:
     file = done.file
     if done.error:
         return Record(str(file.source), file.size, file.stamp, attempts=attempts, error=done.error)
-    written = 0 if file.target is None else done.coded if operation == COMPRESS else done.raw
+    written = 0 if file.target is None else done.coded if operation in (COMPRESS, PACK) else done.raw
     target = str(file.target or "")
     return Record(str(file.source), file.size, file.stamp, target, written, done.checksum, attempts)
 
 
-def _files(key: _Key) -> list[File]:
+def _files(key: _Key) -> Sequence[File]:
     return key.files if isinstance(key, _Batch) else [key.cut.file]
 
 

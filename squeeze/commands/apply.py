@@ -1,30 +1,48 @@
 """`squeeze apply`."""
 
 import json
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import clustered, options
 from squeeze.commands.echo import echo
+from squeeze.commands.job import explain
 from squeeze.commands.models import Verdict, use
-from squeeze.commands.progress import steps
+from squeeze.commands.progress import bar, steps
 from squeeze.commands.reporting import write_page
+from squeeze.errors import SqueezeError
+from squeeze.system import cores
+
+if TYPE_CHECKING:
+    from squeeze.engine.report import Report
 
 
 @click.command()
-@click.argument("recipe", metavar="RECIPE.yaml", type=options.PATH)
+@click.argument("paths", metavar="RECIPE.yaml... [IN OUT]", nargs=-1, required=True, type=options.PATH)
+@click.option(
+    "--models",
+    metavar="DIR",
+    multiple=True,
+    type=options.PATH,
+    help="Apply every recipe to each of these; -o holds a folder for each pair, and a table compares them.",
+)
+@click.option("-o", "--output", metavar="DIR", type=options.PATH, help="With --models: where the folders go.")
+@clustered.cluster
 @options.measuring
 @options.resume
-@options.converting()
+@options.force()
 @options.computing
 @options.report
 @options.saying
 def apply(
-    recipe: Path,
-    source: Path,
-    target: Path,
+    paths: tuple[Path, ...],
+    models: tuple[Path, ...],
+    output: Path | None,
+    cluster: str | None,
     threads: int,
     quiet: bool,
     as_json: bool,
@@ -40,12 +58,26 @@ def apply(
         - quantize: {bits: 4, group_size: 128}
         - pack
 
+    \b
     Example: squeeze apply recipe.yaml my-model my-model-small
+             squeeze apply a.yaml b.yaml --models my-model --text wiki.txt -o small
     """
+    verdict = Verdict.taken_from(params)
+    if models:
+        if output is None:
+            raise click.UsageError("--models needs -o DIR, where the folders go")
+        if params.pop("resume"):
+            raise click.UsageError("with --models what is done is left out by itself: leave out --resume")
+        _sweep(paths, models, output, cluster, verdict, threads, quiet, as_json, **params)
+        return
+    if output is not None or cluster is not None:
+        raise click.UsageError("-o and --cluster go with --models")
+    if len(paths) != 3:
+        raise click.UsageError("give RECIPE.yaml, IN and OUT; or recipes, --models and -o")
     from squeeze.recipes.apply import apply as run
 
+    recipe, source, target = paths
     use(threads)
-    verdict = Verdict.taken_from(params)
     params |= {"text": verdict.text, "windows": verdict.windows, "tasks": verdict.tasks}
     with steps(target.name, quiet=quiet, as_json=as_json) as progress:
         reports = run(recipe, source, target, overwrite=params.pop("force"), progress=progress, **params)
@@ -55,3 +87,46 @@ def apply(
     else:
         echo("\n\n".join(report.table() for report in reports))
     verdict.judge(reports[-1])
+
+
+def _sweep(
+    recipes: Sequence[Path],
+    models: Sequence[Path],
+    folder: Path,
+    cluster: str | None,
+    verdict: Verdict,
+    threads: int,
+    quiet: bool,
+    as_json: bool,
+    *,
+    force: bool,
+    device: str,
+) -> None:
+    """A table of all pairs, and a page of them. What fails is told, and the others follow."""
+    from squeeze.recipes import sweep
+
+    wanted = sweep.pairs(recipes, models, folder)
+    folder.mkdir(exist_ok=True)
+    per_call = threads or (1 if cluster else cores.available())
+    settings = sweep.Settings(verdict.text, verdict.windows, verdict.tasks, force, device, per_call)
+    done: list[tuple[sweep.Pair, Report]] = []
+    with (
+        closing(clustered.connected(cluster)) if cluster else nullcontext() as engine,
+        bar("apply", len(wanted), unit="", quiet=quiet, as_json=as_json) as tick,
+    ):
+        for pair, report, error in sweep.sweep(wanted, settings, engine):
+            tick(1)
+            if report is None:
+                click.echo(f"Error: {explain(SqueezeError(error), str(pair.target))}", err=True)
+                continue
+            done.append((pair, report))
+            if as_json:
+                click.echo(json.dumps({"recipe": str(pair.recipe), **report.as_json()}))
+    if done:
+        write_page(verdict.page, [report.as_json() for _, report in done])
+        if not as_json and not quiet:
+            echo(sweep.table(done))
+    if len(done) < len(wanted):
+        raise click.exceptions.Exit(1)
+    for _, report in done:
+        verdict.judge(report)

@@ -1,16 +1,23 @@
 """`squeeze bench`."""
 
 import json
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import clustered, options
 from squeeze.commands.echo import echo
+from squeeze.commands.job import explain
 from squeeze.commands.progress import bar
 from squeeze.commands.reporting import write_page
 from squeeze.system import cores
+
+if TYPE_CHECKING:
+    from squeeze.recipes.benchmark import Result
 
 
 @click.command()
@@ -20,6 +27,7 @@ from squeeze.system import cores
 @options.report
 @options.threads
 @click.option("--processes", is_flag=True, help="Time squeeze as a whole process too, with start-up.")
+@clustered.cluster
 @options.as_json
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=options.PATH)
 def bench(
@@ -28,6 +36,7 @@ def bench(
     page: Path | None,
     threads: int,
     processes: bool,
+    cluster: str | None,
     as_json: bool,
     paths: tuple[Path, ...],
     levels: tuple[int, ...] = (),
@@ -38,13 +47,18 @@ def bench(
     """
     from squeeze.recipes import benchmark
 
-    threads = threads or cores.available()
-    tools, notes = benchmark.choose(levels, [name for name in against.split(",") if name], processes, threads)
+    threads = threads or (1 if cluster else cores.available())
+    rivals = [name for name in against.split(",") if name]
+    tools, notes = benchmark.choose(levels, rivals, processes, threads)
+    if cluster:
+        measured = _on_cluster(cluster, paths, levels, rivals, processes, threads, runs)
+    else:
+        measured = benchmark.measure(paths, tools, runs)
     for note in notes:
         click.echo(f"Note: {note}", err=True)
     results = []
     with bar("bench", len(paths) * len(tools), unit="", as_json=as_json) as tick:
-        for result in benchmark.measure(paths, tools, runs):
+        for result in measured:
             results.append(result)
             if result.error:
                 echo(f"Error: {result.file}: {result.tool}: {result.error}", err=True)
@@ -57,3 +71,29 @@ def bench(
     write_page(page, [asdict(result) for result in results])
     if any(result.error for result in results):
         raise click.exceptions.Exit(1)
+
+
+def _on_cluster(
+    cluster: str,
+    paths: tuple[Path, ...],
+    levels: tuple[int, ...],
+    rivals: list[str],
+    processes: bool,
+    threads: int,
+    runs: int,
+) -> "Iterator[Result]":
+    """A call for each file, which has its processors to itself as far as Ray knows."""
+    from squeeze.cluster.engine import Call, Needs
+    from squeeze.cluster.tasks import each
+    from squeeze.recipes import benchmark
+
+    with closing(clustered.connected(cluster)) as engine:
+        settings = (list(levels), rivals, processes, threads, runs)
+        calls = (
+            Call(path, f"bench {path.name}", benchmark.of_file, (path, *settings), Needs(threads)) for path in paths
+        )
+        for outcome in each(engine, calls):
+            if outcome.error is None:
+                yield from outcome.result
+            else:
+                yield benchmark.Result(str(outcome.key), "all", 0, error=explain(outcome.error))

@@ -2,10 +2,10 @@
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +13,29 @@ import click
 
 from squeeze.commands import options
 from squeeze.commands.echo import echo
-from squeeze.commands.job import Job, is_compressed
+from squeeze.commands.job import Job, explain, is_compressed
+from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
+from squeeze.system.remote_path import look_together
 
 if TYPE_CHECKING:
     from squeeze.cluster.engine import Engine
     from squeeze.cluster.files import Done, File, Task
     from squeeze.cluster.manifest import Manifest
     from squeeze.cluster.run import Run
+    from squeeze.cluster.summary import Summary
+    from squeeze.packing.pack import Totals
 
-__all__ = ["option", "run", "test"]
+__all__ = ["checkpoint", "cluster", "connected", "option", "run", "test"]
 
+cluster = click.option(
+    "--cluster",
+    metavar="NAME",
+    help="Let the workers of a Ray cluster do it: auto, local (this machine's processors) or ray://HOST:PORT.",
+)
 option = options.several(
-    click.option(
-        "--cluster",
-        metavar="NAME",
-        help="Let the workers of a Ray cluster do it: auto, local (this machine's processors) or ray://HOST:PORT.",
-    ),
+    cluster,
     click.option(
         "--manifest",
         type=options.PATH,
@@ -40,6 +45,7 @@ option = options.several(
 )
 _MARK = ".squeeze-{}"
 _PARTS = ".parts"
+_ASKED = 64  # objects that a store is asked about at a time
 
 
 @dataclass
@@ -56,11 +62,13 @@ class _Listing:
     def files(self) -> Iterator["File"]:
         from squeeze.cluster.files import File, stamp_of
 
-        for path in self.job.each(lambda path: self.wanted(path) or self._is_our_own(path)):
-            if path is None or self._is_our_own(path):
-                continue
+        listed = self.job.each(lambda path: self.wanted(path) or self._is_our_own(path))
+        paths = (path for path in listed if path is not None and not self._is_our_own(path))
+        for path, target in _with_targets(paths, self.name):
             with self.job.attempt(str(path)):
-                status, target = path.stat(), self.name(path)
+                if isinstance(target, Exception):
+                    raise target
+                status = path.lstat() if storage.remote(path) else path.stat()
                 found = File(path, status.st_size, stamp_of(status), target)
                 if self._is_done(found):
                     self.skipped += 1
@@ -85,10 +93,27 @@ class _Listing:
     def _is_done(self, found: "File") -> bool:
         assert found.target
         try:
-            size = found.target.stat().st_size
+            size = (found.target.lstat() if storage.remote(found.target) else found.target.stat()).st_size
         except FileNotFoundError:
             return False
         return self.manifest.is_done(str(found.source), found.stamp, str(found.target), size)
+
+
+def _with_targets(paths: Iterable[Path], name: Callable[[Path], Path]) -> Iterator[tuple[Path, Path | Exception]]:
+    """Each source with where its result goes. A store has been asked what is there then, of many at a time."""
+
+    paths = iter(paths)
+    while some := list(islice(paths, _ASKED)):
+        targets = [_target_of(path, name) for path in some]
+        look_together([place for place in map(storage.remote, targets) if place])
+        yield from zip(some, targets, strict=True)
+
+
+def _target_of(path: Path, name: Callable[[Path], Path]) -> Path | Exception:
+    try:
+        return name(path)
+    except SqueezeError as error:
+        return error
 
 
 def run(
@@ -101,6 +126,7 @@ def run(
     name: Callable[[Path], Path],
     wanted: Callable[[Path], bool],
     memory: int = 0,
+    page: Path | None = None,
 ) -> None:
     """Do an operation to all files that a command names; `name` says where a result goes, and `memory` what a call
     takes."""
@@ -111,11 +137,11 @@ def run(
         raise click.UsageError("--cluster takes files and folders, and neither -c nor -o")
     place = manifest or _folder_of(job.files[0]) / f".squeeze-{operation}.jsonl"
     chosen = {key: value for key, value in settings.items() if value is not None}
-    with closing(_connected(cluster)) as engine, closing(Manifest(place, operation, chosen)) as notes:
+    with closing(connected(cluster)) as engine, closing(Manifest(place, operation, chosen)) as notes:
         listing = _Listing(job, notes, name, wanted)
         task = Task(operation, settings, _MARK.format(notes.session))
         try:
-            going = _go(job, task, notes, engine, listing.files(), memory)
+            going = _go(job, task, notes, engine, listing.files(), memory, page)
         except KeyboardInterrupt:
             echo(f"What is done is noted in {place}; the same command goes on from there.", err=True)
             raise
@@ -130,7 +156,9 @@ def run(
     job.finish()
 
 
-def test(job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: Path | None) -> None:
+def test(
+    job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: Path | None, page: Path | None = None
+) -> None:
     """Decode all files that a command names, or with a manifest all outputs that it tells of."""
     from squeeze.cluster.files import TEST, File, Task, stamp_of, whole
 
@@ -144,12 +172,26 @@ def test(job: Job, settings: dict[str, Any], *, cluster: str | None, manifest: P
     task = Task(TEST, settings, "")
     found = _outputs(job, manifest) if manifest else named()
     if cluster:
-        with closing(_connected(cluster)) as engine:
-            _go(job, task, None, engine, found, 0)
+        with closing(connected(cluster)) as engine:
+            _go(job, task, None, engine, found, 0, page)
     else:
         for file in found:
             _say(job, whole([file], task)[0])
     job.finish()
+
+
+def checkpoint(operation: str, cluster: str, manifest: Path | None, **given: Any) -> "Totals":
+    """Pack, unpack or verify a checkpoint by the workers of a cluster; what fails is told while it goes on."""
+    from squeeze.cluster.checkpoints import run as checkpoints
+
+    def failed(done: "Done") -> None:
+        echo(f"Error: {explain(SqueezeError(done.error), str(done.file.source))}", err=True)
+
+    if operation != "verify":
+        given["manifest"] = manifest
+    with closing(connected(cluster)) as engine:
+        totals: Totals = getattr(checkpoints, operation)(engine, failed=failed, **given)
+    return totals
 
 
 def _folder_of(name: str) -> Path:
@@ -182,7 +224,7 @@ def _outputs(job: Job, manifest: Path) -> Iterator["File"]:
             yield File(output, status.st_size, stamp_of(status), None, record.checksum)
 
 
-def _connected(cluster: str | None) -> "Engine[Any]":
+def connected(cluster: str | None) -> "Engine[Any]":
     from squeeze.cluster import engine as engines
 
     if cluster is None:
@@ -191,25 +233,38 @@ def _connected(cluster: str | None) -> "Engine[Any]":
 
 
 def _go(
-    job: Job, task: "Task", notes: "Manifest | None", engine: "Engine[Any]", files: Iterable["File"], memory: int
+    job: Job,
+    task: "Task",
+    notes: "Manifest | None",
+    engine: "Engine[Any]",
+    files: Iterable["File"],
+    memory: int,
+    page: Path | None,
 ) -> "Run":
     from squeeze.cluster.engine import Needs
     from squeeze.cluster.run import Run
+    from squeeze.cluster.summary import Summary
 
-    started, raw, coded = time.perf_counter(), 0, 0
+    summary = Summary(task.operation)
     gpus = 1 if str(task.options.get("device")).startswith("cuda") else 0
     needs = Needs(task.options["threads"], gpus, engine.memory_to_ask_for(memory))
     with job.progress("files") as tick:
         going = Run(engine, task, notes, needs)
         for done in going.results(files):
             tick(done.file.size)
-            raw, coded = raw + done.raw, coded + done.coded
+            summary.add(done)
             _say(job, done)
-    seconds = time.perf_counter() - started
+            tick.say(_standing(going, summary, engine))
+    write_page(page, [summary.as_json(going, engine.processors)])
     failed = f", {going.failures} failed" if going.failures else ""
-    sizes = f"{raw} bytes raw, {coded} compressed"
-    job.say(f"{going.files} files{failed}, {sizes}, {seconds:.1f} s on {engine.processors:g} processors")
+    sizes = f"{summary.raw} bytes raw, {summary.coded} compressed"
+    job.say(f"{going.files} files{failed}, {sizes}, {summary.seconds:.1f} s on {engine.processors:g} processors")
     return going
+
+
+def _standing(going: "Run", summary: "Summary", engine: "Engine[Any]") -> str:
+    failed = f", {going.failures} failed" if going.failures else ""
+    return f"{going.files} files{failed}, {engine.processors:g} processors"
 
 
 def _say(job: Job, done: "Done") -> None:

@@ -34,6 +34,7 @@ from squeeze.system import files
 )
 @options.dictionary
 @clustered.option
+@options.report
 @sharded.option
 @options.writing
 def compress(
@@ -49,6 +50,7 @@ def compress(
     prior: Path | None,
     cluster: str | None,
     manifest: Path | None,
+    page: Path | None,
     shards: int | None,
     train_dictionary: bool,
     levels: tuple[int, ...] = (),
@@ -84,6 +86,8 @@ def compress(
     if template and shards:
         sharded.run(job, settings, template, shards, levels[-1:] if train_dictionary else None)
         return
+    if page and not cluster:
+        raise click.UsageError("--report is of a run on a cluster: give --cluster")
     if cluster or manifest:
         if backend == "llamacpp":
             raise click.UsageError("llama.cpp's files open on machines like this one only: leave out --cluster")
@@ -93,6 +97,7 @@ def compress(
             settings | {"dictionary": prior, "threads": per_call},
             cluster=cluster,
             manifest=manifest,
+            page=page,
             name=files.compressed_name,
             wanted=lambda path: not is_compressed(path),
             memory=forecast.needed(row, block_size, per_call, language),

@@ -30,6 +30,7 @@ _PIECE = 1 << 20
 @options.dictionary
 @options.limits
 @clustered.option
+@options.report
 @options.writing
 def decompress(
     span: tuple[int, int | None] | None,
@@ -43,6 +44,7 @@ def decompress(
     limits: Limits,
     cluster: str | None,
     manifest: Path | None,
+    page: Path | None,
     **common: Any,
 ) -> None:
     """Restore each FILE.sqz to FILE.
@@ -64,6 +66,8 @@ def decompress(
     refuse_terminal(job)
     settings: dict[str, Any] = {"threads": job.threads, "model": model, "adapter": adapter, "dictionary": prior}
     settings |= {"limits": limits, "device": device}
+    if page and not cluster:
+        raise click.UsageError("--report is of a run on a cluster: give --cluster")
     if cluster or manifest:
         if part or salvage:
             raise click.UsageError(f"--cluster restores whole files: leave out {part or '--salvage'}")
@@ -73,6 +77,7 @@ def decompress(
             settings | {"threads": per_call},
             cluster=cluster,
             manifest=manifest,
+            page=page,
             name=files.restored_name,
             wanted=is_compressed,
         )

@@ -1,25 +1,31 @@
 """`squeeze eval`."""
 
 import json
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import clustered, options
+from squeeze.commands.job import explain
 from squeeze.commands.models import judged, tasks_of, use
 from squeeze.commands.progress import bar, steps
 from squeeze.commands.reporting import write_page
+from squeeze.errors import SqueezeError
 
 if TYPE_CHECKING:
+    from squeeze.cluster.engine import Engine
     from squeeze.engine.tasks import TaskScore
     from squeeze.recipes.tasks import Tasks
 
+_LEAST_MEMORY = 1 << 30  # bytes of a worker beside the models
 _FIGURES = ("perplexity", "tokens", "tokens_per_second", "kl_mean", "kl_p99", "top1_agreement", "ratio")
 
 
 @click.command(name="eval")
-@click.argument("checkpoint", metavar="CKPT", type=options.PATH)
+@click.argument("checkpoints", metavar="CKPT...", nargs=-1, required=True, type=options.PATH)
 @click.option("--text", metavar="FILE", type=options.PATH, help="The text to predict.")
 @click.option("--original", metavar="CKPT", type=options.PATH, help="Also measure the distance from this model.")
 @click.option("--window", default=1024, metavar="N", type=click.IntRange(2), help="Tokens seen at once (1024).")
@@ -29,11 +35,17 @@ _FIGURES = ("perplexity", "tokens", "tokens_per_second", "kl_mean", "kl_p99", "t
 @options.max_task_drop
 @options.base
 @options.resident
+@clustered.cluster
 @options.computing
 @options.report
 @options.saying
 def evaluate(
-    checkpoint: Path, original: Path | None, max_task_drop: float | None, page: Path | None, **params: Any
+    checkpoints: tuple[Path, ...],
+    original: Path | None,
+    max_task_drop: float | None,
+    page: Path | None,
+    cluster: str | None,
+    **params: Any,
 ) -> None:
     """Measure how well a model predicts a text, and what it scores on tasks.
 
@@ -49,24 +61,76 @@ def evaluate(
         raise click.UsageError("give --text FILE, --tasks NAMES, or both")
     if max_task_drop is not None and (tasks is None or original is None):
         raise click.UsageError("--max-task-drop needs --tasks and --original")
-    use(params.pop("threads"))
+    threads = params.pop("threads")
+    records, failed = [], False
+    with closing(clustered.connected(cluster)) if cluster else nullcontext() as engine:
+        if engine:
+            found = _on_cluster(engine, checkpoints, original, tasks, threads or 1, params)
+        else:
+            use(threads)
+            found = ((one, measured(one, original, tasks, params), None) for one in checkpoints)
+        for checkpoint, record, error in found:
+            if record is None:
+                failed = True
+                click.echo(f"Error: {explain(error or SqueezeError(), str(checkpoint))}", err=True)
+                continue
+            records.append(record)
+            if params["as_json"]:
+                click.echo(json.dumps(record))
+            else:
+                _say(record, named=len(checkpoints) > 1)
+    if records:
+        write_page(page, records)
+    if failed:
+        raise click.exceptions.Exit(1)
+    if max_task_drop is not None:
+        from squeeze.engine.tasks import TaskScore, check_drops
+
+        for record in records:
+            with judged():
+                check_drops(record["input"], [TaskScore.from_json(one) for one in record["tasks"]], max_task_drop)
+
+
+def measured(checkpoint: Path, original: Path | None, tasks: "Tasks | None", params: dict[str, Any]) -> dict[str, Any]:
+    """All that is asked of one model."""
     record: dict[str, Any] = {"command": "eval", "input": str(checkpoint)}
     if params["text"] is not None:
         record |= _on_text(checkpoint, original, **params)
-    scores = _on_tasks(tasks, checkpoint, original, **params) if tasks is not None else []
-    record |= {"tasks": [score.as_json() for score in scores]} if tasks is not None else {}
-    write_page(page, [record])
-    if params["as_json"]:
-        click.echo(json.dumps(record))
-    else:
-        _say(record)
-        for score in scores:
-            click.echo(f"{score.task + ':':<20}{score}")
-    if max_task_drop is not None:
-        from squeeze.engine.tasks import check_drops
+    if tasks is not None:
+        record["tasks"] = [score.as_json() for score in _on_tasks(tasks, checkpoint, original, **params)]
+    return record
 
-        with judged():
-            check_drops(str(checkpoint), scores, max_task_drop)
+
+def _by_a_worker(threads: int, *arguments: Any) -> dict[str, Any]:
+    use(threads)
+    return measured(*arguments)
+
+
+def _on_cluster(
+    engine: "Engine[Path]",
+    checkpoints: tuple[Path, ...],
+    original: Path | None,
+    tasks: "Tasks | None",
+    threads: int,
+    params: dict[str, Any],
+) -> Iterator[tuple[Path, dict[str, Any] | None, BaseException | None]]:
+    from squeeze.cluster.engine import Call, Needs
+    from squeeze.cluster.tasks import each
+    from squeeze.packing.folder import raw_size
+
+    beside = _LEAST_MEMORY + (raw_size(original) if original else 0)
+    gpus = 1 if params["device"].startswith("cuda") else 0
+    silent = params | {"quiet": True}
+
+    def calls() -> Iterator[Call[Path]]:
+        for one in checkpoints:
+            needs = Needs(threads, gpus, engine.memory_to_ask_for(beside + raw_size(one)))
+            yield Call(one, f"eval {one.name}", _by_a_worker, (threads, one, original, tasks, silent), needs)
+
+    with bar("eval", len(checkpoints), unit="", quiet=params["quiet"], as_json=params["as_json"]) as tick:
+        for outcome in each(engine, calls()):
+            tick(1)
+            yield outcome.key, outcome.result, outcome.error
 
 
 def _on_text(
@@ -119,10 +183,17 @@ def _on_tasks(
         return scores(tasks, checkpoint, original, progress=progress, **opening)
 
 
-def _say(record: dict[str, Any]) -> None:
-    """What was found on a text."""
+def _say(record: dict[str, Any], named: bool) -> None:
+    """What was found on a text, and on tasks."""
+    if named:
+        click.echo(f"{record['input']}:")
     intervals = record.get("intervals", {})
     for name in _FIGURES:
         if record.get(name) is not None:
             low_high = " ({:.6g} to {:.6g})".format(*intervals[name]) if name in intervals else ""
             click.echo(f"{name.replace('_', ' ') + ':':<20}{record[name]:.6g}{low_high}")
+    if record.get("tasks"):
+        from squeeze.engine.tasks import TaskScore
+
+        for score in map(TaskScore.from_json, record["tasks"]):
+            click.echo(f"{score.task + ':':<20}{score}")

@@ -132,7 +132,7 @@ runs_on = click.option(
     "--device",
     default="cpu",
     metavar="NAME",
-    help="What runs that model: cpu (default), cuda, cuda:N, or auto: a GPU where there is one. Files are the same.",
+    help="What runs that model: cpu (default), cuda (all GPUs), cuda:N, or auto: GPUs, if any. Files are the same.",
 )
 _DICTIONARY = ("-D", "--dictionary", "--prior")
 dictionary = click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import squeeze
-from squeeze.commands import options
+from squeeze.commands import clustered, options
 from squeeze.commands.declared import OperationCommand, given
 from squeeze.commands.following import run
 from squeeze.commands.reporting import reporting
@@ -37,9 +37,10 @@ _SECONDS = click.FloatRange(0, min_open=True)
     help="--follow: delete a verified checkpoint once a later one is packed.",
 )
 @options.converting(options.PLACE)
+@clustered.option
 @options.report
 @options.coding
-def pack(source: Path, target: Path, follow: bool, **params: Any) -> None:
+def pack(source: Path, target: Path, follow: bool, cluster: str | None, manifest: Path | None, **params: Any) -> None:
     """Pack a checkpoint without loss: a file of safetensors or of torch, or a model's folder.
 
     A run that was stopped goes on from there when it is started again.
@@ -48,7 +49,11 @@ def pack(source: Path, target: Path, follow: bool, **params: Any) -> None:
     """
     settings = values_of(PACK.read(given(PACK, params)).settings)
     following = {name: value for name in _FOLLOWING if (value := params.pop(name))}
+    if manifest and not cluster:
+        raise click.UsageError("--manifest belongs to --cluster: give both")
     if follow:
+        if cluster:
+            raise click.UsageError("--follow packs on this machine: leave out --cluster")
         if storage.remote(source) or storage.remote(target):
             raise click.UsageError("--follow takes folders on this machine, and this is a URL")
         if params.pop("page"):
@@ -60,10 +65,14 @@ def pack(source: Path, target: Path, follow: bool, **params: Any) -> None:
     force, common = params.pop("force"), params
     try:
         with reporting(source, target, "pack", **common) as (shared, done):
+            if cluster:
+                shared |= {"threads": common["threads"] or 1, "source": source, "target": target, "overwrite": force}
+                done(clustered.checkpoint("pack", cluster, manifest, **settings, **shared))
+                return
             told = _ratio(shared["progress"])
             done(squeeze.pack(source, target, overwrite=force, told=told, **settings, **shared))
     except KeyboardInterrupt:
-        if not storage.remote(target):
+        if cluster or not storage.remote(target):
             click.echo("Stopped; the same command goes on from here.", err=True)
         raise
 

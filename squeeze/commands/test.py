@@ -20,6 +20,7 @@ from squeeze.system.limits import Limits
 @options.dictionary
 @options.limits
 @clustered.option
+@options.report
 @options.reading
 def test(
     model: Path | None,
@@ -29,6 +30,7 @@ def test(
     limits: Limits,
     cluster: str | None,
     manifest: Path | None,
+    page: Path | None,
     **common: Any,
 ) -> None:
     """Decode each FILE.sqz, compare its checksums, and write nothing. With --manifest, each that it tells of.
@@ -40,8 +42,10 @@ def test(
     refuse_terminal(job)
     settings: dict[str, Any] = {"threads": job.threads, "model": model, "adapter": adapter, "dictionary": prior}
     settings |= {"limits": limits, "device": device}
+    if page and not cluster:
+        raise click.UsageError("--report is of a run on a cluster: give --cluster")
     if cluster or manifest:
-        clustered.test(job, settings | {"threads": per_call}, cluster=cluster, manifest=manifest)
+        clustered.test(job, settings | {"threads": per_call}, cluster=cluster, manifest=manifest, page=page)
         return
 
     def action(source: BinaryIO, sink: BinaryIO, tick: Tick) -> Totals:

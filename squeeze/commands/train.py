@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from squeeze.commands.progress import steps
 from squeeze.errors import SqueezeError
 from squeeze.system import storage
 
+_MINUTES = 30.0  # of an adapter
+_BATCH, _BATCH_OF_GPU = 4, 64  # sequences of 512 bytes
+
 
 @click.command()
 @options.levels
@@ -23,7 +27,11 @@ from squeeze.system import storage
 @click.option("--learn-size", type=options.Size(), help="The most bytes of samples that it is learned from; 512K.")
 @click.option("--adapter", type=options.PATH, metavar="OUT", help="Train an adapter of a language model instead.")
 @options.model
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=30.0, help="How long, for an adapter; 30.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    help="How long an adapter is trained, 30; or train the network of level 5 or 6 so long, as part of the dictionary.",
+)
 @options.device
 @options.resume
 @options.reading
@@ -34,7 +42,7 @@ def train(
     learn_size: int | None,
     adapter: Path | None,
     model: Path | None,
-    minutes: float,
+    minutes: float | None,
     device: str,
     resume: bool,
     levels: tuple[int, ...] = (),
@@ -44,6 +52,7 @@ def train(
 
     \b
     Example: squeeze train -5 samples/*.json -o events.sqzp
+             squeeze train -5 --minutes 20 samples/*.json -o events.sqzp
              squeeze train --adapter letters.safetensors --minutes 60 letters/*.txt
     """
     job = Job(**common, reads_only=True)
@@ -57,10 +66,17 @@ def train(
             raise click.UsageError("--adapter takes texts on this machine: fetch them first")
         if levels or text_size is not None or learn_size is not None:
             raise click.UsageError("a level, --text-size and --learn-size belong to a dictionary")
-        _adapter(job, paths, model, adapter, force, minutes, device, resume)
+        _adapter(job, paths, model, adapter, force, minutes or _MINUTES, device, resume)
     elif output is not None:
         if model is not None:
             raise click.UsageError("--model belongs to an adapter")
+        if minutes is not None:
+            if any(map(storage.remote, paths)):
+                raise click.UsageError("--minutes takes samples on this machine: fetch them first")
+            _network(job, paths, output, force, text_size, learn_size, levels, minutes, device, resume)
+            return
+        if resume:
+            raise click.UsageError("--resume needs --minutes or --adapter")
         _dictionary(job, paths, output, force, text_size, learn_size, levels)
 
 
@@ -90,6 +106,51 @@ def _dictionary(
         click.echo(json.dumps(facts))
     elif job.verbose or sys.stderr.isatty():
         job.say(f"{output}: {facts['size']} bytes, level {prior.level}, of {len(paths)} files")
+
+
+def _network(
+    job: Job,
+    paths: Sequence[Path],
+    output: Path,
+    force: bool,
+    text_size: int | None,
+    learn_size: int | None,
+    levels: tuple[int, ...],
+    minutes: float,
+    device: str,
+    resume: bool,
+) -> None:
+    # Torch takes seconds to import, and a dictionary without a network of its own is made without it.
+    from squeeze.codecs.stream import training
+    from squeeze.commands.models import use
+    from squeeze.recipes.train.distil import Training
+    from squeeze.recipes.train.tune import tune
+
+    use(job.threads)
+    with steps(str(output), quiet=job.quiet, as_json=job.as_json) as progress:
+        batch = _BATCH if device == "cpu" else _BATCH_OF_GPU
+        done = tune(
+            paths,
+            output,
+            Training(minutes=minutes, device=device, batch=batch, resume=resume, progress=progress),
+            level=levels[-1] if levels else training.LEVEL,
+            text_size=training.TEXT_SIZE if text_size is None else text_size,
+            learn_size=learn_size or training.LEARN_SIZE,
+            overwrite=force,
+        )
+    size, level, sizes = output.stat().st_size, done.dictionary.level, done.sizes
+    if job.as_json:
+        facts = {"output": str(output), "level": level, "size": size, "prior": done.dictionary.identity}
+        click.echo(json.dumps(facts | {"steps": done.steps, "kept": done.kept, "held_out": asdict(sizes)}))
+        return
+    zstd = "" if sizes.zstd is None else f"zstd's best dictionary {sizes.zstd:,}, "
+    job.say(f"{output}: {size:,} bytes, level {level}, of {len(paths)} files")
+    job.say(
+        f"held out, {sizes.raw:,} bytes: {zstd}level {level} alone {sizes.alone:,}, with a dictionary {sizes.plain:,}, "
+        f"and with the network trained {sizes.tuned:,}"
+    )
+    if not done.kept:
+        job.say("The trained network made them no smaller: the dictionary is without it.")
 
 
 def _adapter(

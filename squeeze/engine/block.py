@@ -35,7 +35,7 @@ __all__ = ["BlockJob", "Done", "calibrated_block", "plain_block"]
 class BlockJob:
     """What to do to which module. methods: others than `method`, by the checkpoint's name of a module; work: a folder
     for files meanwhile; correction: strength of error propagation, as pipeline.py has it; every: the original runs on
-    one sequence in so many."""
+    one sequence in so many; bound: of a token's weight, as InputStatistics has it."""
 
     network: Network
     method: Method
@@ -43,6 +43,7 @@ class BlockJob:
     work: Path
     correction: float
     every: int = 1
+    bound: float | None = None
 
     def method_of(self, name: str) -> Method:
         return self.methods.get(self.network.stored_name(name), self.method)
@@ -82,7 +83,9 @@ def calibrated_block(
             closing(Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)) as shortcuts,
             closing(RoundedInputs(block, lambda leaf: job.rounding_of(f"{name}.{leaf}"))) as rounded,
         ):
-            gather = partial(statistics_of, block, shortcuts=shortcuts, rounded=rounded, every=job.every, call=call)
+            gather = partial(
+                statistics_of, block, shortcuts=shortcuts, rounded=rounded, every=job.every, bound=job.bound, call=call
+            )
             for stage in (part for whole in planned for part in in_memory(block, whole)):
                 rounded.begin(stage, shortcuts.read(device), lambda hidden: run_block(block, hidden, call))
                 statistics = gather(stage, originals=theirs, device=device)

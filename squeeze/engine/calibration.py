@@ -67,9 +67,12 @@ class InputStatistics:
     their mean; cross: likewise the input-error cross-covariance, of (y - x) x^T, where y is the same input in the
     original network, over the `paired` inputs of which it is known; count: inputs seen; routed: of an expert that was
     shown all tokens, how many its router sent; largest: float32 [], their largest magnitude before they were rounded,
-    where that is needed."""
+    where that is needed. bound: a token's squared length counts as at most so many times the median one's of its
+    sequence; a first token that attention rests on (Xiao et al. 2023, arXiv 2309.17453) may else hold nearly all of the
+    sum. None for no bound."""
 
     count: int = 0
+    bound: float | None = None
     routed: int | None = None
     hessian: torch.Tensor | None = None
     cross: torch.Tensor | None = None
@@ -81,13 +84,14 @@ class InputStatistics:
         x = x.reshape(-1, x.shape[-1]).float()
         if self.hessian is None:
             self.hessian = torch.zeros((x.shape[1], x.shape[1]), device=x.device)
+        weighted = x if self.bound is None else x * _weights(x, self.bound)
         for first, last in _strips(x.shape[1]):  # what is below the diagonal is the same, and copied in the end
-            self.hessian[first:last, first:].addmm_(x[:, first:last].T, x[:, first:])
+            self.hessian[first:last, first:].addmm_(weighted[:, first:last].T, x[:, first:])
         self.count += len(x)
         if original is not None:
             if self.cross is None:
                 self.cross = torch.zeros_like(self.hessian)
-            self.cross.addmm_((original.reshape(x.shape).float() - x).T, x)
+            self.cross.addmm_((original.reshape(x.shape).float() - x).T, weighted)
             self.paired += len(x)
 
     def finish(self) -> None:
@@ -98,6 +102,12 @@ class InputStatistics:
             self.hessian.div_(self.count)
         if self.cross is not None:
             self.cross.div_(self.paired)
+
+
+def _weights(x: torch.Tensor, bound: float) -> torch.Tensor:
+    """Of each token [T, 1], at most 1: squared lengths times these are at most `bound` times their median."""
+    lengths = x.square().sum(-1, keepdim=True)
+    return (bound * lengths.median() / lengths.clamp(min=torch.finfo(torch.float32).tiny)).clamp(max=1.0)
 
 
 def _strips(size: int) -> Iterator[tuple[int, int]]:

@@ -61,12 +61,13 @@ def statistics_of(
     rounded: RoundedInputs,
     originals: dict[str, Activations],
     every: int,
+    bound: float | None = None,
     call: Call,
     device: torch.device,
 ) -> dict[str, InputStatistics]:
-    """Of each group's inputs, by the name of its first module. The files of the original's inputs, one sequence in
-    `every`, are read and deleted."""
-    gathered = {group[0]: InputStatistics() for group in stage.groups}
+    """Of each group's inputs, by the name of its first module. bound: as InputStatistics has it. The files of the
+    original's inputs, one sequence in `every`, are read and deleted."""
+    gathered = {group[0]: InputStatistics(bound=bound) for group in stage.groups}
     theirs = {name: originals.pop(name) for name in gathered if name in originals}
     values = {name: file.read(device) for name, file in theirs.items()}
     for number, hidden in enumerate(shortcuts.read(device)):

@@ -1,17 +1,18 @@
 """How large the inputs of a checkpoint's matrices are, which a change of its channels goes by, and an
-importance matrix holds."""
+importance matrix holds; and how blocks run one after the other."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.calibration import Activations, Recorder
 from squeeze.engine.network import Network, is_linear, run_block
 
-__all__ = ["input_squares", "summed_squares"]
+__all__ = ["input_squares", "running", "summed_squares"]
 
 
 def input_squares(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "cpu") -> dict[str, torch.Tensor]:
@@ -30,28 +31,37 @@ def summed_squares(
     """The sum of squares of each input of every linear module in the blocks, float32 [I], over the tokens that reach
     it, and their number. progress: called with a block's name, the blocks done, and of all."""
     network = Network(checkpoint, device)
-    network.check(tokens)
-    calls = network.calls(tokens)
     sums: dict[str, tuple[torch.Tensor, int]] = {}
-    width = network.model.config.get_text_config().hidden_size
-    with tempfile.TemporaryDirectory() as folder:
-        before = Activations(Path(folder) / "0", len(tokens), tokens.shape[1], width)
-        before.write(network.first_inputs(tokens))
-        for number, name in enumerate(network.blocks):
-            if progress:
-                progress(name, number, len(network.blocks))
-            block = network.load(name)
-            leaves = [leaf for leaf, module in block.named_modules() if is_linear(module)]
+    for number, (name, block, run) in enumerate(running(network, tokens)):
+        if progress:
+            progress(name, number, len(network.blocks))
+        leaves = [leaf for leaf, module in block.named_modules() if is_linear(module)]
 
-            def note(leaf: str, x: torch.Tensor, name: str = name) -> None:
-                rows = x.reshape(-1, x.shape[-1]).float()
-                before, count = sums.get(f"{name}.{leaf}", (torch.zeros(()), 0))
-                sums[f"{name}.{leaf}"] = before + rows.square().sum(0), count + len(rows)
+        def note(leaf: str, x: torch.Tensor, name: str = name) -> None:
+            rows = x.reshape(-1, x.shape[-1]).float()
+            before, count = sums.get(f"{name}.{leaf}", (torch.zeros(()), 0))
+            sums[f"{name}.{leaf}"] = before + rows.square().sum(0), count + len(rows)
 
-            after = Activations(Path(folder) / str(number + 1), len(tokens), tokens.shape[1], width)
-            with Recorder(block, leaves, note):
-                after.write(run_block(block, hidden, calls[number]) for hidden in before.read(network.device))
-            before.path.unlink()
-            before = after
-            network.release(name)
+        with Recorder(block, leaves, note):
+            run()
     return {network.stored_name(name): (squares.cpu(), count) for name, (squares, count) in sums.items()}
+
+
+def running(network: Network, tokens: torch.Tensor) -> Iterator[tuple[str, nn.Module, Callable[[], None]]]:
+    """Each block by its name, loaded, and a function that runs all sequences of tokens [N, L] through it, which has to
+    be called once before the next block is asked for. Raises SqueezeError where the network cannot run them."""
+    network.check(tokens)
+    calls, width = network.calls(tokens), network.model.config.get_text_config().hidden_size
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Activations(Path(folder) / str(n), len(tokens), tokens.shape[1], width) for n in range(len(calls) + 1)]
+        files[0].write(network.first_inputs(tokens))
+        for number, name in enumerate(network.blocks):
+            block = network.load(name)
+
+            def run(number: int = number, block: nn.Module = block) -> None:
+                hidden_states = files[number].read(network.device)
+                files[number + 1].write(run_block(block, hidden, calls[number]) for hidden in hidden_states)
+
+            yield name, block, run
+            files[number].path.unlink()
+            network.release(name)

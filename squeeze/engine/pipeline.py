@@ -50,10 +50,11 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class _CheckpointJob(BlockJob):
-    """A job over a whole checkpoint. left: modules that are left, and why."""
+    """A job over a whole checkpoint. told: as Compression has it; left: modules that are left, and why."""
 
     writer: Writer
     ignore: tuple[str, ...]
+    told: Mapping[str, str]
     left: dict[str, str] = field(default_factory=dict)
 
 
@@ -91,8 +92,10 @@ class Compression:
     methods: others than `method`, by the checkpoint's name of a module. writer: how results are stored. tokens:
     calibration sequences [N, L], None where no method needs any. correction: strength of error propagation, 0 to 1: how
     far a matrix is moved towards what gives the original's outputs from the compressed network's inputs (QEP, Arai and
-    Ichikawa 2025, arXiv 2504.09629). ignore: modules whose names contain one of these are left. settings: for the
-    report. checkpoint: what is read in place of `source`, such as one that is rotated.
+    Ichikawa 2025, arXiv 2504.09629). ignore: modules whose names contain one of these are left. told: by the
+    checkpoint's name of a module, what the report says of it besides, or why it is left. bound: of a token's
+    weight in the statistics, as calibration.InputStatistics has it. settings: for the report.
+    checkpoint: what is read in place of `source`, such as one that is rotated.
     """
 
     source: Path
@@ -103,6 +106,8 @@ class Compression:
     methods: Mapping[str, Method] = field(default_factory=dict)
     correction: float = 0.0
     ignore: tuple[str, ...] = ()
+    told: Mapping[str, str] = field(default_factory=dict)
+    bound: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     resume: bool = False
     overwrite: bool = False
@@ -139,6 +144,7 @@ class Compression:
             "writer": self.writer.name,
             "correction": self.correction,
             "ignore": list(self.ignore),
+            "bound": self.bound,
             "tokens": digest(self.tokens),
         }
 
@@ -153,6 +159,8 @@ class Compression:
             correction=self.correction,
             every=1 if tokens is None else spacing(tokens.numel(), _widest(network, self.ignore)),
             ignore=self.ignore,
+            told=self.told,
+            bound=self.bound,
         )
 
 
@@ -170,7 +178,7 @@ def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress
                 other.write(islice(streams[0].read(torch.device("cpu")), 0, None, job.every))
     for number, name in enumerate(network.blocks):
         chosen, reasons = plan(network, name, job.ignore)
-        job.left.update(reasons)
+        job.left.update({module: job.told.get(module, reason) for module, reason in reasons.items()})
         if parts.done(name):
             yield _read_layers(job.work, name)
             continue
@@ -213,8 +221,12 @@ def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Done
         full = f"{name}.{leaf}"
         transposed = not isinstance(network.module(full), nn.Linear)
         written = job.writer.tensors(network.stored_name(full), compressed.result.tensor, transposed)
-        bits = 8 * sum(tensor.nbytes for tensor in written.values()) / prod(compressed.layer.shape)
-        layers.append(replace(compressed.layer, bits=bits) if job.writer.measured else compressed.layer)
+        layer = compressed.layer
+        if job.writer.measured:
+            layer = replace(layer, bits=8 * sum(tensor.nbytes for tensor in written.values()) / prod(layer.shape))
+        if layer.name in job.told:
+            layer = replace(layer, notes=(*layer.notes, job.told[layer.name]))
+        layers.append(layer)
         tensors |= written
         replaced.add(network.sources[f"{full}.weight"])
     tensors |= network.checkpoint.load(s for s in network.tensors_of(name).values() if s not in replaced)

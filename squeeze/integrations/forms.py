@@ -7,11 +7,12 @@ from squeeze.errors import FormatError
 from squeeze.factor.stored import FactorizedForm
 from squeeze.prune.stored import SparseForm
 from squeeze.quant.stored import QuantizedForm
+from squeeze.quant.trellis.stored import TrellisForm
 
 __all__ = ["FORMS", "open_stored"]
 
 FORMS: dict[str, StoredForm] = {
-    form.method: form for form in (FactorizedForm(), SparseForm(), QuantizedForm(), DeltaForm())
+    form.method: form for form in (FactorizedForm(), SparseForm(), QuantizedForm(), TrellisForm(), DeltaForm())
 }
 
 

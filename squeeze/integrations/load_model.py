@@ -32,10 +32,10 @@ def load_model(
     kept. base: of a folder of `squeeze delta`; without, it is looked for beside it. product: of a packed folder,
     "exact" or "fused", as SqueezeConfig has it.
 
-    Folders of GPTQ and AWQ, and of compressed-tensors where transformers cannot, are read by our own code. Raises
-    ModelError where transformers cannot run the model, FormatError where its files are damaged or contradict each
-    other, and SqueezeError for a resident part or a product of a folder that is not packed, and for a base that is
-    missing, another, or that none is the difference from.
+    Folders of GPTQ, AWQ and bitsandbytes, and of compressed-tensors where transformers cannot, are read by our own
+    code. Raises ModelError where transformers cannot run the model, FormatError where its files are damaged or
+    contradict each other, and SqueezeError for a resident part or a product of a folder that is not packed, and for a
+    base that is missing, another, or that none is the difference from.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -56,7 +56,7 @@ def load_model(
     dequantised = method is not None and method.removeprefix(f"{METHODS[0]}+") in CONVERTED
     kind = dtype or (torch.float32 if device == "cpu" and not dequantised else None)
     with explained(folder):
-        if method in ("gptq", "awq") or (method == "compressed-tensors" and _read_here(checkpoint)):
+        if method in ("gptq", "awq", "bitsandbytes") or (method == "compressed-tensors" and _read_here(checkpoint)):
             return quantised.load(folder, kind).to(device)
         told = {"resident": resident, "product": product, "base_folder": None if base is None else str(base)}
         said = {name: value for name, value in told.items() if value is not None}

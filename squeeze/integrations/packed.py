@@ -218,7 +218,7 @@ def _stored(files: list[str], base: Base | None) -> dict[str, Stored]:
         if base and packed.description.base:
             base.check(packed.description.base)
         for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
-            is_delta = record.coding.startswith(container.DELTA)
+            is_delta = record.is_difference
             if (is_delta and base is None) or record.coding.endswith(container.ARCHIVE):
                 raise FormatError(
                     f"{name}: {named(tensor.name)} is coded as {record.coding}, which is for storage: "

@@ -1,57 +1,21 @@
-"""Typical launches of Triton kernels. Each folder with a kernel.py declares its own in a launches.py beside it.
-
-Launches are made on torch's meta device, where tensors have a shape and no values, by the function that the package
-itself calls. So what is known of a kernel is known of the one that runs.
-"""
-
-from __future__ import annotations
+"""Typical launches of all Triton kernels: each folder with a kernel.py declares its own in a launches.py beside it."""
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
+from squeeze.fused.launch import Launch, meta, operations
 
-__all__ = ["Launch", "every", "meta", "operations"]
+__all__ = ["Launch", "every", "folders", "meta", "operations"]
 
 
-@dataclass(frozen=True)
-class Launch:
-    """One launch of one kernel.
-
-    name: the operation and the shapes. run: makes the launch. operands, result: tensors that the reference takes and
-    returns. operations: its multiplications and additions. trips: of the kernel's arguments by name, how often each of
-    its loops runs in a program, in the order in which they begin. exact: promises the bits of its reference.
-    """
-
-    name: str
-    run: Callable[[], object]
-    operands: tuple[torch.Tensor, ...]
-    result: torch.Tensor
-    operations: int
-    trips: Callable[[Mapping[str, int]], tuple[int, ...]]
-    exact: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """Read and written by the reference, every tensor once."""
-        return sum(tensor.nbytes for tensor in (*self.operands, self.result))
+def folders() -> list[Path]:
+    """Those with a kernel.py: of the network in exact arithmetic first, each room in the order of names."""
+    room = Path(__file__).parent
+    return [path.parent for name in ("fused", "kernels") for path in sorted((room.parent / name).glob("*/kernel.py"))]
 
 
 def every() -> Iterator[Launch]:
-    """Of all folders with a kernel.py, in the order of their names. Needs triton."""
-    for path in sorted(Path(__file__).parent.glob("*/kernel.py")):
-        yield from importlib.import_module(f"squeeze.kernels.{path.parent.name}.launches").launches()
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def operations(reference: Callable[[], object]) -> int:
-    """Multiplications and additions of the matrix products of a reference on the meta device."""
-    with FlopCounterMode(display=False) as counter:
-        reference()
-    return int(counter.get_total_flops())
+    """Of all folders. Needs triton."""
+    for folder in folders():
+        yield from importlib.import_module(f"squeeze.{folder.parent.name}.{folder.name}.launches").launches()

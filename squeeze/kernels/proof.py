@@ -4,8 +4,9 @@ IEEE 754 gives one answer for each sum, product, quotient and square root that i
 not so is found in the kernel's PTX; a sum over a block, whose order is the compiler's choice, in its Triton IR. ptxas
 adds nothing: without `enable_fp_fusion` it is told --fmad=false.
 
-Exact are df_decode, which has integers alone, and dequant, which rounds every operation as torch does. Products of
-activations with weights sum in an order of their own, and promise only to be close.
+Exact are df_decode and trellis, which have integers alone, dequant, which rounds every operation as torch does, and the
+kernels of squeeze/fused. Products of activations with weights sum in an order of their own, and promise only to be
+close.
 """
 
 from __future__ import annotations

@@ -8,28 +8,28 @@ from squeeze.errors import DeviceError, printable
 from squeeze.lm.language_model import LanguageModel
 from squeeze.lm.models import LoadedModel
 
-__all__ = ["AUTO", "CPU", "ready", "torch_device"]
+__all__ = ["AUTO", "CPU", "ready", "torch_devices"]
 
-AUTO, CPU = "auto", "cpu"
+AUTO, CPU, CUDA = "auto", "cpu", "cuda"
 _DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 
 
-def torch_device(name: str) -> str | None:
-    """What torch calls the device that a user names "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N"; None
-    is the compiled engine. Raises DeviceError where there is no such device."""
+def torch_devices(name: str) -> list[str]:
+    """What torch calls the devices that a user names "auto" (the GPUs that there are), "cpu", "cuda" (all GPUs) or
+    "cuda:N"; none for the compiled engine. Raises DeviceError where there is no such device."""
     if name == CPU or (name == AUTO and not _has_driver()):
-        return None
+        return []
     if name != AUTO and not re.fullmatch(r"cuda(:\d{1,3})?", name):
         raise DeviceError(f"there is no device '{printable(name)}': use auto, cpu, cuda or cuda:N")
     count = _gpus()
-    if name == AUTO:
-        return "cuda:0" if count else None
-    if not count:
+    if not count and name != AUTO:
         raise DeviceError(f"device {name}: torch finds no GPU here; use --device auto or cpu")
-    number = int(name.partition(":")[2] or 0)
+    if name in (AUTO, CUDA):
+        return [f"cuda:{number}" for number in range(count)]
+    number = int(name.partition(":")[2])
     if number >= count:
         raise DeviceError(f"device {name}: the GPUs here are cuda:0 to cuda:{count - 1}")
-    return f"cuda:{number}"
+    return [f"cuda:{number}"]
 
 
 def _has_driver() -> bool:
@@ -49,14 +49,16 @@ def _gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def ready(loaded: LoadedModel, name: str) -> LanguageModel:
-    """The model ready to run on a device by its name. Where that is "auto", a GPU that cannot run it is left alone;
-    otherwise raises DeviceError."""
-    device = torch_device(name)
-    if device is not None:
+def ready(loaded: LoadedModel, name: str) -> list[LanguageModel]:
+    """The model ready to run, on each device of a name. A GPU that cannot run it is left alone, where another can, or
+    where the name is "auto"; otherwise raises DeviceError."""
+    found: list[LanguageModel] = []
+    refused = None
+    for device in torch_devices(name):
         try:
-            return loaded.on(device)
-        except DeviceError:
-            if name != AUTO:
-                raise
-    return loaded.network
+            found.append(loaded.on(device))
+        except DeviceError as error:
+            refused = refused or error
+    if refused and not found and name != AUTO:
+        raise refused
+    return found or [loaded.network]

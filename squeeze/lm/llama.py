@@ -21,6 +21,7 @@ from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import Weights
 from squeeze.numerics import int8
 from squeeze.numerics.exact import CHUNK
+from squeeze.numerics.int8_vectors import STEP
 from squeeze.numerics.rotation import block_of, factor
 from squeeze.numerics.team import Team
 from squeeze.numerics.tiles import PANEL
@@ -119,7 +120,7 @@ def _new_cache(config: Config, arithmetic: int, lanes: int, window: int, ring: i
     """For lanes with so many blocks in their windows, and `ring` blocks beside the first that is kept."""
     blocks = 1 + ring
     slots, dims = BLOCK * blocks, -(-config.head_size // PANEL)
-    kind, step = (np.int8, 2) if arithmetic == 1 else (np.uint8, int8.STEP)
+    kind, step = (np.int8, 2) if arithmetic == 1 else (np.uint8, STEP)
     inputs = -(-config.head_size // step)
     return Cache(
         window=np.array([window, ring], np.int64),
@@ -133,7 +134,7 @@ def _new_cache(config: Config, arithmetic: int, lanes: int, window: int, ring: i
 def _new_work(config: Config, arithmetic: int, rows: int, slots: int, threads: int, products: int) -> Work:
     """Scratch for `rows` tokens, and for each thread's products of `products` queries with `slots` keys."""
     first = arithmetic == 1
-    kind, step, parts = (np.int16, 2, 1) if first else (int8.ACTIVATION, int8.STEP, int8.PARTS)
+    kind, step, parts = (np.int16, 2, 1) if first else (int8.ACTIVATION, STEP, int8.PARTS)
 
     def activations(size: int) -> np.ndarray:
         return np.zeros((rows, _padded(size, step)), kind)

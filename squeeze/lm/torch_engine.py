@@ -1,12 +1,13 @@
 """The network of forward.py on torch's tensors: the same integers, to the bit, on any device.
 
-MAIN PATH: `TorchLlama.states`. How integers are multiplied is in numerics/int8_tensors.py, how floats are rounded in
-numerics/tensors.py, attention in torch_attention.py. All lanes and positions of a call go through together.
-docs/exactness.md has the arithmetic, of which this is a second reading: arithmetic 2 alone.
+MAIN PATH: `TorchLlama.states`. How integers are multiplied is in numerics/int8_tensors.py, everything else in
+squeeze/fused: plain torch, or kernels of a GPU that give its bits. All lanes and positions of a call go through
+together; torch_lanes.py has their state. docs/exactness.md has the arithmetic, of which this is a second reading:
+arithmetic 2 alone.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,43 +15,44 @@ import torch
 from torch import Tensor
 
 from squeeze.errors import DeviceError
-from squeeze.lm.arrays import BLOCK
-from squeeze.lm.config import Config
+from squeeze.fused.attention import Norms, Shape
+from squeeze.fused.choice import Sizes, chosen
+from squeeze.fused.operations import Operations
+from squeeze.fused.product import Product
 from squeeze.lm.exact_model import ExactModel
-from squeeze.lm.in_flight import InFlight, free_memory, needed
+from squeeze.lm.in_flight import needed
 from squeeze.lm.llama import cos_sin_table
+from squeeze.lm.recording import Record, recorder_of
 from squeeze.lm.tokenizer import Tokenizer
-from squeeze.lm.torch_attention import SCORES, Attention, Cache, Norms
+from squeeze.lm.torch_cache import Cache
+from squeeze.lm.torch_lanes import TorchLanes
 from squeeze.lm.weights import ARITHMETIC, Layer, Matrix, Weights
 from squeeze.numerics import int8
 from squeeze.numerics.int8_tensors import Products, products_of
 from squeeze.numerics.rotation import block_of, factor
 from squeeze.numerics.team import Team
-from squeeze.numerics.tensors import check, cumulate, gated, normalise, quantise, rotate_sums
-
-_COUNTED = 256  # rows of frequencies at once
+from squeeze.numerics.tensors import check
 
 
 @dataclass(frozen=True)
 class _Matrix:
-    """As `products` wants it, with a scale for each output."""
+    """As `products` wants it, with a scale for each output, and a bias or none."""
 
     values: Tensor
     scales: Tensor
+    bias: Tensor | None
     products: Products
 
-    def __call__(self, x: Tensor, scale: Tensor) -> Tensor:
-        """float32 [R, outputs] of integers [R, K] and their scales [R]: the row's scale first, then the output's."""
-        return self.products(x, self.values, self.scales.numel()) * scale[:, None] * self.scales
+    def __call__(self, x: Tensor, scales: Tensor) -> Product:
+        """Of integers in a room, and their scales [R]."""
+        return Product(self.products.sums(x, self.values), scales, self.scales, self.bias)
 
 
 @dataclass(frozen=True)
 class _Layer:
     qkv: _Matrix
-    qkv_bias: Tensor | None
     norms: Norms
     output: _Matrix
-    output_bias: Tensor | None
     gate_up: _Matrix
     down: _Matrix
 
@@ -58,15 +60,18 @@ class _Layer:
 class TorchLlama(ExactModel):
     """A network ready to run on a device of torch's.
 
-    Raises DeviceError for a model of arithmetic 1, and where the device has too little memory for the weights, or does
-    not compute exactly.
+    operations: who does what is between products; None for kernels where the device gives plain torch's bits with them,
+    and plain torch elsewhere. Then `fallback` says why. Raises DeviceError for a model of arithmetic 1, and where the
+    device has too little memory for the weights, or does not compute exactly.
     """
 
-    def __init__(self, weights: Weights, tokenizer: Tokenizer, device: str):
+    def __init__(self, weights: Weights, tokenizer: Tokenizer, device: str, operations: Operations | None = None):
         super().__init__(weights, tokenizer)
         if weights.arithmetic != ARITHMETIC:
             raise DeviceError("files of numerics version 1 are read by the processor alone: use --device cpu")
         self.device, config = device, weights.config
+        self._block = block_of(config.feed_forward)
+        self._rotation = float(factor(self._block))
         with needed(device, f"the language model takes {self.size >> 20:,} MiB; use --device cpu"):
             check(device)
             self._products = products_of(device)
@@ -75,26 +80,27 @@ class TorchLlama(ExactModel):
             self._embedding_scales = self._tensor(weights.embedding_scales)
             self._layers = [self._layer(layer) for layer in weights.layers]
             self._head = self._matrix(weights.head)
-        self._block = block_of(config.feed_forward)
-        self._rotation = float(factor(self._block))
+            self.operations, self.fallback = (
+                (operations, "") if operations else chosen(device, self._products, sizes_of(weights))
+            )
+        self.record: Record | None = recorder_of(device)
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.tensor(np.asarray(values), device=self.device)
 
-    def _matrix(self, matrix: Matrix) -> _Matrix:
+    def _optional(self, values: np.ndarray | None) -> Tensor | None:
+        return None if values is None else self._tensor(values)
+
+    def _matrix(self, matrix: Matrix, bias: np.ndarray | None = None) -> _Matrix:
         values = int8.unpack(np.asarray(matrix.values), matrix.outputs, matrix.inputs)
-        return _Matrix(self._products.prepared(values, self.device), self._tensor(matrix.scales), self._products)
+        prepared = self._products.prepared(values, self.device)
+        return _Matrix(prepared, self._tensor(matrix.scales), self._optional(bias), self._products)
 
     def _layer(self, layer: Layer) -> _Layer:
-        def optional(values: np.ndarray | None) -> Tensor | None:
-            return None if values is None else self._tensor(values)
-
         return _Layer(
-            qkv=self._matrix(layer.qkv),
-            qkv_bias=optional(layer.qkv_bias),
-            norms=Norms(optional(layer.query_norm), optional(layer.key_norm), self.weights.config.epsilon),
-            output=self._matrix(layer.output),
-            output_bias=optional(layer.output_bias),
+            qkv=self._matrix(layer.qkv, layer.qkv_bias),
+            norms=Norms(self._optional(layer.query_norm), self._optional(layer.key_norm), self.weights.config.epsilon),
+            output=self._matrix(layer.output, layer.output_bias),
             gate_up=self._matrix(layer.gate_up),
             down=self._matrix(layer.down),
         )
@@ -106,125 +112,67 @@ class TorchLlama(ExactModel):
         arrays = [part for m in (*matrices, self.weights.head) for part in (m.values, m.scales)]
         return sum(array.nbytes for array in (*arrays, self.weights.embedding, self.weights.embedding_scales))
 
-    def session(self, lanes: int, window: int, rows: int, team: Team) -> "TorchLanes":
+    def session(self, lanes: int, window: int, rows: int, team: Team) -> TorchLanes:
         """New lanes. The team has no work here: torch has threads of its own."""
         return TorchLanes(self, lanes, window, rows)
 
-    def as_written(self) -> torch.autocast:
-        """In which a caller's own autocast rounds nothing to 16 bits."""
-        return torch.autocast(torch.device(self.device).type, enabled=False)
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """In which a caller's own autocast rounds nothing to 16 bits, and kernels go to this device."""
+        device = torch.device(self.device)
+        with torch.autocast(device.type, enabled=False):
+            if device.type != "cuda":
+                yield
+                return
+            with torch.cuda.device(device):
+                yield
 
-    def states(self, tokens: np.ndarray, positions: np.ndarray, cache: Cache, window: int) -> tuple[Tensor, Tensor]:
-        """int64 [lanes, n] tokens at their positions through all layers: what the head multiplies, integers as float32
-        [lanes * n, width], and its scales [lanes * n]. window: blocks."""
-        epsilon = self.weights.config.epsilon
-        ids = torch.tensor(tokens.ravel(), device=self.device)
-        attend = Attention(self.weights.config, cache, window, self._table, positions)
+    def states(self, tokens: Tensor, positions: Tensor, cache: Cache, window: int, most: int) -> tuple[Tensor, Tensor]:
+        """int64 [lanes, n] tokens at their positions, the largest `most` or less, through all layers: what the head
+        multiplies, integers [lanes * n, width], and its scales [lanes * n]. window: blocks."""
+        config, do = self.weights.config, self.operations
+        rows, shape = tokens.numel(), _shape(self.weights, window)
+        ids = tokens.flatten()
         x = self._embedding[ids].to(torch.float32) * self._embedding_scales[ids][:, None]
+        turned = do.turns(self._table, config.attention_factor, positions, shape, most)
+        normed, attended, gated = (
+            self._products.room(rows, width, self.device)
+            for width in (config.width, config.heads * config.head_size, config.feed_forward)
+        )
+        product: Product | None = None
         for i, layer in enumerate(self._layers):
-            qkv = _plus(layer.qkv(*normalise(x, epsilon)), layer.qkv_bias)
-            x = x + layer.output(*quantise(attend(i, qkv, layer.norms), int8.TOP))
-            x = _plus(x, layer.output_bias)
-            gate, up = layer.gate_up(*normalise(x, epsilon)).chunk(2, 1)
-            integers, scale = quantise(rotate_sums(gated(gate, up), self._block), int8.TOP)
-            x = x + layer.down(integers, scale * self._rotation)
-        return normalise(x, epsilon)
+            kept = cache.layer(i)
+            x, scales = do.normalise(x, product, config.epsilon, normed)
+            queries = do.heads(layer.qkv(normed, scales), shape, layer.norms, turned, positions, kept)
+            scales = do.quantise(do.attend(queries, shape, positions, kept), attended)
+            x, scales = do.normalise(x, layer.output(attended, scales), config.epsilon, normed)
+            scales = do.gate(layer.gate_up(normed, scales), self._block, self._rotation, gated)
+            product = layer.down(gated, scales)
+        _, scales = do.normalise(x, product, config.epsilon, normed)
+        return normed[:rows, : config.width], scales
+
+    def room(self, rows: int) -> Tensor:
+        """For what the head multiplies of so many rows."""
+        return self._products.room(rows, self.weights.config.width, self.device)
 
     def frequencies(self, states: Tensor, scales: Tensor, bias: Tensor) -> Tensor:
         """int64 [R, leaves]: cumulative frequencies after rows of `states`, with float32 [leaves] added to logits."""
-        return cumulate(self._head(states, scales) + bias)
+        room = self.room(len(states))
+        room[: len(states), : states.shape[1]] = states
+        return self.operations.cumulate(self._head(room, scales)._replace(bias=bias))
 
 
-def _plus(x: Tensor, bias: Tensor | None) -> Tensor:
-    return x if bias is None else x + bias
+def _shape(weights: Weights, window: int) -> Shape:
+    config = weights.config
+    return Shape(config.heads, config.kv_heads, config.head_size, window)
 
 
-class TorchLanes:
-    """The state of some lanes, each at a position of its own: `FreeLaneStates` of language_model.py.
-
-    Where the device has no memory for the keys and values of all lanes, they stay with the processor, and those of some
-    lanes at a time are moved over.
-    """
-
-    def __init__(self, model: TorchLlama, lanes: int, window: int, rows: int):
-        config, device, deepest = model.weights.config, model.device, -(-rows // lanes)
-        self._model, self._window = model, window // BLOCK
-        self.positions, self.leaves = np.zeros(lanes, np.int64), model.leaves.size
-        ring = self._window + (deepest + BLOCK - 2) // BLOCK
-        with needed(device):
-            self._states = torch.zeros((lanes * deepest, config.width), dtype=torch.float32, device=device)
-            self._scales = torch.zeros(lanes * deepest, dtype=torch.float32, device=device)
-        self._fed = np.zeros(0, np.int64)  # rows of them that hold what was fed last
-        slots = BLOCK * (1 + ring)
-        kept, work, free = slots * model.size_of_position, _work_of_lane(config, deepest, slots), free_memory(device)
-        most, here = lanes, None
-        if free is None or lanes * kept + work <= free:
-            with suppress(torch.OutOfMemoryError):
-                here = Cache.zeros(config, lanes, ring, device)
-        self._is_here = here is not None
-        self._cache = Cache.zeros(config, lanes, ring, "cpu") if here is None else here
-        if free is not None:
-            most = (free - lanes * kept) // work if self._is_here else free // (kept + work)
-        self._in_flight, self._counted = InFlight(min(most, lanes), device), InFlight(_COUNTED, device)
-
-    def forward(self, tokens: np.ndarray, counts: np.ndarray | None = None) -> None:
-        """Feed tokens int64 [lanes, n] (the first lanes of the session): n positions of each, or the first `counts`
-        int64 [lanes] of them, at most rows / lanes of the session.
-
-        All lanes take n positions, so that they go through together: keys and values of those that are not fed lie
-        where nothing looks before they are written again.
-        """
-        lanes, n = tokens.shape
-        counts = np.full(lanes, n) if counts is None else counts
-        fed = np.arange(n) < counts[:, None]
-        tokens, positions = np.where(fed, tokens, 0), self.positions[:lanes, None] + np.arange(n)
-        self._fed = np.flatnonzero(fed)
-
-        def work(begin: int, end: int) -> None:
-            with self._cache_of(begin, end) as cache:
-                states, scales = self._model.states(tokens[begin:end], positions[begin:end], cache, self._window)
-            self._states[begin * n : end * n], self._scales[begin * n : end * n] = states, scales
-
-        with self._model.as_written():
-            self._in_flight.run(lanes, work)
-        self.positions[:lanes] += counts
-
-    @contextmanager
-    def _cache_of(self, begin: int, end: int) -> Iterator[Cache]:
-        kept = self._cache.lanes(begin, end)
-        if self._is_here:
-            yield kept
-            return
-        moved = kept.moved(self._model.device)
-        yield moved
-        kept.take(moved)
-
-    def take_back(self, counts: np.ndarray) -> None:
-        """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
-        self.positions[: counts.size] -= counts
-
-    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-        """Cumulative frequencies of the given rows of the last `forward`, to the rows `places` of `out`, uint64
-        [*, leaves + 1].
-
-        bias: float32 [leaves], added to the logits.
-        """
-
-        def work(begin: int, end: int) -> None:
-            picked, added = (
-                torch.tensor(values, device=self._model.device) for values in (self._fed[rows[begin:end]], bias)
-            )
-            found = self._model.frequencies(self._states[picked], self._scales[picked], added).cpu().numpy()
-            out[places[begin:end], 0] = 0
-            out[places[begin:end], 1:] = found.view(np.uint64)
-
-        with self._model.as_written():
-            self._counted.run(rows.size, work)
-
-
-def _work_of_lane(config: Config, n: int, slots: int) -> int:
-    """About how many bytes a lane of n positions takes on its way through a layer."""
-    scores = 10 * min(n * config.heads * slots, max(SCORES, config.heads * slots))
-    seen = 2 * config.kv_heads * slots * config.head_size
-    states = 8 * n * (config.width + 2 * config.feed_forward + 3 * config.heads * config.head_size)
-    return 4 * (scores + seen + states)
+def sizes_of(weights: Weights) -> Sizes:
+    """For which kernels are asked."""
+    config, layer = weights.config, weights.layers[0]
+    return Sizes(
+        *(config.width, config.feed_forward, weights.leaves.size, _shape(weights, 2)),
+        biased=layer.qkv_bias is not None or layer.output_bias is not None,
+        normed=layer.query_norm is not None or layer.key_norm is not None,
+        epsilon=config.epsilon,
+    )

@@ -4,7 +4,7 @@ from functools import cache
 
 import torch
 
-__all__ = ["block_hadamard", "hadamard"]
+__all__ = ["block_hadamard", "hadamard", "turned"]
 
 
 @cache
@@ -35,6 +35,15 @@ def block_hadamard(size: int, device: torch.device | str = "cpu") -> torch.Tenso
     block = size & -size
     small = _normed(block).to(device)
     return small if block == size else torch.block_diag(*[small] * (size // block))
+
+
+def turned(values: torch.Tensor, most: int) -> torch.Tensor:
+    """float32 values [..., n] times a symmetric orthogonal matrix of Sylvester's blocks: the largest power of two that
+    divides n, at most `most`, which is one. Twice gives the values again."""
+    block = min(values.shape[-1] & -values.shape[-1], most)
+    if block <= 1:
+        return values
+    return (values.reshape(-1, block) @ _normed(block).to(values.device)).reshape(values.shape)
 
 
 @cache

@@ -2,28 +2,28 @@
 
 Matrices are *packed* for it: panels of 16 outputs, in each the inputs in fours, every weight plus 128: uint8
 [outputs / 16, inputs / 4, 16, 4]. Processors with VNNI multiply four unsigned bytes by four signed ones and add the
-products to a sum in one instruction; what the 128 adds to a sum follows from the sum of the activations. On others the
-same integers come from vectors of generic LLVM. Sums wrap at 32 bits, and the result does not, to LONGEST inputs.
+products to a sum in one instruction; what the 128 adds to a sum follows from the sum of the activations. Those with
+AVX2 alone widen both to words, and multiply these in pairs. On others the same integers come from vectors of generic
+LLVM. Sums wrap at 32 bits, and the result does not, to LONGEST inputs.
 """
 
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from squeeze.numerics import processor
+from squeeze.numerics import int8_vectors, processor
+from squeeze.numerics.int8_vectors import INT8, INT16, INT32, INT64, PANEL, STEP, Avx2, Generic, NarrowVnni, Vnni
 from squeeze.numerics.jit import inline, part
 
 TOP = 127  # of activations and weights
 TOP_16 = 32639  # of 16-bit activations, the largest of which both halves are signed bytes
-PANEL = 16  # outputs side by side: a vector of sums
-STEP = 4  # inputs come in so many
 SCRATCH = 24 * PANEL  # products of a step: of three rows and eight panels, or six rows and four
 LONGEST = (1 << 31) // (TOP * TOP)  # inputs
 _WIDE = processor.has("avx512vnni")
 _BYTES = _WIDE or processor.has("avxvnni")  # whether bytes are multiplied
+_PAIRS = not _BYTES and processor.has("avx2")  # whether words are, by AVX2
 PARTS = 2 if _BYTES else 1  # into which an activation of 16 bits is split
 ACTIVATION = np.int8 if _BYTES else np.int16  # what holds an activation: what is multiplied
 
@@ -43,93 +43,12 @@ def unpack(packed: np.ndarray, outputs: int, inputs: int) -> np.ndarray:
     return np.ascontiguousarray(rows[:outputs, :inputs] ^ 128).view(np.int8)
 
 
-_INT8, _INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-_UNDEFINED = ir.Undefined
-
-
-def _shuffle(builder: Any, vector: Any, indices: Any) -> Any:
-    mask = ir.Constant(ir.VectorType(_INT32, len(indices)), [ir.Constant(_INT32, i) for i in indices])
-    return builder.shuffle_vector(vector, ir.Constant(vector.type, _UNDEFINED), mask)
-
-
-class _Vnni:
-    """16 outputs a vector: vpdpbusd of AVX512."""
-
-    four = _INT32  # activations
-    width = PANEL  # outputs of an instruction
-
-    def __init__(self, builder: Any) -> None:
-        self.sums, vector = ir.VectorType(_INT32, PANEL), ir.VectorType(_INT32, self.width)
-        name = f"llvm.x86.avx512.vpdpbusd.{32 * self.width}"
-        self.multiply = builder.module.declare_intrinsic(name, (), ir.FunctionType(vector, [vector] * 3))
-
-    def weights(self, builder: Any, address: Any) -> Any:
-        return builder.load(builder.bitcast(address, self.sums.as_pointer()), align=1)
-
-    def activations(self, builder: Any, four: Any) -> Any:
-        single = builder.insert_element(ir.Constant(self.sums, _UNDEFINED), four, _INT32(0))
-        return _shuffle(builder, single, [0] * PANEL)
-
-    def added(self, builder: Any, total: Any, weights: Any, activations: Any) -> Any:
-        return builder.call(self.multiply, [total, weights, activations])
-
-    def folded(self, builder: Any, total: Any) -> Any:
-        return total
-
-
-class _NarrowVnni(_Vnni):
-    """8 outputs a vector: vpdpbusd of processors that have it without AVX512."""
-
-    width = PANEL // 2
-
-    def added(self, builder: Any, total: Any, weights: Any, activations: Any) -> Any:
-        halves = (range(self.width), range(self.width, PANEL))
-        low, high = (
-            builder.call(self.multiply, [_shuffle(builder, x, half) for x in (total, weights, activations)])
-            for half in halves
-        )
-        mask = ir.Constant(self.sums, list(range(PANEL)))
-        return builder.shuffle_vector(low, high, mask)
-
-
-class _Generic:
-    """16 outputs a vector, of each two sums: of products in pairs, as every processor adds them (pmaddwd, smlal)."""
-
-    four = _INT64
-
-    def __init__(self, builder: Any) -> None:
-        self.sums = ir.VectorType(_INT32, 2 * PANEL)
-        self.bytes, self.wide = (ir.VectorType(kind, 4 * PANEL) for kind in (_INT8, _INT32))
-
-    def weights(self, builder: Any, address: Any) -> Any:
-        values = builder.load(builder.bitcast(address, self.bytes.as_pointer()), align=1)
-        return builder.zext(values, self.wide)
-
-    def activations(self, builder: Any, four: Any) -> Any:
-        fours = ir.VectorType(_INT64, PANEL)
-        single = builder.insert_element(ir.Constant(fours, _UNDEFINED), four, _INT32(0))
-        words = builder.bitcast(_shuffle(builder, single, [0] * PANEL), ir.VectorType(_INT16, 4 * PANEL))
-        return builder.sext(words, self.wide)
-
-    def added(self, builder: Any, total: Any, weights: Any, activations: Any) -> Any:
-        products = builder.mul(activations, weights, flags=["nsw"])
-        return builder.add(total, self._pairs(builder, products))
-
-    def folded(self, builder: Any, total: Any) -> Any:
-        return self._pairs(builder, total)
-
-    @staticmethod
-    def _pairs(builder: Any, values: Any) -> Any:
-        even, odd = (_shuffle(builder, values, range(first, values.type.count, 2)) for first in (0, 1))
-        return builder.add(even, odd)
-
-
 def _tile(rows: int, panels: int) -> Any:
     """A compiled product of `rows` rows of activations and of packed panels.
 
     The intrinsic's arguments: activations (ACTIVATION), their offset and row stride; packed weights, their offset and
     panel stride; fours of inputs (at least one); int32 results, their offset and row stride. All sums stay in
-    registers.
+    registers: where these do not hold those of a panel, its outputs come in two runs over the inputs.
     """
 
     @intrinsic
@@ -143,39 +62,23 @@ def _tile(rows: int, panels: int) -> Any:
                 return builder.bitcast(array.data, kind.as_pointer())
 
             def moved(start, offset, stride, count):
-                return builder.gep(start, [builder.add(offset, builder.mul(stride, _INT64(count)))])
+                return builder.gep(start, [builder.add(offset, builder.mul(stride, INT64(count)))])
 
-            kind = _INT8 if isa.four is _INT32 else _INT16
+            kind = INT8 if isa.four is INT32 else INT16
             a_rows = [moved(pointer(0, kind), a_offset, a_stride, r) for r in range(rows)]
-            b_panels = [moved(pointer(3, _INT8), b_offset, b_stride, p) for p in range(panels)]
-            before = builder.block
-            body, after = builder.append_basic_block("fours"), builder.append_basic_block("done")
-            builder.branch(body)
-            builder.position_at_end(body)
-            k = builder.phi(_INT64)
-            k.add_incoming(_INT64(0), before)
-            totals = [builder.phi(isa.sums) for _ in range(rows * panels)]
-            for total in totals:
-                total.add_incoming(ir.Constant(isa.sums, None), before)
-            place = builder.mul(k, _INT64(STEP * PANEL))
-            loaded = [isa.weights(builder, builder.gep(start, [place])) for start in b_panels]
-            added = []
-            for start in a_rows:
-                address = builder.bitcast(builder.gep(start, [builder.mul(k, _INT64(STEP))]), isa.four.as_pointer())
-                activations = isa.activations(builder, builder.load(address, align=1))
-                for weights in loaded:
-                    added.append(isa.added(builder, totals[len(added)], weights, activations))
-            following = builder.add(k, _INT64(1))
-            k.add_incoming(following, builder.block)
-            for total, value in zip(totals, added, strict=True):
-                total.add_incoming(value, builder.block)
-            builder.cbranch(builder.icmp_signed("<", following, fours), body, after)
-            builder.position_at_end(after)
-            results = ir.VectorType(_INT32, PANEL)
-            for i, value in enumerate(added):
-                start = moved(pointer(7, _INT32), out_offset, out_stride, i // panels)
-                address = builder.gep(start, [_INT64(i % panels * PANEL)])
-                builder.store(isa.folded(builder, value), builder.bitcast(address, results.as_pointer()), align=4)
+            b_panels = [moved(pointer(3, INT8), b_offset, b_stride, p) for p in range(panels)]
+            runs = 2 if rows * panels * isa.vectors > _SUMS else 1
+            size = STEP * PANEL // isa.vectors  # bytes
+            vectors = [(start, v * size) for start in b_panels for v in range(isa.vectors)]
+            count = len(vectors) // runs
+            for run in range(runs):
+                totals = int8_vectors.sums(builder, isa, a_rows, vectors[run * count : (run + 1) * count], fours)
+                for r in range(rows):
+                    start, place = moved(pointer(7, INT32), out_offset, out_stride, r), run * PANEL // runs
+                    for value in isa.folded(builder, totals[r * count : (r + 1) * count]):
+                        address = builder.bitcast(builder.gep(start, [INT64(place)]), value.type.as_pointer())
+                        builder.store(value, address, align=4)
+                        place += value.type.count
             return context.get_dummy_value()
 
         count = types.int64
@@ -184,10 +87,13 @@ def _tile(rows: int, panels: int) -> Any:
     return tile
 
 
-_ISA: Any = _Vnni if _WIDE else _NarrowVnni if _BYTES else _Generic
+_ISA: Any = Vnni if _WIDE else NarrowVnni if _BYTES else Avx2 if _PAIRS else Generic
+_SUMS = 8 if _PAIRS else 32  # vectors of a run, where it is for a whole panel
 # Rows that go through together, the same where they are few; panels beside few rows, and beside more. All their sums
 # stay in registers: 32 of 16 sums, or 16 of 8.
-_TALLEST, _FEW, _MOST, _SOME = (6, 3, 8, 4) if _WIDE else (6, 2, 3, 1) if _BYTES else (3, 3, 1, 1)
+_TALLEST, _FEW, _MOST, _SOME = (
+    (6, 3, 8, 4) if _WIDE else (6, 2, 3, 1) if _BYTES else (6, 1, 2, 1) if _PAIRS else (3, 3, 1, 1)
+)
 
 
 def _of_height(panels: int, tallest: int) -> Any:

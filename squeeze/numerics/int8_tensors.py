@@ -6,8 +6,8 @@ float32, sums of integers below 2^24 are exact in any order, fused or not. They 
 to round inputs to bfloat16 or TF32: both hold integers to 256.
 """
 
+from abc import ABC, abstractmethod
 from functools import cache
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,41 +22,58 @@ _CHUNK = 1024  # inputs of a float32 product: 1024 * 128 * 127 < 2^24
 _STEP = 32  # CUDA wants inputs and outputs in eights and more than 16 rows, and is sure of such as these
 
 
-class Products(Protocol):
+class Products(ABC):
     """One way to multiply."""
 
+    @abstractmethod
     def prepared(self, matrix: np.ndarray, device: str) -> Tensor:
-        """int8 [N, K] as `__call__` wants it, on a device."""
+        """int8 [N, K] as `sums` wants it, on a device."""
+
+    @abstractmethod
+    def room(self, rows: int, inputs: int, device: str | torch.device) -> Tensor:
+        """[rows or more, inputs or more] for integers within TOP, as `sums` wants them. What lies beyond counts for
+        nothing."""
+
+    @abstractmethod
+    def sums(self, a: Tensor, weights: Tensor) -> Tensor:
+        """int32 [rows or more, N or more]: sums of products below 2^31, of what a `room` was filled with and a prepared
+        matrix."""
 
     def __call__(self, a: Tensor, weights: Tensor, outputs: int) -> Tensor:
-        """float32 [R, outputs]: sums of products below 2^31, each rounded once, of float32 a [R, K], integers within
-        TOP, and a prepared matrix."""
+        """float32 [R, outputs], each rounded once, of float32 a [R, K], integers within TOP."""
+        rows, inputs = a.shape
+        room = self.room(rows, inputs, a.device)
+        room[:rows, :inputs] = a
+        return self.sums(room, weights)[:rows, :outputs].to(torch.float32)
 
 
-class Int8Products:
-    """`torch._int_mm`: int8 to int32."""
+class Int8Products(Products):
+    """`torch._int_mm`: int8 to int32. Inputs beyond those of a matrix meet weights of 0."""
 
     def prepared(self, matrix: np.ndarray, device: str) -> Tensor:
         return torch.tensor(np.pad(matrix, [(0, -size % _STEP) for size in matrix.shape]), device=device)
 
-    def __call__(self, a: Tensor, weights: Tensor, outputs: int) -> Tensor:
-        rows, inputs = a.shape
-        padded = torch.zeros((rows + -rows % _STEP, weights.shape[1]), dtype=torch.int8, device=a.device)
-        padded[:rows, :inputs] = a
-        return torch._int_mm(padded, weights.t())[:rows, :outputs].to(torch.float32)
+    def room(self, rows: int, inputs: int, device: str | torch.device) -> Tensor:
+        return torch.empty((rows + -rows % _STEP, inputs + -inputs % _STEP), dtype=torch.int8, device=device)
+
+    def sums(self, a: Tensor, weights: Tensor) -> Tensor:
+        return torch._int_mm(a, weights.t())
 
 
-class FloatProducts:
+class FloatProducts(Products):
     """float32, cut along the inputs so that sums stay below 2^24; the parts are added as int32."""
 
     def prepared(self, matrix: np.ndarray, device: str) -> Tensor:
         return torch.tensor(matrix.astype(np.float32), device=device)
 
-    def __call__(self, a: Tensor, weights: Tensor, outputs: int) -> Tensor:
-        total = torch.zeros((a.shape[0], outputs), dtype=torch.int32, device=a.device)
+    def room(self, rows: int, inputs: int, device: str | torch.device) -> Tensor:
+        return torch.empty((rows, inputs), dtype=torch.float32, device=device)
+
+    def sums(self, a: Tensor, weights: Tensor) -> Tensor:
+        total = torch.zeros((a.shape[0], weights.shape[0]), dtype=torch.int32, device=a.device)
         for part, columns in zip(a.split(_CHUNK, 1), weights.split(_CHUNK, 1), strict=True):
             total += (part @ columns.t()).to(torch.int32)
-        return total.to(torch.float32)
+        return total
 
 
 @cache

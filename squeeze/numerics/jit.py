@@ -135,13 +135,16 @@ def prefetch(typingctx, array, index):
 
     def codegen(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        byte_pointer = ir.IntType(8).as_pointer()
-        int32 = ir.IntType(32)
-        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-        address = builder.bitcast(builder.gep(data, [args[1]]), byte_pointer)
-        read, keep, data_cache = int32(0), int32(3), int32(1)
-        builder.call(function, [address, read, keep, data_cache])
+        ask_for(builder, builder.gep(data, [args[1]]))
         return context.get_dummy_value()
 
     return types.void(array, types.int64), codegen
+
+
+def ask_for(builder: Any, address: Any) -> None:
+    """In code of LLVM: ask the processor to load what lies at an address, which may be none of ours."""
+    byte_pointer, int32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+    function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+    read, keep, data_cache = int32(0), int32(3), int32(1)
+    builder.call(function, [builder.bitcast(address, byte_pointer), read, keep, data_cache])

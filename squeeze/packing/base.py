@@ -137,7 +137,7 @@ class Base:
         stored = InFile(Positional(opened.enter_context(file.path.open("rb"))), tensor.begin, tensor.size)
         if record is None:
             return stored
-        is_delta = record.coding.startswith(container.DELTA)
+        is_delta = record.is_difference
         other = self.base.content_for(record, name, scope, opened) if self.base and is_delta else None
         with self._about(file, name):
             content = decoding.content_of(stored, record, other, 1)
@@ -149,7 +149,7 @@ class Base:
         if found is None:
             return None
         file, tensor, record = found
-        is_delta = record is not None and record.coding.startswith(container.DELTA)
+        is_delta = record is not None and record.is_difference
         other = self.base.for_record(name, record, scope) if record and self.base and is_delta else None
         with file.path.open("rb") as reading:
             stored = tensorfile.read_tensor(reading, tensor)  # after what it differs from: a chain holds two at a time

@@ -14,7 +14,7 @@ import xxhash
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
-from squeeze.codecs.tensors import fixed, zeros
+from squeeze.codecs.tensors import fixed, ulps, zeros
 from squeeze.codecs.tensors.content import InMemory
 from squeeze.codecs.tensors.float_writer import MemoryWriter
 from squeeze.errors import DamagedError, FormatError, SqueezeError, VerifyError
@@ -28,6 +28,7 @@ from squeeze.packing.description import (
     RANS,
     RELAID,
     STORED,
+    ULPS,
     ZEROS,
     Description,
     Record,
@@ -45,6 +46,7 @@ __all__ = [
     "LEVELS",
     "RANS",
     "STORED",
+    "ULPS",
     "ZEROS",
     "Description",
     "PackedFile",
@@ -68,7 +70,8 @@ __all__ = [
 
 KEY = "squeeze"  # in __metadata__
 _PIECE = 1 << 20
-IN_PARTS = (STORED, FIXED, RANS, DELTA + RANS, *RELAID[::2])  # codings of which a part is decoded by itself
+# Codings of which a part is decoded by itself.
+IN_PARTS = (STORED, FIXED, RANS, DELTA + RANS, ULPS, *RELAID[::2])
 
 
 def header_bytes(names: list[str], sizes: list[int], description: Description, length: int = 0) -> bytes:
@@ -95,7 +98,8 @@ def reserve(source: Source, level: str, base: tuple[str, ...]) -> int:
     file = source.file
 
     def longest(dtype: str) -> str:
-        return max((c for c in CODINGS if allowed(c, dtype) and (base or not c.startswith(DELTA))), key=len)
+        possible = (Record(dtype, (), coding, 0) for coding in CODINGS if allowed(coding, dtype))
+        return max((record.coding for record in possible if base or not record.is_difference), key=len)
 
     records = tuple(Record(t.dtype, t.shape, longest(t.dtype), 0) for t in file.tensors)
     sizes = [t.size for t in file.tensors]
@@ -113,7 +117,7 @@ def allowed(coding: str, dtype: str) -> bool:
     if coding == FIXED:
         return dtype in fixed.DTYPES
     fits = dtype in (fields.DTYPES if coding in RELAID else FLOATS)
-    return coding in CODINGS and (fits or not (coding in RELAID or coding.startswith(ZEROS)))
+    return coding in CODINGS and (fits or not (coding in RELAID or coding == ULPS or coding.startswith(ZEROS)))
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ def _check(file: TensorFile, original: TensorFile, description: Description) -> 
             raise damaged(f"{named(tensor.name)} is another")
         if not allowed(record.coding, record.dtype) or (record.coding == STORED and tensor.size != record.size):
             raise damaged(f"{named(tensor.name)} has an impossible coding")
-        if record.coding.startswith(DELTA) and not description.base:
+        if record.is_difference and not description.base:
             raise damaged(f"{named(tensor.name)} is a difference, but no base is named")
 
 
@@ -223,14 +227,20 @@ def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: i
         fields.check(record.shape, kind)
         laid: Bytes = coder(level).decode(payload, "U8", fields.size_of(record.size, kind), threads, None)
         return fields.restored(laid, record.shape, kind)
+    if record.coding == ULPS:
+        return ulps.decode(payload, _checked(base, record), record.dtype, threads)
     if record.coding.startswith(ZEROS):
         return zeros.decode(payload, record.dtype, record.size, coder(level).decode, threads)
     data: Bytes = coder(level).decode(payload, record.dtype, record.size, threads, None)
     if record.coding.startswith(DELTA):
-        if base is None or base.size != record.size:
-            raise no_base()
-        np.bitwise_xor(data, base, out=data)
+        np.bitwise_xor(data, _checked(base, record), out=data)
     return data
+
+
+def _checked(base: Bytes | None, record: Record) -> Bytes:
+    if base is None or base.size != record.size:
+        raise no_base()
+    return base
 
 
 def no_base() -> FormatError:

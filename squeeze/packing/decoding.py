@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 from squeeze.codecs.tensors.content import Content, Difference, InMemory, whole
 from squeeze.codecs.tensors.decoded import Decoded, DecodedFixed
+from squeeze.codecs.tensors.ulps import DecodedUlps
 from squeeze.errors import DamagedError
 from squeeze.packing import fields
 from squeeze.packing.container import IN_PARTS, decode_tensor, faulty, no_base, other_checksum
-from squeeze.packing.description import FIXED, RANS, RELAID, STORED, Record
+from squeeze.packing.description import FIXED, RANS, RELAID, STORED, ULPS, Record
 from squeeze.packing.running_hash import checksum_of
 
 __all__ = ["check_content", "content_of", "prove"]
@@ -28,12 +29,13 @@ def content_of(payload: Content, record: Record, base: Content | None, threads: 
         fields.check(record.shape, kind)
         laid = Decoded(payload, "U8", fields.size_of(record.size, kind))
         return fields.restored_content(laid, record.shape, kind)
-    found = Decoded(payload, record.dtype, record.size)
     if record.coding == RANS:
-        return found
+        return Decoded(payload, record.dtype, record.size)
     if base is None or base.size != record.size:
         raise no_base()
-    return Difference(found, base)
+    if record.coding == ULPS:
+        return DecodedUlps(payload, base, record.dtype)
+    return Difference(Decoded(payload, record.dtype, record.size), base)
 
 
 def check_content(content: Content, record: Record, name: str, threads: int) -> None:

@@ -19,13 +19,17 @@ from squeeze.packing import fields
 from squeeze.system.json_object import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
-NEWEST_FORMAT = 2
+NEWEST_FORMAT = 3
 LEVELS = ("fast", "runtime", "archive")
 STORED, FIXED, RANS, ARCHIVE = "stored", "fixed", "rans", "archive"
-DELTA = "delta+"  # before the coding of a difference
+DELTA = "delta+"  # before the coding of a difference, by XOR
+ULPS = "ulps"  # of a difference in units of the last place
 ZEROS = "zeros+"  # before the coding of what is not 0
 RELAID = tuple(f"{kind}+{coding}" for kind in fields.KINDS for coding in (RANS, ARCHIVE))
-CODINGS = (STORED, FIXED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, ZEROS + RANS, ZEROS + ARCHIVE, *RELAID)
+CODINGS = (
+    *(STORED, FIXED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, ULPS, ZEROS + RANS, ZEROS + ARCHIVE),
+    *RELAID,
+)
 _KEYS = {"format", "level", "size", "sha256", "header", "tensors"}
 _PIECE = 1 << 20
 
@@ -38,6 +42,11 @@ class Record:
     shape: tuple[int, ...]
     coding: str
     checksum: int
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether it is decoded with the same tensor of a base."""
+        return self.coding.startswith(DELTA) or self.coding == ULPS
 
     @property
     def size(self) -> int:
@@ -83,8 +92,11 @@ class Description:
 
     @property
     def format(self) -> int:
-        """The version: what reads 1 knows neither codes of fixed length nor tensors that lie anywhere in a file."""
-        return 1 if self.level != "fast" and self.places is None else NEWEST_FORMAT
+        """The version: what reads 2 knows no units of the last place; what reads 1 neither codes of fixed length nor
+        tensors that lie anywhere in a file."""
+        if any(record.coding == ULPS for record in self.records):
+            return NEWEST_FORMAT
+        return 1 if self.level != "fast" and self.places is None else 2
 
     def to_text(self) -> str:
         described: dict[str, Any] = {

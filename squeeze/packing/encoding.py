@@ -4,13 +4,13 @@ from math import prod
 from typing import Any
 
 from squeeze.checkpoint.safetensors import Bytes, Tensor
-from squeeze.codecs.tensors import fixed, floats, floats_archive, zeros
+from squeeze.codecs.tensors import fixed, floats, floats_archive, ulps, zeros
 from squeeze.codecs.tensors.content import Content, Difference, whole
 from squeeze.codecs.tensors.float_plan import Plan
 from squeeze.codecs.tensors.float_writer import Writer
 from squeeze.codecs.tensors.small import SmallPlan, plan_of
 from squeeze.packing import fields
-from squeeze.packing.description import ARCHIVE, DELTA, FIXED, RANS, STORED, ZEROS
+from squeeze.packing.description import ARCHIVE, DELTA, FIXED, RANS, STORED, ULPS, ZEROS
 
 __all__ = ["FLOATS", "coder", "write_tensor"]
 
@@ -33,7 +33,12 @@ def write_tensor(
             return FIXED, size
     if base is not None:
         difference = Difference.of(content, base)
-        if floats.estimate(difference, dtype) < floats.estimate(content, dtype):
+        least, bits = floats.estimate(content, dtype), floats.estimate(difference, dtype)
+        if level != "fast" and dtype in ulps.MANTISSAS:
+            size = ulps.write(content, base, dtype, writer, threads)
+            if size and 8 * size <= min(bits, least):
+                return ULPS, size
+        if bits < least:
             subject, prefix = difference, DELTA
     elif dtype in fields.DTYPES:
         kind, subject = fields.choose(content, dtype, tensor.shape)

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -144,43 +145,56 @@ class Manifest:
 def write_manifest(source: Path, packed: Path, hashes: dict[str, str], states: list[str]) -> int:
     """Adapt indexes and config.json in the packed folder and write its manifest; returns the bytes this added. states:
     the files of torch that are packed."""
-    originals: dict[str, bytes] = {}
-    added = 0
-    for name in hashes:
+    changed = adapted(source, packed, hashes)
+    text = manifest_text(source, changed, hashes, states)
+    added = len(text)
+    for name, data in changed.items():
+        added += len(data) - (packed / name).stat().st_size
+        (packed / name).write_bytes(data)
+    (packed / MANIFEST).write_bytes(text)
+    return added
+
+
+def adapted(source: Path, packed: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """What stands in the packed folder instead of the source's indexes and config.json."""
+    found: dict[str, bytes] = {}
+    for name in names:
         changed = None
         if name.endswith(_INDEX):
-            changed = _adapted_index(packed / name)
+            changed = _adapted_index(source / name, (packed / name).parent)
         elif Path(name).name == "config.json":
-            changed = _adapted_config(packed / name)
+            changed = _adapted_config(source / name, (packed / name).parent)
         if changed is not None:
-            originals[name] = (source / name).read_bytes()
-            (packed / name).write_bytes(changed)
-            added += len(changed) - len(originals[name])
+            found[name] = changed
+    return found
+
+
+def manifest_text(source: Path, changed: Iterable[str], hashes: dict[str, str], states: list[str]) -> bytes:
+    """The manifest of a packed folder. changed: the names of the files that `adapted` tells of."""
+    if MANIFEST in hashes:
+        raise FormatError(f"{source}: has a {MANIFEST}: it seems to be packed already")
+    kept = {name: zlib.compress((source / name).read_bytes(), 9) for name in changed}
     described: dict[str, Any] = {
         "format": _STATES if states else _PLAIN,
         "files": hashes,
-        "kept": {name: base64.b64encode(zlib.compress(data, 9)).decode() for name, data in originals.items()},
+        "kept": {name: base64.b64encode(data).decode() for name, data in kept.items()},
     }
     if states:
         described["packed"] = states
-    if MANIFEST in hashes:
-        raise FormatError(f"{source}: has a {MANIFEST}: it seems to be packed already")
-    text = json.dumps(described, indent=1)
-    (packed / MANIFEST).write_text(text)
-    return added + len(text.encode())
+    return json.dumps(described, indent=1).encode()
 
 
-def _adapted_index(path: Path) -> bytes:
+def _adapted_index(path: Path, packed: Path) -> bytes:
     """An index whose total size is that of the payloads."""
     index = read_object(path)
     shards = {str(shard) for shard in dict(index.get("weight_map") or {}).values()}
-    total = sum(tensor.size for shard in shards for tensor in tensorfile.read(path.parent / shard).tensors)
+    total = sum(tensor.size for shard in shards for tensor in tensorfile.read(packed / shard).tensors)
     metadata = index.get("metadata")
     index["metadata"] = {**(metadata if isinstance(metadata, dict) else {}), "total_size": total}
     return json.dumps(index, indent=2).encode() + b"\n"
 
 
-def _adapted_config(path: Path) -> bytes | None:
+def _adapted_config(path: Path, packed: Path) -> bytes | None:
     """A config.json that tells transformers how the weights are coded; None where it has a quantization already, of
     which transformers cannot be given the tensors."""
     try:
@@ -191,23 +205,28 @@ def _adapted_config(path: Path) -> bytes | None:
     form = described.get("quant_method") if isinstance(described, dict) else None
     if "model_type" not in config or ("quantization_config" in config and form not in CONVERTED):
         return None
-    if not any(path.parent.glob(f"*{SUFFIX}")):
+    if not any(_weights(packed)):
         return None
-    packed: dict[str, Any] = {"quant_method": METHOD, "dtype": _float_type(path.parent)}
+    ours: dict[str, Any] = {"quant_method": METHOD, "dtype": _float_type(packed)}
     if form:
-        packed |= {"quant_method": f"{METHOD}+{form}", "quantization": described}
-    config["quantization_config"] = packed
+        ours |= {"quant_method": f"{METHOD}+{form}", "quantization": described}
+    config["quantization_config"] = ours
     return json.dumps(config, indent=2).encode() + b"\n"
 
 
 def _float_type(packed: Path) -> str | None:
     """torch's name of the float type that most of a packed folder's weights have."""
     sizes: dict[str, int] = {}
-    for path in packed.glob(f"*{SUFFIX}"):
+    for path in _weights(packed):
         for record in container.read(path).description.records:
             if record.dtype in _FLOATS:
                 sizes[record.dtype] = sizes.get(record.dtype, 0) + record.size
     return _FLOATS[max(sizes, key=lambda dtype: sizes[dtype])] if sizes else None
+
+
+def _weights(packed: Path) -> Iterator[Path]:
+    """The files of safetensors in a packed folder itself."""
+    return (path for path in sorted(packed.iterdir()) if path.suffix == SUFFIX)
 
 
 def read_manifest(packed: Path, limits: Limits | None = None) -> Manifest:
@@ -266,6 +285,10 @@ def _safe_name(name: str) -> str:
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_bytes(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def has_packed(path: Path) -> bool:

@@ -161,7 +161,7 @@ def _entry(tensor: Tensor, record: Record, payload: Content, device: str, base: 
     torch_dtype(record.dtype, tensor.name)
     is_coded = _stays_coded(record, device)
     is_ready = is_coded or record.coding == container.STORED
-    is_delta = record.coding.startswith(container.DELTA)
+    is_delta = record.is_difference
     with ExitStack() as opened:
         other = base.content_for(record, tensor.name, "", opened) if base and is_delta else None
         try:

@@ -12,20 +12,15 @@ itself is container.py's, the way back unpack.py's.
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
-from squeeze.checkpoint.safetensors import Bytes, Tensor
-from squeeze.codecs.tensors.content import InFile, pieces
-from squeeze.codecs.tensors.float_writer import FileWriter
+from squeeze.checkpoint.safetensors import Bytes
 from squeeze.errors import FormatError, SqueezeError, VerifyError, printable
-from squeeze.packing import container, decoding, encoding, folder
+from squeeze.packing import container, folder, one
 from squeeze.packing.base import Base, is_packed
 from squeeze.packing.container import Description, Record
 from squeeze.packing.running_hash import RunningHash
@@ -89,25 +84,12 @@ def pack(
         options: dict[str, Any] = {"base": base, "max_chain": max_chain, "threads": threads, "verify": verify}
         with staged(place, overwrite) as local:  # a packed file's header is written last
             return pack(source, local, level=level, strict=strict, progress=progress, told=told, **options)
-    if level not in container.LEVELS:
-        raise SqueezeError(f"level {level!r} is unknown: choose from {', '.join(container.LEVELS)}")
+    check_level(level)
     folder.check_target(source, target, overwrite)
     names = folder.files_to_take(source)
     omitted = folder.left_out(source, strict)
-    known, notes = Base.open(base) if base is not None else None, []
-    if known and known.length >= max_chain:
-        notes.append(
-            f"{printable(source)}: packed whole, since its base ends a chain of {known.length} differences "
-            f"(--max-chain {max_chain})"
-        )
-        known = None
-    task = {
-        "version": __version__,
-        "level": level,
-        "base": sorted(known.identities) if known else [],
-        "source": str(source.resolve()),
-        "files": [[name, *_stamp(folder.place(source, name))] for name in names],
-    }
+    known, notes = base_of_chain(source, base, max_chain)
+    task = described(source, names, level, known)
     with work_folder(target, "packing", task) as work:
         listeners = progress or (lambda count: None), told or (lambda raw, coded: None)
         job = _Job(level, known, threads, verify, *listeners)
@@ -125,6 +107,35 @@ def pack(
             totals = Totals(totals.raw, totals.coded + added)
         folder.move_into_place(work / folder.CONTENT, target, overwrite)
     return replace(totals, left_out=omitted, notes=tuple(notes))
+
+
+def check_level(level: str) -> None:
+    """Raises SqueezeError where there is none of this name."""
+    if level not in container.LEVELS:
+        raise SqueezeError(f"level {level!r} is unknown: choose from {', '.join(container.LEVELS)}")
+
+
+def base_of_chain(source: Path, base: Path | str | None, max_chain: int) -> tuple[Base | None, list[str]]:
+    """What is packed as the difference from, and what there is to say of that in words."""
+    known = Base.open(base) if base is not None else None
+    if known is None or known.length < max_chain:
+        return known, []
+    note = (
+        f"{printable(source)}: packed whole, since its base ends a chain of {known.length} differences "
+        f"(--max-chain {max_chain})"
+    )
+    return None, [note]
+
+
+def described(source: Path, names: list[str], level: str, base: Base | None) -> dict[str, Any]:
+    """What a run is, as JSON: another one does not go on with what it leaves."""
+    return {
+        "version": __version__,
+        "level": level,
+        "base": sorted(base.identities) if base else [],
+        "source": str(source.resolve()),
+        "files": [[name, *_stamp(folder.place(source, name))] for name in names],
+    }
 
 
 def _stamp(path: Path) -> list[int]:
@@ -260,34 +271,11 @@ class _Job:
             for tensor, gap in zip(run.file.tensors[first:], run.file.gaps[first:-1], strict=True):
                 run.state.skip(gap)
                 if tensor.size >= LARGE:
-                    yield tensor.size, partial(self._write, run, tensor, run.state.follow(run.content(tensor)))
+                    checksum = run.state.follow(run.content(tensor)).result
+                    yield tensor.size, partial(one.write, run, tensor, checksum, self.level, self.verify)
                     continue
                 data = run.read(tensor)
                 run.state.update(data)
-                yield tensor.size, partial(self._code, tensor, run, data)
+                yield tensor.size, partial(one.code, run, tensor, data, self.level, self.verify)
 
         return in_order(tasks(), self.threads)
-
-    def _code(self, tensor: Tensor, run: Run, data: Bytes, threads: int) -> tuple[Record, Bytes]:
-        other = run.base.tensor(tensor, run.scope) if run.base else None
-        coding, payload = container.encode_tensor(data, tensor, self.level, other, threads, self.verify)
-        return Record(tensor.dtype, tensor.shape, coding, xxhash.xxh3_64_intdigest(data.data)), payload
-
-    def _write(self, run: Run, tensor: Tensor, checksum: Future[int], threads: int) -> tuple[Record, int]:
-        """Code a large tensor in parts, to where the file being written ends now."""
-        begin, writing = run.writing.tell(), Positional(run.writing)
-        content, other = run.content(tensor), None
-        with ExitStack() as opened:
-            if run.base:
-                other = run.base.content(tensor, tensor.name, run.scope, opened)
-            writer = FileWriter(writing, begin)
-            coding, size = encoding.write_tensor(content, tensor, self.level, other, threads, writer)
-            if coding == container.STORED:
-                place = begin
-                for piece in pieces(content, threads):
-                    writing.put(place, piece)
-                    place += piece.size
-            record = Record(tensor.dtype, tensor.shape, coding, 0)
-            if self.verify:
-                decoding.prove(InFile(writing, begin, size), record, other, threads, checksum.result)
-        return replace(record, checksum=checksum.result()), size

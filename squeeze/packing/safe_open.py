@@ -144,7 +144,7 @@ class SafeOpen:
         return self._payloads.parsed(tensor, record)
 
     def _whole(self, tensor: Tensor, record: Record) -> Bytes:
-        is_delta = record.coding.startswith(container.DELTA)
+        is_delta = record.is_difference
         try:
             base = self._base.for_record(tensor.name, record) if self._base and is_delta else None
             data = container.decode_tensor(self._payload(tensor), record, base, 1)

@@ -51,7 +51,7 @@ def unpack(
     folder.check_target(source, target, overwrite)
     with scratch_folder(target) as work:
         content = work / folder.CONTENT
-        totals = _Job.of(source, base, threads, limits, progress).restore(source, content)
+        totals = Restoring.of(source, base, threads, limits, progress).restore(source, content)
         folder.move_into_place(content, target, overwrite)
     return totals
 
@@ -66,11 +66,13 @@ def verify(
 ) -> Totals:
     """Decode a packed file or folder and compare every checksum; nothing is written. Raises as `unpack` does."""
     source = storage.path_of(source)
-    return _Job.of(source, base, threads, limits, progress).restore(source, None)
+    return Restoring.of(source, base, threads, limits, progress).restore(source, None)
 
 
 @dataclass(frozen=True)
-class _Job:
+class Restoring:
+    """What all files of one packed checkpoint are restored with."""
+
     base: Base | None
     threads: int
     limits: Limits
@@ -79,7 +81,7 @@ class _Job:
     @classmethod
     def of(
         cls, source: Path, base: Path | str | None, threads: int, limits: Limits | None, progress: Progress | None
-    ) -> "_Job":
+    ) -> "Restoring":
         limits = limits or Limits()
         known = Base.of(source, limits) if base is None else Base.open(base, limits)
         if base is not None and not any(packed.description.base for packed in packed_files(source, limits)):
@@ -129,16 +131,13 @@ class _Job:
         """Restore one packed file after `before` bytes of others; its sizes and the SHA-256 of what it was, which was
         checked."""
         try:
-            packed = container.read(source, self.limits)
-            _check_base(packed.description.base, self.base)
-            self.limits.need_output(before + packed.description.size)
-            container.check_limits(packed, self.limits, LARGE)
+            packed = self.described(source, before)
             with source.open("rb") as reading:
                 if target is None:
-                    self._decode(packed, reading, None, name)
+                    self.decode(packed, reading, None, name)
                 else:
                     with target.open("xb") as writing:
-                        self._decode(packed, reading, writing, name)
+                        self.decode(packed, reading, writing, name)
                         writing.flush()
                         os.fsync(writing.fileno())
                     files.copy_status(source, target)
@@ -146,24 +145,21 @@ class _Job:
             raise type(error)(f"{escaped(str(source))}: {error}") from None
         return Totals(packed.description.size, packed.file.size), packed.description.sha256
 
-    def _decode(self, packed: container.PackedFile, source: BinaryIO, sink: BinaryIO | None, name: str) -> None:
+    def described(self, source: Path, before: int = 0) -> container.PackedFile:
+        """A packed file that may be restored after `before` bytes of others. Raises as `unpack` does."""
+        packed = container.read(source, self.limits)
+        _check_base(packed.description.base, self.base)
+        self.limits.need_output(before + packed.description.size)
+        container.check_limits(packed, self.limits, LARGE)
+        return packed
+
+    def decode(self, packed: container.PackedFile, source: BinaryIO, sink: BinaryIO | None, name: str) -> None:
         """Decode all tensors in order. Raises DamagedError where a checksum or the SHA-256 of the whole differs."""
-        description, gaps, scope = packed.description, packed.original.gaps, name if packed.is_torch else ""
+        description, gaps = packed.description, packed.original.gaps
         self.progress(len(description.header))
-        pairs = list(zip(packed.file.tensors, description.records, strict=True))
-        payloads = Positional(source)
-
-        def tasks() -> Iterator[tuple[int, Callable[[int], Iterable[Bytes]]]]:
-            for tensor, record in pairs:
-                payload = InFile(payloads, tensor.begin, tensor.size)
-                if record.size >= LARGE:
-                    yield record.size, partial(self._pieces, tensor, record, scope, payload)
-                else:
-                    with _about(tensor):
-                        yield record.size, partial(self._tensor, tensor, record, scope, whole(payload))
-
         with RunningHash() as state:
-            for (_, record), gap, data in zip(pairs, gaps[:-1], in_order(tasks(), self.threads), strict=True):
+            tensors = self.tensors(packed, source, name)
+            for record, gap, data in zip(description.records, gaps[:-1], tensors, strict=True):
                 if sink:
                     sink.write(gap)
                 state.skip(gap)
@@ -176,10 +172,29 @@ class _Job:
                 sink.write(gaps[-1])
             digest = state.finish(gaps[-1])
         if digest != description.sha256:
-            raise DamagedError("the SHA-256 of what was restored differs: the file is damaged")
+            raise other_hash()
+
+    def tensors(
+        self, packed: container.PackedFile, source: BinaryIO, name: str, first: int = 0, count: int | None = None
+    ) -> Iterator[Iterable[Bytes]]:
+        """The bytes of each tensor, or of `count` from the first on, in order. Raises DamagedError where a checksum
+        differs. name: of the file in its folder."""
+        scope, payloads = name if packed.is_torch else "", Positional(source)
+        pairs = list(zip(packed.file.tensors, packed.description.records, strict=True))[first:]
+
+        def tasks() -> Iterator[tuple[int, Callable[[int], Iterable[Bytes]]]]:
+            for tensor, record in pairs[:count]:
+                payload = InFile(payloads, tensor.begin, tensor.size)
+                if record.size >= LARGE:
+                    yield record.size, partial(self._pieces, tensor, record, scope, payload)
+                else:
+                    with _about(tensor):
+                        yield record.size, partial(self._tensor, tensor, record, scope, whole(payload))
+
+        return in_order(tasks(), self.threads)
 
     def _tensor(self, tensor: Tensor, record: Record, scope: str, payload: Bytes, threads: int) -> tuple[Bytes]:
-        is_delta = record.coding.startswith(container.DELTA)
+        is_delta = record.is_difference
         other = self.base.for_record(tensor.name, record, scope) if self.base and is_delta else None
         with _about(tensor):
             data = container.decode_tensor(payload, record, other, threads)
@@ -189,7 +204,7 @@ class _Job:
     def _pieces(self, tensor: Tensor, record: Record, scope: str, payload: Content, threads: int) -> Iterator[Bytes]:
         """All bytes of a large tensor, decoded as they are asked for. Raises DamagedError at last where their checksum
         differs."""
-        is_delta, checksum = record.coding.startswith(container.DELTA), xxhash.xxh3_64()
+        is_delta, checksum = record.is_difference, xxhash.xxh3_64()
         with ExitStack() as opened:
             other = self.base.content_for(record, tensor.name, scope, opened) if self.base and is_delta else None
             with _about(tensor):
@@ -198,6 +213,10 @@ class _Job:
                     yield piece
         if checksum.intdigest() != record.checksum:
             raise container.other_checksum(tensor.name)
+
+
+def other_hash() -> DamagedError:
+    return DamagedError("the SHA-256 of what was restored differs: the file is damaged")
 
 
 @contextmanager

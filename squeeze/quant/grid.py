@@ -3,7 +3,7 @@
 A grid works on groups: weights [..., n] whose last dimension shares a scale. It knows nothing of matrices or methods.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, Protocol
 
@@ -11,8 +11,9 @@ import torch
 
 from squeeze.errors import SqueezeError
 from squeeze.quant import narrow
+from squeeze.quant.nested import Nested
 
-__all__ = ["CODEBOOKS", "ROWS", "Codebook", "Integer", "PerTensor", "QParams", "Quantizer", "make"]
+__all__ = ["CODEBOOKS", "ROWS", "Codebook", "Integer", "NestedCodebook", "PerTensor", "QParams", "Quantizer", "make"]
 
 ROWS = 256  # whose scales are found at once: what they take stays near the processor
 _SHRINKS = 40  # clipping ranges tried, from the whole one down
@@ -26,11 +27,12 @@ _SAMPLES, _ZOOMS = 16, 3
 @dataclass(frozen=True)
 class QParams:
     """Of groups of shape [...]. scale: float32 [P, ...], as it is stored; zero: float32 [...], or None; factor: of all
-    scales together, where they are stored as multiples of it."""
+    scales together, where they are stored as multiples of it; nested: how they are stored in two levels."""
 
     scale: torch.Tensor
     zero: torch.Tensor | None = None
     factor: torch.Tensor | None = None
+    nested: Nested | None = field(default=None, kw_only=True)
 
     def __getitem__(self, index: tuple[int | slice, ...]) -> "QParams":
         """Some of the groups."""
@@ -213,7 +215,7 @@ class Codebook:
         weight, importance = weight.float(), None if importance is None else importance.float()
         largest = weight.abs().amax(-1)
         top = max(self.planes[0])
-        if not self.free_scales:
+        if self.scale_kind != "float":
             factor = narrow.factor_of(largest / top) if self.scale_kind == "float8" else None
             shares = (1.0, 2.0, 0.5) if factor is None else torch.linspace(1.5, 0.5, 21).tolist()
             scales = [narrow.rounded(self.scale_kind, s * largest / top, factor)[None] for s in shares]
@@ -273,8 +275,27 @@ class Codebook:
         return self.codebook.to(params.scale.device).reshape(shape)
 
 
+@dataclass(frozen=True)
+class NestedCodebook(Codebook):
+    """A codebook whose scales are stored in two levels (nested.py), found as floats first. `dtype` counts for
+    nothing."""
+
+    @property
+    def free_scales(self) -> bool:
+        return False
+
+    def fit(self, weight: torch.Tensor, importance: torch.Tensor | None, dtype: torch.dtype) -> QParams:
+        return self.nest(super().fit(weight, importance, torch.float32))
+
+    def nest(self, params: QParams) -> QParams:
+        """The same with scales that can be stored."""
+        nested = Nested.of(params.scale[0])
+        return QParams(nested.scales()[None], nested=nested)
+
+
 CODEBOOKS = {
     "nf4": Codebook((_NF4,), 4),  # Dettmers et al. 2023
+    "nf4-nested": NestedCodebook((_NF4,), 4, group_size=64),  # the same, as bitsandbytes stores it
     "mxfp4": Codebook((_E2M1,), 4, "power", 32),  # OCP Microscaling Formats 1.0
     "nvfp4": Codebook((_E2M1,), 4, "float8", 16),
     "ternary": Codebook((_TRITS,), 2),

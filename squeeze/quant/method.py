@@ -16,7 +16,7 @@ from squeeze.quant.bits import Bits
 from squeeze.quant.block_grid import BlockGrid, BlockParams
 from squeeze.quant.blocks import GRIDS, BlockTensor
 from squeeze.quant.float8 import FLOATS
-from squeeze.quant.grid import QParams, Quantizer
+from squeeze.quant.grid import NestedCodebook, QParams, Quantizer
 
 __all__ = ["GridMethod"]
 
@@ -43,14 +43,17 @@ class GridMethod(ABC):
     )
     group_size: int = option(64, "Inputs that share a scale; -1 for all of a row.")
     symmetric: bool = option(True, "Without zero points.", off="--asymmetric")
-    grid: str = option("integer", "integer, whole (one scale for a matrix), nf4, mxfp4, nvfp4, fp8, ternary(-planes).")
+    grid: str = option(
+        "integer", "integer, whole (one scale for a matrix), nf4(-nested), mxfp4, nvfp4, fp8, ternary(-planes)."
+    )
     clip: bool = option(True, "Search each group's range for the least error.")
     scale_dtype: torch.dtype | None = field(default=None)
     activations: str | None = field(default=None)
 
     def __post_init__(self) -> None:
         check(self)
-        self.as_quantizer()
+        if isinstance(self.as_quantizer(), NestedCodebook) and getattr(self, "dynamic", False):
+            raise SqueezeError(f"the scales of the grid {self.grid} are found together: it has no dynamic ones")
         if self.group_size != -1 and self.group_size < 1:
             raise SqueezeError(f"a group of {self.group_size} inputs: it needs at least 1, or -1 for all of a row")
 
@@ -78,18 +81,20 @@ class GridMethod(ABC):
 
         return replace(self, **changes)
 
-    def effective_group_size(self, inputs: int) -> int:
-        """Inputs that share a scale in a row of so many."""
+    def misfit(self, inputs: int) -> str | None:
+        """Why rows of so many inputs cannot lie on the grid; None where they can."""
         quantizer = self.as_quantizer()
-        if isinstance(quantizer, BlockGrid):
-            quantizer.check(inputs)
-        needed = quantizer.group_size
-        size = needed or self.group_size
-        if size == -1:
-            return inputs
-        if needed and inputs % needed:
-            raise SqueezeError(f"{self.grid} needs rows of a multiple of {needed} inputs, and this has {inputs}")
-        return min(size, inputs)
+        needed = quantizer.width if isinstance(quantizer, BlockGrid) else quantizer.group_size
+        if needed in (None, -1) or inputs % needed == 0:
+            return None
+        return f"{self.grid} needs rows of a multiple of {needed} inputs, and this has {inputs}"
+
+    def effective_group_size(self, inputs: int) -> int:
+        """Inputs that share a scale in a row of so many. Raises SqueezeError where they cannot lie on the grid."""
+        if wrong := self.misfit(inputs):
+            raise SqueezeError(wrong)
+        size = self.as_quantizer().group_size or self.group_size
+        return inputs if size == -1 else min(size, inputs)
 
     def stored_as(self, weight: torch.Tensor) -> torch.dtype:
         """The type of the scales."""
@@ -126,11 +131,12 @@ class GridMethod(ABC):
         scales = scales.to(torch.float8_e4m3fn).float() if params.factor is not None else scales
         return QuantizedTensor(
             codes=codes.contiguous(),
-            scales=scales if quantizer.scale_bits else scales.to(dtype),
+            scales=scales if quantizer.scale_bits or params.nested else scales.to(dtype),
             zeros=None if params.zero is None else params.zero.to(torch.uint8),
             bits=quantizer.bits,
             group_size=self.effective_group_size(codes.shape[1]),
             codebook=quantizer.codebook,
             global_scale=params.factor,
             scale_bits=quantizer.scale_bits,
+            nested=params.nested,
         )

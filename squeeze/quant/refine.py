@@ -10,7 +10,7 @@ import torch
 
 from squeeze.quant import narrow
 from squeeze.quant.block_grid import BlockGrid, BlockParams, moved
-from squeeze.quant.grid import ROWS, Codebook, QParams, Quantizer, stored
+from squeeze.quant.grid import ROWS, Codebook, NestedCodebook, QParams, Quantizer, stored
 
 if TYPE_CHECKING:
     from squeeze.quant.method import GridMethod
@@ -38,6 +38,8 @@ def refine(
         params = quantizer.refit(weight, hessian, codes, params)
     elif quantizer.free_scales:
         params = _scales(method, weight, hessian, codes, params, dtype)
+    elif isinstance(quantizer, NestedCodebook):
+        params = quantizer.nest(_scales(method, weight, hessian, codes, params, torch.float32))
     elif isinstance(quantizer, Codebook):
         params = _narrow_scales(quantizer, weight, hessian, codes, params, method.effective_group_size(codes.shape[1]))
     return _descend(method, weight, hessian, codes, params, mask), params

@@ -1,8 +1,8 @@
 """Smoothing: inputs that are large are made smaller and their weights larger, so that a grid serves these better.
 
-What a norm gives to a block's matrices is divided by s and their columns are multiplied by it. AWQ (Lin et al. 2023,
-arXiv 2306.00978) searches s; here s = E[x^2]^(strength / 2), as SmoothQuant (Xiao et al. 2022, arXiv 2211.10438) has it
-with largest values. The function stays, nothing more is stored, and nothing more has to be run.
+What a norm or a matrix gives to the matrices behind it is divided by s and their columns are multiplied by it. Here
+s = E[x^2]^(strength / 2) behind norms, as SmoothQuant (Xiao et al. 2022, arXiv 2211.10438) has it with largest values;
+scaling.py searches s. The function stays, nothing more is stored, and nothing more has to be run.
 """
 
 from collections.abc import Iterable
@@ -13,16 +13,19 @@ import torch
 from squeeze.checkpoint.architectures import NORM_BEFORE, architecture_of
 from squeeze.checkpoint.checkpoint import Checkpoint
 
-__all__ = ["SmoothedCheckpoint"]
+__all__ = ["SmoothedCheckpoint", "divided"]
 
 
 @dataclass(frozen=True)
 class SmoothedCheckpoint(Checkpoint):
-    """A checkpoint whose norms and the matrices behind them are scaled as they are loaded. norms: by tensor, in its
-    type [H]; factors: by tensor, of the columns of the matrices behind it, float32 [H]."""
+    """A checkpoint whose norms and matrices are scaled as they are loaded. norms: by tensor, in its type [H]; factors:
+    by tensor, of the columns of the matrices behind it, float32 [H]. rows, columns: by module, what the outputs of a
+    matrix are divided by, float32 [O], and what the columns of one that no norm is before are multiplied by [I]."""
 
     norms: dict[str, torch.Tensor] = field(default_factory=dict)
     factors: dict[str, torch.Tensor] = field(default_factory=dict)
+    rows: dict[str, torch.Tensor] = field(default_factory=dict)
+    columns: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, squares: dict[str, torch.Tensor], strength: float) -> "SmoothedCheckpoint":
@@ -35,10 +38,8 @@ class SmoothedCheckpoint(Checkpoint):
             name = _norm_of(module)
             if name is None or name in norms:
                 continue
-            before = checkpoint.load([name])[name]
             root = square.clamp(min=1e-12).pow(strength / 2)
-            norms[name] = (before.float() * root.log().mean().exp() / root).to(before.dtype)
-            factors[name] = torch.where(norms[name] == 0, 1.0, before.float() / norms[name].float())
+            norms[name], factors[name] = divided(checkpoint.load([name])[name], root / root.log().mean().exp())
         return cls(checkpoint.folder, checkpoint.files, norms, factors)
 
     def load(
@@ -51,9 +52,20 @@ class SmoothedCheckpoint(Checkpoint):
             return self.norms[name].to(tensor.device)
         module, _, leaf = name.rpartition(".")
         norm = _norm_of(module)
-        if norm not in self.factors or leaf != "weight":
-            return tensor
-        return (tensor.float() * self.factors[norm].to(tensor.device)).to(tensor.dtype)
+        columns = self.factors.get(norm) if norm in self.factors else self.columns.get(module)
+        values = tensor
+        if columns is not None and leaf == "weight":
+            values = values.float() * columns.to(tensor.device)
+        if module in self.rows and leaf in ("weight", "bias"):
+            rows = self.rows[module].to(tensor.device)
+            values = values.float() / (rows[:, None] if values.ndim > 1 else rows)
+        return values.to(tensor.dtype)
+
+
+def divided(norm: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A norm's weight [H] divided by scales as its type holds it, and the float32 factors that undo that exactly."""
+    rounded = (norm.float() / scales).to(norm.dtype)
+    return rounded, torch.where(rounded == 0, 1.0, norm.float() / rounded.float())
 
 
 def _norm_of(module: str) -> str | None:

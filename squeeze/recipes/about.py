@@ -8,6 +8,7 @@ from pathlib import Path
 from squeeze.codecs.stream import dictionary_file
 from squeeze.codecs.stream.container import NEWEST_FORMAT, NUMERICS_VERSION
 from squeeze.codecs.stream.levels import LEVELS
+from squeeze.errors import DeviceError
 from squeeze.numerics.jit import cache_root
 from squeeze.packing import description
 from squeeze.recipes.installed import core_sizes, start_up
@@ -33,6 +34,7 @@ def gather() -> dict[str, Fact]:
         "processor": _processor(),
         "threads": cores.available(),
         "gpus": _gpus(),
+        "exact_model_on": _engines(),
         "fastest_kernels": [f"{shape}: {way}" for gpu in sorted(set(_gpus())) for shape, way in _fastest(gpu).items()],
         "compiled_code": str(cache_root()),
         "models": _models(),
@@ -67,6 +69,26 @@ def _gpus() -> list[str]:
         return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     except (ImportError, OSError, RuntimeError):
         return []
+
+
+def _engines() -> list[str]:
+    """What runs the language model of files on each GPU, asked for a model of SmolLM2-135M's sizes."""
+    if not (gpus := _gpus()):
+        return []
+    from squeeze.fused.attention import Shape
+    from squeeze.fused.choice import Sizes, chosen
+    from squeeze.numerics.int8_tensors import products_of
+    from squeeze.numerics.tensors import check
+
+    found, sizes = [], Sizes(576, 1536, 49152, Shape(heads=9, groups=3, size=64, window=128))
+    for device in (f"cuda:{number}" for number in range(len(gpus))):
+        try:
+            check(device)
+            operations, reason = chosen(device, products_of(device), sizes)
+            found.append(f"{device} by {operations.name}" + (f" ({reason})" if reason else ""))
+        except DeviceError as error:
+            found.append(f"{device} by nothing ({error})")
+    return found
 
 
 def _fastest(gpu: str) -> dict[str, str]:

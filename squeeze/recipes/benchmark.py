@@ -112,6 +112,13 @@ def choose(
     return tools, notes
 
 
+def of_file(
+    path: Path, levels: Sequence[int], against: Sequence[str], processes: bool, threads: int, runs: int
+) -> list[Result]:
+    """One file through all tools that this machine has, which a worker measures."""
+    return list(measure([path], choose(levels, against, processes, threads)[0], runs))
+
+
 def measure(paths: Sequence[Path], tools: Sequence[Tool], runs: int) -> Iterator[Result]:
     """Every file through every tool, `runs` times; the shortest times count."""
     for path in paths:

@@ -14,6 +14,7 @@ from squeeze.errors import SqueezeError, printable
 from squeeze.quant.allocation import allocate
 from squeeze.quant.bits import LEFT, Bits
 from squeeze.quant.method import GridMethod
+from squeeze.recipes.fitting import Fitted, fitting
 from squeeze.recipes.options import Common, Quantizing
 from squeeze.recipes.plan.whole import whole
 from squeeze.recipes.run import Run
@@ -37,13 +38,19 @@ class Mix:
 
     @property
     def single(self) -> dict[str, GridMethod]:
-        """Methods of modules that have to be named one by one."""
+        """Methods of modules that no pattern tells."""
         known = [re.compile(pattern) for pattern, _ in self.patterns]
         return {name: one for name, one in self.methods.items() if sum(bool(fits.match(name)) for fits in known) != 1}
 
-    def applied(self, run: Run) -> Run:
-        """The run with what is left as it is."""
-        return replace(run, common=replace(run.common, ignore=self.ignore, shared_experts=True))
+    def named(self, fit: Fitted) -> dict[str, GridMethod]:
+        """Methods of modules that have to be named one by one, as neither a pattern nor what most have tells them."""
+        known = [(re.compile(pattern), one) for pattern, one in self.patterns]
+        told = {name: [one for fits, one in known if fits.match(name)] for name in fit.all}
+        return {name: one for name, one in fit.all.items() if (told[name] or [fit.method]) != [one]}
+
+    def applied(self, run: Run, left: tuple[str, ...]) -> Run:
+        """The run with what is left as it is. left: modules beside those of `ignore`."""
+        return replace(run, common=replace(run.common, ignore=(*self.ignore, *left), shared_experts=True))
 
 
 def by_name(checkpoint: Checkpoint, method: GridMethod, common: Common) -> Mix:
@@ -100,7 +107,9 @@ def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Qu
     )
 
     def rounded(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, int]:
-        candidate = method.replaced(bits=bits)
+        candidate, wrong = fitting(method.replaced(bits=bits), settings.format, *weight.shape)
+        if candidate is None:
+            raise SqueezeError(f"a matrix cannot be stored: {wrong}")
         tensor = candidate.fallback().compress(weight.bfloat16()).tensor
         if settings.format == DENSE:
             return tensor.dequantize(), -(-tensor.stored_bits // 8)

@@ -174,6 +174,8 @@ class Export:
         heads, parts = self.metadata.heads(name), []
         for source in tensor.sources:
             values = self.checkpoint.load([source], strict=False)[source]
+            if shift := self.metadata.shift(name):
+                values = values.float() + shift
             if heads:  # rotary pairs side by side
                 values = values.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
             parts.append(values if values.dtype == torch.uint8 else _as_bytes(values, tensor.kind))

@@ -25,14 +25,24 @@ if TYPE_CHECKING:
 __all__ = ["FAMILIES", "Family", "Metadata"]
 
 
+_GELU = "gelu_pytorch_tanh"
+_FULL, _LOCAL = "full_attention", "sliding_attention"
+
+
 @dataclass(frozen=True)
 class Family:
     """How llama.cpp has an architecture. name: of its network; interleaved: rotary pairs are neighbouring rows of
-    queries and keys; experts: whether there are any."""
+    queries and keys; experts: whether there are any; activation: the only one that it runs; shifted: a checkpoint's
+    norms are stored less one, and a file's are not; period: the last of so many blocks attends to all tokens, and the
+    others to those in a window; local_base: of rotary angles in these, where it is another."""
 
     name: str
     interleaved: bool = False
     experts: bool = False
+    activation: str = "silu"
+    shifted: bool = False
+    period: int = 0
+    local_base: float | None = None
 
 
 FAMILIES = {  # by config.json's model_type
@@ -42,6 +52,8 @@ FAMILIES = {  # by config.json's model_type
     "qwen2": Family("QWEN2"),
     "qwen3": Family("QWEN3"),
     "qwen3_moe": Family("QWEN3MOE", experts=True),
+    "gemma2": Family("GEMMA2", activation=_GELU, shifted=True, period=2),
+    "gemma3_text": Family("GEMMA3", activation=_GELU, shifted=True, period=6, local_base=10000.0),
 }
 _ROPE = ("default", "dynamic", "linear", "yarn", "llama3")  # dynamic scaling begins beyond the trained context
 
@@ -79,7 +91,8 @@ class Metadata:
     def _check(self) -> None:
         rope, kind, kind_of = self._rope, self._rope_type, self.config["model_type"]
         reasons = {
-            f"the activation {self.config.get('hidden_act')}": self.config.get("hidden_act", "silu") != "silu",
+            f"the activation {self._activation}": self._activation != self.family.activation,
+            **self._faults_of_windows(),
             "sliding windows": bool(self.config.get("use_sliding_window")),
             "experts whose shares do not sum to 1": kind_of == "qwen3_moe" and not self.config.get("norm_topk_prob"),
             "blocks with and without experts": bool(self.config.get("mlp_only_layers"))
@@ -97,10 +110,38 @@ class Metadata:
         except KeyError as error:
             raise FormatError(f"{self.folder}: config.json does not say {error.args[0]}") from None
 
+    @property
+    def _activation(self) -> str:
+        return str(self.config.get("hidden_activation") or self.config.get("hidden_act") or self.family.activation)
+
+    def _faults_of_windows(self) -> dict[str, bool]:
+        """Of an architecture with windows in some blocks: what llama.cpp has otherwise, and whether it is so."""
+        period, config = self.family.period, self.config
+        if not period:
+            return {}
+        wanted = [_LOCAL if (i + 1) % period else _FULL for i in range(int(config["num_hidden_layers"]))]
+        local = self._rope_of(_LOCAL).get("rope_theta", config.get("rope_local_base_freq", self.family.local_base))
+        return {
+            f"windows in other blocks than {period - 1} of {period}": (config.get("layer_types") or wanted) != wanted,
+            "another size of a window's pattern": config.get("sliding_window_pattern", period) != period,
+            "queries that are scaled otherwise than by their size": float(
+                config.get("query_pre_attn_scalar") or head_size(config)
+            )
+            != head_size(config),
+            f"rotary angles of base {local} in windows": self.family.local_base not in (None, local),
+            "attention in both directions": bool(config.get("use_bidirectional_attention")),
+        }
+
+    def _rope_of(self, kind: str) -> dict[str, Any]:
+        """What is said of rotary angles in the blocks of a kind alone."""
+        own = (self.config.get("rope_parameters") or {}).get(kind)
+        return own if isinstance(own, dict) else {}
+
     @cached_property
     def _rope(self) -> dict[str, Any]:
         own = {key: self.config[key] for key in ("rope_theta", "partial_rotary_factor") if self.config.get(key)}
-        rope = {**(self.config.get("rope_parameters") or {}), **(self.config.get("rope_scaling") or {})}
+        told = {key: value for key, value in (self.config.get("rope_parameters") or {}).items() if key != _LOCAL}
+        rope = {**told, **told.pop(_FULL, {}), **(self.config.get("rope_scaling") or {})}
         return {"rope_theta": 10000.0, **own, **rope}
 
     @property
@@ -114,6 +155,10 @@ class Metadata:
             return 0
         heads = int(self.config["num_attention_heads"])
         return heads if leaf == "attn_q" else int(self.config.get("num_key_value_heads") or heads)
+
+    def shift(self, name: str) -> float:
+        """What one of the file's tensors is more than the checkpoint's."""
+        return 1.0 if self.family.shifted and name.endswith("norm.weight") else 0.0
 
     def divisors(self) -> np.ndarray | None:
         """float32, one for each rotary angle, where they are not all alike (Llama 3.1)."""
@@ -134,8 +179,17 @@ class Metadata:
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         for key, value in self._sizes.items():
             getattr(writer, f"add_{key}")(value)
+        if self.family.period:
+            self._windows(writer)
         self._rotary(writer)
         self._tokens(writer)
+
+    def _windows(self, writer: "GGUFWriter") -> None:
+        writer.add_sliding_window(int(self.config["sliding_window"]))
+        if (cap := self.config.get("attn_logit_softcapping")) is not None:
+            writer.add_attn_logit_softcapping(float(cap))
+        if (cap := self.config.get("final_logit_softcapping")) is not None:
+            writer.add_final_logit_softcapping(float(cap))
 
     @cached_property
     def _sizes(self) -> dict[str, int | float]:

@@ -90,7 +90,7 @@ def inspect(
                 data = tensorfile.read_tensor(reading, tensor)
                 if packed:
                     record, coded = packed.description.records[number], tensor.size
-                    delta = record.coding.startswith(container.DELTA)
+                    delta = record.is_difference
                     other = known.for_record(tensor.name, record, scope) if known and delta else None
                     raw = container.decode_tensor(data, record, other, threads)
                     container.check_tensor(raw, record, tensor.name)

@@ -16,12 +16,15 @@ from squeeze.engine.report import Report
 from squeeze.errors import OptionError, SqueezeError
 from squeeze.options import Asked
 from squeeze.packing.pack import pack
+from squeeze.quant.awq import AWQ
 from squeeze.quant.bits import Bits
 from squeeze.quant.blocks import type_of
 from squeeze.quant.method import GridMethod
 from squeeze.quant.rotate import RotatedCheckpoint
+from squeeze.quant.scaling import scaled
 from squeeze.quant.smooth import SmoothedCheckpoint
 from squeeze.recipes.bits import by_budget, by_name
+from squeeze.recipes.fitting import fitted, scaled_as
 from squeeze.recipes.gguf_types import by_size
 from squeeze.recipes.options import AUTO, GGUF, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
@@ -31,7 +34,7 @@ from squeeze.recipes.writing import make_writer
 
 __all__ = ["pack_result", "quantize"]
 
-_SQUARES_TOKENS = 8192  # of the calibration that smoothing looks at
+_SQUARES_TOKENS = 8192  # of the calibration that smoothing and AWQ's search look at
 
 
 @takes_models
@@ -61,26 +64,32 @@ def quantize(
     shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress}
     if asked.settings.format == GGUF:
         return _gguf(Path(str(source)), Path(out), asked, common, dict(methods or {}), overwrite, shared)
-    settings, chosen, methods = asked.settings, method_of_scheme(asked), dict(methods or {})
+    settings = asked.settings
+    chosen = scaled_as(method_of_scheme(asked), settings.format)
+    methods = {name: scaled_as(one, settings.format) for name, one in (methods or {}).items()}
     shared |= {"overwrite": overwrite, "correction": settings.correction}
     run = Run(source=Path(str(source)), out=Path(out), common=common, **shared)
     checkpoint = run.open()
     mix = by_name(checkpoint, chosen, common)
-    writer = make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
+    make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
+    fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
     calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
     ranged = chosen.rounding is not None and chosen.rounding.ranged
     chooses = settings.target_bits is not None or settings.target_bytes is not None
     tokens = run.tokens() if calibrated or ranged or chooses or settings.smooth else None
-    checkpoint = _prepared(run, settings, checkpoint, tokens)
+    checkpoint = _prepared(run, settings, checkpoint, tokens, fit.all)
+    run, told = mix.applied(run, fit.left), dict(fit.told)
     if chooses and tokens is not None:
         mix = by_budget(run, checkpoint, chosen, settings, tokens)
-        writer = make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
-    run, methods = mix.applied(run), {**mix.methods, **methods}
+        fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
+        run, told = mix.applied(run, fit.left), {**told, **fit.told}
+    writer = make_writer(settings.format, fit.method, mix.named(fit), checkpoint, mix.patterns)
     given = tokens if calibrated or ranged else None
     described = _described(chosen, settings, common)
     if given is not None or settings.smooth:
         described |= run.described()
-    return run.compress(checkpoint, chosen, writer, described, given, methods=methods, corrects=calibrated)
+    how = (checkpoint, fit.method, writer, described, given)
+    return run.compress(*how, methods=fit.others, told=told, corrects=calibrated)
 
 
 def _gguf(
@@ -111,20 +120,35 @@ def _gguf(
         described |= run.described()
     report = run.waiting(chosen.name, described)
     if report is None:
-        checkpoint, given = _prepared(run, settings, checkpoint, tokens), tokens if chosen.needs_hessian else None
-        report = run.compress(checkpoint, chosen, target.writer, described, given, methods=target.methods)
+        serving = {name: target.methods.get(name, chosen) for name in target.types}
+        checkpoint = _prepared(run, settings, checkpoint, tokens, serving)
+        given = tokens if chosen.needs_hessian else None
+        how = (checkpoint, chosen, target.writer, described, given)
+        report = run.compress(*how, methods=target.methods, told=target.told)
     return target.finish(report, folder, overwrite)
 
 
-def _prepared(run: Run, settings: Quantizing, checkpoint: Checkpoint, tokens: torch.Tensor | None) -> Checkpoint:
-    """The checkpoint rotated or smoothed, which keeps its function. Raises SqueezeError where both are asked for."""
+def _prepared(
+    run: Run,
+    settings: Quantizing,
+    checkpoint: Checkpoint,
+    tokens: torch.Tensor | None,
+    methods: Mapping[str, GridMethod],
+) -> Checkpoint:
+    """The checkpoint rotated, smoothed or with AWQ's scales, which keeps its function. methods: by the checkpoint's
+    names. Raises SqueezeError where two of these are asked for."""
+    scales = {name: method for name, method in methods.items() if isinstance(method, AWQ)}
     if settings.rotate and settings.smooth:
         raise SqueezeError("a rotation leaves nothing to smooth: choose one of the two")
+    if scales and (settings.rotate or settings.smooth):
+        raise SqueezeError("awq scales channels itself: it goes with neither a rotation nor smoothing")
     if settings.rotate:
         return RotatedCheckpoint.of(checkpoint, run.common.seed, settings.rotation_block)
-    if not settings.smooth or tokens is None:
+    if tokens is None or not (settings.smooth or scales):
         return checkpoint
     sample = tokens[: max(_SQUARES_TOKENS // tokens.shape[1], 1)]
+    if scales:
+        return scaled(checkpoint, sample, scales.get, run.device, run.common.bound)
     return SmoothedCheckpoint.of(checkpoint, input_squares(checkpoint, sample, run.device), settings.smooth)
 
 

@@ -5,7 +5,7 @@ Blocks go to a folder first, so that a stopped run goes on; the file is made of 
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.network import Network, weight_of
 from squeeze.engine.pipeline import Writer, plan
-from squeeze.engine.report import Layer, Report
+from squeeze.engine.report import Report
 from squeeze.errors import FormatError, OptionError, SqueezeError
 from squeeze.options import Asked
 from squeeze.quant.blocks import GRIDS, BlockTensor, grid_of, type_for, type_of
@@ -55,6 +55,8 @@ def method_of(asked: Asked[Quantizing]) -> GridMethod:
     if settings.type == AUTO and settings.target_bytes is None:
         raise OptionError("--type auto needs --target-size, the size of the file")
     made: GridMethod = asked.made()
+    if not isinstance(made, GridMethod):
+        raise OptionError(f"the format gguf goes with methods on grids, and {made.name} is none")
     if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):
         raise OptionError("the format gguf has neither dynamic scales nor outlier columns")
     if isinstance(asked.method, str):
@@ -69,7 +71,9 @@ def method_of(asked: Asked[Quantizing]) -> GridMethod:
 @dataclass(frozen=True)
 class GgufTarget:
     """What becomes of each matrix. asked: the type of most, None where each has its own; types: of modules, by the
-    checkpoint's names; methods: of those that have another one than `asked`; left: modules that no type fits."""
+    checkpoint's names; methods: of those that have another one than `asked`; left: modules that no type fits, as the
+    network names them; told: by the checkpoint's names, what the report says of modules that are left or have another
+    type than was wanted."""
 
     path: Path
     export: Export
@@ -77,6 +81,7 @@ class GgufTarget:
     types: Mapping[str, str]
     methods: Mapping[str, GridMethod]
     left: tuple[str, ...]
+    told: Mapping[str, str]
 
     @classmethod
     def of(
@@ -92,19 +97,21 @@ class GgufTarget:
         """methods: others than `method` for the modules named. asked: whether the type of `method` is what was asked
         for. Raises ModelError where llama.cpp cannot run the checkpoint."""
         export, network = Export.of(checkpoint), Network(checkpoint)
-        types, others, left = {}, dict(methods), []
-        for block in network.blocks:
-            for leaf in plan(network, block, ignore)[0]:
-                name = network.stored_name(f"{block}.{leaf}")
-                wanted = methods.get(name, method)
-                kind = type_for(wanted.grid, weight_of(network.module(f"{block}.{leaf}")).shape[1])
-                if kind is None:
-                    left.append(name)
-                    continue
-                types[name] = kind
-                if kind != wanted.grid:
-                    others[name] = wanted.replaced(grid=kind)
-        return cls(path, export, method.grid if asked else None, types, others, tuple(left))
+        types, others, left, told = {}, dict(methods), [], {}
+        for full in [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]:
+            name, inputs = network.stored_name(full), weight_of(network.module(full)).shape[1]
+            wanted = methods.get(name, method)
+            kind = type_for(wanted.grid, inputs)
+            if kind is None:
+                left.append(full)
+                told[name] = "its rows are not whole blocks of any type"
+                continue
+            types[name] = kind
+            if kind != wanted.grid:
+                others[name] = wanted.replaced(grid=kind)
+                reason = f"whose blocks of {GRIDS[wanted.grid].width} do not fill {inputs} inputs"
+                told[name] = f"{type_of(kind)} in place of {type_of(wanted.grid)}, {reason}"
+        return cls(path, export, method.grid if asked else None, types, others, tuple(left), told)
 
     @property
     def writer(self) -> Writer:
@@ -116,19 +123,9 @@ class GgufTarget:
             self.path, self.asked or MIDDLE, overwrite=overwrite
         )
         report.target = str(self.path)
-        report.layers = [self._noted(layer) for layer in report.layers]
         report.left.pop(HEAD, None)  # the file has it rounded to nearest
-        report.left |= dict.fromkeys(self.left, "its rows are not whole blocks of any type")
         shutil.rmtree(folder)
         return report
-
-    def _noted(self, layer: Layer) -> Layer:
-        kind, inputs = self.types[layer.name], layer.shape[1]
-        if self.asked is None or inputs % GRIDS[self.asked].width == 0:
-            return layer
-        reason = f"whose blocks of {GRIDS[self.asked].width} do not fill {inputs} inputs"
-        note = f"{type_of(kind)} in place of {type_of(self.asked)}, {reason}"
-        return replace(layer, notes=(*layer.notes, note))
 
 
 def _blocks(module: str, tensor: QuantizedTensor, transposed: bool) -> dict[str, torch.Tensor]:

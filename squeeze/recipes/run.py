@@ -86,7 +86,7 @@ class Run:
 
     def described(self) -> dict[str, Any]:
         """What a report says of the calibration."""
-        numbers = {name: getattr(self.common, name) for name in ("samples", "sequence_length", "seed")}
+        numbers = {name: getattr(self.common, name) for name in ("samples", "sequence_length", "seed", "bound")}
         return {**numbers, "correction": self.correction, "calibration": calibration_name(self.common.calibration)}
 
     def compress(
@@ -98,6 +98,7 @@ class Run:
         tokens: torch.Tensor | None,
         *,
         methods: Mapping[str, Method] | None = None,
+        told: Mapping[str, str] | None = None,
         corrects: bool = True,
     ) -> Report:
         """Run pipeline.Compression, whose fields these are. corrects: whether errors are propagated, with tokens."""
@@ -110,6 +111,8 @@ class Run:
             methods=methods or {},
             correction=self.correction if tokens is not None and corrects else 0.0,
             ignore=self.common.left_alone,
+            told=told or {},
+            bound=self.common.bound,
             settings=settings,
             resume=self.resume,
             overwrite=self.overwrite,

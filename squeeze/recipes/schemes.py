@@ -27,6 +27,8 @@ def method_of_scheme(asked: Asked[Quantizing]) -> GridMethod:
     own = "group_size" in asked.given and scheme.any_group
     if said := [name for name in _SAID if name in asked.given and not (own and name == "group_size")]:
         raise OptionError(f"{said[0]} does not go with the scheme {settings.scheme}, which says it")
+    if not isinstance(made, GridMethod):
+        raise OptionError(f"a scheme goes with methods on grids, and {made.name} is none")
     if settings.target_bits is not None or settings.target_bytes is not None:
         raise OptionError("the bits of a scheme cannot be chosen by size")
     if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):

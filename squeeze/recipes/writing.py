@@ -15,12 +15,15 @@ from squeeze.quant.blocks import GRIDS
 from squeeze.quant.float8 import Float8
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec
 from squeeze.quant.method import GridMethod
+from squeeze.quant.trellis import stored as trellis
+from squeeze.quant.trellis.method import Trellis
 from squeeze.recipes.options import GGUF
 
-__all__ = ["DENSE", "SERVED", "make_writer"]
+__all__ = ["DENSE", "SERVED", "grid_of", "make_writer"]
 
 Patterns = tuple[tuple[str, GridMethod], ...]
 DENSE = "dense"
+OWN = "squeeze"  # our format
 SERVED = "compressed-tensors"  # the format that rounds activations, too
 
 
@@ -38,6 +41,12 @@ def make_writer(
         raise FormatError(f"the format {name} does not say how activations are rounded: use {SERVED}")
     if name == DENSE:
         return _dense(dtype)
+    if any(isinstance(one, Trellis) for one in (method, *methods.values())):
+        if not all(isinstance(one, Trellis) for one in (method, *methods.values())):
+            raise FormatError("trellis codes and those of grids do not go into one folder, except as dense weights")
+        if name != OWN:
+            raise FormatError(f"the format {name} does not hold trellis codes: use {OWN}, or {DENSE}")
+        return trellis.make_writer(dtype)
     if block := next((one.grid for one in (method, *methods.values()) if one.grid in GRIDS), None):
         raise FormatError(f"the grid {block} is one of GGUF's: use the format {GGUF}, or {DENSE}")
     if name not in FORMATS:
@@ -47,9 +56,7 @@ def make_writer(
     chosen.check(spec)
 
     def tensors(module: str, tensor: QuantizedTensor, transposed: bool) -> dict[str, torch.Tensor]:
-        if transposed and not chosen.transposed:
-            able = [DENSE, *(one for one, format in FORMATS.items() if format.transposed)]
-            raise FormatError(f"{module}: is stored transposed, which only the formats {' and '.join(able)} hold")
+        assert chosen.transposed or not transposed, module
         return chosen.tensors(module, tensor, dtype, spec.of(module))
 
     def config(ignored: list[str]) -> dict[str, Any]:
@@ -66,24 +73,27 @@ def _dense(dtype: torch.dtype) -> Writer:
     return Writer(DENSE, tensors, lambda left: {})
 
 
+def grid_of(method: GridMethod) -> Grid:
+    """What the weights that a method makes may be."""
+    quantizer = method.as_quantizer()
+    codebook = None if quantizer.codebook is None else method.grid.removesuffix("-planes")
+    rows = 1
+    if isinstance(quantizer, Float8):
+        codebook, rows = "fp8", quantizer.rows
+    return Grid(
+        *(quantizer.bits, quantizer.group_size or method.group_size, method.symmetric, codebook),
+        outliers=bool(getattr(method, "outliers", 0)),
+        rows=rows,
+        activations=method.activations,
+    )
+
+
 def _spec(
     method: GridMethod, methods: Mapping[str, GridMethod], patterns: Patterns, dtype: torch.dtype
 ) -> QuantizationSpec:
-    def grid(grid_method: GridMethod) -> Grid:
-        quantizer = grid_method.as_quantizer()
-        size = quantizer.group_size or grid_method.group_size
-        codebook = None if quantizer.codebook is None else grid_method.grid.removesuffix("-planes")
-        rows = 1
-        if isinstance(quantizer, Float8):
-            codebook, rows = "fp8", quantizer.rows
-        return Grid(
-            *(quantizer.bits, size, grid_method.symmetric, codebook, bool(getattr(grid_method, "outliers", 0))),
-            rows=rows,
-            activations=grid_method.activations,
-        )
-
-    common = grid(method)
+    common = grid_of(method)
     fits = [re.compile(pattern).match for pattern, _ in patterns]
-    other = {name: grid(one) for name, one in methods.items() if grid(one) != common or any(fit(name) for fit in fits)}
-    by_pattern = tuple((pattern, grid(grid_method)) for pattern, grid_method in patterns)
+    grids = {name: grid_of(one) for name, one in methods.items()}
+    other = {name: grid for name, grid in grids.items() if grid != common or any(fit(name) for fit in fits)}
+    by_pattern = tuple((pattern, grid_of(grid_method)) for pattern, grid_method in patterns)
     return QuantizationSpec.of_grid(common, modules=other, dtype=dtype, method=method.name, patterns=by_pattern)

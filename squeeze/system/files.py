@@ -54,7 +54,7 @@ def expand(
     elif not recursive:
         raise SqueezeError("is a directory; use -r to take every file in it")
     elif prefix := remote(path):
-        yield from filter(wanted, (cast(Path, one) for one in prefix.below()))
+        yield from filter(wanted, (cast(Path, one) for one in prefix.walk()))
     else:
         for folder, subfolders, names in os.walk(path, onerror=unreadable):
             subfolders.sort()

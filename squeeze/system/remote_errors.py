@@ -3,15 +3,19 @@
 import errno
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import UnsupportedOperation
+from typing import TypeVar
 
 from squeeze.errors import PackageError, SqueezeError, printable
 from squeeze.system.extras import how_to_install
 
-__all__ = ["about_url", "broken"]
+__all__ = ["about_url", "broken", "persistently"]
 
+T = TypeVar("T")
+_WAITS = (0.05, 0.2, 0.8)  # seconds; stores' packages wait longer for what they know will pass
 _UNKNOWN = "Protocol not known"  # as fsspec says it
 _EXPIRED = "FileExpired"  # of s3fs
 _REFUSED = re.compile(r"credential|forbidden|unauthori[sz]ed|access ?denied|\b40[13]\b", re.IGNORECASE)
@@ -43,6 +47,20 @@ def about_url(url: str) -> Iterator[None]:
         raise SqueezeError(f"{url}: {_words(error)}") from error
     except Exception as error:
         raise (_refused(error, url) if _REFUSED.search(_words(error)) else broken(url, _words(error))) from error
+
+
+def persistently(url: str, ask: Callable[[], T]) -> T:
+    """What ask() gives, as about_url; a connection that breaks is tried again."""
+    for wait in _WAITS:
+        try:
+            with about_url(url):
+                return ask()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            time.sleep(wait)
+    with about_url(url):
+        return ask()
 
 
 def _as_of_files(error: OSError, url: str) -> OSError:

@@ -17,10 +17,11 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from squeeze.errors import SqueezeError
-from squeeze.system.remote_errors import about_url, broken
+from squeeze.system.listing import infos, objects
+from squeeze.system.remote_errors import about_url, broken, persistently
 from squeeze.system.remote_file import RemoteFile
 
-__all__ = ["URL", "RemotePath", "read_together"]
+__all__ = ["URL", "RemotePath", "look_together", "read_together"]
 
 # Protocols that are chained (fsspec: "simplecache::s3://bucket/key"), the one that names the path, the path, the rest.
 URL = re.compile(r"((?:[A-Za-z][\w+.-]*::)*[A-Za-z][\w+.-]*://)(.*?)((?:::.*)?)", re.DOTALL)
@@ -138,7 +139,7 @@ class RemotePath:
         try:
             with about_url(str(self)):
                 fs.invalidate_cache(path)
-                self._known = fs.info(path)
+            self._known = persistently(str(self), lambda: fs.info(path))
         except FileNotFoundError:
             self._known = None
         return self._known
@@ -199,8 +200,7 @@ class RemotePath:
 
     def unlink(self) -> None:
         fs, path = self._place
-        with about_url(str(self)):
-            fs.rm_file(path)
+        persistently(str(self), lambda: fs.rm_file(path))
 
     def iterdir(self) -> Iterator["RemotePath"]:
         fs, path = self._place
@@ -216,6 +216,23 @@ class RemotePath:
             fs.invalidate_cache(path)
             found = fs.find(path, detail=True)
         return sorted(self._listed(found, path))
+
+    def walk(self) -> Iterator["RemotePath"]:
+        """As `below`, each when it is asked for: memory holds a page of the listing."""
+        fs, path = self._place
+        found, last = objects(fs, path), ""
+
+        def following() -> dict[str, Any] | None:
+            nonlocal found
+            try:
+                return next((info for info in found if info["name"] > last), None)
+            except Exception:
+                found = objects(fs, path)  # from its start
+                raise
+
+        while info := persistently(str(self), following):
+            last = info["name"]
+            yield from self._listed({last: info}, path)
 
     def rglob(self, pattern: str) -> Iterable["RemotePath"]:
         assert pattern == "*"
@@ -233,12 +250,17 @@ def status_of(info: dict[str, Any]) -> os.stat_result:
     """What a file's status would be: the inode is made of what names a version of an object."""
     is_folder = info["type"] == "directory"
     mode = stat.S_IFDIR | _FOLDER if is_folder else stat.S_IFREG | _file_mode()
-    version = hashlib.sha256(repr([info.get(key) for key in _VERSION]).encode()).digest()
+    version = hashlib.sha256(repr([_fact(info.get(key)) for key in _VERSION]).encode()).digest()
     modified = next(filter(None, (_seconds(info.get(key)) for key in _TIMES)), _STARTED)
     return os.stat_result(
         (mode, int.from_bytes(version[:7]), 0, 1, os.geteuid(), os.getegid(), info["size"] or 0, *[int(modified)] * 3),
         {"st_atime_ns": int(modified * 1e9), "st_mtime_ns": int(modified * 1e9), "st_ctime_ns": 0},
     )
+
+
+def _fact(value: object) -> object:
+    """A listing has times in other words than an object's own header."""
+    return int(value.timestamp()) if isinstance(value, datetime) else value
 
 
 def _file_mode() -> int:
@@ -269,6 +291,16 @@ def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
         came = fs.cat_ranges([names[number] for number in wanted], [0] * len(ends), ends, on_error="return")
     found = dict(zip(wanted, came, strict=True))
     return [_of_size(path, found.get(number, b""), sizes[number]) for number, path in enumerate(paths)]
+
+
+def look_together(paths: list[RemotePath]) -> None:
+    """Ask a store at once what `exists` and `lstat` tell of many objects. Where it fails they ask for themselves."""
+    if not paths:
+        return
+    fs = paths[0]._place[0]
+    for path, info in zip(paths, infos(fs, [path._place[1] for path in paths]), strict=True):
+        if not isinstance(info, Exception):
+            path._known = info
 
 
 def _of_size(path: RemotePath, found: bytes | Exception, size: int) -> bytes | Exception:

@@ -129,3 +129,13 @@ def test_misuse(tree):
     assert names() == ["tree"]
     Path("other").write_text("{}\n")
     assert "is no manifest" in fails("test", "--manifest", "other")
+
+
+def test_a_page_at_the_end(engine, tree):
+    (tree / "broken.txt").write_bytes(b"x")
+    engine.breaks = lambda call: (tree / "broken.txt").unlink(missing_ok=True)
+    said = fails("compress", "-1", "-r", "-q", "--cluster", "local", "--report", "page.html", tree)
+    page = Path("page.html").read_text()
+    assert said == "Error: tree/broken.txt: No such file or directory\n"
+    assert "broken.txt: No such file" in page and "calls whose worker was lost" in page and "4 files: " in page
+    assert "give --cluster" in usage_error("compress", "-r", "--report", "other.html", tree)

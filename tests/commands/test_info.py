@@ -2,7 +2,11 @@
 
 import json
 
+from squeeze.errors import DeviceError
+from squeeze.fused import choice
+from squeeze.fused.operations import TORCH
 from squeeze.kernels import choices
+from squeeze.numerics import int8_tensors, tensors
 from squeeze.recipes import about
 from tests.makers.command import run
 
@@ -14,6 +18,25 @@ def test_info():
     text = run("info").stdout
     assert f"processor:        {facts['processor']}\n" in text
     assert f"compiled code:    {facts['compiled_code']}\n" in text
+
+
+def test_what_runs_the_language_model_on_gpus(monkeypatch):
+    """On one of three GPUs by kernels, on one by torch, on one not at all."""
+
+    def check(device):
+        if device == "cuda:2":
+            raise DeviceError(f"{device} does not compute as IEEE 754 says")
+
+    operations = {"cuda:0": (TORCH._replace(name="fused kernels"), ""), "cuda:1": (TORCH, "no ptxas")}
+    monkeypatch.setattr(about, "_gpus", lambda: ["A", "B", "C"])
+    monkeypatch.setattr(tensors, "check", check)
+    monkeypatch.setattr(int8_tensors, "products_of", lambda device: None)
+    monkeypatch.setattr(choice, "chosen", lambda device, products, sizes: operations[device])
+    assert about.gather()["exact_model_on"] == [
+        "cuda:0 by fused kernels",
+        "cuda:1 by torch (no ptxas)",
+        "cuda:2 by nothing (cuda:2 does not compute as IEEE 754 says)",
+    ]
 
 
 def test_what_is_fastest_on_a_gpu_is_told(monkeypatch):

@@ -4,6 +4,7 @@ import hashlib
 import re
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -36,6 +37,27 @@ def test_train_and_use_a_prior(note: Path):
     )
     assert fails("test", "--prior", "note.txt", "note.txt.sqz") == (
         "Error: note.txt.sqz: not a dictionary: it does not begin with the mark of .sqzp files\n"
+    )
+
+
+def test_train_a_network_of_ones_own(note: Path):
+    samples = [f"{number:02}.json" for number in range(60)]
+    for number, sample in enumerate(samples):
+        Path(sample).write_text(f'{{"id": {number}, "queue": "mail", "done": true}}\n')
+    options = ("--minutes", "0.01", "--text-size", "0", "-o", "own.sqzp")
+    result = call("train", *options, *samples)
+    assert result.exit_code == 0
+    told, compared, *_ = result.stderr.splitlines()
+    assert re.fullmatch(r"own\.sqzp: [\d,]+ bytes, level 5, of 60 files", told)
+    assert re.fullmatch(
+        r"held out, [\d,]+ bytes: (zstd's best dictionary [\d,]+, )?level 5 alone [\d,]+, with a dictionary [\d,]+, "
+        r"and with the network trained [\d,]+",
+        compared,
+    )
+    run("compress", "-D", "own.sqzp", note)
+    run("test", "-D", "own.sqzp", "note.txt.sqz")
+    assert fails("train", "-4", "--minutes", "1", "-o", "x", *samples) == (
+        "Error: level 4 has no network: train at level 5 or 6\n"
     )
 
 
@@ -87,6 +109,11 @@ def test_what_train_is_asked(note: Path):
         "Error: a level, --text-size and --learn-size belong to a dictionary"
     )
     assert usage_error("train", "--model", "m", "-o", "x", note) == "Error: --model belongs to an adapter"
+    assert usage_error("train", "--resume", "-o", "x", note) == "Error: --resume needs --minutes or --adapter"
+    fsspec.filesystem("memory").pipe("/a", b"a sample")
+    assert usage_error("train", "--minutes", "1", "-o", "x", "memory://a") == (
+        "Error: --minutes takes samples on this machine: fetch them first"
+    )
     assert fails("train", "--adapter", "y", note) == (
         "Error: an adapter needs at least 36 KB of text to learn from: name more files\n"
     )

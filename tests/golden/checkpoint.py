@@ -20,13 +20,14 @@ def _float(number: int, mantissa_bits: int, middle: int, row: int) -> int:
     return (middle + row % 3 - halvings) << mantissa_bits | (number >> 6) & ((1 << mantissa_bits) - 1)
 
 
-def golden_checkpoint() -> bytes:
-    """A safetensors file with tensors of several types."""
+def golden_checkpoint(steps: int = 0) -> bytes:
+    """A safetensors file with tensors of several types. steps: its floats are moved up by at most so many units of the
+    last place."""
 
     def signed(dtype: str, shape: list[int], width: int, mantissa_bits: int, middle: int, seed: int) -> tuple:
         columns, count = shape[-1], shape[0] * (shape[1] if len(shape) > 1 else 1)
         numbers = [
-            _float(n, mantissa_bits, middle, i // columns) | n >> 31 << 8 * width - 1
+            _float(n, mantissa_bits, middle, i // columns) + n % (steps + 1) | n >> 31 << 8 * width - 1
             for i, n in enumerate(_noise(count, seed))
         ]
         return dtype, shape, width, numbers

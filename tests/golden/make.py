@@ -11,7 +11,7 @@ import squeeze
 from squeeze.codecs.stream import levels
 from squeeze.packing.container import LEVELS
 from tests.golden.checkpoint import golden_checkpoint
-from tests.golden.samples import BATCHES, SAMPLES, coded, in_batches
+from tests.golden.samples import BATCHES, PAGE, SAMPLES, coded, in_batches, tuned_dictionary
 
 FOLDER = Path(__file__).parent
 
@@ -23,6 +23,12 @@ def main() -> None:
             if not path.exists():
                 path.write_bytes(coded(data, level))
                 sys.stdout.write(f"wrote {path.name}\n")
+    known = FOLDER / "dictionary.5.network.sqzp"
+    if not known.exists():
+        known.write_bytes(tuned_dictionary())
+        page = squeeze.compress(PAGE % 77, dictionary=known, verify=False)
+        known.with_suffix(".sqz").write_bytes(page)
+        sys.stdout.write(f"wrote {known.name}\n")
     for name in BATCHES:
         path = FOLDER / f"{name}.8.batches.sqz"
         if not path.exists():
@@ -36,6 +42,14 @@ def main() -> None:
                 source.write_bytes(golden_checkpoint())
                 squeeze.pack(source, path, level=level)
             sys.stdout.write(f"wrote {path.name}\n")
+    path = FOLDER / "checkpoint.ulps.safetensors"
+    if not path.exists():
+        with tempfile.TemporaryDirectory() as name:
+            base, source = Path(name, "base.safetensors"), Path(name, "checkpoint.safetensors")
+            base.write_bytes(golden_checkpoint())
+            source.write_bytes(golden_checkpoint(steps=3))
+            squeeze.pack(source, path, base=base)
+        sys.stdout.write(f"wrote {path.name}\n")
 
 
 if __name__ == "__main__":

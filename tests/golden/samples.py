@@ -1,7 +1,11 @@
 """What the golden files hold. Nothing here may change: it is compared with what files coded long ago decode to."""
 
+import numpy as np
+
 import squeeze
-from squeeze.codecs.stream import levels
+from squeeze.codecs.recurrent import change as changes, weights
+from squeeze.codecs.stream import levels, training
+from squeeze.codecs.stream.container import Content
 from tests.makers import inputs
 
 SAMPLES = {
@@ -16,6 +20,21 @@ SAMPLES = {
     "random": inputs.random_bytes(700),
 }
 RECORD = b'{"number": 0, "state": "done", "worker": "node-005", "seconds": 111.24, "queue": "mail"}'.ljust(148)
+
+
+PAGE = b"<p>The queue of <b>node-%03d</b> is empty, and (as before) nothing waits.</p>\n"
+
+
+def tuned_dictionary() -> bytes:
+    """A dictionary without text, which changes numbers of every tensor of the network."""
+    chance = np.random.default_rng(5)
+    change = {}
+    for name, shape in changes.shapes(weights.pretrained_tensors()).items():
+        change[name] = np.zeros(shape, np.int64)
+        some = tuple(chance.integers(0, size, 9) for size in shape)
+        change[name][some] = chance.integers(-300, 300, 9)
+    pieces = [np.frombuffer(PAGE % number, np.uint8) for number in range(9)]
+    return training.make(5, Content("text"), training.Lessons([], pieces, []), 1 << 10, change)
 
 
 BATCHES = ("words", "prose", "mixed")

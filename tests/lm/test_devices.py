@@ -9,7 +9,7 @@ import torch
 
 from squeeze.errors import DeviceError
 from squeeze.lm import devices
-from squeeze.lm.devices import ready, torch_device
+from squeeze.lm.devices import ready, torch_devices
 
 
 @pytest.fixture
@@ -26,37 +26,43 @@ def gpus(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [("auto", "cuda:0"), ("cpu", None), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")],
+    [
+        ("auto", ["cuda:0", "cuda:1"]),
+        ("cpu", []),
+        ("cuda", ["cuda:0", "cuda:1"]),
+        ("cuda:0", ["cuda:0"]),
+        ("cuda:1", ["cuda:1"]),
+    ],
 )
 def test_names(gpus, name, wanted):
     gpus(2)
-    assert torch_device(name) == wanted
+    assert torch_devices(name) == wanted
 
 
 def test_auto_without_a_gpu_is_the_processor(gpus):
     gpus(0)
-    assert torch_device("auto") is torch_device("cpu") is None
+    assert torch_devices("auto") == torch_devices("cpu") == []
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:3"])
 def test_no_gpu(gpus, name):
     gpus(0)
     with pytest.raises(DeviceError) as error:
-        torch_device(name)
+        torch_devices(name)
     assert str(error.value) == f"device {name}: torch finds no GPU here; use --device auto or cpu"
 
 
 def test_a_gpu_too_many(gpus):
     gpus(2)
     with pytest.raises(DeviceError, match=r"^device cuda:2: the GPUs here are cuda:0 to cuda:1$"):
-        torch_device("cuda:2")
+        torch_devices("cuda:2")
 
 
 @pytest.mark.parametrize("name", ["gpu", "", "cuda:", "cuda:x", "CPU", "cuda:0,1", "cuda:9999", "mps\n"])
 def test_other_names(gpus, name):
     gpus(2)
     with pytest.raises(DeviceError) as error:
-        torch_device(name)
+        torch_devices(name)
     assert str(error.value).endswith(": use auto, cpu, cuda or cuda:N") and "\n" not in str(error.value)
 
 
@@ -71,15 +77,15 @@ def test_torch_is_left_alone_where_there_is_no_driver(monkeypatch):
     right = builtins.__import__
     monkeypatch.setattr(ctypes, "CDLL", missing)
     monkeypatch.setattr(builtins, "__import__", refuse)
-    assert torch_device("auto") is None
+    assert torch_devices("auto") == []
 
 
 def test_without_torch(monkeypatch):
     monkeypatch.setattr(devices, "_has_driver", lambda: True)
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    assert torch_device("auto") is None
+    assert torch_devices("auto") == []
     with pytest.raises(DeviceError, match="torch finds no GPU here"):
-        torch_device("cuda")
+        torch_devices("cuda")
 
 
 def test_a_gpu_that_cannot_run_it_is_left_alone_unless_asked_for(gpus):
@@ -88,8 +94,24 @@ def test_a_gpu_that_cannot_run_it_is_left_alone_unless_asked_for(gpus):
 
     gpus(1)
     loaded = SimpleNamespace(network="compiled", on=full)
-    assert ready(loaded, "auto") == ready(loaded, "cpu") == "compiled"
-    with pytest.raises(DeviceError, match=r"^cuda:0 has too little memory$"):
-        ready(loaded, "cuda")
+    assert ready(loaded, "auto") == ready(loaded, "cpu") == ["compiled"]
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(DeviceError, match=r"^cuda:0 has too little memory$"):
+            ready(loaded, name)
     loaded.on = lambda device: device
-    assert ready(loaded, "auto") == ready(loaded, "cuda:0") == "cuda:0"
+    assert ready(loaded, "auto") == ready(loaded, "cuda:0") == ["cuda:0"]
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_all_gpus_that_can_run_it(gpus, name):
+    def second_full(device):
+        if device == "cuda:1":
+            raise DeviceError(f"{device} has too little memory")
+        return device
+
+    gpus(3)
+    assert ready(SimpleNamespace(on=lambda device: device), name) == ["cuda:0", "cuda:1", "cuda:2"]
+    loaded = SimpleNamespace(network="compiled", on=second_full)
+    assert ready(loaded, name) == ["cuda:0", "cuda:2"]
+    with pytest.raises(DeviceError, match=r"^cuda:1 has too little memory$"):
+        ready(loaded, "cuda:1")

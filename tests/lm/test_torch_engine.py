@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from squeeze.errors import DeviceError
-from squeeze.lm import adapter, devices, in_flight, models, torch_attention, torch_engine
+from squeeze.fused.attention import reference as attention
+from squeeze.fused.operations import fused
+from squeeze.lm import adapter, devices, in_flight, models, torch_engine, torch_lanes
 from squeeze.lm.loading import load
 from squeeze.lm.models import LoadedModel
-from squeeze.lm.torch_attention import Cache
+from squeeze.lm.torch_cache import Cache
 from squeeze.lm.torch_engine import TorchLlama
 from squeeze.numerics import int8_tensors
 from squeeze.numerics.int8_tensors import FloatProducts
@@ -34,10 +36,7 @@ def loaded(tmp_path_factory, tokenizer) -> LoadedModel:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        "cpu",
-        pytest.param("cuda:0", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
-    ],
+    params=["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)],
 )
 def both(request, loaded):
     """The compiled engine and torch's."""
@@ -78,8 +77,70 @@ def test_products_of_floats(loaded, both, monkeypatch):
     assert same(both[0], engine, random_tokens(both[0], 3, 40), 16, 40)
 
 
+@pytest.mark.parametrize(
+    ("name", "n"), [("qwen3", 4), *(pytest.param(name, 17, marks=pytest.mark.slow) for name in ("biases", "llama"))]
+)
+def test_fused_kernels(tmp_path, tokenizer, name, n):
+    """Interpreted: the whole network by Triton. A prefill of n positions, and a step after it."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    written(tmp_path, tokenizer, name)
+    loaded = LoadedModel(load(tmp_path))
+    engine = TorchLlama(loaded.weights, loaded.tokenizer, "cpu", fused())
+    tokens = random_tokens(loaded.network, 1, n + 1)
+    sessions = [model.session(1, 16, n, Team(1)) for model in (loaded.network, loaded.on("cpu"), engine)]
+    for part, rows in ((tokens[:, :n], n), (tokens[:, n:], 1)):
+        for session in sessions:
+            session.forward(part)
+        compiled, plain, ours = (count(session, np.arange(rows)[-2:]) for session in sessions)
+        assert np.array_equal(ours, compiled) and np.array_equal(plain, compiled)
+
+
+@pytest.mark.cuda
+def test_a_gpu_runs_the_kernels_and_records_steps(loaded):
+    engine = loaded.on("cuda:0")
+    assert engine.operations.name == "fused kernels", engine.fallback
+    assert same(loaded.network, engine, random_tokens(loaded.network, 7, 30), 16, 1, 5, 30)
+
+
+class Recorder:
+    """Records as a GPU does: what was recorded is done again on the same tensors, and nothing else is."""
+
+    def __init__(self, room: int = 100):
+        self.room, self.recorded, self.replayed = room, 0, 0
+
+    def __call__(self, work):
+        if self.recorded >= self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        work()  # as before a capture
+        results = work()
+        self.recorded += 1
+
+        def again():
+            self.replayed += 1
+            for kept, new in zip(results, work(), strict=True):
+                kept.copy_(new)
+
+        return again, results
+
+
+@pytest.mark.parametrize("room", [100, 1, 0])
+def test_recorded_steps(both, monkeypatch, room):
+    """Each number of positions is recorded once, and lanes that ended are fed along; where there is no room, nothing
+    is recorded any more."""
+    compiled, engine = both
+    recorder, tokens = Recorder(room), random_tokens(compiled, 4, 60)
+    monkeypatch.setattr(engine, "record", recorder)
+    sessions, at = [model.session(4, 32, 36, Team(1)) for model in both], 0
+    for lanes, n in ((4, 1), (4, 9), (4, 1), (4, 7), (3, 1), (3, 7), (1, 1), (1, 9)):
+        for session in sessions:
+            session.forward(tokens[:lanes, at : at + n])
+        assert np.array_equal(*(count(session, np.arange(lanes * n)) for session in sessions))
+        at += n
+    assert (recorder.recorded, recorder.replayed) == {100: (2, 6), 1: (1, 2), 0: (0, 0)}[room]
+
+
 def test_few_scores_at_once(both, monkeypatch):
-    monkeypatch.setattr(torch_attention, "SCORES", 3000)
+    monkeypatch.setattr(attention, "SCORES", 3000)
     assert same(*both, random_tokens(both[0], 3, 60), 32, 20, 60)
 
 
@@ -145,8 +206,8 @@ def test_models_of_arithmetic_1_are_refused(tmp_path, tokenizer, monkeypatch):
     with pytest.raises(DeviceError) as error:
         loaded.on("cpu")
     assert str(error.value) == "files of numerics version 1 are read by the processor alone: use --device cpu"
-    monkeypatch.setattr(devices, "torch_device", lambda name: "cpu")
-    assert devices.ready(loaded, "auto") is loaded.network
+    monkeypatch.setattr(devices, "torch_devices", lambda name: ["cpu"])
+    assert devices.ready(loaded, "auto") == [loaded.network]
 
 
 class Small:
@@ -194,7 +255,7 @@ def test_a_device_without_memory_for_all_keys_and_values(both, monkeypatch):
 def test_as_many_lanes_at_once_as_memory_is_said_to_hold(both, monkeypatch):
     compiled, engine = both
     for free in (100_000, 1_000_000, 10_000_000):
-        monkeypatch.setattr(torch_engine, "free_memory", lambda device, free=free: free)
+        monkeypatch.setattr(torch_lanes, "free_memory", lambda device, free=free: free)
         assert same(compiled, engine, random_tokens(compiled, 9, 24), 16, 8)
 
 

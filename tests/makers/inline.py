@@ -26,6 +26,9 @@ class Inline:
     def is_busy(self) -> bool:
         return bool(self.waiting)
 
+    def share(self, value: Any) -> Any:
+        return value
+
     def submit(self, call: Call[Any]) -> None:
         self.waiting.append(call)
         self.most, self.calls = max(self.most, len(self.waiting)), self.calls + 1
@@ -36,7 +39,10 @@ class Inline:
             self.breaks(call)
         except RuntimeError as error:
             return call, None, error
-        return call, call.function(*call.arguments), None
+        try:
+            return call, call.function(*call.arguments), None
+        except Exception as error:
+            return call, None, error
 
     def close(self) -> None:
         self.closed = True

@@ -2,9 +2,10 @@
 
 import hashlib
 
+import pytest
 import torch
 
-from squeeze.numerics.hadamard import block_hadamard, hadamard
+from squeeze.numerics.hadamard import block_hadamard, hadamard, turned
 
 
 def digest(matrices):
@@ -27,6 +28,14 @@ def test_blocks_are_sylvesters():
         expected = torch.block_diag(*[torch.tensor(signs) / block**0.5] * (size // block))
         assert torch.equal(block_hadamard(size), expected)
         torch.testing.assert_close(block_hadamard(size) @ block_hadamard(size), torch.eye(size))
+
+
+@pytest.mark.parametrize(("size", "block"), [(1, 1), (7, 1), (24, 8), (96, 16), (64, 16)])
+def test_values_are_turned_in_blocks(size, block):
+    values = torch.randn(3, 2, size, generator=torch.Generator().manual_seed(0))
+    expected = values @ torch.block_diag(*[block_hadamard(block)] * (size // block))
+    torch.testing.assert_close(turned(values, 16), expected)
+    torch.testing.assert_close(turned(turned(values, 16), 16), values)
 
 
 def test_both_are_what_they_were():

@@ -14,6 +14,7 @@ from tests.makers.quantised import dense_model, matrix, others, rounded, write
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 quantised = pytest.importorskip("squeeze.integrations.quantised")
+pytest.importorskip("squeeze.integrations.transformers")  # registers what loads folders of our own
 
 GRIDS = {
     "4 bits": Grid(4, 32),
@@ -98,11 +99,13 @@ def test_folders_load_in_transformers(tmp_path, name, dtype):
         model.generate(IDS[:1, :7], max_new_tokens=3, do_sample=False)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", sorted(FORMATS.keys() - {"bitsandbytes"}))
 def test_every_format_loads_with_our_layers(tmp_path, format):
     source = tiny_model(tmp_path / "model", torch.float32, tied=False)
     modules = {"model.layers.1.mlp.up_proj": Grid(8, -1, format == "gptq")}
     spec = QuantizationSpec(3, 32, format == "gptq", modules=modules, ignored=("lm_head",), dtype=torch.float32)
+    if format == "awq":
+        spec = QuantizationSpec(4, 32, False, ignored=("lm_head",), dtype=torch.float16)
     weights = write(source, tmp_path / "quantised", format, spec)
     model = quantised.load(tmp_path / "quantised")
     assert isinstance(model.model.layers[0].self_attn.q_proj, QuantLinear) and model.dtype == torch.float32

@@ -193,7 +193,8 @@ def test_awq(tmp_path, llama):
         logits = load_model(folder)(IDS).logits
     squeeze.densify(folder, tmp_path / "dense")
     with torch.no_grad():
-        assert torch.equal(logits, load_model(tmp_path / "dense")(IDS).logits)
+        dense = load_model(tmp_path / "dense")(IDS).logits
+    assert (logits - dense).norm() < 0.02 * dense.norm()  # whose weights are in bfloat16
 
 
 def as_mxfp4(name, tensor):
@@ -267,6 +268,12 @@ def shorter(name):
     return lambda tensors: tensors.update({name: tensors[name][:-1].contiguous()})
 
 
+def int8(name, tensor):
+    scales = tensor.float().abs().amax(-1, keepdim=True) / 100
+    return {name: (tensor / scales).to(torch.int8), f"{name}_scale": scales.bfloat16()}
+
+
+ROWS = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}}
 SCALES = f"{UP}.weight_scale_inv"
 FAULTS = {
     "scales missing": ({}, fp8((32, 32)), without(SCALES), f"tensor '{SCALES}' is missing"),
@@ -275,6 +282,18 @@ FAULTS = {
         fp8((32, 32)),
         shorter(SCALES),
         r"a grid of \[2, 2\] scales does not make blocks of 32 x 32",
+    ),
+    "groups": (
+        {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"g": ROWS}},
+        int8,
+        shorter(f"{UP}.weight_scale"),
+        r"\[95, 1\] scales do not make groups of \[96, 64\]: \[96, 1\] do",
+    ),
+    "no groups": (
+        {"quant_method": "compressed-tensors", "format": "int-quantized"},
+        int8,
+        None,
+        "the quantization_config of compressed-tensors does not say how its weights are stored",
     ),
     "AWQ groups": (AWQ, awq, shorter(f"{UP}.scales"), "1 groups do not make 64 inputs x 96"),
     "AWQ shapes": (AWQ, awq, lambda tensors: tensors.update({f"{UP}.qzeros": torch.zeros(3)}), "are no matrices"),
@@ -300,4 +319,4 @@ def test_faults_end_in_one_line(tmp_path, llama, fault):
 
 
 def test_every_reader_is_tested():
-    assert set(READERS) == {"fp8", "mxfp4", "gptq", "awq", "compressed-tensors", "squeeze-quantized"}
+    assert set(READERS) == {"fp8", "mxfp4", "gptq", "awq", "bitsandbytes", "compressed-tensors", "squeeze-quantized"}

@@ -81,6 +81,10 @@ def changed(folder, **values):
     ("kind", "changes", "message"),
     [
         ("llama", {"hidden_act": "gelu"}, "cannot be written as GGUF: it has the activation gelu"),
+        ("gemma2", {"query_pre_attn_scalar": 32}, "it has queries that are scaled otherwise than by their size"),
+        ("gemma2", {"layer_types": ["full_attention"] * 2}, "it has windows in other blocks than 1 of 2"),
+        ("gemma3", {"hidden_activation": "silu"}, "cannot be written as GGUF: it has the activation silu"),
+        ("gemma3", {"rope_local_base_freq": 5e4, "rope_parameters": None}, "angles of base 50000.0 in windows"),
         ("qwen2", {"use_sliding_window": True}, "cannot be written as GGUF: it has sliding windows"),
         ("qwen3_moe", {"norm_topk_prob": False}, "it has experts whose shares do not sum to 1"),
         ("qwen3_moe", {"mlp_only_layers": [0]}, "it has blocks with and without experts"),
@@ -98,7 +102,7 @@ def test_what_llama_cpp_cannot_run(tmp_path, kind, changes, message):
 
 
 def test_other_architectures(tmp_path, folders):
-    known = "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe"
+    known = "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, gemma2, gemma3_text"
     with pytest.raises(ModelError, match=f"the architecture 'gpt2' cannot be written as GGUF, only {known}$"):
         squeeze.quantize(folders("gpt2"), "rtn", out=tmp_path / "out.gguf", format="gguf")
     with pytest.raises(FormatError, match=r"has no tokenizer\.json, and a GGUF file holds the tokenizer$"):

@@ -357,4 +357,6 @@ def test_every_method_has_its_name():
     from squeeze.quant.method import GridMethod
     from squeeze.quant.methods import METHODS
 
-    assert {method.name: method for method in GridMethod.__subclasses__()} == {n: load(m) for n, m in METHODS.items()}
+    methods = {name: load(method) for name, method in METHODS.items()}
+    assert {name: method.name for name, method in methods.items()} == dict(zip(methods, methods, strict=True))
+    assert set(GridMethod.__subclasses__()) <= set(methods.values())

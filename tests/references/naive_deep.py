@@ -150,7 +150,8 @@ class Slot:
 class Decoder:
     """7.4 to 7.10, and 7.16."""
 
-    def __init__(self, level, numerics, kind, record, size):
+    def __init__(self, level, numerics, kind, record, size, dictionary=None):
+        """dictionary: what a file of 13.1 without text knows, and the tensors of its network."""
         level = 6 if (level, numerics) in ((7, 2), (8, 2), (9, 2)) else level  # section 6
         self.contexts, matches, self.sets, most = preset_of(level, numerics, kind)
         self.ends = [0, *np.cumsum([len(group) for group in self.contexts])]
@@ -165,7 +166,8 @@ class Decoder:
         self.run_maps = [[(3 << 20) << 10] * 512 for _ in self.contexts]
         self.matches = [Matches(least, size) for least in matches]
         # 7.1: at most one of them
-        self.network = naive_recurrent.Network() if numerics == 2 and level > 4 and kind != "table" else None
+        own = dictionary[1] if dictionary else None
+        self.network = naive_recurrent.Network(own) if numerics == 2 and level > 4 and kind != "table" else None
         self.state_space = None
         if numerics == 1 and level > 4:
             self.state_space = StateSpaceModel(*((64, 128) if level == 6 and kind != "table" else (16, 32)))
@@ -180,11 +182,13 @@ class Decoder:
         self.weights, self.visits = {(0, 0): first}, {}
         self.finals, self.apms = {}, {}
         if self.network and kind == "text":
-            self.begin_with(known_of(level))
+            self.begin_with(known_of(level), maps=dictionary is None)
+        if dictionary:
+            self.begin_with(dictionary[0])
         self.top_prediction = self.byte_index = 0
 
-    def begin_with(self, known):
-        """13.3, step 3."""
+    def begin_with(self, known, maps=True):
+        """13.3, step 3; with the maps that are as one file says, and no other."""
         for row, above in known.weights.items():
             place = next((t, row - FIRST[t]) for t in reversed(range(14)) if row >= FIRST[t])
             self.weights[place], self.visits[place] = F(0.03) + above, known.visits[row]
@@ -194,6 +198,8 @@ class Decoder:
         last = [(k, row) for k, count in enumerate((256, 2048, 256, 192)) for row in range(count)]
         for row, above in zip(last, known.finals, strict=True):
             self.finals[row] = np.full(16, F(1) / F(self.sets), F) + above
+        if not maps:
+            return
         matches = [match.map for match in self.matches]
         for entries, pair in zip((self.maps, self.run_maps, matches, [self.byte_map]), known.maps, strict=True):
             for own, high, count in zip(entries, *(np.split(part, len(entries)) for part in pair), strict=True):

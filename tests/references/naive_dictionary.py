@@ -1,4 +1,4 @@
-"""Sections 7.1 and 13.1 of docs/format.md, dictionaries without text, in numpy: written from the text alone."""
+"""Sections 7.1, 13.1 and 13.4 of docs/format.md, dictionaries without text, in numpy: written from the text alone."""
 
 import json
 from typing import NamedTuple
@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from safetensors.numpy import load_file
 
+from tests.references import naive_recurrent
 from tests.references.naive_bytewise import Coder, learn_map
 
 F = np.float32
@@ -49,9 +50,10 @@ def matrix(coded, rows, columns):
     return values
 
 
-def read(data, inputs, logits, maps):
-    """What a dictionary's file knows. maps: the number of entries of each adaptive map."""
-    assert data[:4] == b"\xf5SP\x01"
+def read(data, inputs, logits, maps, decoded=matrix):
+    """What a dictionary's file knows, and how it changes the network, in integers to be added, if it does. maps: the
+    number of entries of each adaptive map. decoded: what decodes matrices, of which those of a network are large."""
+    assert data[:3] == b"\xf5SP" and data[3] in (1, 2)
     length, shift, at = 0, 0, 4
     while True:
         length |= (data[at] & 127) << shift
@@ -68,7 +70,9 @@ def read(data, inputs, logits, maps):
     assert (header["text"], parts.pop(0)) == (0, b"")
     sizes = [(1, header["rows"])] * 2 + [(header["rows"], inputs), (1, header["apm_rows"]), (header["apm_rows"], 33)]
     sizes += [(n // 256, 256) for n in maps for _ in range(2)] + [(2752, logits)]
-    return known([matrix(part, *size) for part, size in zip(parts, sizes, strict=True)])
+    of_network = list(naive_recurrent.change_shapes().values()) if data[3] == 2 else []
+    matrices = [decoded(part, *size) for part, size in zip(parts, sizes + of_network, strict=True)]
+    return known(matrices[: len(sizes)]), matrices[len(sizes) :]
 
 
 def read_tensors(file):

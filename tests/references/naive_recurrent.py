@@ -21,7 +21,35 @@ def tensors():
 def integers(x):
     if x.dtype == np.int8:
         return x.astype(np.int64)
-    return 2 * np.concatenate([x & 15, x >> 4], 1).astype(np.int64) - 15
+    return 2 * halves(x) - 15
+
+
+def halves(x):
+    return np.concatenate([x & 15, x >> 4], 1).astype(np.int64)
+
+
+def change_shapes():
+    """13.4: the tensors that change, in order, and the rows and columns of their matrices."""
+    names = sorted(name for name in load_file(FILE) if not name.endswith(".scale") and not name.startswith("grams."))
+    shapes = {name: load_file(FILE)[name] for name in names}
+    return {
+        name: (1 if x.ndim == 1 else x.shape[0], x.shape[-1] * (2 if x.dtype == np.uint8 else 1))
+        for name, x in shapes.items()
+    }
+
+
+def changed(matrices):
+    """13.4: the tensors of a dictionary's own network, as `tensors` has them."""
+    after = dict(tensors())
+    for (name, _), added in zip(change_shapes().items(), matrices, strict=True):
+        x = load_file(FILE)[name]
+        if x.dtype == np.int8:
+            after[name] = (x + added).clip(-127, 127)
+        elif x.dtype == np.uint8:
+            after[name] = 2 * (halves(x) + added).clip(0, 15) - 15
+        else:
+            after[name] = x + added.reshape(x.shape).clip(-(2**15), 2**15).astype(F) * F(2**-8)
+    return after
 
 
 def quantise(x, top):
@@ -29,12 +57,12 @@ def quantise(x, top):
     return largest, np.rint(x * (F(top) / largest)).astype(np.int64)
 
 
-def multiply(x, inverse, name):
+def multiply(x, inverse, name, of):
     largest, q = quantise(x, 32639)
     scale = largest / F(32639) * inverse
-    sums = tensors()[name] @ q
+    sums = of[name] @ q
     assert np.abs(sums).max() < 2**31
-    return sums.astype(F) * scale * tensors()[f"{name}.scale"]
+    return sums.astype(F) * scale * of[f"{name}.scale"]
 
 
 def rms_inverse(x):
@@ -45,12 +73,12 @@ def rms_inverse(x):
 
 
 class Block:
-    def __init__(self, name):
-        self.name, self.taps, self.keeping = name, tensors()[f"{name}.taps"], tensors()[f"{name}.keeping"]
+    def __init__(self, name, of):
+        self.name, self.of, self.taps, self.keeping = name, of, of[f"{name}.taps"], of[f"{name}.keeping"]
         self.h, self.latest = np.zeros_like(self.keeping), [np.zeros_like(self.keeping)] * 3
 
     def run(self, x):
-        value, forget, gate = np.split(multiply(x, rms_inverse(x), f"{self.name}.into"), 3)
+        value, forget, gate = np.split(multiply(x, rms_inverse(x), f"{self.name}.into", self.of), 3)
         self.latest.append(value)
         c = self.latest[0] * self.taps[0]
         for v, tap in zip(self.latest[1:], self.taps[1:], strict=True):
@@ -58,16 +86,18 @@ class Block:
         del self.latest[0]
         a = sigmoid(forget + self.keeping)
         self.h = a * self.h + (F(1) - a) * c
-        x = x + multiply(self.h * (gate * sigmoid(gate)), F(1), f"{self.name}.out")
-        gate, wide = np.split(multiply(x, rms_inverse(x), f"{self.name}.gate_up"), 2)
-        return x + multiply(gate * sigmoid(gate) * wide, F(1), f"{self.name}.down")
+        x = x + multiply(self.h * (gate * sigmoid(gate)), F(1), f"{self.name}.out", self.of)
+        gate, wide = np.split(multiply(x, rms_inverse(x), f"{self.name}.gate_up", self.of), 2)
+        return x + multiply(gate * sigmoid(gate) * wide, F(1), f"{self.name}.down", self.of)
 
 
 class Network:
-    def __init__(self):
-        self.past, self.separated, self.said = 0, True, np.zeros(tensors()["embedding"].shape[1], F)
+    def __init__(self, of=None):
+        """of: tensors as `changed` gives them, if they are not those of the package."""
+        self.of = of = of or tensors()
+        self.past, self.separated, self.said = 0, True, np.zeros(of["embedding"].shape[1], F)
         blocks = {"before": 1, "words": 2, "after": 1}
-        self.stacks = {name: [Block(f"{name}.{k}") for k in range(n)] for name, n in blocks.items()}
+        self.stacks = {name: [Block(f"{name}.{k}", of) for k in range(n)] for name, n in blocks.items()}
 
     def run(self, stack, x):
         for block in self.stacks[stack]:
@@ -77,16 +107,16 @@ class Network:
     def feed(self, byte):
         """What `feed` of 7.19 returns."""
         self.past = (self.past << 8 | byte) & 0xFFFFFFFF
-        x = tensors()["embedding"][byte]
+        x = self.of["embedding"][byte]
         for k in range(3):
             gram = self.past & (1 << 8 * (k + 2)) - 1
             row = (gram * 0x9E3779B97F4A7C15 & (1 << 64) - 1) >> 40 & (8191 if k == 0 else 32767)
-            x = x + tensors()[f"grams.{k}"][row].astype(F) * tensors()[f"grams.{k}.scale"][row]
+            x = x + self.of[f"grams.{k}"][row].astype(F) * self.of[f"grams.{k}.scale"][row]
         x = self.run("before", x)
         separates = byte < 128 and byte not in WORDS
         if separates and not self.separated:
-            self.said = multiply(self.run("words", multiply(x, F(1), "up")), F(1), "down")
+            self.said = multiply(self.run("words", multiply(x, F(1), "up", self.of)), F(1), "down", self.of)
         self.separated = separates
         x = self.run("after", x + self.said)
-        logits = multiply(x, rms_inverse(x), "head")
+        logits = multiply(x, rms_inverse(x), "head", self.of)
         return exp(logits - logits.max())

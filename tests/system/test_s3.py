@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 import squeeze
+from bench.shared.s3_server import faulty
 from squeeze.cluster import engine as engines
+from squeeze.cluster.files import stamp_of
+from squeeze.cluster.run import Run
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
 from tests.makers.checkpoints import model_folder
-from tests.makers.command import TEXT, fails, run
+from tests.makers.command import TEXT, call, fails, run
 from tests.makers.inline import Inline
 
 pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'squeeze-neural[cloud]'")
@@ -158,3 +161,30 @@ def test_what_is_missing_or_refused_is_one_line(s3, monkeypatch):
     s3fs.S3FileSystem.clear_instance_cache()
     message = fails("test", "s3://bucket/none.sqz")
     assert message.startswith("Error: s3://bucket/none.sqz: access was refused") and message.count("\n") == 1
+
+
+def test_a_listing_tells_the_stamp_that_an_open_object_has(s3):
+    s3.put_object(Bucket="bucket", Key="corpus/a", Body=b"data")
+    (found,) = storage.remote(storage.path_of("s3://bucket/corpus")).walk()
+    with found.open() as opened:
+        assert stamp_of(found.lstat()) == stamp_of(found.stat()) == stamp_of(files.status(opened))
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+def test_storage_that_fails_at_random(s3, monkeypatch, seed):
+    """500 and 503, and connections that break before, after and amid: the same objects, and nothing else."""
+    monkeypatch.setattr(engines, "connect", lambda address: Inline())
+    monkeypatch.setattr(Run, "seconds", 0.05)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")  # of botocore, which waits for seconds before the fifth
+    sources = {f"corpus/{number}.txt": TEXT[:3000] + bytes([number]) for number in range(5)}
+    sources["corpus/large"] = np.random.default_rng(0).integers(97, 110, 300_000, np.uint8).tobytes()
+    for key, data in sources.items():
+        s3.put_object(Bucket="bucket", Key=key, Body=data)
+    command = ("-r", "-q", "--rm", "--cluster", "local", "s3://bucket/corpus")
+    with faulty(0.15, seed) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        done = call("compress", "-1", "--block-size", "64K", *command)
+    assert done.exit_code == 0, done.stderr
+    made = {key: body(s3, key) for key in keys(s3)}
+    expected = {f"{key}.sqz": squeeze.compress(data, 1, block_size=1 << 16) for key, data in sources.items()}
+    assert made == expected

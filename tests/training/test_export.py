@@ -8,8 +8,8 @@ from safetensors.numpy import load_file
 
 from squeeze.codecs.recurrent import arrays, model, reference, weights
 from squeeze.numerics.jit import kernel
+from squeeze.recipes.train.byte_network import WORD_BITS, Shape, build, rounded
 from training import checkpoint, export
-from training.models import WORD_BITS, Shape, build, rounded
 from training.streams import Rows
 from training.train import Plan, Training
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from squeeze.recipes.train.byte_network import Shape, build, parameters
 from training import checkpoint
 from training.corpus import SPLITS, read, write
 from training.documents import Document
-from training.models import Shape, build, parameters
 from training.streams import START, Rows
 from training.train import Plan, Training, main
 

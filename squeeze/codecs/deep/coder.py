@@ -97,7 +97,7 @@ def _job(data: np.ndarray, coded: np.ndarray, preset: DeepPreset, record: int, s
 def _network(preset: DeepPreset, start: Start | None) -> tuple[Any, Callable[..., int]]:
     """A preset's network that has seen nothing, and what drives it."""
     if preset.ssm is None:
-        return weights.network(preset.network), code
+        return weights.network(preset.network, start.network if start else None), code
     from squeeze.codecs.deep import state_space  # start-up: what only files of numerics version 1 need
 
     return state_space_model(preset.ssm, start), state_space.code

@@ -16,6 +16,7 @@ from squeeze.codecs.deep import predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.model import advance, begin_byte, begin_nibble, end_byte, gather, update
 from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.recurrent.arrays import Weights
 from squeeze.numerics.jit import kernel
 
 _COPIED = ("registers", "followed1", "followed2", "followed3", "stack")  # of a memory, besides what predictors keep
@@ -52,6 +53,7 @@ class Memory(NamedTuple):
 class Start(NamedTuple):
     memory: Memory | None  # None where no text is read
     learned: tuple[Learned, ...]  # in order: what a later one says counts
+    network: Weights | None = None  # None for the pretrained one
 
     @property
     def text(self) -> np.ndarray:

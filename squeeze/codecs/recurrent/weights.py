@@ -27,12 +27,12 @@ MATRICES = ("into", "out", "gate_up", "down")  # of a block
 
 def from_tensors(tensors: Tensors) -> Weights:
     """The weights in these tensors. Raises KeyError or ValueError where they are not those of a network."""
-    embedding = np.ascontiguousarray(tensors["embedding"], np.float32)
+    embedding = _fixed(tensors["embedding"], np.float32)
     width, word_width = embedding.shape[1], tensors["up"].shape[0]
     weights = Weights(
         embedding=embedding,
         grams=tuple(_table(tensors, f"grams.{k}", width) for k in range(len(GRAMS))),
-        gram_scales=tuple(np.ascontiguousarray(tensors[f"grams.{k}.scale"], np.float32) for k in range(len(GRAMS))),
+        gram_scales=tuple(_fixed(tensors[f"grams.{k}.scale"], np.float32) for k in range(len(GRAMS))),
         before=_stack(tensors, "before", width),
         up=_matrices(tensors, ["up"], (word_width, width), 4),
         words=_stack(tensors, "words", word_width, 4),
@@ -46,15 +46,21 @@ def from_tensors(tensors: Tensors) -> Weights:
     return weights
 
 
-def network(wanted: bool) -> Network:
-    """A fresh network: the pretrained one, or where none is wanted the smallest, which is never asked."""
-    return begin(pretrained() if wanted else _none())
+def network(wanted: bool, given: Weights | None = None) -> Network:
+    """A fresh network: of the weights given, or the pretrained one, or where none is wanted the smallest, which is
+    never asked."""
+    return begin((given or pretrained()) if wanted else _none())
 
 
 @cache
 def pretrained() -> Weights:
     """The weights that are installed with the package. Raises SqueezeError where they are not those."""
-    return from_tensors(shipped.tensors(FILE, CHECKSUM))
+    return from_tensors(pretrained_tensors())
+
+
+def pretrained_tensors() -> dict[str, np.ndarray]:
+    """The same as their file has them."""
+    return shipped.tensors(FILE, CHECKSUM)
 
 
 @cache
@@ -78,7 +84,14 @@ def _table(tensors: Tensors, name: str, width: int) -> np.ndarray:
         raise ValueError(f"{name} is not of embeddings")
     if tensors[f"{name}.scale"].shape != (rows,):
         raise ValueError(f"{name} has not a scale for each row")
-    return np.ascontiguousarray(table)
+    return _fixed(table, np.uint8)
+
+
+def _fixed(tensor: np.ndarray, dtype: type) -> np.ndarray:
+    """An array that cannot be written, whatever it came from: kernels are compiled for one kind."""
+    array: np.ndarray = np.ascontiguousarray(tensor, dtype).view()
+    array.flags.writeable = False
+    return array
 
 
 def _stack(tensors: Tensors, name: str, width: int, bits: int = 8) -> Stack:

@@ -25,6 +25,8 @@ from squeeze.codecs.stream.writer import Writer
 from squeeze.errors import LevelError
 from squeeze.system.in_order import ordered_map
 
+_SMALL = 1 << 18  # raw bytes below which a level with another beside it is compared with that: models learn slowly
+
 
 def compress(
     data: bytes, level: int | None = None, *, threads: int | None = None, verify: bool = True, **options: Any
@@ -63,7 +65,7 @@ def compress_stream(
     into `lanes`, and a token is predicted from the `window` of tokens before it; with a `batch` so many lanes are mixed
     at a time, by all threads (None: in turns, by one); `backend` is "exact" (None), or
     "llamacpp" for any GGUF model, in a file that opens on machines like this one only and is always verified. `device`
-    runs the model: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N"; the file is the same.
+    runs the model: "auto" (all GPUs, where there are some), "cpu", "cuda" (all GPUs) or "cuda:N"; the file is the same.
     `dictionary` (`prior` by its older name) is a Dictionary that `train` made, or its file's path: it sets the level,
     and is needed again to decompress.
     `progress(n)` is told of n more raw bytes coded or verified.
@@ -96,6 +98,12 @@ def _compress(
     """Compress in blocks of at most `size` raw bytes, or as a short stream."""
     writer = Writer(source, sink, to_header(settings))
     first = _read_full(source, size)
+    if settings.level and settings.level.beside and not settings.dictionary and len(first) < min(size, _SMALL):
+        lower = Settings(levels.level(settings.level.beside), settings.threads)
+        asked = _alone(first, settings, size, verify, progress)
+        stream = min(asked, _alone(first, lower, size, verify, None), key=len)
+        sink.write(stream)
+        return Totals(len(first), len(stream))
     if settings.level is None or len(first) > container.MAX_SHORT or len(first) == size:
         return _write_long(writer, _parts(first, source, size), settings, verify, progress)
     parts = list(_parts(first, io.BytesIO(), size))
@@ -107,6 +115,16 @@ def _compress(
         stream = min(_short(first, _plain(settings), verify, None), long.getvalue(), key=len)
     sink.write(stream)
     return Totals(len(first), len(stream))
+
+
+def _alone(raw: bytes, settings: Settings, size: int, verify: bool, progress: Progress) -> bytes:
+    """The stream of an input without a language model."""
+    if len(raw) <= container.MAX_SHORT:
+        return _short(raw, settings, verify, progress)
+    sink = io.BytesIO()
+    parts = _parts(raw, io.BytesIO(), size)
+    _write_long(Writer(io.BytesIO(raw), sink, to_header(settings)), parts, settings, verify, progress)
+    return sink.getvalue()
 
 
 def _write_long(

@@ -10,6 +10,8 @@ import numpy as np
 
 from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.learned import Learned, Start
+from squeeze.codecs.recurrent import change as changes
+from squeeze.codecs.recurrent.change import Change
 from squeeze.codecs.stream import dictionary_file, memory as memories
 from squeeze.codecs.stream.built_in import built_in
 from squeeze.codecs.stream.container import Content
@@ -20,6 +22,7 @@ from squeeze.system.limits import Limits
 from squeeze.system.storage import path_of
 
 _OF_LEARNED = 200 << 20  # bytes that what was learned takes at the most, while it is read
+_OF_CHANGE = 80 << 20  # and the same of a network and its change
 _UNPACKED = 2  # copies of the file's bytes
 
 
@@ -33,6 +36,7 @@ class Dictionary:
     text: np.ndarray  # uint8: is read before each block, as if it stood before it
     learned: Learned
     identity: str  # SHA-256 of the file, in hexadecimal digits
+    change: Change | None = None  # of the network beside the models
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, limits: Limits | None = None) -> "Dictionary":
@@ -48,16 +52,19 @@ class Dictionary:
     @classmethod
     def from_bytes(cls, data: bytes, *, limits: Limits | None = None) -> "Dictionary":
         """The dictionary in a file's bytes. Raises DictionaryError or LimitError."""
-        header, parts = dictionary_file.parse(data)
+        file = dictionary_file.parse(data)
+        header = file.header
         needed = memories.of_models(header["level"], header["text"]) + _UNPACKED * len(data) + _OF_LEARNED
+        needed += _OF_CHANGE if file.has_network else 0
         (limits or Limits()).need_memory(needed, "the dictionary")
         content = Content(header["content"], header["record"])
         preset = preset_of(header["level"], header["numerics"], content)
         try:
-            text, known = dictionary_file.unpack(header, parts, preset)
+            text, known, change = dictionary_file.unpack(file, preset)
         except (SqueezeError, ValueError, StopIteration) as error:
             raise DictionaryError("not a dictionary that this version can use: train it anew") from error
-        return cls(header["level"], header["numerics"], content, text, known, hashlib.sha256(data).hexdigest())
+        identity = hashlib.sha256(data).hexdigest()
+        return cls(header["level"], header["numerics"], content, text, known, identity, change)
 
     @property
     def row(self) -> Level:
@@ -70,7 +77,7 @@ class Dictionary:
         preset, memory = preset_of(self.level, self.numerics, self.content), None
         if self.text.size:
             memory = learned.read(self.text, preset, self.content.record)
-        return Start(memory, (*built_in(preset), self.learned))
+        return Start(memory, (*built_in(preset), self.learned), changes.network(self.change))
 
 
 # The older name.

@@ -8,7 +8,7 @@ was not learned costs next to nothing.
 import io
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -20,6 +20,8 @@ from squeeze.codecs.deep import learned
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.learned import Learned, StateSpace
 from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.codecs.recurrent import change as changes, weights
+from squeeze.codecs.recurrent.change import Change
 from squeeze.codecs.stream import container, integers, levels
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.levels import Level
@@ -28,6 +30,7 @@ from squeeze.errors import DictionaryError, SqueezeError
 
 MAGIC = b"\xf5SP"
 VERSION = 1
+WITH_NETWORK = 2  # the version of a file that changes the network, too
 SUFFIX = ".sqzp"
 MAX_FILE = 1 << 24
 MAX_TEXT = 1 << 20
@@ -57,16 +60,23 @@ def preset_of(level: int, numerics: int, content: Content) -> DeepPreset:
     return preset
 
 
-def parse(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """The header and the coded parts of a dictionary's file, checked."""
+class Parsed(NamedTuple):
+    """A dictionary's file, checked."""
+
+    header: dict[str, Any]
+    parts: list[bytes]  # coded
+    has_network: bool  # whether the last of them change the network
+
+
+def parse(data: bytes) -> Parsed:
+    """The header and the coded parts of a dictionary's file."""
     if data[: len(MAGIC)] != MAGIC:
         raise DictionaryError(f"not a dictionary: it does not begin with the mark of {SUFFIX} files")
     if len(data) < len(MAGIC) + 10 or len(data) > MAX_FILE:
         raise DictionaryError("the dictionary is damaged: its length is impossible")
-    if data[len(MAGIC)] != VERSION:
-        raise DictionaryError(
-            f"the dictionary's version {data[len(MAGIC)]} is unknown: use a newer squeeze, or train it anew"
-        )
+    version = data[len(MAGIC)]
+    if version not in (VERSION, WITH_NETWORK):
+        raise DictionaryError(f"the dictionary's version {version} is unknown: use a newer squeeze, or train it anew")
     if xxhash.xxh3_64_intdigest(data[:-8]) != int.from_bytes(data[-8:], "little"):
         raise DictionaryError("the dictionary is damaged: its checksum differs")
     file = io.BytesIO(data[:-8])
@@ -75,12 +85,19 @@ def parse(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
         length, _ = read_varint(file)
         header = json.loads(read_exactly(file, min(length, container.MAX_HEADER)))
         _check(header)
+        if version == WITH_NETWORK and not _has_network(header):
+            raise ValueError("no network to change")
         parts = [read_exactly(file, size) for size in header["parts"]]
         if file.read(1):
             raise ValueError("more than the parts")
     except (SqueezeError, ValueError, TypeError, RecursionError) as error:
         raise DictionaryError("not a dictionary that this version can use: train it anew") from error
-    return header, parts
+    return Parsed(header, parts, version == WITH_NETWORK)
+
+
+def _has_network(header: dict[str, Any]) -> bool:
+    content = Content(header["content"], header["record"])
+    return preset_of(header["level"], header["numerics"], content).network
 
 
 def _check(header: Any) -> None:
@@ -102,13 +119,14 @@ def _check(header: Any) -> None:
         raise ValueError("impossible header")
 
 
-def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned) -> bytes:
+def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned, change: Change | None = None) -> bytes:
     """A dictionary's file. What it holds is rounded: use what `Dictionary.from_bytes` makes of it."""
     row = levels.level(level)
     preset = preset_of(level, row.numerics, content)
     coded = bytewise.encode(text, _TEXT_MODELS[content.kind], content.record)
     parts = [coded or text.tobytes()]
     parts += [integers.encode(matrix) for matrix in matrices(known, preset)]
+    parts += [integers.encode(matrix) for matrix in changes.matrices(change)] if change else []
     header = {
         "level": level,
         "numerics": row.numerics,
@@ -122,7 +140,8 @@ def to_bytes(level: int, content: Content, text: np.ndarray, known: Learned) -> 
     if row.numerics == 1:
         header |= _OF_SSM
     described = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
-    body = MAGIC + bytes([VERSION]) + varint(len(described)) + described + b"".join(parts)
+    version = WITH_NETWORK if change else VERSION
+    body = MAGIC + bytes([version]) + varint(len(described)) + described + b"".join(parts)
     return body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
 
 
@@ -164,9 +183,12 @@ def _unpack_maps(fresh: DeepModel, take: Take) -> list[np.ndarray]:
     return maps
 
 
-def unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> tuple[np.ndarray, Learned]:
-    """The text and what was learned; ValueError, or a child of SqueezeError, where the parts make no sense."""
-    coded, *matrices = parts
+def unpack(file: Parsed, preset: DeepPreset) -> tuple[np.ndarray, Learned, Change | None]:
+    """The text, what was learned, and the change of the network.
+
+    Raises ValueError, or a child of SqueezeError, where the parts make no sense.
+    """
+    header, (coded, *matrices) = file.header, file.parts
     text = np.frombuffer(bytearray(coded), np.uint8)
     if text.size != header["text"]:
         text = bytewise.decode(coded, header["text"], _TEXT_MODELS[header["content"]], header["record"])
@@ -181,9 +203,14 @@ def unpack(header: dict[str, Any], parts: list[bytes], preset: DeepPreset) -> tu
         weights = take(begun.size // width, width).ravel().astype(np.float32)
         second = np.ldexp(np.float32(1), -header["ssm_second"])
         known = known._replace(ssm=StateSpace(begun + weights * _STEP, second, header["ssm_steps"]))
+    change = _unpack_change(take) if file.has_network else None
     if next(remaining, None) is not None:
         raise ValueError("more parts than there are")
-    return text, known
+    return text, known, change
+
+
+def _unpack_change(take: Take) -> Change:
+    return {name: take(*shape) for name, shape in changes.shapes(weights.pretrained_tensors()).items()}
 
 
 def assemble(count: int, apm_count: int, preset: DeepPreset, take: Take) -> Learned:

@@ -20,6 +20,7 @@ from squeeze.lm import devices, llamacpp, models
 from squeeze.lm.language_model import LanguageModel
 from squeeze.lm.llamacpp import LlamaCpp
 from squeeze.lm.llamacpp_engine import Setup
+from squeeze.lm.pool import Pool
 from squeeze.lm.window import SINK
 from squeeze.system import cores
 from squeeze.system.limits import Limits
@@ -57,7 +58,7 @@ class Language:
     def __post_init__(self) -> None:
         """Raises DeviceError where it cannot run on the device."""
         chosen = self.options.device
-        if chosen != devices.AUTO and devices.torch_device(chosen) and self.bound:
+        if chosen != devices.AUTO and devices.torch_devices(chosen) and self.bound:
             raise DeviceError("llama.cpp runs on the processor here: leave out the device, or the backend")
 
     @property
@@ -66,10 +67,24 @@ class Language:
         return bool(self.named.setup) if self.named else self.options.backend == "llamacpp"
 
     @cached_property
+    def at_once(self) -> int:
+        """Texts that are worked on beside each other: one a GPU."""
+        return 1 if self.bound else max(1, len(devices.torch_devices(self.options.device)))
+
+    @property
     def model(self) -> LanguageModel:
         """Raises ModelError where it is missing or another, and DeviceError where it cannot run on the device."""
+        return self._models[0]
+
+    @cached_property
+    def _pool(self) -> Pool:
+        return Pool(self._models)
+
+    @cached_property
+    def _models(self) -> list[LanguageModel]:
+        """On every device that runs it."""
         if self.bound:
-            return self._llamacpp
+            return [self._llamacpp]
         named, chosen, arithmetic = self.named, self.options, self.text.arithmetic
         if named is None:
             loaded = models.find(chosen.model, chosen.adapter, arithmetic)
@@ -100,13 +115,15 @@ class Language:
         return self.text.preset(size, self.model.context, options.lanes, options.window, options.batch)
 
     def memory(self, size: int) -> int:
-        """About how many bytes compressing `size` bytes of text takes."""
-        size = min(size, DEFAULT_BLOCK)
-        return lanes.memory(self.model, self.preset(size), size, self.threads or cores.available())
+        """About how many bytes compressing texts of `size` bytes takes, as many as there are at once."""
+        size, threads = min(size, DEFAULT_BLOCK), self.threads or cores.available()
+        return len(self._models) * lanes.memory(self.model, self.preset(size), size, threads)
 
     def encode(self, data: np.ndarray, threads: int, progress: Progress) -> bytes | None:
         """The layout and coded form of a text, or None where it would not be shorter."""
-        coded = lanes.encode(data.tobytes(), self.model, self.preset(data.size), threads, progress)
+        preset = self.preset(data.size)
+        with self._pool.borrowed() as model:
+            coded = lanes.encode(data.tobytes(), model, preset, threads, progress)
         return None if coded is None else coded[0].to_bytes() + coded[1]
 
     def decode(
@@ -122,11 +139,14 @@ class Language:
         Raises DamagedError or LimitError."""
         layout = LaneLayout.read(payload, length, self.text.in_batches)
         preset = self.text.preset(length, layout.window, layout.lanes, layout.window, layout.batch)
+        needed, fits = memory_to_restore(self.model, layout, preset), None
         if self.limits:
             subject = f"a text in {layout.lanes} lanes that look back {layout.seen} tokens"
-            self.limits.need_memory(memory_to_restore(self.model, layout, preset), subject)
+            self.limits.need_memory(needed, subject)
+            fits = self.limits.allows_memory
         guesses = None if guessed is None else guessed.tobytes()
-        return lanes.decode(payload.read(), layout, self.model, preset, threads, progress, guesses, recorder)
+        with self._pool.borrowed(needed, fits) as model:
+            return lanes.decode(payload.read(), layout, model, preset, threads, progress, guesses, recorder)
 
 
 def memory_to_restore(model: LanguageModel, layout: LaneLayout, preset: TokenPreset) -> int:

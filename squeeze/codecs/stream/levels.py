@@ -68,6 +68,7 @@ class Level:
     takes_dictionary: bool = False
     numerics: int = 1  # version, which a file's header names
     text: TextModel | None = None  # None where text is coded as everything else is
+    beside: int | None = None  # a lower level that small inputs are coded at, too: the smaller stream is written
 
     @property
     def needs_language_model(self) -> bool:
@@ -78,7 +79,7 @@ _ROWS = (
     Level(1, "context mixing, small", 550_000, presets.SMALL.__getitem__),
     Level(2, "context mixing, medium", 400_000, presets.MEDIUM.__getitem__),
     Level(3, "context mixing, large", 300_000, presets.LARGE.__getitem__),
-    Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True),
+    Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True, beside=3),
     Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 2),
     Level(6, "deep context mixing, more, and a pretrained network", 15_000, partial(_deep, 6), True, 2),
     Level(7, "language model, short window", 1_600, partial(_deep, 6), False, 2, TextModel(512, 64, 1 << 13, 16)),

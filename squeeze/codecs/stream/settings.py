@@ -34,7 +34,7 @@ class Settings:
 
     @cached_property
     def allotment(self) -> Threads:
-        return sharing.allot(self.level, self.threads)
+        return sharing.allot(self.level, self.threads, self.language.at_once if self.language else 1)
 
     @property
     def bound(self) -> bool:

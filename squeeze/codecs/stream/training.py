@@ -7,8 +7,11 @@ learn from it. What is learned so is how far to trust a memory that has
 not seen the file: coding the text itself would teach to trust it always.
 """
 
+import io
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +20,8 @@ from squeeze.codecs.deep import coder as deep, learned
 from squeeze.codecs.deep.arrays import DeepModel
 from squeeze.codecs.deep.learned import Learned, Start, started_model
 from squeeze.codecs.deep.presets import DeepPreset
-from squeeze.codecs.recurrent import weights
+from squeeze.codecs.recurrent import change as changes, weights
+from squeeze.codecs.recurrent.change import Change
 from squeeze.codecs.stream import blocks, levels
 from squeeze.codecs.stream.built_in import built_in
 from squeeze.codecs.stream.container import Content
@@ -33,6 +37,7 @@ LEARN_SIZE = 512 << 10
 _PIECE = 1 << 14  # bytes: a longer sample is cut
 _PIECES = 16  # that even a small set of samples is cut into
 _LEAST = 1 << 10  # bytes of samples
+_MOST = 1 << 26  # bytes of samples: of more, pieces at equal distances are taken
 _ROWS, _APM_ROWS = 4096, 4096  # the most that a dictionary keeps
 _REPEATED = 1 << 17  # bytes to learn from, below which they are gone through more than once
 
@@ -57,29 +62,73 @@ def train(
     dictionary on every machine. Raises LevelError for a level that takes none, and DictionaryError for samples that
     are too few, or compressed already.
     """
+    check(level, text_size, learn_size)
+    if out is not None:
+        files.check_target(path_of(out), [], overwrite)
+    content, everything = pieces_of(samples)
+    text, others = divide(everything, text_size)
+    whole = sum(piece.size for piece in everything) <= text_size
+    coded = make(level, content, Lessons(text, others, everything if whole else text), learn_size, None, progress)
+    if out is not None:
+        with files.replacing(path_of(out), overwrite=overwrite) as file:
+            file.write(coded)
+    return Dictionary.from_bytes(coded)
+
+
+def check(level: int, text_size: int, learn_size: int) -> None:
+    """Raises LevelError for a level that takes no dictionary, and DictionaryError for sizes that none has."""
     if level not in levels.LEVELS or not levels.LEVELS[level].takes_dictionary:
         raise LevelError("a dictionary is for one of the levels 4 to 6")
     if not 0 <= text_size <= MAX_TEXT:
         raise DictionaryError(f"a dictionary's text has at most {MAX_TEXT} bytes")
     if learn_size < 1:
         raise DictionaryError("there must be something to learn from: at least 1 byte")
-    if out is not None:
-        files.check_target(path_of(out), [], overwrite)
-    data = [sample if isinstance(sample, bytes) else path_of(sample).read_bytes() for sample in samples]
-    content = _content(data)
+
+
+class Lessons(NamedTuple):
+    """Pieces of samples that a dictionary is made of."""
+
+    text: list[np.ndarray]  # is read before the others are coded
+    others: list[np.ndarray]  # are coded, to learn from
+    kept: list[np.ndarray]  # the text of the dictionary
+
+
+def make(
+    level: int, content: Content, lessons: Lessons, learn_size: int, change: Change | None, progress: Progress = None
+) -> bytes:
+    """A dictionary's file, for the network with this change."""
     preset = levels.LEVELS[level].models(content.kind)
     assert isinstance(preset, DeepPreset)
-    everything = _pieces(data, content)
-    text, others = _divide(everything, text_size)
-    memory = learned.read(_joined(text), preset, content.record) if text else None
-    known = learn(others, learn_size, preset, content.record, Start(memory, built_in(preset)), progress)
-    if sum(piece.size for piece in everything) <= text_size:
-        text = everything
-    coded = to_bytes(level, content, _joined(text), known)
-    if out is not None:
-        with files.replacing(path_of(out), overwrite=overwrite) as file:
-            file.write(coded)
-    return Dictionary.from_bytes(coded)
+    memory = learned.read(_joined(lessons.text), preset, content.record) if lessons.text else None
+    start = Start(memory, built_in(preset), changes.network(change))
+    known = learn(lessons.others, learn_size, preset, content.record, start, progress)
+    return to_bytes(level, content, _joined(lessons.kept), known, change)
+
+
+def pieces_of(samples: Iterable[bytes | str | os.PathLike[str]]) -> tuple[Content, list[np.ndarray]]:
+    """What samples hold, and pieces of them as models see them; of many bytes pieces from everywhere.
+
+    Raises DictionaryError for too few bytes, or compressed ones.
+    """
+    data = _sampled([sample if isinstance(sample, bytes) else path_of(sample) for sample in samples])
+    content = _content(data)
+    return content, _pieces(data, content)
+
+
+def _sampled(samples: list[bytes | Path]) -> list[bytes]:
+    """Samples, or pieces of them at equal distances where they are too many bytes to hold."""
+    sizes = [len(sample) if isinstance(sample, bytes) else sample.stat().st_size for sample in samples]
+    if sum(sizes) <= _MOST:
+        return [sample if isinstance(sample, bytes) else sample.read_bytes() for sample in samples]
+    distance, place, reached, found = -(-sum(sizes) * _PIECE // _MOST), 0, 0, []
+    for sample, size in zip(samples, sizes, strict=True):
+        with io.BytesIO(sample) if isinstance(sample, bytes) else sample.open("rb") as file:
+            while place < reached + size:
+                file.seek(place - reached)
+                found.append(file.read(_PIECE))
+                place += distance
+        reached += size
+    return found
 
 
 def _content(data: list[bytes]) -> Content:
@@ -112,7 +161,7 @@ def _pieces(data: list[bytes], content: Content) -> list[np.ndarray]:
     return pieces
 
 
-def _divide(pieces: list[np.ndarray], text_size: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def divide(pieces: list[np.ndarray], text_size: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The pieces of the text and all others: each text piece follows as many others as `text_size` asks for."""
     total = sum(piece.size for piece in pieces)
     share = min(text_size / total, 0.5)
@@ -141,7 +190,7 @@ def learn(
     passes = min(max(_REPEATED // total, 1), 3)
     model = started_model(start.text, preset, record, start)
     for piece in chosen * passes:
-        data, network = np.concatenate([start.text, piece]), weights.network(preset.network)
+        data, network = np.concatenate([start.text, piece]), weights.network(preset.network, start.network)
         counts = network.counts if preset.network else None
         model = learned.sharing(started_model(data, preset, record, start, counts), model)
         coder, coded = np.zeros(3, np.uint64), np.zeros(2 * piece.size + 256, np.uint8)

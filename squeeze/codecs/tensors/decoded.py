@@ -16,16 +16,17 @@ from squeeze.codecs.tensors.tables import damaged
 from squeeze.errors import DamagedError
 from squeeze.system.arena import kept
 
-__all__ = ["Decoded", "DecodedFixed"]
+__all__ = ["Decoded", "DecodedFixed", "InSegments"]
 
 _MOST_LANES = 6  # log2
 
 
-class _InSegments:
+class InSegments:
     """Content of `size` bytes in segments of `step`, of which some are decoded at a time."""
 
     size: int
     step: int
+    room = "decoded"  # name of the memory for segments that are wanted in part
 
     def fill(self, begin: int, out: Array) -> None:
         most, end = max(PART // self.step, 1) * self.step, begin + out.size
@@ -35,7 +36,7 @@ class _InSegments:
             if start >= begin and stop <= end:
                 self._decode(first, last, out[start - begin : stop - begin])
                 continue
-            data = kept("decoded", stop - start)
+            data = kept(self.room, stop - start)
             self._decode(first, last, data)
             inside = slice(max(start, begin), min(stop, end))
             out[inside.start - begin : inside.stop - begin] = data[inside.start - start : inside.stop - start]
@@ -44,7 +45,7 @@ class _InSegments:
         raise NotImplementedError
 
 
-class Decoded(_InSegments):
+class Decoded(InSegments):
     """What a payload of floats.py stands for. Raises DamagedError where that contradicts itself."""
 
     def __init__(self, payload: Content, dtype: str, size: int):
@@ -138,7 +139,7 @@ def _index_of(payload: Content, dtype: str, size: int) -> Array:
     return index
 
 
-class DecodedFixed(_InSegments):
+class DecodedFixed(InSegments):
     """What a payload of fixed.py stands for. Raises DamagedError where that contradicts itself."""
 
     def __init__(self, payload: Content, dtype: str, size: int):

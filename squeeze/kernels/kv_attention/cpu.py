@@ -14,7 +14,7 @@ import torch
 
 from squeeze.kernels.kv_attention import loops, transformed
 from squeeze.kv.grouped import GroupedCoder
-from squeeze.kv.lloyd_max import lloyd_max
+from squeeze.kv.lloyd_max import CURVED, curve, lloyd_max
 from squeeze.kv.transform import TransformCoder
 from squeeze.kv.view import LayerView
 from squeeze.numerics.hadamard import block_hadamard
@@ -98,10 +98,12 @@ def _fields(kind: str, fields: dict[str, torch.Tensor], batch: int, head: int) -
 
 
 def _numbers(coder: GroupedCoder, kind: str, fields: dict[str, torch.Tensor], batch: int, head: int) -> tuple[Any, ...]:
-    """Of one head: codes [blocks, rows, bytes], bits, scales and minimums (bfloat16 as uint16), and points."""
+    """Of one head: codes [blocks, rows, bytes], bits, scales and minimums (bfloat16 as uint16), and points
+    or their curve."""
     codes, scale = (fields[f"{kind}.{name}"][batch, head] for name in ("codes", "scale"))
     even = coder.points == "even"
     minimum = fields[f"{kind}.least"][batch, head] if even else scale
-    points = np.empty(0, np.float32) if even else lloyd_max(coder.width).numpy()
+    table = curve(coder.width) if coder.width <= CURVED else lloyd_max(coder.width)
+    points = np.empty(0, np.float32) if even else table.numpy()
     shorts = (x.view(torch.uint16).numpy() for x in (scale, minimum))
     return (codes.numpy(), coder.width, *shorts, points)

@@ -1,7 +1,8 @@
 """The compiled loops of decoding steps on the CPU: products with a block of packed codes, unpacked in registers.
 
 Arrays of one head: weights [G, ...], codes uint8 [blocks, R, bytes], scales and minimums bfloat16 as uint16 [blocks, R,
-groups], points float32 [2^width] or empty, where codes stand for minimum + scale * code. M[b, r, c] is what a code
+groups], points float32 or empty, where codes stand for minimum + scale * code: [2^width], what codes stand for before
+their scale, or for few bits the 8 coefficients of their curve (kv/lloyd_max.py). M[b, r, c] is what a code
 stands for. cpu.py and transformed.py say what for.
 """
 
@@ -13,7 +14,8 @@ __all__ = ["add_dots", "add_rows", "dot_rows", "rotary_scores", "sum_rows"]
 
 _compiled = lossy_kernel(fastmath=True)
 
-# Shifts are constants and nothing is sliced in the loops below, or LLVM would not vectorise them.
+# Shifts are constants and nothing is sliced in the loops below, or LLVM would not vectorise them; a sum of products is
+# a function of whole arrays for the same reason.
 
 
 @_compiled
@@ -26,22 +28,19 @@ def _floats(words, block, out):
 
 
 @_compiled
-def _look_up(codes, block, width, points, out):
-    """As _unpack, for codes of one plane that stand for points."""
-    size, mask = out.shape[1] * width // 8, np.uint32((1 << width) - 1)
+def _look_up(codes, block, points, out):
+    """As _unpack, for codes of 8 bits that stand for points."""
     for r in range(out.shape[0]):
-        for place in range(8 // width):
-            shift, first = np.uint32(place * width), place * size
-            for j in range(size):
-                out[r, first + j] = points[np.uint32(codes[block, r, j]) >> shift & mask]
+        for j in range(out.shape[1]):
+            out[r, j] = points[codes[block, r, j]]
 
 
 @_compiled
 def _unpack(codes, block, width, points, out):
     """A block of packed codes (kv/packing.py) to what they stand for before their scale, float32 [R, C]."""
     rows, count = out.shape
-    if points.shape[0] and width & (width - 1) == 0:
-        _look_up(codes, block, width, points, out)
+    if width == 8 and points.shape[0]:
+        _look_up(codes, block, points, out)
         return
     start, above = 0, width
     out[:] = 0
@@ -75,15 +74,18 @@ def _unpack(codes, block, width, points, out):
                     out[r, 7 * size + j] += np.float32(np.int32(byte >> 7)) * unit
         start += size
     if points.shape[0]:
-        _to_points(points, out)
+        _bend(points, np.float32(2) / np.float32((1 << width) - 1), out)
 
 
 @_compiled
-def _to_points(points, out):
+def _bend(curve, step, out):
     """Codes, as float32 [R, C], to what they stand for, in place."""
+    a, b, c, d, e, f, g, h = curve[0], curve[1], curve[2], curve[3], curve[4], curve[5], curve[6], curve[7]
     for r in range(out.shape[0]):
         for j in range(out.shape[1]):
-            out[r, j] = points[np.uint32(np.int32(out[r, j]))]
+            x = out[r, j] * step - np.float32(1)
+            y = x * x
+            out[r, j] = x * (a + y * (b + y * (c + y * (d + y * (e + y * (f + y * (g + y * h)))))))
 
 
 @_compiled
@@ -113,6 +115,14 @@ def sum_rows(weights, codes, width, scales, least, points, out):
 
 
 @_compiled
+def _dot(one, other):
+    total = np.float32(0)
+    for i in range(one.shape[0]):
+        total += one[i] * other[i]
+    return total
+
+
+@_compiled
 def dot_rows(weights, codes, width, scales, least, points, out):
     """out[g, b * R + r] = sum over columns c of weights[g, c] * M[b, r, c]."""
     blocks, rows, size = codes.shape
@@ -132,10 +142,9 @@ def dot_rows(weights, codes, width, scales, least, points, out):
                 if not points.shape[0]:
                     for c in range(k * span, (k + 1) * span):
                         mass += weights[g, c]
+                here = weights[g, k * span : (k + 1) * span]
                 for r in range(rows):
-                    dot = np.float32(0)
-                    for c in range(k * span, (k + 1) * span):
-                        dot += weights[g, c] * matrix[r, c]
+                    dot = _dot(here, matrix[r, k * span : (k + 1) * span])
                     out[g, b * rows + r] += scale[r, k] * dot + low[r, k] * mass
 
 

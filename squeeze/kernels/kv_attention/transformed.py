@@ -58,4 +58,4 @@ def _tiles(coder: TransformCoder, fields: dict[str, torch.Tensor]) -> Iterator[t
     packed, scale = fields["codes"].flatten(0, 1), coder.scale_of(fields["scale"].flatten(0, 1))
     for first in range(0, len(packed), _TILE):
         span = slice(first, first + _TILE)
-        yield first, unpacked_channels(packed[span], scale[span], coder.widths, GROUP)
+        yield first, unpacked_channels(packed[span], scale[span], coder.widths, GROUP, exact=False)

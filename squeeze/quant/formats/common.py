@@ -7,7 +7,7 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
-from squeeze.quant.formats.spec import QuantizationSpec
+from squeeze.quant.formats.spec import Grid, QuantizationSpec
 
 
 @contextmanager
@@ -29,17 +29,22 @@ def only_integers(format: str, spec: QuantizationSpec) -> None:
 
 
 def only_plain(format: str, name: str, weight: QuantizedTensor) -> None:
-    """Raises FormatError for a weight that is more than integers, scales and zero points, or has a short group."""
+    """Raises FormatError for a weight that is more than integers, scales and zero points."""
     if weight.codebook is not None or weight.outliers is not None or weight.global_scale is not None:
         raise FormatError(f"{name}: {format} holds integers, scales and zero points only: use the format squeeze")
-    only_whole_groups(format, name, weight)
 
 
-def only_whole_groups(format: str, name: str, weight: QuantizedTensor) -> None:
-    """Raises FormatError for a weight with a short group."""
-    columns, size = weight.shape[1], weight.group_size
-    if size < columns and columns % size:
-        raise FormatError(f"{name}: {columns} inputs are not whole groups of {size}, which {format} needs")
+def split_groups(format: str, grid: Grid, inputs: int) -> str | None:
+    """What is wrong where `inputs` are not whole groups of a grid."""
+    if grid.group_size == -1 or inputs % grid.group_size == 0:
+        return None
+    return f"{inputs} inputs are not whole groups of {grid.group_size}, which {format} needs"
+
+
+def only_fitting(name: str, misfit: str | None) -> None:
+    """Raises FormatError for what `Format.misfit` says of a module."""
+    if misfit:
+        raise FormatError(f"{name}: {misfit}")
 
 
 def scales_as(dtype: torch.dtype, name: str, scales: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
 from squeeze.quant.activations import ACTIVATIONS, ActivationGrid
-from squeeze.quant.formats.common import expect, only_whole_groups, take, understood
+from squeeze.quant.formats.common import expect, only_fitting, split_groups, take, understood
 from squeeze.quant.formats.compressed_groups import KINDS, grid_of, group, kind_of
 from squeeze.quant.formats.compressed_layouts import weight_from, weight_tensors
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
@@ -31,6 +31,7 @@ class CompressedTensorsFormat:
         *("weight_scale", "weight_packed", "weight", "weight_shape", "weight_zero_point", "weight_global_scale"),
         *("input_scale", "input_global_scale"),
     )
+    scale_dtype: torch.dtype | None = None
     transposed: bool = False
 
     def describes(self, config: Mapping[str, Any]) -> bool:
@@ -44,6 +45,14 @@ class CompressedTensorsFormat:
             except FormatError as error:
                 raise FormatError(f"{prefix}{error}") from None
 
+    def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
+        """As Format.misfit. The package pads rows to whole blocks, and inputs to nothing."""
+        return split_groups(self.name, grid, inputs)
+
+    def alone(self, grid: Grid) -> bool:
+        """Transformers 5 loads integers with zero points by way of floats, and takes one group for all."""
+        return grid.codebook is None and not grid.symmetric
+
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:
@@ -51,7 +60,7 @@ class CompressedTensorsFormat:
         kind_of(grid)
         if (weight.codebook is None) != (grid.codebook is None) or weight.outliers is not None:
             raise FormatError(f"{name}: {self.name} holds no codebook of its own, nor outliers: use the format squeeze")
-        only_whole_groups(self.name, name, weight)
+        only_fitting(name, self.misfit(grid, *weight.shape))
         stored = weight_tensors(name, weight, grid, dtype)
         rounding = _ranged(grid)
         if rounding:

@@ -17,7 +17,17 @@ import torch
 from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
-from squeeze.quant.formats.common import expect, group_size_of, only_integers, only_plain, scales_as, take, understood
+from squeeze.quant.formats.common import (
+    expect,
+    group_size_of,
+    only_fitting,
+    only_integers,
+    only_plain,
+    scales_as,
+    split_groups,
+    take,
+    understood,
+)
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
 from squeeze.version import __version__
 
@@ -37,6 +47,7 @@ class GPTQFormat:
 
     version: int
     leaves: tuple[str, ...] = ("qweight", "qzeros", "scales", "g_idx")
+    scale_dtype: torch.dtype | None = None
     transposed: bool = False
 
     @property
@@ -52,13 +63,21 @@ class GPTQFormat:
         if self.version == 1 and not all(grid.symmetric for grid in spec.grids.values()):
             raise FormatError("gptq is for symmetric grids, as its clients disagree on zero points: use gptq_v2")
 
+    def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
+        if outputs * grid.bits % 32 or inputs * grid.bits % 32:
+            return f"{outputs} x {inputs} codes of {grid.bits} bits do not fill the words of {self.name}"
+        return split_groups(self.name, grid, inputs)
+
+    def alone(self, grid: Grid) -> bool:
+        """As Format.alone."""
+        return False
+
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
     ) -> dict[str, torch.Tensor]:
         only_plain(self.name, name, weight)
         (outputs, inputs), bits = weight.shape, weight.bits
-        if outputs * bits % 32 or inputs * bits % 32:
-            raise FormatError(f"{name}: {outputs} x {inputs} codes of {bits} bits do not fill the words of {self.name}")
+        only_fitting(name, self.misfit(grid or Grid(bits, weight.group_size), outputs, inputs))
         zeros = weight.zeros
         if zeros is None:
             zeros = torch.full((outputs, weight.scales.shape[2]), 1 << (bits - 1), dtype=torch.uint8)

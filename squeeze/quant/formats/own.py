@@ -33,6 +33,7 @@ class SqueezeFormat:
         *("codes", "scales", "grid", "zeros", "codebook", "global_scale", "outlier_inputs", "outliers"),
     )
 
+    scale_dtype: torch.dtype | None = None
     transposed: bool = True
 
     def describes(self, config: Mapping[str, Any]) -> bool:
@@ -41,6 +42,14 @@ class SqueezeFormat:
 
     def check(self, spec: QuantizationSpec) -> None:
         """Holds everything."""
+
+    def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
+        """Holds every shape."""
+        return None
+
+    def alone(self, grid: Grid) -> bool:
+        """Ours does not."""
+        return False
 
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None

@@ -87,7 +87,8 @@ def _codes(checkpoint: QuantizedCheckpoint, module: str) -> int:
     leaves = ("weight", "weight_packed", checkpoint.format.leaves[0])
     name = next(name for leaf in leaves if (name := f"{module}.{leaf}") in checkpoint.tensors)
     tensor = checkpoint.tensors[name]
-    return tensor.numel() if name.endswith(".weight") else 8 * tensor.nbytes // checkpoint.bits(module)
+    packed = not name.endswith(".weight") or tensor.dtype == torch.uint8
+    return 8 * tensor.nbytes // checkpoint.bits(module) if packed else tensor.numel()
 
 
 def read(folder: Path | str) -> QuantizedCheckpoint:

@@ -7,6 +7,8 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
+from squeeze.quant.formats.awq import AWQFormat
+from squeeze.quant.formats.bitsandbytes import BitsAndBytesFormat
 from squeeze.quant.formats.compressed_tensors import CompressedTensorsFormat
 from squeeze.quant.formats.gptq import GPTQFormat, version_of
 from squeeze.quant.formats.own import METHOD, SqueezeFormat
@@ -19,7 +21,7 @@ class Format(Protocol):
     """How one format stores weights. Modules are named as in the checkpoint: "model.layers.0.mlp.up_proj".
 
     leaves: what is stored of a module, NAME.leaf; the first of them every quantised module has. transposed: whether it
-    holds matrices that are stored transposed, as GPT-2's are.
+    holds matrices that are stored transposed, as GPT-2's are. scale_dtype: of scales, None for the model's own type.
     """
 
     @property
@@ -29,6 +31,9 @@ class Format(Protocol):
     def leaves(self) -> tuple[str, ...]: ...
 
     @property
+    def scale_dtype(self) -> torch.dtype | None: ...
+
+    @property
     def transposed(self) -> bool: ...
 
     def describes(self, config: Mapping[str, Any]) -> bool:
@@ -36,6 +41,12 @@ class Format(Protocol):
 
     def check(self, spec: QuantizationSpec) -> None:
         """Raises FormatError, which says what of `spec` this format cannot hold."""
+
+    def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
+        """Why a weight of this shape cannot be stored on a grid of it that `check` lets pass; None where it can."""
+
+    def alone(self, grid: Grid) -> bool:
+        """Whether clients load a grid only where all weights of a folder are on it."""
 
     def tensors(
         self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
@@ -54,7 +65,11 @@ class Format(Protocol):
 
 
 FORMATS: dict[str, Format] = {
-    format.name: format for format in (GPTQFormat(1), GPTQFormat(2), CompressedTensorsFormat(), SqueezeFormat())
+    format.name: format
+    for format in (
+        *(GPTQFormat(1), GPTQFormat(2), AWQFormat(), BitsAndBytesFormat()),
+        *(CompressedTensorsFormat(), SqueezeFormat()),
+    )
 }
 
 
@@ -69,4 +84,5 @@ def format_of(config: Mapping[str, Any]) -> Format:
         raise FormatError(
             f"the checkpoint_format {printable(repr(version))} of gptq is not supported: only gptq and gptq_v2 are"
         )
-    raise FormatError(f"the quant_method {printable(repr(method))} is not one of gptq, compressed-tensors and {METHOD}")
+    known = f"gptq, awq, bitsandbytes, compressed-tensors and {METHOD}"
+    raise FormatError(f"the quant_method {printable(repr(method))} is not one of {known}")

@@ -13,7 +13,7 @@ from squeeze.errors import FormatError, printable
 __all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec"]
 
 BITS = (2, 3, 4, 8)
-CODEBOOKS = ("nf4", "mxfp4", "nvfp4", "fp8", "ternary")
+CODEBOOKS = ("nf4", "nf4-nested", "mxfp4", "nvfp4", "fp8", "ternary")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Folders of the formats that squeeze writes, too: GPTQ, compressed-tensors `pack-quantized`, and our own."""
+"""Folders of formats that squeeze writes, too: GPTQ and our own; and what readers of others of these share."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -11,26 +11,21 @@ from squeeze.quant.formats.registry import Format, format_of
 from squeeze.quant.formats.spec import QuantizationSpec
 from squeeze.quant.sources.source import Source
 
-__all__ = ["integers", "modules_of"]
+__all__ = ["integers", "modules_of", "read"]
 
 
 def integers(source: Source, described: Mapping[str, Any]) -> None:
     """As Reader."""
     form = format_of(described)
-    put_all(source, form, form.spec(described))
-
-
-def put_all(source: Source, form: Format, spec: QuantizationSpec) -> None:
-    """Put the weight of every module that is stored in a format."""
-    leaves = modules_of(source, form)
-    small = {name for names in leaves.values() for name in names if name.endswith((".weight_shape", ".grid"))}
+    spec, leaves = form.spec(described), modules_of(source, form)
+    small = {name for names in leaves.values() for name in names if name.endswith(".grid")}
     said = source.checkpoint.load(small, strict=False)
     turned = transposed(source.checkpoint.folder) if form.transposed else lambda module: False
     for module, names in leaves.items():
         shape = next((tuple(said[name].flatten()[:2].tolist()) for name in names if name in said), None)
         sizes = shape or _gptq_shape(source, module, spec)
-        read = partial(_weight, form, spec, module, turned(module))
-        source.put(f"{module}.weight", reversed(sizes) if turned(module) else sizes, names, read)
+        reading = partial(read, form, spec, module, turned(module))
+        source.put(f"{module}.weight", reversed(sizes) if turned(module) else sizes, names, reading)
 
 
 def modules_of(source: Source, form: Format) -> dict[str, list[str]]:
@@ -45,8 +40,9 @@ def _gptq_shape(source: Source, module: str, spec: QuantizationSpec) -> tuple[in
     return outputs, words * 32 // spec.of(module).bits
 
 
-def _weight(
+def read(
     form: Format, spec: QuantizationSpec, module: str, turned: bool, tensors: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
+    """The floats of a module's weight; turned: transposed."""
     weight = form.weight(module, tensors, spec).dequantize()
     return weight.T.contiguous() if turned else weight

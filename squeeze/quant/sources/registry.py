@@ -7,6 +7,7 @@ from squeeze.checkpoint.pretrained import explained
 from squeeze.errors import FormatError, ModelError, printable
 from squeeze.quant.formats.own import METHOD
 from squeeze.quant.sources.awq import awq
+from squeeze.quant.sources.bitsandbytes import bitsandbytes
 from squeeze.quant.sources.compressed_tensors import compressed_tensors
 from squeeze.quant.sources.fp8 import fp8
 from squeeze.quant.sources.integers import integers
@@ -20,6 +21,7 @@ READERS: dict[str, Reader] = {
     "mxfp4": mxfp4,
     "gptq": integers,
     "awq": awq,
+    "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed_tensors,
     METHOD: integers,
 }

@@ -5,6 +5,7 @@ from itertools import groupby
 from pathlib import Path
 
 from squeeze.recipes.reports.quality import Record, accuracy_of, compared, estimates, evaluated, quality_of, scores
+from squeeze.recipes.reports.runs import of_clusters
 from squeeze.recipes.reports.shown import Estimate, Matrix, Shown, parts_of, place
 
 __all__ = ["KINDS", "Record", "kind_of"]
@@ -239,4 +240,5 @@ KINDS: dict[str, Callable[[Sequence[Record]], list[Shown]]] = {  # by a key that
     "tool": _files,
     "perplexity": _evaluated,
     "tasks": _evaluated,
+    "endings": of_clusters,
 }

@@ -18,7 +18,7 @@ from squeeze.checkpoint.checkpoint import disk_told
 __all__ = ["Loss", "Trainer", "cast", "halve_fixed", "in_halves"]
 
 _SAVE_EVERY = 20  # steps
-Loss = Callable[[torch.Tensor], torch.Tensor]  # of a sequence int64 [1, L]
+Loss = Callable[[torch.Tensor], torch.Tensor]  # of sequences [n, L], one where a trainer does not say more
 
 
 class Trainer:
@@ -27,6 +27,8 @@ class Trainer:
     rate: the largest of Adam; it rises for a tenth of the time and falls to 0 with a cosine. state: the file from which
     a stopped run goes on.
     """
+
+    at_once = 1  # sequences whose loss is computed together
 
     def __init__(
         self, trained: dict[str, nn.Parameter], tokens: torch.Tensor, rate: float, batch: int, seed: int, state: Path
@@ -78,12 +80,12 @@ class Trainer:
                 progress(1)
 
     def _train(self, loss_of: Loss) -> float:
-        """One step, sequence by sequence; the mean loss."""
+        """One step, a few sequences at a time; the mean loss."""
         total = 0.0
-        for ids in torch.split(self._batch(), 1):
+        for ids in torch.split(self._batch(), self.at_once):
             with torch.enable_grad():
                 with self.cast:
-                    loss = loss_of(ids) / self.batch
+                    loss = loss_of(ids) * len(ids) / self.batch
                 loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(self.trained.values(), 1.0)

@@ -8,9 +8,11 @@ import pytest
 import squeeze
 from squeeze.codecs.deep import coder as deep
 from squeeze.codecs.recurrent import weights
-from squeeze.codecs.stream import built_in, container, levels
+from squeeze.codecs.stream import built_in, container, integers, levels
 from squeeze.codecs.stream.index import read_index
+from tests.golden import samples
 from tests.makers import inputs
+from tests.references import naive_dictionary, naive_recurrent
 from tests.references.naive_deep import FORMAT, Decoder
 
 # Streams to decode.
@@ -55,6 +57,26 @@ def test_files_decode_as_they_are_specified(raw, kind, level):
 @pytest.mark.parametrize("level", [4, 5, 6])
 def test_tables_decode_as_they_are_specified(level):
     assert is_read_as_specified(inputs.records(6), level, levels.LEVELS[level].numerics, "table", 24)
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        lambda part, *shape: integers.decode(part, shape),
+        pytest.param(naive_dictionary.matrix, marks=pytest.mark.slow),
+    ],
+    ids=["quick", "naive"],
+)
+def test_files_of_a_dictionary_that_changes_the_network_decode_as_they_are_specified(matrix):
+    file = samples.tuned_dictionary()
+    coded = squeeze.compress(raw := samples.PAGE % 77, dictionary=squeeze.Dictionary.from_bytes(file))
+    block = read_index(io.BytesIO(coded))[0].blocks[0]
+    fresh = Decoder(5, 2, "text", 0, len(raw))
+    logits = -(-(fresh.sets + 1) // 16) * 16
+    maps = [256 * fresh.n, 512 * fresh.n, 512 * len(fresh.matches), 32 * 192]
+    known, added = naive_dictionary.read(file, fresh.weights[0, 0].size, logits, maps, matrix)
+    decoder = Decoder(5, 2, "text", 0, len(raw), (known, naive_recurrent.changed(added)))
+    assert decoder.decode(coded[-block.payload_length :]) == raw
 
 
 @pytest.mark.parametrize("level", [5, 6])

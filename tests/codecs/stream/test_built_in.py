@@ -50,7 +50,8 @@ def test_a_dictionary_without_text_is_read_as_specified(tmp_path):
     known = squeeze.train(samples, tmp_path / "words.sqzp", level=4, text_size=0).learned
     inputs_, contexts = known.weights.shape[1], 14
     maps = [contexts * 256, contexts * 512, 3 * 512, 32 * 192]
-    read = naive_dictionary.read((tmp_path / "words.sqzp").read_bytes(), inputs_, known.finals.size // 2752, maps)
+    file, logits = (tmp_path / "words.sqzp").read_bytes(), known.finals.size // 2752
+    read, _ = naive_dictionary.read(file, inputs_, logits, maps)
     assert read.visits == dict(zip(known.rows.tolist(), known.visits.tolist(), strict=True))
     for row, weights in zip(known.rows.tolist(), known.weights, strict=True):
         assert np.array_equal(np.float32(0.03) + read.weights[row], weights)

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import random
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -147,3 +148,20 @@ def test_levels_that_cannot_be_used_are_refused_with_the_reason(level, message):
 def test_impossible_block_sizes_are_refused(size):
     with pytest.raises(squeeze.LevelError, match="a block holds from 1 byte"):
         compress_in_blocks(b"data", level=1, block_size=size)
+
+
+@pytest.mark.parametrize("repeated", [1, 30], ids=["short", "with an index"])
+def test_level_4_is_no_larger_than_level_3_on_small_inputs(repeated):
+    """A list of numbers, on which the models of level 4 learn too slowly."""
+    chance, numbers = random.Random(1), [97]
+    for _ in range(1200 * repeated):
+        numbers.append(numbers[-1] + chance.choice((1, 1, 1, 2, 7)))
+    data = "\n".join(map(str, numbers)).encode()
+    coded = squeeze.compress(data, 4, verify=False)
+    assert len(coded) <= len(squeeze.compress(data, 3, verify=False))
+    (stream,) = read_index(io.BytesIO(coded))
+    assert stream.short == (repeated == 1) and stream.header["level"] in (3, 4)
+    assert squeeze.decompress(coded) == data
+    if repeated == 1:
+        whole = squeeze.compress(data, 4, block_size=len(data), verify=False)
+        assert stream.header["level"] == 3 and len(coded) < 0.9 * len(whole)

@@ -20,3 +20,9 @@ def test_two_threads_of_one_file_at_level_5():
     one, two = (squeeze.compress(data, 5, threads=threads, verify=False) for threads in (1, 2))
     assert one == two
     assert squeeze.decompress(one, threads=2) == data
+
+
+def test_texts_at_once_share_the_threads_of_a_language_model():
+    row = levels.LEVELS[8]
+    assert allot(row, 8, texts=3) == Threads(3, 2)
+    assert allot(row, 1, texts=2) == Threads(2, 1)

@@ -7,7 +7,20 @@ from squeeze.codecs.stream import training
 
 def test_text_and_learning_share_the_samples():
     pieces = [np.zeros(100, np.uint8)] * 100
-    text, rest = training._divide(pieces, 2_000)
+    text, rest = training.divide(pieces, 2_000)
     assert (len(text), len(rest)) == (20, 80)
-    text, rest = training._divide(pieces, 1 << 20)
+    text, rest = training.divide(pieces, 1 << 20)
     assert (len(text), len(rest)) == (50, 50)
+
+
+def test_of_many_bytes_pieces_are_taken_at_equal_distances(monkeypatch, tmp_path):
+    monkeypatch.setattr(training, "_MOST", 8 * training._PIECE)
+    sizes = [3, 20 * training._PIECE + 5, 11 * training._PIECE]
+    samples = [np.random.default_rng(k).integers(97, 105, size, np.uint8).tobytes() for k, size in enumerate(sizes)]
+    (tmp_path / "last").write_bytes(samples[2])
+    found = training._sampled([samples[0], samples[1], tmp_path / "last"])
+    joined, distance = b"".join(samples), -(-sum(sizes) // 8)
+    assert len(found) == 8
+    for number, piece in enumerate(found):
+        assert joined[number * distance :].startswith(piece)
+    assert sum(map(len, found)) <= training._MOST

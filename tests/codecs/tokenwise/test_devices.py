@@ -1,7 +1,10 @@
 """Files cross engines: what torch writes, the compiled engine reads, and the other way round."""
 
 import io
+import threading
+from copy import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +12,10 @@ import squeeze
 from squeeze.codecs.tokenwise import lanes, prefill
 from squeeze.errors import DeviceError, LevelError
 from squeeze.lm import devices, models
-from squeeze.lm.torch_engine import TorchLanes
+from squeeze.lm.models import LoadedModel
+from squeeze.lm.pool import Pool
+from squeeze.lm.torch_engine import TorchLlama
+from squeeze.lm.torch_lanes import TorchLanes
 from tests.makers import command
 from tests.makers.tokenwise import DATA, TEXT, codecs_of, preset
 
@@ -23,7 +29,7 @@ def torch_here(monkeypatch):
         fed.append(tokens.shape)
         forward(session, tokens, counts)
 
-    monkeypatch.setattr(devices, "torch_device", lambda name: None if name == "cpu" else "cpu")
+    monkeypatch.setattr(devices, "torch_devices", lambda name: [] if name == "cpu" else ["cpu"])
     monkeypatch.setattr(TorchLanes, "forward", noted)
     return fed
 
@@ -60,6 +66,65 @@ def test_whole_files(folder, only_tokenwise, torch_here):
     with squeeze.open(io.BytesIO(coded), device="cuda") as file:
         file.seek(3_100)
         assert file.read(99) == DATA[3_100:3_199]
+
+
+@pytest.fixture
+def three_gpus(monkeypatch):
+    """Engines of torch, on the processor, by the names of three GPUs. Gives which coded or decoded each text, and how
+    many did at once."""
+    worked, busy, most = [], [], []
+
+    def on(loaded, name):
+        engine = copy(engines.setdefault(loaded.identity, TorchLlama(loaded.weights, loaded.tokenizer, "cpu")))
+        engine.gpu = name
+        return engine
+
+    def noted(work, model_of):
+        def run(*given):
+            model = model_of(given)
+            assert model.gpu not in busy, "a GPU works on one text at a time"
+            busy.append(model.gpu)
+            most.append(len(busy))
+            worked.append(model.gpu)
+            together.wait(timeout=60)
+            try:
+                return work(*given)
+            finally:
+                busy.remove(model.gpu)
+
+        return run
+
+    engines, together = {}, threading.Barrier(3)
+    monkeypatch.setattr(devices, "torch_devices", lambda name: [] if name == "cpu" else ["cuda:0", "cuda:1", "cuda:2"])
+    monkeypatch.setattr(LoadedModel, "on", on)
+    monkeypatch.setattr(lanes, "encode", noted(lanes.encode, lambda given: given[1]))
+    monkeypatch.setattr(lanes, "decode", noted(lanes.decode, lambda given: given[2]))
+    return SimpleNamespace(worked=worked, most=most)
+
+
+def test_blocks_are_spread_over_gpus(folder, only_tokenwise, three_gpus):
+    """Three at once, each on one; the bytes are those of one processor."""
+    text, chosen = TEXT[:900], {"model": folder, "block_size": 300, "lanes": 3}
+    coded = squeeze.compress(text, 8, device="cuda", verify=False, **chosen)
+    assert sorted(three_gpus.worked) == ["cuda:0", "cuda:1", "cuda:2"] and max(three_gpus.most) == 3
+    three_gpus.worked.clear()
+    assert squeeze.decompress(coded, device="auto") == text
+    assert sorted(three_gpus.worked) == ["cuda:0", "cuda:1", "cuda:2"]
+
+
+def test_as_many_texts_at_once_as_memory_allows():
+    """The first is lent its GPU whatever it takes."""
+    pool, free = Pool(["a", "b", "c"]), lambda total: total <= 10
+    with pool.borrowed(20, free) as first:
+        assert first == "a"
+    with pool.borrowed(4, free) as first, pool.borrowed(5, free) as second:
+        assert (first, second) == ("a", "b")
+        got = []
+        waiting = threading.Thread(target=lambda: got.append(pool.borrowed(2, free).__enter__()))
+        waiting.start()
+        assert not got
+    waiting.join(timeout=60)
+    assert len(got) == 1
 
 
 def test_commands(folder, only_tokenwise, torch_here, tmp_path, monkeypatch):

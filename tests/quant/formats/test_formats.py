@@ -52,7 +52,11 @@ def test_codes_are_a_stream_of_bits_from_the_lowest_up(width, count):
 @pytest.mark.parametrize("grid", INTEGERS, ids=str)
 @pytest.mark.parametrize("format", FORMATS)
 def test_integers_come_back(format, grid):
-    weight = rounded(matrix(64, 96), grid)
+    if format == "bitsandbytes" or (format == "awq" and (grid.bits, grid.symmetric) != (4, False)):
+        with pytest.raises(FormatError, match=f"{format} holds"):
+            FORMATS[format].check(spec_of(grid))
+        return
+    weight = rounded(matrix(64, 96), grid, torch.float16 if format == "awq" else torch.bfloat16)
     if format == "gptq" and not grid.symmetric:
         weight = replace(weight, zeros=weight.zeros.clamp(min=1))
     assert same(weight, round_trip(format, weight, spec_of(grid)))
@@ -215,9 +219,34 @@ SPECS = {
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("name", SPECS)
 def test_descriptions_come_back_from_config(format, name):
+    if format in ("awq", "bitsandbytes"):
+        with pytest.raises(FormatError, match=f"{format} holds"):
+            FORMATS[format].config(SPECS[name])
+        return
     config = json.loads(json.dumps(FORMATS[format].config(SPECS[name])))
     assert format_of(config) is FORMATS[format]
     assert FORMATS[format].spec(config) == SPECS[name]
+
+
+def test_awq_describes_one_grid():
+    spec = QuantizationSpec(4, 64, False, ignored=("lm_head",))
+    config = json.loads(json.dumps(FORMATS["awq"].config(spec)))
+    assert format_of(config) is FORMATS["awq"] and FORMATS["awq"].spec(config) == spec
+    with pytest.raises(FormatError, match="awq holds one group size for all matrices"):
+        FORMATS["awq"].check(replace(spec, modules={"a": Grid(4, 32, False)}))
+    tensors = FORMATS["awq"].tensors("m", rounded(matrix(16, 64), Grid(4, 64, False), torch.float16), torch.bfloat16)
+    assert {name: (tuple(one.shape), one.dtype) for name, one in tensors.items()} == {
+        "m.qweight": ((64, 2), torch.int32),
+        "m.qzeros": ((1, 2), torch.int32),
+        "m.scales": ((1, 16), torch.float16),
+    }
+    words = tensors["m.qweight"][5, 1].item() & 0xFFFFFFFF
+    codes = rounded(matrix(16, 64), Grid(4, 64, False), torch.float16).codes
+    assert [words >> 4 * i & 15 for i in range(8)] == [codes[8 + output, 5] for output in (0, 2, 4, 6, 1, 3, 5, 7)]
+    with pytest.raises(FormatError, match="m: 12 outputs do not fill the words of awq"):
+        FORMATS["awq"].tensors("m", rounded(matrix(12, 64), Grid(4, 64, False), torch.float16), torch.float16)
+    with pytest.raises(FormatError, match="awq holds codes of 4 bits with zero points only"):
+        FORMATS["awq"].tensors("m", rounded(matrix(16, 64), Grid(4, 64), torch.float16), torch.float16)
 
 
 def test_with_bits_says_what_is_different():
@@ -239,18 +268,23 @@ def test_vllm_finds_the_bits_of_what_it_fuses():
     ]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", sorted(FORMATS.keys() - {"bitsandbytes"}))
 def test_folders_are_read_back(tmp_path, format):
-    model = tiny_model(tmp_path / "model", torch.float32, tied=False)
+    dtype = torch.float16 if format == "awq" else torch.float32
+    model = tiny_model(tmp_path / "model", dtype, tied=False)
     spec = QuantizationSpec(4, 32, modules={"model.layers.1.mlp.up_proj": Grid(8, -1)}, ignored=("lm_head",))
-    weights = write(model, tmp_path / "quantised", format, spec)
+    if format == "awq":
+        spec = QuantizationSpec(4, 32, False, ignored=("lm_head",))
+    weights = write(model, tmp_path / "quantised", format, replace(spec, dtype=dtype))
     found = read(tmp_path / "quantised")
-    assert found.spec.of("model.layers.1.mlp.up_proj") == Grid(8, -1)
+    assert found.spec.of("model.layers.1.mlp.up_proj") == spec.of("model.layers.1.mlp.up_proj")
     assert list(found.modules) == sorted(weights)
     assert all(same(weights[name], weight) for name, weight in found.weights())
     dense = dict(found.dense())
-    assert found.spec.dtype == torch.float32
-    assert torch.equal(dense["model.layers.0.mlp.up_proj.weight"], weights["model.layers.0.mlp.up_proj"].dequantize())
+    assert found.spec.dtype == dtype
+    assert torch.equal(
+        dense["model.layers.0.mlp.up_proj.weight"], weights["model.layers.0.mlp.up_proj"].dequantize(dtype)
+    )
     assert {"lm_head.weight", "model.norm.weight", "model.layers.0.self_attn.q_proj.bias"} <= set(found.others)
     original = read_names(model)
     assert set(dense) == original
@@ -311,7 +345,9 @@ GROUPS = {
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"quant_method": "awq"}, "quant_method 'awq' is not one of"),
+        ({"quant_method": "quanto"}, "quant_method 'quanto' is not one of"),
+        ({"quant_method": "awq", "group_size": "x"}, "awq does not say how"),
+        ({"quant_method": "awq", "version": "gemv"}, "AWQ of 4 bits in the version 'gemv' is not read"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         ({"quant_method": "gptq"}, "does not say how"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": 3}, "does not say how"),

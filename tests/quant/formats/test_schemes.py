@@ -59,9 +59,10 @@ def test_the_package_runs_what_was_written_as_we_do(written, scheme):
     assert report.settings["scheme"] == scheme and not report.fallbacks
     theirs, ours = run_by_the_package(folder, scheme), quantised.load(folder, torch.float32)
     rounded = not SCHEMES[scheme].symmetric
+    loose = rounded or scheme in ("w8a8", "w4a8")  # a sum in another order may round an input to the next integer
     with torch.no_grad():
         expected, found = theirs(TOKENS).logits, ours(TOKENS).logits
-    assert float((found - expected).norm() / expected.norm()) < (1e-2 if rounded else 2e-3)
+    assert float((found - expected).norm() / expected.norm()) < (1e-2 if loose else 2e-3)
     for name, weight in read(folder).weights():
         values = weight.dequantize(torch.bfloat16 if rounded else torch.float32)
         assert torch.equal(theirs.get_submodule(name).weight, values.float()), name
@@ -161,11 +162,3 @@ def test_a_scheme_goes_with_a_name_and_activations_with_one_format(tmp_path, ori
     for format in ("squeeze", "dense"):
         with pytest.raises(SqueezeError, match=f"the format {format} does not say how activations are rounded"):
             squeeze.quantize(original, rounding, out=tmp_path / "out", format=format, calibration=TOKENS)
-
-
-def test_rows_that_are_not_whole_blocks(tmp_path):
-    sizes = {"hidden_size": 192, "num_attention_heads": 3, "num_key_value_heads": 3}
-    folder = gguf_models.save("llama", tmp_path / "model", dtype=torch.bfloat16, **sizes)
-    with pytest.raises(SqueezeError, match="fp8-block needs rows of a multiple of 128 inputs, and this has 192"):
-        made(folder, tmp_path / "out", "fp8_block", "rtn")
-    assert not (tmp_path / "out").exists()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.recurrence import scan
+from squeeze.recipes.train.recurrence import scan
 
 BYTES = 256
 TAPS = 4  # bytes that the convolution before a recurrence sees
@@ -37,6 +37,7 @@ class Shape:
     word_layers: int = 0
     word_feed_forward: int = 0
     gram_rows: int = 0  # of the tables of embeddings of the latest bytes; a power of two, or 0 for no such tables
+    word_bits: int = WORD_BITS  # of the matrices of words; 0 for no rounding
 
     def products(self, bytes_a_word: float = 5.0) -> float:
         """Multiplications a byte."""
@@ -235,7 +236,7 @@ class ByWords(_Model):
         before = shape.layers // 2
         self.before = Stack(shape.width, before, shape.feed_forward)
         self.up = nn.Linear(shape.width, shape.word_width, bias=False)
-        self.words = Stack(shape.word_width, shape.word_layers, shape.word_feed_forward, WORD_BITS)
+        self.words = Stack(shape.word_width, shape.word_layers, shape.word_feed_forward, shape.word_bits)
         self.down = nn.Linear(shape.word_width, shape.width, bias=False)
         self.after = Stack(shape.width, shape.layers - before, shape.feed_forward)
         self.register_buffer("separates", separators(), persistent=False)
@@ -261,9 +262,11 @@ class ByWords(_Model):
         order = torch.argsort(~ends, dim=1, stable=True)[:, :most]
         active = torch.arange(most, device=x.device) < count[:, None]
         gathered = x.gather(1, order[..., None].expand(-1, -1, x.shape[2]))
-        wide = functional.linear(gathered, rounded(self.up.weight, WORD_BITS)).float()
+        wide = functional.linear(gathered, rounded(self.up.weight, self.shape.word_bits)).float()
         y, state = self.words(wide, state, active)
-        said = torch.cat([last[:, None], functional.linear(y, rounded(self.down.weight, WORD_BITS)).float()], 1)
+        said = torch.cat(
+            [last[:, None], functional.linear(y, rounded(self.down.weight, self.shape.word_bits)).float()], 1
+        )
         places = ends.cumsum(1)
         return said.gather(1, places[..., None].expand(-1, -1, x.shape[2])), state, separates[:, -1]
 

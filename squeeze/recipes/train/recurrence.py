@@ -4,10 +4,15 @@ On a CPU the loop over time is compiled, and costs little more than reading its 
 log2(T) steps of plain torch operations (Blelloch 1990; as in minGRU, Feng et al. 2024, arXiv:2410.01201).
 """
 
+from collections.abc import Callable
+
 import numba
 import numpy as np
 import torch
 from torch import Tensor
+
+Loop = Callable[..., None]
+_SHARED = 1 << 20  # numbers of a scan from which on threads share it
 
 
 def scan(decay: Tensor, update: Tensor, start: Tensor) -> Tensor:
@@ -40,7 +45,7 @@ class _Loop(torch.autograd.Function):
     def forward(context, decay, update, start):  # type: ignore[no-untyped-def]
         states = torch.empty_like(update, memory_format=torch.contiguous_format)
         arrays = (decay.contiguous(), update.contiguous(), start.contiguous(), states)
-        _forward(*(x.detach().numpy() for x in arrays))
+        _chosen(_FORWARD, update)(*(x.detach().numpy() for x in arrays))
         context.save_for_backward(decay, start, states)
         return states
 
@@ -50,11 +55,10 @@ class _Loop(torch.autograd.Function):
         of_decay, of_update = torch.empty_like(states), torch.empty_like(states)
         of_start = torch.empty(start.shape)
         arrays = (decay.contiguous(), states, start.contiguous(), gradient.contiguous(), of_decay, of_update, of_start)
-        _backward(*(x.detach().numpy() for x in arrays))
+        _chosen(_BACKWARD, states)(*(x.detach().numpy() for x in arrays))
         return of_decay, of_update, of_start
 
 
-@numba.njit(cache=True, parallel=True, nogil=True)
 def _forward(decay, update, start, states):  # type: ignore[no-untyped-def]
     batch, time, width = update.shape
     for row in numba.prange(batch):
@@ -65,7 +69,6 @@ def _forward(decay, update, start, states):  # type: ignore[no-untyped-def]
                 states[row, t, i] = state[i]
 
 
-@numba.njit(cache=True, parallel=True, nogil=True)
 def _backward(decay, states, start, gradient, of_decay, of_update, of_start):  # type: ignore[no-untyped-def]
     batch, time, width = states.shape
     for row in numba.prange(batch):
@@ -78,3 +81,16 @@ def _backward(decay, states, start, gradient, of_decay, of_update, of_start):  #
                 carried[i] = total * decay[row, t, i]
         for i in range(width):
             of_start[row, i] = carried[i]
+
+
+def _compiled(loop: Loop) -> tuple[Loop, Loop]:
+    by_one, by_all = (numba.njit(cache=True, parallel=threads, nogil=True)(loop) for threads in (False, True))
+    return by_one, by_all
+
+
+_FORWARD, _BACKWARD = _compiled(_forward), _compiled(_backward)  # by one thread, by all
+
+
+def _chosen(loops: tuple[Loop, Loop], states: Tensor) -> Loop:
+    """Threads pay where there is much to do; where another process has their cores, to wait for each takes long."""
+    return loops[states.numel() >= _SHARED]

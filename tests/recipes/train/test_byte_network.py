@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from training import recurrence
-from training.models import BYTES, Shape, build, rounded
+from squeeze.recipes.train import recurrence
+from squeeze.recipes.train.byte_network import BYTES, Shape, build, rounded
 
 SHAPES = {
     "flat": Shape(16, 2, 24),
@@ -20,7 +20,9 @@ def seed():
     torch.manual_seed(1)
 
 
-def test_the_loop_is_the_scan_by_doubling_with_its_gradients():
+@pytest.mark.parametrize("shared", [0, 1 << 20], ids=["by threads", "by one"])
+def test_the_loop_is_the_scan_by_doubling_with_its_gradients(shared, monkeypatch):
+    monkeypatch.setattr(recurrence, "_SHARED", shared)
     arguments = [torch.rand(3, 13, 5), torch.randn(3, 13, 5), torch.randn(3, 5)]
     results = []
     for way in (recurrence.scan, lambda a, b, h: recurrence._doubling(a, _begun(a, b, h))):

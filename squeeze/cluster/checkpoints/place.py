@@ -1,0 +1,97 @@
+"""Where a checkpoint is made: on the disk in a work folder that moves into place at the end, at a URL in its place."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from squeeze.cluster.manifest import Manifest, read_manifest
+from squeeze.errors import ClusterError, SqueezeError
+from squeeze.packing import folder
+from squeeze.system import storage
+from squeeze.system.moving import in_the_way
+from squeeze.system.remote_path import RemotePath
+from squeeze.system.work import work_folder
+
+__all__ = ["Out", "making", "tidy"]
+
+_MARK = ".squeeze-{}"
+
+
+@dataclass(frozen=True)
+class Out:
+    """Where the output is made, and what a run notes there. mark: what temporary names end in."""
+
+    root: Path
+    notes: Manifest
+
+    @property
+    def mark(self) -> str:
+        return _MARK.format(self.notes.session)
+
+
+@contextmanager
+def making(
+    source: Path, target: Path, operation: str, described: dict[str, Any], overwrite: bool, manifest: Path | None
+) -> Iterator[Out]:
+    """Where the output is made. On the disk it moves into place when the block ends well, and stays as it is when the
+    block ends by a ClusterError, so that the same command goes on."""
+    if place := storage.remote(target):
+        path = manifest or Path(f".{target.name}.{operation}.jsonl")
+        with closing(Manifest(path, operation, {**described, "target": str(target)})) as notes:
+            try:
+                _check_free(place, notes, overwrite)
+            except SqueezeError:
+                notes.withdraw()
+                raise
+            yield Out(target, notes)
+            notes.complete(len(read_manifest(path)[1]))
+        return
+    if manifest:
+        raise SqueezeError("--manifest is for targets at URLs: on the disk a run's notes are beside the target")
+    folder.check_target(source, target, overwrite)
+    stopped: ClusterError | None = None
+    try:
+        with work_folder(target, f"{operation}ing", described) as inside:
+            root = inside / folder.CONTENT
+            with closing(Manifest(inside / "manifest.jsonl", operation, described)) as notes:
+                try:
+                    yield Out(root, notes)
+                except ClusterError as error:
+                    if not any(path.is_file() and path.parent != inside for path in inside.rglob("*")):
+                        raise  # nothing that another run could use
+                    stopped = error
+                    raise _Stopped from None
+            folder.move_into_place(root, target, overwrite)
+    except _Stopped:
+        assert stopped
+        raise stopped from None
+
+
+class _Stopped(Exception):
+    """Leaves a work folder as it is."""
+
+
+def _check_free(target: RemotePath, notes: Manifest, overwrite: bool) -> None:
+    """Raises SqueezeError where something is at a URL that is not of an earlier run of the same command. What marks a
+    packed folder that is to be written over goes first."""
+    going_on = bool(notes.earlier) and not notes.was_complete
+    if target.exists() and not overwrite and not going_on:
+        raise in_the_way(target)  # type: ignore[arg-type]
+    if target.is_dir() and overwrite and (marker := target / folder.MANIFEST).exists():
+        marker.unlink()
+
+
+def tidy(root: Path, target: Path, names: set[str]) -> None:
+    """Delete what is no part of a folder's output: what killed workers left, parts, and what was there before."""
+    if not root.is_dir():
+        return
+    for path in list(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.is_file() and name not in names:
+            path.unlink()
+    if not storage.remote(root):
+        for path in sorted((path for path in root.rglob("*.parts") if path.is_dir()), reverse=True):
+            if not any(path.iterdir()):
+                path.rmdir()

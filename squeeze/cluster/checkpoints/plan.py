@@ -1,0 +1,82 @@
+"""Calls on the files of a checkpoint: small files together, large ones by their tensors."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from squeeze.cluster.files import PACK, UNPACK, File, Part, Task
+from squeeze.packing.container import PackedFile
+from squeeze.packing.sources import Source
+
+__all__ = ["HASH", "Planner", "memory_of"]
+
+HASH = -1  # where the part of a packed file begins that is the hash of its source
+_MOST = 1 << 28  # bytes of a part: a worker has as much on its disk for a while
+_MOST_FILES = 500
+# Raw bytes a second of one slow processor, coded and proved, and decoded.
+_CODED = {"fast": 3e8, "runtime": 1.5e8, "archive": 1.5e6}
+_DECODED = {"fast": 5e8, "runtime": 3e8, "archive": 2e6}
+_LEAST_MEMORY = 600_000_000  # bytes of a worker that codes in parts
+_ARCHIVED = 6  # bytes for each of a tensor that is coded whole
+
+Heads = Mapping[Path, Source | PackedFile]  # of the files that have tensors
+
+
+class Planner:
+    def __init__(self, heads: Heads, task: Task, seconds: float):
+        self._heads, self._task, self._seconds = heads, task, seconds
+
+    def calls(self, files: Iterable[File]) -> Iterator[list[File] | list[Part]]:
+        """The parts of each file that has more than one, and groups of all others."""
+        batch: list[File] = []
+        size = 0
+        for file in files:
+            if self._task.operation in (PACK, UNPACK) and len(parts := self._parts(file)) > 1:
+                yield parts
+                continue
+            if batch and (size + file.size > _MOST or len(batch) == _MOST_FILES):
+                yield batch
+                batch, size = [], 0
+            batch.append(file)
+            size += file.size
+        if batch:
+            yield batch
+
+    def _parts(self, file: File) -> list[Part]:
+        """Whole tensors: some, or a large one. One more part is the hash of the source, where that is to be found."""
+        head = self._heads.get(file.source)
+        if head is None:
+            return []
+        if isinstance(head, PackedFile):
+            speed, sizes = _DECODED[head.description.level], [record.size for record in head.description.records]
+        else:
+            speed = _CODED[self._task.options["level"]]
+            sizes = [tensor.size for tensor in head.file.tensors]
+        starts = _starts(sizes, min(_MOST, int(self._seconds * speed)))
+        if len(starts) < 2:
+            return []
+        ends = [*starts[1:], len(sizes)]
+        parts = [Part(file, number, starts[number], ends[number] - starts[number]) for number in range(len(starts))]
+        return parts if isinstance(head, PackedFile) else [*parts, Part(file, len(parts), HASH, 0)]
+
+
+def _starts(sizes: Sequence[int], most: int) -> list[int]:
+    starts, total = [0], 0
+    for number, size in enumerate(sizes):
+        if total and total + size > most:
+            starts.append(number)
+            total = 0
+        total += size
+    return starts
+
+
+def memory_of(heads: Heads, level: str | None) -> int:
+    """Bytes that a call takes at most, about."""
+    largest = 0
+    for head in heads.values():
+        if isinstance(head, PackedFile):
+            pairs = zip(head.file.tensors, head.description.records, strict=True)
+            archived = head.description.level == "archive"
+            largest = max([largest, *(record.memory(tensor.size) for tensor, record in pairs if archived)])
+        elif level == "archive":
+            largest = max([largest, *(_ARCHIVED * tensor.size for tensor in head.file.tensors)])
+    return _LEAST_MEMORY + largest

@@ -1,0 +1,267 @@
+"""Checkpoints packed, restored and checked by the workers of a cluster: the bytes that one machine writes.
+
+On the disk all is made in a work folder beside the target, which stays when a run stops, and moves into place at the
+end. At a URL each object appears when it is whole and verified; the manifest of a packed folder, squeeze.json, comes
+last, and without it a folder is none.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from squeeze.cluster.checkpoints import work
+from squeeze.cluster.checkpoints.place import making, tidy
+from squeeze.cluster.checkpoints.plan import Planner, memory_of
+from squeeze.cluster.engine import Engine, Needs
+from squeeze.cluster.files import PACK, UNPACK, VERIFY, Done, File, Task, stamp_of
+from squeeze.cluster.manifest import Manifest, Record, read_manifest
+from squeeze.cluster.run import Kind, Run
+from squeeze.errors import ClusterError, DamagedError, FormatError, printable
+from squeeze.packing import container, folder, pack as packing
+from squeeze.packing.base import is_packed
+from squeeze.packing.pack import Totals
+from squeeze.packing.sources import CODED
+from squeeze.packing.unpack import Restoring
+from squeeze.system import files, storage
+from squeeze.system.limits import Limits
+
+__all__ = ["pack", "unpack", "verify"]
+
+_READERS = 16  # headers that are read at a time
+Failed = Callable[[Done], None]
+
+
+@dataclass
+class _Checkpoint:
+    """All files of a checkpoint, and what became of them. heads: of those that have tensors."""
+
+    engine: Engine[Any]
+    task: Task
+    progress: Callable[[int], None]
+    failed: Failed
+    heads: dict[Path, Any]
+    results: dict[str, Done] = field(default_factory=dict)
+    failures: int = 0
+
+    def run(self, found: list[File], notes: Manifest | None = None) -> dict[str, Done]:
+        """Raises ClusterError where some fail, after all others are done."""
+        root, todo = self.task.options["root"], found
+        if notes:
+            before = {record.source: record for record in read_manifest(notes.path)[1]}
+            todo = [file for file in found if not self._is_done(file, notes, before.get(str(file.source)))]
+        needed = memory_of(self.heads, self.task.options.get("level"))
+        needs = Needs(self.task.options["threads"], 0, self.engine.memory_to_ask_for(needed))
+        kind = Kind(partial(Planner, self.heads), work.whole, work.part, work.join)
+        going = Run(self.engine, self.task, notes, needs, kind=kind)
+        for done in going.results(todo):
+            if done.error:
+                self.failed(done)
+            else:
+                self.results[work.name_in(root, done.file.source)] = done
+            self.progress(done.file.size)
+        if going.failures:
+            again = "; the same command goes on with them" if notes else ""
+            raise ClusterError(f"{going.failures} of {len(found)} files failed{again}")
+        return {name: self.results[name] for name in (work.name_in(root, file.source) for file in found)}
+
+    def _is_done(self, file: File, notes: Manifest, record: Record | None) -> bool:
+        """What a run before this one has made, and is still there, becomes a result."""
+        assert file.target
+        if record is None or record.error or not file.target.is_file():
+            return False
+        size = file.target.stat().st_size
+        if not notes.is_done(str(file.source), file.stamp, str(file.target), size):
+            return False
+        raw = file.size if self.task.operation == PACK else size
+        coded = size if self.task.operation == PACK else file.size
+        self.results[work.name_in(self.task.options["root"], file.source)] = Done(file, raw, coded, record.checksum)
+        self.progress(file.size)
+        return True
+
+
+def pack(
+    engine: Engine[Any],
+    source: Path,
+    target: Path,
+    *,
+    level: str = "runtime",
+    base: Path | None = None,
+    max_chain: int = 16,
+    threads: int = 1,
+    verify: bool = True,
+    strict: bool = False,
+    overwrite: bool = False,
+    manifest: Path | None = None,
+    progress: Callable[[int], None] = lambda count: None,
+    failed: Failed = lambda done: None,
+) -> Totals:
+    """As squeeze.pack. manifest: where a run to a URL notes what is done. failed: told of each file that fails, while
+    all others are packed. threads: of a worker. Raises ClusterError where some have failed."""
+    packing.check_level(level)
+    _check_source(source)
+    names = folder.files_to_take(source)
+    omitted = folder.left_out(source, strict)
+    known, notes = packing.base_of_chain(source, base, max_chain)
+    described = packing.described(source, [], level, known)
+    with making(source, target, PACK, described, overwrite, manifest) as out:
+        options: dict[str, Any] = {"root": source, "level": level, "base": known, "verify": verify, "threads": threads}
+        paths = [folder.place(source, name) for name in names]
+        job = _Checkpoint(engine, Task(PACK, options, out.mark), progress, failed, {})
+        job.heads = _heads(paths, lambda path: work.source_at(path, not work.name_in(source, path)))
+        found = [_file(path, folder.place(out.root, name)) for path, name in zip(paths, names, strict=True)]
+        done = job.run(found, out.notes)
+        totals = _sum(done)
+        notes += [one.note for one in done.values() if one.note]
+        if source.is_dir():
+            added = _finish_folder(source, out.root, {name: one.checksum for name, one in done.items()})
+            totals = replace(totals, coded=totals.coded + added)
+        tidy(out.root, target, {*names, folder.MANIFEST})
+    return replace(totals, left_out=omitted, notes=tuple(notes))
+
+
+def unpack(
+    engine: Engine[Any],
+    source: Path,
+    target: Path,
+    *,
+    base: Path | None = None,
+    threads: int = 1,
+    limits: Limits | None = None,
+    overwrite: bool = False,
+    manifest: Path | None = None,
+    progress: Callable[[int], None] = lambda count: None,
+    failed: Failed = lambda done: None,
+) -> Totals:
+    """As squeeze.unpack, with what `pack` says of manifest, failed and threads."""
+    _check_source(source)
+    described = {"source": str(source.resolve())}
+    restoring = Restoring.of(source, base, threads, limits, None)
+    hashes, kept, packed = _told(source, restoring.limits)
+    with making(source, target, UNPACK, described, overwrite, manifest) as out:
+        job = _restoring_job(engine, source, UNPACK, out.mark, restoring, packed, progress, failed)
+        found = [
+            _file(folder.place(source, name), folder.place(out.root, name), expected)
+            for name, expected in hashes.items()
+            if name not in kept
+        ]
+        restoring.limits.need_output(_raw_size(job, found) + sum(map(len, kept.values())))
+        totals = _sum(job.run(found, out.notes))
+        for name, data in kept.items():
+            place = out.root / name
+            if not storage.remote(place):
+                place.parent.mkdir(parents=True, exist_ok=True)
+            with files.replacing(place, (source / name).stat()) as sink:
+                sink.write(data)
+        totals = _with_kept(totals, source, kept)
+        tidy(out.root, target, set(hashes))
+    return totals
+
+
+def verify(
+    engine: Engine[Any],
+    source: Path,
+    *,
+    base: Path | None = None,
+    threads: int = 1,
+    limits: Limits | None = None,
+    progress: Callable[[int], None] = lambda count: None,
+    failed: Failed = lambda done: None,
+) -> Totals:
+    """As squeeze.verify, each file by one worker: a SHA-256 is of all of its bytes in order."""
+    _check_source(source)
+    restoring = Restoring.of(source, base, threads, limits, None)
+    hashes, kept, packed = _told(source, restoring.limits)
+    job = _restoring_job(engine, source, VERIFY, "", restoring, packed, progress, failed)
+    names = [name for name in hashes if name not in kept]
+    found = [_file(folder.place(source, name), None, hashes[name]) for name in names]
+    return _with_kept(_sum(job.run(found)), source, kept)
+
+
+def _check_source(source: Path) -> None:
+    if not source.exists():
+        raise FileNotFoundError(2, "No such file or directory", str(source))
+
+
+def _restoring_job(
+    engine: Engine[Any],
+    source: Path,
+    operation: str,
+    mark: str,
+    restoring: Restoring,
+    packed: frozenset[str],
+    progress: Callable[[int], None],
+    failed: Failed,
+) -> _Checkpoint:
+    options = {"root": source, "base": restoring.base, "threads": restoring.threads, "limits": restoring.limits}
+    paths = [folder.place(source, name) for name in packed]
+    heads = _heads(paths, lambda path: container.read(path, restoring.limits))
+    return _Checkpoint(engine, Task(operation, {**options, "packed": packed}, mark), progress, failed, heads)
+
+
+def _told(source: Path, limits: Limits) -> tuple[dict[str, str], dict[str, bytes], frozenset[str]]:
+    """The SHA-256 of each file of a packed checkpoint, the contents of those that were changed, and the names of those
+    that are packed. Raises DamagedError where one is missing, or was changed to what is not its own."""
+    if not source.is_dir():
+        return {"": ""}, {}, frozenset([""])
+    manifest = folder.read_manifest(source, limits)
+    for name in manifest.hashes:
+        if not (source / name).is_file():
+            raise DamagedError(f"{source}: {printable(name)} is missing from the packed folder")
+    for name, data in manifest.kept.items():
+        if folder.sha256_of_bytes(data) != manifest.hashes[name]:
+            raise DamagedError(f"{source / name}: the SHA-256 of what was restored differs: the folder is damaged")
+    packed = {name for name in manifest.hashes if name.endswith(folder.SUFFIX)} | manifest.packed
+    return manifest.hashes, manifest.kept, frozenset(packed)
+
+
+def _raw_size(job: _Checkpoint, found: list[File]) -> int:
+    """Of all files that come out, as far as the headers of packed ones tell."""
+    heads = (job.heads.get(file.source) for file in found)
+    return sum(head.description.size if head else file.size for head, file in zip(heads, found, strict=True))
+
+
+def _with_kept(totals: Totals, source: Path, kept: dict[str, bytes]) -> Totals:
+    """The sizes of the files that were changed, and of the manifest, belong to a folder's."""
+    if not source.is_dir():
+        return totals
+    coded = sum((source / name).stat().st_size for name in (*kept, folder.MANIFEST))
+    return Totals(totals.raw + sum(map(len, kept.values())), totals.coded + coded)
+
+
+def _sum(done: dict[str, Done]) -> Totals:
+    return Totals(sum(one.raw for one in done.values()), sum(one.coded for one in done.values()))
+
+
+def _file(path: Path, target: Path | None, checksum: str = "") -> File:
+    status = path.stat()
+    return File(path, status.st_size, stamp_of(status), target, checksum)
+
+
+def _heads(paths: list[Path], read: Callable[[Path], Any]) -> dict[Path, Any]:
+    """What is read of each file; not of one that is damaged, of which a worker will tell."""
+
+    def head(path: Path) -> Any:
+        try:
+            return read(path)
+        except (FormatError, OSError):
+            return None
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        return {path: found for path, found in zip(paths, pool.map(head, paths), strict=True) if found is not None}
+
+
+def _finish_folder(source: Path, packed: Path, hashes: dict[str, str]) -> int:
+    """Write what a packed folder has instead of copies, its manifest last; the bytes that this adds."""
+    coded = (name for name in hashes if name.endswith(CODED) and not name.endswith(folder.SUFFIX))
+    states = [name for name in coded if is_packed(packed / name, Limits())]
+    changed = folder.adapted(source, packed, hashes)
+    text = folder.manifest_text(source, changed, hashes, states)
+    for name, data in changed.items():
+        with files.replacing(packed / name, (source / name).stat()) as sink:
+            sink.write(data)
+    with files.replacing(packed / folder.MANIFEST) as sink:
+        sink.write(text)
+    return len(text) + sum(len(data) - (source / name).stat().st_size for name, data in changed.items())

@@ -1,0 +1,213 @@
+"""What workers do with the files of a checkpoint: whole ones, and parts of large ones that are put together in the end.
+
+All may be done twice, and with the same outcome, as in files.py.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import xxhash
+
+from squeeze.cluster.checkpoints.plan import HASH
+from squeeze.cluster.files import PACK, VERIFY, Done, File, Part, Task, guarded, remove, still_the_same, unchanged
+from squeeze.errors import DamagedError, FormatError
+from squeeze.packing import parts
+from squeeze.packing.base import is_packed
+from squeeze.packing.container import PackedFile
+from squeeze.packing.parts import Packing, Span
+from squeeze.packing.sources import Source, source_of
+from squeeze.packing.unpack import Restoring, other_hash
+from squeeze.system import files, storage
+from squeeze.system.limits import Limits
+from squeeze.system.moving import NAME_LIMIT
+from squeeze.version import __version__
+
+__all__ = ["join", "name_in", "part", "source_at", "whole"]
+
+_PIECE = 1 << 22
+
+
+def whole(batch: Sequence[File], task: Task) -> list[Done]:
+    """Pack, restore or check files one after another."""
+    action = {PACK: _pack, VERIFY: _verify}.get(task.operation, _unpack)
+    return [guarded(file, lambda file=file: action(file, task)) for file in batch]  # type: ignore[misc]
+
+
+def part(piece: Part, task: Task) -> Done:
+    """Pack or restore some tensors of a file."""
+    return guarded(piece.file, lambda: _part(piece, task))
+
+
+def join(file: File, count: int, task: Task) -> Done:
+    """Make the output of a file of all of its parts, which go."""
+    return guarded(file, lambda: _join(file, count, task))
+
+
+def source_at(path: Path, alone: bool) -> Source | None:
+    """What is packed of a file; None where it is copied. Raises FormatError."""
+    if is_packed(path, Limits()):
+        raise FormatError("is packed already; unpack it first")
+    return source_of(path, alone)
+
+
+def name_in(root: Path, path: Path) -> str:
+    """The name of a file in its checkpoint, which is empty where that is the file itself."""
+    return "" if path == root else path.relative_to(root).as_posix()
+
+
+def _pack(file: File, task: Task) -> Done:
+    with unchanged(file) as source:
+        found = source_at(file.source, not name_in(task.options["root"], file.source))
+        with _output(file, task) as sink:
+            if found is None:
+                sha256 = _copied(source, sink)
+            else:
+                sha256 = parts.pack_whole(found, _packing(found, file, task), sink)
+    return _made(file, sha256, found)
+
+
+def _unpack(file: File, task: Task) -> Done:
+    with unchanged(file) as source:
+        if not _has_tensors(file, task):
+            with _output(file, task) as sink:
+                if _copied(source, sink) != file.checksum:
+                    raise other_hash()
+            return Done(file, file.size, file.size, file.checksum)
+        job, packed = _restoring(file, task)
+        with _output(file, task) as sink:
+            job.decode(packed, source, sink, name_in(task.options["root"], file.source))
+    return Done(file, packed.description.size, file.size, packed.description.sha256)
+
+
+def _verify(file: File, task: Task) -> Done:
+    with unchanged(file) as source:
+        if not _has_tensors(file, task):
+            if parts.sha256_of(source) != file.checksum:
+                raise other_hash()
+            return Done(file, file.size, file.size, file.checksum)
+        job, packed = _restoring(file, task)
+        job.decode(packed, source, None, name_in(task.options["root"], file.source))
+    return Done(file, packed.description.size, file.size, packed.description.sha256)
+
+
+def _part(piece: Part, task: Task) -> Done:
+    file, span = piece.file, Span(piece.begin, piece.length)
+    target = _folder(file, task) / f"{piece.number:08d}"
+    done = Done(file, piece.length)
+    if task.operation == PACK and _is_there(target, span):
+        return done
+    with unchanged(file) as source:
+        if task.operation == PACK:
+            found = source_at(file.source, not name_in(task.options["root"], file.source))
+            assert found
+            with _written(target, file) as sink:
+                if span.first == HASH:
+                    sink.write(parts.sha256_of(source).encode())
+                else:
+                    parts.pack_part(found, span, _packing(found, file, task), sink)
+            return done
+        job, packed = _restoring(file, task)
+        if _size_of(target) != parts.size_restored(packed, span):
+            with _written(target, file) as sink:
+                name = name_in(task.options["root"], file.source)
+                parts.restore_part(job, packed, span, source, sink, name)
+    return done
+
+
+def _join(file: File, count: int, task: Task) -> Done:
+    folder = _folder(file, task)
+    paths = [folder / f"{number:08d}" for number in range(count)]
+    with unchanged(file):
+        if task.operation == PACK:
+            found = source_at(file.source, not name_in(task.options["root"], file.source))
+            assert found
+            sha256 = paths.pop().read_bytes().decode()
+            with _output(file, task) as sink:
+                parts.join_packed(found, paths, _packing(found, file, task), sha256, sink)
+            done = _made(file, sha256, found)
+        else:
+            _, packed = _restoring(file, task)
+            with _output(file, task) as sink:
+                parts.join_restored(packed, paths, sink)
+            done = Done(file, packed.description.size, file.size, packed.description.sha256)
+    remove(folder)
+    return done
+
+
+def _packing(found: Source, file: File, task: Task) -> Packing:
+    scope = name_in(task.options["root"], file.source) if found.is_torch else ""
+    chosen = {name: task.options[name] for name in ("level", "base", "verify", "threads")}
+    return Packing(scope=scope, is_torch=found.is_torch, **chosen)
+
+
+def _restoring(file: File, task: Task) -> tuple[Restoring, PackedFile]:
+    """Raises as `unpack` does."""
+    options = task.options
+    job = Restoring(options["base"], options["threads"], options["limits"], lambda count: None)
+    packed = job.described(file.source)
+    if file.checksum and packed.description.sha256 != file.checksum:
+        raise DamagedError("it is another file than its folder tells of: the folder is damaged")
+    return job, packed
+
+
+def _has_tensors(file: File, task: Task) -> bool:
+    return name_in(task.options["root"], file.source) in task.options["packed"]
+
+
+def _made(file: File, sha256: str, found: Source | None) -> Done:
+    assert file.target
+    return Done(file, file.size, file.target.stat().st_size, sha256, note=found.note if found else "")
+
+
+@contextmanager
+def _output(file: File, task: Task) -> Iterator[BinaryIO]:
+    """What becomes the output when the block ends well, and its source has not changed until then."""
+    assert file.target
+    if not storage.remote(file.target):
+        file.target.parent.mkdir(parents=True, exist_ok=True)
+    like = file.source.stat()
+    with files.replacing(file.target, like, mark=task.mark) as sink:
+        yield sink
+        still_the_same(file)
+
+
+@contextmanager
+def _written(target: Path, file: File) -> Iterator[BinaryIO]:
+    if not storage.remote(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(target) as sink:
+        yield sink
+        still_the_same(file)
+
+
+def _copied(source: BinaryIO, sink: BinaryIO) -> str:
+    state = hashlib.sha256()
+    while piece := source.read(_PIECE):
+        state.update(piece)
+        sink.write(piece)
+    return state.hexdigest()
+
+
+def _is_there(target: Path, span: Span) -> bool:
+    with suppress(FileNotFoundError), target.open("rb") as made:
+        return bool(made.read(1)) if span.first == HASH else parts.is_whole(made, span)
+    return False
+
+
+def _size_of(target: Path) -> int:
+    try:
+        return target.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+def _folder(file: File, task: Task) -> Path:
+    """Where the parts of a file's output lie until they are put together. A source that has changed has another."""
+    assert file.target
+    base = task.options["base"]
+    what = (task.operation, file.stamp, __version__, task.options.get("level"), sorted(base.identities) if base else ())
+    digest = xxhash.xxh3_64_hexdigest(repr(what).encode())
+    return file.target.with_name(f".{file.target.name[:NAME_LIMIT]}.{digest[:12]}.parts")

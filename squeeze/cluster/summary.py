@@ -1,0 +1,57 @@
+"""What became of a run over many files, in as many numbers as there are kinds of files."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from squeeze.cluster.files import Done
+from squeeze.cluster.run import Run
+
+__all__ = ["Summary"]
+
+_TOLD = 100  # failures that are told by name
+_KINDS = 50  # endings of names; all further ones are one
+
+
+@dataclass
+class Summary:
+    """endings: by what names end in, the number of files, and their bytes raw and coded."""
+
+    operation: str
+    raw: int = 0
+    coded: int = 0
+    endings: dict[str, list[int]] = field(default_factory=dict)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
+
+    def add(self, done: Done) -> None:
+        if done.error:
+            if len(self.failures) < _TOLD:
+                self.failures.append((str(done.file.source), done.error))
+            return
+        self.raw, self.coded = self.raw + done.raw, self.coded + done.coded
+        ending = done.file.source.name.removesuffix(".sqz").rpartition(".")[2]
+        if ending not in self.endings and len(self.endings) == _KINDS:
+            ending = "other"
+        sums = self.endings.setdefault(ending, [0, 0, 0])
+        for place, more in enumerate((1, done.raw, done.coded)):
+            sums[place] += more
+
+    def as_json(self, going: Run, processors: float) -> dict[str, Any]:
+        return {
+            "command": self.operation,
+            "files": going.files,
+            "failed": going.failures,
+            "raw_size": self.raw,
+            "coded_size": self.coded,
+            "seconds": round(self.seconds, 3),
+            "processors": processors,
+            "calls": going.calls,
+            "lost_calls": going.lost,
+            "endings": self.endings,
+            "failures": self.failures,
+        }

@@ -1,0 +1,71 @@
+"""Typical launches of turns, heads and attention: of SmolLM2-135M, a step of 64 lanes and a prefill; of Qwen3-0.6B,
+whose heads are larger, attention alone."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from squeeze.fused.attention import BLOCK, Kept, Norms, Queries, Shape, Turns, kernel
+from squeeze.fused.launch import Launch, meta
+from squeeze.fused.product import Product
+
+__all__ = ["launches"]
+
+_SMALL, _LARGE = Shape(heads=9, groups=3, size=64, window=128), Shape(heads=16, groups=8, size=128, window=128)
+
+
+def launches() -> Iterator[Launch]:
+    for name, lanes, n in (("a step of 64 lanes", 64, 1), ("512 positions of 8 lanes", 8, 512)):
+        positions = meta(lanes, n, dtype=torch.int64)
+        yield from _heads(name, positions)
+        yield _attention(name, _SMALL, positions)
+    yield _attention("a step of 64 lanes, heads of 128", _LARGE, meta(64, 1, dtype=torch.int64))
+
+
+def _kept(shape: Shape, lanes: int, slots: int) -> Kept:
+    sizes = 2, lanes, shape.groups, slots
+    return Kept(meta(*sizes, shape.size, dtype=torch.int8), meta(*sizes, dtype=torch.float32))
+
+
+def _heads(name: str, positions: torch.Tensor) -> Iterator[Launch]:
+    shape, (lanes, n) = _SMALL, positions.shape
+    rows, half, outputs = lanes * n, shape.size // 2, (shape.heads + 2 * shape.groups) * shape.size
+    table = meta(2, 24, half, dtype=torch.float64)
+    turned = Turns(*(meta(2, rows, half, dtype=torch.float32) for _ in range(2)))
+    yield Launch(
+        name=f"turns, {name}",
+        run=partial(kernel.turns, table, 1.0, positions, shape, 0),
+        operands=(table, positions, turned.cosine),
+        result=turned.sine,
+        operations=0,
+        trips=lambda arguments: (arguments["BITS"],),
+        exact=True,
+    )
+    scales = (meta(size, dtype=torch.float32) for size in (rows, outputs))
+    product, written = Product(meta(rows, outputs, dtype=torch.int32), *scales), _kept(shape, lanes, n)
+    yield Launch(
+        name=f"heads, {name}",
+        run=partial(kernel.heads, product, shape, Norms(None, None, 1e-5), turned, positions, written),
+        operands=(*product[:3], *turned, positions, *written),  # of the rings, what is written to
+        result=meta(rows, 2, shape.heads, shape.size, dtype=torch.int16),
+        operations=0,
+        trips=lambda arguments: (),
+        exact=True,
+    )
+
+
+def _attention(name: str, shape: Shape, positions: torch.Tensor) -> Launch:
+    (lanes, n), slots = positions.shape, BLOCK * (2 + shape.window)
+    rows, kept = lanes * n, _kept(shape, lanes, slots)
+    sizes = rows, 2, shape.heads
+    queries = Queries(meta(*sizes, shape.size, dtype=torch.int16), meta(*sizes, dtype=torch.float32))
+    return Launch(
+        name=f"attention, {name}",
+        run=partial(kernel.attend, queries, shape, positions, kept),
+        operands=(*queries, *kept, positions),
+        result=meta(rows, shape.heads * shape.size, dtype=torch.float32),
+        operations=2 * 2 * 2 * rows * shape.heads * shape.size * slots,  # scores and values, of 16 bits in two parts
+        trips=lambda arguments: (-(-(arguments["slots"] - BLOCK) // arguments["SLOTS"]),) * 3,
+        exact=True,
+    )

@@ -1,0 +1,1 @@
+"""Cumulative frequencies of leaves after the head's product. reference.py defines it."""

@@ -1,0 +1,27 @@
+"""Typical launches of the sums of frequencies, of SmolLM2's vocabulary and Qwen's."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from squeeze.fused.counts import kernel
+from squeeze.fused.launch import Launch, meta
+from squeeze.fused.product import Product
+
+__all__ = ["launches"]
+
+
+def launches() -> Iterator[Launch]:
+    for rows, leaves in ((64, 49152), (256, 151643)):
+        of_rows, of_columns, bias = (meta(size, dtype=torch.float32) for size in (rows, leaves, leaves))
+        product = Product(meta(rows, leaves, dtype=torch.int32), of_rows, of_columns, bias)
+        yield Launch(
+            name=f"counts {rows} rows of {leaves} leaves",
+            run=partial(kernel.cumulate, product),
+            operands=(product.sums, of_rows, of_columns, bias),
+            result=meta(rows, leaves, dtype=torch.int64),
+            operations=0,
+            trips=lambda arguments: (-(-arguments["leaves"] // arguments["BLOCK"]),) * 2,
+            exact=True,
+        )

@@ -1,0 +1,2 @@
+"""SwiGLU, a rotation by Hadamard's matrix, and the rounding of what the next product multiplies. reference.py defines
+it."""

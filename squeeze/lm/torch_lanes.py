@@ -1,0 +1,180 @@
+"""The state of lanes of torch_engine.py: keys and values, positions, and what memory allows at once."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from squeeze.fused.attention import BLOCK
+from squeeze.fused.attention.reference import SCORES
+from squeeze.fused.operations import TORCH, Operations
+from squeeze.lm.arrays import DOUBLINGS
+from squeeze.lm.config import Config
+from squeeze.lm.in_flight import InFlight, free_memory, needed
+from squeeze.lm.recording import Record, Recorded
+from squeeze.lm.torch_cache import Cache
+from squeeze.lm.weights import Weights
+
+_COUNTED = 256  # rows of frequencies at once
+_STEPS = 8  # positions of a lane, at most, in calls that are recorded: a token, and guesses after it
+
+
+class Network(Protocol):
+    """What lanes ask of TorchLlama."""
+
+    device: str
+    weights: Weights
+    leaves: np.ndarray
+    operations: Operations
+    record: Record | None
+
+    @property
+    def size_of_position(self) -> int: ...
+
+    def running(self) -> AbstractContextManager[None]: ...
+
+    def room(self, rows: int) -> Tensor: ...
+
+    def states(
+        self, tokens: Tensor, positions: Tensor, cache: Cache, window: int, most: int
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def frequencies(self, states: Tensor, scales: Tensor, bias: Tensor) -> Tensor: ...
+
+
+class TorchLanes:
+    """Some lanes, each at a position of its own: `FreeLaneStates` of language_model.py.
+
+    Where the device has no memory for the keys and values of all lanes, they stay with the processor, and those of some
+    lanes at a time are moved over.
+    """
+
+    def __init__(self, model: Network, lanes: int, window: int, rows: int):
+        config, device, deepest = model.weights.config, model.device, -(-rows // lanes)
+        self._model, self._window = model, window // BLOCK
+        self.positions, self.leaves = np.zeros(lanes, np.int64), model.leaves.size
+        ring = self._window + (deepest + BLOCK - 2) // BLOCK
+        with needed(device):
+            self._states = model.room(lanes * deepest)
+            self._scales = torch.zeros(lanes * deepest, dtype=torch.float32, device=device)
+        self._fed = np.zeros(0, np.int64)  # rows of them that hold what was fed last
+        slots = BLOCK * (1 + ring)
+        kept, free = slots * model.size_of_position, free_memory(device)
+        work = _work_of_lane(config, deepest, slots if model.operations is TORCH else 0)
+        most, here = lanes, None
+        if free is None or lanes * kept + work <= free:
+            with suppress(torch.OutOfMemoryError):
+                here = Cache.zeros(config, lanes, ring, device)
+        self._is_here = here is not None
+        self._cache = Cache.zeros(config, lanes, ring, "cpu") if here is None else here
+        if free is not None:
+            most = (free - lanes * kept) // work if self._is_here else free // (kept + work)
+        self._in_flight, self._counted = InFlight(min(most, lanes), device), InFlight(_COUNTED, device)
+        self._recorded: dict[int, Recorded] | None = {} if model.record and self._is_here and most >= lanes else None
+
+    def forward(self, tokens: np.ndarray, counts: np.ndarray | None = None) -> None:
+        """Feed tokens int64 [lanes, n] (the first lanes of the session): n positions of each, or the first `counts`
+        int64 [lanes] of them, at most rows / lanes of the session.
+
+        All lanes take n positions, so that they go through together: keys and values of those that are not fed lie
+        where nothing looks before they are written again.
+        """
+        lanes, n = tokens.shape
+        counts = np.full(lanes, n) if counts is None else counts
+        fed = np.arange(n) < counts[:, None]
+        self._fed = np.flatnonzero(fed)
+        tokens = np.where(fed, tokens, 0)
+        with self._model.running():
+            if not self._replayed(tokens):
+                self._run(tokens, self.positions[:lanes, None] + np.arange(n))
+        self.positions[:lanes] += counts
+
+    def _run(self, tokens: np.ndarray, positions: np.ndarray) -> None:
+        """int64 [lanes, n], as many lanes at once as fit."""
+        n, most, device = tokens.shape[1], int(positions.max(initial=0)), self._model.device
+
+        def work(begin: int, end: int) -> None:
+            fed, at = (torch.tensor(part[begin:end], device=device) for part in (tokens, positions))
+            with self._cache_of(begin, end) as cache:
+                found = self._model.states(fed, at, cache, self._window, most)
+            self._keep(found, begin * n)
+
+        self._in_flight.run(len(tokens), work)
+
+    def _keep(self, found: tuple[Tensor, ...], begin: int) -> None:
+        """States and scales of rows from `begin` on."""
+        states, scales = found
+        self._states[begin : begin + len(states), : states.shape[1]] = states
+        self._scales[begin : begin + len(states)] = scales
+
+    def _replayed(self, tokens: np.ndarray) -> bool:
+        """Whether a recorded call of all lanes did it: those beyond `tokens` are fed what does not count."""
+        lanes, n = tokens.shape
+        if self._recorded is None or not 0 < n <= _STEPS:
+            return False
+        given = np.zeros((self.positions.size, n), np.int64)
+        given[:lanes] = tokens
+        positions = self.positions[:, None] + np.arange(n)
+        try:
+            if n not in self._recorded:
+                self._recorded[n] = self._record(given, positions)
+        except torch.OutOfMemoryError:
+            self._recorded = None
+            return False
+        self._keep(self._recorded[n](given, positions), 0)
+        return True
+
+    def _record(self, tokens: np.ndarray, positions: np.ndarray) -> Recorded:
+        model, most = self._model, (1 << DOUBLINGS) - 1
+        assert model.record
+
+        def work(tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+            return model.states(tokens, positions, self._cache, self._window, most)
+
+        return Recorded(model.record, work, tokens, positions, device=model.device)
+
+    @contextmanager
+    def _cache_of(self, begin: int, end: int) -> Iterator[Cache]:
+        kept = self._cache.lanes(begin, end)
+        if self._is_here:
+            yield kept
+            return
+        moved = kept.moved(self._model.device)
+        yield moved
+        kept.take(moved)
+
+    def take_back(self, counts: np.ndarray) -> None:
+        """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
+        self.positions[: counts.size] -= counts
+
+    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+        """Cumulative frequencies of the given rows of the last `forward`, to the rows `places` of `out`, uint64
+        [*, leaves + 1].
+
+        bias: float32 [leaves], added to the logits.
+        """
+        width = self._model.weights.config.width
+
+        def work(begin: int, end: int) -> None:
+            picked, added = (
+                torch.tensor(values, device=self._model.device) for values in (self._fed[rows[begin:end]], bias)
+            )
+            states, scales = self._states[picked, :width], self._scales[picked]
+            found = self._model.frequencies(states, scales, added).cpu().numpy()
+            out[places[begin:end], 0] = 0
+            out[places[begin:end], 1:] = found.view(np.uint64)
+
+        with self._model.running():
+            self._counted.run(rows.size, work)
+
+
+def _work_of_lane(config: Config, n: int, slots: int) -> int:
+    """About how many bytes a lane of n positions takes on its way through a layer; slots: that all positions of all
+    heads are compared with at once, 0 for kernels, which keep no scores."""
+    scores = 10 * min(n * config.heads * slots, max(SCORES, config.heads * slots))
+    seen = 2 * config.kv_heads * slots * config.head_size
+    states = 8 * n * (config.width + 2 * config.feed_forward + 3 * config.heads * config.head_size)
+    return 4 * (scores + seen + states)

@@ -1,0 +1,266 @@
+"""A file that several workers pack or restore: each some of its tensors, and one puts the parts together to the bytes
+that `pack` and `unpack` write.
+
+A part of a packed file is a file of its own for that time: payloads end to end; a JSON list of [coding, checksum, size]
+for each; its length, 8 bytes; and the XXH3-64 of all before, 8 bytes. A part of a restored one is its bytes: of each
+tensor those before it that belong to none, and its own.
+"""
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import xxhash
+
+from squeeze.checkpoint.safetensors import Bytes
+from squeeze.codecs.varint import copy_pieces
+from squeeze.errors import DamagedError
+from squeeze.packing import container, one
+from squeeze.packing.base import Base
+from squeeze.packing.container import Description, PackedFile, Record
+from squeeze.packing.running_hash import RunningHash, checksum_of
+from squeeze.packing.sources import Source
+from squeeze.packing.unfinished import Run
+from squeeze.packing.unpack import Restoring, other_hash
+from squeeze.system.in_order import LARGE, in_order
+from squeeze.system.positional import Positional
+from squeeze.system.storage import remote
+
+__all__ = [
+    "Packing",
+    "Span",
+    "is_whole",
+    "join_packed",
+    "join_restored",
+    "pack_part",
+    "pack_whole",
+    "restore_part",
+    "sha256_of",
+    "size_restored",
+]
+
+_DIGEST = 8
+_PIECE = 1 << 22
+Sized = tuple[Record, int]  # with the size of its payload
+
+
+@dataclass(frozen=True)
+class Span:
+    """`count` tensors of a file from the first on."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What all tensors of a file are packed with. base: of this kind of file; scope: the name by which it has them."""
+
+    level: str
+    base: Base | None = None
+    scope: str = ""
+    is_torch: bool = False
+    verify: bool = True
+    threads: int = 1
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        return self.base.identity(self.is_torch) if self.base else ()
+
+
+def pack_part(found: Source, span: Span, packing: Packing, sink: BinaryIO) -> None:
+    """Code some tensors of a file. Raises as `pack` does."""
+    with tempfile.TemporaryFile() as writing:
+        sized = _coded(found, span, packing, writing)
+        table = json.dumps([[record.coding, record.checksum, size] for record, size in sized]).encode()
+        digest = xxhash.xxh3_64()
+        writing.seek(0)
+        for piece in copy_pieces(writing, sum(size for _, size in sized)):
+            digest.update(piece)
+            sink.write(piece)
+        rest = table + len(table).to_bytes(8, "little")
+        digest.update(rest)
+        sink.write(rest + digest.digest())
+
+
+def pack_whole(found: Source, packing: Packing, sink: BinaryIO) -> str:
+    """Write the packed file; the SHA-256 of the source."""
+    with tempfile.TemporaryFile() as writing:
+        sized = _coded(found, Span(0, len(found.file.tensors)), packing, writing)
+        with found.file.path.open("rb") as reading:
+            sha256 = sha256_of(reading)
+        sink.write(_header(found, packing, sized, sha256))
+        writing.seek(0)
+        for piece in copy_pieces(writing, sum(size for _, size in sized)):
+            sink.write(piece)
+    return sha256
+
+
+def is_whole(part: BinaryIO, span: Span) -> bool:
+    """Whether a part of a packed file, of these tensors, was written to its end, and has not changed since."""
+    with suppress(DamagedError, ValueError):
+        table, length = _table(part)
+        if len(table) != span.count:
+            return False
+        part.seek(0)
+        digest = xxhash.xxh3_64()
+        for piece in copy_pieces(part, length):
+            digest.update(piece)
+        return part.read(_DIGEST) == digest.digest()
+    return False
+
+
+def join_packed(found: Source, parts: list[Path], packing: Packing, sha256: str, sink: BinaryIO) -> int:
+    """Write the packed file of a source whose parts are given in order; its size. Raises DamagedError where one is
+    damaged."""
+    tensors, sized = iter(found.file.tensors), list[Sized]()
+    for path in parts:
+        with path.open("rb") as part:
+            table, _ = _table(part)
+        for (coding, checksum, size), tensor in zip(table, tensors, strict=False):
+            sized.append((Record(tensor.dtype, tensor.shape, coding, checksum), size))
+    if len(sized) != len(found.file.tensors):
+        raise _damaged()
+    header = _header(found, packing, sized, sha256)
+    written = sink.write(header)
+    for path in parts:
+        with path.open("rb") as part:
+            written += _copied(part, sink)
+    return written
+
+
+def restore_part(job: Restoring, packed: PackedFile, span: Span, source: BinaryIO, sink: BinaryIO, name: str) -> None:
+    """Decode some tensors, whose checksums are compared. Raises as `unpack` does."""
+    gaps = packed.original.gaps[span.first : span.first + span.count]
+    for gap, data in zip(gaps, job.tensors(packed, source, name, span.first, span.count), strict=True):
+        sink.write(gap)
+        for piece in data:
+            sink.write(piece.data)
+
+
+def size_restored(packed: PackedFile, span: Span) -> int:
+    """Of what `restore_part` writes."""
+    end = span.first + span.count
+    sizes = (record.size for record in packed.description.records[span.first : end])
+    return sum(sizes) + sum(map(len, packed.original.gaps[span.first : end]))
+
+
+def join_restored(packed: PackedFile, parts: list[Path], sink: BinaryIO) -> int:
+    """Write the restored file whose parts are given in order; its size. Raises DamagedError where its SHA-256 is not
+    the one that it had."""
+    state, written = hashlib.sha256(), 0
+    for piece in (*_all(parts), packed.original.gaps[-1]):
+        state.update(piece)
+        written += sink.write(piece)
+    if state.hexdigest() != packed.description.sha256:
+        raise other_hash()
+    return written
+
+
+def sha256_of(file: BinaryIO) -> str:
+    state = hashlib.sha256()
+    while piece := file.read(_PIECE):
+        state.update(piece)
+    return state.hexdigest()
+
+
+def _header(found: Source, packing: Packing, sized: list[Sized], sha256: str) -> bytes:
+    file = found.file
+    records, sizes = tuple(record for record, _ in sized), [size for _, size in sized]
+    places = container.places_of(found)
+    described = Description(file.size, sha256, file.header, packing.level, records, packing.hashes, places)
+    length = container.reserve(found, packing.level, packing.hashes)
+    return container.header_bytes([tensor.name for tensor in file.tensors], sizes, described, length)
+
+
+def _coded(found: Source, span: Span, packing: Packing, writing: BinaryIO) -> list[Sized]:
+    """Write the payloads of some tensors end to end. A large one is coded where it is written, and not in memory."""
+    tensors = found.file.tensors[span.first : span.first + span.count]
+    base = packing.base if packing.hashes else None
+    sized: list[Sized] = []
+    with _at_hand(found, span) as reading, RunningHash() as unused, ThreadPoolExecutor(1) as beside:
+        run = Run(found.file, reading, writing, unused, base, packing.scope)
+
+        def tasks() -> Iterator[tuple[int, Callable[[int], tuple[Record, Bytes | int]]]]:
+            for tensor in tensors:
+                if tensor.size < LARGE:
+                    yield tensor.size, partial(one.code, run, tensor, run.read(tensor), packing.level, packing.verify)
+                    continue
+                checksum = beside.submit(checksum_of, run.content(tensor), 1).result
+                yield tensor.size, partial(one.write, run, tensor, checksum, packing.level, packing.verify)
+
+        for record, payload in in_order(tasks(), packing.threads):
+            if isinstance(payload, int):
+                writing.seek(payload, os.SEEK_CUR)
+                sized.append((record, payload))
+            else:
+                writing.write(payload.data)
+                writing.flush()
+                sized.append((record, payload.size))
+    writing.truncate(sum(size for _, size in sized))
+    return sized
+
+
+@contextmanager
+def _at_hand(found: Source, span: Span) -> Iterator[Positional]:
+    """The source, to be read anywhere and again. Of an object the tensors are fetched once, to a file with holes."""
+    with found.file.path.open("rb") as source:
+        if not remote(found.file.path):
+            yield Positional(source)
+            return
+        with tempfile.TemporaryFile() as fetched:
+            file, tensors = Positional(fetched), found.file.tensors[span.first : span.first + span.count]
+            if tensors:
+                source.seek(place := tensors[0].begin)
+                for piece in copy_pieces(source, tensors[-1].end - place):
+                    file.put(place, np.frombuffer(piece, np.uint8))
+                    place += len(piece)
+            yield file
+
+
+def _table(part: BinaryIO) -> tuple[list[tuple[str, int, int]], int]:
+    """What a part says of its payloads, and the bytes that its hash is of. Raises DamagedError."""
+    end = part.seek(0, io.SEEK_END) - _DIGEST - 8
+    if end < 2:
+        raise _damaged()
+    part.seek(end)
+    length = int.from_bytes(part.read(8), "little")
+    if length > end:
+        raise _damaged()
+    part.seek(end - length)
+    return json.loads(part.read(length)), end + 8
+
+
+def _copied(part: BinaryIO, sink: BinaryIO) -> int:
+    """Write the payloads of a part, and compare its hash; their size."""
+    table, end = _table(part)
+    size, digest = sum(size for *_, size in table), xxhash.xxh3_64()
+    part.seek(0)
+    for piece in copy_pieces(part, size):
+        digest.update(piece)
+        sink.write(piece)
+    digest.update(part.read(end - size))
+    if part.read(_DIGEST) != digest.digest():
+        raise _damaged()
+    return size
+
+
+def _all(parts: list[Path]) -> Iterator[bytes]:
+    for path in parts:
+        with path.open("rb") as part:
+            while piece := part.read(_PIECE):
+                yield piece
+
+
+def _damaged() -> DamagedError:
+    return DamagedError("a part of the file is damaged: run again, and it is made again")

@@ -1,0 +1,125 @@
+"""AWQ checkpoints as AutoAWQ writes them (its GEMM version): 4 bits with zero points, one group size for all.
+
+A module has qweight int32 [I, O / 8] and qzeros int32 [G, O / 8], eight outputs a word in the order
+0 2 4 6 1 3 5 7 from its lowest bits, and scales float16 [G, O]; a weight is (code - zero) * scale.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.errors import FormatError, printable
+from squeeze.quant.formats.common import (
+    expect,
+    group_size_of,
+    only_fitting,
+    only_integers,
+    only_plain,
+    scales_as,
+    split_groups,
+    take,
+    understood,
+)
+from squeeze.quant.formats.spec import Grid, QuantizationSpec
+
+__all__ = ["AWQFormat"]
+
+_ORDER = torch.tensor((0, 2, 4, 6, 1, 3, 5, 7))
+_SHIFTS = torch.arange(0, 32, 4)
+_VERSION = "gemm"
+
+
+@dataclass(frozen=True)
+class AWQFormat:
+    """The format `awq`."""
+
+    name: str = "awq"
+    leaves: tuple[str, ...] = ("qweight", "qzeros", "scales")
+    scale_dtype: torch.dtype | None = torch.float16
+    transposed: bool = False
+
+    def describes(self, config: Mapping[str, Any]) -> bool:
+        """As Format.describes."""
+        return config.get("quant_method") == "awq"
+
+    def check(self, spec: QuantizationSpec) -> None:
+        only_integers(self.name, spec)
+        grids = set(spec.grids.values())
+        if any(grid.bits != 4 for grid in grids):
+            raise FormatError("awq holds codes of 4 bits only")
+        if any(grid.symmetric for grid in grids):
+            raise FormatError("awq holds grids with zero points: add --asymmetric")
+        if len(grids) > 1:
+            raise FormatError("awq holds one group size for all matrices")
+
+    def misfit(self, grid: Grid, outputs: int, inputs: int) -> str | None:
+        if outputs % 8:
+            return f"{outputs} outputs do not fill the words of awq"
+        return split_groups(self.name, grid, inputs)
+
+    def alone(self, grid: Grid) -> bool:
+        """There is one description for all."""
+        return True
+
+    def tensors(
+        self, name: str, weight: QuantizedTensor, dtype: torch.dtype, grid: Grid | None = None
+    ) -> dict[str, torch.Tensor]:
+        """As Format.tensors; scales are float16 whatever `dtype` is, as AutoAWQ's kernels take them."""
+        only_plain(self.name, name, weight)
+        if weight.bits != 4 or weight.zeros is None:
+            raise FormatError(f"{name}: awq holds codes of 4 bits with zero points only")
+        only_fitting(name, self.misfit(grid or Grid(4, weight.group_size, False), *weight.shape))
+        return {
+            f"{name}.qweight": _packed(weight.codes.T),
+            f"{name}.qzeros": _packed(weight.zeros.T),
+            f"{name}.scales": scales_as(torch.float16, name, weight.scales[0]).T.contiguous(),
+        }
+
+    def weight(self, name: str, tensors: Mapping[str, torch.Tensor], spec: QuantizationSpec) -> QuantizedTensor:
+        words, zeros = (take(name, tensors, leaf, torch.int32) for leaf in ("qweight", "qzeros"))
+        scales = take(name, tensors, "scales")
+        if words.ndim != 2 or scales.ndim != 2:
+            raise FormatError(f"{name}: qweight and scales are not matrices")
+        inputs, outputs, groups = len(words), 8 * words.shape[1], len(scales)
+        expect(name, "scales", scales, groups, outputs)
+        expect(name, "qzeros", zeros, groups, words.shape[1])
+        size = group_size_of(name, inputs, groups, spec.of(name).group_size)
+        codes, points = (_unpacked(packed).T.contiguous() for packed in (words, zeros))
+        return QuantizedTensor(codes, scales.T.contiguous()[None], points, 4, size)
+
+    def config(self, spec: QuantizationSpec) -> dict[str, Any]:
+        self.check(spec)
+        return {
+            "quant_method": self.name,
+            "bits": 4,
+            "group_size": spec.group_size,
+            "zero_point": True,
+            "version": _VERSION,
+            "modules_to_not_convert": list(spec.ignored),
+        }
+
+    def spec(self, config: Mapping[str, Any]) -> QuantizationSpec:
+        bits, version = config.get("bits", 4), str(config.get("version") or config.get("format") or _VERSION)
+        if bits != 4 or version.lower() != _VERSION:
+            said = f"{printable(bits)} bits in the version {printable(repr(version))}"
+            raise FormatError(f"AWQ of {said} is not read: 4 bits in the version '{_VERSION}' are")
+        with understood("the quantization_config of awq"):
+            size = int(config.get("group_size", 128))
+            ignored = tuple(str(name) for name in config.get("modules_to_not_convert") or ())
+        return QuantizationSpec(4, size, False, ignored=ignored)
+
+
+def _packed(values: torch.Tensor) -> torch.Tensor:
+    """uint8 [R, O] -> int32 [R, O / 8]."""
+    fields: torch.Tensor = values.to(torch.int64).unflatten(-1, (-1, 8))[..., _ORDER]
+    words = (fields << _SHIFTS).sum(-1)
+    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+
+
+def _unpacked(words: torch.Tensor) -> torch.Tensor:
+    """int32 [R, O / 8] -> uint8 [R, O]."""
+    fields = (words[..., None] >> _SHIFTS.to(torch.int32) & 15).to(torch.uint8)
+    return fields[..., _ORDER.argsort()].flatten(-2)

@@ -1,0 +1,119 @@
+"""Trellis-coded quantisation: each column of a matrix becomes a path through a trellis, and the columns that follow
+make up for its error.
+
+QTIP (Tseng et al. 2024, arXiv 2406.11235) codes tiles of a matrix in this way, and rotates it so that its weights are
+nearly normal. Here a sequence is a whole column, so that errors are fed back column by column, as GPTQ does; and only
+inputs are rotated, in blocks.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from squeeze.engine.method import HessianError, Result
+from squeeze.errors import SqueezeError
+from squeeze.numerics.hadamard import turned
+from squeeze.options import check, option
+from squeeze.quant.gptq import inverse_factor
+from squeeze.quant.trellis.tensor import ROTATION, TrellisTensor
+from squeeze.quant.trellis.viterbi import Viterbi
+
+__all__ = ["Trellis"]
+
+_BLOCK = 128  # columns whose errors are spread to those behind at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trellis:
+    """rate: bits of a weight, any multiple of 1/16. damping: share of the Hessian's mean diagonal that is added to it.
+    act_order: columns with the largest inputs first."""
+
+    name: ClassVar[str] = "trellis"
+    needs_hessian: ClassVar[bool] = True
+    grid: ClassVar[str] = "trellis"
+    activations: ClassVar[None] = None
+    rounding: ClassVar[None] = None
+
+    rate: float = option(2.0, "Bits of a weight, in sixteenths: 2.25.", least=1, most=4, says="{} bits")
+    damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
+    act_order: bool = option(True, "Take the largest inputs first.")
+
+    def __post_init__(self) -> None:
+        check(self)
+        if 16 * self.rate != self.sixteenths:
+            raise SqueezeError(f"{self.rate} bits are no multiple of 1/16")
+
+    @property
+    def sixteenths(self) -> int:
+        """The rate, in sixteenths of a bit."""
+        return round(16 * self.rate)
+
+    @property
+    def bits(self) -> float:
+        """As methods on grids call it."""
+        return self.rate
+
+    def fallback(self) -> "Trellis":
+        return self
+
+    def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[TrellisTensor]:
+        """As Method.compress; without a Hessian all errors count alike."""
+        inputs = weight.shape[1]
+        if hessian is not None and hessian.shape != (inputs, inputs):
+            raise HessianError(f"a matrix of {inputs} inputs needs a Hessian of that size")
+        values, notes = weight.detach().to("cpu", torch.float32), list[str]()
+        if hessian is None:
+            values, hessian = turned(values, ROTATION), torch.eye(inputs)
+        else:
+            hessian = hessian.to("cpu", torch.float32)
+            dead = hessian.diagonal() == 0
+            if dead.any():
+                notes.append(f"{int(dead.sum())} inputs are always 0")
+            values = turned(values.masked_fill(dead, 0), ROTATION)
+            hessian = turned(turned(hessian, ROTATION).T.contiguous(), ROTATION)
+        order = torch.arange(inputs)
+        if self.act_order:
+            order = hessian.diagonal().argsort(descending=True, stable=True)
+        upper, damping = inverse_factor(hessian, self.damping, order)
+        if damping > self.damping:
+            notes.append(f"damping raised to {damping:g}")
+        scales = self._stored(values.square().mean(1).sqrt(), weight.dtype)
+        codes, levels = self._sweep(values, order, upper, scales)
+        scales = self._stored(_best_scales(values, hessian, levels, scales), weight.dtype)
+        tensor = TrellisTensor(codes.to(weight.device), scales.to(weight.device), self.sixteenths)
+        return Result(tensor, tuple(notes))
+
+    def _stored(self, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """In the weight's own type where that has 16 bits."""
+        return scales.to(dtype if dtype in (torch.float16, torch.bfloat16) else torch.float16)
+
+    def _sweep(
+        self, weight: torch.Tensor, order: torch.Tensor, upper: torch.Tensor, scales: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Codes [I, bytes] and their levels [O, I]."""
+        scales = scales.to(torch.float32)
+        coder, columns = Viterbi(len(weight), self.sixteenths), order.tolist()
+        work = weight.T[order].contiguous()  # [I, O]
+        codes, levels = [torch.empty(0)] * len(columns), torch.empty_like(weight)
+        for first in range(0, len(columns), _BLOCK):
+            last = min(first + _BLOCK, len(columns))
+            errors = torch.empty((last - first, len(weight)))
+            for j in range(first, last):
+                found, chosen = coder.encode(work[j].numpy(), scales.numpy())
+                codes[columns[j]], level = torch.from_numpy(found), torch.from_numpy(chosen)
+                levels[:, columns[j]] = level
+                errors[j - first] = (work[j] - level * scales) / upper[j, j]
+                work[j + 1 : last].addr_(upper[j, j + 1 : last], errors[j - first], alpha=-1)
+            work[last:].addmm_(upper[first:last, last:].T, errors, alpha=-1)
+        return torch.stack(codes), levels
+
+
+def _best_scales(
+    weight: torch.Tensor, hessian: torch.Tensor, levels: torch.Tensor, scales: torch.Tensor
+) -> torch.Tensor:
+    """Those that minimise each row's error with its levels; where a row has none, as they are."""
+    pulled = levels @ hessian
+    energy = (levels * pulled).sum(1)
+    best = (weight * pulled).sum(1) / energy
+    return torch.where((energy > 0) & (best > 0), best, scales.to(torch.float32))

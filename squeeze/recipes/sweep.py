@@ -1,0 +1,131 @@
+"""Recipes over models: every pair of them is compressed to a folder of its own, and size stands against quality.
+
+By the workers of a cluster, or one after another without one. A pair whose folder is there already, made by this recipe
+of this model, is not made again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from squeeze.cluster.engine import Call, Engine, Needs
+from squeeze.cluster.tasks import Outcome, each
+from squeeze.engine.report import NAME, Report
+from squeeze.errors import FormatError, SqueezeError
+from squeeze.packing.folder import raw_size
+from squeeze.recipes.apply import KEY, Recipe, apply
+from squeeze.recipes.tasks import Tasks
+from squeeze.system.json_object import read_object
+
+__all__ = ["Pair", "Settings", "pairs", "sweep", "table"]
+
+_NETWORKS = 2  # that are in memory while quality is measured
+_LEAST_MEMORY = 1 << 30  # bytes of a worker beside them
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model to which a recipe is applied."""
+
+    recipe: Path
+    model: Path
+    target: Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `apply` takes beside a pair. threads: of a worker."""
+
+    text: Path | None = None
+    windows: int | None = None
+    tasks: Tasks | None = None
+    overwrite: bool = False
+    device: str = "cpu"
+    threads: int = 1
+
+
+def pairs(recipes: Sequence[Path], models: Sequence[Path], folder: Path) -> list[Pair]:
+    """Each model with each recipe; its folder is `MODEL-RECIPE`. Raises SqueezeError where two would have one name."""
+    found = [Pair(recipe, model, folder / f"{model.name}-{recipe.stem}") for model in models for recipe in recipes]
+    names = [pair.target for pair in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise SqueezeError(f"two would become {twice}: give models and recipes names of their own")
+    return found
+
+
+def sweep(
+    wanted: Sequence[Pair], settings: Settings, engine: Engine[Any] | None = None
+) -> Iterator[tuple[Pair, Report | None, str]]:
+    """The report of each pair as it comes, or what went wrong with it. Raises SqueezeError at once where a recipe is
+    none."""
+    for recipe in dict.fromkeys(pair.recipe for pair in wanted):
+        Recipe.read(recipe)
+    todo = []
+    for pair in wanted:
+        if not settings.overwrite and (report := _made_before(pair)):
+            yield pair, report, ""
+        else:
+            todo.append(pair)
+    for outcome in each(engine, _calls(engine, todo, settings)) if engine else _one_by_one(todo, settings):
+        error = outcome.error
+        yield outcome.key, outcome.result, "" if error is None else str(error) or type(error).__name__
+
+
+def applied(pair: Pair, settings: Settings) -> Report:
+    """The report of the last pass over a model, which a worker makes."""
+    import torch
+
+    torch.set_num_threads(settings.threads)
+    options = {name: value for name, value in vars(settings).items() if name != "threads"}
+    return apply(pair.recipe, pair.model, pair.target, **options)[-1]
+
+
+def table(done: Sequence[tuple[Pair, Report]]) -> str:
+    """Size against quality, the smallest of each model first."""
+    lines = [f"{'model':<24} {'recipe':<20} {'bytes':>14} {'share':>8} {'bits':>6} {'perplexity':>16} {'KL':>9}"]
+    for pair, report in sorted(done, key=lambda one: (one[0].model, _size(one[1])[0])):
+        size, raw = _size(report)
+        quality = f"{'':>16} {'':>9}"
+        if report.after:
+            before = f" ({report.before.perplexity:.2f})" if report.before else ""
+            kl = "" if report.after.kl_mean is None else f"{report.after.kl_mean:.4f}"
+            quality = f"{f'{report.after.perplexity:.2f}{before}':>16} {kl:>9}"
+        share = f"{100 * size / max(raw, 1):.1f} %"
+        names = f"{pair.model.name:<24} {pair.recipe.stem:<20}"
+        lines.append(f"{names} {size:>14,} {share:>8} {report.bits_per_weight:>6.3f} {quality}".rstrip())
+    return "\n".join(lines)
+
+
+def _size(report: Report) -> tuple[int, int]:
+    """Bytes as they are stored at last, and before."""
+    raw, coded = report.packed or (report.raw_bytes, report.stored_bytes)
+    return coded, raw
+
+
+def _made_before(pair: Pair) -> Report | None:
+    """What an earlier sweep found of a pair whose folder is whole."""
+    if not (pair.target / NAME).is_file():
+        return None
+    try:
+        report, recipe = Report.read(pair.target), Recipe.read(pair.recipe)
+        same = read_object(pair.target / "config.json").get(KEY) == list(recipe.given)
+    except FormatError:
+        return None
+    return report if same and report.source == str(pair.model) else None
+
+
+def _calls(engine: Engine[Any], todo: Sequence[Pair], settings: Settings) -> Iterator[Call[Pair]]:
+    gpus = 1 if settings.device.startswith("cuda") else 0
+    for pair in todo:
+        memory = engine.memory_to_ask_for(_LEAST_MEMORY + _NETWORKS * raw_size(pair.model))
+        name = f"apply {pair.recipe.stem} to {pair.model.name}"
+        yield Call(pair, name, applied, (pair, settings), Needs(settings.threads, gpus, memory))
+
+
+def _one_by_one(todo: Sequence[Pair], settings: Settings) -> Iterator[Outcome[Pair]]:
+    for pair in todo:
+        try:
+            yield Outcome(pair, applied(pair, settings))
+        except (SqueezeError, OSError, MemoryError) as error:
+            yield Outcome(pair, None, error)

@@ -1,0 +1,207 @@
+"""Fine-tuning the small pretrained network of levels 5 and 6 on samples, as part of a dictionary of them.
+
+Of every twenty pieces of samples one is held out, three teach the mixers how far to trust the network, and the others
+are learned from: what a network was trained on it would seem to know too well. What it learned is kept only where the
+pieces that were held out become smaller by it.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from squeeze.codecs.recurrent import weights
+from squeeze.codecs.recurrent.change import Change
+from squeeze.codecs.stream import levels, training as dictionaries
+from squeeze.codecs.stream.compressor import compress
+from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.dictionary import Dictionary
+from squeeze.codecs.stream.training import Lessons
+from squeeze.errors import DictionaryError, LevelError
+from squeeze.recipes.train import zstd_dictionary
+from squeeze.recipes.train.distil import Training
+from squeeze.recipes.train.trainer import Loss, Trainer, cast
+from squeeze.recipes.train.tuned_network import TunedNetwork
+from squeeze.system import files
+from squeeze.system.storage import path_of
+from squeeze.system.work import work_folder
+
+__all__ = ["Sizes", "Tuning", "tune"]
+
+_LENGTH = 512  # bytes of a sequence
+_MOST = 1 << 17  # sequences
+_HELD_AT_ONCE = 8  # sequences
+_RATE = 0.01  # of Adam, of the typical size of a row's weights
+_SHARES = 20  # of pieces: one is held out, and
+_TEACHING = 3  # so many teach the mixers
+_HELD = 1 << 16  # bytes that are held out, at most
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of the pieces that were held out, each compressed by itself: headers count, dictionaries do not."""
+
+    raw: int
+    zstd: int | None  # with the best of its dictionaries; None where there is no zstd
+    alone: int  # by the level without a dictionary
+    plain: int  # with a dictionary that changes no network
+    tuned: int  # with one that does
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a training did. before, after: bits a byte of what was held out, by the network alone."""
+
+    dictionary: Dictionary
+    sizes: Sizes
+    before: float
+    after: float
+    steps: int
+
+    @property
+    def kept(self) -> bool:
+        """Whether the dictionary changes the network."""
+        return self.dictionary.change is not None
+
+
+@dataclass(frozen=True)
+class _Divided:
+    """Pieces of samples, by what they are for."""
+
+    content: Content
+    learned: list[np.ndarray]
+    teaching: list[np.ndarray]
+    held: list[np.ndarray]
+
+    def digest(self) -> str:
+        hashed = hashlib.sha256()
+        for piece in (*self.learned, *self.teaching, *self.held):
+            hashed.update(len(piece).to_bytes(4, "little") + piece.tobytes())
+        return hashed.hexdigest()
+
+
+def tune(
+    samples: Sequence[Path],
+    out: Path,
+    training: Training,
+    level: int = dictionaries.LEVEL,
+    text_size: int = dictionaries.TEXT_SIZE,
+    learn_size: int = dictionaries.LEARN_SIZE,
+    overwrite: bool = False,
+) -> Tuning:
+    """Make a dictionary of samples at level 5 or 6, whose network learned from them for some minutes, and write it to
+    `out`. A stopped run goes on.
+
+    Raises LevelError for a level without the network, and DictionaryError for samples that are too few, compressed
+    already, or tables, which are coded without it.
+    """
+    dictionaries.check(level, text_size, learn_size)
+    files.check_target(path_of(out), [], overwrite)
+    divided = _divide(samples, level)
+    text, _ = dictionaries.divide(divided.learned, text_size)
+    first = int(text[-1][-1]) if text else 0
+    net = TunedNetwork(weights.pretrained_tensors()).to(training.device)
+    held = _sequences(divided.held, first, 4 * _LENGTH)
+    before = _bits_a_byte(net, held)
+    task = {"samples": divided.digest(), "level": level, "text": text_size, **training.described()}
+    with work_folder(out, "network", task, training.resume or None) as work:
+        steps = _train(net, _sequences(divided.learned, first, _LENGTH), training, work / "state.pt")
+        after = _bits_a_byte(net, held)
+        lessons = Lessons(text, divided.teaching, text)
+        coded, sizes = _better(divided, lessons, level, learn_size, net.change())
+        with files.replacing(path_of(out), overwrite=overwrite) as file:
+            file.write(coded)
+    return Tuning(Dictionary.from_bytes(coded), sizes, before, after, steps)
+
+
+def _divide(samples: Sequence[Path], level: int) -> _Divided:
+    content, pieces = dictionaries.pieces_of(samples)
+    if not getattr(levels.LEVELS[level].models(content.kind), "network", False):
+        if content.kind == "table":
+            raise DictionaryError("the samples are tables, which are coded without the network: leave --minutes out")
+        raise LevelError(f"level {level} has no network: train at level 5 or 6")
+    if len(pieces) < _SHARES:
+        raise DictionaryError(f"a network needs at least {_SHARES} pieces of samples: name more files")
+    place = np.random.default_rng(0).permutation(len(pieces)) % _SHARES
+    held = [piece for piece, at in zip(pieces, place, strict=True) if at == 0]
+    teaching = [piece for piece, at in zip(pieces, place, strict=True) if 0 < at <= _TEACHING]
+    learned = [piece for piece, at in zip(pieces, place, strict=True) if at > _TEACHING]
+    every = max(round(sum(map(len, held)) / _HELD), 1)
+    return _Divided(content, learned, teaching, held[every // 2 :: every])
+
+
+def _sequences(pieces: list[np.ndarray], first: int, length: int) -> torch.Tensor:
+    """int16 [N, length + 1], at most so many: parts of pieces, each after the byte before it, and -1 behind its end."""
+    places = [(piece, start) for piece in pieces for start in range(0, len(piece), length)]
+    places = places[:: -(-len(places) // _MOST)]
+    rows = np.full((len(places), length + 1), -1, np.int16)
+    for row, (piece, start) in zip(rows, places, strict=True):
+        row[0] = piece[start - 1] if start else first
+        part = piece[start : start + length]
+        row[1 : 1 + part.size] = part
+    return torch.from_numpy(rows)
+
+
+class _Tuning(Trainer):
+    """Trains the change of a network on sequences."""
+
+    def __init__(self, net: TunedNetwork, tokens: torch.Tensor, training: Training, state: Path) -> None:
+        self.net, self.at_once = net, training.batch
+        super().__init__(net.trained, tokens, training.rate or _RATE, training.batch, training.seed, state)
+
+    def loss_at(self, share: float) -> Loss:
+        return lambda ids: _loss(self.net, ids, self.net.weights())
+
+
+def _loss(net: TunedNetwork, ids: torch.Tensor, known: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Mean loss in nats of sequences, but of the first byte of each."""
+    ids = ids[:, : int((ids >= 0).sum(1).max())].long()
+    logits, _ = net(ids[:, :-1].clamp(min=0), net.start(len(ids)), known)
+    return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=-1)
+
+
+def _train(net: TunedNetwork, tokens: torch.Tensor, training: Training, state: Path) -> int:
+    run = _Tuning(net, tokens, training, state)
+
+    def tick(count: int) -> None:
+        if training.progress:
+            bits = run.losses[-1] / math.log(2)
+            training.progress(f"network, {bits:.3f} bits a byte", run.step, training.steps or 0)
+
+    run.go(60 * training.minutes, training.steps, tick)
+    return run.step
+
+
+@torch.no_grad()
+def _bits_a_byte(net: TunedNetwork, held: torch.Tensor) -> float:
+    known, device = net.weights(), next(net.parameters()).device
+    total, count = 0.0, 0
+    with cast(device):
+        for ids in torch.split(held.to(device), _HELD_AT_ONCE):
+            size = int((ids[:, 1:] >= 0).sum())
+            total += float(_loss(net, ids, known)) * size
+            count += size
+    return total / math.log(2) / count
+
+
+def _better(divided: _Divided, lessons: Lessons, level: int, learn_size: int, change: Change) -> tuple[bytes, Sizes]:
+    """The smaller way to code what was held out: with the change of the network, or without."""
+    made = [dictionaries.make(level, divided.content, lessons, learn_size, one) for one in (None, change)]
+    plain, tuned = (_size(divided.held, level, Dictionary.from_bytes(one)) for one in made)
+    sizes = Sizes(
+        raw=sum(map(len, divided.held)),
+        zstd=zstd_dictionary.best([*divided.learned, *divided.teaching], divided.held),
+        alone=_size(divided.held, level, None),
+        plain=plain,
+        tuned=tuned,
+    )
+    return made[tuned < plain], sizes
+
+
+def _size(held: list[np.ndarray], level: int, dictionary: Dictionary | None) -> int:
+    return sum(len(compress(piece.tobytes(), level, dictionary=dictionary, verify=False)) for piece in held)

@@ -1,0 +1,81 @@
+"""What a store lists below a prefix, a page at a time, and what it says of many objects at once: memory holds no
+more, were there millions of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+__all__ = ["infos", "objects"]
+
+_PAGE = 1000  # objects, as S3 gives them
+Info = dict[str, Any]  # of an object, as fsspec has it
+
+
+def objects(fs: Any, path: str) -> Iterator[Info]:
+    """All objects below a prefix, in the order of their keys if the store lists them so.
+
+    s3fs lists in pages. Of other filesystems each prefix is listed by itself, and those in it after each other.
+    """
+    if hasattr(fs, "_iterdir") and hasattr(fs, "split_path"):
+        bucket, key, _ = fs.split_path(path)
+        yield from _in_pages(fs, fs._iterdir(bucket, delimiter="", prefix=f"{key.strip('/')}/" if key else ""))
+    else:
+        yield from _by_prefix(fs, path)
+
+
+def infos(fs: Any, paths: list[str]) -> list[Info | Exception | None]:
+    """What the store says of many objects, asked at a time where it can be; None where nothing is there."""
+    for path in paths:
+        fs.invalidate_cache(path)
+    if fs.async_impl:
+        from fsspec.asyn import sync
+
+        async def ask() -> list[Any]:
+            return await asyncio.gather(*map(fs._info, paths), return_exceptions=True)
+
+        found = sync(fs.loop, ask)
+    else:
+        found = [_info(fs, path) for path in paths]
+    return [None if isinstance(one, FileNotFoundError) else one for one in found]
+
+
+def _info(fs: Any, path: str) -> Info | Exception:
+    try:
+        return dict(fs.info(path))
+    except Exception as error:
+        return error
+
+
+def _in_pages(fs: Any, listing: AsyncIterator[Info]) -> Iterator[Info]:
+    from fsspec.asyn import sync
+
+    async def following() -> list[Info]:
+        found = []
+        async for info in listing:
+            found.append(info)
+            if len(found) == _PAGE:
+                break
+        return found
+
+    while page := sync(fs.loop, following):
+        yield from (info for info in page if _is_object(info))
+
+
+def _by_prefix(fs: Any, path: str) -> Iterator[Info]:
+    for info in sorted(fs.ls(path, detail=True, refresh=True), key=_place_in_order):
+        if info["type"] == "directory":
+            if info["name"].strip("/") != path.strip("/"):
+                yield from _by_prefix(fs, info["name"])
+        elif _is_object(info):
+            yield info
+
+
+def _place_in_order(info: Info) -> str:
+    """By which folders come where their contents would."""
+    name = str(info["name"]).rstrip("/")
+    return f"{name}/" if info["type"] == "directory" else name
+
+
+def _is_object(info: Info) -> bool:
+    """Stores may keep an empty object for a folder itself."""
+    return info["type"] != "directory" and not str(info["name"]).endswith("/")

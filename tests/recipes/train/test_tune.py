@@ -1,0 +1,87 @@
+"""Networks tuned on samples: what they bring, that a stopped run goes on, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+import squeeze
+from squeeze.codecs.stream import training as dictionaries
+from squeeze.errors import DictionaryError, LevelError, SqueezeError
+from squeeze.recipes.train import trainer, tune as tuning, zstd_dictionary
+from squeeze.recipes.train.distil import Training
+from squeeze.recipes.train.tune import tune
+from tests.makers import inputs
+
+RECORDS = [b'{"id": %d, "sha": "%x", "ok": %s}\n' % (i, i * i, b"true" if i % 3 else b"false") for i in range(60)]
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> list[Path]:
+    for number, record in enumerate(RECORDS):
+        (tmp_path / f"{number:02}.json").write_bytes(record)
+    return sorted(tmp_path.glob("*.json"))
+
+
+def training(steps: int, **settings) -> Training:
+    return Training(minutes=0, steps=steps, batch=2, **settings)
+
+
+def test_it_learns_and_is_used(samples, tmp_path):
+    out, told = tmp_path / "out.sqzp", []
+    steps = training(20, progress=lambda *step: told.append(step))
+    done = tune(samples, out, steps, text_size=0)
+    assert done.steps == len(told) == 20
+    assert done.after < 0.8 * done.before
+    assert done.sizes.tuned < done.sizes.plain < done.sizes.alone < done.sizes.raw
+    assert done.kept and done.dictionary.identity == squeeze.Dictionary.read(out).identity
+    coded = squeeze.compress(RECORDS[7], dictionary=out)
+    assert squeeze.decompress(coded, dictionary=out) == RECORDS[7]
+    assert not list(tmp_path.glob(".*"))
+    with pytest.raises(SqueezeError, match="already exists; use -f to overwrite"):
+        tune(samples, out, training(1))
+
+
+def test_a_stopped_run_gives_the_same(samples, tmp_path, monkeypatch):
+    def stop(label, done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "_SAVE_EVERY", 2)
+    monkeypatch.setattr(tuning, "_better", lambda divided, lessons, *args: (made(args[-1]), None))
+    whole = tune(samples, tmp_path / "whole.sqzp", training(5))
+    with pytest.raises(KeyboardInterrupt):
+        tune(samples, tmp_path / "out.sqzp", training(5, progress=stop))
+    again = tune(samples, tmp_path / "out.sqzp", training(5, resume=True))
+    assert again.dictionary.identity == whole.dictionary.identity
+    with pytest.raises(SqueezeError, match="already exists"):
+        tune(samples, tmp_path / "out.sqzp", training(6, resume=True))
+
+
+def made(change):
+    """A dictionary of little else than a change."""
+    content, pieces = dictionaries.pieces_of(RECORDS[:40])
+    return dictionaries.make(5, content, dictionaries.Lessons([], pieces[:2], []), 1 << 10, change)
+
+
+def test_what_makes_files_no_smaller_is_not_kept(samples, tmp_path):
+    done = tune(samples, tmp_path / "out.sqzp", training(2, rate=1.0), text_size=0)
+    assert done.sizes.tuned > done.sizes.plain and not done.kept
+
+
+def test_what_is_refused(samples, tmp_path):
+    with pytest.raises(LevelError, match="level 4 has no network: train at level 5 or 6"):
+        tune(samples, tmp_path / "out", training(1), level=4)
+    (tmp_path / "table").write_bytes(inputs.records(800))
+    with pytest.raises(DictionaryError, match="the samples are tables, which are coded without the network"):
+        tune([tmp_path / "table"], tmp_path / "out", training(1))
+    with pytest.raises(DictionaryError, match="a dictionary needs at least 1024 bytes of samples"):
+        tune(samples[:3], tmp_path / "out", training(1))
+    (tmp_path / "short.txt").write_bytes(b"Few words, and no more of them than these. " * 26)
+    with pytest.raises(DictionaryError, match="a network needs at least 20 pieces of samples: name more files"):
+        tune([tmp_path / "short.txt"], tmp_path / "out", training(1))
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
+
+
+def test_without_zstd_there_is_nothing_to_compare_with(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert zstd_dictionary.best([], []) is None
