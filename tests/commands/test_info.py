@@ -41,5 +41,6 @@ def test_what_runs_the_language_model_on_gpus(monkeypatch):
 
 def test_what_is_fastest_on_a_gpu_is_told(monkeypatch):
     monkeypatch.setattr(about, "_gpus", lambda: ["A GPU", "A GPU"])
+    monkeypatch.setattr(about, "_engines", list)
     monkeypatch.setattr(choices, "remembered", lambda device: {f"a shape on {device}": "dense"})
     assert about.gather()["fastest_kernels"] == ["a shape on A GPU: dense"]
