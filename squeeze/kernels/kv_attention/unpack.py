@@ -13,13 +13,12 @@ __all__ = ["codes_of", "column_of"]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _half(words, BIT: tl.constexpr, WIDTH: tl.constexpr, UPPER: tl.constexpr, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The code at bit BIT of the lower or UPPER half of each word."""
+    """The code at bit BIT of the lower or UPPER half of each word, plus 1024 in float16."""
     mask: tl.constexpr = (1 << WIDTH) - 1
     both = (words >> BIT) & (mask | mask << 16)
     shift: tl.constexpr = 16 if UPPER else 0
     if dtype == tl.float16:
-        number = ((both | 0x64006400) >> shift).to(tl.uint16).to(tl.float16, bitcast=True)
-        return number - tl.full((), 1024.0, tl.float16)
+        return ((both | 0x64006400) >> shift).to(tl.uint16).to(tl.float16, bitcast=True)
     else:
         return (both >> shift).to(tl.uint16).to(dtype)
 
@@ -49,7 +48,10 @@ def codes_of(words, FIRST: tl.constexpr, PLANES: tl.constexpr, WIDTH: tl.constex
     """uint32 [R, W] to PLANES of the planes of its codes, from plane FIRST on, [R, 4 W PLANES] of `dtype`."""
     lower = _planes(words, FIRST * WIDTH, WIDTH, False, dtype, PLANES, WIDTH)
     upper = _planes(words, FIRST * WIDTH, WIDTH, True, dtype, PLANES, WIDTH)
-    return tl.reshape(tl.join(lower, upper), (words.shape[0], words.shape[1] * 4 * PLANES))
+    codes = tl.reshape(tl.join(lower, upper), (words.shape[0], words.shape[1] * 4 * PLANES))
+    if dtype == tl.float16:  # after the reshape: Triton 3.9 fails on sm_100 where a matrix product takes one directly
+        codes -= tl.full((), 1024.0, tl.float16)
+    return codes
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -144,7 +144,7 @@ def tile_for(rows: int, shape: tuple[int, int], group_size: int, processors: int
 
     def busy(split: int) -> bool:
         waves = -(-blocks * split // processors)
-        return blocks * split >= int(_BUSY * waves * processors)
+        return bool(blocks * split >= _BUSY * waves * processors)
 
     splits = range(1, max(1, min(-(-shape[1] // step), _MOST_SPLITS)) + 1)
     good = [split for split in splits if blocks * split >= 1.9 * processors and busy(split)]
