@@ -1,30 +1,32 @@
 """Files that wait for a worker, in few bytes each: a cluster of 1,000 processors has a million small ones in hand."""
 
-import pickle
+import json
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
+
+from squeeze.cluster.files import File
+from squeeze.system.storage import path_of
 
 __all__ = ["Held"]
 
-T = TypeVar("T")
 
+class Held(Sequence[File]):
+    """A sequence of files that cannot be changed, kept as compressed text."""
 
-class Held(Sequence[T]):
-    """A sequence that cannot be changed, kept as compressed pickles."""
-
-    def __init__(self, items: Sequence[T]):
-        self._count, self._data = len(items), zlib.compress(pickle.dumps(list(items)), 1)
+    def __init__(self, items: Sequence[File]):
+        rows = [
+            (str(one.source), one.size, one.stamp, None if one.target is None else str(one.target), one.checksum)
+            for one in items
+        ]
+        self._count, self._data = len(rows), zlib.compress(json.dumps(rows).encode(), 1)
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: Any) -> Any:
-        return self._all()[index]
+        return list(self)[index]
 
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._all())
-
-    def _all(self) -> list[T]:
-        found: list[T] = pickle.loads(zlib.decompress(self._data))
-        return found
+    def __iter__(self) -> Iterator[File]:
+        for source, size, stamp, target, checksum in json.loads(zlib.decompress(self._data)):
+            yield File(path_of(source), size, stamp, None if target is None else path_of(target), checksum)

@@ -62,7 +62,7 @@ def fitted(
             found[stored] = serving
     if left and not found:
         raise FormatError(f"{checkpoint.folder}: no matrix can be stored: {next(iter(wrong.values()))}")
-    alone = format in FORMATS and FORMATS[format].alone(grid_of(method))
+    alone = isinstance(method, GridMethod) and format in FORMATS and FORMATS[format].alone(grid_of(method))
     same = alone and not methods and len(set(found.values())) > 1
     if same:
         found = dict.fromkeys(found, _alike(method, format, [shapes[name] for name in found]))
@@ -112,6 +112,8 @@ def scaled_as(method: GridMethod, format: str) -> GridMethod:
 
 
 def _misfit(method: GridMethod, format: str, outputs: int, inputs: int) -> str | None:
+    if not isinstance(method, GridMethod):  # a method without grids takes any shape, and stores it in its own form
+        return None
     if wrong := method.misfit(inputs):
         return wrong
     return FORMATS[format].misfit(grid_of(method), outputs, inputs) if format in FORMATS else None

@@ -24,6 +24,7 @@ OF_THE_RUN = {
     *("source", "target", "force", "threads", "quiet", "as_json", "device", "resume", "_click_default_help"),
     *("text", "windows", "max_ppl_increase", "max_kl", "packed", "page"),
     *("tasks", "task_folder", "task_limit", "shots", "max_task_drop"),
+    *("cluster", "manifest"),
 }
 OF_FOLLOWING = {"pack": {"follow", "interval", "until_idle", "keep", "remove_source"}}
 
@@ -40,8 +41,9 @@ def calls() -> list[tuple[Operation, str, str]]:
 def value_of(operation: Operation, key: str) -> object:
     """One that an option may have."""
     one = operation.owned()[key].option
-    if key in ("pattern", "format", "grid", "base"):
-        return {"pattern": "4:8", "format": "squeeze", "grid": "nf4", "base": "other"}[key]
+    named = {"pattern": "4:8", "format": "squeeze", "grid": "nf4", "base": "other", "rate": 2.25}
+    if key in named:
+        return named[key]
     if one.choices:
         return one.choices[-1]
     if key == "families":

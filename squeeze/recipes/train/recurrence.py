@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from squeeze.numerics.jit import lossy_kernel
+
 Loop = Callable[..., None]
 _SHARED = 1 << 20  # numbers of a scan from which on threads share it
 
@@ -84,7 +86,7 @@ def _backward(decay, states, start, gradient, of_decay, of_update, of_start):  #
 
 
 def _compiled(loop: Loop) -> tuple[Loop, Loop]:
-    by_one, by_all = (numba.njit(cache=True, parallel=threads, nogil=True)(loop) for threads in (False, True))
+    by_one, by_all = (lossy_kernel(fastmath=False, parallel=threads)(loop) for threads in (False, True))
     return by_one, by_all
 
 
