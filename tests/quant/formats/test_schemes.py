@@ -1,6 +1,7 @@
 """Schemes of compressed-tensors: described as the package describes its presets, and run by it as by our own code."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -51,6 +52,19 @@ def test_the_command_names_all_schemes():
     assert set(option.choices) == set(SCHEMES)
 
 
+def inputs_of_layers(model, names):
+    """What each of them is given for TOKENS."""
+    seen, hooks = {}, []
+    for name in names:
+        take = partial(lambda name, module, values: seen.update({name: values[0].clone()}), name)
+        hooks.append(model.get_submodule(name).register_forward_pre_hook(take))
+    with torch.no_grad():
+        model(TOKENS)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_package_runs_what_was_written_as_we_do(written, scheme):
@@ -59,9 +73,14 @@ def test_the_package_runs_what_was_written_as_we_do(written, scheme):
     assert report.settings["scheme"] == scheme and not report.fallbacks
     theirs, ours = run_by_the_package(folder, scheme), quantised.load(folder, torch.float32)
     rounded = not SCHEMES[scheme].symmetric
-    loose = rounded or scheme in ("w8a8", "w4a8")  # a sum in another order may round an input to the next integer
+    inputs = inputs_of_layers(theirs, [name for name, _ in read(folder).weights()])
     with torch.no_grad():
         expected, found = theirs(TOKENS).logits, ours(TOKENS).logits
+        for name, values in inputs.items():
+            one, two = theirs.get_submodule(name)(values), ours.get_submodule(name)(values)
+            assert float((two - one).norm()) <= (2e-3 if rounded else 1e-6) * float(one.norm()), name
+    # A sum in another order may round an input of a later layer to the next integer of 8 bits.
+    loose = rounded or scheme in ("w8a8", "w4a8")
     assert float((found - expected).norm() / expected.norm()) < (1e-2 if loose else 2e-3)
     for name, weight in read(folder).weights():
         values = weight.dequantize(torch.bfloat16 if rounded else torch.float32)
