@@ -13,7 +13,7 @@ import torch
 import squeeze
 from squeeze.checkpoint import bits
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
-from squeeze.codecs.tensors import content, decoded
+from squeeze.codecs.tensors import content, decoded, ulps
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.packing import container, encoding, pack, unpack
 from squeeze.system import in_order
@@ -110,7 +110,29 @@ def test_differences_of_differences(threads):
         base = f"{number - 1}.packed.safetensors"
         squeeze.pack(names[number], f"{number}.packed.safetensors", base=base, threads=threads)
     records = container.read(Path("2.packed.safetensors")).description.records
-    assert sum(record.is_difference for record in records) >= 2
+    assert sum(record.coding == "delta+rans" for record in records) >= 2
+    squeeze.unpack("2.packed.safetensors", "back.safetensors", threads=threads)
+    assert same("back.safetensors", "2.safetensors")
+    loaded = squeeze.load("2.packed.safetensors")
+    assert bytes_of(loaded["f32"]) == bytes_of(safetensors.torch.load_file("2.safetensors")["f32"])
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_differences_in_units_of_the_last_place(threads, monkeypatch):
+    """A chain of three, each a step of training from the one before, in parts that are none of the base's."""
+    monkeypatch.setattr(ulps, "PART", 50_000)
+    values = weights(VALUES)
+    for number in range(3):
+        values = values + np.random.default_rng(number).normal(0, 1e-5, VALUES)
+        arrays = {"bf16": ("BF16", as_bf16(values)), "f32": ("F32", values.astype(np.float32))}
+        write(
+            f"{number}.safetensors", {name: (kind, (VALUES,), data.tobytes()) for name, (kind, data) in arrays.items()}
+        )
+        base = f"{number - 1}.packed.safetensors" if number else None
+        squeeze.pack(f"{number}.safetensors", f"{number}.packed.safetensors", base=base, threads=threads)
+    records = container.read(Path("2.packed.safetensors")).description.records
+    assert [record.coding for record in records] == ["ulps"] * 2
     squeeze.unpack("2.packed.safetensors", "back.safetensors", threads=threads)
     assert same("back.safetensors", "2.safetensors")
     loaded = squeeze.load("2.packed.safetensors")
