@@ -97,11 +97,11 @@ def kernel(function: Callable) -> Any:
     return _cached(function, _OPTIONS)
 
 
-def lossy_kernel(*, fastmath: bool | set[str], parallel: bool = False) -> Callable[[Callable], Any]:
+def lossy_kernel(*, fastmath: bool | set[str]) -> Callable[[Callable], Any]:
     """Compile a function of approximate results, cached on disk, without holding the GIL. It may allocate, and where
     `fastmath` lets it (all, or LLVM's names of what it may), sums take the order that is fastest. Never for a value
-    that reaches a coded bit. parallel: threads share its prange."""
-    return lambda function: _cached(function, {"nogil": True, "fastmath": fastmath, "parallel": parallel})
+    that reaches a coded bit."""
+    return lambda function: _cached(function, {"nogil": True, "fastmath": fastmath})
 
 
 def callback(function: Callable) -> Any:

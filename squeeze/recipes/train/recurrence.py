@@ -4,17 +4,11 @@ On a CPU the loop over time is compiled, and costs little more than reading its 
 log2(T) steps of plain torch operations (Blelloch 1990; as in minGRU, Feng et al. 2024, arXiv:2410.01201).
 """
 
-from collections.abc import Callable
-
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from squeeze.numerics.jit import lossy_kernel
-
-Loop = Callable[..., None]
-_SHARED = 1 << 20  # numbers of a scan from which on threads share it
 
 
 def scan(decay: Tensor, update: Tensor, start: Tensor) -> Tensor:
@@ -47,7 +41,7 @@ class _Loop(torch.autograd.Function):
     def forward(context, decay, update, start):  # type: ignore[no-untyped-def]
         states = torch.empty_like(update, memory_format=torch.contiguous_format)
         arrays = (decay.contiguous(), update.contiguous(), start.contiguous(), states)
-        _chosen(_FORWARD, update)(*(x.detach().numpy() for x in arrays))
+        _forward(*(x.detach().numpy() for x in arrays))
         context.save_for_backward(decay, start, states)
         return states
 
@@ -57,13 +51,14 @@ class _Loop(torch.autograd.Function):
         of_decay, of_update = torch.empty_like(states), torch.empty_like(states)
         of_start = torch.empty(start.shape)
         arrays = (decay.contiguous(), states, start.contiguous(), gradient.contiguous(), of_decay, of_update, of_start)
-        _chosen(_BACKWARD, states)(*(x.detach().numpy() for x in arrays))
+        _backward(*(x.detach().numpy() for x in arrays))
         return of_decay, of_update, of_start
 
 
+@lossy_kernel(fastmath=False)
 def _forward(decay, update, start, states):  # type: ignore[no-untyped-def]
     batch, time, width = update.shape
-    for row in numba.prange(batch):
+    for row in range(batch):
         state = start[row].copy()
         for t in range(time):
             for i in range(width):
@@ -71,9 +66,10 @@ def _forward(decay, update, start, states):  # type: ignore[no-untyped-def]
                 states[row, t, i] = state[i]
 
 
+@lossy_kernel(fastmath=False)
 def _backward(decay, states, start, gradient, of_decay, of_update, of_start):  # type: ignore[no-untyped-def]
     batch, time, width = states.shape
-    for row in numba.prange(batch):
+    for row in range(batch):
         carried = np.zeros(width, np.float32)
         for t in range(time - 1, -1, -1):
             for i in range(width):
@@ -83,16 +79,3 @@ def _backward(decay, states, start, gradient, of_decay, of_update, of_start):  #
                 carried[i] = total * decay[row, t, i]
         for i in range(width):
             of_start[row, i] = carried[i]
-
-
-def _compiled(loop: Loop) -> tuple[Loop, Loop]:
-    by_one, by_all = (lossy_kernel(fastmath=False, parallel=threads)(loop) for threads in (False, True))
-    return by_one, by_all
-
-
-_FORWARD, _BACKWARD = _compiled(_forward), _compiled(_backward)  # by one thread, by all
-
-
-def _chosen(loops: tuple[Loop, Loop], states: Tensor) -> Loop:
-    """Threads pay where there is much to do; where another process has their cores, to wait for each takes long."""
-    return loops[states.numel() >= _SHARED]

@@ -20,9 +20,7 @@ def seed():
     torch.manual_seed(1)
 
 
-@pytest.mark.parametrize("shared", [0, 1 << 20], ids=["by threads", "by one"])
-def test_the_loop_is_the_scan_by_doubling_with_its_gradients(shared, monkeypatch):
-    monkeypatch.setattr(recurrence, "_SHARED", shared)
+def test_the_loop_is_the_scan_by_doubling_with_its_gradients():
     arguments = [torch.rand(3, 13, 5), torch.randn(3, 13, 5), torch.randn(3, 5)]
     results = []
     for way in (recurrence.scan, lambda a, b, h: recurrence._doubling(a, _begun(a, b, h))):
