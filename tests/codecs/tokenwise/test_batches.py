@@ -101,6 +101,7 @@ def test_what_an_older_version_says(coded, monkeypatch):
         squeeze.decompress(coded)
 
 
+@pytest.mark.slow  # compiles the coder that counts bits, for batches
 def test_explaining_a_file_in_batches(coded):
     explanation = squeeze.explain(coded)
     assert explanation.data == DATA
