@@ -36,13 +36,6 @@ def test_golden_files_of_numerics_version_1_decode(name, level):
     assert squeeze.decompress((FOLDER / f"{name}.{level}.numerics1.sqz").read_bytes()) == SAMPLES[name]
 
 
-@pytest.mark.parametrize("name", samples.BATCHES)
-def test_golden_files_in_batches_decode_and_are_still_written(name):
-    coded = (FOLDER / f"{name}.8.batches.sqz").read_bytes()
-    assert squeeze.decompress(coded, threads=2) == SAMPLES[name]
-    assert samples.in_batches(SAMPLES[name]) == coded, "the format changed: it needs a new numerics version"
-
-
 @pytest.mark.parametrize("level", LONG)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_golden_files_with_an_index_decode(name, level):

@@ -3,6 +3,7 @@
 import io
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,11 +17,13 @@ from squeeze.codecs.tokenwise import lanes, mixing, prefill
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.codecs.varint import varint
 from squeeze.lm import models
+from tests.golden import samples
 from tests.makers import inputs
 from tests.makers.mutations import mutate
 from tests.makers.tokenwise import DATA, TEXT, codecs_of, preset
 from tests.references import naive_batches
 
+GOLDEN = Path(__file__).parents[2] / "golden"
 ESCAPES = TEXT[:300] + bytes(range(128, 256)) + TEXT[500:1_500]
 
 
@@ -99,6 +102,13 @@ def test_what_an_older_version_says(coded, monkeypatch):
     monkeypatch.setattr(container, "NUMERICS_VERSION", 2)
     with pytest.raises(squeeze.FormatError, match="numerics version 3 is unknown: decompress with a newer squeeze"):
         squeeze.decompress(coded)
+
+
+@pytest.mark.parametrize("name", samples.BATCHES)
+def test_golden_files_in_batches_decode_and_are_still_written(name):
+    coded = (GOLDEN / f"{name}.8.batches.sqz").read_bytes()
+    assert squeeze.decompress(coded, threads=2) == samples.SAMPLES[name]
+    assert samples.in_batches(samples.SAMPLES[name]) == coded, "the format changed: it needs a new numerics version"
 
 
 @pytest.mark.slow  # compiles the coder that counts bits, for batches
