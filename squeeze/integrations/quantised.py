@@ -16,6 +16,7 @@ from squeeze.integrations.fused_experts import unmerged
 from squeeze.quant.activations import ACTIVATIONS
 from squeeze.quant.formats import FORMATS, read
 from squeeze.quant.formats.reading import QuantizedCheckpoint
+from squeeze.quant.formats.transforms import check_still
 from squeeze.quant.linear import QuantLinear
 from squeeze.quant.sources import floats
 
@@ -32,6 +33,7 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     config = load_config(folder)
     described = config.quantization_config
     del config.quantization_config
+    check_still(described)
     source = floats(Checkpoint.open(folder))
     kind = dtype or config.dtype or source.float_type()
     tensors = {name: _as(kind, source.load([name], strict=False)[name]) for name in source.files}

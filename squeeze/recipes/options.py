@@ -44,6 +44,7 @@ __all__ = [
 
 
 GGUF = "gguf"  # the format that is a file
+FULL = "full"  # rotations, with those of a running network
 AUTO = "auto"  # its type that is chosen for each matrix
 
 
@@ -71,7 +72,11 @@ class Common(Checked):
 class Quantizing(Checked):
     """What quantising takes beside a method's options."""
 
-    rotate: bool = option(False, "Rotate a Llama-type network first (QuaRot's R1 and R2).")
+    rotate: bool | str = option(
+        False,
+        "Rotate a Llama-type network first (QuaRot's R1 and R2); full: also as it runs (R3, R4).",
+        choices=(FULL,),
+    )
     rotation_block: int | None = option(None, "Rotate in blocks of so many inputs.", least=2)
     smooth: float = option(0.0, "Scale inputs with this strength first; 0.2 is good.", least=0, most=1)
     target_bits: float | None = option(None, "Choose bits by matrix: so many stored bits a weight in all.", above=0)

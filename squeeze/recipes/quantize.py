@@ -26,11 +26,11 @@ from squeeze.quant.smooth import SmoothedCheckpoint
 from squeeze.recipes.bits import by_budget, by_name
 from squeeze.recipes.fitting import fitted, scaled_as
 from squeeze.recipes.gguf_types import by_size
-from squeeze.recipes.options import AUTO, GGUF, QUANTIZE, Common, Quantizing
+from squeeze.recipes.options import AUTO, FULL, GGUF, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.schemes import method_of_scheme
-from squeeze.recipes.writing import make_writer
+from squeeze.recipes.writing import check_online, make_writer, turning
 
 __all__ = ["pack_result", "quantize"]
 
@@ -61,6 +61,7 @@ def quantize(
     one of quant.schemes.SCHEMES; and the calibration. Raises SqueezeError for all that a user can mend.
     """
     asked, common = read(QUANTIZE, method, options)
+    check_online(asked.settings)
     shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress}
     if asked.settings.format == GGUF:
         return _gguf(Path(str(source)), Path(out), asked, common, dict(methods or {}), overwrite, shared)
@@ -84,6 +85,8 @@ def quantize(
         fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
         run, told = mix.applied(run, fit.left), {**told, **fit.told}
     writer = make_writer(settings.format, fit.method, mix.named(fit), checkpoint, mix.patterns)
+    if isinstance(checkpoint, RotatedCheckpoint) and checkpoint.online:
+        writer = turning(writer, checkpoint.transforms)
     given = tokens if calibrated or ranged else None
     described = _described(chosen, settings, common)
     if given is not None or settings.smooth:
@@ -143,7 +146,7 @@ def _prepared(
     if scales and (settings.rotate or settings.smooth):
         raise SqueezeError("awq scales channels itself: it goes with neither a rotation nor smoothing")
     if settings.rotate:
-        return RotatedCheckpoint.of(checkpoint, run.common.seed, settings.rotation_block)
+        return RotatedCheckpoint.of(checkpoint, run.common.seed, settings.rotation_block, settings.rotate == FULL)
     if tokens is None or not (settings.smooth or scales):
         return checkpoint
     sample = tokens[: max(_SQUARES_TOKENS // tokens.shape[1], 1)]
@@ -164,6 +167,7 @@ def _described(method: GridMethod, settings: Quantizing, common: Common) -> dict
         description |= {"target_bits": settings.target_bits, "target_bytes": settings.target_bytes}
     if settings.rotate:
         description |= {"rotate": settings.rotation_block or True, "seed": common.seed}
+        description |= {"rotates": FULL} if settings.rotate == FULL else {}
     return description | ({"smooth": settings.smooth} if settings.smooth else {})
 
 

@@ -14,12 +14,13 @@ from squeeze.errors import FormatError
 from squeeze.quant.blocks import GRIDS
 from squeeze.quant.float8 import Float8
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec
+from squeeze.quant.formats.transforms import transform_config
 from squeeze.quant.method import GridMethod
 from squeeze.quant.trellis import stored as trellis
 from squeeze.quant.trellis.method import Trellis
-from squeeze.recipes.options import GGUF
+from squeeze.recipes.options import FULL, GGUF, Quantizing
 
-__all__ = ["DENSE", "SERVED", "grid_of", "make_writer"]
+__all__ = ["DENSE", "SERVED", "check_online", "grid_of", "make_writer", "turning"]
 
 Patterns = tuple[tuple[str, GridMethod], ...]
 DENSE = "dense"
@@ -63,6 +64,22 @@ def make_writer(
         return {"quantization_config": chosen.config(replace(spec, ignored=tuple(ignored)))}
 
     return Writer(name, tensors, config, measured=rounds or spec.codebook == "fp8")
+
+
+def check_online(settings: Quantizing) -> None:
+    """Raises FormatError where a format cannot hold what is rotated as the network runs."""
+    if settings.rotate == FULL and settings.format != SERVED:
+        raise FormatError(f"the format {settings.format} has no rotations at run time: rotate full needs {SERVED}")
+
+
+def turning(writer: Writer, transforms: Mapping[str, int]) -> Writer:
+    """A writer of SERVED that also describes rotations at run time. transforms: as transform_config has them."""
+
+    def config(left: list[str]) -> dict[str, Any]:
+        described = writer.config(left)
+        return {"quantization_config": {**described["quantization_config"], **transform_config(transforms)}}
+
+    return replace(writer, config=config)
 
 
 def _dense(dtype: torch.dtype) -> Writer:
