@@ -93,6 +93,9 @@ class Quantizing(Checked):
             *("w4a16_asym", "w8a16"),
         ),
     )
+    kv_scheme: str | None = option(
+        None, "Scales of the KV cache from the calibration, for a server that keeps it so.", choices=("fp8",)
+    )
     type: str = option(
         "q4_k",
         "Of the blocks of the format gguf; auto chooses one for each matrix within --target-size.",

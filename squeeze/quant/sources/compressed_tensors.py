@@ -18,7 +18,7 @@ from squeeze.quant.sources.source import Source
 __all__ = ["compressed_tensors"]
 
 _FORM = CompressedTensorsFormat()
-_INPUTS = ("input_scale", "input_zero_point", "input_global_scale")
+_INPUTS = ("input_scale", "input_zero_point", "input_global_scale", "k_scale", "v_scale")
 
 
 def compressed_tensors(source: Source, described: Mapping[str, Any]) -> None:
