@@ -57,7 +57,9 @@ class Common(Checked):
     )
     samples: int = option(128, "Calibration sequences.", least=1)
     sequence_length: int = option(512, "Tokens of each of them.", least=2)
-    bound: float | None = option(None, "A token counts as at most so many times the median one's square.", above=0)
+    bound: float | None = option(
+        None, "A token counts as at most so many times the median one's square; 4 for GGUF's q3_k.", above=0
+    )
     seed: int = option(0, "Seed of what is chosen at random.")
     ignore: tuple[str, ...] = option((), "Leave modules with this in their names; several are possible.")
     shared_experts: bool = option(False, "Also compress experts that see every token, which are left otherwise.")

@@ -27,7 +27,7 @@ from squeeze.quant.scaling import scaled
 from squeeze.quant.smooth import SmoothedCheckpoint
 from squeeze.recipes.bits import by_budget, by_name
 from squeeze.recipes.fitting import fitted, scaled_as
-from squeeze.recipes.gguf_types import by_size
+from squeeze.recipes.gguf_types import BOUNDS, by_size
 from squeeze.recipes.options import AUTO, FULL, GGUF, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
 from squeeze.recipes.run import Run, Source, read, takes_models
@@ -109,6 +109,8 @@ def _gguf(
 ) -> Report:
     """As `quantize`, to a GGUF file."""
     settings, chosen, folder = asked.settings, method_of(asked), blocks_folder(out)
+    if common.bound is None and chosen.needs_hessian:
+        common = replace(common, bound=BOUNDS.get(type_of(chosen.grid)))
     chooses = settings.type == AUTO
     check_file(out, overwrite)
     run = Run(source=source, out=folder, common=common, correction=settings.correction, overwrite=True, **shared)

@@ -86,8 +86,9 @@ def test_the_package_turns_inputs_and_keys_as_described(original, turned):
 
 @pytest.mark.filterwarnings("ignore")
 def test_plain_transformers_with_our_loader_runs_them(turned):
-    import squeeze.integrations.transformers  # noqa: F401  it registers the loader
     from transformers import AutoModelForCausalLM
+
+    import squeeze.integrations.transformers  # noqa: F401  it registers the loader
 
     model = AutoModelForCausalLM.from_pretrained(turned, dtype=torch.float32).eval()
     assert torch.equal(logits(model), logits(load_model(turned)))
@@ -118,7 +119,7 @@ def test_formats_that_hold_neither(tmp_path, original, format, options, message)
 
 def test_widths_that_no_power_of_two_divides(tmp_path):
     source = gguf_models.save("llama", tmp_path / "model", intermediate_size=255)
-    with pytest.raises(ModelError, match="255 inputs of mlp.down_proj cannot be rotated at run time in equal blocks"):
+    with pytest.raises(ModelError, match=r"255 inputs of mlp\.down_proj cannot be rotated at run time in equal blocks"):
         squeeze.quantize(source, "rtn", out=tmp_path / "out", rotate="full")
 
 
@@ -165,7 +166,7 @@ def test_a_cache_without_scales_and_in_another_form(scaled, tmp_path):
     tensors = load_file(other / "model.safetensors")
     del tensors["model.layers.1.self_attn.v_scale"]
     save_file(tensors, other / "model.safetensors", {"format": "pt"})
-    with pytest.raises(FormatError, match="layers.1.self_attn.v_scale: the KV cache of the folder needs one scale"):
+    with pytest.raises(FormatError, match=r"1\.self_attn\.v_scale: the KV cache of the folder needs one scale"):
         quantised.load(other)
     config = json.loads((other / "config.json").read_text())
     config["quantization_config"]["kv_cache_scheme"]["num_bits"] = 4
