@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
 from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
 from transformers.utils.quantization_config import CompressedTensorsConfig
@@ -34,9 +33,12 @@ class TurnedConfig(CompressedTensorsConfig):
 class TurnedLoader(CompressedTensorsHfQuantizer):
     """Adds the modules of transforms once weights are loaded."""
 
-    def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> Any:
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         model = super()._process_model_after_weight_loading(model, **kwargs)
-        from compressed_tensors.transform import TransformFactory, TransformScheme
+        from compressed_tensors.transform import (  # type: ignore[import-untyped]
+            TransformFactory,
+            TransformScheme,
+        )
 
         config: Any = self.quantization_config
         for name, described in online({"transform_config": config.transforms}).items():

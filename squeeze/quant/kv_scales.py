@@ -34,8 +34,12 @@ def scaled_cache(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "cp
     for name, largest in kv_ranges(checkpoint, tokens, device, partial(turned, most=size)).items():
         for leaf, most in zip(KV_LEAVES, largest, strict=True):
             scale, full = _GRID.factor(most).reshape(1).to(dtype), f"{name}.{leaf}"
-            views[full] = View(full, DTYPES[dtype], (1,), lambda index, scale=scale: scale)
+            views[full] = View(full, DTYPES[dtype], (1,), partial(_constant, scale))
     return replace(checkpoint, files={**checkpoint.files, **views})
+
+
+def _constant(value: torch.Tensor, index: int | None) -> torch.Tensor:
+    return value if index is None else value[index]
 
 
 def check_scheme(described: Mapping[str, Any]) -> bool:
