@@ -170,9 +170,10 @@ class Network:
                 raise FormatError(f"{self.checkpoint.folder}: the checkpoint has no tensor for {name!r}")
 
     def _turn_inputs(self) -> None:
-        """Modules see their inputs turned where the checkpoint says so; who looks at these later sees the same."""
+        """Modules multiply turned inputs where the checkpoint says so; calibration.Recorder notes these, too."""
         for name, module in self.model.named_modules():
             if is_linear(module) and (most := self.checkpoint.turns(self.stored_name(name))) > 1:
+                module.turns = most  # type: ignore[assignment]
                 module.register_forward_pre_hook(partial(_turned, most))
 
     def load(self, name: str, dtype: torch.dtype | None = torch.float32) -> nn.Module:

@@ -8,11 +8,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import squeeze
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.cached import attentions
+from squeeze.engine.calibration import Recorder
+from squeeze.engine.network import Network, run_block
 from squeeze.errors import FormatError, ModelError
 from squeeze.integrations import quantised
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.formats import read
+from squeeze.quant.rotate import RotatedCheckpoint
 from tests.makers import gguf_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -58,13 +62,14 @@ def logits(model, tokens=TOKENS, **options):
         return model(tokens, **options).logits
 
 
-@pytest.mark.filterwarnings("ignore")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
 def test_rotations_at_run_time_leave_the_function(original, turned):
     wanted, found = logits(load_model(original)), logits(load_model(turned))
     assert float((found - wanted).norm()) < 0.02 * float(wanted.norm())
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_the_package_turns_inputs_and_keys_as_described(original, turned):
     """Beside a plain network with the stored weights, whose matrices are turned back in float64."""
     groups = described(turned)["transform_config"]["config_groups"]
@@ -84,7 +89,34 @@ def test_the_package_turns_inputs_and_keys_as_described(original, turned):
         torch.testing.assert_close(layer.values, other.values, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.filterwarnings("ignore")
+def test_the_calibration_sees_turned_inputs(original):
+    """And what a block gives, also by way of inputs that were kept, is what it gives without rotations."""
+    checkpoint, name, seen = Checkpoint.open(original), "mlp.down_proj", {}
+    for online in (False, True):
+        network = Network(RotatedCheckpoint.of(checkpoint, online=online))
+        call, hidden = network.calls(TOKENS)[0], next(network.first_inputs(TOKENS))
+        block = network.load(network.blocks[0])
+        with torch.no_grad(), Recorder(block, [name], lambda _, x, online=online: seen.update({online: x})):
+            seen[f"output {online}"] = run_block(block, hidden, call)
+    torch.testing.assert_close(seen[True].double(), seen[False].double() @ sylvester(512), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(seen["output True"], seen["output False"], rtol=0.05, atol=0.05)  # bf16 weights
+
+
+def test_kept_inputs_are_not_turned_twice(original, tmp_path):
+    """Two blocks, of which the second is calibrated on what comes out of the first's kept inputs."""
+    report = squeeze.quantize(original, "gptq", out=tmp_path / "out", scheme="w8a16", calibration=TOKENS, rotate="full")
+    assert all(layer.error < 1e-3 for layer in report.layers)
+    lost = {}
+    wanted = logits(load_model(original))
+    for method in ("rtn", "gptq"):
+        out = tmp_path / method
+        squeeze.quantize(
+            original, method, out=out, scheme="w4a16", group_size=32, calibration=TOKENS, rotate="full", samples=11
+        )
+        lost[method] = float((logits(load_model(out)) - wanted).norm())
+    assert lost["gptq"] < 0.9 * lost["rtn"]
+
+
 def test_plain_transformers_with_our_loader_runs_them(turned):
     from transformers import AutoModelForCausalLM
 
@@ -123,7 +155,6 @@ def test_widths_that_no_power_of_two_divides(tmp_path):
         squeeze.quantize(source, "rtn", out=tmp_path / "out", rotate="full")
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_the_package_rounds_the_cache_as_we_do(scaled):
     scheme = described(scaled)["kv_cache_scheme"]
     assert scheme["num_bits"] == 8 and scheme["strategy"] == "tensor"
@@ -144,7 +175,6 @@ def test_the_package_rounds_the_cache_as_we_do(scaled):
         assert float((getattr(other, part) != kept).float().mean()) < 0.01
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_scales_are_those_of_the_largest_keys_and_values(original, scaled):
     with torch.no_grad():
         cache = load_model(original)(TOKENS, use_cache=True).past_key_values
