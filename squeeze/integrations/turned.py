@@ -30,6 +30,9 @@ class TurnedConfig(CompressedTensorsConfig):
         return {**described, "transform_config": self.transforms} if self.transforms else described
 
 
+TurnedConfig.__name__ = CompressedTensorsConfig.__name__  # by which transformers knows what a caller may pass besides
+
+
 class TurnedLoader(CompressedTensorsHfQuantizer):
     """Adds the modules of transforms once weights are loaded."""
 

@@ -118,12 +118,16 @@ def test_kept_inputs_are_not_turned_twice(original, tmp_path):
 
 
 def test_plain_transformers_with_our_loader_runs_them(turned):
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
     import squeeze.integrations.transformers  # noqa: F401  it registers the loader
 
     model = AutoModelForCausalLM.from_pretrained(turned, dtype=torch.float32).eval()
     assert torch.equal(logits(model), logits(load_model(turned)))
+    dense = CompressedTensorsConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(turned, dtype=torch.float32, quantization_config=dense).eval()
+    # The package makes weights dense in the folder's bf16; unturned inputs are off by more than 1.
+    torch.testing.assert_close(logits(model), logits(load_model(turned)), rtol=0, atol=0.05)
     assert "transform_config" in model.config.quantization_config.to_dict()
 
 
