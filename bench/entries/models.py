@@ -127,6 +127,11 @@ SCHEMES = Entry(
             default="w8a8,fp8_dynamic,fp8,nvfp4,nvfp4a16,mxfp4,mxfp4a16,w4a8",
             help="with commas between them (all but fp8_block)",
         ),
+        option(
+            "--ways",
+            default="rounded,gptq,rtn",
+            help="beside ours: rounded, rotated, full (rotations at run time, too), and llm-compressor's gptq and rtn",
+        ),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
         option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
         option("--threads", type=int, default=1),
@@ -138,10 +143,12 @@ SCHEMES = Entry(
                 Column("scheme", "scheme"),
                 Column("gap", "gap", ".4f"),
                 Column("rounded", "rounded", ".4f"),
+                Column("rotated", "rotated", ".4f"),
+                Column("rotated, at run time too", "full", ".4f"),
                 Column("llm-compressor, GPTQ", "gptq", ".4f"),
                 Column("llm-compressor, rounded", "rtn", ".4f"),
                 Column("ours of its better one", percent("of best", 0)),
-                Column("better in 90 % of draws", lambda row: "yes" if row["sure"] else "no"),
+                Column("better in 90 % of draws", lambda row: {True: "yes", False: "no"}.get(row.get("sure"))),
             )
         )
     },

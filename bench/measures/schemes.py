@@ -29,7 +29,8 @@ from squeeze.recipes.tokens import calibration_tokens
 
 GROUP = 64  # of W4A8 and W4A16, whose 128 does not divide 576
 WINDOW = 1024
-WAYS = ("ours", "rounded", "gptq", "rtn")  # the last two are llm-compressor's
+RIVALS = ("gptq", "rtn")  # llm-compressor's
+ROTATIONS = {"rotated": True, "full": "full"}  # of ours
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -50,14 +51,14 @@ class Schemes:
     def row(self, scheme: str) -> Row:
         """gap: of ours; the others by their ways. sure: whether ours is better than the better of llm-compressor's in
         90 % of draws of windows."""
-        gaps = {way: self._gaps(scheme, way) for way in WAYS}
-        best = min(("gptq", "rtn"), key=lambda way: gaps[way].mean())
+        gaps = {way: self._gaps(scheme, way) for way in ("ours", *self.options.ways.split(","))}
         mean = {way: float(values.mean()) for way, values in gaps.items()}
-        return {
-            **{"scheme": scheme, "samples": self.options.samples, "windows": len(self.before), "gap": mean["ours"]},
-            **{"rounded": mean["rounded"], "gptq": mean["gptq"], "rtn": mean["rtn"]},
-            **{"of best": mean["ours"] / mean[best], "sure": sure(gaps[best] - gaps["ours"])},
-        }
+        row = {"scheme": scheme, "samples": self.options.samples, "windows": len(self.before), "gap": mean.pop("ours")}
+        if not all(rival in gaps for rival in RIVALS):
+            return row | mean
+        best = min(RIVALS, key=lambda way: mean[way])
+        better = {"of best": row["gap"] / mean[best], "sure": sure(gaps[best] - gaps["ours"])}
+        return row | mean | better
 
     def _gaps(self, scheme: str, way: str) -> np.ndarray:
         return self._known(f"{scheme}-{way}", lambda: self._made(scheme, way)) - self.before
@@ -76,10 +77,11 @@ class Schemes:
     def _made(self, scheme: str, way: str) -> np.ndarray:
         out = self.bench.work / f"{scheme}-{way}"
         shutil.rmtree(out, ignore_errors=True)
-        if way in ("ours", "rounded"):
+        if way not in RIVALS:
             given = {"calibration": self.bench.calibration, "samples": self.options.samples}
             groups = {"group_size": GROUP} if scheme.startswith("w4") else {}
-            method = "gptq" if way == "ours" else "rtn"
+            groups |= {"rotate": ROTATIONS[way]} if way in ROTATIONS else {}
+            method = "rtn" if way == "rounded" else "gptq"
             squeeze.quantize(self.bench.original, method, out=out, scheme=scheme, **groups, **given)
         else:
             self._rival(scheme, out, way == "rtn")

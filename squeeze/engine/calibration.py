@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from squeeze.engine.method import LARGE
+from squeeze.numerics.hadamard import turned
 
 __all__ = [
     "Activations",
@@ -23,6 +24,7 @@ __all__ = [
     "record",
     "spacing",
     "stages",
+    "turns_of",
 ]
 
 _PAIRED = 20  # tokens for each input
@@ -188,14 +190,19 @@ def _starred(name: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
+def turns_of(module: nn.Module) -> int:
+    """As Checkpoint.turns, of a module of a Network."""
+    return int(getattr(module, "turns", 1))
+
+
 class Stop(Exception):
     """Ends a run of a block once all that is wanted has been seen."""
 
 
 @dataclass
 class Recorder:
-    """Calls note(name, x) with the input of each of the modules when it runs, before other hooks change it; after
-    `last` calls it raises Stop."""
+    """Calls note(name, x) with the input of each of the modules when it runs, turned where the module turns it, before
+    other hooks change it; after `last` calls it raises Stop."""
 
     block: nn.Module
     names: Iterable[str]
@@ -211,7 +218,7 @@ class Recorder:
 
     def _hook(self, name: str) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
         def hook(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
-            self.note(name, args[0])
+            self.note(name, turned(args[0], turns_of(module)))
             self._calls += 1
             if self._calls == self.last:
                 raise Stop

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from squeeze.checkpoint.pretrained import check_size, empty_model, explained, lo
 from squeeze.engine.calibration import Stop
 from squeeze.engine.experts import LEAVES, Experts, Fused, Layout
 from squeeze.errors import FormatError, ModelError, SqueezeError
+from squeeze.numerics.hadamard import turned
 
 __all__ = ["Call", "Network", "find_blocks", "is_linear", "weight_of"]
 
@@ -54,6 +56,7 @@ class Network:
         self._take_experts_apart(self._names())
         self.blocks = find_blocks(self.model)
         self._check_whole()
+        self._turn_inputs()
 
     def module(self, name: str) -> nn.Module:
         module: nn.Module = self.model.get_submodule(name)
@@ -166,6 +169,13 @@ class Network:
             elif name not in tied:
                 raise FormatError(f"{self.checkpoint.folder}: the checkpoint has no tensor for {name!r}")
 
+    def _turn_inputs(self) -> None:
+        """Modules multiply turned inputs where the checkpoint says so; calibration.Recorder notes these, too."""
+        for name, module in self.model.named_modules():
+            if is_linear(module) and (most := self.checkpoint.turns(self.stored_name(name))) > 1:
+                module.turns = most  # type: ignore[assignment]
+                module.register_forward_pre_hook(partial(_turned, most))
+
     def load(self, name: str, dtype: torch.dtype | None = torch.float32) -> nn.Module:
         """Fill a module with its weights; dtype: None for their own."""
         module = self.module(name)
@@ -260,6 +270,10 @@ def run_block(block: nn.Module, hidden: torch.Tensor, call: Call) -> torch.Tenso
         out = block(hidden[None], *call.args, **call.kwargs)
     output: torch.Tensor = (out[0] if isinstance(out, tuple) else out)[0]
     return output
+
+
+def _turned(most: int, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return turned(args[0], most), *args[1:]
 
 
 def _empty_model(checkpoint: Checkpoint) -> Any:

@@ -13,8 +13,9 @@ from typing import Any, BinaryIO
 import torch
 from torch import nn
 
-from squeeze.engine.calibration import Activations
+from squeeze.engine.calibration import Activations, turns_of
 from squeeze.engine.network import weight_of
+from squeeze.numerics.hadamard import turned
 
 __all__ = ["Shortcuts"]
 
@@ -63,7 +64,8 @@ class Shortcuts:
 
     def _forward(self, name: str, module: nn.Module, length: int | None) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
-            out = module(next(self._values[name])[None])
+            x = turned(next(self._values[name]), turns_of(module))  # twice is not at all: the module turns it again
+            out = module(x[None])
             return out if length is None else (out, *[None] * (length - 1))
 
         return forward

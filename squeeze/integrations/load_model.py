@@ -15,6 +15,7 @@ from squeeze.errors import FormatError, ModelError, SqueezeError, printable
 from squeeze.integrations.forms import FORMS
 from squeeze.packing.folder import CONVERTED, MANIFEST, METHODS
 from squeeze.quant.formats.compressed_groups import PACKED
+from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
 
 __all__ = ["load_model"]
 
@@ -53,6 +54,10 @@ def load_model(
     from squeeze.integrations import loading, quantised, transformers  # noqa: F401  the last registers packed folders
 
     loading.register()
+    if method is not None and method.endswith(COMPRESSED) and find_spec("compressed_tensors"):
+        from squeeze.integrations import turned
+
+        turned.register()
     dequantised = method is not None and method.removeprefix(f"{METHODS[0]}+") in CONVERTED
     kind = dtype or (torch.float32 if device == "cpu" and not dequantised else None)
     with explained(folder):

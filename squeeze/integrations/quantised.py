@@ -15,7 +15,10 @@ from squeeze.errors import FormatError
 from squeeze.integrations.fused_experts import unmerged
 from squeeze.quant.activations import ACTIVATIONS
 from squeeze.quant.formats import FORMATS, read
+from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
 from squeeze.quant.formats.reading import QuantizedCheckpoint
+from squeeze.quant.formats.transforms import check_still
+from squeeze.quant.kv_scales import check_scheme, round_cache
 from squeeze.quant.linear import QuantLinear
 from squeeze.quant.sources import floats
 
@@ -32,6 +35,9 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     config = load_config(folder)
     described = config.quantization_config
     del config.quantization_config
+    method = described.get("quant_method")
+    if method == COMPRESSED:
+        check_still(described)
     source = floats(Checkpoint.open(folder))
     kind = dtype or config.dtype or source.float_type()
     tensors = {name: _as(kind, source.load([name], strict=False)[name]) for name in source.files}
@@ -45,6 +51,8 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     del tensors
     if any(form.describes(described) for form in FORMATS.values()):
         _place(model, read(folder))
+    if method == COMPRESSED and check_scheme(described):
+        round_cache(model, Checkpoint.open(folder))
     return model.eval()
 
 

@@ -17,6 +17,7 @@ fresh memory.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
@@ -31,7 +32,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.checkpoint.stored import dtype_named
-from squeeze.integrations import loading
+from squeeze.integrations import loading, turned
 from squeeze.integrations.coded import CodedEmbedding, CodedLinear
 from squeeze.integrations.packed import LARGE_SHARE, PRODUCTS, Payloads, memory_of
 from squeeze.options.option import size_of
@@ -46,6 +47,8 @@ __all__ = [
 ]
 
 loading.register()
+if find_spec("compressed_tensors"):
+    turned.register()
 
 
 class SqueezeConfig(QuantizationConfigMixin):

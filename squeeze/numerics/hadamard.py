@@ -38,12 +38,12 @@ def block_hadamard(size: int, device: torch.device | str = "cpu") -> torch.Tenso
 
 
 def turned(values: torch.Tensor, most: int) -> torch.Tensor:
-    """float32 values [..., n] times a symmetric orthogonal matrix of Sylvester's blocks: the largest power of two that
-    divides n, at most `most`, which is one. Twice gives the values again."""
+    """Values [..., n], in their type, times a symmetric orthogonal matrix of Sylvester's blocks: the largest power of
+    two that divides n, at most `most`, which is one. Twice gives the values again."""
     block = min(values.shape[-1] & -values.shape[-1], most)
     if block <= 1:
         return values
-    return (values.reshape(-1, block) @ _normed(block).to(values.device)).reshape(values.shape)
+    return (values.reshape(-1, block) @ _normed(block).to(values)).reshape(values.shape)
 
 
 @cache

@@ -18,7 +18,8 @@ _KEY = "squeeze.option"
 @dataclass(frozen=True)
 class Option:
     """types: names of the types that a value may have, such as ("int", "None"). least, above, most: bounds of a number;
-    choices: the only texts there are. says: how a message begins that finds a value out of bounds, with {} for the
+    choices: the only texts there are; of a bool, what
+    it may be besides. says: how a message begins that finds a value out of bounds, with {} for the
     value. unit: "bytes" for sizes, which may be texts such as 600M. spelling: of the command line's option, where it is
     not the name; off: of what turns a flag off, where it is not --no-NAME. shown: the default as a text, where it is no
     literal. parse: what makes a value of a text."""
@@ -53,7 +54,7 @@ class Option:
 
     def check(self, value: Any) -> None:
         """Raises OptionError where a value is out of bounds."""
-        if self.choices and value is not None and value not in self.choices:
+        if self.choices and not isinstance(value, (bool, type(None))) and value not in self.choices:
             raise OptionError(f"{self.name} {printable(repr(value))} is unknown: choose from {', '.join(self.choices)}")
         if not isinstance(value, (int, float)) or isinstance(value, bool) or self._holds(value):
             return

@@ -1,9 +1,10 @@
 """Rotations fused into a Llama-type network, which spread large weights and inputs over many: the function stays.
 
-QuaRot (Ashkboos et al. 2024, arXiv 2404.00456), without the rotations that need kernels: R1 turns the residual stream
-(embedding, every input of a block's matrices, every output), R2 the values of each attention head. The factors of
-RMSNorm go into the matrices behind it. A block of 16 or 32 for R1 is what MR-GPTQ (2025, arXiv 2509.23202) uses for
-FP4, whose groups are that small.
+QuaRot (Ashkboos et al. 2024, arXiv 2404.00456): R1 turns the residual stream (embedding, every input of a block's
+matrices, every output), R2 the values of each attention head. The factors of RMSNorm go into the matrices behind it.
+`online` adds what the network does as it runs: R4 turns what down_proj is given, whose weight is turned back here, and
+R3 queries and keys after their rotary positions, which no weight knows of. A block of 16 or 32 for R1 is what MR-GPTQ
+(2025, arXiv 2509.23202) uses for FP4, whose groups are that small.
 """
 
 from collections.abc import Iterable
@@ -17,12 +18,13 @@ from squeeze.checkpoint.architectures import EMBEDDING, HEAD, LAST_NORM, NORM_BE
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.errors import ModelError
-from squeeze.numerics.hadamard import hadamard
+from squeeze.numerics.hadamard import hadamard, turned
 
 __all__ = ["RotatedCheckpoint", "rotation"]
 
 _EMBEDDING, _HEAD, _NORM = (f"{name}.weight" for name in (EMBEDDING, HEAD, LAST_NORM))
-_OUT = ("self_attn.o_proj", "mlp.down_proj")
+_DOWN = "mlp.down_proj"
+_OUT = ("self_attn.o_proj", _DOWN)
 
 
 def rotation(n: int, seed: int, block: int | None = None) -> torch.Tensor:
@@ -49,16 +51,22 @@ class RotatedCheckpoint(Checkpoint):
 
     seed: int = 0
     block: int | None = None
+    online: bool = False
     _factors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, seed: int = 0, block: int | None = None) -> "RotatedCheckpoint":
-        """Raises ModelError for architectures that are not of Llama's kind."""
+    def of(
+        cls, checkpoint: Checkpoint, seed: int = 0, block: int | None = None, online: bool = False
+    ) -> "RotatedCheckpoint":
+        """Raises ModelError for architectures that are not of Llama's kind, and for heads that R3 cannot turn."""
         message = f"{checkpoint.folder}: architecture {{kind}} cannot be rotated; {{known}} can"
         architecture_of(checkpoint.config, message, experts=False)
         files = dict(checkpoint.files)
         files.setdefault(_HEAD, files[_EMBEDDING])
-        return cls(checkpoint.folder, files, seed, block)
+        rotated = cls(checkpoint.folder, files, seed, block, online)
+        if online:
+            _ = rotated.transforms
+        return rotated
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -73,6 +81,22 @@ class RotatedCheckpoint(Checkpoint):
     def values(self) -> torch.Tensor:
         """R2, float64 [head size, head size]."""
         return rotation(head_size(self.config), self.seed + 1)
+
+    def turns(self, module: str) -> int:
+        return self.transforms["R4"] if self.online and module.endswith(_DOWN) else 1
+
+    @cached_property
+    def transforms(self) -> dict[str, int]:
+        """Inputs of a Hadamard's block of the rotations at run time, R3 and R4: powers of two. Raises ModelError where
+        there are none."""
+        size, inputs = head_size(self.config), int(self.config["intermediate_size"])
+        if size & (size - 1):
+            raise ModelError(f"heads of {size} dimensions cannot be rotated at run time, only those of a power of two")
+        whole = inputs & -inputs
+        block = whole if self.block is None else min(whole, self.block & -self.block)
+        if block == 1:
+            raise ModelError(f"{inputs} inputs of {_DOWN} cannot be rotated at run time in equal blocks")
+        return {"R3": size, "R4": block}
 
     def info(self, name: str) -> Tensor:
         return self.files[name].by_name[self._stored(name)]
@@ -108,6 +132,8 @@ class RotatedCheckpoint(Checkpoint):
             return (tensor * self._norm(f"{block}.{NORM_BEFORE[path]}.weight", tensor)) @ r1
         if path == "self_attn.o_proj" and leaf == "weight":
             tensor = self._heads(tensor.T).T
+        if (most := self.turns(module)) > 1 and leaf == "weight":
+            tensor = turned(tensor, most)
         return r1.T @ tensor if path in _OUT else tensor
 
     def _heads(self, rows: torch.Tensor) -> torch.Tensor:

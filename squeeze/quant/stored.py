@@ -12,6 +12,7 @@ from squeeze.checkpoint.stored import Leaves, Stored, StoredForm, named
 from squeeze.errors import FormatError
 from squeeze.quant.formats import read
 from squeeze.quant.formats.own import METHOD, SqueezeFormat
+from squeeze.quant.formats.transforms import check_still
 from squeeze.quant.linear import QuantLinear
 
 __all__ = ["QuantizedForm"]
@@ -32,6 +33,7 @@ class QuantizedForm(StoredForm):
     def open(self, checkpoint: Checkpoint) -> Stored | None:
         if not isinstance(checkpoint.config.get("quantization_config"), dict):
             return None
+        check_still(checkpoint.config["quantization_config"])
         quantized = read(checkpoint.folder)
         form, spec = quantized.format, quantized.spec
         modules = {

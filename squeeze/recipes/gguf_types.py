@@ -16,9 +16,10 @@ from squeeze.recipes.export_gguf import Export, padded
 from squeeze.recipes.plan.whole import whole
 from squeeze.recipes.run import Run
 
-__all__ = ["MIDDLE", "by_size"]
+__all__ = ["BOUNDS", "MIDDLE", "by_size"]
 
 MIDDLE = "q4_k"  # what decides on the types of embedding and head
+BOUNDS = {"q3_k": 4.0}  # of a token's weight where none is asked for: `bench gguf` has what it gains
 _TYPES = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_0")  # to choose from, or what fits in their places
 
 

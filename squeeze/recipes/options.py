@@ -44,6 +44,7 @@ __all__ = [
 
 
 GGUF = "gguf"  # the format that is a file
+FULL = "full"  # rotations, with those of a running network
 AUTO = "auto"  # its type that is chosen for each matrix
 
 
@@ -56,7 +57,9 @@ class Common(Checked):
     )
     samples: int = option(128, "Calibration sequences.", least=1)
     sequence_length: int = option(512, "Tokens of each of them.", least=2)
-    bound: float | None = option(None, "A token counts as at most so many times the median one's square.", above=0)
+    bound: float | None = option(
+        None, "A token counts as at most so many times the median one's square; 4 for GGUF's q3_k.", above=0
+    )
     seed: int = option(0, "Seed of what is chosen at random.")
     ignore: tuple[str, ...] = option((), "Leave modules with this in their names; several are possible.")
     shared_experts: bool = option(False, "Also compress experts that see every token, which are left otherwise.")
@@ -71,7 +74,11 @@ class Common(Checked):
 class Quantizing(Checked):
     """What quantising takes beside a method's options."""
 
-    rotate: bool = option(False, "Rotate a Llama-type network first (QuaRot's R1 and R2).")
+    rotate: bool | str = option(
+        False,
+        "Rotate a Llama-type network first (QuaRot's R1 and R2); full: also as it runs (R3, R4).",
+        choices=(FULL,),
+    )
     rotation_block: int | None = option(None, "Rotate in blocks of so many inputs.", least=2)
     smooth: float = option(0.0, "Scale inputs with this strength first; 0.2 is good.", least=0, most=1)
     target_bits: float | None = option(None, "Choose bits by matrix: so many stored bits a weight in all.", above=0)
@@ -87,6 +94,9 @@ class Quantizing(Checked):
             *("w8a8", "fp8_dynamic", "fp8_block", "fp8", "nvfp4", "nvfp4a16", "mxfp4", "mxfp4a16", "w4a8", "w4a16"),
             *("w4a16_asym", "w8a16"),
         ),
+    )
+    kv_scheme: str | None = option(
+        None, "Scales of the KV cache from the calibration, for a server that keeps it so.", choices=("fp8",)
     )
     type: str = option(
         "q4_k",

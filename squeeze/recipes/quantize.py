@@ -19,18 +19,20 @@ from squeeze.packing.pack import pack
 from squeeze.quant.awq import AWQ
 from squeeze.quant.bits import Bits
 from squeeze.quant.blocks import type_of
+from squeeze.quant.formats.transforms import transform_config
+from squeeze.quant.kv_scales import SCHEME, scaled_cache
 from squeeze.quant.method import GridMethod
 from squeeze.quant.rotate import RotatedCheckpoint
 from squeeze.quant.scaling import scaled
 from squeeze.quant.smooth import SmoothedCheckpoint
 from squeeze.recipes.bits import by_budget, by_name
 from squeeze.recipes.fitting import fitted, scaled_as
-from squeeze.recipes.gguf_types import by_size
-from squeeze.recipes.options import AUTO, GGUF, QUANTIZE, Common, Quantizing
+from squeeze.recipes.gguf_types import BOUNDS, by_size
+from squeeze.recipes.options import AUTO, FULL, GGUF, QUANTIZE, Common, Quantizing
 from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.schemes import method_of_scheme
-from squeeze.recipes.writing import make_writer
+from squeeze.recipes.writing import check_served, describing, make_writer
 
 __all__ = ["pack_result", "quantize"]
 
@@ -61,6 +63,7 @@ def quantize(
     one of quant.schemes.SCHEMES; and the calibration. Raises SqueezeError for all that a user can mend.
     """
     asked, common = read(QUANTIZE, method, options)
+    check_served(asked.settings)
     shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress}
     if asked.settings.format == GGUF:
         return _gguf(Path(str(source)), Path(out), asked, common, dict(methods or {}), overwrite, shared)
@@ -76,7 +79,7 @@ def quantize(
     calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
     ranged = chosen.rounding is not None and chosen.rounding.ranged
     chooses = settings.target_bits is not None or settings.target_bytes is not None
-    tokens = run.tokens() if calibrated or ranged or chooses or settings.smooth else None
+    tokens = run.tokens() if calibrated or ranged or chooses or settings.smooth or settings.kv_scheme else None
     checkpoint = _prepared(run, settings, checkpoint, tokens, fit.all)
     run, told = mix.applied(run, fit.left), dict(fit.told)
     if chooses and tokens is not None:
@@ -84,9 +87,12 @@ def quantize(
         fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
         run, told = mix.applied(run, fit.left), {**told, **fit.told}
     writer = make_writer(settings.format, fit.method, mix.named(fit), checkpoint, mix.patterns)
+    writer = describing(writer, _running(checkpoint, settings))
+    if settings.kv_scheme and tokens is not None:
+        checkpoint = scaled_cache(checkpoint, tokens, device)
     given = tokens if calibrated or ranged else None
     described = _described(chosen, settings, common)
-    if given is not None or settings.smooth:
+    if given is not None or settings.smooth or settings.kv_scheme:
         described |= run.described()
     how = (checkpoint, fit.method, writer, described, given)
     return run.compress(*how, methods=fit.others, told=told, corrects=calibrated)
@@ -103,6 +109,8 @@ def _gguf(
 ) -> Report:
     """As `quantize`, to a GGUF file."""
     settings, chosen, folder = asked.settings, method_of(asked), blocks_folder(out)
+    if common.bound is None and chosen.needs_hessian:
+        common = replace(common, bound=BOUNDS.get(type_of(chosen.grid)))
     chooses = settings.type == AUTO
     check_file(out, overwrite)
     run = Run(source=source, out=folder, common=common, correction=settings.correction, overwrite=True, **shared)
@@ -143,13 +151,21 @@ def _prepared(
     if scales and (settings.rotate or settings.smooth):
         raise SqueezeError("awq scales channels itself: it goes with neither a rotation nor smoothing")
     if settings.rotate:
-        return RotatedCheckpoint.of(checkpoint, run.common.seed, settings.rotation_block)
+        return RotatedCheckpoint.of(checkpoint, run.common.seed, settings.rotation_block, settings.rotate == FULL)
     if tokens is None or not (settings.smooth or scales):
         return checkpoint
     sample = tokens[: max(_SQUARES_TOKENS // tokens.shape[1], 1)]
     if scales:
         return scaled(checkpoint, sample, scales.get, run.device, run.common.bound)
     return SmoothedCheckpoint.of(checkpoint, input_squares(checkpoint, sample, run.device), settings.smooth)
+
+
+def _running(checkpoint: Checkpoint, settings: Quantizing) -> dict[str, Any]:
+    """What the `quantization_config` says of a running network besides."""
+    told: dict[str, Any] = {"kv_cache_scheme": SCHEME} if settings.kv_scheme else {}
+    if isinstance(checkpoint, RotatedCheckpoint) and checkpoint.online:
+        told |= transform_config(checkpoint.transforms)
+    return told
 
 
 def _described(method: GridMethod, settings: Quantizing, common: Common) -> dict[str, Any]:
@@ -164,6 +180,9 @@ def _described(method: GridMethod, settings: Quantizing, common: Common) -> dict
         description |= {"target_bits": settings.target_bits, "target_bytes": settings.target_bytes}
     if settings.rotate:
         description |= {"rotate": settings.rotation_block or True, "seed": common.seed}
+        description |= {"rotates": FULL} if settings.rotate == FULL else {}
+    if settings.kv_scheme:
+        description |= {"kv_scheme": settings.kv_scheme}
     return description | ({"smooth": settings.smooth} if settings.smooth else {})
 
 

@@ -17,9 +17,9 @@ from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec
 from squeeze.quant.method import GridMethod
 from squeeze.quant.trellis import stored as trellis
 from squeeze.quant.trellis.method import Trellis
-from squeeze.recipes.options import GGUF
+from squeeze.recipes.options import FULL, GGUF, Quantizing
 
-__all__ = ["DENSE", "SERVED", "grid_of", "make_writer"]
+__all__ = ["DENSE", "SERVED", "check_served", "describing", "grid_of", "make_writer"]
 
 Patterns = tuple[tuple[str, GridMethod], ...]
 DENSE = "dense"
@@ -63,6 +63,26 @@ def make_writer(
         return {"quantization_config": chosen.config(replace(spec, ignored=tuple(ignored)))}
 
     return Writer(name, tensors, config, measured=rounds or spec.codebook == "fp8")
+
+
+def check_served(settings: Quantizing) -> None:
+    """Raises FormatError where a format cannot hold what is done as the network runs."""
+    if settings.format == SERVED:
+        return
+    if settings.rotate == FULL:
+        raise FormatError(f"the format {settings.format} has no rotations at run time: rotate full needs {SERVED}")
+    if settings.kv_scheme:
+        raise FormatError(f"the format {settings.format} has no scales of a KV cache: kv_scheme needs {SERVED}")
+
+
+def describing(writer: Writer, told: Mapping[str, Any]) -> Writer:
+    """A writer whose `quantization_config` says this, too."""
+
+    def config(left: list[str]) -> dict[str, Any]:
+        described = writer.config(left)
+        return {"quantization_config": {**described["quantization_config"], **told}}
+
+    return replace(writer, config=config) if told else writer
 
 
 def _dense(dtype: torch.dtype) -> Writer:

@@ -2,6 +2,7 @@
 
 from inspect import signature
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -134,3 +135,16 @@ def test_bounds_are_said_the_same_everywhere(tmp_path):
 
 def test_one_group_size():
     assert squeeze.GPTQ().group_size == squeeze.RTN().group_size == 64
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [([], None), (["--rotate"], True), (["--rotate", "m", "out"], True), (["--rotate", "full"], "full")],
+)
+def test_a_flag_that_may_have_a_value(words, wanted):
+    command = cli.main.commands["quantize"]
+    places = [] if "m" in words else ["m", "out"]
+    context = command.make_context("quantize", [*words, *places])
+    assert context.params["rotate"] == wanted and context.params["source"].name == "m"
+    with pytest.raises(click.UsageError):
+        command.make_context("quantize", ["m", "out", "--rotate", "half"])

@@ -86,6 +86,13 @@ def test_squeeze_compresses_with_what_it_wrote(tmp_path, llama, monkeypatch):
     assert squeeze.decompress(file, model=tmp_path / "out.gguf", threads=1) == text
 
 
+@pytest.mark.parametrize(("kind", "asked", "bound"), [("q3_k", None, 4.0), ("q3_k", 9.0, 9.0), ("q4_0", None, None)])
+def test_types_that_gain_bound_tokens(tmp_path, llama, kind, asked, bound):
+    given = {"calibration": TOKENS, **({"bound": asked} if asked else {})}
+    report = squeeze.quantize(llama, "gptq", out=tmp_path / "out.gguf", format="gguf", type=kind, **given)
+    assert report.settings["bound"] == bound
+
+
 def test_rows_that_are_no_whole_blocks_get_another_type_and_the_report_says_so(tmp_path):
     sizes = {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3, "num_key_value_heads": 3}
     folder, out = gguf_models.save("llama", tmp_path / "model", dtype=torch.bfloat16, **sizes), tmp_path / "out.gguf"

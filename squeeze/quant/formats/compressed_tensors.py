@@ -19,6 +19,7 @@ from squeeze.quant.formats.compressed_groups import KINDS, grid_of, group, kind_
 from squeeze.quant.formats.compressed_layouts import weight_from, weight_tensors
 from squeeze.quant.formats.spec import Grid, QuantizationSpec
 
+METHOD = "compressed-tensors"  # of the quantization_config
 _MIXED = "mixed-precision"
 
 
@@ -26,7 +27,7 @@ _MIXED = "mixed-precision"
 class CompressedTensorsFormat:
     """The format `compressed-tensors`."""
 
-    name: str = "compressed-tensors"
+    name: str = METHOD
     leaves: tuple[str, ...] = (
         *("weight_scale", "weight_packed", "weight", "weight_shape", "weight_zero_point", "weight_global_scale"),
         *("input_scale", "input_global_scale"),
@@ -36,7 +37,7 @@ class CompressedTensorsFormat:
 
     def describes(self, config: Mapping[str, Any]) -> bool:
         """As Format.describes."""
-        return config.get("quant_method") == "compressed-tensors"
+        return config.get("quant_method") == METHOD
 
     def check(self, spec: QuantizationSpec) -> None:
         for prefix, grid in spec.grids.items():

@@ -11,17 +11,19 @@ from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import understood
 from squeeze.quant.formats.compressed_tensors import CompressedTensorsFormat
 from squeeze.quant.formats.spec import Grid
+from squeeze.quant.formats.transforms import check_still
 from squeeze.quant.sources.integers import modules_of, read
 from squeeze.quant.sources.source import Source
 
 __all__ = ["compressed_tensors"]
 
 _FORM = CompressedTensorsFormat()
-_INPUTS = ("input_scale", "input_zero_point", "input_global_scale")
+_INPUTS = ("input_scale", "input_zero_point", "input_global_scale", "k_scale", "v_scale")
 
 
 def compressed_tensors(source: Source, described: Mapping[str, Any]) -> None:
     """As Reader."""
+    check_still(described)
     spec = _FORM.spec(_of_weights(described))
     for module, names in modules_of(source, _FORM).items():
         shape = _shape(source, module)

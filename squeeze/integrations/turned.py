@@ -1,0 +1,56 @@
+"""Folders of compressed-tensors in transformers, with the rotations that run with the network.
+
+transformers' own loader leaves a `transform_config` aside, so that a network whose weights wait for turned inputs
+would be wrong without a word. `register` puts one in its place that lets the package apply what is described.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
+from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
+from transformers.utils.quantization_config import CompressedTensorsConfig
+
+from squeeze.quant.formats.compressed_tensors import METHOD
+from squeeze.quant.formats.transforms import online
+
+__all__ = ["TurnedConfig", "TurnedLoader", "register"]
+
+
+class TurnedConfig(CompressedTensorsConfig):
+    """A `quantization_config` that keeps its `transform_config`."""
+
+    def __init__(self, *args: Any, transform_config: dict[str, Any] | None = None, **described: Any):
+        super().__init__(*args, **described)  # type: ignore[no-untyped-call]
+        self.transforms = transform_config
+
+    def to_dict(self) -> dict[str, Any]:
+        described = super().to_dict()
+        return {**described, "transform_config": self.transforms} if self.transforms else described
+
+
+TurnedConfig.__name__ = CompressedTensorsConfig.__name__  # by which transformers knows what a caller may pass besides
+
+
+class TurnedLoader(CompressedTensorsHfQuantizer):
+    """Adds the modules of transforms once weights are loaded."""
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        model = super()._process_model_after_weight_loading(model, **kwargs)
+        from compressed_tensors.transform import (  # type: ignore[import-untyped]
+            TransformFactory,
+            TransformScheme,
+        )
+
+        config: Any = self.quantization_config
+        for name, described in online({"transform_config": config.transforms}).items():
+            scheme = TransformScheme.model_validate(described)
+            TransformFactory.from_scheme(scheme, name=name).apply_to_model(model, use_tqdm=False)
+        return model
+
+
+def register() -> None:
+    """Let transformers load folders of compressed-tensors with their transforms."""
+    AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD] = TurnedConfig
+    AUTO_QUANTIZER_MAPPING[METHOD] = TurnedLoader
