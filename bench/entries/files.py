@@ -151,6 +151,7 @@ MONOTONE = Entry(
         _FILES,
         option("--folder", type=Path, default=Path("/usr"), help="else files below this one"),
         option("--count", type=int, default=200, help="how many of those"),
+        option("--skip", type=int, default=0, help="after so many, which another run checks"),
         option("--first", type=int, default=100_000, help="bytes of a file that count"),
         option("--levels", default="1,2,3,4,5,6"),
     ),
