@@ -147,6 +147,7 @@ _SPEED = (
 MONOTONE = Entry(
     measures="whether a level is larger than the one below, by more than 0.1 % and 32 bytes, on files of every kind",
     minutes=40,
+    key=("file", "lower", "higher"),
     options=(
         _FILES,
         option("--folder", type=Path, default=Path("/usr"), help="else files below this one"),
