@@ -147,10 +147,12 @@ _SPEED = (
 MONOTONE = Entry(
     measures="whether a level is larger than the one below, by more than 0.1 % and 32 bytes, on files of every kind",
     minutes=40,
+    key=("file", "lower", "higher"),
     options=(
         _FILES,
         option("--folder", type=Path, default=Path("/usr"), help="else files below this one"),
         option("--count", type=int, default=200, help="how many of those"),
+        option("--skip", type=int, default=0, help="after so many, which another run checks"),
         option("--first", type=int, default=100_000, help="bytes of a file that count"),
         option("--levels", default="1,2,3,4,5,6"),
     ),

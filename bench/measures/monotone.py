@@ -19,7 +19,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     levels = sorted(int(level) for level in options.levels.split(","))
     pairs = list(itertools.pairwise(levels))
     worst, grown = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0)
-    paths = options.files or chosen(options.folder, options.count)
+    paths = options.files or chosen(options.folder, options.skip + options.count)[options.skip :]
     for path in paths:
         with path.open("rb") as file:
             data = file.read(options.first)
@@ -31,7 +31,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 of_file = {"file": str(path), "raw": len(data), "lower": lower, "higher": higher}
                 yield of_file | {"bytes below": sizes[lower], "bytes": sizes[higher]}
     for lower, higher in pairs:
-        total = {"file": f"all {len(paths)}", "lower": lower, "higher": higher}
+        named = f"{len(paths)} after the first {options.skip}" if options.skip else f"all {len(paths)}"
+        total = {"file": named, "lower": lower, "higher": higher}
         yield (
             total
             | {"monotone": not grown[lower, higher], "larger": grown[lower, higher]}

@@ -26,9 +26,11 @@ def main() -> None:
     known = FOLDER / "dictionary.5.network.sqzp"
     if not known.exists():
         known.write_bytes(tuned_dictionary())
-        page = squeeze.compress(PAGE % 77, dictionary=known, verify=False)
-        known.with_suffix(".sqz").write_bytes(page)
         sys.stdout.write(f"wrote {known.name}\n")
+    record = FOLDER / "dictionary.5.record.sqz"
+    if not record.exists():
+        record.write_bytes(squeeze.compress(PAGE % 77, dictionary=known, verify=False))
+        sys.stdout.write(f"wrote {record.name}\n")
     for name in BATCHES:
         path = FOLDER / f"{name}.8.batches.sqz"
         if not path.exists():

@@ -25,8 +25,6 @@ from squeeze.codecs.stream.writer import Writer
 from squeeze.errors import LevelError
 from squeeze.system.in_order import ordered_map
 
-_SMALL = 1 << 18  # raw bytes below which a level with another beside it is compared with that: models learn slowly
-
 
 def compress(
     data: bytes, level: int | None = None, *, threads: int | None = None, verify: bool = True, **options: Any
@@ -98,12 +96,12 @@ def _compress(
     """Compress in blocks of at most `size` raw bytes, or as a short stream."""
     writer = Writer(source, sink, to_header(settings))
     first = _read_full(source, size)
-    if settings.level and settings.level.beside and not settings.dictionary and len(first) < min(size, _SMALL):
-        lower = Settings(levels.level(settings.level.beside), settings.threads)
-        asked = _alone(first, settings, size, verify, progress)
-        stream = min(asked, _alone(first, lower, size, verify, None), key=len)
-        sink.write(stream)
-        return Totals(len(first), len(stream))
+    if settings.level and not settings.dictionary and len(first) < size:
+        lower = levels.with_those_beside(settings.level, len(first))[1:]
+        if lower:
+            stream = _smallest(first, settings, lower, size, verify, progress)
+            sink.write(stream)
+            return Totals(len(first), len(stream))
     if settings.level is None or len(first) > container.MAX_SHORT or len(first) == size:
         return _write_long(writer, _parts(first, source, size), settings, verify, progress)
     parts = list(_parts(first, io.BytesIO(), size))
@@ -115,6 +113,15 @@ def _compress(
         stream = min(_short(first, _plain(settings), verify, None), long.getvalue(), key=len)
     sink.write(stream)
     return Totals(len(first), len(stream))
+
+
+def _smallest(
+    raw: bytes, settings: Settings, lower: list[levels.Level], size: int, verify: bool, progress: Progress
+) -> bytes:
+    """The smallest stream of those at a level and at lower ones; of equals that of the level."""
+    streams = [_alone(raw, settings, size, verify, progress)]
+    streams += [_alone(raw, Settings(row, settings.threads), size, verify, None) for row in lower]
+    return min(streams, key=len)
 
 
 def _alone(raw: bytes, settings: Settings, size: int, verify: bool, progress: Progress) -> bytes:

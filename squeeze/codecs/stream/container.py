@@ -18,9 +18,11 @@ FORMAT_VERSION = 1
 SHORT_BY_DICTIONARY = 2  # of a short stream, which is one block with next to nothing around it, by a dictionary
 SHORT_BY_LEVEL = 3  # the same without a dictionary
 SHORT_BY_MODEL = 4  # the same with a language model
-NEWEST_FORMAT = SHORT_BY_MODEL
+RECORD = 5  # a short stream by a dictionary that is known by a mark of its own, in place of this number
+NEWEST_FORMAT = RECORD
 NUMERICS_VERSION = 3  # the newest
 MAGIC = b"\xf5SQ"
+RECORD_MAGIC = b"\xf5R"
 END_MARK = b"QS"
 
 END, STORED, BYTEWISE, TOKENWISE = 0, 1, 2, 3
@@ -31,6 +33,7 @@ _MOST_VALUES, _DEEPEST = 64, 4  # in a header: its values, and how far they are 
 MAX_SHORT = (1 << 16) - 1  # raw bytes of a short stream
 MAX_BLOCK = 1 << 28  # raw bytes of a coded block; a stored block may have any length
 _IDENTITY_BYTES = 4  # of the SHA-256 of a dictionary or a language model in a short stream
+_RECORD_IDENTITY_BYTES = 2  # of a dictionary's in a record: what the wrong one makes of it has another checksum
 _SHORT_CHECKSUM = (1 << 32) - 1
 
 KINDS_OF_CONTENT = ("other", "text", "executable", "table")
@@ -88,12 +91,18 @@ def header_bytes(header: dict[str, Any]) -> bytes:
 
 def read_header(file: BinaryIO) -> Header | None:
     """A stream's header; None where the file ends instead."""
-    magic = file.read(len(MAGIC))
+    magic = file.read(1)
     if not magic:
         return None
-    if magic != MAGIC[: len(magic)]:
+    if magic == MAGIC[:1]:
+        magic += read_exactly(file, 1)
+    if magic == RECORD_MAGIC:
+        identity = read_exactly(file, _RECORD_IDENTITY_BYTES)
+        return Header({"prior": identity.hex()}, len(magic) + len(identity), True)
+    if magic == MAGIC[:2]:
+        magic += read_exactly(file, 1)
+    if magic != MAGIC:
         raise FormatError("not a .sqz file: it does not begin with the .sqz mark")
-    magic += read_exactly(file, len(MAGIC) - len(magic))
     version = read_exactly(file, 1)
     if version[0] == SHORT_BY_DICTIONARY:
         return Header({"prior": read_exactly(file, _IDENTITY_BYTES).hex()}, len(MAGIC) + 1 + _IDENTITY_BYTES, True)
@@ -178,7 +187,7 @@ def short_header_bytes(level: int, numerics: int, dictionary: str | None, model:
     """What a short stream begins with: the identity of a dictionary, in hexadecimal digits, or a level, with the
     identity of a language model or without."""
     if dictionary:
-        return MAGIC + bytes([SHORT_BY_DICTIONARY]) + bytes.fromhex(dictionary)[:_IDENTITY_BYTES]
+        return RECORD_MAGIC + bytes.fromhex(dictionary)[:_RECORD_IDENTITY_BYTES]
     named = numerics << 4 | level
     if model:
         return MAGIC + bytes([SHORT_BY_MODEL, named]) + bytes.fromhex(model)[:_IDENTITY_BYTES]

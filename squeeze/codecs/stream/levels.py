@@ -58,6 +58,14 @@ def _first_deep(number: int, kind: str) -> "DeepPreset":
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A lower level at which small inputs are coded, too: fewer models learn faster. The smaller stream is written."""
+
+    level: int
+    below: int  # raw bytes
+
+
+@dataclass(frozen=True)
 class Level:
     """All that a level decides. `models` gives those of a kind of content: "text", "executable", "table", "other"."""
 
@@ -68,7 +76,7 @@ class Level:
     takes_dictionary: bool = False
     numerics: int = 1  # version, which a file's header names
     text: TextModel | None = None  # None where text is coded as everything else is
-    beside: int | None = None  # a lower level that small inputs are coded at, too: the smaller stream is written
+    beside: Beside | None = None
 
     @property
     def needs_language_model(self) -> bool:
@@ -78,8 +86,8 @@ class Level:
 _ROWS = (
     Level(1, "context mixing, small", 550_000, presets.SMALL.__getitem__),
     Level(2, "context mixing, medium", 400_000, presets.MEDIUM.__getitem__),
-    Level(3, "context mixing, large", 300_000, presets.LARGE.__getitem__),
-    Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True, beside=3),
+    Level(3, "context mixing, large", 300_000, presets.LARGE.__getitem__, beside=Beside(2, 1 << 16)),
+    Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True, beside=Beside(3, 1 << 18)),
     Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 2),
     Level(6, "deep context mixing, more, and a pretrained network", 15_000, partial(_deep, 6), True, 2),
     Level(7, "language model, short window", 1_600, partial(_deep, 6), False, 2, TextModel(512, 64, 1 << 13, 16)),
@@ -125,6 +133,14 @@ def level(number: int) -> Level:
     if number not in LEVELS:
         raise LevelError(f"level {number} does not exist: use a level from {min(LEVELS)} to {max(LEVELS)}")
     return LEVELS[number]
+
+
+def with_those_beside(row: Level, size: int) -> list[Level]:
+    """The levels that an input of `size` raw bytes is coded at: the one asked for, and lower ones where it is small."""
+    rows = [row]
+    while (beside := rows[-1].beside) and size < beside.below:
+        rows.append(level(beside.level))
+    return rows
 
 
 def without_language_model() -> Level:

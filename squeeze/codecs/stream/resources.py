@@ -78,5 +78,7 @@ def needed_dictionary(identity: str, resources: Resources) -> "Dictionary":
     if dictionary is None:
         raise DictionaryError(f"the file needs the dictionary {digits}: name it with -D")
     if not dictionary.identity.startswith(identity):
-        raise DictionaryError(f"the file needs the dictionary {digits}, and this is {dictionary.identity[:8]}")
+        raise DictionaryError(
+            f"the file needs the dictionary {digits}, and this is {dictionary.identity[: len(digits)]}"
+        )
     return dictionary

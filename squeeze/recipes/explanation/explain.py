@@ -93,7 +93,7 @@ def explain(
 
 def is_compressed(data: bytes) -> bool:
     """Whether it begins as a .sqz file does."""
-    return data.startswith(container.MAGIC)
+    return data.startswith((container.MAGIC, container.RECORD_MAGIC))
 
 
 def passes(compressed: bool, against: bool) -> int:

@@ -3,6 +3,7 @@
 import io
 import itertools
 import random
+import struct
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -148,6 +149,21 @@ def test_levels_that_cannot_be_used_are_refused_with_the_reason(level, message):
 def test_impossible_block_sizes_are_refused(size):
     with pytest.raises(squeeze.LevelError, match="a block holds from 1 byte"):
         compress_in_blocks(b"data", level=1, block_size=size)
+
+
+@pytest.mark.parametrize("size", [300, 2_000])
+def test_level_3_is_no_larger_than_level_2_on_small_inputs(size):
+    """Numbers, on which fewer models learn faster."""
+    data = struct.pack(f"<{size // 4}I", *(n * n // 7 for n in range(size // 4)))
+    sizes = [len(squeeze.compress(data, level, verify=False)) for level in (2, 3, 4)]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_lower_level_is_tried_on_small_inputs_alone():
+    data = inputs.records(300)
+    (small,) = read_index(io.BytesIO(squeeze.compress(data, 3, verify=False)))
+    (large,) = read_index(io.BytesIO(squeeze.compress(data * 20, 3, verify=False)))
+    assert (small.header["level"], large.header["level"]) == (2, 3)
 
 
 @pytest.mark.parametrize("repeated", [1, 30], ids=["short", "with an index"])

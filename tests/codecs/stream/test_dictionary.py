@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pytest
+import xxhash
 
 import squeeze
 from squeeze.codecs.deep.presets import DeepPreset
@@ -19,7 +20,7 @@ from squeeze.errors import DamagedError, DictionaryError, FormatError, LevelErro
 from tests.makers import inputs
 from tests.makers.streams import long
 
-SHORT_BYTES = 15  # around the code of a record of 128 to 16383 bytes, where that is below 128 bytes
+SHORT_BYTES = 11  # around the code of a record of 128 to 16383 bytes, where that is below 128 bytes
 
 
 def records(count, seed):
@@ -189,8 +190,10 @@ def test_every_truncation_of_a_short_stream_is_named(known, short):
 
 
 def test_lengths_that_are_impossible_take_no_memory(known):
-    start = container.MAGIC + b"\x02" + bytes.fromhex(known.identity[:8])
-    for lengths in (b"\xff\xff\x7f\x05", b"\x05\x06"):
+    named = bytes.fromhex(known.identity)
+    for start, lengths in itertools.product(
+        (container.RECORD_MAGIC + named[:2], container.MAGIC + b"\x02" + named[:4]), (b"\xff\xff\x7f\x05", b"\x05\x06")
+    ):
         with pytest.raises(DamagedError, match="a block's lengths are impossible"):
             squeeze.decompress(start + lengths + bytes(10), dictionary=known)
 
@@ -212,7 +215,7 @@ def test_what_has_no_end_is_no_dictionary():
 
 def test_salvage_of_short_streams(known, short):
     hurt = bytearray(short)
-    hurt[12] ^= 1  # of the checksum
+    hurt[8] ^= 1  # of the checksum
     sink = io.BytesIO()
     totals = decompress_stream(io.BytesIO(bytes(hurt) + short), sink, dictionary=known, salvage=True)
     size = len(RECORDS[0])
@@ -224,15 +227,52 @@ def test_a_missing_or_wrong_prior_is_named(known, short):
     other = squeeze.train(records(40, 9), level=4)
     with pytest.raises(DictionaryError) as caught:
         squeeze.decompress(short)
-    assert str(caught.value) == f"the file needs the dictionary {known.identity[:8]}: name it with -D"
+    assert str(caught.value) == f"the file needs the dictionary {known.identity[:4]}: name it with -D"
     for read in (squeeze.decompress, lambda coded, **given: squeeze.open(io.BytesIO(coded), **given)):
         with pytest.raises(DictionaryError) as caught:
             read(short, dictionary=other)
         assert (
-            str(caught.value) == f"the file needs the dictionary {known.identity[:8]}, and this is {other.identity[:8]}"
+            str(caught.value) == f"the file needs the dictionary {known.identity[:4]}, and this is {other.identity[:4]}"
         )
     with pytest.raises(DictionaryError):
         decompress_stream(io.BytesIO(short), None, salvage=True)
+
+
+def test_every_byte_around_a_record(known, short):
+    named, checksum = bytes.fromhex(known.identity), xxhash.xxh3_64_intdigest(RECORDS[0]).to_bytes(8, "little")
+    lengths = varint(len(RECORDS[0])) + varint(len(short) - SHORT_BYTES)
+    assert short[:SHORT_BYTES] == b"\xf5R" + named[:2] + lengths + checksum[:4]
+
+
+def test_the_first_form_of_short_streams_still_decodes(known, short):
+    """Format version 2, which named a dictionary by four bytes."""
+    first = b"\xf5SQ\x02" + bytes.fromhex(known.identity)[:4] + short[4:]
+    assert squeeze.decompress(first + short, dictionary=known) == RECORDS[0] * 2
+    assert [stream.header["prior"] for stream in read_index(io.BytesIO(first + short))] == [
+        known.identity[:8],
+        known.identity[:4],
+    ]
+    with pytest.raises(DictionaryError, match=f"the file needs the dictionary {known.identity[:8]}: name it with -D"):
+        squeeze.decompress(first)
+
+
+def test_a_wrong_dictionary_with_the_right_beginning_gives_no_wrong_bytes(short):
+    """Two bytes of an identity name a dictionary among few. What another makes of a record has another checksum."""
+    other = squeeze.train(records(40, 9), level=4)
+    named = short[:2] + bytes.fromhex(other.identity)[:2] + short[4:]
+    for read in (squeeze.decompress, lambda coded, **given: squeeze.open(io.BytesIO(coded), **given).read()):
+        with pytest.raises(DamagedError, match="a block's checksum differs: the file is damaged"):
+            read(named, dictionary=other)
+
+
+def test_a_pipe_that_gives_single_bytes(known, short):
+    class Pipe(io.BytesIO):
+        def read(self, size=-1):
+            return super().read(min(size, 1))
+
+    sink = io.BytesIO()
+    decompress_stream(Pipe(short * 2), sink, dictionary=known)
+    assert sink.getvalue() == RECORDS[0] * 2
 
 
 def test_the_older_names_still_work(known, short):
