@@ -191,9 +191,9 @@ def encode_tensor(
     """
     writer, other = MemoryWriter(), InMemory(base) if base is not None else None
     coding, size = write_tensor(InMemory(data), tensor, level, other, threads, writer)
+    payload = writer.payload(0 if coding == STORED else size)
     if coding == STORED:
         return STORED, data
-    payload = writer.payload(size)
     _verify(payload, tensor, coding, base, threads, data if verify else None)
     return coding, payload
 

@@ -20,9 +20,14 @@ def fresh(size: int) -> np.ndarray:
     start = getattr(_own, "used", _PIECE)
     if start + size > _PIECE:
         _own.piece, start = np.empty(_PIECE, np.uint8), 0
-    _own.used = start + -(-size // _ALIGNED) * _ALIGNED
+    _own.begin, _own.used = start, start + _rounded(size)
     part: np.ndarray = _own.piece[start : start + size]
+    _own.last = part
     return part
+
+
+def _rounded(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def kept(name: str, size: int) -> np.ndarray:
@@ -41,10 +46,13 @@ def scratch(size: int) -> np.ndarray:
 
 
 def cut(buffer: np.ndarray, size: int) -> np.ndarray:
-    """The first bytes of what `scratch` gave, to keep; `buffer` and its parts are not to be used any more."""
+    """The first bytes of what `fresh` gave; `buffer` and its parts are not to be used any more. The rest is given out
+    again, unless more was asked for since."""
     if buffer.base is None:
         buffer.resize(size, refcheck=False)
         return buffer
-    result = fresh(size)
-    result[:] = buffer[:size]
-    return result
+    part: np.ndarray = buffer[:size]
+    if getattr(_own, "last", None) is buffer:
+        _own.used = _own.begin + _rounded(size)
+        _own.last = None
+    return part

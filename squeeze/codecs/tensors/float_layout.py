@@ -16,6 +16,7 @@ from squeeze.numerics.jit import inline, kernel, lossy_kernel
 
 _MAX_PREFIX = 13  # bits
 SAMPLE_RUNS, SAMPLE_RUN = 8, 1 << 12  # values of the sample
+_AT_ONCE, _FEWER = np.uint64(64), np.uint64(16)  # places of tables that are looked at together; they divide 2^8
 _own = threading.local()
 LOGS = np.arange(1 << 12) * np.log2(np.maximum(np.arange(1 << 12), 1))
 
@@ -126,19 +127,29 @@ def choose_layout(
 def _take(tables, size, found):
     """Fill `found` with the prefixes that are in `tables`, below `size`, and how often each is; how many. The tables
     are zeroed."""
-    used, width = np.uint64(0), np.uint64(16)
-    for begin in range(np.uint64(0), np.uint64(size), width):
-        some = np.uint32(0)
-        for k in range(begin, begin + width):
-            some |= tables[0, k] | tables[1, k] | tables[2, k] | tables[3, k]
-        if not some:
+    used, zero = np.uint64(0), np.uint64(0)
+    for begin in range(zero, np.uint64(size), _AT_ONCE):
+        if _is_empty(tables, begin, _AT_ONCE):
             continue
-        for k in range(begin, begin + width):
-            total = np.uint32(tables[0, k] + tables[1, k] + tables[2, k] + tables[3, k])
-            tables[0, k] = tables[1, k] = tables[2, k] = tables[3, k] = 0
-            found[0, used], found[1, used] = np.uint32(k), total
-            used += np.uint64(total != 0)
+        for part in range(begin, begin + _AT_ONCE, _FEWER):
+            if _is_empty(tables, part, _FEWER):
+                continue
+            for k in range(part, part + _FEWER):
+                total = np.uint32(tables[0, k] + tables[1, k] + tables[2, k] + tables[3, k])
+                tables[0, k] = tables[1, k] = tables[2, k] = tables[3, k] = 0
+                found[0, used], found[1, used] = np.uint32(k), total
+                used += np.uint64(total != 0)
     return used
+
+
+@inline
+def _is_empty(tables, begin, count):
+    """Whether `count` places of all tables are 0: words of 32 bits all the way, which vectors hold."""
+    first, second, third, fourth, some = tables[0], tables[1], tables[2], tables[3], np.uint32(0)
+    for k in range(count):
+        at = begin + k
+        some = np.uint32(some | np.uint32(np.uint32(first[at] | second[at]) | np.uint32(third[at] | fourth[at])))
+    return some == np.uint32(0)
 
 
 @kernel

@@ -9,7 +9,7 @@ from squeeze.codecs.tensors.content import PART
 from squeeze.codecs.tensors.float_payload import HEAD, MAX_TABLES, PLANE, Array, raw_size
 from squeeze.codecs.tensors.rans import MAX_SYMBOLS
 from squeeze.codecs.tensors.tables import VARINT
-from squeeze.system.arena import cut, scratch
+from squeeze.system.arena import cut, fresh
 from squeeze.system.positional import Positional
 
 __all__ = ["FileWriter", "MemoryWriter", "Writer", "aligned", "most_bytes"]
@@ -42,7 +42,8 @@ class MemoryWriter:
         self._buffer = np.empty(0, np.uint8)
 
     def reserve(self, most: int) -> None:
-        self._buffer = scratch(most)
+        cut(self._buffer, 0)  # of a payload that came to nothing
+        self._buffer = fresh(most)
 
     def room(self, place: int, count: int, kind: type) -> Array:
         return self._buffer[place : place + count * np.dtype(kind).itemsize].view(kind)
@@ -51,8 +52,9 @@ class MemoryWriter:
         self._buffer[place : place + section.nbytes] = section.view(np.uint8)
 
     def payload(self, size: int) -> Array:
-        """The first bytes, uint8. The writer is done then."""
-        return cut(self._buffer, size)
+        """The first bytes, uint8; none where it came to nothing. The writer is done then."""
+        buffer, self._buffer = self._buffer, np.empty(0, np.uint8)
+        return cut(buffer, size)
 
 
 class FileWriter:

@@ -33,7 +33,8 @@ def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array
     """
     writer = MemoryWriter()
     size = write(InMemory(data), dtype, writer, threads)
-    return writer.payload(size) if size else None
+    payload = writer.payload(size)
+    return payload if size else None
 
 
 def write(content: Content, dtype: str, writer: Writer, threads: int = 1) -> int:

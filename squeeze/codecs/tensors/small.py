@@ -59,7 +59,7 @@ def plan_of(content: Content, dtype: str, threads: int) -> "SmallPlan | Plan | N
     return Plan.of(content, dtype, threads)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # a frozen one takes 2 us more to make, 5 % of what coding 256 values does
 class SmallPlan:
     """fields: int64 [planes, COLUMNS], of which those are set that tell how each plane is coded. prefixes: int64
     [planes, 256]. frequencies: int64 [planes, 1, 256]. most_zeros: no fewer than the values of which no bit is set."""

@@ -28,9 +28,10 @@ def plan_whole(
     taken = values if count < sample.size else sample
     step = (count - SAMPLE_RUN) // (SAMPLE_RUNS - 1)
     if count >= sample.size:
-        for run in range(SAMPLE_RUNS):
-            for k in range(SAMPLE_RUN):
-                sample[run * SAMPLE_RUN + k] = values[run * step + k]
+        length, stride = np.uint64(SAMPLE_RUN), np.uint64(step)
+        for run in range(np.uint64(SAMPLE_RUNS)):  # places without a sign are copied by vectors
+            for k in range(length):
+                sample[run * length + k] = values[run * stride + k]
     choice = choose_layout(
         taken, rotate, bits, layouts, longest, count, 32.0 * segments * (lanes + 1), logs, tables, sampled, kinds,
         room, measured, found, total,

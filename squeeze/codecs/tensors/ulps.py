@@ -82,7 +82,8 @@ def encode(data: Array, base: Array, dtype: str, threads: int = 1) -> Array | No
     is no shorter. dtype: one of MANTISSAS."""
     writer = MemoryWriter()
     size = write(InMemory(data), InMemory(base), dtype, writer, threads)
-    return writer.payload(size) if size else None
+    payload = writer.payload(size)
+    return payload if size else None
 
 
 def write(content: Content, base: Content, dtype: str, writer: Writer, threads: int = 1) -> int:
