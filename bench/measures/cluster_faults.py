@@ -29,7 +29,7 @@ from squeeze.cluster.engine import SETTINGS
 _COMMAND = (sys.executable, "-m", "squeeze")
 _COMPRESS = (*_COMMAND, "compress", "-r", "-q", "-1", "--block-size", "64K", "--cluster", "auto")
 _MANIFEST = ".squeeze-compress.jsonl"
-_LATEST = 0.4  # seconds of a call after which something is killed, at most
+_LATEST = 0.1  # seconds of a call after which something is killed, at most
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _struck(kind: str, running: "subprocess.Popen[bytes]", chance: random.Random
     """Kill what is to be killed while a call is at work; whether the run had not ended before."""
     until = time.monotonic() + _LATEST * chance.random()
     while running.poll() is None:
-        time.sleep(0.01)
+        time.sleep(0.05)
         victims = nodes.at_work(kind == "node")
         if not victims:
             until = time.monotonic() + _LATEST * chance.random()
@@ -123,15 +123,15 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         subprocess.run([*_COMMAND, "compress", "-r", "-q", "-1", "--block-size", "64K", plain], check=True)
         expected = {path.name: path.read_bytes() for path in plain.glob("*.sqz")}
         for kind in (kind for kind in kinds if kind != "storage"):
-            with _nodes() as nodes:
+            with two_nodes() as nodes:
                 made = _counted(options.runs, lambda _: survives(source, expected, kind, chance, nodes))  # noqa: B023
-            yield {"killed": kind, **made}
+            yield {"killed": kind, "seed": options.seed, **made}
         if "storage" in kinds:
             with serving(Path(name, "nothing"), options.rate, options.seed) as environment:
                 os.environ.update(environment)
-                with _nodes():
+                with two_nodes():
                     made = _storage_runs(source, expected, options.runs, environment["SOUND_URL"])
-            yield {"killed": "storage", **made, "rate": options.rate}
+            yield {"killed": "storage", "seed": options.seed, **made, "rate": options.rate}
 
 
 def _counted(runs: int, run: Callable[[int], bool | None]) -> Row:
@@ -151,7 +151,7 @@ def _storage_runs(source: Path, expected: dict[str, bytes], runs: int, url: str)
 
 
 @contextmanager
-def _nodes() -> Iterator[Nodes]:
+def two_nodes() -> Iterator[Nodes]:
     import ray
     from ray.cluster_utils import Cluster
 
