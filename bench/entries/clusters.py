@@ -32,7 +32,7 @@ CLUSTER = Entry(
 CLUSTER_FAULTS = Entry(
     measures="runs on a local cluster in which a worker, a node or the driver is killed, or storage fails at random",
     minutes=40,
-    key=("killed",),
+    key=("killed", "seed"),
     rivals=("s3fs", "moto"),
     options=(
         option("--bytes", type=int, default=3_000_000, help="of sources of Python's library (3000000)"),
@@ -43,8 +43,13 @@ CLUSTER_FAULTS = Entry(
     ),
     tables={
         "cluster-faults": Listing(
-            (Column("killed", "killed"), Column("runs", "runs"), Column("survived", "survived")),
-            order=lambda row: row["killed"],
+            (
+                Column("killed", "killed"),
+                Column("seed", "seed"),
+                Column("runs", "runs"),
+                Column("survived", "survived"),
+            ),
+            order=lambda row: (row["killed"], row["seed"]),
         )
     },
 )

@@ -157,21 +157,34 @@ SCHEMES = Entry(
 MEMORY = Entry(
     measures="peak memory of quantising a checkpoint of random weights, beside twice its largest block",
     minutes=60,
-    key=("blocks", "samples"),
+    key=("blocks", "samples", "target bits"),
     options=(
         _WORK,
         option("--blocks", type=int, default=44, help="two thousand million weights have 44"),
         option("--samples", type=int, default=24),
         option("--threads", type=int, default=1),
         option("--correction", type=float, default=0.5),
+        option("--target-bits", type=float, help="of matrices, on the average, chosen for each"),
     ),
     tables={
         "quantize-memory": Listing(
             (
                 Column("blocks", "blocks"),
                 Column("peak above twice the largest block, MiB", lambda row: f"{row['above'] / 2**20:,.0f}"),
-            )
-        )
+            ),
+            where=lambda row: "target bits" not in row,
+        ),
+        "target-bits-memory": Listing(
+            (
+                Column("blocks", "blocks"),
+                Column("weights, millions", lambda row: row["weights"] / 1e6, ",.0f"),
+                Column("in float32, MiB", lambda row: 4 * row["weights"] / 2**20, ",.0f"),
+                Column("peak, MiB", lambda row: row["peak"] / 2**20, ",.0f"),
+                Column("seconds", "seconds"),
+            ),
+            where=lambda row: "target bits" in row,
+            order=lambda row: row["blocks"],
+        ),
     },
 )
 

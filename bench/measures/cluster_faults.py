@@ -2,7 +2,8 @@
 storage does not answer.
 
 A run survives if, after the same command was run again where its driver was killed, every output is there with the
-bytes that one machine writes, the manifest proves it, and nothing else is left.
+bytes that one machine writes, the manifest proves it, and nothing else is left. A run that had ended before anything
+was killed does not count.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +29,66 @@ from squeeze.cluster.engine import SETTINGS
 _COMMAND = (sys.executable, "-m", "squeeze")
 _COMPRESS = (*_COMMAND, "compress", "-r", "-q", "-1", "--block-size", "64K", "--cluster", "auto")
 _MANIFEST = ".squeeze-compress.jsonl"
+_LATEST = 0.1  # seconds of a call after which something is killed, at most
 
 
-def at_work() -> list[int]:
-    """Process numbers of Ray's workers on this machine that run a call of ours."""
-    import psutil
+@dataclass(frozen=True)
+class Nodes:
+    """A cluster of two nodes on this machine. others: the one beside the head."""
 
-    found = psutil.process_iter(["name"])
-    return [one.pid for one in found if one.info["name"].startswith(("ray::compress", "ray::join"))]
+    cluster: Any
+    others: list[Any]
+
+    def at_work(self, lost: bool = False) -> list[int]:
+        """Process numbers of its workers, or of those of the node that is lost next, that run a call of ours."""
+        import psutil
+
+        nodes = self.others if lost else [self.cluster.head_node, *self.others]
+        raylets = {node.all_processes["raylet"][0].process.pid for node in nodes}
+        found = psutil.process_iter(["name", "ppid"])
+        calls = [one for one in found if (one.info["name"] or "").startswith(("ray::compress", "ray::join"))]
+        return [one.pid for one in calls if one.info["ppid"] in raylets]
+
+    def lose(self) -> None:
+        """Kill the second node, and bring another."""
+        self.cluster.remove_node(self.others.pop(), allow_graceful=False)
+        self.others.append(self.cluster.add_node(num_cpus=1))
 
 
-def survives(
-    source: Path, expected: dict[str, bytes], kind: str, chance: random.Random, lose: Callable[[], None]
-) -> bool:
+def _struck(kind: str, running: "subprocess.Popen[bytes]", chance: random.Random, nodes: Nodes) -> bool:
+    """Kill what is to be killed while a call is at work; whether the run had not ended before."""
+    until = time.monotonic() + _LATEST * chance.random()
+    while running.poll() is None:
+        time.sleep(0.05)
+        victims = nodes.at_work(kind == "node")
+        if not victims:
+            until = time.monotonic() + _LATEST * chance.random()
+        elif time.monotonic() >= until:
+            if kind == "node":
+                nodes.lose()
+            else:
+                os.kill(chance.choice(victims) if kind == "worker" else running.pid, signal.SIGKILL)
+            return True
+    return False
+
+
+def survives(source: Path, expected: dict[str, bytes], kind: str, chance: random.Random, nodes: Nodes) -> bool | None:
+    """None where the run had ended before anything was killed."""
     with tempfile.TemporaryDirectory(dir=source.parent) as name:
         folder = Path(name, "corpus")
         shutil.copytree(source, folder)
         running = subprocess.Popen([*_COMPRESS, folder])
-        killed = False
-        while running.poll() is None and not killed:
-            time.sleep(chance.uniform(0.2, 2))
-            if victims := at_work():
-                if kind == "node":
-                    lose()
-                else:
-                    os.kill(victims[0] if kind == "worker" else running.pid, signal.SIGKILL)
-                killed = True
+        struck = _struck(kind, running, chance, nodes)
         status = running.wait()
-        if kind == "driver":
+        if kind == "driver" and struck:
             status = subprocess.run([*_COMPRESS, folder], check=False).returncode
         proved = subprocess.run([*_COMMAND, "test", "-q", "--manifest", folder / _MANIFEST], check=False).returncode
         found = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".sqz"}
         left = {path.name for path in folder.iterdir()} - {_MANIFEST, *found, *(path.name for path in source.iterdir())}
-        return status == 0 and proved == 0 and found == expected and not left
+        sound = status == 0 and proved == 0 and found == expected and not left
+        if not sound:
+            print(f"{kind}: status {status}, proof {proved}, {len(found)} outputs of {len(expected)}, left {left}")
+        return sound if struck or not sound else None
 
 
 def survives_storage(source: Path, expected: dict[str, bytes], number: int, sound: Any) -> bool:
@@ -77,7 +106,11 @@ def survives_storage(source: Path, expected: dict[str, bytes], number: int, soun
         for key in keys
         if key.endswith(".sqz")
     }
-    return status == 0 and proved == 0 and found == expected and keys == {*found, *(p.name for p in source.iterdir())}
+    left = keys - {*found, *(path.name for path in source.iterdir())}
+    survived = status == 0 and proved == 0 and found == expected and not left
+    if not survived:
+        print(f"storage: status {status}, proof {proved}, {len(found)} outputs of {len(expected)}, left {left}")
+    return survived
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -90,40 +123,42 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         subprocess.run([*_COMMAND, "compress", "-r", "-q", "-1", "--block-size", "64K", plain], check=True)
         expected = {path.name: path.read_bytes() for path in plain.glob("*.sqz")}
         for kind in (kind for kind in kinds if kind != "storage"):
-            with _nodes() as lose:
-                survived = sum(survives(source, expected, kind, chance, lose) for _ in range(options.runs))
-            yield {"killed": kind, "runs": options.runs, "survived": survived}
+            with two_nodes() as nodes:
+                made = _counted(options.runs, lambda _: survives(source, expected, kind, chance, nodes))  # noqa: B023
+            yield {"killed": kind, "seed": options.seed, **made}
         if "storage" in kinds:
             with serving(Path(name, "nothing"), options.rate, options.seed) as environment:
                 os.environ.update(environment)
-                with _nodes():
-                    survived = _storage_runs(source, expected, options.runs, environment["SOUND_URL"])
-            yield {"killed": "storage", "runs": options.runs, "survived": survived, "rate": options.rate}
+                with two_nodes():
+                    made = _storage_runs(source, expected, options.runs, environment["SOUND_URL"])
+            yield {"killed": "storage", "seed": options.seed, **made, "rate": options.rate}
 
 
-def _storage_runs(source: Path, expected: dict[str, bytes], runs: int, url: str) -> int:
+def _counted(runs: int, run: Callable[[int], bool | None]) -> Row:
+    """Runs in which something was killed, as far as half as many more tries go."""
+    made: list[bool] = []
+    for number in range(runs + runs // 2):
+        if len(made) < runs and (survived := run(number)) is not None:
+            made.append(survived)
+    return {"runs": len(made), "survived": sum(made)}
+
+
+def _storage_runs(source: Path, expected: dict[str, bytes], runs: int, url: str) -> Row:
     import boto3
 
     sound = boto3.client("s3", endpoint_url=url)
-    return sum(survives_storage(source, expected, number, sound) for number in range(runs))
+    return _counted(runs, lambda number: survives_storage(source, expected, number, sound))
 
 
 @contextmanager
-def _nodes() -> Iterator[Callable[[], None]]:
-    """A cluster of two nodes on this machine, and what takes the second one away and brings another."""
+def two_nodes() -> Iterator[Nodes]:
     import ray
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    others = [cluster.add_node(num_cpus=1)]
     os.environ["RAY_ADDRESS"] = cluster.address
-
-    def lose() -> None:
-        cluster.remove_node(others.pop(), allow_graceful=False)
-        others.append(cluster.add_node(num_cpus=1))
-
     try:
-        yield lose
+        yield Nodes(cluster, [cluster.add_node(num_cpus=1)])
     finally:
         ray.shutdown()
         cluster.shutdown()

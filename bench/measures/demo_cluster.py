@@ -13,11 +13,10 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from bench.entry import Row
-from bench.measures.cluster_faults import at_work
+from bench.measures.cluster_faults import Nodes, two_nodes
 from bench.shared import s3_server
 from squeeze.cluster.engine import SETTINGS
 
@@ -32,8 +31,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         count, size = corpus(source / "corpus")
         with s3_server.serving(source) as environment:
             os.environ.update(environment, **SETTINGS)  # which workers inherit
-            with two_nodes():
-                killed = compress_and_kill("--manifest", manifest)
+            with two_nodes() as nodes:
+                killed = compress_and_kill(nodes, "--manifest", manifest)
                 squeeze("test", "--cluster", "auto", "--manifest", manifest)
             shards = f"{_BUCKET}/shards/part-{{}}.tar.sqz"
             squeeze("compress", "-1", "-r", "--shards", "2M", "-o", shards, f"{_BUCKET}/corpus")
@@ -73,28 +72,13 @@ def corpus(folder: Path) -> tuple[int, int]:
     return count + 1, total + len(large)
 
 
-@contextmanager
-def two_nodes() -> Iterator[None]:
-    import ray
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    cluster.add_node(num_cpus=1)
-    os.environ["RAY_ADDRESS"] = cluster.address
-    try:
-        yield
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-
-
-def compress_and_kill(*arguments: str | Path) -> Row:
+def compress_and_kill(nodes: Nodes, *arguments: str | Path) -> Row:
     """Compress the corpus in S3, and kill the first worker that is seen at it."""
     where = ("--cluster", "auto", *arguments)
     running = subprocess.Popen(command("compress", "-3", "-r", "--block-size", "256K", *where, f"{_BUCKET}/corpus"))
     killed = 0
     while running.poll() is None:
-        if not killed and (workers := at_work()):
+        if not killed and (workers := nodes.at_work()):
             time.sleep(1)  # let it be in the middle of something
             os.kill(workers[0], signal.SIGKILL)
             killed = workers[0]

@@ -1,7 +1,8 @@
 """Peak memory of quantising a checkpoint of random weights, beside twice its largest block as float32.
 
 Writes a Llama checkpoint of random bf16 weights (4 GB with 44 blocks, which are those of TinyLlama) into WORK, and
-quantises it with GPTQ in a process of its own. Hidden states are in files.
+quantises it in a process of its own: with GPTQ, or rounded with bits that a budget allows each matrix. Hidden states
+are in files.
 """
 
 import argparse
@@ -27,8 +28,12 @@ import squeeze
 torch.set_num_threads(int(sys.argv[3]))
 tokens = torch.randint(0, 32000, (int(sys.argv[4]), 128), generator=torch.Generator().manual_seed(0))
 started = time.perf_counter()
-squeeze.quantize(sys.argv[1], squeeze.GPTQ(bits=4), calibration=tokens, out=sys.argv[2], overwrite=True,
-                 correction=float(sys.argv[5]))
+if len(sys.argv) > 6:
+    squeeze.quantize(sys.argv[1], "rtn", calibration=tokens, out=sys.argv[2], overwrite=True,
+                     target_bits=float(sys.argv[6]))
+else:
+    squeeze.quantize(sys.argv[1], squeeze.GPTQ(bits=4), calibration=tokens, out=sys.argv[2], overwrite=True,
+                     correction=float(sys.argv[5]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10, round(time.perf_counter() - started))
 """
 
@@ -69,8 +74,10 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     block = write(options.work / "random", options.blocks)
     folders = options.work / "random", options.work / "out"
     command = [sys.executable, "-c", RUN, *folders, options.threads, options.samples, options.correction]
+    command += [options.target_bits] if options.target_bits else []
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
     peak, seconds = map(int, done.stdout.split())
     sizes = {"weights": block * options.blocks + 2 * 32000 * 2048, "block": 8 * block, "peak": peak}
     about = {"blocks": options.blocks, "samples": options.samples, "threads": options.threads}
+    about |= {"target bits": options.target_bits} if options.target_bits else {}
     yield {**about, **sizes, "above": peak - 8 * block, "seconds": seconds}

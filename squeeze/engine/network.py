@@ -224,7 +224,7 @@ class Network:
     @contextmanager
     def _surroundings(self) -> Iterator[None]:
         """What runs before and after the blocks is loaded meanwhile, in its own type."""
-        outer = [name for name in self._outer() if any(True for _ in self.module(name).parameters())]
+        outer = [name for name in self.outer() if any(True for _ in self.module(name).parameters())]
         for name in outer:
             self.load(name, None)
         try:
@@ -233,14 +233,14 @@ class Network:
             for name in outer:
                 self.release(name)
 
-    def _outer(self) -> list[str]:
+    def outer(self) -> list[str]:
         """Modules before the blocks, the nearest to the root: embeddings, norms, rotary angles."""
         around, _, _ = self.blocks[0].rpartition(".")
         parent, _, stack = around.rpartition(".")
         children = [f"{parent}.{name}" if parent else name for name, _ in self.module(parent).named_children()]
         return [name for name in children if name != (f"{parent}.{stack}" if parent else stack)]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _record(self, ids: torch.Tensor) -> tuple[torch.Tensor, list[Call]]:
         """Run the decoder around its blocks, each of which only notes what it was given."""
         first: list[torch.Tensor] = []

@@ -6,15 +6,18 @@ weight them), which is half the rise of the loss to second order. Choosing is a 
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from squeeze.engine.network import is_linear, weight_of
+from squeeze.engine.gradients import backward
+from squeeze.engine.network import Network, weight_of
 from squeeze.errors import SqueezeError
+from squeeze.system.memory import trim
 
 __all__ = ["allocate", "choose", "fisher"]
 
@@ -26,25 +29,26 @@ N = TypeVar("N", int, float)
 Size = Callable[[torch.Tensor, int], tuple[torch.Tensor, int]]  # weight, bits -> what it becomes, stored bytes
 
 
-def fisher(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """float32 [O, I] for each linear module: the mean over tokens of (dL/dy_o x_i)^2, L the sum of the tokens' losses.
+def fisher(network: Network, tokens: torch.Tensor, names: Iterable[str]) -> Iterator[dict[str, torch.Tensor]]:
+    """By block, from the last one to the first, float32 [O, I] for each of its linear modules among `names`: the mean
+    over tokens of (dL/dy_o x_i)^2, L the sum of the tokens' losses. The block is loaded then.
 
-    tokens: [N, L]. The whole model and as much again as its matrices take are in memory.
+    tokens: [N, L]. One block and as much again as its matrices take are in memory, hidden states in files.
     """
-    squares = {name: torch.zeros_like(weight_of(model.get_submodule(name))) for name in names}
-    hooks = [model.get_submodule(name).register_forward_hook(_observing(squares[name])) for name in names]
-    model.requires_grad_(False)
-    try:
-        for ids in torch.split(tokens.to(next(model.parameters()).device), 1):
-            embedded = model.get_input_embeddings()(ids).requires_grad_()  # type: ignore[operator]
-            with torch.enable_grad():
-                logits = model(inputs_embeds=embedded, use_cache=False).logits[0, :-1]
-                loss = nn.functional.cross_entropy(logits.float(), ids[0, 1:], reduction="sum")
-                loss.backward()  # type: ignore[no-untyped-call]
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return {name: total / tokens.numel() for name, total in squares.items()}
+    wanted = set(names)
+    for name, block, run in backward(network, tokens):
+        leaves = [leaf for leaf, _ in block.named_modules() if f"{name}.{leaf}" in wanted]
+        modules = {f"{name}.{leaf}": block.get_submodule(leaf) for leaf in leaves}
+        squares = {full: torch.zeros_like(weight_of(module)) for full, module in modules.items()}
+        hooks = [module.register_forward_hook(_observing(squares[full])) for full, module in modules.items()]
+        try:
+            run()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        for total in squares.values():
+            total.div_(tokens.numel())
+        yield squares
 
 
 def _observing(total: torch.Tensor) -> Callable[..., None]:
@@ -99,41 +103,46 @@ def choose(
 
 
 def allocate(
-    model: nn.Module,
+    network: Network,
     tokens: torch.Tensor,
     units: Mapping[str, str],
     rounded: Size,
     budget: Callable[[int], float],
     choices: Sequence[int] = BITS,
 ) -> tuple[dict[str, int], dict[str, Any]]:
-    """Bits for each unit, and the costs that decided. units: by the name of each of the model's linear modules; those
+    """Bits for each unit, and the costs that decided. units: by the name of each of the network's linear modules; those
     of a unit get the same bits.
 
     rounded(weight, bits): the values a weight [O, I] takes with so many bits, and the bytes they are stored in;
     it may raise SqueezeError for bits that cannot be stored. budget(weights): bytes for so many weights. choices: the
     bits to choose from, or other numbers that `rounded` takes.
     """
-    information = _known_of_all(fisher(model, tokens, list(units)))
     costs: dict[str, dict[int, float]] = {}
     sizes: dict[str, dict[int, int]] = {}
     weights = 0
-    for name in units:
-        module = model.get_submodule(name)
-        assert is_linear(module)
-        weight = weight_of(module)
-        weights += weight.numel()
-        costs[name], sizes[name] = {}, {}
-        for bits in choices:
-            try:
-                values, sizes[name][bits] = rounded(weight, bits)
-            except SqueezeError:
-                continue
-            costs[name][bits] = float((information[name] * (values - weight).square()).sum()) / 2
-        information.pop(name)
+    for information in map(_known_of_all, fisher(network, tokens, units)):
+        for name in list(information):
+            weight = weight_of(network.module(name))
+            weights += weight.numel()
+            costs[name], sizes[name] = _priced(weight, information.pop(name), rounded, choices)
+            trim()
     costs, sizes = _summed(costs, units), _summed(sizes, units)
     chosen = choose(costs, sizes, int(budget(weights)))
     spent = {"bytes": sum(sizes[name][bits] for name, bits in chosen.items())}
     return chosen, {**spent, "costs": costs, "sizes": sizes}
+
+
+def _priced(
+    weight: torch.Tensor, information: torch.Tensor, rounded: Size, choices: Sequence[int]
+) -> tuple[dict[int, float], dict[int, int]]:
+    """What a matrix loses with each number of bits that it can have, and the bytes that it takes."""
+    costs: dict[int, float] = {}
+    sizes: dict[int, int] = {}
+    for bits in choices:
+        with suppress(SqueezeError):
+            values, sizes[bits] = rounded(weight, bits)
+            costs[bits] = float((information * (values - weight).square()).sum()) / 2
+    return costs, sizes
 
 
 def _known_of_all(information: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -16,7 +16,6 @@ from squeeze.quant.bits import LEFT, Bits
 from squeeze.quant.method import GridMethod
 from squeeze.recipes.fitting import Fitted, fitting
 from squeeze.recipes.options import Common, Quantizing
-from squeeze.recipes.plan.whole import whole
 from squeeze.recipes.run import Run
 from squeeze.recipes.writing import DENSE, make_writer
 
@@ -99,9 +98,8 @@ def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Qu
         raise SqueezeError(f"the bits of the grid {method.grid} cannot be chosen; those of integer can")
     if isinstance(method.bits, Bits):
         raise SqueezeError("bits are chosen by name or within a size, not both")
-    network = Network(checkpoint)
+    network = Network(checkpoint, run.device)
     names = _names(network, run.common.left_alone)
-    model = whole(network, run.device)
     other_bytes = checkpoint.bytes_of(checkpoint.files) - network.checkpoint.bytes_of(
         network.sources[f"{n}.weight"] for n in names
     )
@@ -124,7 +122,7 @@ def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Qu
     apart = settings.format in (DENSE, _OWN)
     units = {name: name if apart or not is_expert(name) else _layer(name) for name in names}
     sample = tokens[: max(FISHER_TOKENS // tokens.shape[1], 1)]
-    chosen, _ = allocate(model, sample, units, rounded, budget)
+    chosen, _ = allocate(network, sample, units, rounded, budget)
     methods = {network.stored_name(name): method.replaced(bits=chosen[unit]) for name, unit in units.items()}
     return Mix(methods, () if apart else _patterns(methods), run.common.left_alone)
 

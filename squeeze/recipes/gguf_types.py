@@ -13,7 +13,6 @@ from squeeze.quant.blocks import GRIDS, BlockTensor, type_for
 from squeeze.quant.method import GridMethod
 from squeeze.recipes.bits import FISHER_TOKENS
 from squeeze.recipes.export_gguf import Export, padded
-from squeeze.recipes.plan.whole import whole
 from squeeze.recipes.run import Run
 
 __all__ = ["BOUNDS", "MIDDLE", "by_size"]
@@ -29,7 +28,7 @@ def by_size(
     """A method for each matrix, by the checkpoint's names, such that the file has at most `size` bytes. All experts of
     a layer get one type, since a file has them in one tensor. Raises SqueezeError where even the smallest types are too
     large."""
-    export, network = Export.of(checkpoint), Network(checkpoint)
+    export, network = Export.of(checkpoint), Network(checkpoint, run.device)
     tensor_of = {source: name for name, sources in export.named.items() for source in sources}
     shapes = {
         name: weight_of(network.module(name)).shape
@@ -53,8 +52,8 @@ def by_size(
         assert isinstance(tensor, BlockTensor)
         return tensor.dequantize(), tensor.stored_bits // 8
 
-    sample, model = tokens[: max(FISHER_TOKENS // tokens.shape[1], 1)], whole(network, run.device)
-    chosen, _ = allocate(model, sample, units, rounded, lambda _: left, range(len(_TYPES)))
+    sample = tokens[: max(FISHER_TOKENS // tokens.shape[1], 1)]
+    chosen, _ = allocate(network, sample, units, rounded, lambda _: left, range(len(_TYPES)))
     return {network.stored_name(name): method.replaced(grid=kinds[name][chosen[unit]]) for name, unit in units.items()}
 
 

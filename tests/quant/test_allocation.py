@@ -7,13 +7,17 @@ import pytest
 import torch
 
 import squeeze
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.network import Network, weight_of
+from squeeze.engine.pipeline import plan
 from squeeze.errors import SqueezeError
-from squeeze.integrations.load_model import load_model
-from squeeze.quant.allocation import choose, fisher
+from squeeze.quant.allocation import allocate, choose, fisher
 from squeeze.quant.gptq import GPTQ
-from tests.makers import tiny_models
+from squeeze.recipes.plan.whole import whole
+from tests.makers import mixtures, tiny_models
+from tests.makers.hf_models import tiny_model
 
-pytest.importorskip("transformers", reason="transformers is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -45,12 +49,9 @@ def folder(tmp_path_factory):
     return tiny_models.write_folder(path, tiny_models.byte_level(), vocab_size=400)
 
 
-def test_fisher_information_is_that_of_single_gradients(folder):
-    model = load_model(folder)
-    tokens = torch.randint(0, 300, (2, 9), generator=torch.Generator().manual_seed(1))
-    name = "model.layers.0.mlp.up_proj"
-    found = fisher(model, tokens, [name])[name]
-    wanted = torch.zeros_like(found)
+def gradients_one_by_one(model, tokens, name):
+    """The mean over tokens of the squared gradients of a linear module's weight, each of one token's row."""
+    total = torch.zeros(())
     for ids in tokens:
         outs, inputs = [], []
 
@@ -59,13 +60,71 @@ def test_fisher_information_is_that_of_single_gradients(folder):
             inputs.append(args[0])
 
         hook = model.get_submodule(name).register_forward_hook(keep)
-        embedded = model.model.embed_tokens(ids[None]).requires_grad_()
+        embedded = model.get_input_embeddings()(ids[None]).detach().requires_grad_()
         logits = model(inputs_embeds=embedded).logits[0, :-1]
         hook.remove()
+        if not outs:  # of an expert that this sequence does not reach
+            continue
         (gradient,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, ids[1:], reduction="sum"), outs)
-        for g, x in zip(gradient[0], inputs[0][0], strict=True):
-            wanted += (g[:, None] * x[None]).detach() ** 2
-    torch.testing.assert_close(found, wanted / tokens.numel(), rtol=1e-4, atol=1e-7)
+        rows = gradient.flatten(0, -2), inputs[0].flatten(0, -2)
+        for g, x in zip(*rows, strict=True):
+            total = total + (g[:, None] * x[None]).detach() ** 2
+    return total / tokens.numel()
+
+
+def gemma(folder):
+    """With weights whose logits are capped after the head."""
+    config = transformers.Gemma2Config(
+        vocab_size=199, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=32, final_logit_softcapping=0.5,
+    )  # fmt: skip
+    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    return folder
+
+
+MODELS = {
+    "llama": lambda folder: tiny_model(folder, torch.float32, tied=False),
+    "tied": lambda folder: tiny_model(folder, torch.float32),
+    "gpt2": lambda folder: tiny_model(folder, torch.float32, kind="gpt2"),
+    "gemma2": gemma,
+    "mixtral": lambda folder: mixtures.save("mixtral", folder, dtype=torch.float32),
+}
+
+
+def names_of(network):
+    return [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block)[0]]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_fisher_information_is_that_of_single_gradients(tmp_path, kind):
+    network = Network(Checkpoint.open(MODELS[kind](tmp_path / "m")))
+    model, names = whole(network), names_of(network)
+    tokens = torch.randint(0, 199, (2, 9), generator=torch.Generator().manual_seed(1))
+    found = {}
+    for block, part in zip(reversed(network.blocks), fisher(network, tokens, names), strict=True):
+        assert all(name.startswith(f"{block}.") for name in part)
+        assert not any(weight_of(network.module(name)).is_meta for name in part)
+        found |= part
+    assert all(parameter.is_meta for parameter in network.model.parameters())  # nothing stays in memory
+    assert found.keys() == set(names)
+    for name in names[:: len(names) // 4]:
+        wanted = gradients_one_by_one(model, tokens, name)
+        torch.testing.assert_close(found[name], wanted.expand_as(found[name]), rtol=1e-3, atol=1e-7)
+
+
+def test_experts_that_no_token_reaches_are_priced_like_others(tmp_path):
+    network = Network(Checkpoint.open(mixtures.save("mixtral", tmp_path / "m")))
+    names = names_of(network)
+    tokens = torch.randint(0, 60, (1, 2), generator=torch.Generator().manual_seed(1))
+    known = {name: bool(value.any()) for part in fisher(network, tokens, names) for name, value in part.items()}
+    unseen = [name for name, seen in known.items() if ".experts." in name and not seen]
+    assert unseen
+
+    def rounded(weight, bits):
+        return weight * (1 - 2.0**-bits), weight.numel() * bits // 8
+
+    told = allocate(network, tokens, {name: name for name in names}, rounded, lambda weights: weights / 2)[1]
+    assert all(told["costs"][name][2] > 0 for name in unseen)
 
 
 @pytest.mark.parametrize("format", ["squeeze", "dense"])

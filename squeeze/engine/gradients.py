@@ -1,0 +1,130 @@
+"""The way back through a network of which one block at a time is in memory: each block sees what the loss asks of it.
+
+The blocks run forward once, and what each is given goes to a file. Then, from the last one to the first, each runs
+again and takes the gradient of what comes out of it to that of what went in. Nothing here knows what they are for.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from squeeze.checkpoint.pretrained import explained
+from squeeze.engine.calibration import Activations
+from squeeze.engine.network import Call, Network, run_block
+
+__all__ = ["backward"]
+
+
+def backward(network: Network, tokens: torch.Tensor) -> Iterator[tuple[str, nn.Module, Callable[[], None]]]:
+    """Each block by its name, loaded, the last one first, and a function that runs all sequences of tokens [N, L]
+    forward and back through it, which has to be called once before the next block is asked for. What goes back is the
+    gradient of the sum over tokens of the next one's negative log-likelihood, in nats. Raises SqueezeError where the
+    network cannot run them."""
+    network.check(tokens)
+    calls, width = network.calls(tokens), network.model.config.get_text_config().hidden_size
+    with tempfile.TemporaryDirectory() as folder:
+
+        def states(name: str, number: int) -> Activations:
+            return Activations(Path(folder, f"{name}.{number}"), len(tokens), tokens.shape[1], width)
+
+        _forward(network, tokens, calls, states)
+        last = len(network.blocks)
+        states("gradient", last).write(_of_loss(network, tokens, states("hidden", last)))
+        for number in reversed(range(last)):
+            name = network.blocks[number]
+            block = network.load(name)
+
+            def run(number: int = number, block: nn.Module = block) -> None:
+                before, after = states("hidden", number), states("gradient", number + 1)
+                states("gradient", number).write(_back(block, calls[number], before, after, network.device))
+
+            yield name, block, run
+            states("hidden", number).path.unlink()
+            states("gradient", number + 1).path.unlink()
+            network.release(name)
+
+
+@torch.no_grad()
+def _forward(
+    network: Network, tokens: torch.Tensor, calls: list[Call], states: Callable[[str, int], Activations]
+) -> None:
+    states("hidden", 0).write(network.first_inputs(tokens))
+    for number, name in enumerate(network.blocks):
+        block, given = network.load(name), states("hidden", number).read(network.device)
+        states("hidden", number + 1).write(run_block(block, hidden, calls[number]) for hidden in given)
+        network.release(name)
+
+
+def _back(
+    block: nn.Module, call: Call, before: Activations, after: Activations, device: torch.device
+) -> Iterator[torch.Tensor]:
+    """The gradients [L, H] of what the block is given."""
+    for hidden, gradient in zip(before.read(device), after.read(device), strict=True):
+        with torch.enable_grad():
+            run_block(block, hidden.requires_grad_(), call).backward(gradient)  # type: ignore[no-untyped-call]
+        assert hidden.grad is not None
+        yield hidden.grad
+
+
+def _of_loss(network: Network, tokens: torch.Tensor, outputs: Activations) -> Iterator[torch.Tensor]:
+    """The gradients [L, H] of what comes out of the last block."""
+    with _head(network) as head:
+        for ids, hidden in zip(tokens.to(network.device), outputs.read(network.device), strict=True):
+            with torch.enable_grad():
+                logits = head(hidden.requires_grad_())[:-1]
+                nn.functional.cross_entropy(logits.float(), ids[1:], reduction="sum").backward()  # type: ignore[no-untyped-call]
+            assert hidden.grad is not None
+            yield hidden.grad
+
+
+@contextmanager
+def _head(network: Network) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """What the model makes of the outputs [L, H] of its last block: logits [L, V]. The model runs with blocks that do
+    nothing, so that whatever it does after them is done, and what it does before them serves nothing."""
+    given: list[torch.Tensor] = []
+    blocks = [network.module(name) for name in network.blocks]
+
+    def hand_on(hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return given[0]
+
+    def head(hidden: torch.Tensor) -> torch.Tensor:
+        given[:] = [hidden[None]]
+        with explained(network.checkpoint.folder):
+            logits: torch.Tensor = network.model(inputs_embeds=hidden.detach()[None], use_cache=False).logits[0]
+        return logits
+
+    with _around(network):
+        for block in blocks:
+            block.forward = hand_on
+        try:
+            yield head
+        finally:
+            for block in blocks:
+                del block.forward
+
+
+@contextmanager
+def _around(network: Network) -> Iterator[None]:
+    """What runs before and after the blocks is loaded meanwhile, but for the input embedding, which is not asked."""
+    model, names = network.model, {module: name for name, module in network.model.named_modules()}
+    inputs, outputs = names[model.get_input_embeddings()], names[model.get_output_embeddings()]
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    source = "" if f"{outputs}.weight" in network.sources else tied[f"{outputs}.weight"]
+    outer = [name for name in dict.fromkeys((*network.outer(), outputs)) if name != inputs]
+    for name in outer:
+        if name != outputs or not source:
+            network.load(name)
+    if source:
+        owner = source.rpartition(".")[0]
+        network.module(outputs).weight = network.load(owner).weight
+        network.release(owner)
+    try:
+        yield
+    finally:
+        for name in outer:
+            network.release(name)
