@@ -81,11 +81,11 @@ def test_a_span_shows_a_part_of_the_whole():
 
 
 def test_another_level_beside():
-    explanation = squeeze.explain(TEXT, 1, against=3)
+    explanation = squeeze.explain(TEXT, 1, against=2)
     assert explanation.against is not None
-    assert (explanation.level, explanation.against.level) == (1, 3)
+    assert (explanation.level, explanation.against.level) == (1, 2)
     assert explanation.against.bits < explanation.bits
-    assert explanation.as_json()["against"]["level"] == 3
+    assert explanation.as_json()["against"]["level"] == 2
     with pytest.raises(squeeze.LevelError, match="level 12 does not exist"):
         squeeze.explain(TEXT, 1, against=12)
 
