@@ -20,7 +20,7 @@ def test_train_and_use_a_prior(note: Path):
     Path("sample.txt").write_bytes(TEXT[:3000])
     run("train", "-4", "sample.txt", "-o", "notes.sqzp")
     run("compress", "--prior", "notes.sqzp", note)
-    identity = hashlib.sha256(Path("notes.sqzp").read_bytes()).hexdigest()[:8]
+    identity = hashlib.sha256(Path("notes.sqzp").read_bytes()).hexdigest()[:4]
     assert fails("decompress", "-c", "note.txt.sqz") == (
         f"Error: note.txt.sqz: the file needs the dictionary {identity}: name it with -D\n"
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import squeeze
+from squeeze.codecs.stream import levels
 from squeeze.recipes.explanation.explanation import rival_range
 from squeeze.recipes.explanation.units import DICTIONARY
 from tests.makers import inputs
@@ -27,7 +28,8 @@ def test_bits_add_up_to_the_coded_file(level):
     assert len(explanation.units) == len(TEXT)
     assert explanation.bits == pytest.approx(sum(block.bits for block in explanation.blocks))
     assert explanation.bits_of_bytes.sum() == pytest.approx(explanation.bits)
-    assert (explanation.level, explanation.data) == (level, TEXT)
+    assert explanation.data == TEXT
+    assert explanation.level in {row.number for row in levels.with_those_beside(levels.level(level), len(TEXT))}
 
 
 def test_blocks_of_several_kinds():
@@ -79,11 +81,11 @@ def test_a_span_shows_a_part_of_the_whole():
 
 
 def test_another_level_beside():
-    explanation = squeeze.explain(TEXT, 1, against=3)
+    explanation = squeeze.explain(TEXT, 1, against=2)
     assert explanation.against is not None
-    assert (explanation.level, explanation.against.level) == (1, 3)
+    assert (explanation.level, explanation.against.level) == (1, 2)
     assert explanation.against.bits < explanation.bits
-    assert explanation.as_json()["against"]["level"] == 3
+    assert explanation.as_json()["against"]["level"] == 2
     with pytest.raises(squeeze.LevelError, match="level 12 does not exist"):
         squeeze.explain(TEXT, 1, against=12)
 
