@@ -124,11 +124,11 @@ def test_plain_transformers_with_our_loader_runs_them(turned):
 
     model = AutoModelForCausalLM.from_pretrained(turned, dtype=torch.float32).eval()
     assert torch.equal(logits(model), logits(load_model(turned)))
+    assert "transform_config" in model.config.quantization_config.to_dict()
     dense = CompressedTensorsConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(turned, dtype=torch.float32, quantization_config=dense).eval()
     # The package makes weights dense in the folder's bf16; unturned inputs are off by more than 1.
     torch.testing.assert_close(logits(model), logits(load_model(turned)), rtol=0, atol=0.05)
-    assert "transform_config" in model.config.quantization_config.to_dict()
 
 
 def test_who_cannot_turn_says_so(turned, tmp_path):
