@@ -10,7 +10,7 @@ import xxhash
 
 import squeeze
 from squeeze.codecs.stream.container import MAGIC as STREAM, SHORT_BY_DICTIONARY
-from squeeze.codecs.stream.dictionary_file import MAGIC, VERSION
+from squeeze.codecs.stream.dictionary_file import MAGIC, VERSION, WITH_NETWORK
 from squeeze.codecs.varint import varint
 from tests.fuzz import mutations
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
@@ -18,6 +18,7 @@ from tests.fuzz.limited import limited
 from tests.fuzz.streams import compile_levels
 from tests.makers import inputs
 
+_WITH_NETWORK = Path(__file__).parents[2] / "golden" / "dictionary.5.network.sqzp"
 _RAW = inputs.words(150, seed=5)
 _START = len(STREAM) + 1  # of the dictionary's name in a short stream
 
@@ -33,7 +34,7 @@ class Case:
 
 
 class Dictionary:
-    """Dictionaries of levels 4 and 5, for text and for tables."""
+    """Dictionaries of levels 4 and 5, for text and for tables, and one that changes the network."""
 
     seconds = 0.1
 
@@ -47,6 +48,9 @@ class Dictionary:
             path = folder / f"{number}.sqzp"
             known = squeeze.train(samples, path, level=level, text_size=600, learn_size=1_000)
             self.samples.append((path.read_bytes(), squeeze.compress(_RAW, dictionary=known)))
+        tuned = _WITH_NETWORK.read_bytes()
+        known = squeeze.Dictionary.from_bytes(tuned)
+        self.samples.append((tuned, squeeze.compress(_RAW, dictionary=known)))
         for data, stream in self.samples:
             for way in ("stream", "decompress", "compress"):
                 self.read(Case(data, stream, way, True), folder)
@@ -66,10 +70,12 @@ class Dictionary:
     def _rebuilt(self, data: bytes, random: Random) -> bytes:
         """Another header or other parts, the checksum of which is right again."""
         header, parts = _parsed(data)
-        at = random.randrange(len(parts))
+        at, version = random.randrange(len(parts)), data[len(MAGIC)]
+        if random.random() < 0.05:
+            version = VERSION + WITH_NETWORK - version
         match random.randrange(5):
             case 0 | 1:
-                return _built(mutations.mutated(header, random), parts)
+                return _built(mutations.mutated(header, random), parts, version)
             case 2:
                 parts[at] = mutations.damaged(parts[at], random)
             case 3:
@@ -79,7 +85,7 @@ class Dictionary:
                 other = random.choice(_parsed(random.choice(self.samples)[0])[1])
                 parts[at : at + random.randrange(2)] = random.choice(([], [other], [other, other]))
         header["parts"] = [len(part) for part in parts]
-        return _built(header, parts)
+        return _built(header, parts, version)
 
     def read(self, case: Case, folder: Path) -> str:
         if case.whole:
@@ -126,9 +132,9 @@ def _parsed(data: bytes) -> tuple[Any, list[bytes]]:
     return header, parts
 
 
-def _built(header: Any, parts: list[bytes]) -> bytes:
+def _built(header: Any, parts: list[bytes], version: int) -> bytes:
     text = mutations.to_json(header, separators=(",", ":")).encode("utf-8", "surrogatepass")
-    body = MAGIC + bytes([VERSION]) + varint(len(text)) + text + b"".join(parts)
+    body = MAGIC + bytes([version]) + varint(len(text)) + text + b"".join(parts)
     return body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
 
 

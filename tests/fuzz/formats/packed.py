@@ -38,7 +38,8 @@ class Case:
 
 
 class Packed:
-    """The samples, packed: by all levels, as a difference from a base, and a folder of two shards."""
+    """The samples, packed: by all levels, as differences from a base, one of them in units of the last place, and a
+    folder of two shards."""
 
     seconds = 0.02
 
@@ -50,14 +51,18 @@ class Packed:
         changed[-40] ^= 1
         whole = {"": bytes(changed)}
         matrix = {"": _large()}
-        self.originals = [matrix, matrix, whole, _model(), matrix | {}, matrix | {}]
+        before = folder / "before.safetensors"
+        before.write_bytes(_step(0))
+        self.originals = [matrix, matrix, whole, _model(), matrix | {}, matrix | {}, {"": _step(1)}]
         options: list[dict[str, Any]] = [
-            *({}, {"level": "archive"}, {"base": self.base}, {}, {"verify": False}, {"level": "fast"})
+            *({}, {"level": "archive"}, {"base": self.base}, {}, {"verify": False}, {"level": "fast"}),
+            {"base": before},
         ]
-        self.options = [{"base": self.base} if "base" in given else {} for given in options]
+        self.options = [{"base": given["base"]} if "base" in given else {} for given in options]
         bomb(100_000_000), bomb(1 << 27)
         pairs = zip(self.originals, options, strict=True)
         self.packed = [_pack(folder / str(number), files, **given) for number, (files, given) in enumerate(pairs)]
+        assert b'"ulps"' in self.packed[-1][""].replace(b"\\", b"")
         for number, files in enumerate(self.packed):
             for way in ("unpack", "verify", "load"):
                 (box := folder / f"{number}.{way}").mkdir()
@@ -233,6 +238,15 @@ def _large() -> bytes:
         "zeros": {"dtype": "F16", "shape": [32, 64], "data_offsets": [8_192, 12_288]},
     }
     return TensorFile({tensorfiles.METADATA: {"format": "pt"}, **entries}, body).to_bytes()
+
+
+def _step(number: int) -> bytes:
+    """Weights after so many small steps of training, of which packing counts units of the last place."""
+    generator = np.random.default_rng(2)
+    values = generator.standard_normal(8_192) + number * generator.normal(0, 1e-5, 8_192)
+    entry = {"dtype": "F32", "shape": [64, 128], "data_offsets": [0, 32_768]}
+    file = TensorFile({tensorfiles.METADATA: {"format": "pt"}, "a.weight": entry}, values.astype(np.float32).tobytes())
+    return file.to_bytes()
 
 
 def _model() -> dict[str, bytes]:
