@@ -11,11 +11,11 @@ ROOT = Path(__file__).parent.parent
 CHECK = """
 import squeeze
 from pathlib import Path
-from tests.golden.samples import SAMPLES
+from tests.golden.samples import SAMPLES, coded
 for name in ("words", "records", "mixed"):
-    coded = Path("tests/golden", f"{name}.3.sqz").read_bytes()
-    assert squeeze.compress(SAMPLES[name], 3) == coded, name
-    assert squeeze.decompress(coded) == SAMPLES[name], name
+    golden = Path("tests/golden", f"{name}.3.sqz").read_bytes()
+    assert coded(SAMPLES[name], 3) == golden, name
+    assert squeeze.decompress(golden) == SAMPLES[name], name
 """
 
 

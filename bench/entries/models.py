@@ -172,7 +172,7 @@ MEMORY = Entry(
                 Column("blocks", "blocks"),
                 Column("peak above twice the largest block, MiB", lambda row: f"{row['above'] / 2**20:,.0f}"),
             ),
-            where=lambda row: "target bits" not in row,
+            where=lambda row: row["target bits"] is None,
         ),
         "target-bits-memory": Listing(
             (
@@ -182,7 +182,7 @@ MEMORY = Entry(
                 Column("peak, MiB", lambda row: row["peak"] / 2**20, ",.0f"),
                 Column("seconds", "seconds"),
             ),
-            where=lambda row: "target bits" in row,
+            where=lambda row: row["target bits"] is not None,
             order=lambda row: row["blocks"],
         ),
     },

@@ -79,5 +79,5 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     peak, seconds = map(int, done.stdout.split())
     sizes = {"weights": block * options.blocks + 2 * 32000 * 2048, "block": 8 * block, "peak": peak}
     about = {"blocks": options.blocks, "samples": options.samples, "threads": options.threads}
-    about |= {"target bits": options.target_bits} if options.target_bits else {}
+    about |= {"target bits": options.target_bits}
     yield {**about, **sizes, "above": peak - 8 * block, "seconds": seconds}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -31,10 +32,8 @@ class OperationCommand(click.Command):
         flags = {
             spelled(one.option): one.option.choices for one in self.operation.owned().values() if _both(one.option)
         }
-        following = [*args[1:], ""]
         told = [
-            f"{arg}={_YES}" if arg in flags and after not in flags[arg] else arg
-            for arg, after in zip(args, following, strict=True)
+            f"{arg}={_YES}" if arg in flags and after not in flags[arg] else arg for arg, after in pairwise([*args, ""])
         ]
         return super().parse_args(ctx, told)
 
