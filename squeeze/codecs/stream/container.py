@@ -22,7 +22,7 @@ RECORD = 5  # a short stream by a dictionary that is known by a mark of its own,
 NEWEST_FORMAT = RECORD
 NUMERICS_VERSION = 3  # the newest
 MAGIC = b"\xf5SQ"
-RECORD_MAGIC = b"\xf5R"
+RECORD_MAGIC = b"\xf5\xac"  # no bit of its second byte is that of MAGIC
 END_MARK = b"QS"
 
 END, STORED, BYTEWISE, TOKENWISE = 0, 1, 2, 3

@@ -27,7 +27,7 @@ def coded():
 def outcome(data: bytes) -> bytes | None:
     try:
         return squeeze.decompress(data)
-    except (squeeze.FormatError, squeeze.DictionaryError):  # one bit away lies the mark of a dictionary's records
+    except squeeze.FormatError:
         return None
 
 
@@ -52,7 +52,7 @@ def test_salvaging_mutated_files_always_ends(coded):
         data, sink = mutate(coded, generator), io.BytesIO()
         try:
             totals = decompress_stream(io.BytesIO(data), sink, salvage=True)
-        except (squeeze.FormatError, squeeze.DictionaryError):
+        except squeeze.FormatError:
             continue
         assert sink.tell() == totals.raw
         assert totals.damage or sink.getvalue() == DATA

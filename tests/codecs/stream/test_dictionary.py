@@ -241,7 +241,7 @@ def test_a_missing_or_wrong_prior_is_named(known, short):
 def test_every_byte_around_a_record(known, short):
     named, checksum = bytes.fromhex(known.identity), xxhash.xxh3_64_intdigest(RECORDS[0]).to_bytes(8, "little")
     lengths = varint(len(RECORDS[0])) + varint(len(short) - SHORT_BYTES)
-    assert short[:SHORT_BYTES] == b"\xf5R" + named[:2] + lengths + checksum[:4]
+    assert short[:SHORT_BYTES] == b"\xf5\xac" + named[:2] + lengths + checksum[:4]
 
 
 def test_the_first_form_of_short_streams_still_decodes(known, short):
