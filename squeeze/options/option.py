@@ -17,12 +17,11 @@ _KEY = "squeeze.option"
 
 @dataclass(frozen=True)
 class Option:
-    """types: names of the types that a value may have, such as ("int", "None"). least, above, most: bounds of a number;
-    choices: the only texts there are; of a bool, what
-    it may be besides. says: how a message begins that finds a value out of bounds, with {} for the
-    value. unit: "bytes" for sizes, which may be texts such as 600M. spelling: of the command line's option, where it is
-    not the name; off: of what turns a flag off, where it is not --no-NAME. shown: the default as a text, where it is no
-    literal. parse: what makes a value of a text."""
+    """types: names of the types that a value may have, such as ("int", "None"). least, above, most: bounds of a number.
+    choices: the only texts there are; a bool that has some may be one of them besides. says: how a message begins that
+    finds a value out of bounds, with {} for the value. unit: "bytes" for sizes, which may be texts such as 600M.
+    spelling: of the command line's option, where it is not the name; off: of what turns a flag off, where it is not
+    --no-NAME. shown: the default as a text, where it is no literal. parse: what makes a value of a text."""
 
     name: str
     types: tuple[str, ...]

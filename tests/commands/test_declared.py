@@ -16,7 +16,7 @@ from squeeze.packing.pack import pack
 from squeeze.recipes.options import RECOVER, Common, Packing
 from squeeze.recipes.run import read
 from squeeze.recipes.steps import STEPS
-from tests.makers.command import params
+from tests.makers.command import params, usage_error
 
 ALL = (*OPERATIONS, RECOVER)
 BY_NAME = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
@@ -50,6 +50,11 @@ def value_of(operation: Operation, key: str) -> object:
     if key == "families":
         return ("tt",)
     return {"bool": True, "int": 8, "float": 0.5, "str": "x"}[one.type]
+
+
+@BY_NAME
+def test_a_command_without_words_says_what_is_missing(operation):
+    assert "Missing argument '" in usage_error(operation.name)
 
 
 @BY_NAME
