@@ -32,6 +32,10 @@ _OPTIONS: dict[str, Any] = {
     "fastmath": False,
     "boundscheck": False,
 }
+# A wrapper has the whole function in it once more, which is compiled at every step on the way to the kernel. C calls
+# callbacks alone, and Python nothing but kernels: a step has no way in from there, and such a call ends the process.
+_KERNEL: dict[str, Any] = {**_OPTIONS, "no_cfunc_wrapper": True}
+_STEP: dict[str, Any] = {**_KERNEL, "no_cpython_wrapper": True}
 
 
 def cache_root() -> Path:
@@ -94,14 +98,14 @@ def is_compiled(module: str, function: str) -> bool:
 
 def kernel(function: Callable) -> Any:
     """Compile an entry point, cached on disk, without holding the GIL."""
-    return _cached(function, _OPTIONS)
+    return _cached(function, _KERNEL)
 
 
 def lossy_kernel(*, fastmath: bool | set[str]) -> Callable[[Callable], Any]:
     """Compile a function of approximate results, cached on disk, without holding the GIL. It may allocate, and where
     `fastmath` lets it (all, or LLVM's names of what it may), sums take the order that is fastest. Never for a value
     that reaches a coded bit."""
-    return lambda function: _cached(function, {"nogil": True, "fastmath": fastmath})
+    return lambda function: _cached(function, {"nogil": True, "fastmath": fastmath, "no_cfunc_wrapper": True})
 
 
 def callback(function: Callable) -> Any:
@@ -120,13 +124,13 @@ def _cached(function: Callable, options: dict[str, Any], compiler: Callable[...,
 
 
 def part(function: Callable) -> Any:
-    """Compile a part of kernels that is too large to be merged into each place that calls it."""
-    return numba.njit(**_OPTIONS)(function)
+    """Compile a part of kernels that is too large to be merged into each place that calls it. Not for Python to call."""
+    return numba.njit(**_STEP)(function)
 
 
 def inline(function: Callable) -> Any:
-    """Compile a step that is merged into every kernel that calls it."""
-    return numba.njit(forceinline=True, **_OPTIONS)(function)
+    """Compile a step that is merged into every kernel that calls it. Not for Python to call."""
+    return numba.njit(forceinline=True, **_STEP)(function)
 
 
 @intrinsic

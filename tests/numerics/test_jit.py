@@ -1,9 +1,15 @@
 """The folder of compiled code follows the content of every file that compiled code comes from, wherever it lies."""
 
+import dis
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 
 import numpy as np
 import pytest
+from numba.core.dispatcher import Dispatcher
 
 import squeeze
 from squeeze.codecs.bytewise import coder
@@ -132,3 +138,41 @@ def reversed_copy(x):
 
 def test_a_lossy_kernel_may_allocate():
     assert reversed_copy(np.arange(3)).tolist() == [2, 1, 0]
+
+
+ROOMS = ("codecs", "lm", "numerics")
+PASSED_ON = {"_nothing"}  # to compiled code, and not called
+
+
+def functions(module: ModuleType) -> Iterator[FunctionType]:
+    """Of Python, in a module and its classes."""
+    for value in vars(module).values():
+        for one in vars(value).values() if isinstance(value, type) else [value]:
+            one = getattr(one, "__func__", getattr(one, "fget", getattr(one, "func", one)))
+            if isinstance(one, FunctionType) and one.__module__ == module.__name__:
+                yield one
+
+
+def calls(code: CodeType) -> Iterator[tuple[str, str]]:
+    """Names that a function takes of its module, and of each the attribute that it asks for, or none."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PUSH_NULL")]
+    for step, after in zip(steps, [*steps[1:], None], strict=True):
+        if step.opname == "LOAD_GLOBAL":
+            yield step.argval, after.argval if after and after.opname in ("LOAD_ATTR", "LOAD_METHOD") else ""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from calls(constant)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_function_of_python_calls_a_step(room):
+    """It would end the process: a step can be called by compiled code alone."""
+    package = importlib.import_module(f"squeeze.{room}")
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        module = importlib.import_module(found.name)
+        for function in functions(module):
+            for name, attribute in calls(function.__code__):
+                value = function.__globals__.get(name)
+                value = getattr(value, attribute, None) if isinstance(value, ModuleType) else value
+                is_step = isinstance(value, Dispatcher) and "no_cpython_wrapper" in value.targetoptions
+                assert not is_step or name in PASSED_ON, (function, name, attribute)

@@ -22,6 +22,7 @@ from squeeze.errors import DamagedError
 from squeeze.lm.language_model import LanguageModel
 from squeeze.numerics.team import Team
 
+_spare_bytes = tokenwise.spare_bytes.py_func
 _CONSTANT = 150 << 20  # bytes of what does not grow with a text
 _NO_ROWS = np.zeros(0, np.int64)
 _NO_CDF, _NO_LOGITS, _NO_STARTS = np.zeros((1, 1), np.uint64), np.zeros(0, np.int32), np.zeros((0, 0), np.int64)
@@ -51,7 +52,7 @@ class Mixing:
         self.model = bytewise.build_model(self.data, preset.bytewise, 0, EXTRA)
         self.mix = build_mix(self.model, self.trie, layout.counts, preset.without)
         self.mix.places[:] = self.begins
-        self.spare = tokenwise.spare_bytes(max(int(self.trie.decisions.max()), 16))
+        self.spare = _spare_bytes(max(int(self.trie.decisions.max()), 16))
 
     def measured(self, preset: TokenPreset, recorder: Recorder) -> Meter:
         """A meter of all entries."""

@@ -4,6 +4,18 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.bitmodels import histories, layout
+from squeeze.numerics.jit import kernel
+
+
+@kernel
+def slot_of(slots, h, mask):
+    return histories.find_slot(slots, h, mask)
+
+
+@kernel
+def learn_all(entries, bits):
+    for bit in bits:
+        histories.learn(entries, 0, bit, 1023)
 
 
 def test_histories_fit_a_byte_and_stay_in_it():
@@ -33,16 +45,15 @@ def test_slots_are_found_again_and_the_weakest_makes_room():
     hashes = [np.uint64(k << 8) for k in range(1, 5)]
     found = []
     for h, evidence in zip(hashes, (3, 9, 9, 9), strict=True):
-        found.append(int(histories.find_slot(slots, h, mask)))
+        found.append(int(slot_of(slots, h, mask)))
         slots[found[-1] + 1] = evidence
     assert sorted(found) == [0, 16, 32, 48]
-    assert [int(histories.find_slot(slots, h, mask)) for h in hashes] == found
-    assert int(histories.find_slot(slots, np.uint64(99 << 8), mask)) == found[0]
+    assert [int(slot_of(slots, h, mask)) for h in hashes] == found
+    assert int(slot_of(slots, np.uint64(99 << 8), mask)) == found[0]
 
 
 def test_an_adaptive_map_learns_a_frequency():
     entries = np.full(1, 1 << 31, np.uint32)
     bits = np.random.default_rng(4).random(20_000) < 0.9
-    for bit in bits:
-        histories.learn(entries, 0, int(bit), 1023)
+    learn_all(entries, bits.astype(np.int64))
     assert (int(entries[0]) >> 10) / 2**22 == pytest.approx(0.9, abs=0.03)

@@ -5,6 +5,23 @@ import pytest
 
 from squeeze.codecs.bitmodels import mixer
 from squeeze.numerics import logistic
+from squeeze.numerics.jit import kernel
+
+
+@kernel
+def learn(weights, values, bit):
+    error = ((bit << 32) - bit - logistic.squash(mixer.dot(weights, values))) >> 16
+    mixer.train(weights, values, error, 5)
+
+
+@kernel
+def squash(logit):
+    return logistic.squash(logit)
+
+
+@kernel
+def refine(apm, logit):
+    return mixer.refine(apm, 1, logit)
 
 
 def test_the_mixer_learns_which_input_to_trust():
@@ -13,12 +30,11 @@ def test_the_mixer_learns_which_input_to_trust():
     for _ in range(3_000):
         bit = int(generator.integers(0, 2))
         values[:] = [(2 * bit - 1) * 4096, *generator.integers(-8192, 8192, 2), 0]
-        error = ((bit << 32) - bit - logistic.squash(mixer.dot(weights, values))) >> 16
-        mixer.train(weights, values, error, 5)
+        learn(weights, values, bit)
     assert weights[0] > 4 * abs(weights[1:]).max()
 
 
 def test_a_fresh_apm_changes_nothing():
     apm = mixer.fresh_apm(2)
     for logit in (-65535, -30000, 0, 4096, 65535):
-        assert mixer.refine(apm, 1, logit) / 2**32 == pytest.approx(logistic.squash(logit) / 2**32, abs=0.02)
+        assert refine(apm, logit) / 2**32 == pytest.approx(squash(logit) / 2**32, abs=0.02)
