@@ -124,7 +124,7 @@ def _cached(function: Callable, options: dict[str, Any], compiler: Callable[...,
 
 
 def part(function: Callable) -> Any:
-    """Compile a part of kernels that is too large to be merged into each place that calls it. Not for Python to call."""
+    """Compile a part of kernels that is too large to be merged into what calls it. Not for Python to call."""
     return numba.njit(**_STEP)(function)
 
 

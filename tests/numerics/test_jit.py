@@ -147,8 +147,9 @@ PASSED_ON = {"_nothing"}  # to compiled code, and not called
 def functions(module: ModuleType) -> Iterator[FunctionType]:
     """Of Python, in a module and its classes."""
     for value in vars(module).values():
-        for one in vars(value).values() if isinstance(value, type) else [value]:
-            one = getattr(one, "__func__", getattr(one, "fget", getattr(one, "func", one)))
+        for member in vars(value).values() if isinstance(value, type) else [value]:
+            inner = getattr(member, "fget", getattr(member, "func", member))
+            one = getattr(inner, "__func__", inner)
             if isinstance(one, FunctionType) and one.__module__ == module.__name__:
                 yield one
 
