@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import cast
 
@@ -10,12 +11,14 @@ from torch import nn
 from torch.nn import functional
 
 from squeeze.kernels import df_decode
+from squeeze.kernels.df_decode.together import Together
 from squeeze.packing.container import Record
 from squeeze.packing.load import prepare
 
-__all__ = ["Buffers", "CodedEmbedding", "CodedLinear", "CodedWeight", "threads_for"]
+__all__ = ["Buffers", "CodedBlock", "CodedEmbedding", "CodedLinear", "CodedWeight", "threads_for"]
 
 _SHARED = 1 << 18  # bytes from which threads share the decoding of a weight
+_BLOCK = -1  # the slot of the weights of a block
 _FEW_ROWS = 8  # of activations that are multiplied while a weight is decoded, where that is asked for
 
 
@@ -25,6 +28,7 @@ class Buffers:
     def __init__(self, fused: bool = False) -> None:
         """fused: weights of linear layers are multiplied while they are decoded, by few rows on the CPU."""
         self.fused = fused
+        self.block: CodedBlock | None = None  # whose weights are decoded
         self._buffers: dict[tuple[torch.device, int], torch.Tensor] = {}
 
     def take(self, device: torch.device, slot: int, size: int) -> torch.Tensor:
@@ -62,9 +66,10 @@ class CodedWeight:
         return self.record.shape
 
     def prepare(self, payload: torch.Tensor) -> df_decode.Prepared:
-        if self._prepared is None or self._prepared[0] is not payload:
-            self._prepared = payload, prepare(payload.data, self.record)
-        return self._prepared[1]
+        known = self._prepared
+        if known is None or known[0] is not payload or known[1].payload.device != payload.device:
+            self._prepared = known = payload, prepare(payload.data, self.record)
+        return known[1]
 
     def decode(self, payload: torch.Tensor, fresh: bool) -> torch.Tensor:
         """The whole weight, in shared memory unless `fresh`."""
@@ -134,10 +139,13 @@ class CodedLinear(nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         coded = cast(CodedWeight, self.__dict__["coded_weight"])
         payload = cast(torch.Tensor, self._parameters["weight"])
+        block = cast("CodedBlock | None", self.__dict__.get("coded_block"))
         fresh = torch.is_grad_enabled() and input.requires_grad
         if not fresh and coded.multiplies(payload, input.numel() // self.in_features):
             product = coded.multiply(payload, input)
             return (product if self.bias is None else product.add_(self.bias)).to(input.dtype)
+        if block and not fresh and _at_once(payload.device):
+            return functional.linear(input, block.weight(self), self.bias)
         if fresh or coded.record.size <= coded.piece:
             return functional.linear(input, coded.decode(payload, fresh), self.bias)
         step = max(coded.piece // (coded.record.size // self.out_features) // 64 * 64, 64)
@@ -147,6 +155,39 @@ class CodedLinear(nn.Linear):
             bias = None if self.bias is None else self.bias[first:last]
             out[..., first:last] = functional.linear(input, coded.rows(payload, first, last), bias)
         return out
+
+
+class CodedBlock:
+    """Coded linear layers of a block of a model, which a GPU decodes together once the first of them is used."""
+
+    def __init__(self, layers: Sequence[CodedLinear], buffers: Buffers) -> None:
+        self.layers, self.buffers = tuple(layers), buffers
+        self._together: Together | None = None
+        self._decoded: dict[CodedLinear, torch.Tensor] = {}
+        for layer in self.layers:
+            layer.__dict__["coded_block"] = self
+
+    def weight(self, layer: CodedLinear) -> torch.Tensor:
+        """That of one of the layers, in shared memory."""
+        weights = [cast(CodedWeight, one.__dict__["coded_weight"]) for one in self.layers]
+        payloads = [cast(torch.Tensor, one._parameters["weight"]) for one in self.layers]
+        prepared = [weight.prepare(payload) for weight, payload in zip(weights, payloads, strict=True)]
+        known = self._together
+        if known is None or any(one is not other for one, other in zip(known.prepared, prepared, strict=True)):
+            self._together = known = Together(prepared)
+            self.buffers.block = None
+        if self.buffers.block is not self:
+            self.buffers.block = None
+            memory = self.buffers.take(payloads[0].device, _BLOCK, known.size)
+            values = known.decode(memory, torch.get_num_threads())
+            shaped = (one.view(weight.shape) for one, weight in zip(values, weights, strict=True))
+            self._decoded, self.buffers.block = dict(zip(self.layers, shaped, strict=True)), self
+        return self._decoded[layer].to(weights[self.layers.index(layer)].dtype)
+
+
+def _at_once(device: torch.device) -> bool:
+    """Whether the weights of a block are decoded together there: a processor keeps one in its cache."""
+    return device.type != "cpu"
 
 
 class CodedEmbedding(nn.Embedding):

@@ -19,7 +19,7 @@ from transformers.core_model_loading import WeightConverter, WeightTransform
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import named
 from squeeze.errors import FormatError, OptionError, SqueezeError, printable
-from squeeze.integrations.coded import Buffers, CodedEmbedding, CodedLinear
+from squeeze.integrations.coded import Buffers, CodedBlock, CodedEmbedding, CodedLinear
 from squeeze.integrations.conversions import Destination, FromPayloads, destinations
 from squeeze.integrations.experts import experts_of, let_decode
 from squeeze.integrations.places import Place, Stored, decoded, merged
@@ -30,6 +30,7 @@ __all__ = ["LARGE_SHARE", "PRODUCTS", "Payloads", "is_packed", "memory_of"]
 
 PRODUCTS = ("exact", "fused")  # torch's, of the decoded weight, or our own while it is decoded
 LARGE_SHARE = 16  # a linear weight of more than this part of the model is decoded some rows at a time
+_BLOCK_SHARE = 8  # a block of more than this part of the model is decoded layer by layer
 _LEAST_PIECE = 1 << 20  # bytes
 _LINEAR, _EXPERTS, _EMBEDDING, _NEVER = range(4)  # as what a tensor stays coded, that first which is used most
 
@@ -138,6 +139,7 @@ class Payloads:
                 continue
             left -= place.nbytes if stays else 0
             _put(users, place.decoded(data))
+        _gather_blocks(model, buffers, total // _BLOCK_SHARE if self.share else total)
         model.squeeze_buffers = buffers  # type: ignore[assignment]
 
     def _users(self, model: nn.Module) -> list[_Loaded]:
@@ -177,6 +179,18 @@ def _let_decode(users: list[tuple[nn.Module, str]], place: Place, buffers: Buffe
             module.__class__ = CodedLinear if type(module) is nn.Linear else CodedEmbedding
         else:
             let_decode(module, leaf, place.coded_experts(buffers, 1 + list(module._parameters).index(leaf)))
+
+
+def _gather_blocks(model: nn.Module, buffers: Buffers, most: int) -> None:
+    """Let the coded linear layers of each member of a list of modules be decoded together, if they are no larger."""
+    blocks: dict[CodedLinear, nn.Module] = {}
+    for modules in (module for module in model.modules() if isinstance(module, nn.ModuleList)):
+        for member in modules:  # lists in lists come later
+            blocks |= {layer: member for layer in member.modules() if type(layer) is CodedLinear}
+    for member in set(blocks.values()):
+        layers = [layer for layer, owner in blocks.items() if owner is member]
+        if len(layers) > 1 and sum(layer.__dict__["coded_weight"].size for layer in layers) <= most:
+            CodedBlock(layers, buffers)
 
 
 def memory_of(model: nn.Module) -> dict[str, int]:

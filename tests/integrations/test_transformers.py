@@ -9,10 +9,12 @@ import torch
 import squeeze
 from squeeze.errors import FormatError, OptionError
 from squeeze.kernels.df_decode.tiles import Tiles
+from squeeze.kernels.df_decode.together import Together
 from tests.makers.hf_models import IDS, tiny_model
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 integration = pytest.importorskip("squeeze.integrations.transformers")
+coded = pytest.importorskip("squeeze.integrations.coded")
 
 
 def load(folder, **options):
@@ -116,6 +118,24 @@ def test_large_heads_are_applied_in_pieces(tmp_path, monkeypatch, share):
         assert packed.squeeze_buffers.nbytes >= pieces[share]
     else:
         assert packed.squeeze_buffers.nbytes < pieces[0]
+
+
+@pytest.mark.parametrize("share", [0, 16])
+def test_a_block_is_decoded_at_once(tmp_path, monkeypatch, share):
+    """As on a GPU: once in each pass over the model, of blocks that are small beside it."""
+    monkeypatch.setattr(coded, "_at_once", lambda device: True)
+    decoded = []
+    decode = Together.decode
+    monkeypatch.setattr(Together, "decode", lambda *given: decoded.append(given[0]) or decode(*given))
+    squeeze.pack(tiny_model(tmp_path / "model", tied=False), tmp_path / "packed")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "packed")
+    config.quantization_config["large_share"] = share
+    original, packed = load(tmp_path / "model"), load(tmp_path / "packed", config=config)
+    for _ in range(2):
+        assert torch.equal(logits(original, IDS), logits(packed, IDS))
+    blocks = len(packed.model.layers)
+    assert len(decoded) == (2 * blocks if share == 0 else 0)
+    assert len(set(map(id, decoded))) == len(decoded) // 2
 
 
 def test_the_weight_of_a_coded_module_can_be_read(tmp_path):

@@ -1,5 +1,7 @@
 """Decoding on accelerators: the reference equals the CPU decoder, and the Triton kernel equals the reference."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from squeeze.codecs.tensors import fixed, float_payload, float_plan, floats
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import reference
+from squeeze.kernels.df_decode.together import Together
 from tests.makers.floats import as_bf16, bytes_of, weights
 from tests.makers.gpu import compile_for_a_gpu
 
@@ -44,9 +47,9 @@ def prepared_for(dtype, values, lanes, rows):
     float_plan.geometry = lambda count: (lanes, rows)
     payload = floats.encode(data, dtype)
     coded = float_payload.parse(payload, dtype, data.size)
-    planes = tuple(df_decode.to_device(plane, torch.device("cpu")) for plane in coded.planes)
-    parts = (coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, planes)
-    return data, df_decode.Prepared(dtype, data.size, torch.from_numpy(payload), *parts, coded)
+    there = torch.from_numpy(payload)
+    parts = (coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, df_decode.device_planes(coded, there))
+    return data, df_decode.Prepared(dtype, data.size, there, *parts, coded)
 
 
 def decode_with(module, monkeypatch, prepared, segments=None):
@@ -99,8 +102,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from squeeze.kernels.df_decode.kernel import _decode
 
-types = "*i16 *i64 *i32 *i64 *u8 *i32 *i16 *i16 *i32 i64 i32 i32".split()
-names = "out segments states starts ids table prefixes words raw count rows constant".split()
+types = "*i16 *i64 *i32 *i64 *u8 *i32 *i16 *i16 i64 *i32 i64 i32 i32".split()
+names = "out segments states starts ids table prefixes words limit raw count rows constant".split()
 for lanes, precision, raw_bits in ((32, 13, 6), (64, 11, 0), (1, 10, 8), (16, 0, 5)):
     constants = dict(LANES=lanes, PRECISION=precision, WIDTH=16, RAW_BITS=raw_bits, ROTATED=True, PACKED=False)
     signature = dict(zip(names, types)) | dict.fromkeys(constants, "constexpr")
@@ -125,13 +128,63 @@ def test_on_a_gpu(case):
 
 @pytest.mark.parametrize("module", [reference, kernel], ids=["reference", "kernel"])
 def test_damaged_segments_read_no_word_that_is_not_there(module):
-    """States of 0 take a word for every value, from the last segment on beyond the words."""
+    """States of 0 take a word for every value, beyond the last of the words: what lies there is not seen."""
     _, prepared = prepared_for(*CASES["bf16, several segments"])
-    coded = float_payload.parse(prepared.payload.numpy(), prepared.dtype, prepared.size)
-    plane = df_decode.to_device(coded.planes[0], torch.device("cpu"), prepared.per_segment)
-    plane.states.zero_()
-    assert plane.words.numel() >= plane.starts[prepared.segments - 1] + prepared.per_segment
-    assert not plane.words[plane.starts[-1] :].any()
+    plane = prepared.planes[0]
     last = torch.tensor([prepared.segments - 1])
-    found = torch.zeros(prepared.per_segment, dtype=torch.int16)
-    module.decode_plane(prepared, plane, last, found, prepared.rotated, True)
+    found = []
+    for behind in (1, -1):
+        memory = torch.cat([plane.words, torch.full((prepared.per_segment,), behind, dtype=torch.int16)])
+        hurt = replace(plane, states=torch.zeros_like(plane.states), words=memory[: plane.words.numel()])
+        found.append(torch.zeros(prepared.per_segment, dtype=torch.int16))
+        module.decode_plane(prepared, hurt, last, found[-1], prepared.rotated, True)
+    assert torch.equal(*found)
+
+
+def test_planes_are_where_the_payload_is():
+    """On a device nothing but tables is held besides the payload."""
+    _, prepared = prepared_for(*CASES["bf16, several segments"])
+    begin, plane = prepared.payload.data_ptr(), prepared.planes[0]
+    for part in (plane.states, plane.words, plane.raw):
+        assert begin <= part.data_ptr() <= begin + prepared.payload.nbytes - part.nbytes
+
+
+def several() -> tuple[list, list]:
+    """Tensors of several kinds of planes and sizes, as kernels take them: the CPU's own decoder is not asked."""
+    names = ("bf16, several segments", "bf16, four lanes, odd", "fp32 that was bf16", "bf16", "bf16, constant", "fp8")
+    data, prepared = zip(*(prepared_for(*CASES[name]) for name in names), strict=True)
+    return list(data), [replace(one, coded=None) for one in prepared]
+
+
+def test_several_tensors_at_once(monkeypatch):
+    data, prepared = several()
+    monkeypatch.setattr(df_decode, "_backend", lambda device: reference)
+    both = Together([*prepared, prepared[0]])
+    for _ in range(2):
+        memory = torch.zeros(both.size, dtype=torch.uint8)
+        for _ in range(2):
+            found = both.decode(memory)
+            for expected, values in zip([*data, data[0]], found, strict=True):
+                assert np.array_equal(values.view(torch.uint8).numpy(), expected)
+            memory.zero_()
+
+
+def test_tensors_of_one_kind_take_one_launch(monkeypatch):
+    _, prepared = several()
+    runs = []
+    monkeypatch.setattr(kernel, "decode_several", lambda *given: runs.append(len(given[3])))
+    monkeypatch.setattr(df_decode, "_backend", lambda device: reference)
+    alike = [one for one in prepared if one.dtype == "BF16" and one.planes[0].precision]
+    same = Together([alike[0]] * 3)
+    same.decode(torch.zeros(same.size, dtype=torch.uint8))
+    assert runs == [3 * alike[0].segments]
+
+
+@pytest.mark.cuda
+def test_several_tensors_at_once_on_a_gpu():
+    data, prepared = several()
+    there = [df_decode.prepare(one.payload.cuda(), one.dtype, one.size) for one in prepared]
+    both = Together(there)
+    found = both.decode(torch.zeros(both.size, dtype=torch.uint8, device="cuda"))
+    for expected, values in zip(data, found, strict=True):
+        assert np.array_equal(values.view(torch.uint8).cpu().numpy(), expected)

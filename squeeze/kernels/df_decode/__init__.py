@@ -54,7 +54,7 @@ class DevicePlane:
     ids: torch.Tensor  # uint8 [segments]
     starts: torch.Tensor  # int64 [segments + 1]
     states: torch.Tensor  # int32 [segments, lanes]
-    words: torch.Tensor  # int16
+    words: torch.Tensor  # int16, and what follows them in the payload
     raw: torch.Tensor  # int32 packed raw bits, or the values themselves where raw_bits is width
 
 
@@ -101,8 +101,8 @@ def prepare(payload: torch.Tensor, dtype: str, size: int, is_fixed: bool = False
         found = fixed.parse(payload.cpu().numpy(), dtype, size)
         return Prepared(dtype, size, payload, found.count, found.bits, True, found.lanes, found.rows, (), found)
     coded = parse(payload.cpu().numpy(), dtype, size)
-    on_cpu, most = payload.device.type == "cpu", min(coded.lanes * coded.rows, coded.count)
-    planes = () if on_cpu else tuple(to_device(plane, payload.device, most) for plane in coded.planes)
+    on_cpu = payload.device.type == "cpu"
+    planes = () if on_cpu else device_planes(coded, payload)
     parts = (coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, planes)
     return Prepared(dtype, size, payload, *parts, coded if on_cpu else None)
 
@@ -120,22 +120,31 @@ def _slots(plane: Plane) -> tuple[np.ndarray, np.ndarray]:
     return np.array(tables, np.int32), np.array(prefixes).astype(np.int16)
 
 
-def to_device(plane: Plane, device: torch.device, ahead: int = 0) -> DevicePlane:
-    """The parts of a plane as kernels and reference take them, and zeros after the words: kernels do not look where
-    these end, and a damaged segment takes a word for each of its values, `ahead` at most."""
-    table, prefixes = _slots(plane)
-    if plane.raw_bits == plane.width:
-        raw = plane.raw.view(f"i{plane.width // 8}") if plane.width > 8 else plane.raw
-    else:
-        raw = plane.raw.view(np.int32)
-    words = np.zeros(int(plane.starts[-1]) + ahead if plane.precision else 0, np.uint16)
-    words[: int(plane.starts[-1])] = plane.words[: int(plane.starts[-1])]
-    arrays = (
-        *(table, prefixes, plane.ids, plane.starts),
-        *(plane.states.view(np.int32), words.view(np.int16), raw),
+def device_planes(coded: Coded, payload: torch.Tensor) -> tuple[DevicePlane, ...]:
+    """The planes of a payload as kernels and reference take them: views of it, with tables of their own."""
+    if payload.data_ptr() % 8:
+        payload = payload.clone()
+    return tuple(_device_plane(coded, plane, payload) for plane in coded.planes)
+
+
+def _device_plane(coded: Coded, plane: Plane, payload: torch.Tensor) -> DevicePlane:
+    def there(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+        begin = array.ctypes.data - coded.payload.ctypes.data
+        if not 0 <= begin < coded.payload.size:  # made by the parser, as where all segments have one table
+            return torch.from_numpy(array.copy()).view(dtype).to(payload.device)
+        return payload[begin : begin + array.nbytes].view(dtype).view(array.shape)
+
+    table, prefixes = (torch.from_numpy(array).to(payload.device) for array in _slots(plane))
+    return DevicePlane(
+        *(plane.width, plane.raw_bits, plane.precision, plane.constant),
+        table=table,
+        prefixes=prefixes,
+        ids=there(plane.ids, torch.uint8),
+        starts=torch.from_numpy(plane.starts).to(payload.device),
+        states=there(plane.states, torch.int32),
+        words=there(plane.words, torch.int16),
+        raw=there(plane.raw, _WORDS[plane.width] if plane.raw_bits == plane.width else torch.int32),
     )
-    tensors = (torch.from_numpy(np.array(array)).to(device) for array in arrays)
-    return DevicePlane(plane.width, plane.raw_bits, plane.precision, plane.constant, *tensors)
 
 
 def decode(prepared: Prepared, out: torch.Tensor | None = None, threads: int = 1) -> torch.Tensor:

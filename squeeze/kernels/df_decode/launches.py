@@ -1,4 +1,4 @@
-"""Typical launches of the decoder of planes, which promises the bits of its reference."""
+"""Typical launches of the decoders of planes, which promise the bits of their reference."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -11,14 +11,16 @@ from squeeze.kernels.launch import Launch, meta
 
 __all__ = ["launches"]
 
-# Of a matrix of Llama-3.1-8B's sizes, drawn as bench/measures/gpu_decode.py draws it: what its plane has.
-_COUNT = 4096 * 4096
+# Drawn as bench/measures/gpu_decode.py draws matrices: what their planes have.
 _RAW_BITS, _PRECISION, _TABLES, _WORDS_A_VALUE = 5, 13, 8, 0.66
+_MATRIX = 4096 * 4096
+# Values of the matrices of a block of Llama-3.1-8B: query, key, value, output, gate, up, down.
+_BLOCK = (_MATRIX, 4096 * 1024, 4096 * 1024, _MATRIX, 4096 * 14336, 4096 * 14336, 4096 * 14336)
 
 
-def _prepared() -> Prepared:
-    lanes, rows = geometry(_COUNT)
-    segments = -(-_COUNT // (lanes * rows))
+def _prepared(count: int) -> Prepared:
+    lanes, rows = geometry(count)
+    segments = -(-count // (lanes * rows))
     plane = DevicePlane(
         *(16, _RAW_BITS, _PRECISION, 0),
         table=meta(_TABLES, 1 << _PRECISION, dtype=torch.int32),
@@ -26,22 +28,39 @@ def _prepared() -> Prepared:
         ids=meta(segments, dtype=torch.uint8),
         starts=meta(segments + 1, dtype=torch.int64),
         states=meta(segments, lanes, dtype=torch.int32),
-        words=meta(int(_COUNT * _WORDS_A_VALUE), dtype=torch.int16),
+        words=meta(int(count * _WORDS_A_VALUE), dtype=torch.int16),
         raw=meta(segments * lanes * -(-rows * _RAW_BITS // 32), dtype=torch.int32),
     )
     payload = meta(0, dtype=torch.uint8)
-    return Prepared("BF16", 2 * _COUNT, payload, _COUNT, 16, True, lanes, rows, (plane,), None)
+    return Prepared("BF16", 2 * count, payload, count, 16, True, lanes, rows, (plane,), None)
+
+
+def _operands(prepared: Prepared) -> tuple[torch.Tensor, ...]:
+    plane = prepared.planes[0]
+    return plane.table, plane.prefixes, plane.starts, plane.states, plane.words, plane.raw
 
 
 def launches() -> Iterator[Launch]:
-    prepared = _prepared()
-    (plane,), out = prepared.planes, meta(_COUNT, dtype=torch.int16)
+    prepared = _prepared(_MATRIX)
+    (plane,), out = prepared.planes, meta(_MATRIX, dtype=torch.int16)
     segments = meta(prepared.segments, dtype=torch.int64)
     yield Launch(
-        name=f"df_decode bf16, {_COUNT} values",
+        name=f"df_decode bf16, {_MATRIX} values",
         run=partial(kernel.decode_plane, prepared, plane, segments, out, prepared.rotated, False),
-        operands=(segments, plane.table, plane.prefixes, plane.starts, plane.states, plane.words, plane.raw),
+        operands=(segments, *_operands(prepared)),
         result=out,
+        operations=0,
+        trips=lambda arguments: (arguments["rows"],),
+        exact=True,
+    )
+    block = [_prepared(count) for count in _BLOCK if geometry(count) == geometry(_BLOCK[-1])]
+    owners = meta(sum(one.segments for one in block), dtype=torch.int32)
+    places = meta(len(block), kernel.COLUMNS, dtype=torch.int64)
+    yield Launch(
+        name=f"df_decode bf16, {len(block)} tensors of {_BLOCK[-1]} values at once",
+        run=partial(kernel.decode_several, block[0], block[0].planes[0], block[0].rotated, owners, places),
+        operands=(owners, places, *(part for one in block for part in _operands(one))),
+        result=meta(sum(one.count for one in block), dtype=torch.int16),
         operations=0,
         trips=lambda arguments: (arguments["rows"],),
         exact=True,
