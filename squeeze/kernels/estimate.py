@@ -59,7 +59,7 @@ def estimate(launch: Launch, kernel: Compiled, gpu: Gpu) -> Estimate:
     even = filled / -(-filled // 1)
     waves = -(-kernel.programs // (gpu.processors * _resident(kernel, gpu)))
     bounds = {
-        "memory": kernel.nbytes / bandwidth,
+        "memory": max(kernel.nbytes, launch.nbytes) / bandwidth,  # a kernel may be told of tensors by address
         "instructions": warps * sum(code.times) / (_SCHEDULERS * gpu.processors * clock) / even,
         "tensor cores": warps * code.products / peak / even,
         "latency": waves * code.cycles / clock,
