@@ -31,7 +31,8 @@ _COMPRESS = (*_COMMAND, "compress", "-r", "-q", "-1", "--block-size", "64K", "--
 _MANIFEST = ".squeeze-compress.jsonl"
 _LATEST = 0.1  # seconds of a call after which something is killed, at most
 _HUNG = 240  # seconds after which a command counts as one that hangs
-_HEAD = {"num_cpus": 1, "include_dashboard": False}
+_CALLS = ("ray::compress", "ray::join")
+_HEAD = {"num_cpus": 0, "include_dashboard": False}
 _HEALTH = {  # how soon Ray takes a node for lost that does not answer: in 5 s in place of 15
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
@@ -40,25 +41,27 @@ _HEALTH = {  # how soon Ray takes a node for lost that does not answer: in 5 s i
 
 @dataclass(frozen=True)
 class Nodes:
-    """A cluster of two nodes on this machine. others: the one beside the head."""
+    """A cluster on this machine: a head that only keeps it together, and two nodes of one processor each."""
 
     cluster: Any
-    others: list[Any]
+    workers: list[Any]
 
-    def at_work(self, lost: bool = False) -> list[int]:
-        """Process numbers of its workers, or of those of the node that is lost next, that run a call of ours."""
+    def at_work(self) -> list[tuple[int, Any]]:
+        """Process numbers of workers that run a call of ours, each with its node."""
         import psutil
 
         found = []
-        for node in self.others if lost else [self.cluster.head_node, *self.others]:
+        for node in self.workers:
             with suppress(psutil.NoSuchProcess):
-                found += psutil.Process(node.all_processes["raylet"][0].process.pid).children()
-        return [one.pid for one in found if _title(one.pid).startswith(("ray::compress", "ray::join"))]
+                children = psutil.Process(node.all_processes["raylet"][0].process.pid).children()
+                found += [(one.pid, node) for one in children if _title(one.pid).startswith(_CALLS)]
+        return found
 
-    def lose(self) -> None:
-        """Kill the second node, and bring another."""
-        self.cluster.remove_node(self.others.pop(), allow_graceful=False)
-        self.others.append(self.cluster.add_node(num_cpus=1))
+    def lose(self, node: Any) -> None:
+        """Kill a node, and bring another."""
+        self.workers.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
+        self.workers.append(self.cluster.add_node(num_cpus=1))
 
 
 def _title(process: int) -> str:
@@ -73,14 +76,15 @@ def _struck(kind: str, running: "subprocess.Popen[bytes]", chance: random.Random
     until = time.monotonic() + _LATEST * chance.random()
     while running.poll() is None:
         time.sleep(0.05)
-        victims = nodes.at_work(kind == "node")
+        victims = nodes.at_work()
         if not victims:
             until = time.monotonic() + _LATEST * chance.random()
         elif time.monotonic() >= until:
+            process, node = chance.choice(victims)
             if kind == "node":
-                nodes.lose()
+                nodes.lose(node)
             else:
-                os.kill(chance.choice(victims) if kind == "worker" else running.pid, signal.SIGKILL)
+                os.kill(process if kind == "worker" else running.pid, signal.SIGKILL)
             return True
     return False
 
@@ -190,7 +194,7 @@ def two_nodes() -> Iterator[Nodes]:
     cluster = Cluster(initialize_head=True, head_node_args={**_HEAD, "_system_config": _HEALTH})
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
-        yield Nodes(cluster, [cluster.add_node(num_cpus=1)])
+        yield Nodes(cluster, [cluster.add_node(num_cpus=1) for _ in range(2)])
     finally:
         ray.shutdown()
         cluster.shutdown()
