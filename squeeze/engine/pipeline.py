@@ -128,7 +128,7 @@ class Compression:
         if self.tokens is not None:
             network.check(self.tokens)
         with work_folder(self.target, "compressing", self._task(), self.resume) as work:
-            job = self._job(network, work)
+            job = self._job(network, work.absolute())  # as other processes know it
             report = Report(str(self.source), str(self.target), self.method.name, self.writer.name, dict(self.settings))
             for layers in _blocks(job, self.tokens, self.progress or (lambda what, done, total: None)):
                 report.layers += layers

@@ -26,7 +26,7 @@ class OnBlock(Protocol):
         ...
 
     def share(self, value: Any) -> Any:
-        """What stands for a value in parts, so that it goes to each of them once. It is used up by the next `over`."""
+        """What stands for a value in parts, so that it is written once. It goes when the `over` of those parts ends."""
         ...
 
     def changed(self, names: Iterable[str]) -> None:
