@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,29 +30,45 @@ _COMMAND = (sys.executable, "-m", "squeeze")
 _COMPRESS = (*_COMMAND, "compress", "-r", "-q", "-1", "--block-size", "64K", "--cluster", "auto")
 _MANIFEST = ".squeeze-compress.jsonl"
 _LATEST = 0.1  # seconds of a call after which something is killed, at most
+_HUNG = 240  # seconds after which a command counts as one that hangs
+_CALLS = ("ray::compress", "ray::join")
+_HEAD = {"num_cpus": 0, "include_dashboard": False}
+_HEALTH = {  # how soon Ray takes a node for lost that does not answer: in 5 s in place of 15
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 1000,
+}
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """A cluster of two nodes on this machine. others: the one beside the head."""
+    """A cluster on this machine: a head that only keeps it together, and two nodes of one processor each."""
 
     cluster: Any
-    others: list[Any]
+    workers: list[Any]
 
-    def at_work(self, lost: bool = False) -> list[int]:
-        """Process numbers of its workers, or of those of the node that is lost next, that run a call of ours."""
+    def at_work(self) -> list[tuple[int, Any]]:
+        """Process numbers of workers that run a call of ours, each with its node."""
         import psutil
 
-        nodes = self.others if lost else [self.cluster.head_node, *self.others]
-        raylets = {node.all_processes["raylet"][0].process.pid for node in nodes}
-        found = psutil.process_iter(["name", "ppid"])
-        calls = [one for one in found if (one.info["name"] or "").startswith(("ray::compress", "ray::join"))]
-        return [one.pid for one in calls if one.info["ppid"] in raylets]
+        found = []
+        for node in self.workers:
+            with suppress(psutil.NoSuchProcess):
+                children = psutil.Process(node.all_processes["raylet"][0].process.pid).children()
+                found += [(one.pid, node) for one in children if _title(one.pid).startswith(_CALLS)]
+        return found
 
-    def lose(self) -> None:
-        """Kill the second node, and bring another."""
-        self.cluster.remove_node(self.others.pop(), allow_graceful=False)
-        self.others.append(self.cluster.add_node(num_cpus=1))
+    def lose(self, node: Any) -> None:
+        """Kill a node, and bring another."""
+        self.workers.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
+        self.workers.append(self.cluster.add_node(num_cpus=1))
+
+
+def _title(process: int) -> str:
+    """What a process calls itself, which a worker of Ray changes with each call."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
+    return ""
 
 
 def _struck(kind: str, running: "subprocess.Popen[bytes]", chance: random.Random, nodes: Nodes) -> bool:
@@ -60,14 +76,15 @@ def _struck(kind: str, running: "subprocess.Popen[bytes]", chance: random.Random
     until = time.monotonic() + _LATEST * chance.random()
     while running.poll() is None:
         time.sleep(0.05)
-        victims = nodes.at_work(kind == "node")
+        victims = nodes.at_work()
         if not victims:
             until = time.monotonic() + _LATEST * chance.random()
         elif time.monotonic() >= until:
+            process, node = chance.choice(victims)
             if kind == "node":
-                nodes.lose()
+                nodes.lose(node)
             else:
-                os.kill(chance.choice(victims) if kind == "worker" else running.pid, signal.SIGKILL)
+                os.kill(process if kind == "worker" else running.pid, signal.SIGKILL)
             return True
     return False
 
@@ -79,10 +96,10 @@ def survives(source: Path, expected: dict[str, bytes], kind: str, chance: random
         shutil.copytree(source, folder)
         running = subprocess.Popen([*_COMPRESS, folder])
         struck = _struck(kind, running, chance, nodes)
-        status = running.wait()
+        status = _ended(running)
         if kind == "driver" and struck:
-            status = subprocess.run([*_COMPRESS, folder], check=False).returncode
-        proved = subprocess.run([*_COMMAND, "test", "-q", "--manifest", folder / _MANIFEST], check=False).returncode
+            status = _run([*_COMPRESS, folder])
+        proved = _run([*_COMMAND, "test", "-q", "--manifest", folder / _MANIFEST])
         found = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".sqz"}
         left = {path.name for path in folder.iterdir()} - {_MANIFEST, *found, *(path.name for path in source.iterdir())}
         sound = status == 0 and proved == 0 and found == expected and not left
@@ -91,14 +108,27 @@ def survives(source: Path, expected: dict[str, bytes], kind: str, chance: random
         return sound if struck or not sound else None
 
 
+def _ended(running: "subprocess.Popen[bytes]") -> int | str:
+    """The exit status of a command, or that it hangs; then it is killed."""
+    try:
+        return running.wait(_HUNG)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        running.wait()
+        return "it hangs"
+
+
+def _run(command: Sequence[str | Path], folder: Path | None = None) -> int | str:
+    return _ended(subprocess.Popen(command, cwd=folder))
+
+
 def survives_storage(source: Path, expected: dict[str, bytes], number: int, sound: Any) -> bool:
     """The same of objects in a prefix of their own, in storage that fails."""
     for path in source.iterdir():
         sound.put_object(Bucket="bucket", Key=f"{number}/{path.name}", Body=path.read_bytes())
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
-        status = subprocess.run([*_COMPRESS, f"s3://bucket/{number}"], check=False, cwd=folder).returncode
-        proof = [*_COMMAND, "test", "-q", "--manifest", _MANIFEST]
-        proved = subprocess.run(proof, check=False, cwd=folder).returncode
+        status = _run([*_COMPRESS, f"s3://bucket/{number}"], Path(folder))
+        proved = _run([*_COMMAND, "test", "-q", "--manifest", _MANIFEST], Path(folder))
     listed = sound.get_paginator("list_objects_v2").paginate(Bucket="bucket", Prefix=f"{number}/")
     keys = {one["Key"].partition("/")[2] for page in listed for one in page.get("Contents", [])}
     found = {
@@ -135,10 +165,16 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _counted(runs: int, run: Callable[[int], bool | None]) -> Row:
-    """Runs in which something was killed, as far as half as many more tries go."""
+    """Runs in which something was killed, as far as half as many more tries go; each is told on standard error."""
     made: list[bool] = []
     for number in range(runs + runs // 2):
-        if len(made) < runs and (survived := run(number)) is not None:
+        if len(made) == runs:
+            break
+        started = time.monotonic()
+        survived = run(number)
+        said = {True: "survived", False: "did not survive", None: "had ended before"}[survived]
+        print(f"run {number + 1}: {said}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+        if survived is not None:
             made.append(survived)
     return {"runs": len(made), "survived": sum(made)}
 
@@ -155,10 +191,10 @@ def two_nodes() -> Iterator[Nodes]:
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={**_HEAD, "_system_config": _HEALTH})
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
-        yield Nodes(cluster, [cluster.add_node(num_cpus=1)])
+        yield Nodes(cluster, [cluster.add_node(num_cpus=1) for _ in range(2)])
     finally:
         ray.shutdown()
         cluster.shutdown()

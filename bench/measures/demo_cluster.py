@@ -80,8 +80,8 @@ def compress_and_kill(nodes: Nodes, *arguments: str | Path) -> Row:
     while running.poll() is None:
         if not killed and (workers := nodes.at_work()):
             time.sleep(1)  # let it be in the middle of something
-            os.kill(workers[0], signal.SIGKILL)
-            killed = workers[0]
+            killed = workers[0][0]
+            os.kill(killed, signal.SIGKILL)
             print(f"$ kill -9 {killed}  # a worker", flush=True)
         time.sleep(0.05)
     if running.returncode:

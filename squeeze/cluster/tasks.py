@@ -26,7 +26,7 @@ class Outcome(Generic[K]):
 
 def each(engine: Engine[K], calls: Iterable[Call[K]]) -> Iterator[Outcome[K]]:
     """What becomes of each call, as it comes. What the function itself raises is not tried again."""
-    waiting, again, lost = iter(calls), deque[Call[K]](), Counter[Call[K]]()
+    waiting, again, lost = iter(calls), deque[Call[K]](), Counter[K]()
     following = next(waiting, None)
     while True:
         while again and engine.has_room(again[0].needs):
@@ -38,8 +38,8 @@ def each(engine: Engine[K], calls: Iterable[Call[K]]) -> Iterator[Outcome[K]]:
             return
         call, result, error = engine.next()
         if error is not None and not isinstance(error, SqueezeError | OSError | MemoryError):
-            lost[call] += 1
-            if lost[call] < ATTEMPTS:
+            lost[call.key] += 1
+            if lost[call.key] < ATTEMPTS:
                 again.append(call)
                 continue
         yield Outcome(call.key, result, error)

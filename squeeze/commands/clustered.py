@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from squeeze.cluster.manifest import Manifest
     from squeeze.cluster.run import Run
     from squeeze.cluster.summary import Summary
+    from squeeze.engine.workers import Workers
     from squeeze.packing.pack import Totals
 
-__all__ = ["checkpoint", "cluster", "connected", "option", "run", "test"]
+__all__ = ["checkpoint", "cluster", "connected", "option", "run", "test", "workers"]
 
 cluster = click.option(
     "--cluster",
@@ -230,6 +231,18 @@ def connected(cluster: str | None) -> "Engine[Any]":
     if cluster is None:
         raise click.UsageError("--manifest belongs to --cluster: give both")
     return engines.connect(cluster)
+
+
+@contextmanager
+def workers(cluster: str | None, threads: int) -> Iterator["Workers | None"]:
+    """Those of a cluster, where there is to be one, for a checkpoint's blocks. threads: of a worker, 0 for one."""
+    if cluster is None:
+        yield None
+        return
+    from squeeze.cluster.calibrating import ClusterWorkers
+
+    with closing(connected(cluster)) as engine:
+        yield ClusterWorkers(engine, threads or 1)
 
 
 def _go(

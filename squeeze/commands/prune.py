@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import clustered, options
 from squeeze.commands.declared import OperationCommand, given
 from squeeze.commands.models import Verdict, say_estimate, use
 from squeeze.commands.progress import steps
@@ -13,8 +13,18 @@ from squeeze.recipes.options import PRUNE
 
 
 @click.command(cls=OperationCommand, operation=PRUNE)
+@clustered.cluster
 @options.compressing
-def prune(source: Path, target: Path, force: bool, threads: int, quiet: bool, as_json: bool, **params: Any) -> None:
+def prune(
+    source: Path,
+    target: Path,
+    cluster: str | None,
+    force: bool,
+    threads: int,
+    quiet: bool,
+    as_json: bool,
+    **params: Any,
+) -> None:
     """Prune the weights of a model's folder, block by block, and report what it cost.
 
     Stored are the weights kept and their mask, both entropy-coded, which transformers loads with
@@ -24,13 +34,17 @@ def prune(source: Path, target: Path, force: bool, threads: int, quiet: bool, as
     """
     from squeeze.recipes import prune as api, run
 
-    use(threads)
+    use(threads or 1 if cluster else threads)
     verdict, asked_for = Verdict.taken_from(params), given(PRUNE, params)
     asked, common = run.read(PRUNE, None, asked_for)
     method = api.made(asked)
     if not quiet:
         say_estimate(source, common, asked.settings.correction, params["device"], method.needs_hessian)
-    with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = api.prune(source, out=target, overwrite=force, progress=progress, **asked_for, **params)
+    with (
+        clustered.workers(cluster, threads) as workers,
+        steps(target.name, quiet=quiet, as_json=as_json) as progress,
+    ):
+        shared: dict[str, Any] = {"overwrite": force, "progress": progress, "workers": workers}
+        report = api.prune(source, out=target, **shared, **asked_for, **params)
     verdict.measure(report, params["device"], quiet, as_json)
     verdict.conclude(report, as_json, quiet)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import clustered, options
 from squeeze.commands.declared import OperationCommand, given
 from squeeze.commands.models import Verdict, say_estimate, use
 from squeeze.commands.progress import steps
@@ -16,9 +16,18 @@ from squeeze.system import cores
 
 @click.command(cls=OperationCommand, operation=QUANTIZE)
 @click.option("--pack", "packed", is_flag=True, help="Code OUT without loss too: `squeeze unpack` restores it.")
+@clustered.cluster
 @options.compressing
 def quantize(
-    source: Path, target: Path, packed: bool, force: bool, threads: int, quiet: bool, as_json: bool, **params: Any
+    source: Path,
+    target: Path,
+    packed: bool,
+    cluster: str | None,
+    force: bool,
+    threads: int,
+    quiet: bool,
+    as_json: bool,
+    **params: Any,
 ) -> None:
     """Quantise the weights of a model's folder, block by block, and report what it cost.
 
@@ -32,7 +41,7 @@ def quantize(
     from squeeze.recipes import quantize as api, quantize_gguf, run
     from squeeze.recipes.options import GGUF
 
-    use(threads)
+    use(threads or 1 if cluster else threads)
     verdict, asked_for = Verdict.taken_from(params), given(QUANTIZE, params)
     asked, common = run.read(QUANTIZE, None, asked_for)
     if not quiet:
@@ -44,8 +53,12 @@ def quantize(
     else:
         folder.check_target(source, target, force)
     out = target.with_name(f".{target.name[:60]}.quantised") if packed else target
-    with steps(target.name, quiet=quiet, as_json=as_json) as progress:
-        report = api.quantize(source, out=out, overwrite=force, progress=progress, **asked_for, **params)
+    with (
+        clustered.workers(cluster, threads) as workers,
+        steps(target.name, quiet=quiet, as_json=as_json) as progress,
+    ):
+        shared: dict[str, Any] = {"overwrite": force, "progress": progress, "workers": workers}
+        report = api.quantize(source, out=out, **shared, **asked_for, **params)
     verdict.measure(report, params["device"], quiet, as_json)
     if packed:
         with checkpoint_bar(out, quiet, as_json) as tick:

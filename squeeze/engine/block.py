@@ -1,13 +1,12 @@
 """One block of a checkpoint: its matrices compressed, each on what it sees.
 
 The linear modules are taken in the order in which they run, those that share an input together, and each sees what the
-ones before it have become. Blocks and their order are pipeline.py's.
+ones before it have become. Blocks and their order are pipeline.py's; what is gathered of a shard of the calibration is
+gathering.py's, what becomes of a matrix solving.py's, and who works on these workers.py's.
 """
 
-import time
-from collections.abc import Mapping
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.engine import calibration
-from squeeze.engine.calibration import Activations, InputStatistics, Stage
-from squeeze.engine.distribution import histogram
+from squeeze.engine import calibration, gathering
+from squeeze.engine.calibration import InputStatistics, Stage
 from squeeze.engine.experts import in_memory, is_expert, seeing_all
-from squeeze.engine.gathering import original, statistics_of
-from squeeze.engine.method import HessianError, JointMethod, Method, Result, layer_error
+from squeeze.engine.method import Method
 from squeeze.engine.network import Call, Network, run_block, weight_of
-from squeeze.engine.report import Layer
-from squeeze.engine.rounding import RoundedInputs, Rounding
+from squeeze.engine.rounding import Rounding
+from squeeze.engine.sharding import Setting, Shard
 from squeeze.engine.shortcuts import Shortcuts
-from squeeze.errors import SqueezeError
-from squeeze.system.memory import trim
+from squeeze.engine.solving import Done, Matrix, apart, solved
+from squeeze.engine.workers import Here, OnBlock, Workers
 
 __all__ = ["BlockJob", "Done", "calibrated_block", "plain_block"]
 
@@ -35,7 +32,7 @@ __all__ = ["BlockJob", "Done", "calibrated_block", "plain_block"]
 class BlockJob:
     """What to do to which module. methods: others than `method`, by the checkpoint's name of a module; work: a folder
     for files meanwhile; correction: strength of error propagation, as pipeline.py has it; every: the original runs on
-    one sequence in so many; bound: of a token's weight, as InputStatistics has it."""
+    one sequence in so many; bound: of a token's weight, as InputStatistics has it; workers: who does it."""
 
     network: Network
     method: Method
@@ -44,6 +41,7 @@ class BlockJob:
     correction: float
     every: int = 1
     bound: float | None = None
+    workers: Workers = field(default_factory=Here)
 
     def method_of(self, name: str) -> Method:
         return self.methods.get(self.network.stored_name(name), self.method)
@@ -52,214 +50,160 @@ class BlockJob:
         """What is done to a module's inputs, where its method says so."""
         return getattr(self.method_of(name), "rounding", None)
 
-
-@dataclass(frozen=True)
-class Done:
-    """A compressed matrix and what the report says of it."""
-
-    result: Result[Any]
-    layer: Layer
+    def matrix(self, block: str, leaf: str) -> Matrix:
+        name = f"{block}.{leaf}"
+        stored = self.network.checkpoint.info(self.network.sources[f"{name}.weight"]).dtype
+        dtype = {"BF16": torch.bfloat16, "F16": torch.float16}.get(stored, torch.float32)
+        return Matrix(leaf, name, self.network.stored_name(name), dtype, self.method_of(name))
 
 
 def plain_block(job: BlockJob, name: str, chosen: list[str]) -> dict[str, Done]:
     """Without statistics."""
     block = job.network.load(name)
-    return _uncalibrated(job, name, {leaf: block.get_submodule(leaf) for leaf in chosen})
-
-
-def calibrated_block(
-    job: BlockJob, name: str, chosen: list[str], inputs: list[Activations], outputs: list[Activations], call: Call
-) -> dict[str, Done]:
-    """Compress the modules of a block stage by stage, then write what comes out of it."""
-    block, device = job.network.load(name), job.network.device
     done: dict[str, Done] = {}
-    with torch.inference_mode():
-        trials = (lambda hidden=hidden: run_block(block, hidden, call) for hidden in inputs[0].read(device))
-        with seeing_all(block):
-            planned = calibration.stages(block, chosen, trials)
-        theirs = original(block, planned, inputs[1], outputs[1], call, job.work, device) if job.correction else {}
-        first = next(inputs[0].read(device))
-        with (
-            closing(Shortcuts(block, chosen, lambda: run_block(block, first, call), inputs[0], job.work)) as shortcuts,
-            closing(RoundedInputs(block, lambda leaf: job.rounding_of(f"{name}.{leaf}"))) as rounded,
-        ):
-            gather = partial(
-                statistics_of, block, shortcuts=shortcuts, rounded=rounded, every=job.every, bound=job.bound, call=call
-            )
-            for stage in (part for whole in planned for part in in_memory(block, whole)):
-                rounded.begin(stage, shortcuts.read(device), lambda hidden: run_block(block, hidden, call))
-                statistics = gather(stage, originals=theirs, device=device)
-                if few := _reached_by_few(job, name, block, stage, statistics):
-                    with seeing_all(block, [group[0] for group in few.groups]):
-                        shared = gather(few, originals={}, device=device)
-                    for leaf, seen in shared.items():
-                        statistics[leaf] = replace(seen, routed=statistics[leaf].count)
-                for group in stage.groups:
-                    trim()
-                    done |= _compressed_group(job, name, block, group, statistics.pop(group[0]))
-                    shortcuts.take(group)
-            done |= _uncalibrated(job, name, {leaf: block.get_submodule(leaf) for leaf in chosen if leaf not in done})
-            outputs[0].write(run_block(block, hidden, call) for hidden in shortcuts.read(device))
+    for leaf in chosen:
+        done |= solved(block, [job.matrix(name, leaf)], InputStatistics())
     return done
 
 
-def _reached_by_few(
-    job: BlockJob, name: str, block: nn.Module, stage: Stage, statistics: Mapping[str, InputStatistics]
-) -> Stage | None:
-    """The groups of experts that a method wants to know more of than the tokens sent to them tell."""
-    few = [
-        group
-        for group in stage.groups
-        if is_expert(group[0])
-        and any(job.method_of(f"{name}.{leaf}").needs_hessian for leaf in group)
-        and statistics[group[0]].count < weight_of(block.get_submodule(group[0])).shape[1]
-    ]
-    return Stage(tuple(few)) if few else None
-
-
-def _compressed_group(
-    job: BlockJob, name: str, block: nn.Module, group: tuple[str, ...], statistics: InputStatistics
-) -> dict[str, Done]:
-    """Compress the matrices that share an input: those that one method is for together, where it is of that kind."""
-    modules = {leaf: block.get_submodule(leaf) for leaf in group}
-    weights = _wanted(job, name, modules, statistics)
-    joint: dict[int, list[str]] = {}
-    for leaf in group:
-        if isinstance(method := job.method_of(f"{name}.{leaf}"), JointMethod) and not is_expert(leaf):
-            joint.setdefault(id(method), []).append(leaf)
-    together: dict[str, Result[Any]] = {}
-    seconds = 0.0
-    for leaves in joint.values():
-        if len(leaves) > 1:
-            method, started = job.method_of(f"{name}.{leaves[0]}"), time.perf_counter()
-            assert isinstance(method, JointMethod)
-            together |= _joint(method, {leaf: weights[leaf] for leaf in leaves}, statistics)
-            seconds += time.perf_counter() - started
-    done = {}
-    for leaf, module in modules.items():
-        full = f"{name}.{leaf}"
-        if leaf in together:
-            how = job.method_of(full).name, seconds / len(together)
-            done[leaf] = _placed(job, full, module, statistics, together[leaf], *how)
-        else:
-            done[leaf] = _compressed(job, full, module, weights[leaf], statistics)
-    return done
-
-
-def _uncalibrated(job: BlockJob, name: str, modules: Mapping[str, nn.Module]) -> dict[str, Done]:
-    """Compress matrices of whose inputs nothing is known."""
-    done = {}
-    for leaf, module in modules.items():
-        full = f"{name}.{leaf}"
-        done[leaf] = _compressed(job, full, module, weight_of(module).to(_dtype(job, full)), InputStatistics())
-    return done
-
-
-def _wanted(
-    job: BlockJob, name: str, modules: Mapping[str, nn.Module], statistics: InputStatistics
-) -> dict[str, torch.Tensor]:
-    """The matrices [O, I] that are to be compressed, in their stored types, or for methods that look at small parts of
-    their values in float32. The cross-covariance is used up: it is as large as the Hessian."""
-    weights = [weight_of(module) for module in modules.values()]
-    if statistics.cross is not None:
-        weights = calibration.error_propagated(weights, statistics, job.correction)
-        statistics.cross = None
-    wanted = {}
-    for leaf, weight in zip(modules, weights, strict=True):
-        full = f"{name}.{leaf}"
-        wanted[leaf] = weight if getattr(job.method_of(full), "unrounded", False) else weight.to(_dtype(job, full))
-    return wanted
-
-
-def _joint(
-    method: JointMethod, weights: Mapping[str, torch.Tensor], statistics: InputStatistics
-) -> dict[str, Result[Any]]:
-    """Several matrices at once; nothing where the statistics do not serve."""
-    if statistics.hessian is None or statistics.count < len(statistics.hessian):
-        return {}
-    try:
-        return method.compress_together(weights, statistics.hessian)
-    except HessianError:
-        return {}
-
-
-def _compressed(job: BlockJob, name: str, module: nn.Module, weight: torch.Tensor, statistics: InputStatistics) -> Done:
-    """Compress one matrix and put what became of it in its place."""
-    started = time.perf_counter()
-    result, method = _result(job.method_of(name), weight, statistics)
-    if statistics.largest is not None:
-        result = replace(result, tensor=replace(result.tensor, input_range=statistics.largest))
-    return _placed(job, name, module, statistics, result, method, time.perf_counter() - started)
-
-
-def _placed(
-    job: BlockJob,
-    name: str,
-    module: nn.Module,
-    statistics: InputStatistics,
-    result: Result[Any],
-    method: str,
-    seconds: float,
-) -> Done:
-    """Put what became of a matrix in its place."""
-    weight, dtype = weight_of(module), _dtype(job, name)
-    values = result.tensor.dequantize(torch.float32)
-    if not torch.isfinite(values).all():
-        raise SqueezeError(f"{name}: became infinite; its weights are too large for the type of its scales")
-    layer = Layer(
-        name=job.network.stored_name(name),
-        shape=(weight.shape[0], weight.shape[1]),
-        method=method,
-        bits=result.tensor.stored_bits / weight.numel(),
-        error=layer_error(weight, values, statistics.hessian) if result.comparable else None,
-        tokens=statistics.count,
-        notes=result.notes,
-        rank=getattr(result.tensor, "rank", None),
-        seconds=round(seconds, 3),
-        histogram=histogram(weight, values),
-        **_sparsity(name, result.tensor, values.to(dtype)),
-    )
-    weight.copy_(values.to(dtype))
-    return Done(result, layer)
-
-
-def _sparsity(name: str, tensor: Any, values: torch.Tensor) -> dict[str, Any]:
-    """What the report says of zeros: of the matrix itself, without what is added to it in another form."""
-    pattern = getattr(tensor, "pattern", None)
-    if pattern is None:
-        return {"sparsity": float((values == 0).float().mean())}
-    sparse = tensor.sparse().to(values.dtype)
-    wrong = pattern.violations(sparse)
-    assert not wrong, f"{name}: {wrong} groups do not hold to {pattern}"
-    return {"sparsity": float((sparse == 0).float().mean()), "pattern": str(pattern)}
-
-
-def _result(method: Method, weight: torch.Tensor, statistics: InputStatistics) -> tuple[Result[Any], str]:
-    """What a method makes of a matrix, or its fallback where the statistics do not serve; and the name of which."""
-    if not method.needs_hessian:
-        return method.compress(weight), method.name
-    inputs = weight.shape[1]
-    reached = statistics.count if statistics.routed is None else statistics.routed
-    reason = f"only {reached} calibration tokens reached its {inputs} inputs"
-    if reached == 0:
-        reason = "no calibration token reached it"
-    if statistics.hessian is not None and statistics.count >= inputs:
+def calibrated_block(job: BlockJob, name: str, chosen: list[str], shards: list[Shard], call: Call) -> dict[str, Done]:
+    """Compress the modules of a block stage by stage, then write what comes out of it."""
+    block = job.network.load(name)
+    with torch.inference_mode(), job.workers.on(name, block, job.work) as workers:
+        walk = _Walk(job, name, block, chosen, shards, Setting(call, job.work, job.network.device), workers)
         try:
-            result = method.compress(weight, statistics.hessian)
-        except HessianError as error:
-            reason = str(error)
-        else:
-            if statistics.routed is None:
-                return result, method.name
-            way = f"it was shown all {statistics.count} of the layer"
-            return replace(result, notes=(*result.notes, f"{reason}: {way}")), method.name
-    other = method.fallback()
-    result = other.compress(weight)
-    way = f"{other.name} instead" if other.name != method.name else "made without statistics"
-    return replace(result, notes=(*result.notes, f"{reason}: {way}")), other.name
+            walk.compress()
+        finally:
+            walk.close()
+    return walk.done
 
 
-def _dtype(job: BlockJob, name: str) -> torch.dtype:
-    """The type of a module's stored weight."""
-    stored = job.network.checkpoint.info(job.network.sources[f"{name}.weight"]).dtype
-    return {"BF16": torch.bfloat16, "F16": torch.float16}.get(stored, torch.float32)
+class _Walk:
+    """Through one block."""
+
+    def __init__(
+        self,
+        job: BlockJob,
+        name: str,
+        block: nn.Module,
+        chosen: list[str],
+        shards: list[Shard],
+        setting: Setting,
+        workers: OnBlock,
+    ) -> None:
+        self.job, self.name, self.block, self.chosen = job, name, block, chosen
+        self.shards, self.setting, self.workers = shards, setting, workers
+        self.done: dict[str, Done] = {}
+        self.known: set[str] = set()  # first modules of groups whose inputs in the original lie in files
+        self.shortcuts = Shortcuts(block, chosen, lambda: run_block(block, self._first(), call=setting.call))
+
+    def _first(self) -> torch.Tensor:
+        return next(self.shards[0].inputs.read(self.setting.device))
+
+    def compress(self) -> None:
+        block, job = self.block, self.job
+        with seeing_all(block):
+            planned = calibration.stages(block, self.chosen, self._trials())
+        if job.correction:
+            self._see_original(planned)
+        for stage in (part for whole in planned for part in in_memory(block, whole)):
+            self._round_inputs(stage)
+            self._compress_stage(stage)
+        rest = [leaf for leaf in self.chosen if leaf not in self.done]
+        self._solve([(leaf,) for leaf in rest], {leaf: InputStatistics() for leaf in rest})
+        for _ in self.workers.over(gathering.outputs, ((self.setting, shard) for shard in self.shards)):
+            pass
+
+    def _trials(self) -> Iterator[Callable[[], object]]:
+        """Functions that run the block on one sequence after the other."""
+        for shard in self.shards:
+            for hidden in shard.inputs.read(self.setting.device):
+                yield partial(run_block, self.block, hidden, self.setting.call)
+
+    def _see_original(self, planned: list[Stage]) -> None:
+        """Inputs of experts are left out, where the compressed block may send other tokens, and those that a sequence
+        does not reach."""
+        firsts = [group[0] for stage in planned for group in stage.groups if not is_expert(group[0])]
+        self.known = set(firsts)
+        for whole in self.workers.over(gathering.original, ((self.setting, shard, firsts) for shard in self.shards)):
+            self.known &= whole
+        for name in set(firsts) - self.known:
+            gathering.remove(self.setting, self.shards, name)
+
+    def _round_inputs(self, stage: Stage) -> None:
+        """From here on the modules of a stage compute with rounded inputs, where their methods say so."""
+        rounding_of = {leaf: self.job.rounding_of(f"{self.name}.{leaf}") for group in stage.groups for leaf in group}
+        ranged = [group for group in stage.groups if (how := rounding_of[group[0]]) and how.ranged]
+        largest: dict[str, torch.Tensor] = {}
+        if ranged:
+            for found in self.workers.over(gathering.largest, ((self.setting, s, ranged) for s in self.shards)):
+                for first, value in found.items():
+                    largest[first] = torch.maximum(value, largest.get(first, value))
+        roundings = {
+            leaf: (rounding, largest.get(group[0]))
+            for group in stage.groups
+            for leaf in group
+            if (rounding := rounding_of[leaf])
+        }
+        self.setting = replace(self.setting, roundings={**self.setting.roundings, **roundings})
+
+    def _compress_stage(self, stage: Stage) -> None:
+        leaves = {leaf for group in stage.groups for leaf in group}
+        known, keep = self.known & leaves, self.shortcuts.ends.keys() & leaves
+        found = self._gathered(stage, known, keep)
+        for name in known:
+            gathering.remove(self.setting, self.shards, name)
+        if few := self._reached_by_few(stage, found.sums):
+            shown = [group[0] for group in few.groups]
+            for leaf, seen in self._gathered(few, shown=shown).sums.items():
+                found.sums[leaf] = replace(seen, routed=found.sums[leaf].count)
+        self._solve(stage.groups, found.sums)
+        for group in stage.groups:
+            for name in self.shortcuts.take(group, found.kept):
+                gathering.remove(self.setting, self.shards, name, kept=True)
+        self.setting = replace(self.setting, kept=dict(self.shortcuts.taken))
+
+    def _gathered(
+        self, stage: Stage, known: Collection[str] = (), keep: Collection[str] = (), shown: Collection[str] = ()
+    ) -> gathering.Gathered:
+        parts = ((self.setting, shard, stage, known, keep, self.job.bound, shown) for shard in self.shards)
+        return gathering.joined(stage, self.workers.over(gathering.statistics, parts), keep)
+
+    def _reached_by_few(self, stage: Stage, statistics: Mapping[str, InputStatistics]) -> Stage | None:
+        """The groups of experts that a method wants to know more of than the tokens sent to them tell."""
+        few = [
+            group
+            for group in stage.groups
+            if is_expert(group[0])
+            and any(self.job.method_of(f"{self.name}.{leaf}").needs_hessian for leaf in group)
+            and statistics[group[0]].count < weight_of(self.block.get_submodule(group[0])).shape[1]
+        ]
+        return Stage(tuple(few)) if few else None
+
+    def _solve(self, groups: Iterable[tuple[str, ...]], sums: dict[str, InputStatistics]) -> None:
+        """Compress groups of matrices that share an input, and put what becomes of them in their places. sums: by the
+        first module of a group, used up."""
+        for done in self.workers.over(solved, self._matrices(groups, sums)):
+            for leaf, one in done.items():
+                weight, values = weight_of(self.block.get_submodule(leaf)), one.result.tensor.dequantize(torch.float32)
+                weight.copy_(values.to(self.job.matrix(self.name, leaf).dtype))
+            self.done |= done
+        self.workers.changed(leaf for group in groups for leaf in group)
+
+    def _matrices(
+        self, groups: Iterable[tuple[str, ...]], sums: dict[str, InputStatistics]
+    ) -> Iterator[tuple[Sequence[Matrix], Any, float]]:
+        for group in groups:
+            matrices, statistics = [self.job.matrix(self.name, leaf) for leaf in group], sums.pop(group[0])
+            _, statistics.largest = self.setting.roundings.get(group[0], (None, None))
+            shared = self.workers.share(statistics)
+            del statistics
+            for part in apart(matrices) if self.workers.apart else [matrices]:
+                yield part, shared, self.job.correction
+
+    def close(self) -> None:
+        """Delete what was written meanwhile."""
+        for name in self.known:
+            gathering.remove(self.setting, self.shards, name)
+        for name in self.shortcuts.ends:
+            gathering.remove(self.setting, self.shards, name, kept=True)

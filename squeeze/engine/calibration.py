@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -56,8 +55,9 @@ class Activations:
         """[L, H] each."""
         with self.path.open("rb") as source:
             for _ in range(self.count):
-                values = np.fromfile(source, np.float32, self.length * self.width)
-                yield torch.from_numpy(values.reshape(self.length, self.width)).to(device)
+                hidden = torch.empty((self.length, self.width))
+                source.readinto(hidden.numpy())  # type: ignore[arg-type]
+                yield hidden.to(device)
 
     def whole(self) -> bool:
         return self.path.is_file() and self.path.stat().st_size == 4 * self.count * self.length * self.width
@@ -65,13 +65,13 @@ class Activations:
 
 @dataclass
 class InputStatistics:
-    """Of the inputs x of one or more matrices. hessian: float32 [I, I], the sum of x x^T, and once `finish` was called
-    their mean; cross: likewise the input-error cross-covariance, of (y - x) x^T, where y is the same input in the
-    original network, over the `paired` inputs of which it is known; count: inputs seen; routed: of an expert that was
-    shown all tokens, how many its router sent; largest: float32 [], their largest magnitude before they were rounded,
-    where that is needed. bound: a token's squared length counts as at most so many times the median one's of its
-    sequence; a first token that attention rests on (Xiao et al. 2023, arXiv 2309.17453) may else hold nearly all of the
-    sum. None for no bound."""
+    """Of the inputs x of one or more matrices. Once `finish` was called, hessian: float32 [I, I], the mean of x x^T;
+    cross: likewise the input-error cross-covariance, of (y - x) x^T, where y is the same input in the original network,
+    over the `paired` inputs of which it is known; count: inputs seen; routed: of an expert that was shown all tokens,
+    how many its router sent; largest: float32 [], their largest magnitude before they were rounded, where that is
+    needed. bound: a token's squared length counts as at most so many times the median one's of its sequence; a first
+    token that attention rests on (Xiao et al. 2023, arXiv 2309.17453) may else hold nearly all of the sum. None for no
+    bound. strips: before that the sum of x x^T: of some rows each, from its diagonal on."""
 
     count: int = 0
     bound: float | None = None
@@ -80,30 +80,48 @@ class InputStatistics:
     cross: torch.Tensor | None = None
     paired: int = 0
     largest: torch.Tensor | None = None
+    strips: list[torch.Tensor] = field(default_factory=list)
 
     def add(self, x: torch.Tensor, original: torch.Tensor | None = None) -> None:
         """x, original: [T, I]."""
         x = x.reshape(-1, x.shape[-1]).float()
-        if self.hessian is None:
-            self.hessian = torch.zeros((x.shape[1], x.shape[1]), device=x.device)
+        size = x.shape[1]
+        if not self.strips:
+            self.strips = [x.new_zeros((last - first, size - first)) for first, last in _strips(size)]
         weighted = x if self.bound is None else x * _weights(x, self.bound)
-        for first, last in _strips(x.shape[1]):  # what is below the diagonal is the same, and copied in the end
-            self.hessian[first:last, first:].addmm_(weighted[:, first:last].T, x[:, first:])
+        for strip, (first, last) in zip(self.strips, _strips(size), strict=True):
+            strip.addmm_(weighted[:, first:last].T, x[:, first:])
         self.count += len(x)
         if original is not None:
             if self.cross is None:
-                self.cross = torch.zeros_like(self.hessian)
+                self.cross = x.new_zeros((size, size))
             self.cross.addmm_((original.reshape(x.shape).float() - x).T, weighted)
             self.paired += len(x)
 
+    def join(self, sums: Self) -> None:
+        """Add the sums of other inputs, in float64: in the same order the same bits, whoever has made them."""
+        self.count, self.paired = self.count + sums.count, self.paired + sums.paired
+        if not self.strips:
+            self.strips = sums.strips
+        elif sums.strips:
+            self.strips = [_joined(*pair) for pair in zip(self.strips, sums.strips, strict=True)]
+        if sums.cross is not None:
+            self.cross = sums.cross if self.cross is None else _joined(self.cross, sums.cross)
+
     def finish(self) -> None:
         """Turn sums into means."""
-        if self.hessian is not None:
-            for first, last in _strips(len(self.hessian)):
+        if self.strips:
+            size = self.strips[0].shape[1]
+            self.hessian = self.strips[0].new_empty((size, size), dtype=torch.float32)
+            for first, last in _strips(size):
+                self.hessian[first:last, first:] = self.strips.pop(0).div_(self.count)
                 self.hessian[last:, first:last] = self.hessian[first:last, last:].T
-            self.hessian.div_(self.count)
         if self.cross is not None:
-            self.cross.div_(self.paired)
+            self.cross = self.cross.div_(self.paired).float()
+
+
+def _joined(total: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+    return total.double().add_(sums)
 
 
 def _weights(x: torch.Tensor, bound: float) -> torch.Tensor:

@@ -135,6 +135,8 @@ class Experts(nn.Module):
     """A fused experts module of transformers with a linear module for each matrix. seeing_all: numbers of experts that
     run on all tokens, which changes no output: for statistics of their inputs."""
 
+    fused: Any
+
     def __init__(self, fused: nn.Module, layout: Layout) -> None:
         super().__init__()
         count, *sizes = fused.down_proj.shape  # type: ignore[misc]
@@ -142,8 +144,7 @@ class Experts(nn.Module):
         with torch.device("meta"):
             self.experts = nn.ModuleList(Expert(inputs, hidden, layout.biased) for _ in range(count))
         self.layout = layout
-        self.gate: Callable[[torch.Tensor], torch.Tensor] = fused._apply_gate  # type: ignore[assignment]
-        self.__dict__["fused"] = fused  # whose activation _apply_gate uses
+        self.__dict__["fused"] = fused  # whose gate and activation serve, and which is no child
         self.seeing_all: frozenset[int] = frozenset()
 
     def forward(self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -164,7 +165,7 @@ class Experts(nn.Module):
     def _run(self, expert: nn.Module, x: torch.Tensor) -> torch.Tensor:
         both = [expert.gate_proj(x), expert.up_proj(x)]  # type: ignore[operator]
         both_at_once = torch.stack(both, -1).flatten(-2) if self.layout.interleaved else torch.cat(both, -1)
-        y: torch.Tensor = expert.down_proj(self.gate(both_at_once))  # type: ignore[operator]
+        y: torch.Tensor = expert.down_proj(self.fused._apply_gate(both_at_once))  # type: ignore[operator]
         return y
 
 

@@ -1,85 +1,125 @@
-"""What calibration gathers of one block: inputs of its modules as they were in the original, and statistics of what
-they are in the block that is being compressed.
+"""What calibration gathers of one block on a shard of the sequences: inputs of its modules as they were in the
+original, statistics of what they are in the block that is being compressed, and what comes out of it in the end.
+
+All may be done twice, and by a process that has a copy of the block: nothing is told but what a function returns, and
+what lies in the work folder.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import nn
 
 from squeeze.engine import calibration
 from squeeze.engine.calibration import Activations, InputStatistics, Recorder, Stage
-from squeeze.engine.experts import is_expert
-from squeeze.engine.network import Call, run_block, weight_of
-from squeeze.engine.rounding import RoundedInputs
-from squeeze.engine.shortcuts import Shortcuts
+from squeeze.engine.experts import seeing_all
+from squeeze.engine.network import run_block, weight_of
+from squeeze.engine.rounding import ranges
+from squeeze.engine.sharding import Setting, Shard
 
-__all__ = ["original", "statistics_of"]
+__all__ = ["Gathered", "joined", "largest", "original", "outputs", "statistics"]
+
+_INPUTS = "{}.inputs"
 
 
-def original(
-    block: nn.Module,
-    planned: list[Stage],
-    before: Activations,
-    after: Activations,
-    call: Call,
-    work: Path,
-    device: torch.device,
-) -> dict[str, Activations]:
-    """Run a block that is not compressed yet: what comes out of it goes to a file, and so do the inputs of each group,
-    in the folder `work`, by the name of its first module; not those of experts, where the compressed block may send
-    other tokens, nor those that a sequence does not reach."""
-    firsts = [group[0] for stage in planned for group in stage.groups if not is_expert(group[0])]
-    widths = {name: weight_of(block.get_submodule(name)).shape[1] for name in firsts}
-    files = {
-        name: Activations(work / f"{name}.inputs", before.count, before.length, width) for name, width in widths.items()
-    }
+@dataclass
+class Gathered:
+    """sums: of each group's inputs, by the name of its first module; kept: modules whose inputs lie in files."""
+
+    sums: dict[str, InputStatistics]
+    kept: set[str] = field(default_factory=set)
+
+
+def original(block: nn.Module, setting: Setting, shard: Shard, firsts: Collection[str]) -> set[str]:
+    """Run a block that is not compressed yet: what comes out of it goes to a file, and so do the inputs of each of the
+    modules. Those that every sequence has reached are returned."""
+    assert shard.original
+    before, after = shard.original
+    files = {name: _inputs_of(block, setting, shard, name) for name in firsts}
     with ExitStack() as stack:
         sinks = {name: stack.enter_context(file.path.open("wb")) for name, file in files.items()}
 
-        def outputs() -> Iterator[torch.Tensor]:
-            for hidden in before.read(device):
+        def states() -> Iterator[torch.Tensor]:
+            for hidden in before.read(setting.device):
                 seen: dict[str, torch.Tensor] = {}
                 with Recorder(block, firsts, seen.__setitem__):
-                    yield run_block(block, hidden, call)
+                    yield run_block(block, hidden, setting.call)
                 for name, x in seen.items():
                     sinks[name].write(Activations.as_bytes(x))
 
-        after.write(outputs())
-    for name in [name for name, file in files.items() if not file.whole()]:
-        files.pop(name).path.unlink()
-    return files
+        after.write(states())
+    return {name for name, file in files.items() if file.whole()}
 
 
-def statistics_of(
+def largest(block: nn.Module, setting: Setting, shard: Shard, groups: list[tuple[str, ...]]) -> dict[str, torch.Tensor]:
+    """As rounding.ranges."""
+    with setting.running(block, shard) as sequences:
+        return ranges(block, groups, (partial(run_block, block, hidden, setting.call) for hidden in sequences))
+
+
+def statistics(
     block: nn.Module,
+    setting: Setting,
+    shard: Shard,
     stage: Stage,
-    *,
-    shortcuts: Shortcuts,
-    rounded: RoundedInputs,
-    originals: dict[str, Activations],
-    every: int,
+    known: Collection[str] = (),
+    keep: Collection[str] = (),
     bound: float | None = None,
-    call: Call,
-    device: torch.device,
-) -> dict[str, InputStatistics]:
-    """Of each group's inputs, by the name of its first module. bound: as InputStatistics has it. The files of the
-    original's inputs, one sequence in `every`, are read and deleted."""
-    gathered = {group[0]: InputStatistics(bound=bound) for group in stage.groups}
-    theirs = {name: originals.pop(name) for name in gathered if name in originals}
-    values = {name: file.read(device) for name, file in theirs.items()}
-    for number, hidden in enumerate(shortcuts.read(device)):
-        seen = calibration.record(block, stage.groups, lambda: run_block(block, hidden, call))  # noqa: B023
-        known = {name: next(file) for name, file in values.items()} if number % every == 0 else {}
-        for group in stage.groups:
-            if group[0] in seen:
-                gathered[group[0]].add(rounded.rounded(group[0], seen[group[0]]), known.get(group[0]))
-                shortcuts.keep(group, seen[group[0]])
-    for name, statistics in gathered.items():
-        statistics.finish()
-        statistics.largest = rounded.largest.get(name)
-    for file in theirs.values():
-        file.path.unlink()
-    return gathered
+    shown: Collection[str] = (),
+) -> Gathered:
+    """Of each group's inputs. known: first modules whose inputs in the original lie in files; keep: modules whose
+    inputs are kept in files; bound: as InputStatistics has it; shown: experts that are shown all tokens."""
+    found = Gathered({group[0]: InputStatistics(bound=bound) for group in stage.groups})
+    theirs = {name: _inputs_of(block, setting, shard, name).read(setting.device) for name in known}
+    files = {name: shard.file(setting.work, f"{name}.kept", _width(block, name)) for name in keep}
+    with ExitStack() as stack:
+        stack.enter_context(seeing_all(block, list(shown)))
+        sinks = {name: stack.enter_context(file.path.open("wb")) for name, file in files.items()}
+        sequences = stack.enter_context(setting.running(block, shard))
+        for number, hidden in enumerate(sequences, shard.first):
+            seen = calibration.record(block, stage.groups, lambda: run_block(block, hidden, setting.call))  # noqa: B023
+            pairs = {name: next(file) for name, file in theirs.items()} if number % shard.every == 0 else {}
+            for first, *others in stage.groups:
+                if first in seen:
+                    x = seen[first]
+                    rounding, highest = setting.roundings.get(first, (None, None))
+                    found.sums[first].add(x if rounding is None else rounding(x, highest), pairs.get(first))
+                    for name in sinks.keys() & {first, *others}:
+                        sinks[name].write(Activations.as_bytes(x))
+    found.kept = {name for name, file in files.items() if file.whole()}
+    return found
+
+
+def joined(stage: Stage, shards: Iterator[Gathered], kept: Collection[str] = ()) -> Gathered:
+    """Of all shards, in their order: statistics, and those of the modules `kept` whose inputs are whole everywhere."""
+    total = Gathered({group[0]: InputStatistics() for group in stage.groups}, set(kept))
+    for found in shards:
+        total.kept &= found.kept
+        for name in list(found.sums):
+            total.sums[name].join(found.sums.pop(name))
+    for one in total.sums.values():
+        one.finish()
+    return total
+
+
+def outputs(block: nn.Module, setting: Setting, shard: Shard) -> None:
+    """Write what comes out of the block as it has become."""
+    with setting.running(block, shard) as sequences:
+        shard.outputs.write(run_block(block, hidden, setting.call) for hidden in sequences)
+
+
+def remove(setting: Setting, shards: list[Shard], name: str, kept: bool = False) -> None:
+    """Delete what was written of a module: its inputs in the original, or those that were kept."""
+    for shard in shards:
+        shard.file(setting.work, f"{name}.kept" if kept else _INPUTS.format(name), 0).path.unlink(missing_ok=True)
+
+
+def _inputs_of(block: nn.Module, setting: Setting, shard: Shard, name: str) -> Activations:
+    return shard.file(setting.work, _INPUTS.format(name), _width(block, name), original=True)
+
+
+def _width(block: nn.Module, name: str) -> int:
+    return weight_of(block.get_submodule(name)).shape[1]

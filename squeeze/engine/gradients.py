@@ -17,13 +17,22 @@ from squeeze.checkpoint.pretrained import explained
 from squeeze.engine.calibration import Activations
 from squeeze.engine.network import Call, Network, run_block
 
-__all__ = ["backward"]
+__all__ = ["Loss", "backward", "next_token"]
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of logits [L, V] and tokens [L]
 
 
-def backward(network: Network, tokens: torch.Tensor) -> Iterator[tuple[str, nn.Module, Callable[[], None]]]:
+def next_token(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """The sum over tokens of the next one's negative log-likelihood, in nats."""
+    return nn.functional.cross_entropy(logits[:-1].float(), ids[1:], reduction="sum")
+
+
+def backward(
+    network: Network, tokens: torch.Tensor, loss: Loss = next_token
+) -> Iterator[tuple[str, nn.Module, Callable[[], None]]]:
     """Each block by its name, loaded, the last one first, and a function that runs all sequences of tokens [N, L]
     forward and back through it, which has to be called once before the next block is asked for. What goes back is the
-    gradient of the sum over tokens of the next one's negative log-likelihood, in nats. Raises SqueezeError where the
+    gradient of the loss, summed over sequences, which is asked of each in its turn. Raises SqueezeError where the
     network cannot run them."""
     network.check(tokens)
     calls, width = network.calls(tokens), network.model.config.get_text_config().hidden_size
@@ -34,7 +43,7 @@ def backward(network: Network, tokens: torch.Tensor) -> Iterator[tuple[str, nn.M
 
         _forward(network, tokens, calls, states)
         last = len(network.blocks)
-        states("gradient", last).write(_of_loss(network, tokens, states("hidden", last)))
+        states("gradient", last).write(_of_loss(network, tokens, states("hidden", last), loss))
         for number in reversed(range(last)):
             name = network.blocks[number]
             block = network.load(name)
@@ -71,13 +80,12 @@ def _back(
         yield hidden.grad
 
 
-def _of_loss(network: Network, tokens: torch.Tensor, outputs: Activations) -> Iterator[torch.Tensor]:
+def _of_loss(network: Network, tokens: torch.Tensor, outputs: Activations, loss: Loss) -> Iterator[torch.Tensor]:
     """The gradients [L, H] of what comes out of the last block."""
     with _head(network) as head:
         for ids, hidden in zip(tokens.to(network.device), outputs.read(network.device), strict=True):
             with torch.enable_grad():
-                logits = head(hidden.requires_grad_())[:-1]
-                nn.functional.cross_entropy(logits.float(), ids[1:], reduction="sum").backward()  # type: ignore[no-untyped-call]
+                loss(head(hidden.requires_grad_()), ids).backward()  # type: ignore[no-untyped-call]
             assert hidden.grad is not None
             yield hidden.grad
 

@@ -21,10 +21,12 @@ from torch import nn
 from squeeze.checkpoint.architectures import SHARED_EXPERTS
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.engine.block import BlockJob, Done, calibrated_block, plain_block
-from squeeze.engine.calibration import Activations, spacing
+from squeeze.engine.calibration import spacing
 from squeeze.engine.method import Method
 from squeeze.engine.network import Call, Network, is_linear, weight_of
 from squeeze.engine.report import Layer, Report
+from squeeze.engine.sharding import Shard, shards_of
+from squeeze.engine.workers import Here, Workers
 from squeeze.packing import folder
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder
@@ -95,7 +97,8 @@ class Compression:
     Ichikawa 2025, arXiv 2504.09629). ignore: modules whose names contain one of these are left. told: by the
     checkpoint's name of a module, what the report says of it besides, or why it is left. bound: of a token's
     weight in the statistics, as calibration.InputStatistics has it. settings: for the report.
-    checkpoint: what is read in place of `source`, such as one that is rotated.
+    checkpoint: what is read in place of `source`, such as one that is rotated. workers: who gathers statistics of the
+    calibration's shards, and compresses matrices: the same bytes come of all that round as this process does.
     """
 
     source: Path
@@ -114,6 +117,7 @@ class Compression:
     device: str = "cpu"
     checkpoint: Checkpoint | None = None
     progress: Progress | None = None
+    workers: Workers = field(default_factory=Here)
 
     def run(self) -> Report:
         """Compress every matrix in the checkpoint's blocks. Raises SqueezeError for all that a user can mend; then
@@ -124,7 +128,7 @@ class Compression:
         if self.tokens is not None:
             network.check(self.tokens)
         with work_folder(self.target, "compressing", self._task(), self.resume) as work:
-            job = self._job(network, work)
+            job = self._job(network, work.absolute())  # as other processes know it
             report = Report(str(self.source), str(self.target), self.method.name, self.writer.name, dict(self.settings))
             for layers in _blocks(job, self.tokens, self.progress or (lambda what, done, total: None)):
                 report.layers += layers
@@ -161,6 +165,7 @@ class Compression:
             ignore=self.ignore,
             told=self.told,
             bound=self.bound,
+            workers=self.workers,
         )
 
 
@@ -171,11 +176,8 @@ def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress
     total = len(network.blocks)
     if tokens is not None:
         calls = network.calls(tokens)
-        streams = [_activations(job, stream, 0, tokens, network) for stream in _streams(job)]
         if not any(parts.done(name) for name in network.blocks):
-            streams[0].write(network.first_inputs(tokens))
-            for other in streams[1:]:
-                other.write(islice(streams[0].read(torch.device("cpu")), 0, None, job.every))
+            _write_first(_shards(job, tokens, 0), network.first_inputs(tokens))
     for number, name in enumerate(network.blocks):
         chosen, reasons = plan(network, name, job.ignore)
         job.left.update({module: job.told.get(module, reason) for module, reason in reasons.items()})
@@ -184,14 +186,14 @@ def _blocks(job: _CheckpointJob, tokens: torch.Tensor | None, progress: Progress
             continue
         progress(name, number, total)
         if tokens is not None:
-            inputs = [_activations(job, stream, number, tokens, network) for stream in _streams(job)]
-            outputs = [_activations(job, stream, number + 1, tokens, network) for stream in _streams(job)]
-            done = calibrated_block(job, name, chosen, inputs, outputs, calls[number])
+            shards = _shards(job, tokens, number)
+            done = calibrated_block(job, name, chosen, shards, calls[number])
         else:
-            inputs, done = [], plain_block(job, name, chosen)
+            shards, done = [], plain_block(job, name, chosen)
         layers = _store(job, parts, name, done)
-        for old in inputs:
-            old.path.unlink(missing_ok=True)
+        for shard in shards:
+            for old in [shard.inputs, *([shard.original[0]] if shard.original else [])]:
+                old.path.unlink(missing_ok=True)
         yield layers
     progress("", total, total)
 
@@ -202,14 +204,19 @@ def _widest(network: Network, ignore: Iterable[str]) -> int:
     return max((weight_of(network.module(name)).shape[1] for name in names), default=1)
 
 
-def _streams(job: _CheckpointJob) -> tuple[str, ...]:
-    return ("compressed", "original") if job.correction else ("compressed",)
+def _shards(job: _CheckpointJob, tokens: torch.Tensor, number: int) -> list[Shard]:
+    """Of the calibration, at a block."""
+    width = job.network.model.config.get_text_config().hidden_size
+    return shards_of(job.work, tokens, width, number, job.correction > 0, job.every)
 
 
-def _activations(job: _CheckpointJob, stream: str, number: int, tokens: torch.Tensor, network: Network) -> Activations:
-    width = network.model.config.get_text_config().hidden_size
-    count = len(range(0, len(tokens), job.every if stream == "original" else 1))
-    return Activations(job.work / f"{stream}.{number}.hidden", count, tokens.shape[1], width)
+def _write_first(shards: list[Shard], sequences: Iterator[torch.Tensor]) -> None:
+    """What the first block is given."""
+    for shard in shards:
+        shard.inputs.write(islice(sequences, shard.inputs.count))
+        if shard.original:
+            begin = -shard.first % shard.every
+            shard.original[0].write(islice(shard.inputs.read(torch.device("cpu")), begin, None, shard.every))
 
 
 def _store(job: _CheckpointJob, parts: Parts, name: str, done: Mapping[str, Done]) -> list[Layer]:

@@ -5,10 +5,10 @@ last matrix with that matrix's inputs, which were seen when that one's turn came
 runs of the block go from them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,76 +17,73 @@ from squeeze.engine.calibration import Activations, turns_of
 from squeeze.engine.network import weight_of
 from squeeze.numerics.hadamard import turned
 
-__all__ = ["Shortcuts"]
+__all__ = ["Kept", "Shortcuts", "shortened"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Inputs of a module, [L, width] a sequence, whose output is that of the child of the block that it is in: of a
+    tuple of `length`, the rest of which is None, where there is one."""
+
+    child: str
+    length: int | None
+    width: int
 
 
 class Shortcuts:
-    """Of one block: `read` before each run of it over all sequences, `keep` in the run, `take` when a matrix is done.
+    """Of one block: `ends` are modules whose inputs are worth keeping, `taken` those whose inputs serve already.
 
     names: of the block's modules with matrices that get compressed; run: runs the block once, to find those of them
-    whose outputs are those of a child of the block; inputs: what the block is given; work: a folder for files.
+    whose outputs are those of a child of the block.
     """
 
-    def __init__(
-        self, block: nn.Module, names: Iterable[str], run: Callable[[], object], inputs: Activations, work: Path
-    ) -> None:
-        self.block, self.inputs, self.work, self.waiting = block, inputs, work, set(names)
+    def __init__(self, block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> None:
+        self.waiting = set(names)
         self.ends = _ends(block, self.waiting, run)
-        self._sinks: dict[str, BinaryIO] = {}
-        self._kept: dict[str, Activations] = {}
-        self._values: dict[str, Iterator[torch.Tensor]] = {}
+        self.taken: dict[str, Kept] = {}
 
-    def read(self, device: torch.device) -> Iterator[torch.Tensor]:
-        """The block's inputs, one sequence after the other, each for one run."""
-        self._values = {name: file.read(device) for name, file in self._kept.items()}
-        yield from self.inputs.read(device)
-
-    def keep(self, names: Iterable[str], x: torch.Tensor) -> None:
-        """x: [L, I], the input of these modules in this run."""
-        for name in self.ends.keys() & set(names):
-            if name not in self._sinks:
-                self._sinks[name] = (self.work / f"{name}.kept").open("wb")
-            self._sinks[name].write(Activations.as_bytes(x))
-
-    def take(self, names: Iterable[str]) -> None:
-        """These modules are compressed: from now on what comes out of them is fixed, and of their children, too."""
+    def take(self, names: Iterable[str], whole: Iterable[str]) -> list[str]:
+        """These modules are compressed: from now on what comes out of them is fixed, and of their children, too. whole:
+        modules whose inputs are kept of all sequences. Those whose inputs do not serve are returned."""
         self.waiting -= set(names)
-        for name in self._sinks.keys() & set(names):
-            sink, (child, length) = self._sinks.pop(name), self.ends[name]
-            sink.close()
-            module = self.block.get_submodule(name)
-            file = Activations(Path(sink.name), self.inputs.count, self.inputs.length, weight_of(module).shape[1])
-            if file.whole() and not any(other.startswith(f"{child}.") for other in self.waiting):
-                self._kept[name] = file
-                self.block.get_submodule(child).forward = self._forward(name, module, length)
-            else:
-                file.path.unlink()
+        found = sorted(self.ends.keys() & set(names))
+        serving = [name for name in found if name in whole and not self._waits(self.ends[name].child)]
+        self.taken |= {name: self.ends[name] for name in serving}
+        return [name for name in found if name not in serving]
 
-    def _forward(self, name: str, module: nn.Module, length: int | None) -> Callable[..., Any]:
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            x = turned(next(self._values[name]), turns_of(module))  # twice is not at all: the module turns it again
-            out = module(x[None])
-            return out if length is None else (out, *[None] * (length - 1))
-
-        return forward
-
-    def close(self) -> None:
-        """The block is as it was, also after an error."""
-        for sink in self._sinks.values():
-            with suppress(OSError):  # of a disk that is full
-                sink.close()
-        self._sinks.clear()
-        for name, file in self._kept.items():
-            del self.block.get_submodule(self.ends[name][0]).forward
-            file.path.unlink()
-        self._kept.clear()
+    def _waits(self, child: str) -> bool:
+        return any(name.startswith(f"{child}.") for name in self.waiting)
 
 
-def _ends(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> dict[str, tuple[str, int | None]]:
-    """Modules that run once, whose output is that of the child of the block that they are in: its name,
-    and the length of its tuple, the rest of which is None."""
+@contextmanager
+def shortened(
+    block: nn.Module, kept: Mapping[str, Kept], files: Mapping[str, Activations], device: torch.device
+) -> Iterator[None]:
+    """Children of a block go from inputs that were kept, meanwhile. files: of these, by the name of the module; they
+    are read in the order of the sequences."""
+    for name, one in kept.items():
+        forward = _forward(block.get_submodule(name), files[name].read(device), one.length)
+        block.get_submodule(one.child).forward = forward
+    try:
+        yield
+    finally:
+        for one in kept.values():
+            del block.get_submodule(one.child).forward
+
+
+def _forward(module: nn.Module, values: Iterator[torch.Tensor], length: int | None) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        x = turned(next(values), turns_of(module))  # twice is not at all: the module turns it again
+        out = module(x[None])
+        return out if length is None else (out, *[None] * (length - 1))
+
+    return forward
+
+
+def _ends(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> dict[str, Kept]:
+    """Modules that run once, whose output is that of the child of the block that they are in."""
     outputs: dict[str, torch.Tensor | None] = {}
-    ends: dict[str, tuple[str, int | None]] = {}
+    ends: dict[str, Kept] = {}
     hooks = []
 
     def note(name: str) -> Callable[[nn.Module, Any, torch.Tensor], None]:
@@ -102,7 +99,8 @@ def _ends(block: nn.Module, names: Iterable[str], run: Callable[[], object]) -> 
                 return
             for name, value in outputs.items():
                 if name.startswith(f"{child}.") and value is not None and torch.equal(value, first):
-                    ends[name] = child, len(out) if isinstance(out, tuple) else None
+                    width = weight_of(block.get_submodule(name)).shape[1]
+                    ends[name] = Kept(child, len(out) if isinstance(out, tuple) else None, width)
 
         return hook
 

@@ -5,12 +5,16 @@ the original by about tr(G D H D^T) / 2 nats a token, H = E[x x^T] over inputs x
 loss with respect to outputs, its labels drawn from the model's own predictions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+
+from squeeze.engine.gradients import backward
+from squeeze.engine.network import Network
+from squeeze.engine.on_disk import on_disk
 
 __all__ = ["Curvature", "curvature", "damage"]
 
@@ -32,34 +36,35 @@ def damage(change: torch.Tensor, seen: Curvature) -> float:
 
 
 def curvature(
-    model: nn.Module,
+    network: Network,
     tokens: torch.Tensor,
-    names: Sequence[str],
+    leaves: Mapping[str, Sequence[str]],
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Curvature]:
-    """By name of each linear module that is reached, over sequences of tokens [N, L].
+    """By name of each linear module that is reached, over sequences of tokens [N, L]. leaves: by block, their names in
+    it. progress(n): n more blocks are done.
 
-    The whole model is in memory, and 4 (I^2 + O^2) bytes for each matrix, which end up in the CPU's.
-    progress(n): n more sequences are done.
+    One block is in memory, with 4 (I^2 + O^2) bytes for each of its matrices. What is found lies in files.
     """
-    collector = _Collector(model, names)
     generator = torch.Generator().manual_seed(seed)
-    device = next(model.parameters()).device
-    model.requires_grad_(False)
-    try:
-        for ids in torch.split(tokens.to(device), 1):
-            embedded = model.get_input_embeddings()(ids).requires_grad_()  # type: ignore[operator]
-            with torch.enable_grad():
-                logits = model(inputs_embeds=embedded, use_cache=False).logits[0]
-                chances = torch.softmax(logits.detach().float().cpu(), -1)
-                labels = torch.multinomial(chances, 1, generator=generator)[:, 0].to(device)
-                nn.functional.cross_entropy(logits.float(), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
-            if progress:
-                progress(1)
-    finally:
-        collector.remove()
-    return collector.found(tokens.numel())
+
+    def loss(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        chances = torch.softmax(logits.detach().float().cpu(), -1)
+        labels = torch.multinomial(chances, 1, generator=generator)[:, 0].to(logits.device)
+        return nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+
+    found: dict[str, Curvature] = {}
+    for name, block, run in backward(network, tokens, loss):
+        collector = _Collector(block, leaves.get(name, ()))
+        try:
+            run()
+        finally:
+            collector.remove()
+        found |= {f"{name}.{leaf}": one for leaf, one in collector.found(tokens.numel()).items()}
+        if progress:
+            progress(1)
+    return found
 
 
 class _Collector:
@@ -97,11 +102,11 @@ class _Collector:
             moments.div_(self.counts[name])
         for moments in self.outputs.values():
             moments.div_(tokens)
-        inputs = {name: moments.cpu() for name, moments in self.inputs.items()}
+        inputs, outputs = on_disk(self.inputs), on_disk(self.outputs)
         return {
-            name: Curvature(inputs[owner], self.outputs[name].cpu(), self.counts[owner])
+            name: Curvature(inputs[owner], outputs[name], self.counts[owner])
             for name, owner in self.owner.items()
-            if name in self.outputs
+            if name in outputs
         }
 
 

@@ -11,6 +11,7 @@ from squeeze.checkpoint.sparse import SparseTensor
 from squeeze.engine.inputs import input_squares
 from squeeze.engine.pipeline import Progress, Writer
 from squeeze.engine.report import NAME as REPORT, Report
+from squeeze.engine.workers import Here, Workers
 from squeeze.errors import SqueezeError
 from squeeze.options import Asked, values_of
 from squeeze.prune.method import PruningMethod
@@ -37,6 +38,7 @@ def prune(
     overwrite: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
+    workers: Workers | None = None,
     **options: Any,
 ) -> Report:
     """Prune the matrices in a checkpoint's blocks.
@@ -44,7 +46,8 @@ def prune(
     source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
     method: one that is made, or its name, and then its options are among `options`, as in
     `prune("m", "wanda", pattern="2:4", out="m24")`. resume: go on with a run that was stopped, in its training, too.
-    options: the fields of options.Pruning and options.Common. Raises SqueezeError for all that a user can mend.
+    workers: as squeeze.quantize has them. options: the fields of options.Pruning and options.Common. Raises
+    SqueezeError for all that a user can mend.
     """
     asked, common = read(PRUNE, method, options)
     settings, chosen = asked.settings, made(asked)
@@ -53,7 +56,8 @@ def prune(
             "recovery takes neither quantised weights nor a dense folder: let a recipe prune, recover and then quantize"
         )
     shared: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "device": device, "progress": progress}
-    run = Run(source=Path(str(source)), out=Path(out), common=common, correction=settings.correction, **shared)
+    shared |= {"correction": settings.correction, "workers": workers or Here()}
+    run = Run(source=Path(str(source)), out=Path(out), common=common, **shared)
     calibrated = chosen.needs_hessian or settings.permute or settings.recover > 0
     described = _settings(chosen)
     if calibrated:

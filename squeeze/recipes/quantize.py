@@ -13,6 +13,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.inputs import input_squares
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
+from squeeze.engine.workers import Here, Workers
 from squeeze.errors import OptionError, SqueezeError
 from squeeze.options import Asked
 from squeeze.packing.pack import pack
@@ -50,6 +51,7 @@ def quantize(
     overwrite: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
+    workers: Workers | None = None,
     **options: Any,
 ) -> Report:
     """Quantise the matrices in a checkpoint's blocks.
@@ -57,14 +59,15 @@ def quantize(
     source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
     method: one that is made, or its name, and then its options are among `options`, as in
     `quantize("m", "gptq", bits=3, out="m3")`. methods: others than `method` for the modules named. resume: go on with a
-    run that was stopped. options: the fields of options.Quantizing and options.Common: how a checkpoint is changed
+    run that was stopped. workers: who gathers statistics of the calibration and quantises, such as those of a cluster
+    (cluster/calibrating.py). options: the fields of options.Quantizing and options.Common: how a checkpoint is changed
     before (rotate.py, smooth.py), bits chosen by matrix (allocation.py), the format, one of quant.formats.FORMATS or
     "dense", which stores the values that the quantised weights stand for in the original's type and shape; a scheme,
     one of quant.schemes.SCHEMES; and the calibration. Raises SqueezeError for all that a user can mend.
     """
     asked, common = read(QUANTIZE, method, options)
     check_served(asked.settings)
-    shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress}
+    shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress, "workers": workers or Here()}
     if asked.settings.format == GGUF:
         return _gguf(Path(str(source)), Path(out), asked, common, dict(methods or {}), overwrite, shared)
     settings = asked.settings

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -14,6 +14,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint, saved
 from squeeze.engine.method import Method
 from squeeze.engine.pipeline import Compression, Progress, Writer
 from squeeze.engine.report import NAME as REPORT, Report
+from squeeze.engine.workers import Here, Workers
 from squeeze.errors import SqueezeError
 from squeeze.options import Asked, Operation, of
 from squeeze.options.operation import fill
@@ -60,8 +61,8 @@ def tokens_of(source: Path, common: Common, device: str) -> torch.Tensor:
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """source: a Hugging Face folder; out: the folder to write; overwrite: also where there is one. common: what the
-    calibration is, and what is left alone. correction, progress: as engine/pipeline.py has them. resume: go on with a
-    run that was stopped."""
+    calibration is, and what is left alone. correction, progress, workers: as engine/pipeline.py has them. resume: go on
+    with a run that was stopped."""
 
     source: Path
     out: Path
@@ -71,6 +72,7 @@ class Run:
     overwrite: bool = False
     device: str = "cpu"
     progress: Progress | None = None
+    workers: Workers = field(default_factory=Here)
 
     def open(self, waits: Report | None = None) -> Checkpoint:
         """The checkpoint, in floats. waits: what `waiting` found. Raises SqueezeError where it is none, or `out` may
@@ -119,6 +121,7 @@ class Run:
             device=self.device,
             checkpoint=checkpoint,
             progress=self.progress,
+            workers=self.workers,
         ).run()
 
     def waiting(self, method: str, settings: Mapping[str, Any]) -> Report | None:

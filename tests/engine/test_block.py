@@ -1,17 +1,18 @@
 """Inputs of a block's modules, in the original and in what it has become, where some sequences skip a module."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from squeeze.engine import gathering
-from squeeze.engine.calibration import Activations, Stage, Stop
+from squeeze.engine import gathering, sharding
+from squeeze.engine.calibration import InputStatistics, Stage, Stop
 from squeeze.engine.network import Call, run_block
-from squeeze.engine.rounding import RoundedInputs
-from squeeze.engine.shortcuts import Shortcuts
+from squeeze.engine.sharding import Setting
+from squeeze.engine.shortcuts import Kept, Shortcuts
 
+CPU = torch.device("cpu")
 SEQUENCES = torch.randn((5, 3, 4), generator=torch.Generator().manual_seed(0))  # [N, L, I]
 SEQUENCES[1] = -SEQUENCES[1].abs()
 
@@ -28,35 +29,68 @@ class Skipping(nn.Module):
         return self.second(2 * hidden) if hidden[0, 0, 0] > 0 else out
 
 
-def _gathered(block, stage, shortcuts, originals, every):
-    how = {"rounded": RoundedInputs(block, lambda name: None), "call": Call((), {}), "device": torch.device("cpu")}
-    return gathering.statistics_of(block, stage, shortcuts=shortcuts, originals=originals, every=every, **how)
+def _shards(folder, every=1):
+    """Of SEQUENCES, with the original one in `every`."""
+    ids = torch.zeros(SEQUENCES.shape[:2], dtype=torch.int64)
+    shards = sharding.shards_of(folder, ids, SEQUENCES.shape[2], 0, True, every)
+    for shard in shards:
+        last = shard.first + shard.inputs.count
+        shard.inputs.write(SEQUENCES[shard.first : last])
+        shard.original[0].write(SEQUENCES[number] for number in range(shard.first, last) if number % every == 0)
+    return shards
 
 
-def test_inputs_are_paired_with_the_original_ones_of_the_same_sequence(tmp_path):
-    before, after = (Activations(tmp_path / name, *SEQUENCES.shape) for name in ("before", "after"))
-    before.write(SEQUENCES)
-    network, call = SimpleNamespace(device=torch.device("cpu")), Call((), {})
-    planned = [Stage((("first",),)), Stage((("second",),))]
-    block = Skipping().requires_grad_(False)
+@pytest.fixture(params=[8192, 6])
+def tokens_of_a_shard(request, monkeypatch):
+    monkeypatch.setattr(sharding, "_TOKENS", request.param)
+    return request.param
+
+
+def test_inputs_are_paired_with_the_original_ones_of_the_same_sequence(tmp_path, tokens_of_a_shard):
+    setting, planned = Setting(Call((), {}), tmp_path, CPU), [Stage((("first",),)), Stage((("second",),))]
+    block, shards = Skipping().requires_grad_(False), _shards(tmp_path)
+    assert len(shards) == (1 if tokens_of_a_shard > 6 else 3)
     with torch.inference_mode():
-        shortcuts = Shortcuts(block, [], lambda: None, before, tmp_path)
-        theirs = gathering.original(block, planned, before, after, call, tmp_path, network.device)
-        assert list(theirs) == ["first"] and not (tmp_path / "second.inputs").exists()
+        reached = [gathering.original(block, setting, shard, ["first", "second"]) for shard in shards]
+        assert set.intersection(*reached) == {"first"}
         wanted = torch.stack([block(hidden[None])[0] for hidden in SEQUENCES])
-        torch.testing.assert_close(torch.stack(list(after.read(network.device))), wanted)
+        found = torch.cat([torch.stack(list(shard.original[1].read(CPU))) for shard in shards])
+        torch.testing.assert_close(found, wanted)
         both = Stage((("first",), ("second",)))
-        found = _gathered(block, both, shortcuts, theirs, 1)
-    torch.testing.assert_close(found["first"].cross, torch.zeros(4, 4))
-    assert found["second"].cross is None and 0 < found["second"].count < found["first"].count
+        parts = (gathering.statistics(block, setting, shard, both, ["first"]) for shard in shards)
+        sums = gathering.joined(both, parts).sums
+    torch.testing.assert_close(sums["first"].cross, torch.zeros(4, 4))
+    ran = torch.cat(list(SEQUENCES))
+    torch.testing.assert_close(sums["first"].hessian, ran.T @ ran / len(ran))
+    assert sums["second"].cross is None and 0 < sums["second"].count < sums["first"].count
 
-    pairs = {"second": Activations(tmp_path / "pairs", 3, *SEQUENCES.shape[1:])}
-    pairs["second"].write(3 * SEQUENCES[::2])
+    shards = _shards(tmp_path, every=2)
+    for shard in shards:
+        shard.file(tmp_path, "second.inputs", 4, original=True).write(3 * x for x in shard.original[0].read(CPU))
     with torch.inference_mode():
-        found = _gathered(block, planned[1], shortcuts, pairs, 2)
+        parts = (gathering.statistics(block, setting, shard, planned[1], ["second"]) for shard in shards)
+        second = gathering.joined(planned[1], parts).sums["second"]
     ran = torch.cat([hidden for hidden in SEQUENCES[::2] if hidden[0, 0] > 0])
-    torch.testing.assert_close(found["second"].cross, 2 * ran.T @ ran / len(ran))  # of y = 3 h beside x = 2 h
-    assert found["second"].paired == len(ran) < found["second"].count
+    torch.testing.assert_close(second.cross, 2 * ran.T @ ran / len(ran))  # of y = 3 h beside x = 2 h
+    assert second.paired == len(ran) < second.count
+
+
+def test_sums_of_shards_are_the_sum_of_all(tmp_path):
+    x, y = torch.randn((2, 900, 300), generator=torch.Generator().manual_seed(1))
+    whole, parts = InputStatistics(), InputStatistics()
+    whole.add(x, y)
+    for rows in torch.arange(900).split(250):
+        shard = InputStatistics()
+        shard.add(x[rows], y[rows])
+        parts.join(shard)
+    parts.join(InputStatistics())
+    assert parts.strips[0].dtype == torch.float64
+    for one in (whole, parts):
+        one.finish()
+    assert parts.hessian.dtype == parts.cross.dtype == torch.float32
+    assert (parts.count, parts.paired) == (900, 900) and torch.equal(parts.hessian, parts.hessian.T)
+    torch.testing.assert_close(parts.hessian, (x.double().T @ x.double() / 900).float(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(parts.cross, whole.cross, rtol=1e-4, atol=1e-4)
 
 
 class Inner(nn.Module):
@@ -81,38 +115,36 @@ class Outer(nn.Module):
 
 
 @torch.inference_mode()
-def test_what_is_compressed_does_not_run_again(tmp_path):
+def test_what_is_compressed_does_not_run_again(tmp_path, tokens_of_a_shard):
     torch.manual_seed(0)
-    inputs, block = Activations(tmp_path / "inputs", *SEQUENCES.shape), Outer()
-    inputs.write(SEQUENCES)
-    names, device = ["inner.wide", "inner.narrow", "last"], torch.device("cpu")
-    shortcuts = Shortcuts(block, names, lambda: block(SEQUENCES[:1]), inputs, tmp_path)
-    assert shortcuts.ends == {"inner.narrow": ("inner", 2)}
-    shortcuts.take(["inner.wide"])
-    for hidden in shortcuts.read(device):
-        shortcuts.keep(["inner.narrow"], torch.relu(block.inner.wide(hidden)))
+    block, names, shards = Outer(), ["inner.wide", "inner.narrow", "last"], _shards(tmp_path)
+    setting, stage = Setting(Call((), {}), tmp_path, CPU), Stage((("inner.narrow",),))
+    shortcuts = Shortcuts(block, names, lambda: block(SEQUENCES[:1]))
+    assert shortcuts.ends == {"inner.narrow": Kept("inner", 2, 8)}
+    assert shortcuts.take(["inner.wide"], []) == []
+    parts = (gathering.statistics(block, setting, shard, stage, (), shortcuts.ends) for shard in shards)
+    kept = gathering.joined(stage, parts, shortcuts.ends).kept
     block.inner.narrow.weight.mul_(0.5)
     wanted = [block(hidden[None]) for hidden in SEQUENCES]
-    shortcuts.take(["inner.narrow"])
+    assert kept == {"inner.narrow"} and shortcuts.take(["inner.narrow"], kept) == []
+    setting = replace(setting, kept=shortcuts.taken)
     block.inner.runs = 0
     for _ in range(2):
-        assert all(map(torch.equal, (block(hidden[None]) for hidden in shortcuts.read(device)), wanted))
+        found = []
+        for shard in shards:
+            with setting.running(block, shard) as sequences:
+                found += [block(hidden[None]) for hidden in sequences]
+        assert all(map(torch.equal, found, wanted))
     assert block.inner.runs == 0
-    shortcuts.close()
     assert torch.equal(block(SEQUENCES[:1]), wanted[0]) and block.inner.runs == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["inputs"]
 
 
 @torch.inference_mode()
 def test_a_part_runs_again_while_a_matrix_in_it_waits(tmp_path):
-    inputs, block = Activations(tmp_path / "inputs", *SEQUENCES.shape), Outer()
-    inputs.write(SEQUENCES)
-    shortcuts = Shortcuts(block, ["inner.wide", "inner.narrow"], lambda: block(SEQUENCES[:1]), inputs, tmp_path)
-    for hidden in shortcuts.read(torch.device("cpu")):
-        shortcuts.keep(["inner.narrow"], torch.relu(block.inner.wide(hidden)))
-    shortcuts.take(["inner.narrow"])
-    assert len(list(shortcuts.read(torch.device("cpu")))) == len(SEQUENCES) and "forward" not in vars(block.inner)
-    assert [path.name for path in tmp_path.iterdir()] == ["inputs"]
+    block = Outer()
+    shortcuts = Shortcuts(block, ["inner.wide", "inner.narrow"], lambda: block(SEQUENCES[:1]))
+    assert shortcuts.take(["inner.narrow"], ["inner.narrow"]) == ["inner.narrow"]
+    assert not shortcuts.taken
 
 
 @pytest.mark.parametrize("error", [Stop(), OSError(28, "No space left on device")])

@@ -1,10 +1,12 @@
 """Inputs rounded while a block is calibrated: what is recorded, what is computed, and the block as it was."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
 from squeeze.engine.calibration import Recorder, Stage
-from squeeze.engine.rounding import RoundedInputs
+from squeeze.engine.rounding import ranges, rounding_inputs
 
 
 class Block(nn.Module):
@@ -34,12 +36,12 @@ HIDDEN = torch.randn((3, 5, 8), generator=torch.Generator().manual_seed(2))
 def test_modules_compute_with_rounded_inputs_and_others_see_them_as_they_were():
     block, halves = Block(), Halves()
     plain = block(HIDDEN[0])
-    rounded = RoundedInputs(block, lambda name: None if name == "third" else halves)
-    rounded.begin(STAGE, HIDDEN, block)
+    found = ranges(block, STAGE.groups, (partial(block, hidden) for hidden in HIDDEN))
     largest = HIDDEN.abs().max()
-    assert rounded.largest == {"first": largest}
+    assert found == {"first": largest}
     seen = {}
-    with Recorder(block, ["first", "second"], seen.__setitem__):
+    rounded = rounding_inputs(block, dict.fromkeys(("first", "second"), (halves, largest)))
+    with rounded, Recorder(block, ["first", "second"], seen.__setitem__):
         found = block(HIDDEN[0])
     assert seen["first"] is seen["second"] and torch.equal(seen["first"], HIDDEN[0])
     x = halves(HIDDEN[0], largest)
@@ -50,17 +52,4 @@ def test_modules_compute_with_rounded_inputs_and_others_see_them_as_they_were():
             * (nn.functional.linear(x, block.second.weight, block.second.bias))
         ),
     )
-    assert torch.equal(rounded.rounded("first", HIDDEN[0]), x)
-    assert torch.equal(rounded.rounded("third", HIDDEN[0]), HIDDEN[0])
-    rounded.close()
     assert torch.equal(block(HIDDEN[0]), plain)
-
-
-def test_inputs_are_not_read_where_no_range_is_needed():
-    def never():
-        raise AssertionError
-        yield
-
-    rounded = RoundedInputs(Block(), lambda name: None)
-    rounded.begin(STAGE, never(), print)
-    assert not rounded.largest

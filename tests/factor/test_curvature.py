@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.network import Network
 from squeeze.factor.curvature import curvature, damage
 from tests.makers import networks
 from tests.makers.draws import Draws
@@ -11,12 +13,15 @@ draws = Draws(5)
 matrix, moments = draws.matrix, draws.moments
 
 
-def test_curvature_predicts_what_a_change_costs():
+def test_curvature_predicts_what_a_change_costs(tmp_path):
     pytest.importorskip("transformers", reason="transformers is not installed")
     model = networks.peaked_llama(2)
+    model.save_pretrained(tmp_path)
+    network = Network(Checkpoint.open(tmp_path))
     tokens = torch.randint(0, 64, (16, 32), generator=draws.generator)
     names = networks.linear_names(model)
-    seen = curvature(model, tokens, names)
+    leaves = {block: [n.removeprefix(f"{block}.") for n in names if n.startswith(block)] for block in network.blocks}
+    seen = curvature(network, tokens, leaves)
     assert seen[names[0]].inputs is seen[names[1]].inputs
     with torch.no_grad():
         wanted = torch.log_softmax(model(tokens).logits, -1)

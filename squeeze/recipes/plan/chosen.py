@@ -38,7 +38,7 @@ def _edited_values(context: PlanContext, block: str, count: int) -> dict[str, to
     heads = decomposition.values(v, o, context.whole(f"{block}.self_attn.v_proj"), size)
     bar = torch.cat([head.losses for head in heads]).sort().values[count - 1]
     ranks = [int((head.losses > bar).sum()) for head in heads]
-    bias = dict(context.model.get_submodule(f"{block}.{VALUES[0]}").named_parameters()).get("bias")
+    bias = dict(context.module(f"{block}.{VALUES[0]}").named_parameters()).get("bias")
     new_v, new_o, new_bias = decomposition.with_values(v, o, heads, ranks, bias if bias is None else bias.detach())
     tensors = {f"{VALUES[0]}.weight": new_v, f"{VALUES[1]}.weight": new_o}
     return tensors if new_bias is None else tensors | {f"{VALUES[0]}.bias": new_bias}

@@ -7,12 +7,16 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.checkpoint.view import DTYPES
 from squeeze.engine.experts import is_expert
 from squeeze.engine.method import Method, Result
 from squeeze.engine.network import Network
+from squeeze.engine.on_disk import on_disk
 from squeeze.factor.modegpt import EditedCheckpoint, RowColumnPruning
 
 __all__ = ["Edits", "WithNote"]
+
+_TYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class WithNote:
 
 @dataclass
 class Edits:
-    """methods: by the checkpoint's name of a module; replaced: tensors by their names in the checkpoint."""
+    """methods: by the checkpoint's name of a module; replaced: tensors by their names in the checkpoint, which lie in
+    files."""
 
     network: Network
     methods: dict[str, Any] = field(default_factory=dict)
@@ -49,16 +54,17 @@ class Edits:
 
     def put(self, parent: str, tensors: Mapping[str, torch.Tensor], note: str | None = None) -> None:
         """Replace tensors by their names below a module; matrices are then stored without rows and columns of 0."""
-        checkpoint = self.network.checkpoint
+        checkpoint, changed = self.network.checkpoint, dict[str, torch.Tensor]()
         for leaf, tensor in tensors.items():
             name = f"{parent}.{leaf}"
             source = self.network.sources[name]
             module = name.rpartition(".")[0]
-            dtype = checkpoint.load([source])[source].dtype
+            dtype = _TYPES[checkpoint.info(source).dtype]
             if leaf.endswith(".weight"):
                 slicing: Any = RowColumnPruning(always=is_expert(module))
                 self.methods[self.network.stored_name(module)] = WithNote(slicing, note) if note else slicing
-            self.replaced[source] = tensor.to("cpu", dtype).contiguous()
+            changed[source] = tensor.to(dtype).contiguous()
+        self.replaced |= on_disk(changed)
 
     def applied(self, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint with what has been replaced."""

@@ -20,6 +20,7 @@ from squeeze.checkpoint.architectures import architecture_of, head_size
 from squeeze.engine.experts import is_expert
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network, weight_of
+from squeeze.engine.on_disk import on_disk
 from squeeze.errors import ModelError
 from squeeze.factor import modegpt as decomposition
 from squeeze.factor.curvature import Curvature, damage
@@ -47,14 +48,14 @@ Maker = Callable[[float], Method]
 
 @dataclass
 class PlanContext:
-    """What options are made for (`fit`) and priced by (`validation`). dtype: of a stored value. families: other makers
+    """What options are made for (`fit`) and priced by (`validation`). One block of the network is loaded, the one that
+    was asked for last. dtype: of a stored value. families: other makers
     of methods by share of stored values. notes: what a report is to say of a matrix's statistics. shared: whether
     matrices may be on one basis. bits: of a stored value. whitened, weighted: by name, what low rank costs (see
     `tails`) without and with regard to gradients. factors: by kind, what prices are multiplied by. paths: by block,
     the order in which channels of its MLP go."""
 
     network: Network
-    model: nn.Module
     fit: dict[str, Curvature]
     validation: dict[str, Curvature]
     dtype: torch.dtype
@@ -66,6 +67,7 @@ class PlanContext:
     weighted: dict[str, torch.Tensor] = field(default_factory=dict)
     factors: dict[str, float] = field(default_factory=dict)
     paths: dict[str, decomposition.EliminationOrder] = field(default_factory=dict)
+    _loaded: str = ""
 
     def __post_init__(self) -> None:
         for name, seen in self.fit.items():
@@ -79,12 +81,16 @@ class PlanContext:
         if any(kind_of(name) not in KINDS for name in self.fit):
             return {}
         sure = [name for name in self.fit if name not in self.notes]
-        described = examples(self.model, sure, {name: self.fit[name].inputs for name in sure})
+        described = []
+        for block in self.network.blocks:
+            if inside := [name for name in sure if name.startswith(f"{block}.")]:
+                self._load(block)
+                described += examples(self.network.model, inside, {name: self.fit[name].inputs for name in inside})
         tokens = max(one.tokens for one in self.fit.values())
         ratios: dict[str, list[float]] = {}
         for name, damage_share in Predictor.load().predict(described).items():
             predicted = damage_share * self.fit[name].tokens / tokens  # of which an expert gets a share
-            lost, (outputs, inputs) = self.whitened[name], self.weight(name).shape
+            lost, (outputs, inputs) = self.whitened[name], weight_of(self.network.module(name)).shape
             price = float(lost[min(rank_for(outputs, inputs, KEEP), len(lost) - 1)])
             ratios.setdefault(kind_of(name), []).append(log(max(predicted, 1e-12) / max(price, 1e-12)))
         return {kind: exp(sum(logs) / len(logs)) for kind, logs in ratios.items()}
@@ -94,8 +100,23 @@ class PlanContext:
         noted = cast(Method, WithNote(method, self.notes[name])) if name in self.notes else method
         return Option(family, cost, bits, noted)
 
+    def _load(self, block: str) -> None:
+        if block != self._loaded:
+            if self._loaded:
+                self.network.release(self._loaded)
+            self.network.load(block)
+            self._loaded = block
+
+    def module(self, name: str) -> nn.Module:
+        """One in a block, with its weights."""
+        self._load(next(block for block in self.network.blocks if name.startswith(f"{block}.")))
+        return self.network.module(name)
+
     def weight(self, name: str) -> torch.Tensor:
-        return weight_of(self.model.get_submodule(name)).detach()
+        return weight_of(self.module(name)).detach()
+
+    def numel(self, name: str) -> int:
+        return weight_of(self.network.module(name)).numel()
 
     def factor(self, name: str) -> float:
         return self.factors.get(kind_of(name), 1.0)
@@ -154,7 +175,7 @@ def _matrix(context: PlanContext, name: str) -> Unit:
     options = [
         context.option(name, DENSE, 0.0, context.bits * weight.numel() + mask * expert, Identity(pivoted=expert))
     ]
-    gradients = None if name in context.notes else context.whole(name).outputs
+    gradients = None if name in context.notes else on_disk({"": context.whole(name).outputs})[""]
     for rank in sorted({max(1, round(share * least)) for share in _SHARES}):
         stored = context.bits * rank * (total - rank) + mask
         costs = [float(lost[name][rank]) for lost in (context.whitened, context.weighted)]
@@ -266,5 +287,6 @@ def _shared_tails(context: PlanContext, names: list[str], method: SharedSVD) -> 
 def shared_method(context: PlanContext, names: list[str], rank: int | None, weighted: bool) -> SharedSVD:
     """For matrices on one basis, made with what both halves of the tokens say where the rank is given."""
     outputs = [(context.fit[name] if rank is None else context.whole(name)).outputs for name in names]
-    blocks = torch.block_diag(*outputs) if weighted else None  # type: ignore[no-untyped-call]
-    return SharedSVD(rank=rank, outputs=blocks)
+    if not weighted:
+        return SharedSVD(rank=rank)
+    return SharedSVD(rank=rank, outputs=on_disk({"": torch.block_diag(*outputs)})[""])  # type: ignore[no-untyped-call]

@@ -13,18 +13,19 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.experts import is_expert
-from squeeze.engine.network import Network
-from squeeze.engine.pipeline import Progress
+from squeeze.engine.network import Network, weight_of
+from squeeze.engine.on_disk import on_disk
+from squeeze.engine.pipeline import Progress, plan as linear_modules
 from squeeze.errors import SqueezeError
 from squeeze.factor.curvature import Curvature, curvature
 from squeeze.factor.planner import Option, Unit, choose
 from squeeze.recipes.plan.chosen import edited, planned
 from squeeze.recipes.plan.edits import Edits
 from squeeze.recipes.plan.options import DENSE, Maker, PlanContext, unit
-from squeeze.recipes.plan.whole import linear_names, weight, whole
 
 __all__ = ["Plan", "make_plan"]
 
+_PARTS = ("outputs", "inputs")
 _PLACE = 32  # bits of an entry, besides its value
 
 
@@ -82,33 +83,36 @@ def make_plan(
 ) -> Plan:
     """Plan a family and a rank for each matrix.
 
-    tokens: calibration sequences [N, L], two at least. The whole model and its curvature are in memory. Experts that
-    too few tokens reach are priced like the others of their block, and noted. Raises SqueezeError where the budget
-    cannot be met.
+    tokens: calibration sequences [N, L], two at least. One block is in memory, with its curvature and what is tried of
+    it; what is known of the others, and what they become, lies in files. Experts that too few tokens reach are priced
+    like the others of their block, and noted. Raises SqueezeError where the budget cannot be met.
     """
     if asked.keep is None and asked.target_bytes is None:
         raise SqueezeError("say how much to keep, or how many bytes the result may take")
     if len(tokens) < 2:
         raise SqueezeError("a plan needs at least two calibration sequences: it prices on one half what the other gave")
-    network = Network(checkpoint)
+    network, device_network = Network(checkpoint), Network(checkpoint, device)
     network.check(tokens)
-    model = whole(network, device)
-    blocks = linear_names(network, model, asked.ignore)
-    names = [f"{block}.{leaf}" for block, leaves in blocks.items() for leaf in leaves]
+    blocks = {block: linear_modules(network, block, asked.ignore)[0] for block in network.blocks}
+    shapes = {
+        name: (weight.shape[0], weight.shape[1])
+        for block, leaves in blocks.items()
+        for name in (f"{block}.{leaf}" for leaf in leaves)
+        for weight in [weight_of(network.module(name))]
+    }
     done = count(1)
 
     def tick(more: int) -> None:
         if progress:
-            progress("curvature", next(done), len(tokens))
+            progress("curvature", next(done), 2 * len(blocks))
 
-    fit, validation = (curvature(model, half, names, seed, tick) for half in (tokens[::2], tokens[1::2]))
-    model.to("cpu")
-    shapes = {name: (weight(model, name).shape[0], weight(model, name).shape[1]) for name in names}
+    fit, validation = (curvature(device_network, half, blocks, seed, tick) for half in (tokens[::2], tokens[1::2]))
     notes = {**fill(fit, shapes), **fill(validation, shapes)}
-    context = PlanContext(network, model, fit, validation, asked.dtype, asked.families, notes, asked.shared, asked.bits)
+    fit, validation = ({name: half[name] for name in shapes} for half in (fit, validation))
+    context = PlanContext(network, fit, validation, asked.dtype, asked.families, notes, asked.shared, asked.bits)
     units = [unit(context, block, leaves, asked.pairs) for block, leaves in blocks.items()]
     budget = _budget(context, asked.keep, asked.target_bytes)
-    budget -= (_PLACE + 8 * asked.dtype.itemsize) * asked.entries * len(names)
+    budget -= (_PLACE + 8 * asked.dtype.itemsize) * asked.entries * len(shapes)
     plan = _assembled(context, choose(units, budget))
     plan.alone = _alone(units, budget)
     return plan
@@ -142,11 +146,14 @@ def fill(curvatures: dict[str, Curvature], shapes: Mapping[str, tuple[int, int]]
         if name not in curvatures or (is_expert(name) and curvatures[name].tokens < inputs)
     }
     known = {name: one for name, one in curvatures.items() if one.tokens}
+    of_all: dict[str, dict[str, torch.Tensor]] = {}
     for name, tokens in short.items():
-        alike = [one for other, one in known.items() if _starred(other) == _starred(name)]
-        sizes = [_mean(getattr(one, part).diagonal().mean() for one in alike) for part in ("outputs", "inputs")]
-        outputs, inputs = (size * torch.eye(n) for size, n in zip(sizes, shapes[name], strict=True))
-        curvatures[name] = Curvature(inputs, outputs, tokens)
+        if (key := _starred(name)) not in of_all:
+            alike = [one for other, one in known.items() if _starred(other) == key]
+            sizes = {part: _mean(getattr(one, part).diagonal().mean() for one in alike) for part in _PARTS}
+            eyes = {part: sizes[part] * torch.eye(n) for part, n in zip(_PARTS, shapes[name], strict=True)}
+            of_all[key] = on_disk(eyes)
+        curvatures[name] = Curvature(**of_all[key], tokens=tokens)
     return {
         name: f"only {tokens} tokens of the plan's reached its {shapes[name][1]} inputs: priced as the mean expert"
         for name, tokens in short.items()
@@ -169,7 +176,7 @@ def _budget(context: PlanContext, keep: float | None, target_bytes: int | None) 
     checkpoint, sources = context.network.checkpoint, context.network.sources
     if target_bytes is None:
         assert keep is not None
-        return int(keep * context.bits * sum(context.weight(name).numel() for name in context.fit))
+        return int(keep * context.bits * sum(context.numel(name) for name in context.fit))
     stored = checkpoint.bytes_of(sources[f"{name}.weight"] for name in context.fit)
     return 8 * (target_bytes - (checkpoint.bytes_of(checkpoint.files) - stored))
 

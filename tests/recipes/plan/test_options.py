@@ -11,7 +11,6 @@ from squeeze.factor.block_lowrank import Monarch
 from squeeze.factor.curvature import Curvature, curvature, damage
 from squeeze.factor.lowrank import WhitenedSVD
 from squeeze.factor.modegpt import RowColumnPruning
-from squeeze.integrations.load_model import load_model
 from squeeze.recipes.plan.chosen import edited, planned
 from squeeze.recipes.plan.options import PlanContext, tails, unit
 from squeeze.recipes.plan.plan import PlanConfig, make_plan
@@ -32,10 +31,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def context(folder):
-    network, model = Network(Checkpoint.open(folder)), load_model(folder)
-    names = [f"{block}.{leaf}" for block in network.blocks for leaf in linear_modules(network, block)[0]]
-    seen, held = (curvature(model, half, names) for half in (TOKENS[::2], TOKENS[1::2]))
-    return PlanContext(network, model, seen, held, torch.bfloat16, {"monarch": lambda keep: Monarch(keep=keep)})
+    network = Network(Checkpoint.open(folder))
+    leaves = {block: linear_modules(network, block)[0] for block in network.blocks}
+    seen, held = (curvature(network, half, leaves) for half in (TOKENS[::2], TOKENS[1::2]))
+    return PlanContext(network, seen, held, torch.bfloat16, {"monarch": lambda keep: Monarch(keep=keep)})
 
 
 def test_tails_are_what_ranks_cost_on_other_tokens():
