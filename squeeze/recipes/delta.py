@@ -66,7 +66,8 @@ def delta(
     run = Run(source=tuned, out=unpacked, common=settings, correction=settings.correction, **shared)
     bits = settings.bits if settings.embedding_bits is None else settings.embedding_bits
     described: dict[str, Any] = {"base": str(base), "sha256": list(weights.base.weights), "bits": settings.bits}
-    described |= {"pattern": settings.pattern, "group_size": settings.group_size, "embedding_bits": bits, **run.described()}
+    described |= {"pattern": settings.pattern, "group_size": settings.group_size, "embedding_bits": bits}
+    described |= run.described()
     report = run.waiting(DeltaMethod.name, described)
     if report is None:
         network = Network(checkpoint)
