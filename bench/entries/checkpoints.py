@@ -87,7 +87,7 @@ def _megabytes(way: str) -> Callable[[Row], str]:
 
 
 def _level(row: Row) -> str:
-    return f"{row['level']}, {row['zeros']:.0%} zeros" if "zeros" in row else str(row["level"])
+    return f"{row['level']}, {row['zeros']:.0%} zeros" if row["zeros"] else str(row["level"])
 
 
 LARGE = Entry(

@@ -36,9 +36,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 raise SystemExit("Error: the round trip changed the bytes")
             back.unlink()
             row: Row = {"level": level, "gigabytes": options.gigabytes, "threads": options.threads}
-            if options.zeros:
-                row["zeros"] = options.zeros
-            row |= {"raw": source.stat().st_size, "packed": packed.stat().st_size, "cp": median(copying)}
+            row |= {"zeros": options.zeros, "raw": source.stat().st_size, "packed": packed.stat().st_size}
+            row["cp"] = median(copying)
             for way, runs in (("pack", packing), ("unpack", unpacking)):
                 row[way] = median([seconds for seconds, _ in runs])
                 row[f"{way}, memory"] = max(memory for _, memory in runs) - idle
