@@ -96,6 +96,14 @@ def test_golden_packed_checkpoints_decode(level, tmp_path):
     assert codings == [floats] * 4 + [integers] + ["stored"] * 2
 
 
+@pytest.mark.parametrize(("level", "coding"), [("runtime", "zeros+rans"), ("archive", "zeros+archive")])
+def test_golden_zeros_decode(level, coding, tmp_path):
+    packed = FOLDER / f"checkpoint.zeros.{level}.safetensors"  # missing: run `make golden`
+    squeeze.unpack(packed, tmp_path / "back.safetensors")
+    assert (tmp_path / "back.safetensors").read_bytes() == golden_checkpoint(zeros=True)
+    assert [record.coding for record in container.read(packed).description.records].count(coding) >= 3
+
+
 def test_a_golden_difference_decodes(tmp_path):
     packed = FOLDER / "checkpoint.ulps.safetensors"  # missing: run `make golden`
     (tmp_path / "base.safetensors").write_bytes(golden_checkpoint())
@@ -106,5 +114,5 @@ def test_a_golden_difference_decodes(tmp_path):
 
 def test_every_golden_checkpoint_is_tested():
     assert {path.name for path in FOLDER.glob("*.safetensors")} == {
-        f"checkpoint.{name}.safetensors" for name in (*container.LEVELS, "ulps")
+        f"checkpoint.{name}.safetensors" for name in (*container.LEVELS, "ulps", "zeros.runtime", "zeros.archive")
     }

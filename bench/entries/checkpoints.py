@@ -86,12 +86,18 @@ def _megabytes(way: str) -> Callable[[Row], str]:
     return lambda row: f"{row[f'{way}, memory'] / 1e6:,.0f}"
 
 
+def _level(row: Row) -> str:
+    return f"{row['level']}, {row['zeros']:.0%} zeros" if row["zeros"] else str(row["level"])
+
+
 LARGE = Entry(
     measures="pack and unpack of one large tensor as whole commands beside cp: seconds, and memory",
     minutes=10,
-    key=("level", "gigabytes", "threads"),
+    key=("level", "zeros", "gigabytes", "threads"),
     options=(
         option("folder", type=Path, help="where three times as much fits"),
+        option("--levels", default="fast,runtime", help="with commas between them (fast,runtime)"),
+        option("--zeros", type=float, default=0.0, help="share of the values that are 0 (0)"),
         option("--gigabytes", type=float, default=5.0, help="of the tensor (5)"),
         option("--threads", type=int, default=2, help="(2)"),
         option("--runs", type=int, default=3, help="of which the median counts (3)"),
@@ -99,7 +105,9 @@ LARGE = Entry(
     tables={
         "pack-large": Listing(
             (
-                Column("level", "level"),
+                Column(
+                    "level", lambda row: f"{row['level']}, {row['zeros']:.0%} zeros" if "zeros" in row else row["level"]
+                ),
                 Column("GB in one tensor", "gigabytes", "g"),
                 Column("threads", "threads"),
                 Column("memory of pack, MB", _megabytes("pack")),

@@ -1,14 +1,14 @@
 """What a fine-tune takes as its difference from a base, and what that costs, beside ways to compress it alone.
 
 The fine-tune is fine_tune.py's, of the bundled model; all ways that look at inputs calibrate on the text that it was
-trained on. Sizes are of the files of weights, packed but for the fine-tune's; perplexity and KL
-divergence from the fine-tune are taken on text that was held out.
+trained on. A run that was stopped goes on where it was. Sizes are of the files of weights, packed but for the
+fine-tune's; perplexity and KL divergence from the fine-tune are taken on text that was held out.
 """
 
 import argparse
 import math
+import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,8 +26,9 @@ from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.import_gguf import import_gguf
 
 _DELTAS = {
-    "2:4, 2 bits": {"pattern": "2:4", "bits": 2},
-    "2:4, 4 bits": {"pattern": "2:4", "bits": 4},
+    "2:4 in 2 bits": {"pattern": "2:4", "bits": 2},
+    "2:4 in 2 bits and embeddings exactly": {"pattern": "2:4", "bits": 2, "embedding_bits": 0},
+    "2:4 in 4 bits": {"pattern": "2:4", "bits": 4},
     "2 bits": {"bits": 2},
     "3 bits": {"bits": 3},
     "4 bits": {"bits": 4},
@@ -44,36 +45,36 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         import_gguf(bundled_path(), base)
     if not tuned.is_dir():
         fine_tune(base, train, tuned, options.steps, options.rate, options.frozen)
-    tokens, original = read_tokens(held_out, base), load_model(tuned)
-    raw, shared = weights_of(tuned), {"calibration": train, "samples": options.samples, "overwrite": True}
+    tokens, original, raw = read_tokens(held_out, base), load_model(tuned), weights_of(tuned)
+    shared = {"calibration": train, "samples": options.samples, "overwrite": True, "resume": True}
     wanted = ways(base, tuned, shared)
-    for name in options.rows.split(",") if options.rows else wanted:
-        out, started = options.work / "out", time.perf_counter()
-        shutil.rmtree(out, ignore_errors=True)  # of a run that was stopped
-        wanted[name](out)
-        seconds = time.perf_counter() - started
+    for name in options.rows.split(",") if options.rows else ["fine-tune", "base", *wanted]:
+        out = {"fine-tune": tuned, "base": base}.get(name)
+        if is_made := out is None:
+            words = re.sub(r"\W+", "-", f"{name} of {made} by {options.samples}")
+            out = options.work / words
+            if not out.is_dir():  # else of a run that was stopped
+                wanted[name](out)
         model = load_model(tuned if name == "lossless difference" else out, base=base if name in _DELTAS else None)
         quality = evaluate(model, tokens, windows=options.windows, original=original)
         size = raw if name == "fine-tune" else packed_size(out)
-        shutil.rmtree(out)
+        if is_made:
+            shutil.rmtree(out)
         yield {
             "name": name, "steps": options.steps, "rate": options.rate, "frozen": options.frozen,
             "samples": options.samples, "windows": options.windows, "bytes": size, "times smaller": raw / size,
             "loss": math.log(quality.perplexity), "kl": quality.kl_mean, "top1": quality.top1_agreement,
-            "seconds": round(seconds, 1),
         }  # fmt: skip
 
 
 def ways(base: Path, tuned: Path, shared: dict) -> dict[str, Callable[[Path], object]]:
     """By name, what writes a folder."""
     return {
-        "fine-tune": lambda out: shutil.copytree(tuned, out),
-        "base": lambda out: shutil.copytree(base, out),
         **{
             name: lambda out, how=how: squeeze.delta(base, tuned, out=out, **how, **shared)
             for name, how in _DELTAS.items()
         },
-        "GPTQ, 4 bits": lambda out: squeeze.quantize(tuned, GPTQ(bits=4), out=out, **shared),
+        "all by GPTQ in 4 bits": lambda out: squeeze.quantize(tuned, GPTQ(bits=4), out=out, **shared),
         "lossless difference": lambda out: squeeze.pack(tuned, out, base=base),
     }
 

@@ -23,9 +23,9 @@ _IMPORTS = "import squeeze.packing.pack, squeeze.packing.unpack, squeeze.cli, sq
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="squeeze-bench-", dir=options.folder) as name:
         source, packed, back = (Path(name, f"{word}.safetensors") for word in ("source", "packed", "back"))
-        write(source, round(options.gigabytes * 1e9) // 2)
+        write(source, round(options.gigabytes * 1e9) // 2, options.zeros)
         _, idle = run(sys.executable, "-c", _IMPORTS)
-        for level in ("fast", "runtime"):
+        for level in options.levels.split(","):
             copying, packing, unpacking = [], [], []
             for _ in range(options.runs):
                 copying.append(run("cp", source, back)[0])
@@ -36,15 +36,16 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 raise SystemExit("Error: the round trip changed the bytes")
             back.unlink()
             row: Row = {"level": level, "gigabytes": options.gigabytes, "threads": options.threads}
-            row |= {"raw": source.stat().st_size, "packed": packed.stat().st_size, "cp": median(copying)}
+            row |= {"zeros": options.zeros, "raw": source.stat().st_size, "packed": packed.stat().st_size}
+            row["cp"] = median(copying)
             for way, runs in (("pack", packing), ("unpack", unpacking)):
                 row[way] = median([seconds for seconds, _ in runs])
                 row[f"{way}, memory"] = max(memory for _, memory in runs) - idle
             yield row
 
 
-def write(path: Path, count: int) -> None:
-    """A file of one tensor of normal weights."""
+def write(path: Path, count: int, zeros: float) -> None:
+    """A file of one tensor of normal weights, of which this share is 0."""
     entry = {"dtype": "BF16", "shape": [count], "data_offsets": [0, 2 * count]}
     text = json.dumps({"weight": entry}).encode()
     text += b" " * (-len(text) % 8)
@@ -53,6 +54,8 @@ def write(path: Path, count: int) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         for begin in range(0, count, _PIECE):
             values = generator.standard_normal(min(_PIECE, count - begin), np.float32) * np.float32(0.02)
+            if zeros:
+                values[generator.random(values.size, np.float32) < zeros] = 0
             file.write((values.view(np.uint32) >> 16).astype(np.uint16).tobytes())
 
 

@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from squeeze.checkpoint.text import read_tokens
 from squeeze.integrations.load_model import load_model
@@ -20,6 +21,7 @@ __all__ = ["fine_tune", "write_texts"]
 
 _LENGTH = 128  # tokens of a sequence
 _WARM_UP, _HELD_OUT = 10, 10
+_KEPT = 20  # steps
 
 
 def write_texts(folder: Path) -> tuple[Path, Path]:
@@ -33,7 +35,8 @@ def write_texts(folder: Path) -> tuple[Path, Path]:
 
 
 def fine_tune(base: Path, text: Path, out: Path, steps: int, rate: float, frozen: bool) -> None:
-    """Write the fine-tune of a model's folder to `out`. frozen: the embeddings stay as they are."""
+    """Write the fine-tune of a model's folder to `out`. frozen: the embeddings stay as they are. What is done is kept
+    beside `out` now and then, and a run that was stopped goes on from there."""
     torch.manual_seed(0)
     tokens = read_tokens(text, base)
     sequences = tokens[: len(tokens) // _LENGTH * _LENGTH].view(-1, _LENGTH)
@@ -43,7 +46,10 @@ def fine_tune(base: Path, text: Path, out: Path, steps: int, rate: float, frozen
     model.get_input_embeddings().requires_grad_(not frozen)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=rate, weight_decay=0.01, fused=True)
-    for step in range(steps):
+    kept = out.with_name(f"{out.name}.partial")
+    for step in range(_resumed(kept, model, optimizer), steps):
+        if step % _KEPT == 0 and step:
+            _keep(kept, step, model, optimizer)
         for group in optimizer.param_groups:
             group["lr"] = rate * min((step + 1) / _WARM_UP, 0.5 + 0.5 * math.cos(math.pi * step / steps))
         optimizer.zero_grad()
@@ -58,3 +64,20 @@ def fine_tune(base: Path, text: Path, out: Path, steps: int, rate: float, frozen
     model.to(torch.bfloat16).save_pretrained(out)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(base / name, out / name)
+    kept.unlink(missing_ok=True)
+
+
+def _keep(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    beside = path.with_name(f"{path.name}.new")
+    torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, beside)
+    beside.replace(path)
+
+
+def _resumed(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """The step to go on with."""
+    if not path.is_file():
+        return 0
+    state = torch.load(path, weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["step"])

@@ -29,8 +29,8 @@ def delta(
     """Write a fine-tune as its difference from a base, and report what it cost.
 
     IN is the fine-tune. The differences of its matrices are rounded to --bits, pruned to --pattern, or both, so that
-    layers give the fine-tune's outputs; all other tensors are kept exactly. OUT loads in transformers beside its base,
-    and models on one base share its weights in memory.
+    layers give the fine-tune's outputs; those of embeddings and heads are rounded, and all other tensors are kept
+    exactly. OUT loads in transformers beside its base, and models on one base share its weights in memory.
 
     Example: squeeze delta my-model my-model-tuned my-model-delta --bits 2 --pattern 2:4 --calibration chats.txt
     """

@@ -140,7 +140,7 @@ class Base:
         is_delta = record.is_difference
         other = self.base.content_for(record, name, scope, opened) if self.base and is_delta else None
         with self._about(file, name):
-            content = decoding.content_of(stored, record, other, 1)
+            content = decoding.content_to_reread(stored, record, other, 1, opened)
             decoding.check_content(content, record, name, 1)
         return content
 

@@ -5,7 +5,9 @@ codecs/tensors/floats.py's and codecs/tensors/floats_archive.py's, files and fol
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ import xxhash
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
-from squeeze.codecs.tensors import fixed, ulps, zeros
-from squeeze.codecs.tensors.content import InMemory
+from squeeze.codecs.tensors import decoded_archive, fixed, ulps, zeros
+from squeeze.codecs.tensors.content import Content, InMemory
+from squeeze.codecs.tensors.decoded import Decoded
 from squeeze.codecs.tensors.float_writer import MemoryWriter
 from squeeze.errors import DamagedError, FormatError, SqueezeError, VerifyError
 from squeeze.packing import fields
@@ -65,13 +68,12 @@ __all__ = [
     "other_checksum",
     "places_of",
     "read",
+    "reader",
     "reserve",
 ]
 
 KEY = "squeeze"  # in __metadata__
 _PIECE = 1 << 20
-# Codings of which a part is decoded by itself.
-IN_PARTS = (STORED, FIXED, RANS, DELTA + RANS, ULPS, *RELAID[::2])
 
 
 def header_bytes(names: list[str], sizes: list[int], description: Description, length: int = 0) -> bytes:
@@ -176,10 +178,9 @@ def _check(file: TensorFile, original: TensorFile, description: Description) -> 
 
 def check_limits(packed: PackedFile, limits: Limits, large: int | None = None) -> None:
     """Raises LimitError where decoding a tensor takes more memory than may be taken. large: bytes from which on tensors
-    are decoded in parts, where they have them."""
+    are decoded in parts."""
     for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
-        most = large if record.coding in IN_PARTS else None
-        limits.need_memory(record.memory(tensor.size, most), named(tensor.name))
+        limits.need_memory(record.memory(tensor.size, large), named(tensor.name))
 
 
 def encode_tensor(
@@ -230,11 +231,16 @@ def decode_tensor(payload: Bytes, record: Record, base: Bytes | None, threads: i
     if record.coding == ULPS:
         return ulps.decode(payload, _checked(base, record), record.dtype, threads)
     if record.coding.startswith(ZEROS):
-        return zeros.decode(payload, record.dtype, record.size, coder(level).decode, threads)
+        return zeros.decode(payload, record.dtype, record.size, reader(record, 1), threads)
     data: Bytes = coder(level).decode(payload, record.dtype, record.size, threads, None)
     if record.coding.startswith(DELTA):
         np.bitwise_xor(data, _checked(base, record), out=data)
     return data
+
+
+def reader(record: Record, threads: int) -> Callable[[Content, str, int], Content]:
+    """What reads in parts what floats have been coded to."""
+    return partial(decoded_archive.decoded, threads=threads) if record.coding.endswith(ARCHIVE) else Decoded
 
 
 def _checked(base: Bytes | None, record: Record) -> Bytes:

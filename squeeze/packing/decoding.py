@@ -1,41 +1,59 @@
 """Tensors that are decoded as they are read, a part at a time."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from tempfile import TemporaryFile
 
-from squeeze.codecs.tensors.content import Content, Difference, InMemory, whole
-from squeeze.codecs.tensors.decoded import Decoded, DecodedFixed
+from squeeze.codecs.tensors.content import Content, Difference, InFile
+from squeeze.codecs.tensors.decoded import DecodedFixed
+from squeeze.codecs.tensors.float_writer import FileWriter, copy
 from squeeze.codecs.tensors.ulps import DecodedUlps
+from squeeze.codecs.tensors.zeros import DecodedZeros
 from squeeze.errors import DamagedError
 from squeeze.packing import fields
-from squeeze.packing.container import IN_PARTS, decode_tensor, faulty, no_base, other_checksum
-from squeeze.packing.description import FIXED, RANS, RELAID, STORED, ULPS, Record
+from squeeze.packing.container import faulty, no_base, other_checksum, reader
+from squeeze.packing.description import ARCHIVE, FIXED, RELAID, STORED, ULPS, ZEROS, Record
 from squeeze.packing.running_hash import checksum_of
+from squeeze.system.positional import Positional
 
-__all__ = ["check_content", "content_of", "prove"]
+__all__ = ["check_content", "content_of", "content_to_reread", "prove"]
 
 
 def content_of(payload: Content, record: Record, base: Content | None, threads: int) -> Content:
-    """The raw bytes of a tensor, decoded as they are read; at once only those of codings that have no segments. Raises
-    DamagedError."""
+    """The raw bytes of a tensor, decoded as they are read. Raises DamagedError."""
     if record.coding == STORED:
         return payload
     if record.coding == FIXED:
         return DecodedFixed(payload, record.dtype, record.size)
-    if record.coding not in IN_PARTS:
-        known = whole(base, threads) if base else None
-        return InMemory(decode_tensor(whole(payload, threads), record, known, threads))
+    read = reader(record, threads)
     if record.coding in RELAID:
         kind = record.coding.partition("+")[0]
         fields.check(record.shape, kind)
-        laid = Decoded(payload, "U8", fields.size_of(record.size, kind))
+        laid = read(payload, "U8", fields.size_of(record.size, kind))
         return fields.restored_content(laid, record.shape, kind)
-    if record.coding == RANS:
-        return Decoded(payload, record.dtype, record.size)
+    if record.coding.startswith(ZEROS):
+        return DecodedZeros(payload, record.dtype, record.size, read, threads)
+    if not record.is_difference:
+        return read(payload, record.dtype, record.size)
     if base is None or base.size != record.size:
         raise no_base()
     if record.coding == ULPS:
         return DecodedUlps(payload, base, record.dtype)
-    return Difference(Decoded(payload, record.dtype, record.size), base)
+    return Difference(read(payload, record.dtype, record.size), base)
+
+
+def content_to_reread(
+    payload: Content, record: Record, base: Content | None, threads: int, opened: ExitStack
+) -> Content:
+    """The same to be read often: what takes long to decode is decoded once, to a file without a name that is closed
+    with `opened`."""
+    content = content_of(payload, record, base, threads)
+    if not record.coding.endswith(ARCHIVE):
+        return content
+    spooled = TemporaryFile()  # noqa: SIM115
+    file = Positional(opened.enter_context(spooled))
+    copy(content, FileWriter(file, 0), 0, threads)
+    return InFile(file, 0, content.size)
 
 
 def check_content(content: Content, record: Record, name: str, threads: int) -> None:

@@ -32,6 +32,7 @@ CODINGS = (
 )
 _KEYS = {"format", "level", "size", "sha256", "header", "tensors"}
 _PIECE = 1 << 20
+_ARCHIVED = 1 << 26  # bytes that a segment takes with its models
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class Record:
         """Bytes that decoding `payload` bytes takes, about, with the tensor before, which is still being hashed. most:
         no more than this of it is decoded at once."""
         whole = payload + {STORED: 1, FIXED: 2, RANS: 2}.get(self.coding, 4) * self.size
-        return whole if most is None else min(whole, payload // 8 + 4 * most)
+        if most is None:
+            return whole
+        return min(whole, payload // 8 + 4 * max(most, _ARCHIVED if self.coding.endswith(ARCHIVE) else 0))
 
 
 @dataclass(frozen=True)

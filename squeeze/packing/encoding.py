@@ -5,7 +5,8 @@ from typing import Any
 
 from squeeze.checkpoint.safetensors import Bytes, Tensor
 from squeeze.codecs.tensors import fixed, floats, floats_archive, ulps, zeros
-from squeeze.codecs.tensors.content import Content, Difference, whole
+from squeeze.codecs.tensors.content import Content, Difference
+from squeeze.codecs.tensors.float_payload import DTYPES
 from squeeze.codecs.tensors.float_plan import Plan
 from squeeze.codecs.tensors.float_writer import Writer
 from squeeze.codecs.tensors.small import SmallPlan, plan_of
@@ -24,7 +25,7 @@ def write_tensor(
 ) -> tuple[str, int]:
     """Write the payload of a tensor; its coding and size. What is to be stored is not written.
 
-    A large tensor that is in a file is read in parts, but whole at level archive, and where many values are 0.
+    A tensor that is in a file is read in parts, several times.
     """
     dtype, subject, prefix = tensor.dtype, content, ""
     if level == "fast" and base is None and dtype in fixed.DTYPES:
@@ -45,21 +46,18 @@ def write_tensor(
         prefix, dtype = (f"{kind}+", "U8") if kind else ("", dtype)
     columns = prod(tensor.shape[1:]) if len(tensor.shape) > 1 else 0
     plan = plan_of(subject, dtype, threads) if level != "archive" else None
-    if base is None and dtype in FLOATS and _has_zeros(content, dtype, plan, threads):
-        payload = zeros.encode(whole(content, threads), dtype, coder(level).encode, threads, columns)
-        if payload is not None and 8 * payload.size < floats.estimate(content, dtype):
-            return ZEROS + (ARCHIVE if level == "archive" else RANS), _written(writer, payload)
+    coding = ARCHIVE if level == "archive" else RANS
+    if base is None and dtype in FLOATS and (counts := _counts(content, dtype, plan, threads)) is not None:
+        if level != "archive":
+            columns = 0
+        size = zeros.write(content, dtype, writer, coder(level).write, threads, columns, counts)
+        if size and 8 * size < floats.estimate(content, dtype):
+            return ZEROS + coding, size
     if level == "archive":
-        payload = floats_archive.encode(whole(subject, threads), dtype, threads, columns)
-        return (prefix + ARCHIVE, _written(writer, payload)) if payload is not None else (STORED, content.size)
-    size = plan.write(writer) if plan else content.size
-    return (prefix + RANS, size) if size < subject.size else (STORED, content.size)
-
-
-def _written(writer: Writer, payload: Bytes) -> int:
-    writer.reserve(payload.size)
-    writer.put(0, payload)
-    return payload.size
+        size = floats_archive.write(subject, dtype, writer, threads, columns)
+    else:
+        size = plan.write(writer) if plan else 0
+    return (prefix + coding, size) if 0 < size < subject.size else (STORED, content.size)
 
 
 def _is_short(content: Content, dtype: str, size: int) -> bool:
@@ -69,11 +67,13 @@ def _is_short(content: Content, dtype: str, size: int) -> bool:
     return 8 * size <= _LARGER * floats.estimate(content, dtype)
 
 
-def _has_zeros(content: Content, dtype: str, plan: Plan | SmallPlan | None, threads: int) -> bool:
-    """Whether as many values are 0 as zeros are tried of. A plan may know that fewer are."""
+def _counts(content: Content, dtype: str, plan: Plan | SmallPlan | None, threads: int) -> Bytes | None:
+    """What `zeros.count` says, where as many values are 0 as zeros are tried of. A plan may know that fewer are."""
     if plan and 1 - (plan.count - plan.most_zeros) / plan.count < _LEAST_ZEROS:
-        return False
-    return zeros.share(content, dtype, threads) >= _LEAST_ZEROS
+        return None
+    counts = zeros.count(content, dtype, threads)
+    values = content.size // (DTYPES[dtype][0] // 8)
+    return counts if values and 1 - counts.sum() / values >= _LEAST_ZEROS else None
 
 
 def coder(level: str) -> Any:

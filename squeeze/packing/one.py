@@ -7,8 +7,8 @@ from dataclasses import replace
 import xxhash
 
 from squeeze.checkpoint.safetensors import Bytes, Tensor
-from squeeze.codecs.tensors.content import InFile, pieces
-from squeeze.codecs.tensors.float_writer import FileWriter
+from squeeze.codecs.tensors.content import InFile
+from squeeze.codecs.tensors.float_writer import FileWriter, copy
 from squeeze.packing import container, decoding, encoding
 from squeeze.packing.container import Record
 from squeeze.packing.unfinished import Run
@@ -36,10 +36,7 @@ def write(
         writer = FileWriter(writing, begin)
         coding, size = encoding.write_tensor(content, tensor, level, other, threads, writer)
         if coding == container.STORED:
-            place = begin
-            for piece in pieces(content, threads):
-                writing.put(place, piece)
-                place += piece.size
+            copy(content, writer, 0, threads)
         record = Record(tensor.dtype, tensor.shape, coding, 0)
         if verify:
             decoding.prove(InFile(writing, begin, size), record, other, threads, checksum)

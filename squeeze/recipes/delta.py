@@ -1,7 +1,7 @@
 """`squeeze.delta`: a fine-tune as the lossy difference from its base.
 
-The matrices of the blocks become differences on a grid, pruned, or both (deltas/method.py); every other tensor is kept
-exactly, as `pack --base` codes it.
+The matrices of the blocks become differences on a grid, pruned, or both (deltas/method.py). Every other tensor is kept
+as `pack --base` codes it: embeddings and heads after their differences were rounded (deltas/rounded.py), else exactly.
 """
 
 from pathlib import Path
@@ -13,6 +13,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.deltas.base import BaseWeights
 from squeeze.deltas.method import DeltaMethod
+from squeeze.deltas.rounded import RoundedCheckpoint
 from squeeze.deltas.stored import DeltaForm, make_writer
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network
@@ -63,14 +64,22 @@ def delta(
     unpacked = out.with_name(f".{out.name[:60]}.unpacked")
     shared: dict[str, Any] = {"resume": resume, "overwrite": True, "device": device, "progress": progress}
     run = Run(source=tuned, out=unpacked, common=settings, correction=settings.correction, **shared)
-    described = {"base": str(base), "sha256": list(weights.base.weights), "bits": settings.bits}
-    described |= {"pattern": settings.pattern, "group_size": settings.group_size, **run.described()}
+    bits = settings.bits if settings.embedding_bits is None else settings.embedding_bits
+    described: dict[str, Any] = {"base": str(base), "sha256": list(weights.base.weights), "bits": settings.bits}
+    described |= {"pattern": settings.pattern, "group_size": settings.group_size, "embedding_bits": bits}
+    described |= run.described()
     report = run.waiting(DeltaMethod.name, described)
     if report is None:
-        methods, transposed = _methods(checkpoint, weights, inner, settings.ignore)
+        network = Network(checkpoint)
+        methods, transposed = _methods(network, weights, inner, settings.ignore)
+        if bits:
+            checkpoint = RoundedCheckpoint.of(checkpoint, weights, bits, _outside(network, settings.ignore))
         writer = make_writer(weights, transposed, checkpoint.float_type())
         tokens = run.tokens()
         report = run.compress(checkpoint, next(iter(methods.values())), writer, described, tokens, methods=methods)
+        if isinstance(checkpoint, RoundedCheckpoint):
+            report.left |= {name: str(rounding) for name, rounding in checkpoint.roundings.items()}
+            report.write(unpacked)
     _name_exact(report, unpacked)
     if text is not None:
         measure(report, text, windows, device, base=base)
@@ -91,12 +100,19 @@ def _method(settings: Differing) -> Method:
     return cast(Method, grid)
 
 
+def _outside(network: Network, ignore: tuple[str, ...]) -> list[str]:
+    """The tensors outside the blocks, but for those that are to be left."""
+    inside = {source for block in network.blocks for source in network.tensors_of(block).values()}
+    names = [name for name in dict.fromkeys(network.sources.values()) if name not in inside]
+    return [name for name in names if not any(part in name for part in ignore)]
+
+
 def _methods(
-    checkpoint: Checkpoint, base: BaseWeights, inner: Method, ignore: tuple[str, ...]
+    network: Network, base: BaseWeights, inner: Method, ignore: tuple[str, ...]
 ) -> tuple[dict[str, DeltaMethod], list[str]]:
     """A method for each matrix, by its module's name in the checkpoint; and the modules stored transposed. Raises
     SqueezeError where there is no matrix."""
-    network, methods, transposed = Network(checkpoint), {}, []
+    methods, transposed = {}, list[str]()
     for block in network.blocks:
         for leaf in plan(network, block, ignore)[0]:
             module, name = network.module(f"{block}.{leaf}"), network.stored_name(f"{block}.{leaf}")
@@ -104,7 +120,7 @@ def _methods(
             transposed += [name] if turned else []
             methods[name] = DeltaMethod(inner=inner, name_in_base=f"{name}.weight", transposed=turned, base=base)
     if not methods:
-        raise SqueezeError(f"{checkpoint.folder}: no matrix is left whose difference could be coded")
+        raise SqueezeError(f"{network.checkpoint.folder}: no matrix is left whose difference could be coded")
     return methods, transposed
 
 
@@ -113,4 +129,4 @@ def _name_exact(report: Report, written: Path) -> None:
     for name in Checkpoint.open(written).files:
         module, _, leaf = name.rpartition(".")
         if leaf not in DeltaForm.leaves and module not in report.left:
-            report.left[name] = "kept exactly"
+            report.left.setdefault(name, "kept exactly")

@@ -141,6 +141,11 @@ class Differing(Common):
     bits: int | None = option(None, "Of a code of the difference.", least=2, most=8, says="{} bits")
     pattern: str | None = option(None, "Prune the difference: N:M such as 2:4, a share, or units as 16x50%.")
     group_size: int = option(128, "Inputs that share a scale; -1 for all of a row.")
+    embedding_bits: float | None = option(
+        None,
+        "Of a weight's difference in embeddings and heads; without, as many as --bits. 0 keeps them exactly.",
+        least=0,
+    )
     correction: float = option(0.3, "How far a matrix makes up for earlier errors.", least=0, most=1)
 
 

@@ -2,6 +2,8 @@
 
 import json
 
+_PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+
 
 def _noise(count: int, seed: int) -> list[int]:
     """Numbers of 32 bits: Knuth's linear congruential generator, its upper half."""
@@ -20,9 +22,9 @@ def _float(number: int, mantissa_bits: int, middle: int, row: int) -> int:
     return (middle + row % 3 - halvings) << mantissa_bits | (number >> 6) & ((1 << mantissa_bits) - 1)
 
 
-def golden_checkpoint(steps: int = 0) -> bytes:
+def golden_checkpoint(steps: int = 0, zeros: bool = False) -> bytes:
     """A safetensors file with tensors of several types. steps: its floats are moved up by at most so many units of the
-    last place."""
+    last place. zeros: two of four of them are 0."""
 
     def signed(dtype: str, shape: list[int], width: int, mantissa_bits: int, middle: int, seed: int) -> tuple:
         columns, count = shape[-1], shape[0] * (shape[1] if len(shape) > 1 else 1)
@@ -30,6 +32,8 @@ def golden_checkpoint(steps: int = 0) -> bytes:
             _float(n, mantissa_bits, middle, i // columns) + n % (steps + 1) | n >> 31 << 8 * width - 1
             for i, n in enumerate(_noise(count, seed))
         ]
+        if zeros:
+            numbers = [0 if i % 4 in _PAIRS[numbers[i // 4 * 4] % 6] else number for i, number in enumerate(numbers)]
         return dtype, shape, width, numbers
 
     tensors = {

@@ -36,12 +36,12 @@ def main() -> None:
         if not path.exists():
             path.write_bytes(in_batches(SAMPLES[name]))
             sys.stdout.write(f"wrote {path.name}\n")
-    for level in LEVELS:
-        path = FOLDER / f"checkpoint.{level}.safetensors"
+    for level, zeros in [*((level, False) for level in LEVELS), ("runtime", True), ("archive", True)]:
+        path = FOLDER / f"checkpoint.{'zeros.' if zeros else ''}{level}.safetensors"
         if not path.exists():
             with tempfile.TemporaryDirectory() as name:
                 source = Path(name, "checkpoint.safetensors")
-                source.write_bytes(golden_checkpoint())
+                source.write_bytes(golden_checkpoint(zeros=zeros))
                 squeeze.pack(source, path, level=level)
             sys.stdout.write(f"wrote {path.name}\n")
     path = FOLDER / "checkpoint.ulps.safetensors"

@@ -13,7 +13,7 @@ import torch
 import squeeze
 from squeeze.checkpoint import bits
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
-from squeeze.codecs.tensors import content, decoded, ulps
+from squeeze.codecs.tensors import archive_payload, content, decoded, ulps, zeros
 from squeeze.errors import DamagedError, SqueezeError
 from squeeze.packing import container, encoding, pack, unpack
 from squeeze.system import in_order
@@ -34,7 +34,7 @@ def small_parts(monkeypatch):
     """Everything is large, and a part is as small as can be."""
     for module in (pack, unpack, in_order):
         monkeypatch.setattr(module, "LARGE", 1 << 10)
-    for module in (content, decoded):
+    for module in (content, decoded, zeros):
         monkeypatch.setattr(module, "PART", 1 << 16)
 
 
@@ -81,6 +81,43 @@ def test_parts_make_no_difference_to_the_bytes(request, level, threads):
     assert same("b.safetensors", "c.safetensors")
     squeeze.unpack("c.safetensors", "d.safetensors", threads=threads)
     assert same("a.safetensors", "d.safetensors")
+
+
+def archived(seed=1):
+    """A tensor of each kind of coding at the level archive."""
+    names = ("bf16", "f32", "zeros", "noise", "codes", "threes down", "tiny", "empty")
+    return {name: found for name, found in checkpoint(seed).items() if name in names}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parts_make_no_difference_to_an_archive(request, threads, monkeypatch):
+    monkeypatch.setattr(archive_payload, "SEGMENT", 40_000)
+    write("a.safetensors", archived())
+    squeeze.pack("a.safetensors", "b.safetensors", level="archive")
+    request.getfixturevalue("small_parts")
+    squeeze.pack("a.safetensors", "c.safetensors", level="archive", threads=threads)
+    assert same("b.safetensors", "c.safetensors")
+    squeeze.unpack("c.safetensors", "d.safetensors", threads=threads)
+    assert same("a.safetensors", "d.safetensors")
+    codings = {record.coding for record in container.read(Path("c.safetensors")).description.records}
+    assert codings >= {"archive", "zeros+archive", "stored"}
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_differences_from_an_archive(monkeypatch):
+    monkeypatch.setattr(archive_payload, "SEGMENT", 40_000)
+    first = archived()
+    second = {**first, "codes": checkpoint(2)["codes"]}
+    for name in ("bf16", "zeros"):
+        data = np.frombuffer(first[name][2], np.uint8).copy()
+        data[::90] ^= 3
+        second[name] = (*first[name][:2], data.tobytes())
+    for number, found in enumerate((first, second)):
+        write(f"{number}.safetensors", found)
+        base = "0.packed.safetensors" if number else None
+        squeeze.pack(f"{number}.safetensors", f"{number}.packed.safetensors", base=base, level="archive", threads=2)
+    squeeze.unpack("1.packed.safetensors", "back.safetensors", threads=2)
+    assert same("back.safetensors", "1.safetensors")
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -146,6 +183,19 @@ def test_damage_is_found_in_parts(level):
     squeeze.pack("a.safetensors", "b.safetensors", level=level)
     for tensor in container.read(Path("b.safetensors")).file.tensors:
         for place in (0, 1, tensor.size // 2) if tensor.size else ():
+            hurt = bytearray(Path("b.safetensors").read_bytes())
+            hurt[tensor.begin + place] ^= 0x11
+            Path("hurt.safetensors").write_bytes(hurt)
+            with pytest.raises(DamagedError, match=f"tensor {tensor.name!r}"):
+                squeeze.verify("hurt.safetensors", threads=2)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_damage_is_found_in_parts_of_an_archive():
+    write("a.safetensors", {name: found for name, found in archived().items() if name in ("bf16", "zeros")})
+    squeeze.pack("a.safetensors", "b.safetensors", level="archive")
+    for tensor in container.read(Path("b.safetensors")).file.tensors:
+        for place in (0, 9, 33, tensor.size // 2):
             hurt = bytearray(Path("b.safetensors").read_bytes())
             hurt[tensor.begin + place] ^= 0x11
             Path("hurt.safetensors").write_bytes(hurt)

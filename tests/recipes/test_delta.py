@@ -46,7 +46,9 @@ def pair(folders, tmp_path):
 
 
 def delta(base, tuned, out, **options):
-    return squeeze.delta(base, tuned, out=out, calibration=TOKENS, **{"bits": 2, "pattern": "2:4", **options})
+    return squeeze.delta(
+        base, tuned, out=out, calibration=TOKENS, **{"bits": 2, "pattern": "2:4", "embedding_bits": 0, **options}
+    )
 
 
 def logits(folder, **options):
@@ -99,6 +101,34 @@ def test_every_architecture(tmp_path, pair, kind, options):
             model.set_submodule(name, dense)
     with torch.inference_mode():
         torch.testing.assert_close(found, model(TOKENS).logits, **CLOSE)
+
+
+def test_embeddings_and_heads_are_rounded(tmp_path, folders):
+    base = shutil.copytree(folders("llama"), tmp_path / "base")
+    tuned = write_tuned(base, tmp_path / "tuned", rows_of_embeddings=1000)
+    exact, first = tensors_of(tuned), tensors_of(base)
+    names, errors, sizes = {"model.embed_tokens.weight", "lm_head.weight"}, [], []
+    for bits in (0, 4, 1):
+        report = delta(base, tuned, tmp_path / f"{bits}", embedding_bits=bits, correction=0.0)
+        told = {name: told for name, told in report.left.items() if "rounded to" in told}
+        assert told.keys() == (names if bits else set())
+        squeeze.densify(tmp_path / f"{bits}", tmp_path / f"dense-{bits}")
+        found = tensors_of(tmp_path / f"dense-{bits}")
+        sizes.append(sum(path.stat().st_size for path in (tmp_path / f"{bits}").glob("*.safetensors")))
+        errors.append([])
+        for name, weight in exact.items():
+            lost, whole = (float((one[name].float() - weight.float()).norm()) for one in (found, first))
+            if name in names:
+                errors[-1].append(lost / whole)
+            elif "norm" in name:
+                assert lost == 0
+    assert sizes[0] > sizes[1] > sizes[2]
+    assert max(errors[0]) == 0 < min(errors[1]) <= max(errors[1]) < 0.5 < min(errors[2]) <= max(errors[2]) < 1
+    report = delta(base, tuned, tmp_path / "left", embedding_bits=None, ignore=("lm_head",), correction=0.0)
+    assert (
+        "rounded to" not in str(report.left.get("lm_head.weight"))
+        and "rounded to" in report.left["model.embed_tokens.weight"]
+    )
 
 
 def test_few_rows_are_multiplied_by_codes(tmp_path, pair):

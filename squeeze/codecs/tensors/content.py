@@ -23,6 +23,7 @@ __all__ = [
     "InFile",
     "InMemory",
     "Parts",
+    "Section",
     "bytes_of",
     "in_parts",
     "pieces",
@@ -62,6 +63,16 @@ class InFile:
     def fill(self, begin: int, out: Array) -> None:
         if self._file.fill(self._begin + begin, out) < out.size:
             raise DamagedError("the file became shorter while it was read")
+
+
+class Section:
+    """`size` bytes of another content from `begin` on."""
+
+    def __init__(self, content: Content, begin: int, size: int):
+        self._content, self._begin, self.size = content, begin, size
+
+    def fill(self, begin: int, out: Array) -> None:
+        self._content.fill(self._begin + begin, out)
 
 
 class Difference:

@@ -5,14 +5,14 @@ from typing import Protocol
 
 import numpy as np
 
-from squeeze.codecs.tensors.content import PART
+from squeeze.codecs.tensors.content import PART, Content, pieces
 from squeeze.codecs.tensors.float_payload import HEAD, MAX_TABLES, PLANE, Array, raw_size
 from squeeze.codecs.tensors.rans import MAX_SYMBOLS
 from squeeze.codecs.tensors.tables import VARINT
 from squeeze.system.arena import cut, fresh
 from squeeze.system.positional import Positional
 
-__all__ = ["FileWriter", "MemoryWriter", "Writer", "aligned", "most_bytes"]
+__all__ = ["Behind", "FileWriter", "MemoryWriter", "Writer", "aligned", "copy", "most_bytes"]
 
 _ROOM = 3 * PART + (1 << 16)  # bytes: more than any section of a part of a tensor takes
 
@@ -81,6 +81,34 @@ class FileWriter:
         room = section.base
         if isinstance(room, np.ndarray) and room.size == _ROOM:
             self._rooms.append(room)
+
+
+class Behind:
+    """A payload within another one, from `begin` on. What it may take is reserved with the other's."""
+
+    def __init__(self, writer: Writer, begin: int):
+        self._writer, self._begin = writer, begin
+        self.in_place = writer.in_place and begin % 8 == 0
+
+    def reserve(self, most: int) -> None:
+        pass
+
+    def room(self, place: int, count: int, kind: type) -> Array:
+        if self.in_place or not self._writer.in_place:
+            return self._writer.room(self._begin + place, count, kind)
+        return np.empty(count, kind)
+
+    def put(self, place: int, section: Array) -> None:
+        self._writer.put(self._begin + place, section)
+
+
+def copy(content: Content, writer: Writer, place: int, threads: int = 1) -> int:
+    """Write all bytes of a content; how many they are."""
+    end = place
+    for piece in pieces(content, threads):
+        writer.put(end, piece)
+        end += piece.size
+    return end - place
 
 
 def aligned(place: int) -> int:

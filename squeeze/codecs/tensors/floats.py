@@ -16,14 +16,14 @@ import numpy as np
 
 from squeeze.codecs.tensors import planes, rans, small
 from squeeze.codecs.tensors.content import Content, InMemory, spread
-from squeeze.codecs.tensors.float_payload import WORDS, Array, Coded, parse
+from squeeze.codecs.tensors.float_payload import CHOICES, DTYPES, LAYOUTS, WORDS, Array, Coded, geometry, parse
 from squeeze.codecs.tensors.float_plan import chosen
-from squeeze.codecs.tensors.float_writer import MemoryWriter, Writer
+from squeeze.codecs.tensors.float_writer import MemoryWriter, Writer, most_bytes
 from squeeze.codecs.tensors.plane_fields import WIDTH
 from squeeze.codecs.tensors.tables import damaged
 from squeeze.system.arena import fresh
 
-__all__ = ["decode", "decode_segments", "decode_with", "encode", "estimate", "spread", "write"]
+__all__ = ["decode", "decode_segments", "decode_with", "encode", "estimate", "most", "spread", "write"]
 
 
 def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array | None:
@@ -37,11 +37,18 @@ def encode(data: Array, dtype: str, threads: int = 1, columns: int = 0) -> Array
     return payload if size else None
 
 
-def write(content: Content, dtype: str, writer: Writer, threads: int = 1) -> int:
+def write(content: Content, dtype: str, writer: Writer, threads: int = 1, columns: int = 0) -> int:
     """The same payload, written; its bytes, or 0 where it is no shorter."""
     plan = small.plan_of(content, dtype, threads)
     size = plan.write(writer) if plan else 0
     return size if size < content.size else 0
+
+
+def most(size: int, dtype: str) -> int:
+    """More bytes than the payload of so many takes while it is written."""
+    bits, rotated = DTYPES[dtype]
+    count = 8 * size // bits
+    return max(most_bytes(count, LAYOUTS[layout], *geometry(count)) for layout in CHOICES[bits, rotated])
 
 
 def estimate(content: Array | Content, dtype: str) -> float:
