@@ -70,7 +70,7 @@ def _forward(
 
 
 def _visible(query: torch.Tensor, view: LayerView) -> torch.Tensor:
-    """What queries [B, Hq, Q, D] see of a layer, bool [1, 1, Q, tokens], where the mask has the length of another layer:
+    """What queries [B, Hq, Q, D] see of a layer, bool [1, 1, Q, tokens], in place of a mask of another layer's length:
     transformers makes one for all of them, and where tokens are given up, layers hold different numbers."""
     seen = torch.ones(query.shape[2], view.length, dtype=torch.bool, device=query.device)
     return seen.tril(view.length - query.shape[2])[None, None]

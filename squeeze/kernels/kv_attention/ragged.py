@@ -1,4 +1,4 @@
-"""Tokens that each head chose of a prompt, read by the Triton kernel: a launch for each head, over as many as it has."""
+"""Tokens that each head chose of a prompt, read by the Triton kernel: a launch for each head, over what it has."""
 
 from __future__ import annotations
 
