@@ -68,7 +68,8 @@ class _Observing(Eviction):
 
     def _asked(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """The last queries of each KV head of keys [B, H, T, D], float32 [B, H, G, Q, D]."""
-        return query[:, :, -self.observed :].float().unflatten(1, (keys.shape[1], -1))
+        rows: torch.Tensor = query[:, :, -self.observed :].float().unflatten(1, (keys.shape[1], -1))
+        return rows
 
     def _smoothed(self, weights: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.avg_pool1d(weights, self.pool, 1, self.pool // 2)
@@ -111,7 +112,8 @@ class AdaKV(_Observing):
             keys.shape[2] - rows.shape[3] + 1
         )
         scores = rows @ keys[:, :, None].float().transpose(-1, -2) * keys.shape[3] ** -0.5
-        return scores.masked_fill(hidden, -torch.inf).softmax(-1).sum((2, 3))
+        shares: torch.Tensor = scores.masked_fill(hidden, -torch.inf).softmax(-1).sum((2, 3))
+        return shares
 
 
 @dataclass(frozen=True)

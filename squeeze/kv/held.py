@@ -17,6 +17,7 @@ class HeldStates(CacheLayerMixin):
     """Sinks, tokens that heads chose of a prompt, coded blocks, and the residual window, in this order."""
 
     policy: Policy
+    device: torch.device
 
     def _clear(self) -> None:
         self.head_groups: list[HeadGroup] = []

@@ -144,7 +144,7 @@ class PackedLayer(HeldStates):
         chosen = policy.chosen_by_heads(query, self.sinks[0], self.residual[0], old, select)
         start = self.dropped + self.evicted + self.sinks[0].shape[2]
         pairs = (
-            tuple(x[:, head : head + 1].take_along_dim(tokens[:, None, :, None], 2) for x in self.residual)
+            [x[:, head : head + 1].take_along_dim(tokens[:, None, :, None], 2) for x in self.residual]
             for head, tokens in enumerate(chosen)
         )
         self.selected.fill(pairs, start + old - max(tokens.shape[1] for tokens in chosen))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +48,7 @@ class Selected:
         """Of all heads."""
         return sum(store.blocks for store in self.stores) * self.block
 
-    def fill(self, states: Iterator[tuple[torch.Tensor, torch.Tensor]], start: int) -> None:
+    def fill(self, states: Iterable[Sequence[torch.Tensor]], start: int) -> None:
         """Code keys and values [B, 1, tokens, D] of each head; the first of them stands at position `start`."""
         for group, store, pair in zip(self.groups, self.stores, states, strict=True):
             coded: Fields = {}

@@ -28,9 +28,10 @@ def attend(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scal
     if query.device.type == "cuda" and find_spec("triton") is not None:
         from squeeze.kernels.kv_attention import kernel, ragged  # triton is optional
 
-        for path in (kernel, ragged):
-            if path.fits(query, view, bias):
-                return path.attend(query, view, scaling)
+        if kernel.fits(query, view, bias):
+            return kernel.attend(query, view, scaling)
+        if ragged.fits(query, view, bias):
+            return ragged.attend(query, view, scaling)
     return tiles.attend(query, view, bias, scaling)
 
 
