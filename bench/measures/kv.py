@@ -39,6 +39,14 @@ POLICIES = (
     "kivi:4+window:256",
     "kivi:4+snapkv:256",
     "kivi:2+softprune:128",
+    "full+snapkv:64",
+    "full+adakv:64",
+    "full+snapkv:128",
+    "full+adakv:128",
+    "full+snapkv:256",
+    "full+adakv:256",
+    "kivi:4,group=32+snapkv:128",
+    "kivi:4,group=32+adakv:128",
 )
 
 

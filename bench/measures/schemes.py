@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -30,7 +31,7 @@ from squeeze.recipes.tokens import calibration_tokens
 GROUP = 64  # of W4A8 and W4A16, whose 128 does not divide 576
 WINDOW = 1024
 RIVALS = ("gptq", "rtn")  # llm-compressor's
-ROTATIONS = {"rotated": True, "full": "full"}  # of ours
+WAYS = {"rotated": {"rotate": True}, "full": {"rotate": "full"}, "cache": {"kv_scheme": "fp8"}}  # of ours
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -78,10 +79,10 @@ class Schemes:
         out = self.bench.work / f"{scheme}-{way}"
         shutil.rmtree(out, ignore_errors=True)
         if way not in RIVALS:
-            given = {"calibration": self.bench.calibration, "samples": self.options.samples}
+            given: dict[str, Any] = {"calibration": self.bench.calibration, "samples": self.options.samples}
             groups = {"group_size": GROUP} if scheme.startswith("w4") else {}
-            groups |= {"rotate": ROTATIONS[way]} if way in ROTATIONS else {}
             method = "rtn" if way == "rounded" else "gptq"
+            given |= WAYS.get(way, {})
             squeeze.quantize(self.bench.original, method, out=out, scheme=scheme, **groups, **given)
         else:
             self._rival(scheme, out, way == "rtn")

@@ -73,11 +73,7 @@ class QuantizedKVCache(Cache):
     @property
     def full_precision_nbytes(self) -> int:
         """Bytes that the tokens held would take in the model's dtype."""
-        return sum(
-            layer.stored * sum(x.shape[0] * x.shape[1] * x.shape[3] * x.element_size() for x in layer.residual)
-            for layer in self.packed_layers
-            if layer.is_initialized
-        )
+        return sum(layer.full_precision_nbytes for layer in self.packed_layers)
 
     @property
     def nominal_bits(self) -> float:

@@ -13,7 +13,7 @@ import torch
 from squeeze.errors import PolicyError
 from squeeze.kv.base import HeadGroup, Policy
 
-__all__ = ["Eviction", "SinksAndWindow", "SnapKV", "SoftPrune", "innermost", "of_layer"]
+__all__ = ["AdaKV", "Eviction", "SinksAndWindow", "SnapKV", "SoftPrune", "innermost", "of_layer"]
 
 PerLayer = int | tuple[int, ...]  # of every layer, or of each
 
@@ -62,11 +62,17 @@ class _Observing(Eviction):
 
     def chosen(self, query: torch.Tensor, keys: torch.Tensor, count: int, select: int) -> torch.Tensor:
         """Of the first `count` of keys [B, H, T, D], the tokens chosen, ascending, int64 [B, H, select]."""
-        batch, size = query.shape[0], query.shape[3]
-        rows = query[:, :, -self.observed :].float().reshape(batch, keys.shape[1], -1, size)
-        weights = (rows @ keys[:, :, :count].float().transpose(-1, -2) * size**-0.5).softmax(-1).sum(2)
-        smooth = torch.nn.functional.avg_pool1d(weights, self.pool, 1, self.pool // 2)
-        return smooth.topk(select, -1).indices.sort(-1).values
+        rows = self._asked(query, keys).flatten(2, 3)
+        weights = (rows @ keys[:, :, :count].float().transpose(-1, -2) * keys.shape[3] ** -0.5).softmax(-1).sum(2)
+        return self._smoothed(weights).topk(select, -1).indices.sort(-1).values
+
+    def _asked(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """The last queries of each KV head of keys [B, H, T, D], float32 [B, H, G, Q, D]."""
+        rows: torch.Tensor = query[:, :, -self.observed :].float().unflatten(1, (keys.shape[1], -1))
+        return rows
+
+    def _smoothed(self, weights: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.avg_pool1d(weights, self.pool, 1, self.pool // 2)
 
 
 @dataclass(frozen=True)
@@ -77,12 +83,65 @@ class SnapKV(_Observing):
 
 
 @dataclass(frozen=True)
+class AdaKV(_Observing):
+    """As SnapKV, but the heads of a layer share what it keeps: of the weights of all heads together, the highest count,
+    and a head's number of tokens is that of its weights among them (Feng et al., "Ada-KV", 2024). `select` is the mean
+    over heads. floor: share of `select` that every head has at least.
+    """
+
+    floor: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.floor <= 1:
+            raise PolicyError(f"floor is a share of the tokens that stay, from 0 to 1, and {self.floor} is none")
+
+    def chosen_by_heads(
+        self, query: torch.Tensor, sinks: torch.Tensor, keys: torch.Tensor, count: int, select: int
+    ) -> list[torch.Tensor]:
+        """Of the first `count` of keys [B, H, T, D] after the sinks, those that each head chooses, ascending, int64
+        [B, tokens]: whole blocks, and as many in all rows of a batch."""
+        weights = self._shares(query, torch.cat([sinks, keys], 2))[..., sinks.shape[2] :][..., :count]
+        smooth = self._smoothed(weights)
+        counts = _counts(smooth, select, self.block or 1, self.floor)
+        return [smooth[:, head].topk(tokens, -1).indices.sort(-1).values for head, tokens in enumerate(counts)]
+
+    def _shares(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Of the attention of the last queries, what goes to each of keys [B, H, T, D], [B, H, T]."""
+        rows = self._asked(query, keys)  # [B, H, G, Q, D]
+        hidden = torch.ones(rows.shape[3], keys.shape[2], dtype=torch.bool, device=keys.device).triu(
+            keys.shape[2] - rows.shape[3] + 1
+        )
+        scores = rows @ keys[:, :, None].float().transpose(-1, -2) * keys.shape[3] ** -0.5
+        shares: torch.Tensor = scores.masked_fill(hidden, -torch.inf).softmax(-1).sum((2, 3))
+        return shares
+
+
+@dataclass(frozen=True)
 class SoftPrune(_Observing):
     """The tokens chosen stay in the model's dtype, all others are coded instead of given up (MiKV: Yang et al., "No
     token left behind", 2024).
     """
 
     select: PerLayer = 128
+
+
+def _counts(weights: torch.Tensor, select: int, block: int, floor: float) -> list[int]:
+    """Tokens of each head, whole blocks, by the weights [B, H, T] of the tokens to choose from; `select` in the mean,
+    rounded up to a block of one head."""
+    heads, tokens = weights.shape[1:]
+    most = tokens // block
+    total = min(-(-heads * select // block), heads * most)
+    least = min(int(floor * total / heads), most)
+    rest = weights.sort(-1, descending=True).values[..., least * block :].flatten(1)
+    top = rest.topk(min((total - least * heads) * block, rest.shape[1]), -1).indices // max(tokens - least * block, 1)
+    wanted = torch.stack([(top == head).sum(1) for head in range(heads)], 1).double().mean(0) / block
+    counts = (wanted.floor().long() + least).clamp(max=most).tolist()
+    by_need = (wanted - wanted.floor()).argsort(descending=True, stable=True).tolist()
+    while sum(counts) < total:
+        for head in by_need:
+            if sum(counts) < total and counts[head] < most:
+                counts[head] += 1
+    return [count * block for count in counts]
 
 
 def innermost(policy: Policy) -> Policy:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -19,19 +19,20 @@ import xxhash
 
 from squeeze.errors import DamagedError, ModelError, PolicyError, SqueezeError, printable
 from squeeze.kv import saved
-from squeeze.kv.base import Policy
+from squeeze.kv.base import HeadGroup, Policy
 from squeeze.kv.describe import described, policy_of
 from squeeze.kv.fit import check_fields, check_numbers, check_states, misfit
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.records import decoded, encoded
 from squeeze.kv.saved import STATE, SavedFile
+from squeeze.kv.store import BlockStore
 from squeeze.system import files
 from squeeze.system.limits import Limits
 
 __all__ = ["load_cache", "save_cache"]
 
-_SINKS, _RESIDUAL, _GROUP = "first", "recent", "part"  # in the names of tensors
+_SINKS, _RESIDUAL, _GROUP, _CHOSEN = "first", "recent", "part", "chosen"  # in the names of tensors
 _VOLATILE = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache")
 
 
@@ -177,11 +178,12 @@ def _fill_layer(
     except (IndexError, TypeError, ValueError):  # parameters of the policy that do not fit this layer
         raise misfit() from None
     layer.sinks, layer.residual = sinks, residual
-    for number, (group, store) in enumerate(zip(layer.head_groups, layer.stores, strict=True)):
-        prefix = f"{_GROUP}.{number}."
+    for kind, number, group, store in _parts(layer):
+        prefix = f"{kind}.{number}."
         fields = {name.removeprefix(prefix): tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
         if fields:
-            check_fields(layer, group, fields, known)
+            block = layer.policy.block if kind == _GROUP else layer.selected.block
+            check_fields(layer, group, block, fields, known)
             store.fill(fields)
     if tensors or len({store.blocks for store in layer.stores}) > 1:
         raise misfit()
@@ -195,10 +197,18 @@ def _tensors(layer: PackedLayer) -> list[tuple[str, torch.Tensor, int]]:
         return []
     tensors = [(f"{_SINKS}.{i}", x, 0) for i, x in enumerate(layer.sinks)]
     tensors += [(f"{_RESIDUAL}.{i}", x, 0) for i, x in enumerate(layer.residual)]
-    for number, (group, store) in enumerate(zip(layer.head_groups, layer.stores, strict=True)):
+    for kind, number, group, store in _parts(layer):
         widths = {"keys.codes": _width(group.keys), "values.codes": _width(group.values)}
-        tensors += [(f"{_GROUP}.{number}.{name}", x, widths.get(name, 0)) for name, x in store.read().items()]
+        tensors += [(f"{kind}.{number}.{name}", x, widths.get(name, 0)) for name, x in store.read().items()]
     return tensors
+
+
+def _parts(layer: PackedLayer) -> Iterator[tuple[str, int, HeadGroup, BlockStore]]:
+    """Coded blocks by groups of heads, and the tokens that each head chose of a prompt."""
+    for number, (group, store) in enumerate(zip(layer.head_groups, layer.stores, strict=True)):
+        yield _GROUP, number, group, store
+    for head, (group, store) in enumerate(zip(layer.selected.groups, layer.selected.stores, strict=True)):
+        yield _CHOSEN, head, group, store
 
 
 def _width(coder: Any) -> int:

@@ -54,22 +54,24 @@ def check_numbers(layer: PackedLayer, state: Mapping[str, int]) -> None:
         raise misfit()
     if (
         (state["dropped"] and not layer.is_sliding)
+        or (layer.selected.tokens and layer.is_sliding)
         or (state["evicted"] and (layer.is_sliding or not isinstance(layer.policy, Eviction)))
         or state["parts"] != len(layer.stores)
-        or coded < layer.blocks * block
+        or coded < layer.blocks * block + (layer.selected.tokens if block else 0)
         or (coded % block if block and layer.stores else coded)
     ):
         raise misfit()
 
 
-def check_fields(layer: PackedLayer, group: HeadGroup, fields: Fields, known: dict[Any, Kinds]) -> None:
-    """Raises DamagedError where these are not what the coders of a group write. known: what was asked before."""
+def check_fields(layer: PackedLayer, group: HeadGroup, block: int, fields: Fields, known: dict[Any, Kinds]) -> None:
+    """Raises DamagedError where these are not what the coders of a group write. block: tokens coded at once. known:
+    what was asked before."""
     batch, heads = layer.residual[0].shape[:2]
     heads = heads if group.heads is None else len(group.heads)
     blocks = next(iter(fields.values())).shape[2:3]
     expected: Kinds = {}
     for kind, coder, like in zip(("keys", "values"), (group.keys, group.values), layer.residual, strict=True):
-        for name, shape_and_dtype in _kinds(coder, layer.policy.block, like.shape[3], like.dtype, known).items():
+        for name, shape_and_dtype in _kinds(coder, block, like.shape[3], like.dtype, known).items():
             expected[f"{kind}.{name}"] = shape_and_dtype
     if fields.keys() != expected.keys():
         raise misfit()

@@ -1,4 +1,4 @@
-"""One layer of the cache: sinks, coded blocks, residual window, in this order, and what transformers asks of them.
+"""One layer of the cache: how tokens come into it, are coded and given up, and what transformers asks of them.
 
 Full attention and sliding windows alike. How blocks are coded is the policy's, where they lie the store's.
 """
@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from squeeze.errors import PolicyError
-from squeeze.kv.base import HeadGroup, Policy
-from squeeze.kv.contract import CacheLayerMixin
-from squeeze.kv.evict import SoftPrune, of_layer
+from squeeze.kv.base import Policy
+from squeeze.kv.evict import AdaKV, SoftPrune, of_layer
+from squeeze.kv.held import HeldStates
+from squeeze.kv.selected import Selected
 from squeeze.kv.store import BlockStore
 from squeeze.kv.view import LayerView
 
@@ -20,7 +21,7 @@ __all__ = ["PackedLayer"]
 _AT_ONCE = 16  # blocks coded at a time: bounds the float32 scratch of a long prompt
 
 
-class PackedLayer(CacheLayerMixin):
+class PackedLayer(HeldStates):
     """Keys and values [B, H, tokens, D] of a layer.
 
     sliding_window: tokens that attention sees, itself included; what is older is dropped block by block.
@@ -44,15 +45,6 @@ class PackedLayer(CacheLayerMixin):
         self.is_initialized = False
         self._clear()
 
-    def _clear(self) -> None:
-        self.head_groups: list[HeadGroup] = []
-        self.stores: list[BlockStore] = []
-        self.sinks: tuple[torch.Tensor, ...] = ()  # keys and values, as the model gave them
-        self.residual: tuple[torch.Tensor, ...] = ()  # those of the latest tokens
-        self.dropped = 0  # tokens before those held, out of a sliding window's sight
-        self.evicted = 0  # tokens between the sinks and the latest ones, given up by the policy
-        self.coded_tokens = 0  # ever coded: the work done
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.policy}, {self.get_seq_length()} tokens)"
 
@@ -63,18 +55,9 @@ class PackedLayer(CacheLayerMixin):
         self.sinks, self.residual = (empty[0], empty[1]), (empty[0], empty[1])
         self.head_groups = self.policy.head_groups(self.index, key_states.shape[1]) if self.policy.block else []
         self.stores = [BlockStore() for _ in self.head_groups]
+        heads = key_states.shape[1] if isinstance(self.policy, AdaKV) else 0
+        self.selected = Selected(self.head_groups, heads, self.policy.block)
         self.is_initialized = True
-
-    @property
-    def blocks(self) -> int:
-        return self.stores[0].blocks if self.stores else 0
-
-    @property
-    def stored(self) -> int:
-        """Tokens that are held."""
-        if not self.is_initialized:
-            return 0
-        return self.sinks[0].shape[2] + self.blocks * self.policy.block + self.residual[0].shape[2]
 
     def get_seq_length(self) -> int:
         return self.dropped + self.evicted + self.stored
@@ -110,16 +93,21 @@ class PackedLayer(CacheLayerMixin):
 
     def _append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         missing = self.sink_count - self.sinks[0].shape[2]
-        if missing > 0 and not self.blocks:
+        if missing > 0 and not self.blocks and not self.selected.tokens:
             self.sinks = _joined(self.sinks, (keys[:, :, :missing], values[:, :, :missing]))
             keys, values = keys[:, :, missing:], values[:, :, missing:]
         self.residual = _joined(self.residual, (keys, values))
 
     def _view(self, offset: int = 0, observer: Callable[[torch.Tensor], None] | None = None) -> LayerView:
         """All tokens from position `offset` on, as they are now."""
-        stores = [(group, store.read()) for group, store in zip(self.head_groups, self.stores, strict=True)]
+        stores = [
+            (group, store.read()) for group, store in zip(self.head_groups, self.stores, strict=True) if self.blocks
+        ]
         before = self.dropped + self.evicted
-        return LayerView(self.sinks, stores, self.residual, self.blocks, self.policy.block, before, offset, observer)
+        return LayerView(
+            self.sinks, stores, self.residual, self.blocks, self.policy.block, before, offset, observer,
+            self.selected.read(),
+        )  # fmt: skip
 
     def _selects(self) -> bool:
         """Whether the policy wants to see the queries of this prompt, the first that is read, before it is coded."""
@@ -134,6 +122,9 @@ class PackedLayer(CacheLayerMixin):
         """Choose the tokens of a prompt that its last queries [B, Hq, Q, D] look at, then code what left the window."""
         policy: Any = self.policy
         old = self.residual[0].shape[2] - policy.window  # tokens to choose from
+        if isinstance(policy, AdaKV):
+            self._observed_by_heads(query, policy, old)
+            return
         chosen = policy.chosen(query, self.residual[0], old, of_layer(policy.select, self.index))
         looked_at = tuple(x.take_along_dim(chosen[..., None], 2) for x in self.residual)
         late = tuple(x[:, :, old:] for x in self.residual)
@@ -145,6 +136,21 @@ class PackedLayer(CacheLayerMixin):
         else:
             self.evicted += old - chosen.shape[2]
             self.residual = _joined(looked_at, late)
+        self._code()
+
+    def _observed_by_heads(self, query: torch.Tensor, policy: AdaKV, old: int) -> None:
+        """Of the first `old` tokens of the window, code for each head those that it chooses; give up all others."""
+        select = of_layer(policy.select, self.index)
+        chosen = policy.chosen_by_heads(query, self.sinks[0], self.residual[0], old, select)
+        start = self.dropped + self.evicted + self.sinks[0].shape[2]
+        pairs = (
+            [x[:, head : head + 1].take_along_dim(tokens[:, None, :, None], 2) for x in self.residual]
+            for head, tokens in enumerate(chosen)
+        )
+        self.selected.fill(pairs, start + old - max(tokens.shape[1] for tokens in chosen))
+        self.evicted += old - self.selected.tokens
+        self.coded_tokens += self.selected.tokens if policy.block else 0
+        self.residual = tuple(x[:, :, old:].clone() for x in self.residual)
         self._code()
 
     def _code(self) -> None:
@@ -161,7 +167,7 @@ class PackedLayer(CacheLayerMixin):
 
     def _code_blocks(self, states: list[torch.Tensor], count: int) -> None:
         """Add keys and values [B, H, count * block, D] to the store."""
-        start = self.dropped + self.evicted + self.sinks[0].shape[2] + self.blocks * self.policy.block
+        start = self._begin + self.blocks * self.policy.block
         blocks = [x.detach().unflatten(2, (count, self.policy.block)) for x in states]
         for group, store in zip(self.head_groups, self.stores, strict=True):
             keys, values = (x if group.heads is None else x[:, list(group.heads)] for x in blocks)
@@ -234,11 +240,12 @@ class PackedLayer(CacheLayerMixin):
 
     def _remove(self, count: int) -> None:
         late, block = self.residual[0].shape[2], self.policy.block
+        if self.selected.tokens and count > late + self.blocks * block:
+            raise RuntimeError("a prompt whose tokens its heads chose cannot be cropped: crop less")
         if count > late and self.blocks:
             needed = min(-(-(count - late) // block), self.blocks)
             keep = self.blocks - needed
-            start = self.dropped + self.evicted + self.sinks[0].shape[2]
-            decoded = self._view(start + keep * block).dense()
+            decoded = self._view(self._begin + keep * block).dense()
             self.residual = tuple(x.clone() for x in decoded)
             for store in self.stores:
                 store.truncate(keep)
@@ -251,46 +258,6 @@ class PackedLayer(CacheLayerMixin):
     def reset(self) -> None:
         self.is_initialized = False
         self._clear()
-
-    def _select(self, indices: torch.Tensor) -> None:
-        if self.is_initialized:
-            rows = indices.to(self.device)
-            self.sinks = tuple(x.index_select(0, rows) for x in self.sinks)
-            self.residual = tuple(x.index_select(0, rows) for x in self.residual)
-            for store in self.stores:
-                store.select(rows)
-
-    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        self._select(beam_idx)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        if self.is_initialized:
-            self._select(torch.arange(self.residual[0].shape[0], device=self.device).repeat_interleave(repeats))
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Rows of the batch by number, or by a mask of them."""
-        self._select(indices.nonzero().flatten() if indices.dtype == torch.bool else indices.flatten())
-
-    def offload(self) -> None:
-        self._to("cpu")
-
-    def prefetch(self) -> None:
-        if self.is_initialized and self.residual[0].device != self.device:
-            self._to(self.device)
-
-    def _to(self, device: torch.device | str) -> None:
-        if self.is_initialized:
-            self.sinks = tuple(x.to(device, non_blocking=True) for x in self.sinks)
-            self.residual = tuple(x.to(device, non_blocking=True) for x in self.residual)
-            for store in self.stores:
-                store.to(device)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated for tokens."""
-        return sum(x.untyped_storage().nbytes() for x in (*self.sinks, *self.residual)) + sum(
-            s.nbytes for s in self.stores
-        )
 
 
 def _joined(old: tuple[torch.Tensor, ...], new: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -68,10 +68,10 @@ def nbytes_of(cache: Any) -> int:
 def tensors_of(cache: Any) -> Iterator[torch.Tensor]:
     """The tensors of keys and values, coded or not, of any cache."""
     for layer in cache.layers:
-        yield from _tensors({name: value for name, value in vars(layer).items() if name not in _NOT_STATES}, 0)
+        yield from _tensors(vars(layer), 0)
 
 
-_NOT_STATES = ("policy", "head_groups", "native", "config")
+_NOT_STATES = ("policy", "head_groups", "groups", "native", "config")
 
 
 def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
@@ -80,7 +80,7 @@ def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
     elif isinstance(value, torch.Tensor) or (hasattr(value, "__dict__") and depth < 12 and not callable(value)):
         yield from _tensors(vars(value), depth + 1)
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()), depth + 1)
+        yield from _tensors([x for name, x in value.items() if name not in _NOT_STATES], depth + 1)
     elif isinstance(value, list | tuple) and depth < 16:
         for item in value:
             yield from _tensors(item, depth + 1)

@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from squeeze.kv.base import Policy
 from squeeze.kv.bit_allocation import bits_by_head
 from squeeze.kv.blockfloat import BlockFloat, ordered
-from squeeze.kv.evict import SinksAndWindow, SnapKV, SoftPrune
+from squeeze.kv.evict import AdaKV, SinksAndWindow, SnapKV, SoftPrune
 from squeeze.kv.full import FullPrecision
 from squeeze.kv.kivi import KIVI
 from squeeze.kv.lowrank import low_rank_policy
@@ -37,7 +37,7 @@ POLICIES: dict[str, type[Any]] = {
 CALIBRATED: dict[str, Callable[..., Policy]] = {"transform": transform_policy, "lowrank": low_rank_policy}
 
 # Around another policy, their first field; the second is how many tokens stay.
-EVICTIONS: dict[str, type[Any]] = {"window": SinksAndWindow, "snapkv": SnapKV, "softprune": SoftPrune}
+EVICTIONS: dict[str, type[Any]] = {"window": SinksAndWindow, "snapkv": SnapKV, "adakv": AdaKV, "softprune": SoftPrune}
 
 # Whose files hold tensors: what `to_tensors` gives and `from_tensors` takes.
 WITH_TENSORS: dict[str, type[Any]] = {"transform": Transform}

@@ -9,6 +9,7 @@ from squeeze.kv import KIVI, FullPrecision, HeadGroup, QuantizedKVCache
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.mask import additive_mask
+from squeeze.kv.selected import Selected
 from tests.makers.kv_models import MODELS, tokens
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # float32 sums in another order
@@ -188,6 +189,29 @@ def test_triton_kernel_takes_what_it_can():
     )
     for coders in others:
         assert not kernel.fits(query_of(), layer_of(Coded(*coders))._view(), None)
+
+
+@pytest.mark.parametrize("later", [0, 40])
+def test_triton_kernel_of_heads_with_different_numbers_of_tokens(later, monkeypatch):
+    """Head 1 chose none; with blocks that all heads have, and without."""
+    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
+    from squeeze.kernels.kv_attention import ragged
+
+    monkeypatch.setattr(kernel, "_PROGRAMS", 4)
+    layer = layer_of(Wide(*TRITON["rotated"]), length=28, heads=3, size=32, value_size=32, batch=1)
+    layer.selected = Selected(layer.head_groups, 3, Wide.block)
+    states = torch.randn(2, 1, 3, 96, 32, generator=torch.Generator().manual_seed(2))
+    layer.selected.fill(
+        ((states[0, :, i : i + 1, :n], states[1, :, i : i + 1, :n]) for i, n in enumerate((96, 0, 32))), 3
+    )
+    if later:
+        layer.update(*torch.randn(2, 1, 3, later, 32, generator=torch.Generator().manual_seed(3)))
+    view, query = layer._view(), query_of(heads=6, batch=1, size=32)
+    assert view.blocks == bool(later) and ragged.fits(query, view, None) and not kernel.fits(query, view, None)
+    expected = reference.attend(query, view, None, 0.3)
+    torch.testing.assert_close(ragged.attend(query, view, 0.3), expected, **CLOSE)
+    torch.testing.assert_close(cpu.attend(query, view, None, 0.3), expected, **CLOSE)
+    assert not ragged.fits(query_of(), layer_of(Coded(*TRITON["rotated"]))._view(), None)
 
 
 @pytest.mark.cuda

@@ -5,9 +5,11 @@ import torch
 
 from squeeze.errors import PolicyError
 from squeeze.kernels import kv_attention
-from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache
-from squeeze.kv.evict import SinksAndWindow, SnapKV, SoftPrune
+from squeeze.kernels.kv_attention import cpu, reference, tiles
+from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated, evict
+from squeeze.kv.evict import AdaKV, SinksAndWindow, SnapKV, SoftPrune
 from squeeze.kv.layer import PackedLayer
+from squeeze.kv.mask import additive_mask
 from tests.makers.kv_models import llama, mistral, tokens
 
 INNER = KIVI(8, group=8, sinks=2, window=8)
@@ -82,7 +84,8 @@ def test_other_numbers_in_other_layers():
 @pytest.mark.parametrize(
     "wrapper",
     [SinksAndWindow(INNER, limit=16), SnapKV(INNER, select=16), SoftPrune(INNER, select=16),
-     SnapKV(FullPrecision(sinks=2, window=8), select=16)],
+     SnapKV(FullPrecision(sinks=2, window=8), select=16), AdaKV(INNER, select=16),
+     AdaKV(FullPrecision(sinks=2, window=8), select=16)],
 )  # fmt: skip
 def test_generation_goes_on(kind, wrapper):
     model, ids = kind(), tokens(length=80)
@@ -95,7 +98,116 @@ def test_generation_goes_on(kind, wrapper):
     assert cache.get_seq_length() == 99
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [
+        SnapKV(INNER, select=(16, 32)),
+        SnapKV(FullPrecision(window=8), select=(16, 32)),
+        AdaKV(FullPrecision(window=8), select=(16, 24)),
+    ],
+)
+@torch.no_grad()
+def test_several_tokens_at_once_after_layers_kept_different_numbers(policy):
+    """The same as one token at a time, while nothing more is coded."""
+    model, ids = llama(), tokens(length=84)
+    kv_attention.install(model)
+    found = []
+    for pieces in ((80, 4), (80, 1, 1, 1, 1)):
+        cache = QuantizedKVCache(model.config, policy)
+        found.append(torch.cat([model(x, past_key_values=cache).logits for x in ids.split(pieces, 1)], 1))
+        assert len({layer.stored for layer in cache.packed_layers}) == 2
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
+
+
 def test_snapkv_needs_to_see_queries():
     model = llama()
     with pytest.raises(PolicyError, match=r"kv_attention\.install"):
         model(tokens(length=80), past_key_values=QuantizedKVCache(model.config, SnapKV(INNER, select=16)))
+
+
+ADAPTIVE = AdaKV(INNER, select=16, observed=4, pool=1)
+
+
+def prompt_of_two_heads(batch=1):
+    """Head 0 looks at all 32 tokens of `wanted`, head 1 at 8 of them; keys, values and queries of a prompt of 100."""
+    random = torch.Generator().manual_seed(5)
+    keys, values = torch.randn(2, batch, 2, 100, 8, generator=random)
+    wanted = torch.arange(10, 74, 2)
+    keys[:, 0, wanted] += 5
+    keys[:, 1, wanted[:8]] += 5
+    return keys, values, wanted, torch.ones(batch, 4, 100, 8)
+
+
+def test_adakv_gives_a_head_what_it_needs():
+    layer = PackedLayer(ADAPTIVE, 0, native=lambda: True)
+    keys, values, wanted, query = prompt_of_two_heads()
+    view, _ = layer.update(keys, values)
+    view.observer(query)
+    assert [store.blocks for store in layer.selected.stores] == [3, 1] and layer.blocks == 0
+    assert layer.get_seq_length() == 100 and layer.stored == 2 + 24 + 8 and layer.evicted == 66
+    assert layer.full_precision_nbytes == (2 * (2 + 8) + 24 + 8) * 2 * 8 * 4
+    kept = layer.dense()[0]
+    torch.testing.assert_close(kept[:, 1, 2:10], keys[:, 1, wanted[:8]], rtol=0, atol=0.05)
+    assert all(any(torch.allclose(one, other, atol=0.05) for other in keys[0, 0, wanted]) for one in kept[0, 0, 2:26])
+    assert torch.equal(layer.values[:, :, 26:], values[:, :, 92:])
+    assert layer._view().absent.sum(1).tolist() == [0, 16]
+
+
+def grown(layer, count):
+    random = torch.Generator().manual_seed(6)
+    return layer.update(*torch.randn(2, layer.residual[0].shape[0], 2, count, 8, generator=random))[0]
+
+
+@pytest.mark.parametrize("inner", [INNER, FullPrecision(sinks=2, window=8), Rotated(3, sinks=2, window=8)])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_attention_reads_heads_of_different_numbers_of_tokens(inner, batch, monkeypatch):
+    monkeypatch.setattr(tiles, "_TILE", 16)
+    layer = PackedLayer(AdaKV(inner, select=16, observed=4, pool=1, floor=0), 0, native=lambda: True)
+    keys, values, _, query = prompt_of_two_heads(batch)
+    view, _ = layer.update(keys, values)
+    view.observer(query)
+    counts = {store.blocks for store in layer.selected.stores}
+    assert len(counts) == 2 and layer.selected.total >= 32
+    layer.batch_repeat_interleave(2)
+    for count in (1, 40, 1, 3):
+        view = grown(layer, count)
+        asked = torch.randn(2 * batch, 4, count, 8)
+        bias = additive_mask(None, count, view.length, True, asked)
+        expected = reference.attend(asked, view, bias, 0.3)
+        torch.testing.assert_close(tiles.attend(asked, view, bias, 0.3), expected, rtol=2e-5, atol=2e-5)
+        torch.testing.assert_close(kv_attention.attend(asked, view, bias, 0.3), expected, rtol=2e-5, atol=2e-5)
+        assert cpu.fits(asked, view) == (count == 1 and inner.block > 0)
+    assert layer.get_seq_length() == 145 and layer.get_mask_sizes(1) == (layer.stored + 1, layer.evicted)
+    before = layer.residual[0].clone()
+    layer.crop(-5)
+    layer.update(before[:, :, -5:], before[:, :, -5:])
+    assert torch.equal(layer.dense()[0][:, :, -5:], before[:, :, -5:])
+    with pytest.raises(RuntimeError, match="a prompt whose tokens its heads chose cannot be cropped"):
+        layer.crop(-100)
+
+
+def test_heads_share_a_budget_to_the_block():
+    """50 tokens of the first head come before all others; the second's before the third's."""
+    weights = torch.tensor([0, 1e-3, 1e-4])[None, :, None].repeat(1, 1, 100)
+    weights[0, 0, :50] = 1
+    for given, wanted in (
+        ((20, 8, 0.0), [48, 16, 0]),
+        ((20, 1, 0.2), [50, 6, 4]),
+        ((20, 1, 1.0), [20, 20, 20]),
+        ((99, 8, 0.2), [96, 96, 96]),
+        ((1, 8, 0.5), [8, 0, 0]),
+    ):
+        assert evict._counts(weights, *given) == wanted
+
+
+def test_adakv_goes_through_a_file(tmp_path):
+    model, ids = llama(), tokens(length=120)
+    kv_attention.install(model)
+    for inner in (INNER, FullPrecision(sinks=2, window=8)):
+        cache = QuantizedKVCache(model.config, AdaKV(inner, select=16))
+        model(ids, past_key_values=cache)
+        cache.save(tmp_path / "a.kv", model, ids[0])
+        again = QuantizedKVCache.load(tmp_path / "a.kv", model.config, model=model, prompt=ids[0])
+        assert again.policy == cache.policy and again.get_seq_length() == 120 and again.nbytes <= cache.nbytes
+        step = torch.tensor([[5]])
+        assert torch.equal(model(step, past_key_values=cache).logits, model(step, past_key_values=again).logits)

@@ -26,10 +26,12 @@ def attend(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scal
     if query.device.type == "cpu" and cpu.fits(query, view):
         return cpu.attend(query, view, bias, scaling)
     if query.device.type == "cuda" and find_spec("triton") is not None:
-        from squeeze.kernels.kv_attention import kernel  # triton is optional
+        from squeeze.kernels.kv_attention import kernel, ragged  # triton is optional
 
         if kernel.fits(query, view, bias):
             return kernel.attend(query, view, scaling)
+        if ragged.fits(query, view, bias):
+            return ragged.attend(query, view, scaling)
     return tiles.attend(query, view, bias, scaling)
 
 
@@ -50,7 +52,9 @@ def _forward(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """What transformers calls; `key` is a LayerView where a QuantizedKVCache gave it."""
-    if not isinstance(key, LayerView) or not key.stores or not key.blocks:
+    if isinstance(key, LayerView) and attention_mask is not None and attention_mask.shape[-1] != key.length:
+        attention_mask = _visible(query, key)
+    if not isinstance(key, LayerView) or not key.is_coded:
         keys, values = key.dense() if isinstance(key, LayerView) else (key, value)
         options = {"scaling": scaling, "dropout": dropout, **kwargs}
         attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
@@ -64,3 +68,10 @@ def _forward(
     bias = additive_mask(attention_mask, query.shape[2], key.length, causal, query)
     output = attend(query, key, bias, query.shape[-1] ** -0.5 if scaling is None else scaling)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _visible(query: torch.Tensor, view: LayerView) -> torch.Tensor:
+    """What queries [B, Hq, Q, D] see of a layer, bool [1, 1, Q, tokens], in place of a mask of another layer's length:
+    transformers makes one for all of them, and where tokens are given up, layers hold different numbers."""
+    seen = torch.ones(query.shape[2], view.length, dtype=torch.bool, device=query.device)
+    return seen.tril(view.length - query.shape[2])[None, None]

@@ -13,20 +13,25 @@ import numpy as np
 import torch
 
 from squeeze.kernels.kv_attention import loops, transformed
+from squeeze.kv.base import HeadGroup
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.lloyd_max import CURVED, curve, lloyd_max
+from squeeze.kv.store import Fields
 from squeeze.kv.transform import TransformCoder
 from squeeze.kv.view import LayerView
 from squeeze.numerics.hadamard import block_hadamard
 
 __all__ = ["attend", "fits"]
 
+Stores = list[tuple[HeadGroup, Fields]]
+
 
 def fits(query: torch.Tensor, view: LayerView) -> bool:
     """Whether `attend` takes this: one query a row without a gradient, coders that it knows, no block cut."""
     known = (GroupedCoder, TransformCoder)
-    all_known = all(isinstance(coder, known) for group, _ in view.stores for coder in (group.keys, group.values))
-    uncut = view.blocks > 0 and view.offset == view.dropped
+    stores = (*view.stores, *view.selected)
+    all_known = all(isinstance(coder, known) for group, _ in stores for coder in (group.keys, group.values))
+    uncut = view.is_coded and view.offset == view.dropped
     return query.shape[2] == 1 and not query.requires_grad and all_known and uncut
 
 
@@ -35,42 +40,49 @@ def attend(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scal
     batch, heads, _, size = query.shape
     kv_heads = view.residual[0].shape[1]
     rows = (query.to(torch.float32) * scaling).reshape(batch, kv_heads, heads // kv_heads, size)
-    coded = slice(view.sinks[0].shape[2], view.sinks[0].shape[2] + view.blocks * view.block)
+    sinks = view.sinks[0].shape[2]
+    selected = slice(sinks, sinks + view.selected_tokens)  # of which heads may have fewer
+    coded = slice(selected.stop, selected.stop + view.blocks * view.block)
     scores = rows.new_empty((*rows.shape[:3], view.length))
-    for place, (keys, _) in ((slice(0, coded.start), view.sinks), (slice(coded.stop, None), view.residual)):
+    for place, (keys, _) in ((slice(0, sinks), view.sinks), (slice(coded.stop, None), view.residual)):
         scores[..., place] = rows @ keys.to(torch.float32).transpose(-1, -2)
-    _coded_scores(rows, view, scores[..., coded])
+    scores[..., selected] = -torch.inf
+    _coded_scores(rows, view.selected, view.first, view.selected_block, scores[..., selected])
+    _coded_scores(rows, view.stores, view.begin, view.block, scores[..., coded])
     if bias is not None:
         scores += bias.expand(batch, heads, 1, view.length).reshape(scores.shape)
     weights = scores.softmax(-1)
-    output = weights[..., : coded.start] @ view.sinks[1].to(torch.float32)
+    output = weights[..., :sinks] @ view.sinks[1].to(torch.float32)
     output += weights[..., coded.stop :] @ view.residual[1].to(torch.float32)
-    _coded_outputs(weights[..., coded], view, output)
+    _coded_outputs(weights[..., selected], view.selected, output)
+    _coded_outputs(weights[..., coded], view.stores, output)
     return output.view(batch, heads, 1, -1).to(query.dtype)
 
 
-def _coded_scores(rows: torch.Tensor, view: LayerView, out: torch.Tensor) -> None:
-    """rows [B, H, G, D] times the coded keys, into out [B, H, G, tokens]."""
-    for group, fields in view.stores:
+def _coded_scores(rows: torch.Tensor, stores: Stores, start: int, block: int, out: torch.Tensor) -> None:
+    """rows [B, H, G, D] times the coded keys, from position `start`, into the first places of out [B, H, G, tokens]
+    that a head has tokens for."""
+    for group, fields in stores:
         coder = group.keys
         if isinstance(coder, TransformCoder):
             for batch, head, member in _places(group.heads, rows):
                 fields_here = _fields("keys", fields, batch, member)
-                transformed.scores(coder, fields_here, rows[batch, head], view.begin, out[batch, head])
+                transformed.scores(coder, fields_here, rows[batch, head], start, out[batch, head])
             continue
         assert isinstance(coder, GroupedCoder)
         rotated = rows @ block_hadamard(rows.shape[-1]) if coder.rotate else rows
         product = loops.sum_rows if coder.along == "tokens" else loops.dot_rows
+        tokens = fields["keys.codes"].shape[2] * block
         for batch, head, member in _places(group.heads, rows):
             numbers = _numbers(coder, "keys", fields, batch, member)
-            scores = rows.new_empty(out.shape[2:])  # contiguous, as the products want their arrays
+            scores = rows.new_empty((out.shape[2], tokens))  # contiguous, as the products want their arrays
             product(rotated[batch, head].contiguous().numpy(), *numbers, scores.numpy())
-            out[batch, head] = scores
+            out[batch, head, :, :tokens] = scores
 
 
-def _coded_outputs(weights: torch.Tensor, view: LayerView, out: torch.Tensor) -> None:
+def _coded_outputs(weights: torch.Tensor, stores: Stores, out: torch.Tensor) -> None:
     """weights [B, H, G, tokens] times the coded values, added to out [B, H, G, D]."""
-    for group, fields in view.stores:
+    for group, fields in stores:
         coder = group.values
         if isinstance(coder, TransformCoder):
             for batch, head, member in _places(group.heads, weights):

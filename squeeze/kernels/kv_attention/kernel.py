@@ -18,12 +18,13 @@ import triton
 import triton.language as tl
 
 from squeeze.kernels.kv_attention.unpack import codes_of, column_of
+from squeeze.kv.base import HeadGroup
 from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.lloyd_max import lloyd_max
 from squeeze.kv.view import LayerView
 from squeeze.numerics.hadamard import block_hadamard
 
-__all__ = ["Splits", "attend", "coded", "fits", "joined", "room"]
+__all__ = ["Splits", "attend", "coded", "finished", "fits", "joined", "room"]
 
 _PROGRAMS = 1024  # to have at least, where there are so many blocks: several for each of a GPU's processors
 _HEADS = 8  # columns of the least matrix product: as many query heads at least
@@ -255,6 +256,8 @@ def fits(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None) -> boo
     powers of two. Where both keys and values run along tokens, their widths are equal."""
     if query.shape[2] != 1 or bias is not None or len(view.stores) != 1 or view.offset != view.dropped:
         return False
+    if view.selected or not view.blocks:
+        return False
     group, fields = view.stores[0]
     sizes = (view.block, query.shape[3], view.residual[1].shape[3])
     powers = all(size >= 16 and size & (size - 1) == 0 for size in sizes)
@@ -272,8 +275,12 @@ def fits(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None) -> boo
 def attend(query: torch.Tensor, view: LayerView, scaling: float) -> torch.Tensor:
     """As reference.attend, without a mask. Where the query has 16 bits, scaled queries and weights are rounded to
     float16."""
-    splits = coded(query, view, scaling)
-    values = view.stores[0][0].values
+    return finished(query, view, scaling, coded(query, view, scaling), view.stores[0][0])
+
+
+def finished(query: torch.Tensor, view: LayerView, scaling: float, splits: Splits, group: HeadGroup) -> torch.Tensor:
+    """As `joined`, values rotated back where those of `group` are rotated."""
+    values = group.values
     if isinstance(values, GroupedCoder) and values.rotate:
         rotation = block_hadamard(splits.sums.shape[-1], query.device)
         splits = splits._replace(sums=splits.sums @ rotation)

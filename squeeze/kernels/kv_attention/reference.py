@@ -20,4 +20,6 @@ def attend(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scal
     scores = query.to(torch.float32) @ keys.transpose(-1, -2) * scaling
     if bias is not None:
         scores = scores + bias
+    if view.absent is not None:
+        scores = scores.masked_fill(view.absent.repeat_interleave(groups, 0)[:, None], -torch.inf)
     return (scores.softmax(-1) @ values).to(query.dtype)

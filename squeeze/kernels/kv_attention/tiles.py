@@ -22,7 +22,7 @@ def attend(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scal
     shape = (*rows.shape[:3], 1)
     top, mass = rows.new_full(shape, -torch.inf), rows.new_zeros(shape)
     output = rows.new_zeros((*rows.shape[:3], view.residual[1].shape[3]))
-    first = 0
+    first, absent = 0, view.absent
     for keys, values in view.pieces(max(_TILE // max(view.block, 1), 1), torch.float32):
         count = keys.shape[2]
         if not count:
@@ -30,6 +30,8 @@ def attend(query: torch.Tensor, view: LayerView, bias: torch.Tensor | None, scal
         scores = rows @ keys.transpose(-1, -2)
         if bias is not None:
             scores = (scores.view(batch, heads, queries, count) + bias[..., first : first + count]).view_as(scores)
+        if absent is not None:  # a finite score: a head may be absent from all of a tile, and from all before it
+            scores = scores.masked_fill(absent[:, None, first : first + count], torch.finfo(torch.float32).min)
         higher = torch.maximum(top, scores.amax(-1, keepdim=True))
         scores = scores.sub_(higher).exp_()
         fade = (top - higher).exp_()

@@ -14,8 +14,10 @@ import xxhash
 from squeeze.checkpoint.safetensors import ELEMENT_BITS
 from squeeze.codecs.tensors import floats
 from squeeze.errors import SqueezeError
+from squeeze.kernels import kv_attention
 from squeeze.kv import KIVI, FullPrecision, QuantizedKVCache, Rotated
 from squeeze.kv.blockfloat import BlockFloat
+from squeeze.kv.evict import AdaKV
 from tests.fuzz import mutations, tensorfiles
 from tests.fuzz.judging import SAME, TRUE, Wrong, one_of
 from tests.fuzz.limited import limited
@@ -23,7 +25,7 @@ from tests.makers.kv_models import llama, tokens
 
 _POLICIES = (
     *(FullPrecision(), KIVI(4, group=16, window=16), KIVI(bits=((2, 8), 3), value_bits=4, group=16, window=16)),
-    *(Rotated(2, window=16), BlockFloat(4, window=16)),
+    *(Rotated(2, window=16), BlockFloat(4, window=16), AdaKV(KIVI(4, group=16, window=16), select=16)),
 )
 KEY = "squeeze.kv"  # of the description
 _CHECKSUM = b'"squeeze.kv.xxh3":"'  # before that of the whole file
@@ -45,6 +47,7 @@ class KV:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.model = name, llama()
+        kv_attention.install(self.model)
         self.samples: list[bytes] = []
         self.states: list[str] = []
         for number, policy in enumerate(_POLICIES):
@@ -120,7 +123,9 @@ def _state(cache: Any) -> str:
     digest = xxhash.xxh3_128(repr(cache.policy).encode())
     for layer in cache.packed_layers:
         digest.update(repr((layer.get_seq_length(), layer.dropped, layer.evicted, layer.coded_tokens)).encode())
-        fields = [tensor for store in layer.stores for _, tensor in sorted(store.read().items())]
+        fields = [
+            tensor for store in (*layer.stores, *layer.selected.stores) for _, tensor in sorted(store.read().items())
+        ]
         for tensor in (*layer.sinks, *layer.residual, *fields):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())

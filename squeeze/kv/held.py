@@ -1,0 +1,103 @@
+"""What a layer of the cache holds, and what is done to all of it alike: rows of the batch, devices, bytes.
+
+How tokens come to be held is the layer's (layer.py).
+"""
+
+import torch
+
+from squeeze.kv.base import HeadGroup, Policy
+from squeeze.kv.contract import CacheLayerMixin
+from squeeze.kv.selected import Selected
+from squeeze.kv.store import BlockStore
+
+__all__ = ["HeldStates"]
+
+
+class HeldStates(CacheLayerMixin):
+    """Sinks, tokens that heads chose of a prompt, coded blocks, and the residual window, in this order."""
+
+    policy: Policy
+    device: torch.device
+
+    def _clear(self) -> None:
+        self.head_groups: list[HeadGroup] = []
+        self.stores: list[BlockStore] = []
+        self.selected = Selected((), 0, self.policy.block)
+        self.sinks: tuple[torch.Tensor, ...] = ()  # keys and values, as the model gave them
+        self.residual: tuple[torch.Tensor, ...] = ()  # those of the latest tokens
+        self.dropped = 0  # tokens before those held, out of a sliding window's sight
+        self.evicted = 0  # tokens between the sinks and the latest ones, given up by the policy
+        self.coded_tokens = 0  # ever coded: the work done
+
+    @property
+    def blocks(self) -> int:
+        """That all heads have."""
+        return self.stores[0].blocks if self.stores else 0
+
+    @property
+    def stored(self) -> int:
+        """Tokens that are held, by the head that holds most."""
+        return self._common + self.selected.tokens
+
+    @property
+    def _common(self) -> int:
+        """Tokens that all heads hold."""
+        if not self.is_initialized:
+            return 0
+        return self.sinks[0].shape[2] + self.blocks * self.policy.block + self.residual[0].shape[2]
+
+    @property
+    def _begin(self) -> int:
+        """Position of the first block that all heads have."""
+        return self.dropped + self.evicted + self.sinks[0].shape[2] + self.selected.tokens
+
+    @property
+    def full_precision_nbytes(self) -> int:
+        """Bytes that the tokens held would take in the model's dtype."""
+        if not self.is_initialized:
+            return 0
+        held = self.residual[0].shape[1] * self._common + self.selected.total
+        return held * sum(x.shape[0] * x.shape[3] * x.element_size() for x in self.residual)
+
+    def _stores(self) -> list[BlockStore]:
+        return [*self.selected.stores, *self.stores]
+
+    def _select(self, indices: torch.Tensor) -> None:
+        if self.is_initialized:
+            rows = indices.to(self.device)
+            self.sinks = tuple(x.index_select(0, rows) for x in self.sinks)
+            self.residual = tuple(x.index_select(0, rows) for x in self.residual)
+            for store in self._stores():
+                store.select(rows)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        self._select(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.is_initialized:
+            self._select(torch.arange(self.residual[0].shape[0], device=self.device).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Rows of the batch by number, or by a mask of them."""
+        self._select(indices.nonzero().flatten() if indices.dtype == torch.bool else indices.flatten())
+
+    def offload(self) -> None:
+        self._to("cpu")
+
+    def prefetch(self) -> None:
+        if self.is_initialized and self.residual[0].device != self.device:
+            self._to(self.device)
+
+    def _to(self, device: torch.device | str) -> None:
+        if self.is_initialized:
+            self.sinks = tuple(x.to(device, non_blocking=True) for x in self.sinks)
+            self.residual = tuple(x.to(device, non_blocking=True) for x in self.residual)
+            for store in self._stores():
+                store.to(device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for tokens."""
+        return sum(x.untyped_storage().nbytes() for x in (*self.sinks, *self.residual)) + sum(
+            s.nbytes for s in self._stores()
+        )
