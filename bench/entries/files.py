@@ -245,18 +245,29 @@ ABLATE = Entry(
 )
 
 PRIORS = Entry(
-    measures="small JSON records, each compressed alone: a trained dictionary of ours beside zstd's",
-    minutes=15,
+    measures="small records, each compressed alone: a trained dictionary of ours beside zstd's",
+    minutes=25,
     key=("set", "records", "tool"),
     rivals=("zstd", "xz", "brotli"),
     options=(
         option("--levels", default="4,5,6", help="with commas between them (4,5,6)"),
         option("--records", type=int, default=1000, help="to measure (1000)"),
         option("--train", type=int, default=2000, help="records to train on (2000)"),
-        option("--sets", default="events,articles", help="events are generated, articles are of the corpus"),
+        option(
+            "--sets",
+            default="events,articles,sources",
+            help="events are generated, articles are of the corpus, sources of Python's standard library",
+        ),
     ),
     quick="--levels 4 --records 20 --train 200 --sets events",
     tables={
+        "priors-sets": Pivot(
+            (Column("tool", "tool"),),
+            "set",
+            None,
+            lambda row: f"{row['bytes']:.1f} ({100 * row['share']:.1f} %)",
+            order=lambda row: -row["bytes"],
+        ),
         "priors": Listing(
             (
                 Column("tool", "tool"),
@@ -266,7 +277,7 @@ PRIORS = Entry(
                 Column("prior or dictionary, bytes", "learned", ","),
             ),
             order=lambda row: (row["set"], -row["bytes"]),
-        )
+        ),
     },
 )
 

@@ -1,7 +1,8 @@
-"""Small JSON records, each compressed alone: a trained prior beside zstd with a trained dictionary.
+"""Small records, each compressed alone: a trained prior beside zstd with a trained dictionary.
 
-Prior and dictionaries are trained on the same records, none of which is measured. "events" are generated from a seed;
-"articles" are paragraphs of WikiText under SQUEEZE_CORPUS, trained on one file and measured on another. Every record is
+Prior and dictionaries are trained on the same records, none of which is measured. "events" are JSON generated from a
+seed; "articles" are paragraphs of WikiText under SQUEEZE_CORPUS as JSON, trained on one file and measured on another;
+"sources" are small source files of this Python's standard library, fewer than the others. Every record is
 restored and compared first. Bytes are those of whole files, headers and checksums counted, without the prior or
 dictionary, whose size has its own column. zstd is the program at -19, with dictionaries of several sizes, of which the
 smallest result is the bar; xz and brotli have no dictionary.
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import squeeze
 from bench.entry import Row
+from bench.shared import source_files
 from bench.shared.json_records import articles, events
 
 DICTIONARIES = (32 << 10, 110 << 10, 220 << 10)  # bytes; 110 KiB is what zstd --train makes when nothing is said
@@ -29,6 +31,8 @@ def sets(names: list[str], train: int, count: int) -> Iterator[tuple[str, list[b
     for name in names:
         if name == "events":
             yield name, events(train, 1), events(count, 2)
+        elif name == "sources":
+            yield name, *source_files.divided(train, count)
         elif "SQUEEZE_CORPUS" in os.environ:
             text = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
             yield name, articles(text / "wiki.calibration.raw", train), articles(text / "wiki.eval.raw", count)
@@ -103,5 +107,6 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         results = list(measure([int(n) for n in options.levels.split(",")], train, records))
         bar = min((size for tool, size, _, _ in results if tool.startswith("zstd")), default=float("nan"))
         for tool, size, learned, seconds in results:
-            row = {"set": name, "records": len(records), "raw": round(raw, 1), "tool": tool, "bytes": round(size, 2)}
-            yield row | {"share": round(size / bar, 4), "learned": learned, "seconds": round(seconds, 4)}
+            row = {"set": name, "records": len(records), "raw": round(raw, 1), "trained": len(train), "tool": tool}
+            row |= {"bytes": round(size, 2), "share": round(size / bar, 4), "learned": learned}
+            yield row | {"seconds": round(seconds, 4)}

@@ -97,7 +97,8 @@ def _compress(
     writer = Writer(source, sink, to_header(settings))
     first = _read_full(source, size)
     if settings.level and not settings.dictionary and len(first) < size:
-        lower = levels.with_those_beside(settings.level, len(first))[1:]
+        raw = np.frombuffer(first, np.uint8)
+        lower = levels.with_those_beside(settings.level, len(first), lambda: blocks.content(raw).kind)[1:]
         if lower:
             stream = _smallest(first, settings, lower, size, verify, progress)
             sink.write(stream)

@@ -63,6 +63,11 @@ class Beside:
 
     level: int
     below: int  # raw bytes
+    least: int = 0  # raw bytes
+    kind: str | None = None  # of content; None: of every kind
+
+    def serves(self, size: int, kind: Callable[[], str]) -> bool:
+        return self.least <= size < self.below and (self.kind is None or self.kind == kind())
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,9 @@ class Level:
 
 _ROWS = (
     Level(1, "context mixing, small", 550_000, presets.SMALL.__getitem__),
-    Level(2, "context mixing, medium", 400_000, presets.MEDIUM.__getitem__),
+    Level(
+        2, "context mixing, medium", 400_000, presets.MEDIUM.__getitem__, beside=Beside(1, 1 << 17, 1 << 16, "other")
+    ),
     Level(3, "context mixing, large", 300_000, presets.LARGE.__getitem__, beside=Beside(2, 1 << 16)),
     Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True, beside=Beside(3, 1 << 18)),
     Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 2),
@@ -135,10 +142,11 @@ def level(number: int) -> Level:
     return LEVELS[number]
 
 
-def with_those_beside(row: Level, size: int) -> list[Level]:
-    """The levels that an input of `size` raw bytes is coded at: the one asked for, and lower ones where it is small."""
+def with_those_beside(row: Level, size: int, kind: Callable[[], str]) -> list[Level]:
+    """The levels that an input of `size` raw bytes is coded at: the one asked for, and lower ones where it is small.
+    `kind` looks at what it holds, which takes a while."""
     rows = [row]
-    while (beside := rows[-1].beside) and size < beside.below:
+    while (beside := rows[-1].beside) and beside.serves(size, kind):
         rows.append(level(beside.level))
     return rows
 

@@ -159,6 +159,31 @@ def test_level_3_is_no_larger_than_level_2_on_small_inputs(size):
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_level_2_is_no_larger_than_level_1_on_small_binaries():
+    """What five bytes say of the next one: level 2 has no context of five."""
+    chance, data, likely = random.Random(1), bytearray(range(5)), {}
+    while len(data) < 1 << 16:
+        expected = likely.setdefault(bytes(data[-5:]), chance.randrange(5))
+        data.append(expected if chance.random() < 0.9 else chance.randrange(5))
+    coded = squeeze.compress(bytes(data), 2, verify=False)
+    (stream,) = read_index(io.BytesIO(coded))
+    assert stream.header["level"] == 1 and squeeze.decompress(coded) == data
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "numbers"),
+    [
+        ((1 << 16) - 1, "other", [2]),
+        (1 << 16, "other", [2, 1]),
+        (1 << 16, "text", [2]),
+        (1 << 17, "other", [2]),
+    ],
+)
+def test_level_1_is_tried_on_binaries_of_some_sizes_alone(size, kind, numbers):
+    rows = levels.with_those_beside(levels.level(2), size, lambda: kind)
+    assert [row.number for row in rows] == numbers
+
+
 def test_a_lower_level_is_tried_on_small_inputs_alone():
     data = inputs.records(300)
     (small,) = read_index(io.BytesIO(squeeze.compress(data, 3, verify=False)))

@@ -1,5 +1,6 @@
 """A dictionary: its file with the checksum made right, and short streams that name the changed one."""
 
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import xxhash
 
 import squeeze
-from squeeze.codecs.stream.container import MAGIC as STREAM, SHORT_BY_DICTIONARY
+from squeeze.codecs.stream import container
 from squeeze.codecs.stream.dictionary_file import MAGIC, VERSION, WITH_NETWORK
 from squeeze.codecs.varint import varint
 from tests.fuzz import mutations
@@ -20,7 +21,6 @@ from tests.makers import inputs
 
 _WITH_NETWORK = Path(__file__).parents[2] / "golden" / "dictionary.5.network.sqzp"
 _RAW = inputs.words(150, seed=5)
-_START = len(STREAM) + 1  # of the dictionary's name in a short stream
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Dictionary:
             return TRUE
         stream = case.stream
         if case.way == "stream":  # as if it named the changed dictionary
-            stream = stream[:_START] + bytes.fromhex(known.identity)[:4] + stream[_START + 4 :]
+            stream = container.short_header_bytes(0, 0, known.identity, None) + stream[_header(stream).size :]
         return _proved(limited(squeeze.decompress, stream, dictionary=known), case)
 
 
@@ -109,12 +109,18 @@ def _proved(found: bytes, case: Case) -> str:
     if found == _RAW:
         return SAME
     checksums = {(xxhash.xxh3_64_intdigest(found) & 0xFFFFFFFF).to_bytes(4, "little")}
-    if any(checksum in case.stream for checksum in checksums) and case.stream[3] == SHORT_BY_DICTIONARY:
+    if any(checksum in case.stream for checksum in checksums) and _header(case.stream).names_content:
         return TRUE
     half = case.stream[: len(case.stream) // 2]
     if (found == _RAW * 2 and case.stream == half * 2) or (found.startswith(_RAW) and len(case.stream) > len(found)):
         return TRUE  # another stream follows
     raise Wrong("decompress: other bytes than the checksum says")
+
+
+def _header(stream: bytes) -> container.Header:
+    header = container.read_header(io.BytesIO(stream))
+    assert header is not None
+    return header
 
 
 def _parsed(data: bytes) -> tuple[Any, list[bytes]]:

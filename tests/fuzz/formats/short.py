@@ -1,4 +1,5 @@
-"""Short streams by level, without an index: lengths, levels and payloads, whose checksums are made right again."""
+"""Short streams by level and by dictionary, without an index: lengths, levels and payloads, whose checksums are made
+right again."""
 
 import io
 from contextlib import suppress
@@ -22,38 +23,49 @@ from tests.makers import inputs
 from tests.makers.streams import long
 
 _GOLDEN = Path(__file__).parents[2] / "golden"
+_BY_LEVEL = container.MAGIC + bytes([container.SHORT_BY_LEVEL])
+_BY_DICTIONARY = container.MAGIC + bytes([container.SHORT_BY_DICTIONARY])
 
 
 @dataclass
 class _Short:
     """A short stream taken apart."""
 
-    named: int  # level and numerics version
+    header: bytes  # what stands before the lengths: level and numerics version, or a dictionary's digits
     raw_length: int
     payload_length: int  # 0: stored
     checksum: int
     payload: bytes
 
+    @property
+    def names_dictionary(self) -> bool:
+        return not self.header.startswith(_BY_LEVEL)
+
     def to_bytes(self) -> bytes:
-        start = container.MAGIC + bytes([container.SHORT_BY_LEVEL, self.named])
         lengths = varint(self.raw_length) + varint(self.payload_length)
-        return start + lengths + self.checksum.to_bytes(4, "little") + self.payload
+        return self.header + lengths + self.checksum.to_bytes(4, "little") + self.payload
 
 
 class Short(Sqz):
-    """Files of every level, of several, and one in which a long stream follows."""
+    """Files of every level, records, files of several, and one in which a long stream follows."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.model = name, None
         compile_levels()
         for earlier in _GOLDEN.glob("[wr]*.[56].numerics1.sqz"):
             squeeze.decompress(earlier.read_bytes(), threads=1)  # compiles what they need
+        samples = [inputs.words(400, seed=seed) for seed in range(6)]
+        self.dictionary = squeeze.train(samples, level=4, text_size=600, learn_size=1_000)
         text, noise, table = inputs.words(700), inputs.random_bytes(90), inputs.records(30)
-        raws = (b"", noise[:9], noise, text, table, inputs.machine_code(80), text[:200] + noise)
-        self.shorts = [_parsed(squeeze.compress(raw, 1 + n % 6, threads=1)) for n, raw in enumerate(raws)]
-        self.samples = [Sample(raw, short.to_bytes()) for raw, short in zip(raws, self.shorts, strict=True)]
-        self.samples.append(Sample(b"".join(raws), b"".join(short.to_bytes() for short in self.shorts)))
-        self.samples.append(Sample(table + text, self.samples[4].coded + long(text, 1)))
+        raws = [b"", noise[:9], noise, text, table, inputs.machine_code(80), text[:200] + noise]
+        coded = [squeeze.compress(raw, 1 + n % 6, threads=1) for n, raw in enumerate(raws)]
+        records = [text[:150], table[:300], noise[:40], b""]
+        coded += [squeeze.compress(raw, dictionary=self.dictionary, threads=1) for raw in records]
+        raws += records
+        self.shorts = [_parsed(one) for one in coded]
+        self.samples = [Sample(raw, one) for raw, one in zip(raws, coded, strict=True)]
+        self.samples.append(Sample(b"".join(raws), b"".join(coded)))
+        self.samples.append(Sample(table + text + records[0], coded[4] + long(text, 1) + coded[7]))
         for number, sample in enumerate(self.samples):
             for way in ("decompress", "salvage", "open", "list"):
                 self.read(Case(sample.coded, sample.raw, way, number), folder)
@@ -62,10 +74,41 @@ class Short(Sqz):
         """Other streams, in which something is changed."""
         shorts = [replace(short) for short in random.choices(self.shorts, k=random.choice((1, 1, 2, 5)))]
         for _ in range(random.choice((1, 1, 2))):
-            change = random.choice((_level, _lengths, _lengths, _payload, _payload, _payload))
+            change = random.choice((self._header, _lengths, _lengths, self._payload, self._payload, self._payload))
             change(random.choice(shorts), random)
         data = b"".join(short.to_bytes() for short in shorts)
         return mutations.damaged(data, random) if random.random() < 0.1 else data
+
+    def _header(self, short: _Short, random: Random) -> None:
+        """Another level, or other digits of the dictionary, in a record's form or in the older one of four."""
+        if not short.names_dictionary or random.random() < 0.2:
+            named = random.choice((random.randrange(256), random.choice((1, 2)) << 4 | random.randrange(1, 10)))
+            short.header = _BY_LEVEL + bytes([named])
+            return
+        assert self.dictionary
+        if random.random() < 0.5:
+            short.header = _BY_DICTIONARY + bytes.fromhex(self.dictionary.identity)[:4]
+        if random.random() < 0.3:
+            short.header = short.header[:-2] + mutations.damaged(short.header[-2:], random)
+
+    def _payload(self, short: _Short, random: Random) -> None:
+        """Other coded bytes, or another header or length, with the checksum of what they decode to, if they do."""
+        if random.random() < 0.3:
+            self._header(short, random)
+        if random.random() < 0.3:
+            short.raw_length = random.choice((short.raw_length + 1, short.raw_length * 2, 1, 3_000))
+        head = random.randrange(1, 9) if random.random() < 0.4 else len(short.payload)
+        short.payload = mutations.damaged(short.payload[:head], random) + short.payload[head:]
+        short.payload_length = len(short.payload)
+        short.raw_length = max(short.raw_length, short.payload_length)
+        if short.raw_length > container.MAX_SHORT:
+            return
+        with suppress(SqueezeError):
+            header = container.read_header(io.BytesIO(short.header))
+            assert header is not None
+            settings = from_header(header, Resources(1, dictionary=self.dictionary))
+            raw = decode_block(Coded(container.BYTEWISE, short.payload), short.raw_length, settings).tobytes()
+            short.checksum = xxhash.xxh3_64_intdigest(raw) & 0xFFFFFFFF
 
 
 def _parsed(coded: bytes) -> _Short:
@@ -74,11 +117,7 @@ def _parsed(coded: bytes) -> _Short:
     assert header is not None
     block = container.read_short_block_header(file, header.kind)
     payload_length = 0 if block.kind == container.STORED else block.payload_length
-    return _Short(coded[4], block.raw_length, payload_length, block.checksum, file.read())
-
-
-def _level(short: _Short, random: Random) -> None:
-    short.named = random.choice((random.randrange(256), random.choice((1, 2)) << 4 | random.randrange(1, 10)))
+    return _Short(coded[: header.size], block.raw_length, payload_length, block.checksum, file.read())
 
 
 def _lengths(short: _Short, random: Random) -> None:
@@ -86,25 +125,6 @@ def _lengths(short: _Short, random: Random) -> None:
         short.raw_length = mutations.size(random, short.raw_length)
     else:
         short.payload_length = mutations.size(random, short.payload_length)
-
-
-def _payload(short: _Short, random: Random) -> None:
-    """Other coded bytes, or another level or length, with the checksum of what they decode to, if they do."""
-    if random.random() < 0.3:
-        _level(short, random)
-    if random.random() < 0.3:
-        short.raw_length = random.choice((short.raw_length + 1, short.raw_length * 2, 1, 3_000))
-    head = random.randrange(1, 9) if random.random() < 0.4 else len(short.payload)
-    short.payload = mutations.damaged(short.payload[:head], random) + short.payload[head:]
-    short.payload_length = len(short.payload)
-    short.raw_length = max(short.raw_length, short.payload_length)
-    if short.raw_length > container.MAX_SHORT:
-        return
-    with suppress(SqueezeError):
-        fields = {"level": short.named & 15, "numerics": short.named >> 4}
-        settings = from_header(container.Header(fields, 0, True), Resources(1))
-        raw = decode_block(Coded(container.BYTEWISE, short.payload), short.raw_length, settings).tobytes()
-        short.checksum = xxhash.xxh3_64_intdigest(raw) & 0xFFFFFFFF
 
 
 FORMAT = Short

@@ -5,6 +5,7 @@ from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -48,6 +49,7 @@ class Sqz:
     """Files of one level."""
 
     seconds = 0.05
+    dictionary: squeeze.Dictionary | None = None  # that all is read with
 
     def __init__(self, name: str, folder: Path, level: int) -> None:
         self.name, self.level = name, level
@@ -181,6 +183,9 @@ class Sqz:
         read = {"decompress": self._decompress, "salvage": self._salvage, "open": self._open, "list": self._list}
         return read[case.way](case)
 
+    def _resources(self) -> dict[str, Any]:
+        return {"threads": 1, "model": self.model, "dictionary": self.dictionary}
+
     @staticmethod
     def _proved(case: Case, found: bytes | bytearray, way: str, whole: bool = True) -> str:
         if found == case.original:
@@ -190,18 +195,18 @@ class Sqz:
 
     def _decompress(self, case: Case) -> str:
         sink = Sink()
-        limited(squeeze.decompress_stream, io.BytesIO(case.data), sink, threads=1, model=self.model)
+        limited(squeeze.decompress_stream, io.BytesIO(case.data), sink, **self._resources())
         return self._proved(case, sink.data, "decompress")
 
     def _salvage(self, case: Case) -> str:
         sink = Sink()
         source = io.BytesIO(case.data)
-        totals = limited(squeeze.decompress_stream, source, sink, threads=1, model=self.model, salvage=True)
+        totals = limited(squeeze.decompress_stream, source, sink, salvage=True, **self._resources())
         return TRUE if totals.damage else self._proved(case, sink.data, "salvage without a word of damage")
 
     def _open(self, case: Case) -> str:
         random, found = Random(case.seed), b""
-        with limited(squeeze.open, io.BytesIO(case.data), threads=1, model=self.model) as file:
+        with limited(squeeze.open, io.BytesIO(case.data), **self._resources()) as file:
             size = file.seek(0, io.SEEK_END)
             if size > 1 << 20:
                 file.seek(random.randrange(size))

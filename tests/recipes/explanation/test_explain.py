@@ -29,7 +29,9 @@ def test_bits_add_up_to_the_coded_file(level):
     assert explanation.bits == pytest.approx(sum(block.bits for block in explanation.blocks))
     assert explanation.bits_of_bytes.sum() == pytest.approx(explanation.bits)
     assert explanation.data == TEXT
-    assert explanation.level in {row.number for row in levels.with_those_beside(levels.level(level), len(TEXT))}
+    assert explanation.level in {
+        row.number for row in levels.with_those_beside(levels.level(level), len(TEXT), lambda: "text")
+    }
 
 
 def test_blocks_of_several_kinds():

@@ -1,0 +1,17 @@
+"""Small source files to measure dictionaries with: those of the standard library of the Python that runs."""
+
+import random
+import sysconfig
+from pathlib import Path
+
+_LEAST, _MOST = 200, 8_000  # bytes of a file
+
+
+def divided(train: int, count: int) -> tuple[list[bytes], list[bytes]]:
+    """Files to train on, as many as there are of `train`, and `count` others to measure: each content once, chosen by
+    a seed."""
+    root = Path(sysconfig.get_path("stdlib"))
+    paths = sorted(path for path in root.rglob("*.py") if "site-packages" not in path.parts)
+    contents = dict.fromkeys(path.read_bytes() for path in paths if _LEAST <= path.stat().st_size <= _MOST)
+    chosen = random.Random(1).sample(list(contents), len(contents))
+    return chosen[count : count + train], chosen[:count]
