@@ -48,7 +48,13 @@ class Explanation:
     units: Units
     names: Names
     saved: dict[str, float]  # bits that each part of the models saved, by size: see `squeeze.explain`
-    against: "Explanation | None" = None  # the same bytes at another level
+    model: str = ""  # the name of the language model, where one was named
+    against: "Explanation | None" = None  # the same bytes at another level, or by another language model
+
+    @property
+    def how(self) -> str:
+        """The level, and the language model that was named."""
+        return f"level {self.level}{f' with {self.model}' if self.model else ''}"
 
     @property
     def bits(self) -> float:
@@ -124,6 +130,7 @@ class Explanation:
         return {
             "file": self.name,
             "level": self.level,
+            "model": self.model,
             "raw_size": len(self.data),
             "coded_size": self.coded_size,
             "range": list(self.span),
@@ -148,7 +155,7 @@ class Explanation:
     def table(self) -> str:
         """The totals as text."""
         record = self.summary()
-        lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at level {self.level}", ""]
+        lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at {self.how}", ""]
         for heading in ("contents", "classes", "columns")[: 3 if record["columns"] else 2]:
             lines.append(f"{heading:<26}{'bytes':>12}{'coded':>12}{'bits a byte':>13}")
             for name, total in record[heading].items():
@@ -168,11 +175,12 @@ class Explanation:
 
     def to_html(self) -> str:
         """A page of its own, which needs no other file and no network. Raises OptionError above 16 MiB."""
-        against = Compared(self.against.summary(), self.against.bits_of_bytes) if self.against else None
-        return render(self.summary(), self.units, self.names, self.shown, against, self.separated)
+        other = self.against
+        against = Compared(other.how, other.coded_size, other.bits_of_bytes) if other else None
+        return render(self.summary(), self.how, self.units, self.names, self.shown, against, self.separated)
 
     def __repr__(self) -> str:
-        about = f"{len(self.data)} bytes, {self.coded_size} at level {self.level}, {len(self.units)} units"
+        about = f"{len(self.data)} bytes, {self.coded_size} at {self.how}, {len(self.units)} units"
         return f"<Explanation of {self.name or 'bytes'}: {about}>"
 
     def _repr_html_(self) -> str:

@@ -21,21 +21,23 @@ _IN_DICTIONARY = -(1 << 31)  # a distance
 
 
 class Compared(NamedTuple):
-    """Another level."""
+    """Another level, or another language model."""
 
-    summary: dict[str, Any]
+    how: str
+    coded_size: int
     bits_of_bytes: np.ndarray  # float64 [bytes that are shown]
 
 
 def render(
     summary: dict[str, Any],
+    how: str,
     units: Units,
     names: Names,
     data: np.ndarray,
     against: Compared | None = None,
     separated: Separated | None = None,
 ) -> str:
-    """The page of units and their bytes, uint8, with `summary` as JSON has it.
+    """The page of units and their bytes, uint8, with `summary` as JSON has it; how: the level, and the language model.
 
     Raises OptionError where it would show more than 16 MiB.
     """
@@ -46,8 +48,8 @@ def render(
         "columns": [[name, column.dtype.str[1:], column.size] for name, column in columns.items()],
         "offset": int(units.starts[0]) if len(units) else 0,
         "line": summary["first_line"],
-        "level": summary["level"],
-        "against": against.summary["level"] if against else None,
+        "how": how,
+        "against": against.how if against else None,
         "blocks": [{key: block[key] for key in ("start", "end", "codec", "content")} for block in summary["blocks"]],
         "separator": separated.separator if separated else None,
         "fields": separated.names if separated else (),
@@ -57,7 +59,8 @@ def render(
     return template("squeeze.recipes.explanation").render(
         title=summary["file"] or "bytes",
         summary=summary,
-        against=against.summary if against else None,
+        how=how,
+        against=against,
         facts=facts,
         data=packed(b"".join(column.tobytes() for column in columns.values())),
     )

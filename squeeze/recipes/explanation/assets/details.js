@@ -84,7 +84,7 @@ function describe(u) {
   const byte = starts[u], end = starts[u + unitsOf(u)], place = placeOf(byte);
   const bits = along[end] - along[byte], bytes = data.subarray(byte, end);
   const numbers = bytes.length > 8 ? "" : ` · hex ${Array.from(bytes, hex).join(" ")}`;
-  const other = otherAlong ? ` · at level ${facts.against}: ${(otherAlong[end] - otherAlong[byte]).toFixed(2)} bits` : "";
+  const other = otherAlong ? ` · at ${escaped(facts.against)}: ${(otherAlong[end] - otherAlong[byte]).toFixed(2)} bits` : "";
   $("details").innerHTML =
     `<span class="cost">${bits.toFixed(2)} bits</span><span class="glyph">${quoted(bytes)}</span>` +
     `<p>byte ${grouped(byte + facts.offset)} · ${place}${numbers}${other}</p>` +

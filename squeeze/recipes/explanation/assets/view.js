@@ -1,8 +1,13 @@
 const HEIGHT = 20, WIDE = 104, view = $("view"), rowsElement = $("rows");
 
-function widthOf(block) {  // bytes of a hex row: whole records where they fit
+const FITS = (() => {  // bytes of a hex row: its offset takes 9 characters, blanks 3, and a byte 4
+  const context = document.createElement("canvas").getContext("2d");
+  context.font = getComputedStyle(view).font;
+  return Math.floor(((view.clientWidth - 16) / context.measureText("0").width - 12) / 4);
+})();
+function widthOf(block) {  // bytes of a hex row: as many whole records as fit
   const record = recordOf(block);
-  return record > 1 && record <= 32 ? record * Math.floor(32 / record) : 16;
+  return record > 1 && record <= 32 ? record * Math.max(1, Math.floor(Math.min(32, FITS) / record)) : FITS < 16 ? 8 : 16;
 }
 
 const rowStarts = (() => {
