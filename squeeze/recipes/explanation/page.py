@@ -3,12 +3,14 @@
 The units go along as columns of numbers, compressed by zlib; the page draws of them what is in view.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from squeeze.errors import OptionError
 from squeeze.recipes.explanation.columns import Separated
+from squeeze.recipes.explanation.sections import Section
 from squeeze.recipes.explanation.units import DICTIONARY, Names, Units
 from squeeze.recipes.pages.page import packed, template
 
@@ -17,6 +19,7 @@ __all__ = ["Compared", "render"]
 _MOST = 16 << 20  # bytes that are shown: browsers place no more rows than so many bytes take
 _BITS, _SHARES = 256, 8  # units of a bit in columns
 _NOTHING = 0xFFFF
+_SECTIONS = 40  # dearest ones, that the page lists
 _IN_DICTIONARY = -(1 << 31)  # a distance
 
 
@@ -36,6 +39,7 @@ def render(
     data: np.ndarray,
     against: Compared | None = None,
     separated: Separated | None = None,
+    sections: Sequence[Section] = (),
 ) -> str:
     """The page of units and their bytes, uint8, with `summary` as JSON has it; how: the level, and the language model.
 
@@ -53,6 +57,7 @@ def render(
         "blocks": [{key: block[key] for key in ("start", "end", "codec", "content")} for block in summary["blocks"]],
         "separator": separated.separator if separated else None,
         "fields": separated.names if separated else (),
+        "sections": sections,
         "parts": names.parts,
         "symbols": [symbol.decode("latin-1") for symbol in names.symbols],
     }
@@ -61,6 +66,7 @@ def render(
         summary=summary,
         how=how,
         against=against,
+        sections=sorted(summary["sections"].items(), key=lambda item: -item[1]["bits"])[:_SECTIONS],
         facts=facts,
         data=packed(b"".join(column.tobytes() for column in columns.values())),
     )
