@@ -74,7 +74,7 @@ async function showRun() {
   $("matrices-card").hidden = false;
   listMatrices();
   select(chosen?.name ?? run.matrices[0].name);
-  await drawParts();
+  setTimeout(drawParts);  // lies below what is seen first
 }
 
 async function drawParts() {
