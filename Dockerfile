@@ -6,5 +6,5 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /squeeze
 COPY . .
-RUN make .venv/llamacpp
+RUN make .venv/llamacpp .venv/cloud
 CMD ["make", "test"]

@@ -26,7 +26,7 @@ EXPLAIN = Entry(
                 Column("compressing, s", "compress seconds", ".1f"),
                 Column("explaining, s", "explain seconds", ".1f"),
                 Column("page, s", "page seconds", ".1f"),
-                Column("beyond compressing", percent("beyond compressing", 0)),
+                Column("beyond compressing", percent("beyond compressing", 1)),
                 Column("page, MB", lambda row: row["page bytes"] / 1e6, ".1f"),
                 Column("sum of bits beside coded blocks", lambda row: f"{100 * row['sum of bits']:+.4f} %"),
             ),

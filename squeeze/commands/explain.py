@@ -33,6 +33,7 @@ class Level(click.ParamType):  # type: ignore[type-arg]
 @options.force("the page")
 @click.option("--range", "span", type=options.Range(), metavar="A:B", help="Show only these bytes.")
 @click.option("--against", type=Level(), metavar="-N", help="Compare with this level.")
+@click.option("--against-model", type=options.PATH, metavar="PATH", help="Compare with this language model.")
 @options.model
 @options.adapter
 @click.option("--lanes", type=click.IntRange(1), metavar="N", help="Parts of a text that -7 to -9 read side by side.")
@@ -46,6 +47,7 @@ def explain(
     force: bool,
     span: tuple[int, int | None] | None,
     against: int | None,
+    against_model: Path | None,
     prior: Path | None,
     threads: int,
     quiet: bool,
@@ -78,13 +80,14 @@ def explain(
             if word:
                 echo(word, err=True)
     settings = {name: value for name, value in settings.items() if value is not None}
-    count = passes(compressed, against is not None)
+    count = passes(compressed, against is not None or against_model is not None)
     with bar(str(source), None if compressed else size, passes=count, quiet=quiet, as_json=as_json) as tick:
         explanation = squeeze.explain(
             source,
             chosen,
             span=span or (0, None),
             against=against,
+            against_model=against_model,
             threads=threads,
             dictionary=prior,
             progress=tick,

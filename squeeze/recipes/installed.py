@@ -19,10 +19,11 @@ _PACKAGE = Path(squeeze.__file__).parent
 _RUNS = 3
 
 
-def core_sizes() -> dict[str, int]:
-    """Bytes on the disk of squeeze and of each distribution that it needs at levels 1 to 9, compiled Python among them.
+def core_sizes(compiled: bool = True) -> dict[str, int]:
+    """Bytes on the disk of squeeze and of each distribution that it needs at levels 1 to 9.
 
-    Extras and language models are left out. Empty where squeeze runs from its source, uninstalled.
+    compiled: with compiled Python (.pyc). Extras and language models are left out. Empty where squeeze runs from its
+    source, uninstalled.
     """
     sizes: dict[str, int] = {}
     names = [canonicalize_name(DISTRIBUTION)]
@@ -36,7 +37,8 @@ def core_sizes() -> dict[str, int]:
             # the source that an editable installation leads to is in none of its files
             listed = [Path(str(found.locate_file(file))) for file in found.files or ()]
             files = _PACKAGE.rglob("*") if name == DISTRIBUTION else listed
-            sizes[name] = sum(path.stat().st_size for path in files if path.is_file())
+            counted = (path for path in files if path.is_file() and (compiled or path.suffix != ".pyc"))
+            sizes[name] = sum(path.stat().st_size for path in counted)
             needed = [Requirement(line) for line in found.requires or ()]
             names += [
                 canonicalize_name(one.name) for one in needed if not one.marker or one.marker.evaluate({"extra": ""})

@@ -39,6 +39,7 @@ def opened(browser: Any, pages: dict[str, Path], name: str) -> Any:
 def test_it_opens_without_a_word_and_axe_finds_nothing_serious(browser, pages, name, scheme):
     window = Window(browser, pages[name], scheme)
     window.page.set_viewport_size({"width": 1440, "height": 1500})
+    window.page.wait_for_selector("#parts-card[hidden], #parts svg", state="attached")
     window.keep(f"report-{name}-{scheme}")
     assert (window.serious(), window.said) == ([], [])
 
@@ -107,6 +108,7 @@ def test_the_table_sorts_and_filters(browser, pages):
 
 def test_parts_are_all_bytes(browser, pages):
     page = opened(browser, pages, "model")
+    page.wait_for_selector("#parts svg")
     labels = page.inner_text("#parts")
     assert "model.embed_tokens" in labels and "56.6 MB" in labels
     parts = page.locator("#parts g.mark-rect path").evaluate_all(

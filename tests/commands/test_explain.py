@@ -45,6 +45,12 @@ def test_what_is_refused(note: Path):
     assert usage_error("explain", "-1", "--against", "six", note) == (
         "Error: Invalid value for '--against': 'six' is not a level such as -6"
     )
+    assert usage_error("explain", "--against-model", "tiny", note) == (
+        "Error: level 3 uses no language model: compare models at levels 7 to 9"
+    )
+    assert usage_error("explain", "-8", "--against", "-2", "--against-model", "tiny", note) == (
+        "Error: level 2 uses no language model: compare models at levels 7 to 9"
+    )
     assert usage_error("explain", "-1", "--range", "9000:", note) == (
         f"Error: the range begins at byte 9000, and there are {len(TEXT)} bytes: choose one within"
     )

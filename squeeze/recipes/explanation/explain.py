@@ -3,6 +3,7 @@
 import io
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Unpack
 
 from squeeze.codecs.stream import container, levels
@@ -18,6 +19,8 @@ from squeeze.system.storage import path_of
 __all__ = ["explain", "is_compressed", "passes"]
 
 Progress = Callable[[int], None] | None
+Model = str | os.PathLike[str] | None
+_WRITTEN = ("lanes", "window", "batch", "backend")  # what a file says of itself
 
 
 def explain(
@@ -26,6 +29,7 @@ def explain(
     *,
     span: tuple[int, int | None] = (0, None),
     against: int | None = None,
+    against_model: Model = None,
     threads: int | None = None,
     dictionary: DictionarySource = None,
     limits: Limits | None = None,
@@ -37,9 +41,10 @@ def explain(
     `source` is bytes, or a file's path or URL; what is a .sqz file is explained as it was written, and takes no level.
     The costs are those of the coder that decodes the file: their sum is the size of the coded blocks, but for a few
     bytes of each. `span` is the first byte that is shown and the one after the last; all before it is coded all the
-    same. `against` is a level to compare with. `threads`, `dictionary`, `limits` and the options of a language model
-    are those of `compress_stream` and `decompress_stream`. `progress(n)` is told of n more bytes coded or measured,
-    `passes` times each.
+    same. `against` is a level to compare with, `against_model` a language model, at that level or the same one.
+    `threads`, `dictionary`, `limits` and the options of a language model are those of `compress_stream` and
+    `decompress_stream`.
+    `progress(n)` is told of n more bytes coded or measured, `passes` times each.
 
     A decision of which nothing is known costs one bit. What the mixed prediction saves of that is shared among its
     inputs in proportion to what each adds to the logit (integrated gradients: Sundararajan, Taly and Yan 2017,
@@ -48,7 +53,8 @@ def explain(
     The result has `units`, arrays of what was measured, `bits_of_bytes`, the totals `blocks`, `by_content`, `by_class`,
     `lines` and `saved`, and gives itself away by `as_json()`, `to_html()` and `table()`.
 
-    Raises LevelError, OptionError for a span that is none, and what compressing and decompressing raise.
+    Raises LevelError, OptionError for a span that is none and for a language model at a level without one, and what
+    compressing and decompressing raise.
 
     >>> explanation = squeeze.explain(b"Kind words are worth much and cost little. " * 9, level=1)
     >>> round(explanation.bits / 8) <= explanation.coded_size
@@ -58,28 +64,31 @@ def explain(
     if not isinstance(data, bytes):
         path = path_of(data)
         name, data = path.name, path.read_bytes()
-    raw, coded = None, data
-    if is_compressed(data):
-        if level is not None or any(language.get(name) for name in ("lanes", "window", "batch", "backend")):
-            raise LevelError(
-                "a .sqz file says how it was written: leave out the level, lanes, window, batch and backend"
-            )
-    else:
-        raw, coded = data, _compressed(data, level, threads, dictionary, progress, language)
+    compressed = is_compressed(data)
+    if compressed and (level is not None or any(language.get(name) for name in _WRITTEN)):
+        raise LevelError("a .sqz file says how it was written: leave out the level, lanes, window, batch and backend")
+    compares = against is not None or against_model is not None
+    beside = against if against is not None or compressed else level or levels.DEFAULT  # None: that of the file
+    if compares and beside is not None:
+        _language_beside(beside, against_model, language)
+    if not compressed:
+        _checked(span, len(data))
+    coded = data if compressed else _compressed(data, level, threads, dictionary, progress, language)
     resources = Resources(threads, language.get("model"), dictionary, limits or Limits(), language.get("adapter"))
-    blocks = list(measure(io.BytesIO(coded), resources, raw, progress))
-    if raw is None:
-        raw = b"".join(block.data.tobytes() for block in blocks)
+    blocks = list(measure(io.BytesIO(coded), resources, None if compressed else data, progress))
+    raw = b"".join(block.data.tobytes() for block in blocks) if compressed else data
+    written = max((block.level or 0 for block in blocks), default=0)
     begin, end = _checked(span, len(raw))
     other = None
-    if against is not None:
-        row = levels.level(against)
-        rest = language if row.needs_language_model else LanguageKeywords()
-        other = explain(raw, against, span=span, threads=threads, limits=limits, progress=progress, **rest)
+    if compares:
+        beside = written if beside is None else beside
+        rest = _language_beside(beside, against_model, language)
+        other = explain(raw, beside, span=span, threads=threads, limits=limits, progress=progress, **rest)
     units, names = gather(blocks)
     return Explanation(
         name=name,
-        level=max((block.level or 0 for block in blocks), default=0),
+        level=written,
+        model=_name_of(language.get("model"), blocks),
         data=raw,
         span=(begin, end),
         coded_size=len(coded),
@@ -91,14 +100,29 @@ def explain(
     )
 
 
+def _language_beside(level: int, model: Model, language: LanguageKeywords) -> LanguageKeywords:
+    """The options of a language model at the level that is compared. Raises LevelError, and OptionError where a model
+    is named and the level uses none."""
+    if not levels.level(level).needs_language_model:
+        if model is not None:
+            raise OptionError(f"level {level} uses no language model: compare models at levels 7 to 9")
+        return LanguageKeywords()
+    return language if model is None else LanguageKeywords(**{**language, "model": Path(model), "adapter": None})
+
+
+def _name_of(model: Model, blocks: Sequence[MeasuredBlock]) -> str:
+    """The name of a language model that was named, and that has coded a block."""
+    return Path(model).name if model and any(block.block.codec == "tokenwise" for block in blocks) else ""
+
+
 def is_compressed(data: bytes) -> bool:
     """Whether it begins as a .sqz file does."""
     return data.startswith((container.MAGIC, container.RECORD_MAGIC))
 
 
-def passes(compressed: bool, against: bool) -> int:
+def passes(compressed: bool, compares: bool) -> int:
     """How often `progress` is told of each raw byte."""
-    return 2 - compressed + 2 * against
+    return 2 - compressed + 2 * compares
 
 
 def _compressed(

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from squeeze.recipes.explanation import columns, totals
+from squeeze.recipes.explanation import columns, sections, totals
 from squeeze.recipes.explanation.columns import Separated, Span
 from squeeze.recipes.explanation.page import Compared, render
+from squeeze.recipes.explanation.sections import Section
 from squeeze.recipes.explanation.totals import Lines, Total
 from squeeze.recipes.explanation.units import DICTIONARY, NO_SHIFT, Names, Units
 from squeeze.recipes.pages.page import frame
@@ -17,6 +18,7 @@ __all__ = ["BlockCost", "Explanation", "rival_range"]
 
 _DEAREST = 20  # lines that the JSON names
 _PARTS = 8  # of the models, that the table names
+_SECTIONS = 12  # of the file, that the table names
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,13 @@ class Explanation:
     units: Units
     names: Names
     saved: dict[str, float]  # bits that each part of the models saved, by size: see `squeeze.explain`
-    against: "Explanation | None" = None  # the same bytes at another level
+    model: str = ""  # the name of the language model, where one was named
+    against: "Explanation | None" = None  # the same bytes at another level, or by another language model
+
+    @property
+    def how(self) -> str:
+        """The level, and the language model that was named."""
+        return f"level {self.level}{f' with {self.model}' if self.model else ''}"
 
     @property
     def bits(self) -> float:
@@ -103,6 +111,17 @@ class Explanation:
                 spans.append(Span(first - begin, last - begin, int(record), (first - block.start) % int(record)))
         return columns.of_records(self.bits_of_bytes, spans)
 
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """The parts that the file's own header names: sections of a program, tensors of a safetensors file."""
+        return sections.of_file(self.data)
+
+    @property
+    def by_section(self) -> dict[str, Total]:
+        """Totals by section, and of what is in none."""
+        begin = int(self.units.starts[0]) if len(self.units) else 0
+        return sections.sums(self.sections, self.bits_of_bytes, begin)
+
     @property
     def by_content(self) -> dict[str, Total]:
         """Totals by what blocks hold, of the whole file."""
@@ -124,6 +143,7 @@ class Explanation:
         return {
             "file": self.name,
             "level": self.level,
+            "model": self.model,
             "raw_size": len(self.data),
             "coded_size": self.coded_size,
             "range": list(self.span),
@@ -133,6 +153,7 @@ class Explanation:
             "contents": _as_json(self.by_content),
             "classes": _as_json(self.by_class),
             "columns": _as_json(self.by_column),
+            "sections": _as_json(self.by_section),
             "saved": {name: round(bits, 1) for name, bits in self.saved.items()},
             "dearest_lines": [
                 {
@@ -148,10 +169,11 @@ class Explanation:
     def table(self) -> str:
         """The totals as text."""
         record = self.summary()
-        lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at level {self.level}", ""]
-        for heading in ("contents", "classes", "columns")[: 3 if record["columns"] else 2]:
+        lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at {self.how}", ""]
+        for heading in ("contents", "classes", *filter(record.get, ("columns", "sections"))):
             lines.append(f"{heading:<26}{'bytes':>12}{'coded':>12}{'bits a byte':>13}")
-            for name, total in record[heading].items():
+            dearest = sorted(record[heading].items(), key=lambda item: -item[1]["bits"])[:_SECTIONS]
+            for name, total in dearest if heading == "sections" else record[heading].items():
                 coded = total["bits"] / 8
                 lines.append(f"  {name:<24}{total['bytes']:>12,}{coded:>12,.0f}{total['bits_per_byte']:>13.2f}")
         lines.append(f"{'bytes saved by':<26}")
@@ -168,11 +190,13 @@ class Explanation:
 
     def to_html(self) -> str:
         """A page of its own, which needs no other file and no network. Raises OptionError above 16 MiB."""
-        against = Compared(self.against.summary(), self.against.bits_of_bytes) if self.against else None
-        return render(self.summary(), self.units, self.names, self.shown, against, self.separated)
+        other = self.against
+        against = Compared(other.how, other.coded_size, other.bits_of_bytes) if other else None
+        shown = (self.units, self.names, self.shown)
+        return render(self.summary(), self.how, *shown, against, self.separated, self.sections)
 
     def __repr__(self) -> str:
-        about = f"{len(self.data)} bytes, {self.coded_size} at level {self.level}, {len(self.units)} units"
+        about = f"{len(self.data)} bytes, {self.coded_size} at {self.how}, {len(self.units)} units"
         return f"<Explanation of {self.name or 'bytes'}: {about}>"
 
     def _repr_html_(self) -> str:

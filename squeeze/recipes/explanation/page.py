@@ -3,12 +3,14 @@
 The units go along as columns of numbers, compressed by zlib; the page draws of them what is in view.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from squeeze.errors import OptionError
 from squeeze.recipes.explanation.columns import Separated
+from squeeze.recipes.explanation.sections import Section
 from squeeze.recipes.explanation.units import DICTIONARY, Names, Units
 from squeeze.recipes.pages.page import packed, template
 
@@ -17,25 +19,29 @@ __all__ = ["Compared", "render"]
 _MOST = 16 << 20  # bytes that are shown: browsers place no more rows than so many bytes take
 _BITS, _SHARES = 256, 8  # units of a bit in columns
 _NOTHING = 0xFFFF
+_SECTIONS = 40  # dearest ones, that the page lists
 _IN_DICTIONARY = -(1 << 31)  # a distance
 
 
 class Compared(NamedTuple):
-    """Another level."""
+    """Another level, or another language model."""
 
-    summary: dict[str, Any]
+    how: str
+    coded_size: int
     bits_of_bytes: np.ndarray  # float64 [bytes that are shown]
 
 
 def render(
     summary: dict[str, Any],
+    how: str,
     units: Units,
     names: Names,
     data: np.ndarray,
     against: Compared | None = None,
     separated: Separated | None = None,
+    sections: Sequence[Section] = (),
 ) -> str:
-    """The page of units and their bytes, uint8, with `summary` as JSON has it.
+    """The page of units and their bytes, uint8, with `summary` as JSON has it; how: the level, and the language model.
 
     Raises OptionError where it would show more than 16 MiB.
     """
@@ -46,18 +52,21 @@ def render(
         "columns": [[name, column.dtype.str[1:], column.size] for name, column in columns.items()],
         "offset": int(units.starts[0]) if len(units) else 0,
         "line": summary["first_line"],
-        "level": summary["level"],
-        "against": against.summary["level"] if against else None,
+        "how": how,
+        "against": against.how if against else None,
         "blocks": [{key: block[key] for key in ("start", "end", "codec", "content")} for block in summary["blocks"]],
         "separator": separated.separator if separated else None,
         "fields": separated.names if separated else (),
+        "sections": sections,
         "parts": names.parts,
         "symbols": [symbol.decode("latin-1") for symbol in names.symbols],
     }
     return template("squeeze.recipes.explanation").render(
         title=summary["file"] or "bytes",
         summary=summary,
-        against=against.summary if against else None,
+        how=how,
+        against=against,
+        sections=sorted(summary["sections"].items(), key=lambda item: -item[1]["bits"])[:_SECTIONS],
         facts=facts,
         data=packed(b"".join(column.tobytes() for column in columns.values())),
     )

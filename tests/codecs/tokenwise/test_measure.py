@@ -8,7 +8,8 @@ import pytest
 import squeeze
 from squeeze.codecs.stream.measuring import measure
 from squeeze.codecs.stream.resources import Resources
-from tests.makers.tokenwise import DATA
+from tests.makers import tiny_models
+from tests.makers.tokenwise import DATA, TEXT, calm
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -44,3 +45,13 @@ def test_an_explanation_has_tokens(coded, folder):
     expected = explanation.as_json()["units"]["expected"]
     assert all(len(token) >= 1 for token, _ in expected[0])
     assert explanation.to_html().startswith("<!DOCTYPE html>")
+
+
+def test_another_language_model_beside(folder, tmp_path, only_tokenwise):
+    tokenizer = tiny_models.byte_level()
+    other = tiny_models.write_folder(tmp_path / "calmer", tokenizer, calm(tokenizer))
+    explanation = squeeze.explain(TEXT[:1_500], 8, model=folder, against_model=other, lanes=3, window=32)
+    assert (explanation.how, explanation.against.how) == ("level 8 with tiny", "level 8 with calmer")
+    assert [block.codec for block in explanation.against.blocks] == ["tokenwise"]
+    assert explanation.against.bits_of_bytes.size == 1_500
+    assert "at level 8 with calmer." in explanation.to_html()

@@ -88,8 +88,17 @@ def test_another_level_beside():
     assert (explanation.level, explanation.against.level) == (1, 2)
     assert explanation.against.bits < explanation.bits
     assert explanation.as_json()["against"]["level"] == 2
+    assert f"at level 1, and {explanation.against.coded_size:,} at level 2." in explanation.to_html()
+
+
+def test_what_is_refused_costs_nothing(monkeypatch):
+    monkeypatch.setattr("squeeze.recipes.explanation.explain.compress_stream", None)
     with pytest.raises(squeeze.LevelError, match="level 12 does not exist"):
         squeeze.explain(TEXT, 1, against=12)
+    with pytest.raises(squeeze.OptionError, match="level 1 uses no language model: compare models at levels 7 to 9"):
+        squeeze.explain(TEXT, 1, against_model="tiny")
+    with pytest.raises(squeeze.OptionError, match="begins at byte 9000"):
+        squeeze.explain(TEXT, span=(9_000, None))
 
 
 def test_a_dictionary_is_where_matches_point():

@@ -37,7 +37,7 @@ def test_columns_are_the_units():
     where = explanation.units.lengths > 0
     assert np.array_equal((np.arange(len(text)) - columns["distances"])[where], explanation.units.sources[where])
     assert not {"symbols", "model_bits", "sizes"} & columns.keys()
-    assert (facts["level"], facts["against"]) == (3, 1)
+    assert (facts["how"], facts["against"]) == (f"level {explanation.level}", "level 1")
 
 
 def test_nothing_is_fetched():

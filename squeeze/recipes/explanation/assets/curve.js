@@ -17,8 +17,8 @@ function drawCurve() {
   context.scale(scale, scale);
   const height = box.height - TOP - BOTTOM;
   width = Math.max(1, Math.round(box.width - LEFT - RIGHT));
-  const curves = [[means(along, width), colour("--ink"), `level ${facts.level}`]];
-  if (otherAlong) curves.unshift([means(otherAlong, width), colour("--mark"), `level ${facts.against}`]);
+  const curves = [[means(along, width), colour("--ink"), facts.how]];
+  if (otherAlong) curves.unshift([means(otherAlong, width), colour("--mark"), facts.against]);
   const highest = Math.max(0.5, ...curves.map(([values]) => values.reduce((a, b) => Math.max(a, b), 0)));
   const y = value => TOP + height * (1 - value / highest);
   context.font = "11px system-ui, sans-serif";

@@ -57,7 +57,7 @@ if (C.other_bits) {
 function shown(byte) {  // one byte on its own
   if (byte === 10) return "↵";
   if (byte === 9) return "⇥";
-  if (byte < 32) return String.fromCharCode(0x2400 + byte);
+  if (byte < 32 || byte === 127) return "^" + String.fromCharCode(byte ^ 64);  // as in ^M: fonts lack other signs
   return byte < 127 ? String.fromCharCode(byte) : "·";
 }
 
@@ -65,7 +65,7 @@ const utf8 = new TextDecoder("utf-8", {fatal: true});
 function spelled(bytes) {  // a symbol's bytes as text where they are text
   if (bytes.length === 1) return shown(bytes[0]);
   try {
-    return utf8.decode(bytes).replace(/[\x00-\x1f]/g, c => shown(c.charCodeAt(0)));
+    return utf8.decode(bytes).replace(/[\x00-\x1f\x7f]/g, c => shown(c.charCodeAt(0)));
   } catch {
     return Array.from(bytes, shown).join("");
   }

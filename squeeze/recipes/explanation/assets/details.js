@@ -72,11 +72,21 @@ function field(byte, column) {  // of text in columns: the name of the one that 
   }
   return `, field ${facts.fields[number] ? escaped(facts.fields[number]) : number + 1}`;
 }
+function section(byte) {  // of a program or a checkpoint: the name of the part that a byte is in
+  let low = 0, high = facts.sections.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (facts.sections[middle][1] <= byte) low = middle + 1; else high = middle;
+  }
+  if (!low || byte >= facts.sections[low - 1][2]) return "";
+  const [name, start] = facts.sections[low - 1];
+  return ` · ${escaped(name)} + 0x${(byte - start).toString(16)}`;
+}
 function placeOf(byte) {
   const block = blockAt(byte), record = recordOf(block), [line, column] = lineOf(byte);
   if (block.content === "text") return `line ${grouped(line)}, column ${grouped(column)}${field(byte, column)}`;
   const inside = record ? `, byte ${(byte + facts.offset - block.begin) % record} of ${record} in the record` : "";
-  return `offset 0x${(byte + facts.offset).toString(16)}${inside}`;
+  return `offset 0x${(byte + facts.offset).toString(16)}${inside}${section(byte + facts.offset)}`;
 }
 
 function describe(u) {
@@ -84,7 +94,7 @@ function describe(u) {
   const byte = starts[u], end = starts[u + unitsOf(u)], place = placeOf(byte);
   const bits = along[end] - along[byte], bytes = data.subarray(byte, end);
   const numbers = bytes.length > 8 ? "" : ` · hex ${Array.from(bytes, hex).join(" ")}`;
-  const other = otherAlong ? ` · at level ${facts.against}: ${(otherAlong[end] - otherAlong[byte]).toFixed(2)} bits` : "";
+  const other = otherAlong ? ` · at ${escaped(facts.against)}: ${(otherAlong[end] - otherAlong[byte]).toFixed(2)} bits` : "";
   $("details").innerHTML =
     `<span class="cost">${bits.toFixed(2)} bits</span><span class="glyph">${quoted(bytes)}</span>` +
     `<p>byte ${grouped(byte + facts.offset)} · ${place}${numbers}${other}</p>` +

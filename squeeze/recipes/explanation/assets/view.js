@@ -1,8 +1,15 @@
-const HEIGHT = 20, WIDE = 104, view = $("view"), rowsElement = $("rows");
+const HEIGHT = 20, view = $("view"), rowsElement = $("rows");
+const FITTING = (() => {  // characters of a row
+  const context = document.createElement("canvas").getContext("2d");
+  context.font = getComputedStyle(view).font;
+  return Math.floor((view.clientWidth - 16) / context.measureText("0").width);
+})();
+const WIDE = Math.max(40, FITTING - 12);  // of a row of text, behind the number of its line
+const BYTES = Math.floor((FITTING - 12) / 4);  // of a row of hex, behind its offset
 
-function widthOf(block) {  // bytes of a hex row: whole records where they fit
+function widthOf(block) {  // bytes of a hex row: as many whole records as fit
   const record = recordOf(block);
-  return record > 1 && record <= 32 ? record * Math.floor(32 / record) : 16;
+  return record > 1 && record <= 32 ? record * Math.max(1, Math.floor(Math.min(32, BYTES) / record)) : BYTES < 16 ? 8 : 16;
 }
 
 const rowStarts = (() => {

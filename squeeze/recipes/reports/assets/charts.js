@@ -28,6 +28,12 @@ async function draw(id, spec) {
   return (await vegaEmbed($(id), {$schema, ...spec}, options)).view;
 }
 
+const NARROW = 0.02;  // share of a value that a scale of shades spans at least, so that what is nearly the same looks alike
+function spanned(values) {
+  const least = Math.min(...values), most = Math.max(...values), room = Math.max(0, NARROW * Math.abs(most) - (most - least)) / 2;
+  return values.length ? [least - room, most + room] : [0, 1];
+}
+
 // cells: {name, layer, matrix, value, text}. difference: from blue to orange around 0.
 function heatMap(cells, measure, chosen, difference, width) {
   const layers = new Set(cells.map(cell => cell.layer)).size, values = cells.map(cell => cell.value).filter(isKnown);
@@ -35,7 +41,7 @@ function heatMap(cells, measure, chosen, difference, width) {
   const most = Math.max(1e-12, ...values.map(Math.abs));
   const scale = difference
     ? {domain: [-most, 0, most], range: ["#2166ac", colour("--paper"), "#b35806"], interpolate: "lab"}
-    : {scheme: {name: "cividis"}, reverse: !dark, type: isLog ? "log" : "linear", nice: false, ...(isLog ? {} : {zero: false})};
+    : {scheme: {name: "cividis"}, reverse: !dark, type: isLog ? "log" : "linear", nice: false, ...(isLog ? {} : {zero: false, domain: spanned(values)})};
   const x = {field: "layer", type: "ordinal", title: "layer", axis: {labelAngle: 0, labelOverlap: true}};
   const y = {field: "matrix", type: "nominal", sort: null, title: null, axis: {labelLimit: 180}};
   return {
@@ -124,7 +130,6 @@ function front(rows, across, up, width) {
 
 function treeMap(parts, width) {
   const height = 360, known = parts.map(part => part.bits).filter(isKnown), grey = dark ? "#3a4450" : "#c9cdd2";
-  const domain = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
   const fill = "isValid(datum.bits) ? scale('shade', datum.bits) : '" + grey + "'";
   const total = id => parts.reduce((sum, part) => sum + (part.parent === id ? part.bytes : 0), 0);
   return {
@@ -137,7 +142,7 @@ function treeMap(parts, width) {
       {name: "kinds", source: "tree", transform: [{type: "filter", expr: "datum.depth === 1"}, {type: "formula", as: "size", expr: "format(datum.total / 1e6, ',.1f') + ' MB'"}]},
       {name: "leaves", source: "tree", transform: [{type: "filter", expr: "datum.depth === 2"}]},
     ],
-    scales: [{name: "shade", type: "linear", domain, range: {scheme: "cividis"}, reverse: !dark, zero: false}],
+    scales: [{name: "shade", type: "linear", domain: spanned(known), range: {scheme: "cividis"}, reverse: !dark, zero: false}],
     marks: [
       {type: "rect", description: "Parts, by bytes", from: {data: "leaves"}, encode: {update: {
         description: {signal: "datum.id + ', ' + format(datum.bytes, ',') + ' bytes'"},

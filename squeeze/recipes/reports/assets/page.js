@@ -74,7 +74,7 @@ async function showRun() {
   $("matrices-card").hidden = false;
   listMatrices();
   select(chosen?.name ?? run.matrices[0].name);
-  await drawParts();
+  setTimeout(drawParts);  // lies below what is seen first
 }
 
 async function drawParts() {
@@ -93,7 +93,9 @@ async function drawFront() {
   const across = facts.columns[$("across").value], up = facts.columns[$("up").value];
   const points = plotted.filter(row => isKnown(row[$("across").value]) && isKnown(row[$("up").value]))
     .map(row => ({label: labelOf(row), across: row[$("across").value], up: row[$("up").value]}));
-  await draw("front", front(points, across, up, widthOf("front")));
+  const places = Object.values(Object.groupBy(points, point => `${point.across} ${point.up}`));
+  const shownPoints = places.map(same => ({...same[0], label: same.map(point => point.label).join("; ")}));
+  await draw("front", front(shownPoints, across, up, widthOf("front")));
 }
 const plotted = rows.some(row => row.file === "all files") ? rows.filter(row => row.file === "all files") : rows;
 const differ = key => plotted.some(row => row[key] !== plotted[0][key]);
