@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import squeeze
+from squeeze.cluster import engine as engines
 from squeeze.cluster.calibrating import ClusterWorkers
 from squeeze.cluster.run import ATTEMPTS
 from squeeze.engine import sharding
@@ -100,3 +101,22 @@ def test_what_goes_on_failing_ends_the_run(tmp_path, folder_of, raised, kind, me
     with pytest.raises(kind, match=message):
         QUANTIZE(folder_of("llama"), out=tmp_path / "out", workers=ClusterWorkers(Failing()), calibration=TOKENS)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_two_workers_of_ray(tmp_path, folder_of, monkeypatch):
+    for name, value in engines.SETTINGS.items():  # which Ray reads when it is imported
+        monkeypatch.setenv(name, value)
+    ray = pytest.importorskip("ray", reason="pip install 'squeeze-neural[cluster]'")
+    given = {"method": "gptq", "bits": 4, "group_size": 32, "calibration": TOKENS}
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        QUANTIZE(folder_of("llama"), out=tmp_path / "one", **given)
+        QUANTIZE(folder_of("llama"), out=tmp_path / "two", workers=ClusterWorkers(engines.connect("auto")), **given)
+    finally:
+        ray.shutdown()
+        torch.set_num_threads(before)
+    assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
