@@ -105,9 +105,7 @@ LARGE = Entry(
     tables={
         "pack-large": Listing(
             (
-                Column(
-                    "level", lambda row: f"{row['level']}, {row['zeros']:.0%} zeros" if "zeros" in row else row["level"]
-                ),
+                Column("level", _level),
                 Column("GB in one tensor", "gigabytes", "g"),
                 Column("threads", "threads"),
                 Column("memory of pack, MB", _megabytes("pack")),
