@@ -50,7 +50,7 @@ def test_kv_eval_as_json_with_a_budget(folder, text):
         (("--policy", "kivi:mean=3"), "this policy needs a text to calibrate on: name one with --calibrate"),
         (("--policy", "kivi:4,sinks=1.5"), "sinks cannot be 1.5"),
         (("--policy", "kivi:4+lru:9"), "no eviction is named 'lru': choose from window, snapkv, adakv, softprune"),
-        (("--policy", "kivi:4+adakv:9,floor=2"), "floor is a share of the tokens that stay, from 0 to 1, and 2 is none"),
+        (("--policy", "kivi:4+adakv:9,floor=2"), "floor is a share of the tokens that stay, from 0 to 1, and 2 is"),
         (("--policy", "kivi:4+window:9,pool=3"), "eviction window has no pool: it takes limit"),
         (("--policy", "no.json"), "no.json: No such file or directory"),
         (("--policy", "kivi:4", "--policy", "kivi:2", "--save-policy", "a.json"), "--save-policy takes one policy"),
