@@ -44,7 +44,6 @@ KV = Entry(
         "kv": _policies(context=1024, windows=8),
         "kv-window": _policies(context=1024, windows=1),
         "kv-evicted": _policies("continued", context=1024, windows=1),
-        "kv-budgets": _policies("continued", context=1024, windows=4),
         "kv-enwik8": _policies(context=1024, windows=1, text="enwik8.1m"),
         "kv-long": _policies(context=4096, windows=1, window=128),
         "kv-heads": _policies(context=384, windows=1),

@@ -93,7 +93,6 @@ GGUF = Entry(
     options=(
         _WORK,
         option("--types", default="q4_0,q4_k,q3_k,q2_k", help="with commas between them (q4_0,q4_k,q3_k,q2_k)"),
-        option("--mixes", default="q2_k,q3_k_m,q4_k_m", help="of llama.cpp's types, whose sizes ours get (these)"),
         option("--bound", type=float, help="of a token's weight in our calibration (none)"),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
         option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
@@ -110,22 +109,8 @@ GGUF = Entry(
                 Column("llama.cpp with imatrix", "imatrix", ".4f"),
                 Column("ours of imatrix's", percent("of imatrix", 0)),
                 Column("better in 90 % of draws", lambda row: "yes" if row["sure"] else "no"),
-            ),
-            where=lambda row: "mix" not in row,
-        ),
-        "gguf-mixes": Listing(
-            (
-                Column("mix", "mix"),
-                Column("its bytes", "mix bytes", ","),
-                Column("ours", "bytes", ","),
-                Column("gap", "gap", ".4f"),
-                Column("llama.cpp with imatrix", "imatrix", ".4f"),
-                Column("ours of imatrix's", percent("of imatrix", 0)),
-                Column("better in 90 % of draws", lambda row: "yes" if row["sure"] else "no"),
-            ),
-            where=lambda row: "mix" in row,
-            order=lambda row: row["mix bytes"],
-        ),
+            )
+        )
     },
 )
 
@@ -145,7 +130,7 @@ SCHEMES = Entry(
         option(
             "--ways",
             default="rounded,gptq,rtn",
-            help="of ours rounded, rotated, full (rotations at run time, too), cache (FP8); llm-compressor's gptq, rtn",
+            help="beside ours: rounded, rotated, full (rotations at run time, too), and llm-compressor's gptq and rtn",
         ),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
         option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
@@ -160,7 +145,6 @@ SCHEMES = Entry(
                 Column("rounded", "rounded", ".4f"),
                 Column("rotated", "rotated", ".4f"),
                 Column("rotated, at run time too", "full", ".4f"),
-                Column("with an FP8 cache", "cache", ".4f"),
                 Column("llm-compressor, GPTQ", "gptq", ".4f"),
                 Column("llm-compressor, rounded", "rtn", ".4f"),
                 Column("ours of its better one", percent("of best", 0)),

@@ -2,9 +2,8 @@
 
 The original is the bundled SmolLM2-135M as bf16, whose weights lie on a grid of 4 bits (q4_1), so that q4_1 and what
 is finer cost next to nothing. All files of a row have the same types of all tensors. llama.cpp measures them; the
-importance matrix is the mean square of the original's inputs on the tokens that we calibrate on. Rows of --mixes are of
-types that are chosen: by us (--type auto), and by llama.cpp's mix of that name, in files of the same size. A file that
-stands in WORK is not made again, nor measured.
+importance matrix is the mean square of the original's inputs on the tokens that we calibrate on. A file that stands in
+WORK is not made again, nor measured.
 """
 
 import argparse
@@ -13,7 +12,6 @@ import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,14 +32,12 @@ _DRAWS = 10_000
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     bench = Bench(options)
-    for kind in filter(None, options.types.split(",")):
+    for kind in options.types.split(","):
         yield bench.row(kind)
-    for mix in filter(None, options.mixes.split(",")):
-        yield bench.mixed(mix)
 
 
 class Bench:
-    """args: work, types, mixes, bound, samples, windows and threads."""
+    """args: work, types, bound, samples, windows and threads."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.work = args, args.work
@@ -89,7 +85,10 @@ class Bench:
         of draws of windows."""
         bound = self.args.bound
         name = f"{kind}-bound-{bound:g}" if bound else kind
-        ours = self._ours(name, type=kind, bound=bound)
+        ours = self.work / f"ours-{name}.gguf"
+        if not ours.is_file():
+            given = {"calibration": self.calibration, "samples": self.args.samples, "bound": bound}
+            squeeze.quantize(self.original, out=ours, format="gguf", type=kind, **given)
         types = types_of(ours)
         mine, theirs = self._losses(ours) - self.before, self._rival("imatrix", kind, types)
         plain = self._rival("plain", kind, types) if self.args.plain else None
@@ -104,30 +103,6 @@ class Bench:
             **{"of imatrix": float(mine.mean() / theirs.mean()), "sure": sure(theirs - mine)},
             **{"plain": None if plain is None else float(plain.mean()), "matrices": share(types, kind)},
         }
-
-    def mixed(self, mix: str) -> Row:
-        """As `row`, of a file of at most the size that llama.cpp's mix takes."""
-        theirs = self.work / f"mix-{mix}.gguf"
-        if not theirs.is_file():
-            llamacpp.quantise(self.floats, theirs, mix, None, self.importance, self.args.threads)
-        size, bound = theirs.stat().st_size, self.args.bound
-        ours = self._ours(
-            f"auto-{mix}{f'-bound-{bound:g}' if bound else ''}", type="auto", target_size=size, bound=bound
-        )
-        mine, other = self._losses(ours) - self.before, self._losses(theirs) - self.before
-        return {
-            **{"type": ours.stem.removeprefix("ours-"), "mix": mix, "samples": self.args.samples},
-            **{"windows": len(mine), "bytes": ours.stat().st_size, "mix bytes": size},
-            **{"gap": float(mine.mean()), "imatrix": float(other.mean())},
-            **{"of imatrix": float(mine.mean() / other.mean()), "sure": sure(other - mine)},
-        }
-
-    def _ours(self, name: str, **given: Any) -> Path:
-        path = self.work / f"ours-{name}.gguf"
-        if not path.is_file():
-            given |= {"calibration": self.calibration, "samples": self.args.samples}
-            squeeze.quantize(self.original, out=path, format="gguf", **given)
-        return path
 
     def _rival(self, name: str, kind: str, types: dict[str, int]) -> np.ndarray:
         """Gaps of llama.cpp's file of the same types."""

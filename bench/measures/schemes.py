@@ -15,7 +15,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -31,7 +30,7 @@ from squeeze.recipes.tokens import calibration_tokens
 GROUP = 64  # of W4A8 and W4A16, whose 128 does not divide 576
 WINDOW = 1024
 RIVALS = ("gptq", "rtn")  # llm-compressor's
-WAYS = {"rotated": {"rotate": True}, "full": {"rotate": "full"}, "cache": {"kv_scheme": "fp8"}}  # of ours
+ROTATIONS = {"rotated": True, "full": "full"}  # of ours
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -79,10 +78,10 @@ class Schemes:
         out = self.bench.work / f"{scheme}-{way}"
         shutil.rmtree(out, ignore_errors=True)
         if way not in RIVALS:
-            given: dict[str, Any] = {"calibration": self.bench.calibration, "samples": self.options.samples}
+            given = {"calibration": self.bench.calibration, "samples": self.options.samples}
             groups = {"group_size": GROUP} if scheme.startswith("w4") else {}
+            groups |= {"rotate": ROTATIONS[way]} if way in ROTATIONS else {}
             method = "rtn" if way == "rounded" else "gptq"
-            given |= WAYS.get(way, {})
             squeeze.quantize(self.bench.original, method, out=out, scheme=scheme, **groups, **given)
         else:
             self._rival(scheme, out, way == "rtn")

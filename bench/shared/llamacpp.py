@@ -15,18 +15,13 @@ FILE_TYPES = {
     **{"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q4_k": 14, "q5_k": 16},
     **{"q6_k": 18, "iq4_nl": 25, "tq1_0": 36, "tq2_0": 37},
 }  # llama.cpp's numbers of files whose matrices are of one type
-MIXES = {
-    **{"q2_k_s": 21, "q2_k": 10, "q3_k_s": 11, "q3_k_m": 12, "q3_k_l": 13, "q4_k_s": 14, "q4_k_m": 15},
-    **{"q5_k_s": 16, "q5_k_m": 17, "q6_k": 18, "iq3_s": 26, "iq3_m": 27, "iq4_xs": 30},
-}  # of files whose matrices are of the types that llama.cpp chooses
 
 
 def quantise(
-    source: Path, target: Path, kind: str, outer: int | None, importance: Mapping[str, np.ndarray], threads: int
+    source: Path, target: Path, kind: str, outer: int, importance: Mapping[str, np.ndarray], threads: int
 ) -> None:
     """Write a GGUF file of floats with all matrices in one type, or what llama.cpp takes in its place. outer: the
-    number of the type of embedding and head, or None for a mix, whose types llama.cpp chooses; importance: float32
-    [I] by tensor, none for rounding without."""
+    number of the type of embedding and head; importance: float32 [I] by tensor, none for rounding without."""
     llama = library()
     entry = llama.llama_model_imatrix_data
     kept = {name.encode(): np.ascontiguousarray(values, np.float32) for name, values in importance.items()}
@@ -34,9 +29,8 @@ def quantise(
     entries = [entry(name, values.ctypes.data_as(pointer), values.size) for name, values in kept.items()]
     table = (entry * (len(entries) + 1))(*entries)  # the last one has no name
     options = llama.llama_model_quantize_default_params()
-    options.nthread, options.ftype, options.pure = threads, (FILE_TYPES if outer else MIXES)[kind], outer is not None
-    if outer is not None:
-        options.token_embedding_type = options.output_tensor_type = outer
+    options.nthread, options.ftype, options.pure = threads, FILE_TYPES[kind], True
+    options.token_embedding_type = options.output_tensor_type = outer
     if entries:
         options.imatrix = table
     if llama.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(options)):
