@@ -170,7 +170,7 @@ class Explanation:
         """The totals as text."""
         record = self.summary()
         lines = [f"{self.name}: {len(self.data):,} bytes, {self.coded_size:,} at {self.how}", ""]
-        for heading in ("contents", "classes", *filter(record.get, ("columns", "sections"))):
+        for heading in ("contents", *filter(record.get, ("classes", "columns", "sections"))):
             lines.append(f"{heading:<26}{'bytes':>12}{'coded':>12}{'bits a byte':>13}")
             dearest = sorted(record[heading].items(), key=lambda item: -item[1]["bits"])[:_SECTIONS]
             for name, total in dearest if heading == "sections" else record[heading].items():
