@@ -1,16 +1,34 @@
 """All benchmarks by name. Each is measured by bench/measures/NAME.py."""
 
-from bench.entries import caches, checkpoints, clusters, files, gpus, models, pages, public, text
+from bench.entries import (
+    caches,
+    checkpoints,
+    clusters,
+    factorised,
+    files,
+    gpus,
+    pages,
+    products,
+    pruned,
+    public,
+    quantised,
+    start,
+    text,
+)
 from bench.entry import Entry
 
 ENTRIES: dict[str, Entry] = {
+    **start.ENTRIES,
     **files.ENTRIES,
     **clusters.ENTRIES,
     **pages.ENTRIES,
     **public.ENTRIES,
     **text.ENTRIES,
     **checkpoints.ENTRIES,
-    **models.ENTRIES,
+    **products.ENTRIES,
+    **quantised.ENTRIES,
+    **pruned.ENTRIES,
+    **factorised.ENTRIES,
     **caches.ENTRIES,
     **gpus.ENTRIES,
 }

@@ -82,10 +82,6 @@ def _has_times(row: Row) -> bool:
     return row.get("compress") is not None
 
 
-def _megabytes(row: Row) -> float | None:
-    return row["bytes"] / 1e6 if "bytes" in row else None
-
-
 def _part(row: Row) -> str:
     if row["without"] == "nothing":
         return f"{row['bytes']:,} bytes, {row['seconds']:.1f} s"
@@ -281,28 +277,8 @@ PRIORS = Entry(
     },
 )
 
-INSTALL = Entry(
-    measures="the core installation: bytes on the disk by package, seconds of `pip install`, start of a command",
-    minutes=3,
-    key=("part",),
-    needs=("a package index",),
-    tables={
-        "install": Listing(
-            (
-                Column("part", "part"),
-                Column("MB", _megabytes, ",.1f"),
-                Column("seconds of a processor", "processor", ".1f"),
-            ),
-            where=lambda row: "bytes" in row or "processor" in row,
-        )
-    },
-)
-
-DEMO = Entry(measures="a text compressed, tested, restored and compared, beside what else is installed", minutes=1)
 
 ENTRIES = {
-    "demo": DEMO,
-    "install": INSTALL,
     "sizes": SIZES,
     "monotone": MONOTONE,
     "speed": SPEED,

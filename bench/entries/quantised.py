@@ -1,43 +1,10 @@
-"""Smaller models: quantised, pruned and factorised."""
+"""Quantised models."""
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
 
-from bench.entry import Entry, Option, Row, option
-from bench.tables import Column, Listing, Pivot, percent
-
-_PLAIN = re.compile(r"(magnitude|wanda|sparsegpt)[^:%]*")
-_WORK = option("work", type=Path, help="a folder for the model, what is made of it, and a log of rows")
-
-
-def _small(samples: int = 24) -> tuple[Option, ...]:
-    """Options of benchmarks that calibrate on one text and measure on another."""
-    return (
-        _WORK,
-        option("--rows", help="names with commas between them (all)"),
-        option("--samples", type=int, default=samples, help=f"of 512 tokens of the calibration ({samples})"),
-        option("--windows", type=int, help="of 1,024 tokens to measure on (all)"),
-        option("--threads", type=int, default=1),
-        option("--kl", action="store_true", help="measure the KL divergence, too, which takes the original"),
-    )
-
-
-def _beside_base(rows: Sequence[Row]) -> list[Row]:
-    """Rows with `of base`: their gap as a share of that of rounding on the same grid."""
-    gaps = {row["name"]: row["gap"] for row in rows}
-    return [{**row, "of base": _share(row, gaps)} for row in rows]
-
-
-def _share(row: Row, gaps: dict[str, float]) -> float | None:
-    return None if row["name"] == row["base"] or row["base"] not in gaps else row["gap"] / gaps[row["base"]]
-
-
-def _beside_textbook(rows: Sequence[Row]) -> list[Row]:
-    """The same of 2:4 in bf16, beside SparseGPT as published."""
-    named = [{"base": "sparsegpt-textbook" if _PLAIN.fullmatch(row["name"]) else None, **row} for row in rows]
-    return _beside_base(named)
-
+from bench.entries.small import WORK, beside_base, small
+from bench.entry import Entry, option
+from bench.tables import Column, Listing, percent
 
 QUANTIZE = Entry(
     measures="what quantising costs: perplexity, KL and bytes of each recipe, beside rounding on the same grid",
@@ -45,7 +12,7 @@ QUANTIZE = Entry(
     key=("name", "samples", "windows"),
     needs=("a corpus", "the bundled model"),
     rivals=("llmcompressor",),
-    options=(*_small(128), option("--rival", type=Path, metavar="PYTHON", help="of an environment with llmcompressor")),
+    options=(*small(128), option("--rival", type=Path, metavar="PYTHON", help="of an environment with llmcompressor")),
     tables={
         "quantize": Listing(
             (
@@ -55,7 +22,7 @@ QUANTIZE = Entry(
                 Column("gap", "gap", ".3f"),
                 Column("of rounding's gap", percent("of base", 0)),
             ),
-            prepare=_beside_base,
+            prepare=beside_base,
         )
     },
 )
@@ -91,7 +58,7 @@ GGUF = Entry(
     needs=("a corpus", "the bundled model", "llama-cpp-python"),
     rivals=("llama-cpp-python",),
     options=(
-        _WORK,
+        WORK,
         option("--types", default="q4_0,q4_k,q3_k,q2_k", help="with commas between them (q4_0,q4_k,q3_k,q2_k)"),
         option("--bound", type=float, help="of a token's weight in our calibration (none)"),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
@@ -121,7 +88,7 @@ SCHEMES = Entry(
     needs=("a corpus", "the bundled model", "compressed-tensors"),
     rivals=("llmcompressor",),
     options=(
-        _WORK,
+        WORK,
         option(
             "--schemes",
             default="w8a8,fp8_dynamic,fp8,nvfp4,nvfp4a16,mxfp4,mxfp4a16,w4a8",
@@ -159,7 +126,7 @@ MEMORY = Entry(
     minutes=60,
     key=("blocks", "samples", "target bits"),
     options=(
-        _WORK,
+        WORK,
         option("--blocks", type=int, default=44, help="two thousand million weights have 44"),
         option("--samples", type=int, default=24),
         option("--threads", type=int, default=1),
@@ -194,7 +161,7 @@ EXPERTS = Entry(
     key=("name", "steps", "samples", "windows"),
     needs=("a corpus",),
     options=(
-        _WORK,
+        WORK,
         option("--steps", type=int, default=400, help="of training (400)"),
         option("--samples", type=int, default=64, help="of 256 bytes of the calibration (64)"),
         option("--windows", type=int, default=64, help="of 256 bytes to measure on (64)"),
@@ -220,7 +187,7 @@ EXPERTS_MEMORY = Entry(
     minutes=60,
     key=("blocks", "samples"),
     options=(
-        _WORK,
+        WORK,
         option("--blocks", type=int, default=20, help="two thousand million weights have 20"),
         option("--samples", type=int, default=24, help="of 128 tokens (24)"),
         option("--threads", type=int, default=1),
@@ -236,165 +203,7 @@ EXPERTS_MEMORY = Entry(
     },
 )
 
-PRUNE = Entry(
-    measures="what pruning costs: gap, KL and packed bytes of each way, beside textbook forms and GPTQ",
-    minutes=300,
-    key=("name", "samples", "windows"),
-    needs=("a corpus", "the bundled model"),
-    options=(*_small(), option("--recovery-samples", type=int, default=400, help="sequences to retrain on (400)")),
-    tables={
-        "prune": Listing(
-            (
-                Column("row", "name"),
-                Column("packed, MB", lambda row: row["bytes"] / 1e6, ".1f"),
-                Column("bits a weight, stored", "bits", ".3f"),
-                Column("zeros", percent("sparsity", 0)),
-                Column("gap", "gap", ".3f"),
-                Column("of textbook SparseGPT's", percent("of base", 0)),
-            ),
-            order=lambda row: -row["bytes"],
-            prepare=_beside_textbook,
-        )
-    },
-)
-
-LAYER = Entry(
-    measures="methods of pruning on three matrices of one block: bits, and the error of their outputs",
-    minutes=3,
-    key=("name", "layer"),
-    needs=("a corpus", "the bundled model"),
-    options=(*_small(), option("--layer", type=int, default=8, help="number of the block (8)")),
-    tables={
-        "prune-layer": Listing(
-            (
-                Column("way", "name"),
-                Column("bits a weight", "bits", ".3f"),
-                *(Column(leaf, leaf, ".4f") for leaf in ("self_attn.q_proj", "mlp.up_proj", "mlp.down_proj")),
-            )
-        )
-    },
-)
-
-_KEEP = re.compile(r"-(0\.\d+)(?=$|-healed)")
-
-
-def _family(row: Row) -> str:
-    return _KEEP.sub("", row["name"])
-
-
-def _keep(row: Row) -> str | None:
-    found = _KEEP.search(row["name"])
-    return found[1] if found else None
-
-
-def _factorised(value: str, form: str) -> Pivot:
-    titles = {"0.9": "keep 0.9", "0.8": "keep 0.8"}
-    return Pivot(
-        (Column("one ratio for all matrices", _family),),
-        _keep,
-        titles,
-        value,
-        form,
-        where=lambda row: _keep(row) is not None,
-    )
-
-
-FACTORIZE = Entry(
-    measures="what factorising costs: perplexity and KL against stored bytes, for every family, beside GPTQ",
-    minutes=600,
-    key=("name", "samples", "windows"),
-    needs=("a corpus", "the bundled model"),
-    options=(*_small(), option("--heal", type=float, default=20, metavar="MINUTES", help="(20)")),
-    tables={
-        "factorize": _factorised("gap", ".3f"),
-        "factorize-bytes": _factorised("bytes", ","),
-        "factorize-gptq": Listing(
-            (
-                Column("with GPTQ, groups of 64", "name"),
-                Column("bytes of the blocks", "bytes", ","),
-                Column("tensors, packed", "packed", ","),
-                Column("gap", "gap", ".3f"),
-            ),
-            where=lambda row: "gptq" in row["name"],
-        ),
-    },
-)
-
-FACTOR_SPEED = Entry(
-    measures="times of factorised layers beside dense ones, or of models, taking turns",
-    minutes=10,
-    key=("what", "form", "dtype", "rows"),
-    options=(
-        option("--keep", type=float, default=0.8, help="of the values (0.8)"),
-        option("--rows", type=int, default=1, help="of activations (1)"),
-        option("--shapes", default="576x576,1536x576,576x1536,4096x4096,11008x4096", help="outputs x inputs"),
-        option("--rounds", type=int, default=200, help="(200)"),
-        option("--threads", type=int, default=1),
-        option("--device", default="cpu"),
-        option("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of factors and inputs"),
-        option("--models", type=Path, nargs=2, metavar=("ORIGINAL", "FACTORISED"), help="these in place of layers"),
-        option("--prompt", type=int, default=16, help="tokens (16)"),
-    ),
-    quick="--shapes 576x576 --rounds 20",
-    tables={
-        "factor-speed": Pivot(
-            (Column("outputs x inputs", "what"), Column("type", "dtype"), Column("dense, us", "dense_us", ",.0f")),
-            "form",
-            {
-                "pivoted": "pivoted",
-                "sliced": "fewer rows",
-                "monarch": "Monarch",
-                "blast": "BLAST",
-                "tensor train": "tensor train",
-            },
-            "ratio",
-            ".2f",
-            where=lambda row: "x" in row["what"],
-        ),
-        "factor-speed-models": Pivot(
-            (Column("of the whole model", "what"), Column("type", "dtype")),
-            "form",
-            None,
-            "ratio",
-            ".2f",
-            where=lambda row: "x" not in row["what"],
-        ),
-    },
-)
-
-
-def _folds(tiny: int) -> Pivot:
-    return Pivot(
-        (Column("rank correlation", "way"),),
-        lambda row: f"fold {row['fold']}",
-        None,
-        "correlation",
-        ".3f",
-        where=lambda row: row["tiny"] == tiny,
-    )
-
-
-SENSITIVITY = Entry(
-    measures="how well the sensitivity predictor orders matrices of blocks that it has not seen",
-    minutes=90,
-    key=("way", "fold", "tiny"),
-    needs=("a corpus", "the bundled model"),
-    options=(
-        _WORK,
-        option("--matrices", type=int, default=120, help="whose damage is measured (120)"),
-        option("--folds", type=int, default=3),
-        option("--tiny", type=int, default=0, metavar="N", help="tiny models in the training set, made here"),
-        option("--steps", type=int, default=300, help="of training (300)"),
-        option("--write", action="store_true", help="train on all, and replace the weights that ship"),
-    ),
-    tables={"sensitivity": _folds(0), "sensitivity-tiny": _folds(3)},
-)
-
-
-DEMO = Entry(measures="the bundled model imported, quantised to 4 bits and measured, with a page", minutes=6)
-
 ENTRIES = {
-    "demo-model": DEMO,
     "quantize": QUANTIZE,
     "trellis": TRELLIS,
     "quantize-memory": MEMORY,
@@ -402,9 +211,4 @@ ENTRIES = {
     "experts-memory": EXPERTS_MEMORY,
     "gguf": GGUF,
     "schemes": SCHEMES,
-    "prune": PRUNE,
-    "prune-layer": LAYER,
-    "factorize": FACTORIZE,
-    "factor-speed": FACTOR_SPEED,
-    "sensitivity": SENSITIVITY,
 }
