@@ -151,8 +151,8 @@ def test_lost_calls_leave_nothing(engine, in_parts):
     def breaks(call):
         lost.append(call)
         if len(lost) % 3 == 1:
-            mark = call.arguments[-1].mark
-            place = call.arguments[-1].options["root"].parent / ".packed.packing/content"
+            mark = call.arguments[-1].value.mark
+            place = call.arguments[-1].value.options["root"].parent / ".packed.packing/content"
             place.mkdir(exist_ok=True)
             (place / f".x.abcdefgh{mark}.tmp").write_bytes(b"half")
             raise RuntimeError("killed")

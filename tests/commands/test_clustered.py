@@ -66,7 +66,7 @@ def test_what_killed_workers_leave_goes(engine, tree):
     session = []
 
     def breaks(call):
-        mark = call.arguments[-1].mark
+        mark = call.arguments[-1].value.mark
         session.append(mark)
         if len(session) == 1:
             (tree / f".a.txt.sqz.abcdefgh{mark}.tmp").write_bytes(b"half")

@@ -151,7 +151,7 @@ def test_planes_are_where_the_payload_is():
 
 def several() -> tuple[list, list]:
     """Tensors of several kinds of planes and sizes, as kernels take them: the CPU's own decoder is not asked."""
-    names = ("bf16, several segments", "bf16, four lanes, odd", "fp32 that was bf16", "bf16", "bf16, constant", "fp8")
+    names = ("bf16, several segments", "bf16, four lanes, odd", "fp32 that was bf16", "bf16, constant")
     data, prepared = zip(*(prepared_for(*CASES[name]) for name in names), strict=True)
     return list(data), [replace(one, coded=None) for one in prepared]
 
@@ -159,14 +159,11 @@ def several() -> tuple[list, list]:
 def test_several_tensors_at_once(monkeypatch):
     data, prepared = several()
     monkeypatch.setattr(df_decode, "_backend", lambda device: reference)
-    both = Together([*prepared, prepared[0]])
-    for _ in range(2):
-        memory = torch.zeros(both.size, dtype=torch.uint8)
-        for _ in range(2):
-            found = both.decode(memory)
-            for expected, values in zip([*data, data[0]], found, strict=True):
-                assert np.array_equal(values.view(torch.uint8).numpy(), expected)
-            memory.zero_()
+    both = Together([*prepared, prepared[1]])
+    for _ in range(2):  # into another memory
+        found = both.decode(torch.zeros(both.size, dtype=torch.uint8))
+        for expected, values in zip([*data, data[1]], found, strict=True):
+            assert np.array_equal(values.view(torch.uint8).numpy(), expected)
 
 
 def test_tensors_of_one_kind_take_one_launch(monkeypatch):

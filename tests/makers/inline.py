@@ -2,9 +2,18 @@
 
 from collections import deque
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 from squeeze.cluster.engine import Call, Needs
+
+
+@dataclass(frozen=True)
+class Put:
+    """A value in the store of objects, of which each call has a copy."""
+
+    value: Any
 
 
 class Inline:
@@ -27,7 +36,7 @@ class Inline:
         return bool(self.waiting)
 
     def share(self, value: Any) -> Any:
-        return value
+        return Put(deepcopy(value))
 
     def submit(self, call: Call[Any]) -> None:
         self.waiting.append(call)
@@ -40,7 +49,8 @@ class Inline:
         except RuntimeError as error:
             return call, None, error
         try:
-            return call, call.function(*call.arguments), None
+            given = (deepcopy(one.value) if isinstance(one, Put) else one for one in call.arguments)
+            return call, call.function(*given), None
         except Exception as error:
             return call, None, error
 
