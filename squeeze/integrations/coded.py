@@ -163,26 +163,35 @@ class CodedBlock:
     def __init__(self, layers: Sequence[CodedLinear], buffers: Buffers) -> None:
         self.layers, self.buffers = tuple(layers), buffers
         self._together: Together | None = None
-        self._decoded: dict[CodedLinear, torch.Tensor] = {}
+        self._decoded: dict[CodedLinear, tuple[df_decode.Prepared, torch.Tensor]] = {}
         for layer in self.layers:
             layer.__dict__["coded_block"] = self
 
     def weight(self, layer: CodedLinear) -> torch.Tensor:
         """That of one of the layers, in shared memory."""
-        weights = [cast(CodedWeight, one.__dict__["coded_weight"]) for one in self.layers]
-        payloads = [cast(torch.Tensor, one._parameters["weight"]) for one in self.layers]
-        prepared = [weight.prepare(payload) for weight, payload in zip(weights, payloads, strict=True)]
+        known = self._decoded.get(layer)
+        if known is None or known[0] is not _prepared(layer):
+            self._decode()
+        return self._decoded[layer][1]
+
+    def _decode(self) -> None:
+        prepared = [_prepared(layer) for layer in self.layers]
         known = self._together
         if known is None or any(one is not other for one, other in zip(known.prepared, prepared, strict=True)):
             self._together = known = Together(prepared)
-            self.buffers.block = None
-        if self.buffers.block is not self:
-            self.buffers.block = None
-            memory = self.buffers.take(payloads[0].device, _BLOCK, known.size)
-            values = known.decode(memory, torch.get_num_threads())
-            shaped = (one.view(weight.shape) for one, weight in zip(values, weights, strict=True))
-            self._decoded, self.buffers.block = dict(zip(self.layers, shaped, strict=True)), self
-        return self._decoded[layer].to(weights[self.layers.index(layer)].dtype)
+        if self.buffers.block is not None:  # whose memory this takes
+            self.buffers.block._decoded.clear()
+        self.buffers.block = self
+        memory = self.buffers.take(prepared[0].payload.device, _BLOCK, known.size)
+        values = known.decode(memory, torch.get_num_threads())
+        for layer, one, value in zip(self.layers, prepared, values, strict=True):
+            weight = cast(CodedWeight, layer.__dict__["coded_weight"])
+            self._decoded[layer] = one, value.view(weight.shape).to(weight.dtype)
+
+
+def _prepared(layer: CodedLinear) -> df_decode.Prepared:
+    weight = cast(CodedWeight, layer.__dict__["coded_weight"])
+    return weight.prepare(cast(torch.Tensor, layer._parameters["weight"]))
 
 
 def _at_once(device: torch.device) -> bool:
