@@ -7,7 +7,6 @@ own store of objects. Hidden states lie in the run's work folder: so a part may 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -34,7 +33,7 @@ class ClusterWorkers:
     threads: int = 1
 
     @contextmanager
-    def on(self, name: str, block: nn.Module, work: Path) -> "Iterator[_OnBlock]":
+    def on(self, name: str, block: nn.Module) -> "Iterator[_OnBlock]":
         """As Workers.on. Raises ClusterError where a worker is lost again and again."""
         yield _OnBlock(self, name, block)
 

@@ -69,7 +69,7 @@ def plain_block(job: BlockJob, name: str, chosen: list[str]) -> dict[str, Done]:
 def calibrated_block(job: BlockJob, name: str, chosen: list[str], shards: list[Shard], call: Call) -> dict[str, Done]:
     """Compress the modules of a block stage by stage, then write what comes out of it."""
     block = job.network.load(name)
-    with torch.inference_mode(), job.workers.on(name, block, job.work) as workers:
+    with torch.inference_mode(), job.workers.on(name, block) as workers:
         walk = _Walk(job, name, block, chosen, shards, Setting(call, job.work, job.network.device), workers)
         try:
             walk.compress()

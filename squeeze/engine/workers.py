@@ -6,7 +6,6 @@ parts. So what is made of that is the same whoever they are. `squeeze/cluster` h
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from torch import nn
@@ -26,7 +25,7 @@ class OnBlock(Protocol):
         ...
 
     def share(self, value: Any) -> Any:
-        """What stands for a value in parts, so that it is written once. It goes when the `over` of those parts ends."""
+        """What stands for a value in parts, so that it is sent once."""
         ...
 
     def changed(self, names: Iterable[str]) -> None:
@@ -35,15 +34,15 @@ class OnBlock(Protocol):
 
 
 class Workers(Protocol):
-    def on(self, name: str, block: nn.Module, work: Path) -> AbstractContextManager[OnBlock]:
-        """Workers that have the block of this name meanwhile. work: a folder for files."""
+    def on(self, name: str, block: nn.Module) -> AbstractContextManager[OnBlock]:
+        """Workers that have the block of this name meanwhile."""
         ...
 
 
 class Here:
     """This process."""
 
-    def on(self, name: str, block: nn.Module, work: Path) -> AbstractContextManager[OnBlock]:
+    def on(self, name: str, block: nn.Module) -> AbstractContextManager[OnBlock]:
         return nullcontext(_HereOnBlock(block))
 
 
