@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.entry import Row
 from bench.plots import bars
 
-SIZE = 1 << 15  # of the text: -8 codes some 2 kB a second on two cores, three times
+SIZE = 1 << 13  # of the text: -8 codes it three times, by one lane, and compiles its code first
 
 
 def squeeze(*arguments: str | Path) -> None:
