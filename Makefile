@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 HERE = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup
 
 LOWEST := .venv/lowest/bin/python
 LOWEST_TESTS := tests/system tests/options tests/commands tests/checkpoint tests/lm tests/codecs/stream \
@@ -66,7 +66,7 @@ gpu:  # on a machine with a GPU, and without a network: nothing is installed
 	TRITON_INTERPRET=0 $(HERE) -m pytest -m cuda; tested=$$?; $(HERE) -m bench gpu && exit $$tested
 
 test-lowest: .venv/lowest/stamp  # with the oldest versions of the dependencies that pyproject.toml allows
-	$(LOWEST) -m pytest -n auto --maxprocesses 8 --dist loadfile $(LOWEST_TESTS)
+	$(LOWEST) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(LOWEST_TESTS)
 
 fuzz: .venv/stamp  # some hours; or one format: make fuzz FORMAT=kv
 	$(BIN)/python -m tests.fuzz $(FORMAT) --cases 20000 --write-docs

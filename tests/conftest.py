@@ -29,8 +29,15 @@ settings.register_profile("compiled", deadline=None)  # a first call compiles
 settings.load_profile("compiled")
 
 
+ENGINE = (ROOT / "tests" / "codecs" / "tokenwise", ROOT / "tests" / "lm", ROOT / "tests" / "test_golden.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked cuda want compiled kernels, so a process of their own, and a GPU."""
+    """A file's tests share what they make, so one worker runs them; and one runs all that want the exact engine, which
+    takes longest to compile. Tests marked cuda want compiled kernels, so a process of their own, and a GPU."""
+    for item in items:
+        shared = next((place for place in ENGINE if item.path.is_relative_to(place)), None)
+        item.add_marker(pytest.mark.xdist_group("engine" if shared else str(item.path.relative_to(ROOT))))
     wanted = [item for item in items if item.get_closest_marker("cuda")]
     if wanted and not (os.environ["TRITON_INTERPRET"] == "0" and cuda_is_at_hand()):
         for item in wanted:

@@ -21,6 +21,8 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.extending import intrinsic
 
 _IMPORT = re.compile(rf"^from ({__name__.partition('.')[0]}[\w.]*) import (?:\(([^)]*)\)|(.*))", re.MULTILINE)
@@ -125,12 +127,42 @@ def _cached(function: Callable, options: dict[str, Any], compiler: Callable[...,
 
 def part(function: Callable) -> Any:
     """Compile a part of kernels that is too large to be merged into what calls it. Not for Python to call."""
-    return numba.njit(**_STEP)(function)
+    return numba.njit(pipeline_class=_StepCompiler, **_STEP)(function)
 
 
 def inline(function: Callable) -> Any:
     """Compile a step that is merged into every kernel that calls it. Not for Python to call."""
-    return numba.njit(forceinline=True, **_STEP)(function)
+    return numba.njit(pipeline_class=_StepCompiler, forceinline=True, **_STEP)(function)
+
+
+class _StepLibrary(JITCodeLibrary):
+    """The code of a step as it is merged into kernels. LLVM optimises a kernel as a whole, so that of a step it only
+    merges what the step itself calls, and it makes no machine code of it."""
+
+    @property
+    def codegen(self) -> Any:
+        return self  # numba asks for it in order to set the environment
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """The environment lies in machine code, and is for calls of Python: a step has neither."""
+
+    def get_pointer_to_function(self, name: str) -> int:
+        self._ensure_finalized()
+        return 0  # no such function
+
+    def _optimize_final_module(self) -> None:
+        passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+
+class _StepCompiler(Compiler):
+    def __init__(self, typing: Any, target: Any, library: Any, *rest: Any) -> None:
+        super().__init__(typing, target, library or _StepLibrary(target.codegen(), "step"), *rest)
 
 
 @intrinsic
