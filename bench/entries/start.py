@@ -1,6 +1,6 @@
 """What one begins with: the installation, and demos."""
 
-from bench.entry import Entry, Row
+from bench.entry import Entry, Row, option
 from bench.tables import Column, Listing
 
 
@@ -25,6 +25,28 @@ INSTALL = Entry(
     },
 )
 
+START = Entry(
+    measures="the whole process that compresses a small text and proves it, by level",
+    minutes=1,
+    key=("program", "of"),
+    needs=("a corpus",),
+    options=(
+        option("--levels", default="1,3,5,6,8", help="with commas between them (1,3,5,6,8)"),
+        option("--measured", type=int, default=2048, metavar="BYTES", help="of the text, from its start (2048)"),
+        option("--repeat", type=int, default=7, help="runs of each, of which the median counts (7)"),
+    ),
+    tables={
+        "start": Listing(
+            (
+                Column("program", "program"),
+                Column("seconds", "seconds", ".2f"),
+                Column("seconds of a processor", "processor", ".2f"),
+                Column("bytes", "bytes", ",d"),
+            )
+        )
+    },
+)
+
 DEMO = Entry(measures="a text compressed, tested, restored and compared, beside what else is installed", minutes=1)
 
 DEMO_MODEL = Entry(measures="the bundled model imported, quantised to 4 bits and measured, with a page", minutes=6)
@@ -32,5 +54,6 @@ DEMO_MODEL = Entry(measures="the bundled model imported, quantised to 4 bits and
 ENTRIES = {
     "demo": DEMO,
     "install": INSTALL,
+    "start": START,
     "demo-model": DEMO_MODEL,
 }

@@ -100,7 +100,16 @@ def is_compiled(module: str, function: str) -> bool:
 
 def kernel(function: Callable) -> Any:
     """Compile an entry point, cached on disk, without holding the GIL."""
-    return _cached(function, _KERNEL)
+    compiled = _cached(function, _KERNEL)
+    cache = compiled._cache
+
+    def load(signature: Any, target: Any) -> Any:
+        """What compiling needs of numba takes longer to load than kernels, which need nothing of it."""
+        with cache._guard_against_spurious_io_errors():
+            return cache._load_overload(signature, target)
+
+    cache.load_overload = load  # numba's own begins with all of that
+    return compiled
 
 
 def lossy_kernel(*, fastmath: bool | set[str]) -> Callable[[Callable], Any]:

@@ -2,7 +2,10 @@
 
 import dis
 import importlib
+import os
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -177,3 +180,19 @@ def test_no_function_of_python_calls_a_step(room):
                 value = getattr(value, attribute, None) if isinstance(value, ModuleType) else value
                 is_step = isinstance(value, Dispatcher) and "no_cpython_wrapper" in value.targetoptions
                 assert not is_step or name in PASSED_ON, (function, name, attribute)
+
+
+def test_compiled_code_loads_without_what_compiles(tmp_path):
+    """Half of what a small file costs is the start of numba."""
+    run = "import sys, squeeze; squeeze.compress(b'text', level=1); print('numba.np.arraymath' in sys.modules)"
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", run],
+            env=os.environ | {"XDG_CACHE_HOME": str(tmp_path), "NUMBA_CACHE_DIR": ""},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert found == [["True"], ["False"]]
