@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -65,17 +65,20 @@ class Payloads:
         self._converted: dict[str, tuple[Destination, torch.dtype]] = {}
         self._error: SqueezeError | None = None
 
-    def place(self, model: nn.Module, conversions: Sequence[WeightTransform]) -> None:
+    def place(
+        self, model: nn.Module, conversions: Sequence[WeightTransform], plan: Mapping[str, torch.dtype] | None = None
+    ) -> None:
         """Give every parameter and buffer that is in the files the shape of its payload, and let transformers' own
-        conversions, which are changed for that, take payloads. Raises FormatError where shapes differ."""
+        conversions, which are changed for that, take payloads. plan: types by patterns of names, in which * stands for
+        anything and the first that matches counts; else transformers' own. Raises FormatError where shapes differ."""
         loaded: Any = model
-        plan = loaded._get_dtype_plan(loaded.config.dtype)
+        plan = loaded._get_dtype_plan(loaded.config.dtype) if plan is None else plan
         tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
         found = destinations(model, self.stored, conversions)
         for name, destination in found.items():
             if (tensor := tensors.get(name)) is not None:
                 kinds = (plan[part] for part in plan if re.search(part.replace("*", ".*"), name))
-                dtype = next(kinds, tensor.dtype)
+                dtype = next(kinds, tensor.dtype) if tensor.is_floating_point() else tensor.dtype
                 if destination.converter:
                     self._converted[name] = destination, dtype
                 if place := self._place_for(destination, tensor, dtype):

@@ -195,15 +195,16 @@ def _adapted_index(path: Path, packed: Path) -> bytes:
 
 
 def _adapted_config(path: Path, packed: Path) -> bytes | None:
-    """A config.json that tells transformers how the weights are coded; None where it has a quantization already, of
-    which transformers cannot be given the tensors."""
+    """A config.json that tells transformers or diffusers how the weights are coded; None where it has a quantization
+    already, of which they cannot be given the tensors."""
     try:
         config = read_object(path)
     except FormatError:
         return None
     described = config.get("quantization_config")
     form = described.get("quant_method") if isinstance(described, dict) else None
-    if "model_type" not in config or ("quantization_config" in config and form not in CONVERTED):
+    converted = form in CONVERTED and "model_type" in config
+    if not {"model_type", "_class_name"} & config.keys() or ("quantization_config" in config and not converted):
         return None
     if not any(_weights(packed)):
         return None

@@ -30,7 +30,8 @@ def test_folders_come_back_byte_for_byte():
 
 
 def test_folders_of_diffusion_models():
-    """As diffusers has them: a model in each of some folders, of which transformers loads the text encoder."""
+    """As diffusers has them: a model in each of some folders, of which transformers loads the text encoder. Those with
+    weights say how they are coded."""
     random = np.random.default_rng(1)
     parts = {
         "transformer": {"_class_name": "FluxTransformer2DModel"},
@@ -50,9 +51,11 @@ def test_folders_of_diffusion_models():
     assert totals.coded < totals.raw
     assert squeeze.verify("packed") == totals
     changed = [name for name in content("model") if content("packed")[name] != content("model")[name]]
-    assert [name for name in changed if name.endswith(".json")] == ["text_encoder/config.json"]
-    found = json.loads(Path("packed/text_encoder/config.json").read_text())
-    assert found["quantization_config"] == {"quant_method": "squeeze", "dtype": "float16"}
+    adapted = [f"{name}/config.json" for name in ("text_encoder", "transformer", "vae")]
+    assert sorted(name for name in changed if name.endswith(".json")) == adapted
+    for name in adapted:
+        found = json.loads(Path("packed", name).read_text())
+        assert found["quantization_config"] == {"quant_method": "squeeze", "dtype": "float16"}
     assert squeeze.unpack("packed", "back") == totals
     assert content("back") == content("model")
     weights = squeeze.load("packed/transformer/model.safetensors")
