@@ -7,7 +7,6 @@ again and takes the gradient of what comes out of it to that of what went in. No
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import nn
 
 from squeeze.checkpoint.pretrained import explained
 from squeeze.engine.calibration import Activations
+from squeeze.engine.forward import each_block, states_in
 from squeeze.engine.network import Call, Network, run_block
 
 __all__ = ["Loss", "backward", "next_token"]
@@ -35,13 +35,11 @@ def backward(
     gradient of the loss, summed over sequences, which is asked of each in its turn. Raises SqueezeError where the
     network cannot run them."""
     network.check(tokens)
-    calls, width = network.calls(tokens), network.model.config.get_text_config().hidden_size
+    calls = network.calls(tokens)
     with tempfile.TemporaryDirectory() as folder:
-
-        def states(name: str, number: int) -> Activations:
-            return Activations(Path(folder, f"{name}.{number}"), len(tokens), tokens.shape[1], width)
-
-        _forward(network, tokens, calls, states)
+        states = states_in(folder, network, tokens)
+        for _, _, run_forward in each_block(network, tokens, calls, lambda number: states("hidden", number)):
+            run_forward()
         last = len(network.blocks)
         states("gradient", last).write(_of_loss(network, tokens, states("hidden", last), loss))
         for number in reversed(range(last)):
@@ -56,17 +54,6 @@ def backward(
             states("hidden", number).path.unlink()
             states("gradient", number + 1).path.unlink()
             network.release(name)
-
-
-@torch.no_grad()
-def _forward(
-    network: Network, tokens: torch.Tensor, calls: list[Call], states: Callable[[str, int], Activations]
-) -> None:
-    states("hidden", 0).write(network.first_inputs(tokens))
-    for number, name in enumerate(network.blocks):
-        block, given = network.load(name), states("hidden", number).read(network.device)
-        states("hidden", number + 1).write(run_block(block, hidden, calls[number]) for hidden in given)
-        network.release(name)
 
 
 def _back(
