@@ -14,7 +14,7 @@ from torch import nn
 from squeeze.engine.calibration import Activations
 from squeeze.engine.network import Call, Network, run_block
 
-__all__ = ["Run", "each_block", "forward", "states_in"]
+__all__ = ["Run", "each_block", "forward", "states_in", "widened"]
 
 Run = tuple[str, nn.Module, Callable[[], None]]  # a block's name, the block, loaded, and what runs it
 
@@ -51,7 +51,7 @@ def forward(
     last: is called with what comes out of the last block [L, H], for each sequence. Raises SqueezeError where the
     network cannot run the tokens."""
     network.check(tokens)
-    with tempfile.TemporaryDirectory() as folder, _widened(network):
+    with tempfile.TemporaryDirectory() as folder, widened(network):
         states = states_in(folder, network, tokens)
         runs = each_block(network, tokens, network.calls(tokens), lambda number: states("hidden", number))
         for number, one in enumerate(runs):
@@ -63,10 +63,12 @@ def forward(
 
 
 @contextmanager
-def _widened(network: Network) -> Iterator[None]:
+def widened(network: Network) -> Iterator[None]:
     """The input embedding lies in memory in its own type, and gives float32; so do the angles that follow from it."""
+    before, network.wide = network.wide, True
     hook = network.model.get_input_embeddings().register_forward_hook(lambda module, args, out: out.float())
     try:
         yield
     finally:
         hook.remove()
+        network.wide = before

@@ -17,7 +17,7 @@ from squeeze.engine.calibration import Activations
 from squeeze.engine.forward import each_block, states_in
 from squeeze.engine.network import Call, Network, run_block
 
-__all__ = ["Loss", "backward", "next_token"]
+__all__ = ["Loss", "backward", "head_of", "next_token"]
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of logits [L, V] and tokens [L]
 
@@ -69,7 +69,7 @@ def _back(
 
 def _of_loss(network: Network, tokens: torch.Tensor, outputs: Activations, loss: Loss) -> Iterator[torch.Tensor]:
     """The gradients [L, H] of what comes out of the last block."""
-    with _head(network) as head:
+    with head_of(network) as head:
         for ids, hidden in zip(tokens.to(network.device), outputs.read(network.device), strict=True):
             with torch.enable_grad():
                 loss(head(hidden.requires_grad_()), ids).backward()  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ def _of_loss(network: Network, tokens: torch.Tensor, outputs: Activations, loss:
 
 
 @contextmanager
-def _head(network: Network) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+def head_of(network: Network) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
     """What the model makes of the outputs [L, H] of its last block: logits [L, V]. The model runs with blocks that do
     nothing, so that whatever it does after them is done, and what it does before them serves nothing."""
     given: list[torch.Tensor] = []

@@ -7,8 +7,8 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.forward import forward
 from squeeze.engine.network import Network
 from squeeze.errors import SqueezeError
-from squeeze.integrations.load_model import load_model
 from tests.makers import networks
+from tests.makers.whole import whole
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -23,7 +23,7 @@ def test_blocks_one_by_one_give_what_the_whole_model_gives(tmp_path, kind):
         found.append(name)
         run()
     assert found == network.blocks and not any(_loaded(network.module(name)) for name in network.blocks)
-    model, wanted = load_model(source, torch.float32), []
+    model, wanted = whole(network), []
     model.model.norm.register_forward_pre_hook(lambda module, args: wanted.append(args[0][0]))
     with torch.no_grad():
         for ids in tokens:
