@@ -155,6 +155,30 @@ MEMORY = Entry(
     },
 )
 
+WHOLE_MEMORY = Entry(
+    measures="peak memory of pairs, slices, healing and recovery of random weights, beside all of them in float32",
+    minutes=15,
+    key=("task", "place", "blocks"),
+    options=(
+        WORK,
+        option("--blocks", type=int, default=24, help="of eleven million weights (24)"),
+        option("--threads", type=int, default=1),
+    ),
+    tables={
+        "whole-memory": Listing(
+            (
+                Column("what", "task"),
+                Column("how", "place"),
+                Column("weights, millions", lambda row: row["weights"] / 1e6, ",.0f"),
+                Column("held, MiB", lambda row: row["held"] / 2**20, ",.0f"),
+                Column("beside all in float32", lambda row: row["held"] / (4 * row["weights"]), ".2f"),
+                Column("with pages of files, MiB", lambda row: row["peak"] / 2**20, ",.0f"),
+                Column("seconds", "seconds"),
+            ),
+        )
+    },
+)
+
 EXPERTS = Entry(
     measures="what quantising a mixture of experts costs, on a small one that is trained here",
     minutes=15,
@@ -207,6 +231,7 @@ ENTRIES = {
     "quantize": QUANTIZE,
     "trellis": TRELLIS,
     "quantize-memory": MEMORY,
+    "whole-memory": WHOLE_MEMORY,
     "experts": EXPERTS,
     "experts-memory": EXPERTS_MEMORY,
     "gguf": GGUF,

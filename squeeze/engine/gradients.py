@@ -7,7 +7,6 @@ again and takes the gradient of what comes out of it to that of what went in. No
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +14,10 @@ from torch import nn
 
 from squeeze.checkpoint.pretrained import explained
 from squeeze.engine.calibration import Activations
+from squeeze.engine.forward import each_block, states_in
 from squeeze.engine.network import Call, Network, run_block
 
-__all__ = ["Loss", "backward", "next_token"]
+__all__ = ["Loss", "backward", "head_of", "next_token"]
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of logits [L, V] and tokens [L]
 
@@ -35,13 +35,11 @@ def backward(
     gradient of the loss, summed over sequences, which is asked of each in its turn. Raises SqueezeError where the
     network cannot run them."""
     network.check(tokens)
-    calls, width = network.calls(tokens), network.model.config.get_text_config().hidden_size
+    calls = network.calls(tokens)
     with tempfile.TemporaryDirectory() as folder:
-
-        def states(name: str, number: int) -> Activations:
-            return Activations(Path(folder, f"{name}.{number}"), len(tokens), tokens.shape[1], width)
-
-        _forward(network, tokens, calls, states)
+        states = states_in(folder, network, tokens)
+        for _, _, run_forward in each_block(network, tokens, calls, lambda number: states("hidden", number)):
+            run_forward()
         last = len(network.blocks)
         states("gradient", last).write(_of_loss(network, tokens, states("hidden", last), loss))
         for number in reversed(range(last)):
@@ -58,17 +56,6 @@ def backward(
             network.release(name)
 
 
-@torch.no_grad()
-def _forward(
-    network: Network, tokens: torch.Tensor, calls: list[Call], states: Callable[[str, int], Activations]
-) -> None:
-    states("hidden", 0).write(network.first_inputs(tokens))
-    for number, name in enumerate(network.blocks):
-        block, given = network.load(name), states("hidden", number).read(network.device)
-        states("hidden", number + 1).write(run_block(block, hidden, calls[number]) for hidden in given)
-        network.release(name)
-
-
 def _back(
     block: nn.Module, call: Call, before: Activations, after: Activations, device: torch.device
 ) -> Iterator[torch.Tensor]:
@@ -82,7 +69,7 @@ def _back(
 
 def _of_loss(network: Network, tokens: torch.Tensor, outputs: Activations, loss: Loss) -> Iterator[torch.Tensor]:
     """The gradients [L, H] of what comes out of the last block."""
-    with _head(network) as head:
+    with head_of(network) as head:
         for ids, hidden in zip(tokens.to(network.device), outputs.read(network.device), strict=True):
             with torch.enable_grad():
                 loss(head(hidden.requires_grad_()), ids).backward()  # type: ignore[no-untyped-call]
@@ -91,7 +78,7 @@ def _of_loss(network: Network, tokens: torch.Tensor, outputs: Activations, loss:
 
 
 @contextmanager
-def _head(network: Network) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+def head_of(network: Network) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
     """What the model makes of the outputs [L, H] of its last block: logits [L, V]. The model runs with blocks that do
     nothing, so that whatever it does after them is done, and what it does before them serves nothing."""
     given: list[torch.Tensor] = []

@@ -48,15 +48,24 @@ def weight_of(module: nn.Module) -> torch.Tensor:
 class Network:
     """`blocks` are the names of its decoder blocks; `sources` the checkpoint's tensor for each parameter."""
 
+    takes_stored = False  # matrices in another form than dense
+
     def __init__(self, checkpoint: Checkpoint, device: str = "cpu") -> None:
         """Raises ModelError for an architecture that transformers cannot run, FormatError where a tensor is missing."""
         self.checkpoint, self.device = checkpoint, torch.device(device)
-        self.model = _empty_model(checkpoint)
+        self.wide = False  # what runs around the blocks is float32, the input embedding aside
+        self.model = self._made()
         self.fused: list[Fused] = []
         self._take_experts_apart(self._names())
         self.blocks = find_blocks(self.model)
         self._check_whole()
         self._turn_inputs()
+
+    def _made(self) -> Any:
+        """The model without weights."""
+        if self.checkpoint.config.get("quantization_config") and not self.takes_stored:
+            raise ModelError(f"{self.checkpoint.folder}: is quantised already; start from the original")
+        return _empty_model(self.checkpoint)
 
     def module(self, name: str) -> nn.Module:
         module: nn.Module = self.model.get_submodule(name)
@@ -225,8 +234,9 @@ class Network:
     def _surroundings(self) -> Iterator[None]:
         """What runs before and after the blocks is loaded meanwhile, in its own type."""
         outer = [name for name in self.outer() if any(True for _ in self.module(name).parameters())]
+        embedding = self.model.get_input_embeddings()
         for name in outer:
-            self.load(name, None)
+            self.load(name, torch.float32 if self.wide and self.module(name) is not embedding else None)
         try:
             yield
         finally:
@@ -282,8 +292,6 @@ def _empty_model(checkpoint: Checkpoint) -> Any:
     from transformers import AutoModelForCausalLM
 
     folder = checkpoint.folder
-    if checkpoint.config.get("quantization_config"):
-        raise ModelError(f"{folder}: is quantised already; start from the original")
     config = load_config(folder)
     if hasattr(config, "quantization_config"):  # of what the checkpoint reads as floats
         del config.quantization_config

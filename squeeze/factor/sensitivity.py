@@ -7,7 +7,8 @@ weights, in sensitivity.safetensors, were trained on damage that `measure` found
 needs no gradients and one forward pass, where curvature.py needs gradients and more memory, and is more exact.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +27,12 @@ __all__ = [
     "Predictor",
     "examples",
     "input_moments",
-    "input_statistics",
     "kind_of",
     "measure",
     "spearman",
     "spectral",
     "train",
+    "watched",
 ]
 
 GRID = 8  # patches along each side
@@ -144,9 +145,10 @@ def _statistics(patch: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     ])  # fmt: skip
 
 
-def input_statistics(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, InputStatistics]:
-    """The mean of x x^T, float32 [I, I], for each linear module over the inputs x that reach it when tokens [N, L] run,
-    and their number; none for a module that none reaches. Modules called with the same tensor share theirs."""
+@contextmanager
+def watched(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, InputStatistics]]:
+    """The mean of x x^T, float32 [I, I], for each linear module over the inputs x that reach it meanwhile, and their
+    number; none for a module that none reaches. Modules called with the same tensor share theirs."""
     statistics_of: dict[str, InputStatistics] = {}
     last: tuple[torch.Tensor | None, InputStatistics] = None, InputStatistics()
 
@@ -162,20 +164,20 @@ def input_statistics(model: nn.Module, tokens: torch.Tensor, names: Sequence[str
 
     hooks = [model.get_submodule(name).register_forward_pre_hook(hook(name)) for name in names]
     try:
-        with torch.no_grad():
-            for ids in torch.split(tokens, 1):
-                model(ids, use_cache=False)
+        yield statistics_of
     finally:
         for one in hooks:
             one.remove()
     for statistics in {id(one): one for one in statistics_of.values()}.values():
         statistics.finish()
-    return statistics_of
 
 
+@torch.no_grad()
 def input_moments(model: nn.Module, tokens: torch.Tensor, names: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Those means alone."""
-    seen = input_statistics(model, tokens, names)
+    """Those means alone, when tokens [N, L] run."""
+    with watched(model, names) as seen:
+        for ids in torch.split(tokens, 1):
+            model(ids, use_cache=False)
     return {name: one.hessian for name, one in seen.items() if one.hessian is not None}
 
 

@@ -32,7 +32,7 @@ from squeeze.integrations.packed import PRODUCTS, Payloads, is_packed
 from squeeze.packing.container import Record
 from squeeze.packing.load import torch_dtype
 
-__all__ = ["Description", "Loader", "register"]
+__all__ = ["Description", "Loader", "leaves_of", "place_layers", "register"]
 
 
 class Description(QuantizationConfigMixin):
@@ -105,7 +105,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
             self.payloads = Payloads(files, resident=config.resident, product=config.product, base=base)
         infos = self._infos(files)
         self.names = list(infos)
-        stored = self._stored(infos)
+        stored = leaves_of(self.form, infos)
         self._replace(model, stored)
 
     def update_weight_conversions(self, weight_conversions: list[Any], model: nn.Module) -> list[Any]:
@@ -116,33 +116,12 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         return list(conversions)
 
     def _replace(self, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
-        """Put layers of the form into the places of linear ones. stored: tensors without values, by module."""
-        for name, module in list(model.named_modules()):
-            source = _spelled(model, name, stored)
-            if source is not None and isinstance(module, (nn.Linear, Conv1D)):
-                leaves = stored[source]
-                weight, bias = module._parameters["weight"], module._parameters["bias"]
-                assert weight is not None
-                outputs, inputs = reversed(weight.shape) if isinstance(module, Conv1D) else weight.shape
-                if kind := self.form.float_type(leaves, weight):
-                    leaves = {leaf: x.to(kind) if x.is_floating_point() else x for leaf, x in leaves.items()}
-                parent, _, leaf = name.rpartition(".")
-                layer = self.form.layer(name, (outputs, inputs), leaves, None if bias is None else bias.data)
-                setattr(model.get_submodule(parent), leaf, layer)
+        place_layers(self.form, model, stored)
 
     def _infos(self, files: list[str]) -> Mapping[str, Tensor | Record]:
         if self.payloads:
             return {name: stored.record for name, stored in self.payloads.stored.items()}
         return {tensor.name: tensor for name in files for tensor in tensorfile.read(Path(name)).tensors}
-
-    def _stored(self, infos: Mapping[str, Tensor | Record]) -> Mapping[str, Leaves]:
-        modules: dict[str, dict[str, torch.Tensor]] = {}
-        for module, leaves in self.form.modules_of(infos).items():
-            for leaf in leaves:
-                info = infos[f"{module}.{leaf}"]
-                dtype = torch_dtype(info.dtype, f"{module}.{leaf}")
-                modules.setdefault(module, {})[leaf] = torch.empty(info.shape, dtype=dtype, device="meta")
-        return modules
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
         self.form.settle(model)
@@ -160,6 +139,33 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
     @property
     def is_trainable(self) -> bool:
         return False
+
+
+def leaves_of(form: StoredForm, infos: Mapping[str, Tensor | Record]) -> Mapping[str, Leaves]:
+    """By module in the form, its tensors without values. infos: of a checkpoint's tensors, by their names."""
+    modules: dict[str, dict[str, torch.Tensor]] = {}
+    for module, leaves in form.modules_of(infos).items():
+        for leaf in leaves:
+            info = infos[f"{module}.{leaf}"]
+            dtype = torch_dtype(info.dtype, f"{module}.{leaf}")
+            modules.setdefault(module, {})[leaf] = torch.empty(info.shape, dtype=dtype, device="meta")
+    return modules
+
+
+def place_layers(form: StoredForm, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
+    """Put layers of the form into the places of linear ones. stored: tensors without values, by module."""
+    for name, module in list(model.named_modules()):
+        source = _spelled(model, name, stored)
+        if source is not None and isinstance(module, (nn.Linear, Conv1D)):
+            leaves = stored[source]
+            weight, bias = module._parameters["weight"], module._parameters["bias"]
+            assert weight is not None
+            outputs, inputs = reversed(weight.shape) if isinstance(module, Conv1D) else weight.shape
+            if kind := form.float_type(leaves, weight):
+                leaves = {leaf: x.to(kind) if x.is_floating_point() else x for leaf, x in leaves.items()}
+            parent, _, leaf = name.rpartition(".")
+            layer = form.layer(name, (outputs, inputs), leaves, None if bias is None else bias.data)
+            setattr(model.get_submodule(parent), leaf, layer)
 
 
 class DeltaLoader(Loader):

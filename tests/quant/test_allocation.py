@@ -13,9 +13,9 @@ from squeeze.engine.pipeline import plan
 from squeeze.errors import SqueezeError
 from squeeze.quant.allocation import allocate, choose, fisher
 from squeeze.quant.gptq import GPTQ
-from squeeze.recipes.plan.whole import whole
 from tests.makers import mixtures, tiny_models
 from tests.makers.hf_models import tiny_model
+from tests.makers.whole import whole
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 

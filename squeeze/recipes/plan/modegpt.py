@@ -16,13 +16,15 @@ from torch import nn
 from squeeze.checkpoint.architectures import architecture_of, head_size
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.engine.calibration import InputStatistics
-from squeeze.engine.network import Network
+from squeeze.engine.forward import forward
+from squeeze.engine.network import Network, weight_of
+from squeeze.engine.on_disk import on_disk
+from squeeze.engine.pipeline import plan as linear_modules
 from squeeze.errors import SqueezeError
 from squeeze.factor import modegpt as decomposition
 from squeeze.factor.curvature import Curvature
-from squeeze.factor.sensitivity import input_statistics
+from squeeze.factor.sensitivity import watched
 from squeeze.recipes.plan.edits import Edits
-from squeeze.recipes.plan.whole import linear_names, weight, whole
 
 __all__ = ["modegpt"]
 
@@ -43,52 +45,68 @@ def modegpt(
     """What of the blocks' matrices is kept, in all at most a share `keep` of their bits. tokens: [N, L].
 
     Heads keep so many of their rotary pairs and values, rounded down; every MLP the share of its channels that is then
-    left. The whole model is in memory, and 4 I^2 bytes for each input. Raises ModelError for architectures that are not
-    of Llama's kind, SqueezeError where `keep` is not a share.
+    left. One block is in memory, with 4 I^2 bytes for each input; those of the MLPs wait in files for what attention
+    leaves them. Raises ModelError for architectures that are not of Llama's kind, SqueezeError where `keep` is not a
+    share.
     """
     if not 0 < keep <= 1:
         raise SqueezeError(f"a share of {keep:g} to keep: it lies above 0 and is at most 1")
     network = Network(checkpoint)
-    network.check(tokens)
     architecture, size = architecture_of(checkpoint.config, decomposition.PAIRS), head_size(checkpoint.config)
-    model = whole(network, device)
-    leaves = linear_names(network, model, tuple(ignore))
+    leaves = {block: linear_modules(network, block, tuple(ignore))[0] for block in network.blocks}
     names = [f"{block}.{leaf}" for block in leaves for leaf in leaves[block]]
-    values = {name: weight(model, name).numel() for name in names}
-    seen = input_statistics(model, tokens.to(device), [name for name in names if name.endswith((_QUERY, _DOWN))])
-    model.to("cpu")
-    for one in seen.values():
-        one.hessian = None if one.hessian is None else one.hessian.cpu()
+    values = {name: weight_of(network.module(name)).numel() for name in names}
+    mlps = {block: _mlps(leaves[block]) for block in leaves}
+    seen: dict[str, InputStatistics] = {}
     edits = Edits(network)
-    for block in leaves:
+    for block, module, run in forward(Network(checkpoint, device), tokens):
+        with watched(module, [leaf for leaf in leaves[block] if leaf.endswith((_QUERY, _DOWN))]) as found:
+            run()
+        seen |= {f"{block}.{leaf}": _on_disk(one) for leaf, one in found.items() if leaf.endswith(_DOWN)}
         if {_QUERY, _KEY, _VALUE, _OUTPUT} <= set(leaves[block]):
-            inputs = seen[f"{block}.{_QUERY}"]
-            edits.put(block, attention(_tensors(model, block), inputs, size, keep, not architecture.normed_heads))
-    mlps = [name.removesuffix(_DOWN) for name in names if name.endswith(_DOWN)]
-    mlps = [mlp for mlp in mlps if {f"{mlp}.{leaf}_proj" for leaf in _MLP} <= set(names)]
-    inside = sum(values[f"{mlp}.{leaf}_proj"] for mlp in mlps for leaf in _MLP)
-    share = (keep * sum(values.values()) - _outside(edits, values, mlps)) / max(inside, 1)
-    for mlp in mlps:
-        parts = {leaf: weight(model, f"{mlp}.{leaf}_proj") for leaf in _MLP}
-        pruned, note = channels(parts, seen.get(f"{mlp}{_DOWN}", InputStatistics()), share)
-        edits.put(mlp, {f"{leaf}_proj.weight": matrix for leaf, matrix in pruned.items()}, note)
+            inputs = found[_QUERY]
+            inputs.hessian = None if inputs.hessian is None else inputs.hessian.cpu()
+            edits.put(block, attention(_tensors(module), inputs, size, keep, not architecture.normed_heads))
+    whole = [f"{block}.{mlp}." for block in mlps for mlp in mlps[block]]
+    inside = sum(count for name, count in values.items() if name.startswith(tuple(whole)))
+    share = (keep * sum(values.values()) - _outside(edits, values, whole)) / max(inside, 1)
+    for block in leaves:
+        module = network.load(block)
+        for mlp in mlps[block]:
+            parts = {leaf: weight_of(module.get_submodule(f"{mlp}.{leaf}_proj")).detach() for leaf in _MLP}
+            pruned, note = channels(parts, seen.pop(f"{block}.{mlp}{_DOWN}", InputStatistics()), share)
+            edits.put(f"{block}.{mlp}", {f"{leaf}_proj.weight": matrix for leaf, matrix in pruned.items()}, note)
+        network.release(block)
     return edits
 
 
+def _mlps(leaves: Iterable[str]) -> list[str]:
+    """Those of a block whose matrices are all to be compressed."""
+    known = set(leaves)
+    mlps = [leaf.removesuffix(_DOWN) for leaf in leaves if leaf.endswith(_DOWN)]
+    return [mlp for mlp in mlps if {f"{mlp}.{leaf}_proj" for leaf in _MLP} <= known]
+
+
+def _on_disk(seen: InputStatistics) -> InputStatistics:
+    hessian = None if seen.hessian is None else on_disk({"hessian": seen.hessian})["hessian"]
+    return InputStatistics(seen.count, hessian=hessian)
+
+
 def _outside(edits: Edits, values: Mapping[str, int], mlps: list[str]) -> float:
-    """Values that the matrices outside the MLPs are stored in. values: of each matrix as it was."""
+    """Values that the matrices outside the MLPs are stored in. values: of each matrix as it was; mlps: how the names of
+    the others begin."""
     total = 0.0
     for name, count in values.items():
-        if not name.startswith(tuple(f"{mlp}." for mlp in mlps)):
+        if not name.startswith(tuple(mlps)):
             changed = edits.replaced.get(edits.network.sources[f"{name}.weight"])
             total += count if changed is None else _stored(changed)
     return total
 
 
-def _tensors(model: nn.Module, block: str) -> Weights:
+def _tensors(block: nn.Module) -> Weights:
     """Of a block's attention."""
-    state = model.get_submodule(f"{block}.self_attn").state_dict()
-    return {f"self_attn.{name}": tensor for name, tensor in state.items()}
+    state = block.get_submodule("self_attn").state_dict()
+    return {f"self_attn.{name}": tensor.cpu() for name, tensor in state.items()}
 
 
 def attention(tensors: Weights, seen: InputStatistics, size: int, keep: float, scores: bool = True) -> Weights:

@@ -9,7 +9,7 @@ architecture that transformers knows. Here one rotation, of the stream before al
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -20,13 +20,13 @@ from torch import nn
 
 from squeeze.checkpoint.architectures import EMBEDDING, HEAD, LAST_NORM, architecture_of
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.engine.forward import forward
 from squeeze.engine.network import Network
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Layer, Report
 from squeeze.errors import ModelError, SqueezeError
 from squeeze.packing import folder
 from squeeze.quant.sources import floats
-from squeeze.recipes.plan.whole import whole
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder
 
@@ -35,21 +35,38 @@ __all__ = ["Stream", "observed", "slicegpt"]
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
 _READING = (*_ATTENTION, "gate_proj", "up_proj", "gate", "shared_expert_gate")
 _WRITING = ("o_proj", "down_proj")
+_ROWS = 1024  # of the vocabulary, in float64
 
 
 @dataclass
 class Stream:
-    """The residual stream in front of every norm, divided by its root mean square. moments: by the norm's name,
-    float64 [H, H]; tokens: seen; factors: the norms' own, float64 [H]; epsilon: theirs."""
+    """The residual stream in front of every norm, divided by its root mean square. folder: of files of its moments,
+    float64 [H, H], by the norm's name; factors: the norms' own, float64 [H]; pooled: the sum of all moments; tokens:
+    seen."""
 
-    moments: dict[str, torch.Tensor] = field(default_factory=dict)
+    folder: Path
+    tokens: int
     factors: dict[str, torch.Tensor] = field(default_factory=dict)
-    tokens: int = 0
+    pooled: torch.Tensor | None = None
+    _last: tuple[str, torch.Tensor] | None = None
+
+    def add(self, norm: str, moments: torch.Tensor, factors: torch.Tensor) -> None:
+        """Another norm's."""
+        moments = moments.cpu()
+        torch.save(moments, self.folder / f"{norm}.moments")
+        self.pooled = moments.clone() if self.pooled is None else self.pooled.add_(moments)
+        self.factors[norm] = factors.detach().double().cpu()
+
+    def moments(self, norm: str) -> torch.Tensor:
+        """float64 [H, H]; the last ones asked for are in memory."""
+        if self._last is None or self._last[0] != norm:
+            self._last = norm, torch.load(self.folder / f"{norm}.moments", weights_only=True)
+        return self._last[1]
 
     def directions(self, width: int) -> torch.Tensor:
         """float64 [H, H']: the principal directions before all norms together."""
-        pooled = torch.stack(list(self.moments.values())).mean(0)
-        vectors: torch.Tensor = torch.linalg.eigh(pooled).eigenvectors
+        assert self.pooled is not None
+        vectors: torch.Tensor = torch.linalg.eigh(self.pooled / len(self.factors)).eigenvectors
         return vectors.flip(1)[:, :width]
 
     def reader(self, norm: str, directions: torch.Tensor) -> torch.Tensor:
@@ -59,34 +76,40 @@ class Stream:
         return self.factors[norm][:, None] * directions * larger
 
 
-@torch.no_grad()
-def observed(model: nn.Module, tokens: torch.Tensor) -> Stream:
-    """The stream of a model when sequences of tokens [N, L] run."""
-    stream = Stream(tokens=tokens.numel())
-    hooks = []
-    for name, module in model.named_modules():
-        if name == LAST_NORM or name.endswith("layernorm"):
-            weight, epsilon = module.get_parameter("weight"), float(module.variance_epsilon)  # type: ignore[arg-type]
-            stream.factors[name] = weight.double().cpu()
-            stream.moments[name] = weight.new_zeros(len(weight), len(weight), dtype=torch.float64)
-            hooks.append(module.register_forward_pre_hook(_adding(stream.moments[name], epsilon, stream.tokens)))
-    for ids in torch.split(tokens, 1):
-        model(ids, use_cache=False, logits_to_keep=1)
-    for hook in hooks:
-        hook.remove()
-    stream.moments = {name: moments.cpu() for name, moments in stream.moments.items()}
+def observed(network: Network, tokens: torch.Tensor, folder: Path) -> Stream:
+    """The stream of a network when sequences of tokens [N, L] run. folder: for its files."""
+    stream = Stream(folder, tokens.numel())
+    last = network.load(LAST_NORM)
+    ended, factors = _Moments(last, stream.tokens), last.get_parameter("weight")
+    network.release(LAST_NORM)
+    for block, module, run in forward(network, tokens, ended.add):
+        norms = {f"{block}.{leaf}": norm for leaf, norm in module.named_modules() if leaf.endswith("layernorm")}
+        found = {name: _Moments(norm, stream.tokens) for name, norm in norms.items()}
+        hooks = [norm.register_forward_pre_hook(found[name].observe) for name, norm in norms.items()]
+        run()
+        for hook in hooks:
+            hook.remove()
+        for name, norm in norms.items():
+            stream.add(name, found[name].moments, norm.get_parameter("weight"))
+    stream.add(LAST_NORM, ended.moments, factors)
     return stream
 
 
-def _adding(
-    moments: torch.Tensor, epsilon: float, tokens: int
-) -> Callable[[nn.Module, tuple[torch.Tensor, ...]], None]:
-    def observe(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
-        x = args[0].reshape(-1, args[0].shape[-1]).float()
-        x = x * (x.square().mean(1, keepdim=True) + epsilon).rsqrt()
-        moments.add_(x.T @ x, alpha=1 / tokens)
+class _Moments:
+    """Those of what a norm is given."""
 
-    return observe
+    def __init__(self, norm: nn.Module, tokens: int) -> None:
+        weight = norm.get_parameter("weight")
+        self.moments = weight.new_zeros(len(weight), len(weight), dtype=torch.float64)
+        self.epsilon, self.tokens = float(norm.variance_epsilon), tokens  # type: ignore[arg-type]
+
+    def observe(self, module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        self.add(args[0])
+
+    def add(self, x: torch.Tensor) -> None:
+        x = x.reshape(-1, x.shape[-1]).float()
+        x = x * (x.square().mean(1, keepdim=True) + self.epsilon).rsqrt()
+        self.moments.add_(x.T @ x, alpha=1 / self.tokens)
 
 
 def slicegpt(
@@ -104,8 +127,8 @@ def slicegpt(
     """Write a checkpoint whose hidden size is at most a share `keep` of the source's, a multiple of the number of
     heads; the head, if it was the embedding, is stored apart. tokens: calibration sequences [N, L].
 
-    The whole model is in memory, and 8 H^2 bytes for every norm. Raises ModelError for architectures without RMSNorm,
-    SqueezeError where `keep` leaves no width.
+    One block is in memory, with 8 H^2 bytes for each of its norms; those of the others lie in files. Raises
+    ModelError for architectures without RMSNorm, SqueezeError where `keep` leaves no width.
     """
     started, source, target = time.perf_counter(), Path(source), Path(target)
     checkpoint = floats(Checkpoint.open(source))
@@ -116,7 +139,7 @@ def slicegpt(
     asked = dict(settings or {})
     task = {"source": stamps(source), "settings": asked, "width": width, "tokens": digest(tokens)}
     with work_folder(target, "slicing", task, resume) as work:
-        stream = observed(whole(network, device), tokens.to(device))
+        stream = observed(Network(network.checkpoint, device), tokens, work)
         report = Report(str(source), str(target), "slicegpt", "dense", asked)
         parts = Parts(work)
         names: list[str] = []
@@ -161,7 +184,9 @@ def _sliced(
     blocks = tuple(f"{block}." for block in network.blocks)
     for name, source in sources.items():
         tensor = checkpoint.load([source])[source]
-        sliced = _transformed(name, tensor.double(), stream, directions).to(tensor.dtype)
+        at_once = _ROWS if name.startswith((EMBEDDING, HEAD)) else len(tensor)
+        parts = (_transformed(name, rows.double(), stream, directions) for rows in tensor.split(at_once))
+        sliced = torch.cat([part.to(tensor.dtype) for part in parts])
         layer, stored = None, source if name.removesuffix(".weight") != HEAD else name
         if name.startswith(blocks) and tensor.ndim == 2:
             lost, bits = _lost(name, tensor, stream, directions), 8 * sliced.nbytes / tensor.numel()
@@ -203,7 +228,7 @@ def _lost(name: str, tensor: torch.Tensor, stream: Stream, directions: torch.Ten
     norm = _norm_before(module, module.rpartition(".")[2])
     if norm is None:
         return 1 - float((directions.T @ wide).square().sum() / wide.square().sum())
-    moments, behind = stream.moments[norm], wide * stream.factors[norm]
+    moments, behind = stream.moments(norm), wide * stream.factors[norm]
     change = behind - behind @ directions @ directions.T
     return float(((change @ moments) * change).sum() / ((behind @ moments) * behind).sum())
 

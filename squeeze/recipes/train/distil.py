@@ -7,6 +7,7 @@ inputs (as OmniQuant, Shao et al. 2023, arXiv 2308.13137, trains). The steps are
 
 import json
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,24 @@ from squeeze.recipes.train.trainer import Loss, Trainer, halve_fixed
 from squeeze.system.json_object import read_object
 
 __all__ = [
+    "RATE_SEQUENCES",
+    "STATE",
+    "Becomes",
     "Distillation",
     "Healing",
     "Training",
     "divergence",
+    "divergence_of",
     "is_trained",
+    "named",
     "rate_for",
     "replace_tensors",
 ]
 
-_RATE_SEQUENCES = 4
+RATE_SEQUENCES = 4
+STATE = "state.pt"  # of a training in memory, in its folder
 _ROWS = 16  # of logits
+Becomes = Callable[[str], torch.Tensor | None]  # of a checkpoint's tensor by its name; None where it stays
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,12 @@ def divergence(student: nn.Module, teacher: nn.Module, ids: torch.Tensor) -> tor
     """KL(teacher || student) on a sequence [1, L], nats a token."""
     with torch.no_grad():
         wanted = teacher(ids, use_cache=False).logits[0]
-    return _Divergence.apply(student(ids, use_cache=False).logits[0], wanted)  # type: ignore[no-any-return, no-untyped-call]
+    return divergence_of(student(ids, use_cache=False).logits[0], wanted)
+
+
+def divergence_of(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """KL(softmax(wanted) || softmax(logits)), both [L, V], the mean over rows in nats."""
+    return _Divergence.apply(logits, wanted)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Divergence(torch.autograd.Function):
@@ -162,22 +175,26 @@ def _log_partition(logits: torch.Tensor, probabilities: torch.Tensor) -> torch.T
 def rate_for(student: nn.Module, teacher: nn.Module, tokens: torch.Tensor, factor: float) -> float:
     """A rate of Adam that suits the damage: so much a nat of divergence on the first sequences. Every step moves every
     parameter by about the rate, which costs a model that has lost little more than it can learn."""
-    few = tokens[:_RATE_SEQUENCES].to(next(student.parameters()).device)
+    few = tokens[:RATE_SEQUENCES].to(next(student.parameters()).device)
     lost = [float(divergence(student, teacher, ids)) for ids in torch.split(few, 1)]
     return factor * min(sum(lost) / len(lost), 1.0)
 
 
-def replace_tensors(target: Path, work: Path, student: nn.Module, trained: dict[str, nn.Parameter]) -> None:
+def named(student: nn.Module, trained: Mapping[str, torch.Tensor]) -> Becomes:
+    """Trained tensors by the names that a checkpoint may have for them."""
+    prefix = f"{getattr(student, 'base_model_prefix', '')}."
+    return {**{name.removeprefix(prefix): value for name, value in trained.items()}, **trained}.get
+
+
+def replace_tensors(target: Path, work: Path, value: Becomes) -> None:
     """Put trained tensors into the folder `target`, in their stored types, in one step."""
     checkpoint, parts, content = Checkpoint.open(target), Parts(work), work / folder.CONTENT
     shutil.rmtree(content, ignore_errors=True)
     content.mkdir()
-    prefix = f"{getattr(student, 'base_model_prefix', '')}."
-    values = {**{name.removeprefix(prefix): value for name, value in trained.items()}, **trained}
     for number, name in enumerate(checkpoint.files):
         tensor = checkpoint.load([name], strict=False)[name]
-        if name in values:
-            tensor = values[name].detach().to("cpu", tensor.dtype)
+        if (new := value(name)) is not None:
+            tensor = new.detach().to("cpu", tensor.dtype)
         parts.put(str(number), {name: tensor})
     parts.join(map(str, range(len(checkpoint.files))), content)
     copy_other_files(target, content)

@@ -1,6 +1,8 @@
 """Healing a factorised model: its factors and norms are trained to give the original's outputs (distil.py)."""
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -8,15 +10,28 @@ from torch import nn
 
 from squeeze.errors import SqueezeError
 from squeeze.factor.linear import FactorLinear
+from squeeze.factor.stored import FactorizedForm
 from squeeze.integrations.load_model import load_model
-from squeeze.recipes.train.distil import Distillation, Healing, Training, rate_for, replace_tensors
+from squeeze.recipes.train.by_block import by_block
+from squeeze.recipes.train.distil import (
+    STATE,
+    Becomes,
+    Distillation,
+    Healing,
+    Training,
+    named,
+    rate_for,
+    replace_tensors,
+)
+from squeeze.recipes.train.student import Opening, norms
+from squeeze.recipes.train.trainer import Steps
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder
 
 __all__ = ["Healing", "heal"]
 
-_STATE = "state.pt"
 _RATE = 3e-4  # for each nat lost
+_BYTES = 16.0  # of memory for each weight of the original, where half of them stay
 
 
 def heal(
@@ -30,21 +45,30 @@ def heal(
     """
     original, target = Path(original), Path(target)
     started = time.perf_counter()
-    student = load_model(target, torch.float32, training.device)
-    trained = _trainable(student)
-    if not trained:
-        raise SqueezeError(f"{target}: has no factors in floating point to heal")
-    teacher = load_model(original, torch.float32, training.device)
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "blocks": blocks}
     with work_folder(target, "healing", task | training.described(), training.resume or None) as work:
-        rate = training.rate or rate_for(student, teacher, tokens, _RATE)
-        batch, seed = training.batch, training.seed
-        run = Distillation(student, teacher, trained, tokens, rate, batch, blocks, seed, work / _STATE)
+        blocked = None if blocks else by_block(original, target, _OPENING, tokens, training, _RATE, _BYTES, work)
+        run, stored = blocked or _in_memory(original, target, tokens, training, blocks, work)
         total, progress = training.steps or 0, training.progress
         tick = (lambda count: progress(f"healing, loss {run.losses[-1]:.4f}", run.step, total)) if progress else None
         run.go(60 * training.minutes, training.steps, tick)
-        replace_tensors(target, work, student, trained)
+        replace_tensors(target, work, stored())
     return Healing(run.step, tuple(run.losses), time.perf_counter() - started)
+
+
+def _in_memory(
+    original: Path, target: Path, tokens: torch.Tensor, training: Training, blocks: float, work: Path
+) -> tuple[Steps, Callable[[], Becomes]]:
+    """Both models in memory, and what the tensors of the checkpoint become."""
+    student = load_model(target, torch.float32, training.device)
+    trained = _trainable(student)
+    if len(trained) == len(norms(student)):
+        raise SqueezeError(f"{target}: {_OPENING.lacks}")
+    teacher = load_model(original, torch.float32, training.device)
+    rate = training.rate or rate_for(student, teacher, tokens, _RATE)
+    batch, seed = training.batch, training.seed
+    run = Distillation(student, teacher, trained, tokens, rate, batch, blocks, seed, work / STATE)
+    return run, partial(named, student, trained)
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -53,6 +77,7 @@ def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     for name, module in model.named_modules():
         if isinstance(module, FactorLinear):
             trainable |= {f"{name}.{leaf}": parameter for leaf, parameter in module.named_parameters()}
-    if trainable:
-        trainable |= {name: value for name, value in model.named_parameters() if "norm" in name and value.ndim == 1}
-    return trainable
+    return trainable | norms(model)
+
+
+_OPENING = Opening(FactorizedForm(), _trainable, _trainable, "has no factors in floating point to heal")

@@ -6,6 +6,7 @@ norms are trained, too. What is learned and how a run is saved is recipes/train/
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,13 +18,28 @@ from squeeze.errors import SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.sparse24 import SparseFormat
-from squeeze.recipes.train.distil import Distillation, Healing, Training, rate_for, replace_tensors
+from squeeze.prune.stored import SparseForm
+from squeeze.recipes.train.by_block import by_block
+from squeeze.recipes.train.distil import (
+    STATE,
+    Becomes,
+    Distillation,
+    Healing,
+    Training,
+    named,
+    rate_for,
+    replace_tensors,
+)
+from squeeze.recipes.train.student import Opening, norms
+from squeeze.recipes.train.trainer import Steps
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder
 
 __all__ = ["MaskLoRA", "MaskedLinear", "recover"]
 
 _RATE, _LOW_RANK_RATE = 3e-4, 1.5e-3  # for each nat lost
+_LACKS = "has no sparse weights in floating point to retrain"
+_BYTES, _LOW_RANK_BYTES = 21.0, 10.0  # of memory for each weight of the original
 
 
 class MaskedLinear(nn.Module):
@@ -41,7 +57,8 @@ class MaskedLinear(nn.Module):
         added = None if sparse.adapters is None else sparse.adapters.dense()
         self.register_buffer("added", added, persistent=False)
         self.weight = nn.Parameter(sparse.sparse())
-        self.weight.register_hook(lambda gradient: gradient * self.mask)  # type: ignore[no-untyped-call]
+        mask = sparse.mask  # a hook that held the layer would keep it in memory when nobody else does
+        self.weight.register_hook(lambda gradient: gradient * mask.to(gradient.device))  # type: ignore[no-untyped-call]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight if self.added is None else self.weight + self.added, self.bias)
@@ -101,32 +118,62 @@ def recover(
     """
     original, target = Path(original), Path(target)
     started = time.perf_counter()
-    student = load_model(target, torch.float32, training.device)
-    changed = _opened(student, rank, training.seed, training.device)
-    if not changed:
-        raise SqueezeError(f"{target}: has no sparse weights in floating point to retrain")
-    trained = {f"{name}.{leaf}": value for name, layer in changed.items() for leaf, value in layer.named_parameters()}
-    norms = {name: value for name, value in student.named_parameters() if "norm" in name and value.ndim == 1}
-    teacher = load_model(original, torch.float32, training.device)
+    generator = torch.Generator().manual_seed(training.seed)
+    factor = _RATE if rank is None else _LOW_RANK_RATE
+    opening = Opening(SparseForm(), lambda block: _parameters(block, rank, generator, training.device), _closed, _LACKS)
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "rank": rank}
     with work_folder(target, "recovering", task | training.described(), training.resume or None) as work:
-        rate = training.rate or rate_for(student, teacher, tokens, _RATE if rank is None else _LOW_RANK_RATE)
-        both, batch, seed = {**trained, **norms}, training.batch, training.seed
-        run = Distillation(student, teacher, both, tokens, rate, batch, 0.0, seed, work / "state.pt")
+        needed = _BYTES if rank is None else _LOW_RANK_BYTES
+        blocked = by_block(original, target, opening, tokens, training, factor, needed, work)
+        run, stored = blocked or _in_memory(original, target, opening, tokens, training, factor, work)
         total, progress = training.steps or 0, training.progress
         tick = (lambda count: progress(f"recovery, loss {run.losses[-1]:.4f}", run.step, total)) if progress else None
         run.go(60 * training.minutes, training.steps, tick)
-        values = dict(norms)
-        for name, layer in changed.items():
-            payload = SparseFormat().tensors("", layer.merged())[".sparse_values"]
-            values[f"{name}.sparse_values"] = nn.Parameter(payload, requires_grad=False)
-        replace_tensors(target, work, student, values)
+        replace_tensors(target, work, stored())
     return Healing(run.step, tuple(run.losses), time.perf_counter() - started)
 
 
-def _opened(model: nn.Module, rank: int | None, seed: int, device: str) -> dict[str, MaskedLinear | MaskLoRA]:
+def _in_memory(
+    original: Path,
+    target: Path,
+    opening: Opening,
+    tokens: torch.Tensor,
+    training: Training,
+    factor: float,
+    work: Path,
+) -> tuple[Steps, Callable[[], Becomes]]:
+    """Both models in memory, and what the tensors of the checkpoint become."""
+    student = load_model(target, torch.float32, training.device)
+    trained = opening.open(student)
+    if len(trained) == len(norms(student)):
+        raise SqueezeError(f"{target}: {opening.lacks}")
+    teacher = load_model(original, torch.float32, training.device)
+    rate = training.rate or rate_for(student, teacher, tokens, factor)
+    batch, seed = training.batch, training.seed
+    run = Distillation(student, teacher, trained, tokens, rate, batch, 0.0, seed, work / STATE)
+    return run, lambda: named(student, opening.close(student))
+
+
+def _parameters(model: nn.Module, rank: int | None, generator: torch.Generator, device: str) -> dict[str, nn.Parameter]:
+    """Of layers that can be trained, which take the place of sparse ones, and of norms."""
+    layers = _opened(model, rank, generator, device)
+    trained = {f"{name}.{leaf}": value for name, layer in layers.items() for leaf, value in layer.named_parameters()}
+    return trained | norms(model)
+
+
+def _closed(model: nn.Module) -> dict[str, torch.Tensor]:
+    """What sparse layers and norms are stored as."""
+    values: dict[str, torch.Tensor] = dict(norms(model))
+    for name, layer in model.named_modules():
+        if isinstance(layer, (MaskedLinear, MaskLoRA)):
+            values[f"{name}.sparse_values"] = SparseFormat().tensors("", layer.merged())[".sparse_values"]
+    return values
+
+
+def _opened(
+    model: nn.Module, rank: int | None, generator: torch.Generator, device: str
+) -> dict[str, MaskedLinear | MaskLoRA]:
     """Puts a layer that can be trained in the place of every sparse one in floating point."""
-    generator = torch.Generator().manual_seed(seed)
     layers: dict[str, MaskedLinear | MaskLoRA] = {}
     for name, module in list(model.named_modules()):
         if isinstance(module, Sparse24Linear):

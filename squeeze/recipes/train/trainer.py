@@ -7,7 +7,7 @@ with AMX.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -15,31 +15,69 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import disk_told
 
-__all__ = ["Loss", "Trainer", "cast", "halve_fixed", "in_halves"]
+__all__ = ["Loss", "Steps", "Trainer", "adam", "cast", "halve_fixed", "in_halves"]
 
 _SAVE_EVERY = 20  # steps
 Loss = Callable[[torch.Tensor], torch.Tensor]  # of sequences [n, L], one where a trainer does not say more
 
 
-class Trainer:
-    """Trains parameters, by their names, on sequences int64 [N, L]; `step` steps are done, in `seconds`.
+class Steps:
+    """A training on sequences int64 [N, L]; `step` steps are done, in `seconds`.
 
-    rate: the largest of Adam; it rises for a tenth of the time and falls to 0 with a cosine. state: the file from which
-    a stopped run goes on.
+    rate: the largest of Adam; it rises for a tenth of the time and falls to 0 with a cosine.
     """
+
+    saves_every_step = False
+
+    def __init__(self, tokens: torch.Tensor, rate: float, batch: int, seed: int, device: torch.device) -> None:
+        self.tokens, self.rate, self.batch, self.seed, self.device = tokens, rate, batch, seed, device
+        self.step, self.seconds = 0, 0.0
+        self.losses: list[float] = []
+
+    def train(self, share: float, rate: float) -> float:
+        """One step of this size, when this share of the time is over; the mean loss."""
+        raise NotImplementedError
+
+    def save(self) -> None:
+        """In one step, what a stopped run goes on from."""
+        raise NotImplementedError
+
+    def go(self, seconds: float, steps: int | None, progress: Callable[[int], None] | None) -> None:
+        """Train until the time or the steps are over."""
+        while (self.step < steps) if steps is not None else (self.seconds < seconds):
+            began = time.perf_counter()
+            share = self.step / steps if steps else self.seconds / seconds
+            rate = self.rate * min(1.0, (share + 1e-2) / 0.1) * 0.5 * (1 + math.cos(math.pi * share))
+            self.losses.append(self.train(share, rate))
+            self.step += 1
+            self.seconds += time.perf_counter() - began
+            if self.saves_every_step or self.step % _SAVE_EVERY == 0:
+                self.save()
+            if progress:
+                progress(1)
+
+    def _batch(self) -> torch.Tensor:
+        """The sequences of this step: each pass over all of them has its own order."""
+        count = len(self.tokens)
+        first, rows = self.step * self.batch, []
+        for number in range(first, first + self.batch):
+            order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + number // count))
+            rows.append(self.tokens[order[number % count]])
+        return torch.stack(rows).to(self.device)
+
+
+class Trainer(Steps):
+    """Trains parameters in memory, by their names. state: the file from which a stopped run goes on."""
 
     at_once = 1  # sequences whose loss is computed together
 
     def __init__(
         self, trained: dict[str, nn.Parameter], tokens: torch.Tensor, rate: float, batch: int, seed: int, state: Path
     ) -> None:
-        self.trained, self.tokens, self.rate = trained, tokens, rate
-        self.batch, self.seed, self.state = batch, seed, state
-        self.step, self.seconds = 0, 0.0
-        self.losses: list[float] = []
-        self.device = next(iter(trained.values())).device
+        super().__init__(tokens, rate, batch, seed, next(iter(trained.values())).device)
+        self.trained, self.state = trained, state
         self.halves, self.cast = in_halves(self.device), cast(self.device)
-        self.optimiser = torch.optim.AdamW(trained.values(), lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+        self.optimiser = adam(trained.values(), rate)
         if state.is_file():
             self._load()
 
@@ -64,24 +102,11 @@ class Trainer:
             torch.save({**saved, "step": self.step, "seconds": self.seconds}, unfinished)
         unfinished.replace(self.state)
 
-    def go(self, seconds: float, steps: int | None, progress: Callable[[int], None] | None) -> None:
-        """Train until the time or the steps are over."""
-        while (self.step < steps) if steps is not None else (self.seconds < seconds):
-            began = time.perf_counter()
-            share = self.step / steps if steps else self.seconds / seconds
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.rate * min(1.0, (share + 1e-2) / 0.1) * 0.5 * (1 + math.cos(math.pi * share))
-            self.losses.append(self._train(self.loss_at(share)))
-            self.step += 1
-            self.seconds += time.perf_counter() - began
-            if self.step % _SAVE_EVERY == 0:
-                self.save()
-            if progress:
-                progress(1)
-
-    def _train(self, loss_of: Loss) -> float:
+    def train(self, share: float, rate: float) -> float:
         """One step, a few sequences at a time; the mean loss."""
-        total = 0.0
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        total, loss_of = 0.0, self.loss_at(share)
         for ids in torch.split(self._batch(), self.at_once):
             with torch.enable_grad():
                 with self.cast:
@@ -93,14 +118,9 @@ class Trainer:
         self.optimiser.zero_grad()
         return total
 
-    def _batch(self) -> torch.Tensor:
-        """The sequences of this step: each pass over all of them has its own order."""
-        count = len(self.tokens)
-        first, rows = self.step * self.batch, []
-        for number in range(first, first + self.batch):
-            order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + number // count))
-            rows.append(self.tokens[order[number % count]])
-        return torch.stack(rows).to(self.device)
+
+def adam(values: Iterable[nn.Parameter], rate: float) -> torch.optim.AdamW:
+    return torch.optim.AdamW(values, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
 
 
 def halve_fixed(model: nn.Module) -> None:

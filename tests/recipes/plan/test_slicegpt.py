@@ -32,12 +32,14 @@ def test_a_narrower_stream_is_a_plain_model(tmp_path, folders):
     assert errors[0] < 0.7 < errors[1]
 
 
-def test_a_stream_in_a_subspace_is_read_without_loss():
+def test_a_stream_in_a_subspace_is_read_without_loss(tmp_path):
     generator = torch.Generator().manual_seed(4)
     basis = torch.linalg.qr(torch.randn((12, 12), generator=generator).double()).Q[:, :5]
     x = torch.randn((100, 5), generator=generator).double() @ basis.T
     u = x / x.square().mean(1, keepdim=True).sqrt()
-    stream = Stream({"norm": u.T @ u / 100}, {"norm": torch.rand(12, generator=generator).double()}, 100)
+    stream = Stream(tmp_path, 100)
+    stream.add("norm", u.T @ u / 100, torch.rand(12, generator=generator).double())
+    assert torch.equal(stream.moments("norm"), u.T @ u / 100)
     kept = stream.directions(5)
     narrow = x @ kept
     narrow = narrow / narrow.square().mean(1, keepdim=True).sqrt()  # RMSNorm of the narrow stream

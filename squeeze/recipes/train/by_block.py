@@ -1,0 +1,142 @@
+"""Distillation with one block in memory: distil.py's steps, to the bit, for models that do not fit.
+
+A step runs the teacher's blocks and the student's forward, and the student's back, each loaded when it is its turn;
+hidden states, gradients, what is learned and Adam's moments go through files. Each block of the student runs twice, as
+with gradient checkpointing at blocks.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+
+import torch
+
+from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.engine.forward import forward, widened
+from squeeze.engine.gradients import backward, head_of
+from squeeze.engine.network import Network
+from squeeze.errors import SqueezeError
+from squeeze.quant.sources import floats
+from squeeze.recipes.train.distil import RATE_SEQUENCES, STATE, Becomes, Training, divergence_of
+from squeeze.recipes.train.student import Opening, Student
+from squeeze.recipes.train.trainer import Steps, in_halves
+from squeeze.system.json_object import read_object
+from squeeze.system.limits import free_memory
+
+__all__ = ["ByBlock", "by_block"]
+
+_PROGRESS = "progress.json"
+_SHARE = 0.8  # of the memory that is free
+
+
+class ByBlock(Steps):
+    """Trains a student to give the teacher's distribution. factor: of the rate for each nat lost (distil.rate_for),
+    where the training has none. work: the folder for files, from which a stopped run goes on. Raises SqueezeError where
+    nothing can be trained."""
+
+    saves_every_step = True
+
+    def __init__(
+        self, student: Student, teacher: Network, tokens: torch.Tensor, training: Training, factor: float, work: Path
+    ) -> None:
+        self.student, self.teacher, self.work = student, teacher, work
+        super().__init__(tokens, 0.0, training.batch, training.seed, student.device)
+        halves = in_halves(self.device)
+        self.cast = torch.autocast(self.device.type, torch.bfloat16, enabled=halves, cache_enabled=False)
+        if (work / _PROGRESS).is_file():
+            saved = read_object(work / _PROGRESS)
+            self.rate, self.step, self.seconds = saved["rate"], saved["step"], saved["seconds"]
+            self.losses, student.step = saved["losses"], saved["step"]
+        else:
+            if not student.begin():
+                raise SqueezeError(f"{student.checkpoint.folder}: {student.opening.lacks}")
+            self.rate = training.rate or factor * min(self._lost(), 1.0)
+            self.save()
+
+    def train(self, share: float, rate: float) -> float:
+        """As Trainer.train."""
+        ids, total, number = self._batch(), 0.0, 0
+        with tempfile.TemporaryDirectory(dir=self.work) as folder, self.cast:
+            self._teach(ids, Path(folder))
+
+            def loss(logits: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+                nonlocal total, number
+                found = divergence_of(logits, self._wanted(Path(folder), number)) * 1 / self.batch
+                total, number = total + float(found.detach()), number + 1
+                return found
+
+            with widened(self.student):
+                for _, _, run in backward(self.student, ids, loss):
+                    run()
+        self.student.move(rate)
+        return total
+
+    def save(self) -> None:
+        """As Trainer.save."""
+        done = {"rate": self.rate, "step": self.step, "seconds": self.seconds, "losses": self.losses}
+        unfinished = (self.work / _PROGRESS).with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(done))
+        unfinished.replace(self.work / _PROGRESS)
+        before, self.student.step = self.student.step, self.step
+        if before != self.step:
+            self.student.forget(before)
+
+    def _teach(self, ids: torch.Tensor, folder: Path) -> None:
+        """Write the teacher's logits [L, V] of each sequence."""
+        outputs: list[torch.Tensor] = []
+        for _, _, run in forward(self.teacher, ids, outputs.append):
+            run()
+        with head_of(self.teacher) as head, torch.no_grad():
+            for number, hidden in enumerate(outputs):
+                torch.save(head(hidden).cpu(), folder / f"{number}.logits")
+
+    def _wanted(self, folder: Path, number: int) -> torch.Tensor:
+        wanted: torch.Tensor = torch.load(folder / f"{number}.logits", weights_only=True)
+        return wanted.to(self.device)
+
+    def _lost(self) -> float:
+        """The mean divergence on the first sequences."""
+        few, outputs = self.tokens[:RATE_SEQUENCES].to(self.device), list[torch.Tensor]()
+        with tempfile.TemporaryDirectory(dir=self.work) as folder, torch.no_grad():
+            self._teach(few, Path(folder))
+            for _, _, run in forward(self.student, few, outputs.append):
+                run()
+            with head_of(self.student) as head:
+                pairs = ((head(x), self._wanted(Path(folder), number)) for number, x in enumerate(outputs))
+                lost = [float(divergence_of(*pair)) for pair in pairs]
+        return sum(lost) / len(lost)
+
+
+def by_block(
+    original: Path,
+    target: Path,
+    opening: Opening,
+    tokens: torch.Tensor,
+    training: Training,
+    factor: float,
+    needed: float,
+    work: Path,
+) -> tuple[ByBlock, Callable[[], Becomes]] | None:
+    """A training by block, and what the tensors of the checkpoint become then: where one in memory, which needs so many
+    bytes for each of the original's weights, has no room, or the run that was stopped in `work` went so. None
+    otherwise, and where there is more to train than what goes by block. Raises SqueezeError where there is nothing."""
+    if (work / STATE).is_file():
+        return None
+    try:
+        checkpoint = floats(Checkpoint.open(original))
+        weights = sum(prod(checkpoint.info(name).shape) for name in checkpoint.files)
+        if not (work / _PROGRESS).is_file() and needed * weights <= _room(training.device):
+            return None
+        student = Student(Checkpoint.open(target), opening, work, training.device)
+        teacher = Network(checkpoint, training.device)
+    except SqueezeError:  # load_model reads more forms, and says what is wrong with the others
+        return None
+    return (ByBlock(student, teacher, tokens, training, factor, work), student.stored) if student.runs else None
+
+
+def _room(device: str) -> float:
+    """Bytes that may be taken."""
+    on_gpu = torch.device(device).type == "cuda"
+    return _SHARE * (torch.cuda.mem_get_info(device)[0] if on_gpu else free_memory())

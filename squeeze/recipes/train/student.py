@@ -1,0 +1,171 @@
+"""A folder in a stored form as a network of which one block at a time is in memory, with parameters that are trained.
+
+What is learned lies in files, one for each block: values, Adam's moments, and the gradients of the step at work.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from squeeze.checkpoint.architectures import LAST_NORM
+from squeeze.checkpoint.checkpoint import Checkpoint, disk_told
+from squeeze.checkpoint.stored import StoredForm
+from squeeze.engine.experts import Experts
+from squeeze.engine.network import Network
+from squeeze.recipes.train.trainer import adam
+
+__all__ = ["Opening", "Student", "norms"]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What is trained of a module of the network. form: in which it is stored; open: puts layers that can be trained
+    into a block, and gives their parameters by their names in it; close: what such a block is stored as, by the names
+    of the form; lacks: what to say of a folder that has nothing to train."""
+
+    form: StoredForm
+    open: Callable[[nn.Module], dict[str, nn.Parameter]]
+    close: Callable[[nn.Module], Mapping[str, torch.Tensor]]
+    lacks: str
+
+
+class Student(Network):
+    """`units` are the modules that hold what is trained: the blocks, and the norm behind them. A unit that is loaded
+    has the values of its file, and on its release leaves the gradients that it has got."""
+
+    takes_stored = True
+
+    def __init__(self, checkpoint: Checkpoint, opening: Opening, work: Path, device: str = "cpu") -> None:
+        self.opening, self.work, self.step = opening, work, 0
+        super().__init__(checkpoint, device)
+        self.units = [*self.blocks, *(name for name in (LAST_NORM,) if name in self.outer())]
+        self._bare = {name: deepcopy(self.module(name)) for name in self.blocks}
+        self._opened: dict[str, dict[str, nn.Parameter]] = {}
+        self._norms: dict[str, torch.Tensor] = {}  # of gradients
+
+    @property
+    def runs(self) -> bool:
+        """Whether all that is trained in memory is trained here, too: experts are not, nor norms before the blocks."""
+        outer = [name for name in self.outer() if "norm" in name and name not in self.units]
+        return not outer and not any(isinstance(module, Experts) for module in self.model.modules())
+
+    def _made(self) -> Any:
+        from squeeze.integrations.loading import leaves_of, place_layers  # transformers takes seconds to import
+
+        model = super()._made()
+        infos = {name: self.checkpoint.info(name) for name in self.checkpoint.files}
+        place_layers(self.opening.form, model, leaves_of(self.opening.form, infos))
+        return model
+
+    def load(self, name: str, dtype: torch.dtype | None = torch.float32) -> nn.Module:
+        if name not in self.units:
+            return super().load(name, dtype)
+        if name in self._bare:
+            self.model.set_submodule(name, deepcopy(self._bare[name]))
+        module = super().load(name)
+        self.opening.form.settle(module)
+        self._opened[name] = self.opening.open(module) if name in self._bare else dict(module.named_parameters())
+        if self._file(name).is_file():
+            values = torch.load(self._file(name), weights_only=True)["values"]
+            for key, parameter in self._opened[name].items():
+                parameter.data = values[key].to(self.device)
+        for parameter in self._opened[name].values():
+            parameter.requires_grad_(True)
+        return module
+
+    def release(self, name: str) -> None:
+        if name in self.units:
+            gradients = {
+                key: parameter.grad
+                for key, parameter in self._opened.pop(name, {}).items()
+                if parameter.grad is not None
+            }
+            if gradients:
+                self._norms |= {f"{name}.{key}": torch.linalg.vector_norm(one) for key, one in gradients.items()}
+                _put({key: one.cpu() for key, one in gradients.items()}, self._gradients(name))
+        if name in self._bare:
+            self.model.set_submodule(name, self._bare[name])
+        else:
+            super().release(name)
+
+    def begin(self) -> bool:
+        """Let every unit have a file, with the values that it begins with; whether a block has any but norms."""
+        opened = False
+        for name in self.units:
+            module = self.load(name)
+            values = {key: parameter.detach().cpu() for key, parameter in self._opened[name].items()}
+            opened |= name in self._bare and len(values) > len(norms(module))
+            _put({"values": values, "moments": {}}, self._file(name))
+            self.release(name)
+        return opened
+
+    def move(self, rate: float) -> None:
+        """A step of Adam along the gradients, the length of which all together is at most 1: into new files."""
+        order = [name for unit in self.units for name in self._norms if name.startswith(f"{unit}.")]
+        names = sorted(order, key=lambda name: "norm" in name)  # in which they are summed in memory
+        length = torch.linalg.vector_norm(torch.stack([self._norms[name] for name in names]))
+        factor = torch.clamp(1.0 / (length + 1e-6), max=1.0)
+        for name in self.units:
+            state = torch.load(self._file(name), weights_only=True)
+            if any(one.startswith(f"{name}.") for one in names):  # else there may be a file of a step that was stopped
+                self._moved(state, torch.load(self._gradients(name), weights_only=True), factor, rate)
+            _put(state, self._file(name, self.step + 1))
+        self._norms.clear()
+
+    def _moved(
+        self, state: dict[str, Any], gradients: dict[str, torch.Tensor], factor: torch.Tensor, rate: float
+    ) -> None:
+        parameters = {key: nn.Parameter(state["values"][key].to(self.device)) for key in gradients}
+        optimiser = adam(parameters.values(), rate)
+        for key, parameter in parameters.items():
+            parameter.grad = gradients[key].to(self.device).mul_(factor)
+            if key in state["moments"]:
+                optimiser.state[parameter] = {leaf: x.to(self.device) for leaf, x in state["moments"][key].items()}
+        optimiser.step()
+        for key, parameter in parameters.items():
+            state["values"][key] = parameter.detach().cpu()
+            state["moments"][key] = {leaf: x.cpu() for leaf, x in optimiser.state[parameter].items()}
+
+    def forget(self, step: int) -> None:
+        """The files of a step."""
+        for name in self.units:
+            self._file(name, step).unlink(missing_ok=True)
+            self._gradients(name).unlink(missing_ok=True)
+
+    def stored(self) -> Callable[[str], torch.Tensor | None]:
+        """What a tensor of the checkpoint has become; None where it has stayed. One unit is in memory."""
+        keys, last = {source: key for key, source in self.sources.items()}, ("", dict[str, torch.Tensor]())
+
+        def value(source: str) -> torch.Tensor | None:
+            nonlocal last
+            key = keys.get(source, "")
+            name = next((unit for unit in self.units if key.startswith(f"{unit}.")), "")
+            if name and last[0] != name:
+                module = self.load(name)
+                closed = self.opening.close(module) if name in self._bare else dict(module.named_parameters())
+                last = name, {leaf: x.detach().cpu() for leaf, x in closed.items()}
+                self.release(name)
+            return last[1].get(key.removeprefix(f"{name}.")) if name else None
+
+        return value
+
+    def _file(self, name: str, step: int | None = None) -> Path:
+        return self.work / f"{name}.{self.step if step is None else step}.state"
+
+    def _gradients(self, name: str) -> Path:
+        return self.work / f"{name}.gradients"
+
+
+def norms(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of norms below a module."""
+    return {name: value for name, value in module.named_parameters() if "norm" in name and value.ndim == 1}
+
+
+def _put(tensors: Any, path: Path) -> None:
+    with disk_told(path):
+        torch.save(tensors, path)

@@ -1,0 +1,94 @@
+"""Training by block gives what training in memory gives, to the bit, with one block in memory; it can go on."""
+
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import squeeze
+from squeeze.errors import SqueezeError
+from squeeze.prune.magnitude import Magnitude
+from squeeze.recipes.train import by_block, trainer
+from squeeze.recipes.train.distil import Training
+from squeeze.recipes.train.heal import heal
+from squeeze.recipes.train.retrain import recover
+from tests.makers import networks
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+TOKENS = torch.randint(0, 300, (5, 24), generator=torch.Generator().manual_seed(1))
+TASKS = {
+    "svd": ("llama", lambda source, out: squeeze.factorize(source, "svd", keep=0.6, out=out), heal),
+    "shared": (
+        "qwen2",
+        lambda source, out: squeeze.factorize(source, "shared", keep=0.6, calibration=TOKENS, out=out),
+        heal,
+    ),
+    "sparse": ("qwen3", lambda source, out: squeeze.prune(source, Magnitude(), out=out), recover),
+    "low rank": (
+        "gpt2",
+        lambda source, out: squeeze.prune(source, Magnitude(), out=out),
+        lambda *given: recover(*given, 4),
+    ),
+}
+
+
+def short(monkeypatch):
+    monkeypatch.setattr(by_block, "free_memory", lambda: 0)
+
+
+@pytest.mark.parametrize(
+    ("task", "halves"), [("svd", False), ("svd", True), ("shared", False), ("sparse", True), ("low rank", False)]
+)
+def test_what_is_learned_is_the_same_to_the_bit(tmp_path, monkeypatch, task, halves):
+    for module in (trainer, by_block):
+        monkeypatch.setattr(module, "in_halves", lambda device: halves)
+    kind, make, train = TASKS[task]
+    source, done = networks.save(kind, tmp_path / "model"), {}
+    make(source, tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "blocks")
+    for name in ("whole", "blocks"):
+        if name == "blocks":
+            short(monkeypatch)
+        done[name] = train(source, tmp_path / name, TOKENS, Training(minutes=5, steps=3, batch=2))
+    assert done["whole"].losses == done["blocks"].losses
+    wanted, found = (load_file(tmp_path / name / "model.safetensors") for name in done)
+    assert wanted.keys() == found.keys() and all(torch.equal(wanted[name], found[name]) for name in wanted)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_one_block_is_in_memory_and_a_stopped_run_goes_on(tmp_path, monkeypatch):
+    source = networks.save("llama", tmp_path / "model")
+    squeeze.factorize(source, "svd", keep=0.6, out=tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    settings = {"minutes": 5, "steps": 3}
+    short(monkeypatch)
+    heal(source, tmp_path / "whole", TOKENS, Training(**settings))
+    held = []
+
+    def stop(what, done, total):
+        run = next(one for one in held if isinstance(one, by_block.ByBlock))
+        assert all(value.is_meta for network in (run.student, run.teacher) for value in network.model.parameters())
+        if done == 2:
+            raise KeyboardInterrupt
+
+    made = by_block.ByBlock.__init__
+    monkeypatch.setattr(by_block.ByBlock, "__init__", lambda self, *given: held.append(self) or made(self, *given))
+    with pytest.raises(KeyboardInterrupt):
+        heal(source, tmp_path / "again", TOKENS, Training(progress=stop, **settings))
+    monkeypatch.setattr(by_block, "free_memory", lambda: 1 << 50)  # which changes nothing in the middle of a run
+    assert heal(source, tmp_path / "again", TOKENS, Training(**settings)).steps == 3
+    assert held[-1].step == 3
+    wanted, found = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "again"))
+    assert all(torch.equal(wanted[name], found[name]) for name in wanted)
+
+
+def test_what_cannot_be_trained(tmp_path, monkeypatch):
+    short(monkeypatch)
+    source = networks.save("llama", tmp_path / "model")
+    with pytest.raises(SqueezeError, match="has no factors in floating point to heal"):
+        heal(source, source, TOKENS, Training(minutes=0.01))
+    moe = networks.save("mixtral", tmp_path / "moe")
+    squeeze.factorize(moe, "svd", keep=0.9, out=tmp_path / "out")
+    assert heal(moe, tmp_path / "out", TOKENS, Training(minutes=1, steps=1)).steps == 1  # in memory
