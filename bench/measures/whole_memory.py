@@ -52,7 +52,7 @@ elif task == "heal":
     heal.heal(source, out, tokens, training)
 elif task.startswith("recover"):
     retrain.recover(source, out, tokens, training, 32 if "32" in task else None)
-print(max(held), now("VmHWM"), round(time.perf_counter() - started))
+print(max([*held, now("RssAnon")]), now("VmHWM"), round(time.perf_counter() - started))
 """
 
 

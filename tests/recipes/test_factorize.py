@@ -237,16 +237,16 @@ def test_healing_lowers_the_divergence_and_can_go_on(tmp_path, folders, monkeypa
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").glob("*.safetensors")}
     from squeeze.recipes.train import trainer
 
-    calls, train = [], trainer.Trainer._train
+    calls, train = [], trainer.Trainer.train
     monkeypatch.setattr(trainer, "_SAVE_EVERY", 5)
 
-    def stopping(run, loss_of):
-        calls.append(loss_of.__name__)
+    def stopping(run, share, rate):
+        calls.append(run.loss_at(share).__name__)
         if len(calls) == 8:
             raise KeyboardInterrupt
-        return train(run, loss_of)
+        return train(run, share, rate)
 
-    monkeypatch.setattr(trainer.Trainer, "_train", stopping)
+    monkeypatch.setattr(trainer.Trainer, "train", stopping)
     with pytest.raises(KeyboardInterrupt):
         heal(folders("llama"), tmp_path / "out", TOKENS, Training(minutes=1, steps=30, rate=3e-3, batch=2), 0.2)
     assert divergence() == before
@@ -261,18 +261,18 @@ def test_healing_by_the_command_can_go_on(tmp_path, folders, monkeypatch):
     from squeeze.recipes.train import trainer
 
     options = {"calibration": TOKENS, "samples": 6, "out": tmp_path / "out", "heal": 0.05}
-    calls, train = [], trainer.Trainer._train
+    calls, train = [], trainer.Trainer.train
     clock = itertools.count(step=0.2)  # seconds, whatever the machine is at
     monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
 
-    def stopping(run, loss_of):
+    def stopping(run, share, rate):
         calls.append(run.step)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return train(run, loss_of)
+        return train(run, share, rate)
 
     monkeypatch.setattr(trainer, "_SAVE_EVERY", 1)
-    monkeypatch.setattr(trainer.Trainer, "_train", stopping)
+    monkeypatch.setattr(trainer.Trainer, "train", stopping)
     with pytest.raises(KeyboardInterrupt):
         squeeze.factorize(folders("llama"), "svd", keep=0.5, **options)
     made = (tmp_path / "out" / "model.safetensors").read_bytes()
