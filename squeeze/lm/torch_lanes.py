@@ -150,9 +150,9 @@ class TorchLanes:
         """Forget the latest int64 [lanes] positions of each of the first lanes, all of them fed in one call."""
         self.positions[: counts.size] -= counts
 
-    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+    def cdf(self, rows: np.ndarray, bias: np.ndarray, out: np.ndarray | Tensor, places: np.ndarray) -> None:
         """Cumulative frequencies of the given rows of the last `forward`, to the rows `places` of `out`, uint64
-        [*, leaves + 1].
+        [*, leaves + 1], or int64 where that is a tensor of this device.
 
         bias: float32 [leaves], added to the logits.
         """
@@ -163,9 +163,12 @@ class TorchLanes:
                 torch.tensor(values, device=self._model.device) for values in (self._fed[rows[begin:end]], bias)
             )
             states, scales = self._states[picked, :width], self._scales[picked]
-            found = self._model.frequencies(states, scales, added).cpu().numpy()
-            out[places[begin:end], 0] = 0
-            out[places[begin:end], 1:] = found.view(np.uint64)
+            found = self._model.frequencies(states, scales, added)
+            if isinstance(out, Tensor):
+                out[torch.tensor(places[begin:end], device=out.device), 1:] = found  # what is before is 0
+            else:
+                out[places[begin:end], 0] = 0
+                out[places[begin:end], 1:] = found.cpu().numpy().view(np.uint64)
 
         with self._model.running():
             self._counted.run(rows.size, work)

@@ -23,6 +23,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.cpu import CPUContext
 from numba.extending import intrinsic
 
 _IMPORT = re.compile(rf"^from ({__name__.partition('.')[0]}[\w.]*) import (?:\(([^)]*)\)|(.*))", re.MULTILINE)
@@ -174,13 +175,28 @@ class _StepCompiler(Compiler):
         super().__init__(typing, target, library or _StepLibrary(target.codegen(), "step"), *rest)
 
 
+@intrinsic(prefer_literal=True)
+def replaced(typingctx, values, name, value):
+    """A named tuple with `value` in the place of `name`, as its `_replace` in Python."""
+    place = values.fields.index(name.literal_value)
+    kinds = [*values.types[:place], value, *values.types[place + 1 :]]
+
+    def codegen(context, builder, signature, args):
+        parts = [builder.extract_value(args[0], i) for i in range(len(kinds))]
+        parts[place] = args[2]
+        return context.make_tuple(builder, signature.return_type, parts)
+
+    return types.NamedTuple(kinds, values.instance_class)(values, name, value), codegen
+
+
 @intrinsic
 def prefetch(typingctx, array, index):
     """Ask the processor to load `array[index]`; changes no value."""
 
     def codegen(context, builder, signature, args):
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        ask_for(builder, builder.gep(data, [args[1]]))
+        if isinstance(context, CPUContext):  # a GPU has no such instruction
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            ask_for(builder, builder.gep(data, [args[1]]))
         return context.get_dummy_value()
 
     return types.void(array, types.int64), codegen

@@ -75,6 +75,7 @@ def _engines() -> list[str]:
     """What runs the language model of files on each GPU, asked for a model of SmolLM2-135M's sizes."""
     if not (gpus := _gpus()):
         return []
+    from squeeze.codecs.tokenwise.on_gpu import coder_on
     from squeeze.fused.attention import Shape
     from squeeze.fused.choice import Sizes, chosen
     from squeeze.numerics.int8_tensors import products_of
@@ -85,7 +86,8 @@ def _engines() -> list[str]:
         try:
             check(device)
             operations, reason = chosen(device, products_of(device), sizes)
-            found.append(f"{device} by {operations.name}" + (f" ({reason})" if reason else ""))
+            mixing = "batches mixed there" if coder_on(device) else "batches mixed by the processor"
+            found.append(f"{device} by {operations.name}" + (f" ({reason})" if reason else "") + f", {mixing}")
         except DeviceError as error:
             found.append(f"{device} by nothing ({error})")
     return found

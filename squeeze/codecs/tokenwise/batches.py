@@ -1,11 +1,12 @@
 """Coding lanes in batches: all lanes of a batch are coded by one state of what they share, which then learns from all.
 
 In turns (model.py) each lane learns from those before it, so that one thread has to do it all. The lanes of a batch
-know nothing of each other. Each arithmetic coder of a batch has lanes of its own, and any thread may take a coder, or a
-task of learning (learning.py): what is coded is the same for any number of threads.
+know nothing of each other. Each arithmetic coder of a batch has lanes of its own, and any worker may take a coder, or a
+task of learning (learning.py): what is coded is the same for any number of workers. These are threads of the processor
+here; on_gpu.py runs the same code by those of a GPU.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,46 +14,75 @@ from squeeze.codecs.bitmodels import coder as arithmetic, contexts, layout
 from squeeze.codecs.bytewise.arrays import ByteModel
 from squeeze.codecs.tokenwise import learning, log as logs, model as tokenwise
 from squeeze.codecs.tokenwise.arrays import TokenMix
-from squeeze.numerics.jit import kernel, part
+from squeeze.numerics.jit import inline, kernel, part, replaced
 from squeeze.numerics.team import take, wait
 from squeeze.numerics.trie import Trie
 
 CODER = 16  # cells, two cache lines, so that threads do not write to the same one
 _CODING, _LEARNING, _FAILED, _DECISIONS, _TICKETS = 0, 16, 32, 48, 64
+_APART = 16  # rows from one worker's to the next one's, so that threads do not write to the same cache line
 
 
 def fresh_tickets() -> np.ndarray:
     return np.zeros(_TICKETS, np.int64)
 
 
-def workers(m: ByteModel, x: TokenMix, t: Trie, batch: int, threads: int) -> list[tuple[ByteModel, TokenMix, logs.Log]]:
-    """For each thread the models, of which it shares all but what belongs to the lane that it codes, and the log."""
+class Own(NamedTuple):
+    """What each of W workers has to itself of the models and the log: their fields of these names. Of the first three
+    there are W rows, of the others W * _APART."""
+
+    data: np.ndarray
+    followed1: np.ndarray
+    followed2: np.ndarray
+    state: np.ndarray
+    registers: np.ndarray
+    hashes: np.ndarray
+    slot: np.ndarray
+    entry: np.ndarray
+    matches: np.ndarray
+    inputs: np.ndarray
+    rows: np.ndarray
+    logits: np.ndarray
+    token_state: np.ndarray
+    token_rows: np.ndarray
+    token_logits: np.ndarray
+    apm_rows: np.ndarray
+    stop_entries: np.ndarray
+    cursor: np.ndarray
+
+
+def build(
+    m: ByteModel, x: TokenMix, t: Trie, batch: int, workers: int, cut: logs.Cut = logs.THREADS
+) -> tuple[ByteModel, logs.Log, Own]:
+    """The models of bytes as batches need them, a log, and what so many workers have to themselves."""
     assert not (m.specs[:, 0] == contexts.FOLLOWED).any(), "what followed a byte is not noted"
     m = m._replace(slots=layout.aligned_zeros(m.slots.size + layout.LINE))
-    log = logs.build(m, x, t, batch, threads)
-    found = []
-    for data in log.data:
-        of_bytes = (
-            "registers",
-            "followed1",
-            "followed2",
-            "hashes",
-            "slot",
-            "entry",
-            "matches",
-            "inputs",
-            "rows",
-            "logits",
-        )
-        of_tokens = ("rows", "logits", "apm_rows", "stop_entries")
-        own_m = m._replace(data=data, state=_copy(m.state), **{name: getattr(m, name).copy() for name in of_bytes})
-        own_x = x._replace(state=_copy(x.state), **{name: getattr(x, name).copy() for name in of_tokens})
-        found.append((own_m, own_x, log._replace(cursor=logs.cursor())))
-    return found
+    log = logs.build(m, x, t, batch, cut)
+
+    def each(name: str, values: Any) -> np.ndarray:
+        return np.repeat(np.asarray(values)[None], workers * (1 if name in Own._fields[:3] else _APART), 0)
+
+    of_tokens = {"token_state": x.state, "token_rows": x.rows, "token_logits": x.logits}
+    own = {**m._asdict(), **of_tokens, "apm_rows": x.apm_rows, "stop_entries": x.stop_entries, "cursor": log.cursor}
+    return m, log, Own(*(each(name, own[name]) for name in Own._fields))
 
 
-def _copy(record: Any) -> Any:
-    return np.array([record]).view(np.recarray)[0]
+@inline
+def take_first(tickets, place, rank):
+    """The number that a thread begins with."""
+    return take(tickets, place)
+
+
+@inline
+def take_next(tickets, place, number, size):
+    """The number after `number` that nobody else has."""
+    return take(tickets, place)
+
+
+@inline
+def ready(barrier, size):
+    """Threads need not wait here: each uses what it did itself."""
+    return True
 
 
 @kernel
@@ -61,6 +91,7 @@ def code_batches(
     x,
     t,
     log,
+    own,
     known,
     counts,
     rows,
@@ -86,57 +117,146 @@ def code_batches(
     coders: uint64 [coders, CODER]; coded: uint8 [coders, *], of which sizes, int64 [coders], may be used; share: lanes
     of a batch to a coder. Where `coded` is full, or cannot have been coded so, `tickets` say so: is_sound.
     """
+    work(
+        m,
+        x,
+        t,
+        log,
+        own,
+        known,
+        counts,
+        rows,
+        active,
+        ends,
+        logits,
+        starts,
+        top_nlls,
+        coders,
+        coded,
+        sizes,
+        decoding,
+        batch,
+        share,
+        tickets,
+        rank,
+        size,
+        barrier,
+        meter,
+        take_first,
+        take_next,
+        wait,
+        ready,
+    )
+
+
+@inline
+def work(
+    m,
+    x,
+    t,
+    log,
+    own,
+    known,
+    counts,
+    rows,
+    active,
+    ends,
+    logits,
+    starts,
+    top_nlls,
+    coders,
+    coded,
+    sizes,
+    decoding,
+    batch,
+    share,
+    tickets,
+    rank,
+    size,
+    barrier,
+    meter,
+    first_number,
+    next_number,
+    meet,
+    settle,
+):
+    """What `code_batches` does, by one worker of so many, and by how these take numbers and wait for each other. More
+    of them than own.data has copies of the block take part in learning alone."""
+    copies = own.data.shape[0]
+    worker = rank % copies
+    m = replaced(m, "data", own.data[worker])
+    m = replaced(m, "followed1", own.followed1[worker])
+    m = replaced(m, "followed2", own.followed2[worker])
+    row = worker * _APART
+    m = replaced(m, "state", own.state[row])
+    m = replaced(m, "registers", own.registers[row])
+    m = replaced(m, "hashes", own.hashes[row])
+    m = replaced(m, "slot", own.slot[row])
+    m = replaced(m, "entry", own.entry[row])
+    m = replaced(m, "matches", own.matches[row])
+    m = replaced(m, "inputs", own.inputs[row])
+    m = replaced(m, "rows", own.rows[row])
+    m = replaced(m, "logits", own.logits[row])
+    x = replaced(x, "state", own.token_state[row])
+    x = replaced(x, "rows", own.token_rows[row])
+    x = replaced(x, "logits", own.token_logits[row])
+    x = replaced(x, "apm_rows", own.apm_rows[row])
+    x = replaced(x, "stop_entries", own.stop_entries[row])
+    log = replaced(log, "cursor", own.cursor[row])
     for step in range(known.shape[1]):
         for first in range(0, active[step], batch):
             lanes = min(batch, active[step] - first)
-            x.state.decisions = tickets[_DECISIONS]
             if rank == 0:
                 tickets[_LEARNING] = 0
-            unit = take(tickets, _CODING)
-            while unit * share < lanes:
-                for place in range(unit * share, min(unit * share + share, lanes)):
-                    lane = first + place
-                    path, row = logits, counts[0]
-                    if decoding:
-                        row = counts[rows[lane]]
-                        x.state.top_nll = tokenwise.top_nll(row)
-                    else:
-                        path = logits[starts[lane, step] :]
-                        x.state.top_nll = top_nlls[lane, step]
-                    if not _code(
-                        m,
-                        x,
-                        t,
-                        log,
-                        known,
-                        row,
-                        path,
-                        place,
-                        lane,
-                        step,
-                        ends,
-                        coders[unit],
-                        coded[unit],
-                        sizes[unit],
-                        decoding,
-                        meter,
-                    ):
-                        tickets[_FAILED] = 1
-                        break
-                unit = take(tickets, _CODING)
-            if not wait(barrier, size) or tickets[_FAILED] != 0:
+            if rank < copies:
+                x.state.decisions = tickets[_DECISIONS]
+                unit = first_number(tickets, _CODING, rank)
+                while unit * share < lanes:
+                    for place in range(unit * share, min(unit * share + share, lanes)):
+                        lane = first + place
+                        path, row = logits, counts[0]
+                        if decoding:
+                            row = counts[rows[lane]]
+                            x.state.top_nll = tokenwise.top_nll(row)
+                        else:
+                            path = logits[starts[lane, step] :]
+                            x.state.top_nll = top_nlls[lane, step]
+                        if not _code(
+                            m,
+                            x,
+                            t,
+                            log,
+                            known,
+                            row,
+                            path,
+                            place,
+                            lane,
+                            step,
+                            ends,
+                            coders[unit],
+                            coded[unit],
+                            sizes[unit],
+                            decoding,
+                            meter,
+                        ):
+                            tickets[_FAILED] = 1
+                            break
+                    unit = next_number(tickets, _CODING, unit, min(size, copies))
+            if not meet(barrier, size) or tickets[_FAILED] != 0:
                 return
             if rank == 0:
                 tickets[_CODING] = 0
                 for place in range(lanes):
                     tickets[_DECISIONS] += log.decisions[place]
-            for copy in range(rank, log.data.shape[0], size):
-                _fill_in(log.data[copy], t, log, lanes)
-            task = take(tickets, _LEARNING)
-            while task < learning.tasks(m):
+            for copy in range(rank, copies, size):
+                _fill_in(own.data[copy], t, log, lanes)
+            if not settle(barrier, size):
+                return
+            task = first_number(tickets, _LEARNING, rank)
+            while task < learning.tasks(m, log):
                 learning.learn(task, m, x, log, first, lanes)
-                task = take(tickets, _LEARNING)
-            if not wait(barrier, size):
+                task = next_number(tickets, _LEARNING, task, size)
+            if not meet(barrier, size):
                 return
 
 

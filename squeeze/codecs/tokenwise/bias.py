@@ -7,10 +7,12 @@ the rounds before the last one only: groups of lanes run half a step apart and r
 """
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from squeeze.numerics.jit import kernel
+from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.trie import FREQUENCY_BITS
 
 __all__ = ["Bias", "Seen", "Stopped"]
@@ -75,12 +77,12 @@ class Bias:
 class Seen:
     """What one group of lanes has seen of a round."""
 
-    def __init__(self, bias: Bias):
-        self._bias, self._gradient = bias, np.zeros(bias.leaves, np.int32)
+    def __init__(self, bias: Bias, add: Callable[[Any, np.ndarray, np.ndarray, np.ndarray], None]):
+        self._bias, self._add, self._gradient = bias, add, np.zeros(bias.leaves, np.int32)
 
-    def add(self, cdf: np.ndarray, rows: np.ndarray, entries: np.ndarray) -> None:
+    def add(self, cdf: Any, rows: np.ndarray, entries: np.ndarray) -> None:
         """Take entries int64 [R], -1 where there is none, and the frequencies of each, cdf[rows]."""
-        _add(cdf, rows, entries, self._gradient)
+        self._add(cdf, rows, entries, self._gradient)
 
     def reach(self, step: int) -> None:
         """All steps before this one are seen."""
@@ -89,17 +91,34 @@ class Seen:
             self._gradient = np.zeros_like(self._gradient)
 
 
+@inline
+def _unit(row):
+    return np.float32(np.int32(1 << _ONE)) / np.float32(row[row.size - 1] >> _DROPPED)
+
+
+@inline
+def _share(before, after, unit):
+    """The probability of a leaf between two cumulative frequencies."""
+    return np.int32(np.float32(np.int32((after - before) >> _DROPPED)) * unit)
+
+
+@inline
+def gradient_of(row, leaf, entry):
+    """What an entry adds to a leaf's gradient, by the frequencies uint64 [leaves + 1]."""
+    return _share(row[leaf], row[leaf + 1], _unit(row)) - np.int32((1 << _ONE) * (leaf == entry))
+
+
 @kernel
-def _add(cdf, rows, entries, gradient):
+def add(cdf, rows, entries, gradient):
+    """As that of counting.py."""
     one = np.int32(1 << _ONE)
     for r in range(entries.size):
         if entries[r] < 0:
             continue
         row = cdf[rows[r]]
-        after = row[1:]
-        unit = np.float32(one) / np.float32(row[row.size - 1] >> _DROPPED)
+        after, unit = row[1:], _unit(row)
         for i in range(gradient.size):
-            gradient[i] += np.int32(np.float32(np.int32((after[i] - row[i]) >> _DROPPED)) * unit)
+            gradient[i] += _share(row[i], after[i], unit)
         gradient[entries[r]] -= one
 
 

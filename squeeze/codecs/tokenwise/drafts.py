@@ -7,12 +7,13 @@ one on it is forgotten. No guess changes what is decoded.
 """
 
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from squeeze.codecs.tokenwise.arrays import TokenMix
 from squeeze.codecs.tokenwise.bias import Bias
+from squeeze.codecs.tokenwise.counting import HOST, Counting
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.lm.language_model import FreeLaneStates, LanguageModel
 from squeeze.numerics.team import Team
@@ -47,7 +48,7 @@ class Frequencies(Protocol):
     counts: uint64 [rows, leaves + 1]; rows: int64 [lanes], which row of it is a lane's, after `look`.
     """
 
-    counts: np.ndarray
+    counts: Any  # where `Counting` has them
     rows: np.ndarray
 
     def look(self, step: int, active: int) -> None:
@@ -58,22 +59,31 @@ class Frequencies(Protocol):
 
 
 def frequencies(
-    model: LanguageModel, layout: LaneLayout, begin: int, end: int, guess: Guess, bias: Bias, team: Team
+    model: LanguageModel,
+    layout: LaneLayout,
+    begin: int,
+    end: int,
+    guess: Guess,
+    bias: Bias,
+    team: Team,
+    counting: Counting = HOST,
 ) -> Frequencies:
     """Of a model's lanes from `begin` to `end`: guessed ahead, unless they go in lockstep."""
     if model.lockstep:
-        return _InStep(model, layout, end - begin, bias, team)
-    return _Ahead(model, layout, begin, end, guess, bias, team)
+        return _InStep(model, layout, end - begin, bias, team, counting)
+    return _Ahead(model, layout, begin, end, guess, bias, team, counting)
 
 
 class _InStep:
     """One step of all lanes after the other."""
 
-    def __init__(self, model: LanguageModel, layout: LaneLayout, lanes: int, bias: Bias, team: Team):
+    def __init__(
+        self, model: LanguageModel, layout: LaneLayout, lanes: int, bias: Bias, team: Team, counting: Counting
+    ):
         self._model, self._bias = model, bias
         self._session = model.session(lanes, layout.seen, lanes, team)
         self._entries = np.full((lanes, 1), -1, np.int64)
-        self.counts = np.zeros((lanes, model.leaves.size + 1), np.uint64)
+        self.counts = counting.room(lanes, model.leaves.size)
         self.rows = np.arange(lanes)
 
     def look(self, step: int, active: int) -> None:
@@ -89,7 +99,15 @@ class _Ahead:
     """As many steps of a lane at once as its guesses reach."""
 
     def __init__(
-        self, model: LanguageModel, layout: LaneLayout, begin: int, end: int, guess: Guess, bias: Bias, team: Team
+        self,
+        model: LanguageModel,
+        layout: LaneLayout,
+        begin: int,
+        end: int,
+        guess: Guess,
+        bias: Bias,
+        team: Team,
+        counting: Counting,
     ):
         lanes = end - begin
         depth = max(1, ROWS // lanes)
@@ -97,7 +115,7 @@ class _Ahead:
         self._session = cast(FreeLaneStates, model.session(lanes, layout.seen, lanes * depth, team))
         self._entries = np.full((lanes, depth), -1, np.int64)  # the latest of each lane, and guesses after it
         self._made, self._used = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)  # rows of each lane
-        self.counts = np.zeros((lanes * depth, model.leaves.size + 1), np.uint64)
+        self.counts = counting.room(lanes * depth, model.leaves.size)
         self.rows = np.arange(lanes) * depth
 
     def look(self, step: int, active: int) -> None:

@@ -17,9 +17,11 @@ import numpy as np
 from squeeze.codecs.bitmodels.meter import Meter, Recorder
 from squeeze.codecs.tokenwise import mixing, prefill
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
+from squeeze.codecs.tokenwise.counting import HOST
 from squeeze.codecs.tokenwise.drafts import Guess, follow_matches, frequencies
 from squeeze.codecs.tokenwise.layout import MAX_LANES, LaneLayout
 from squeeze.codecs.tokenwise.mixing import Batches, Mixing, Turns
+from squeeze.codecs.tokenwise.on_gpu import OnGpu, gpu_of
 from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.errors import DamagedError
@@ -32,7 +34,7 @@ _APART = 8  # lanes from which two groups decode faster than one: fewer mostly w
 def memory(model: LanguageModel, preset: TokenPreset, size: int, threads: int) -> int:
     """About how many bytes coding a text of `size` bytes takes."""
     cache = preset.lanes * (preset.window + prefill.ROWS // preset.lanes + 32) * model.size_of_position
-    frequencies = 2 * prefill.COUNTED * model.leaves.size * 12
+    frequencies = 2 * HOST.rows * model.leaves.size * 12
     return model.size + cache + frequencies + mixing.memory(model, preset, size, threads) + 8 * size
 
 
@@ -43,10 +45,13 @@ def mixing_of(
     threads: int,
     stack: ExitStack,
     payload: bytes | None = None,
+    measured: bool = False,
 ) -> Mixing:
-    """For encoding, or for decoding a payload."""
+    """For encoding, or for decoding a payload, which may be measured."""
     if not layout.batch:
         return Turns(model, layout, preset, payload)
+    if not measured and (gpu := gpu_of(model)):
+        return OnGpu(model, layout, preset, gpu, payload)
     return Batches(model, layout, preset, team_of(threads, 1, stack), payload)
 
 
@@ -61,7 +66,7 @@ def encode(
     table, done = table_of(entries, layout), 0
     with ExitStack() as stack:
         state = mixing_of(model, layout, preset, threads, stack)
-        for first, paths in predictions(model, layout, table, threads, stack):
+        for first, paths in predictions(model, layout, table, threads, stack, state.counting):
             columns = table[:, first : first + paths.surprises.shape[1]]
             active = np.array([layout.active(first + step) for step in range(columns.shape[1])])
             if not state.encode(np.ascontiguousarray(columns), active, paths):
@@ -96,14 +101,14 @@ def decode(
     """
     with ExitStack() as stack:
         mixers = 1 if recorder else threads  # a meter is told of one decision after the other
-        state = mixing_of(model, layout, preset, mixers, stack, payload)
+        state = mixing_of(model, layout, preset, mixers, stack, payload, recorder is not None)
         guess = follow_matches(state.mix) if guessed is None else _known(guessed, model, layout)
         meter = state.measured(preset, recorder) if recorder else None
         done = _Decoding(model, layout, state, guess, threads, stack, progress, meter).run()
     _report(progress, state, done)
     if not np.array_equal(state.mix.places, state.ends):
         raise DamagedError("a block's coded bytes do not fit its lengths: the file is damaged")
-    return state.data[: state.length]
+    return state.restored()
 
 
 def _known(data: bytes, model: LanguageModel, layout: LaneLayout) -> Guess:
@@ -146,7 +151,8 @@ class _Decoding:
         count = len(self._groups)
         self._bias = Bias(model.leaves.size, layout.lanes, count)
         self._ahead = [
-            frequencies(model, layout, a, b, guess, self._bias, team_of(threads, count, stack)) for a, b in self._groups
+            frequencies(model, layout, a, b, guess, self._bias, team_of(threads, count, stack), state.counting)
+            for a, b in self._groups
         ]
         self._turns = [threading.Semaphore(0) for _ in self._groups]
         self._stopped = False
@@ -187,7 +193,7 @@ class _Decoding:
         ahead, state, layout = self._ahead[group], self._state, self._layout
         entries = np.full((end - begin, 1), -1, np.int64)
         following = self._turns[(group + 1) % len(self._groups)]
-        seen = Seen(self._bias)
+        seen = Seen(self._bias, state.counting.add)
         for step in range(layout.steps):
             active = max(0, min(layout.active(step), end) - begin)
             ahead.look(step, active)

@@ -9,7 +9,8 @@ from squeeze.codecs.varint import read_varint, varint
 from squeeze.errors import DamagedError
 
 MAX_LANES = 1024
-_SHARE, _MOST_CODERS = 4, 16  # as a writer chooses them: each coder costs about four bytes, and serves one thread
+# As a writer chooses them: each coder costs about four bytes, and serves one thread.
+_SHARE, _MOST_CODERS, _BYTES_OF_CODER = 4, 16, 1 << 14
 MAX_POSITIONS = 1 << 20  # of all lanes' windows together
 
 
@@ -31,7 +32,8 @@ class LaneLayout:
         ends = np.cumsum(cls(spelled.size, lanes, window, ()).counts)
         bounds = np.concatenate([[0], np.cumsum(spelled)])[np.concatenate([[0], ends])]
         lengths = tuple(int(n) for n in np.diff(bounds))
-        share = min(max(_SHARE, -(-batch // _MOST_CODERS)), max(batch, 1))
+        coders = max(_MOST_CODERS, sum(lengths) // _BYTES_OF_CODER)
+        share = min(max(_SHARE, -(-batch // coders)), max(batch, 1))
         return cls(spelled.size, lanes, window, lengths, batch, share)
 
     @classmethod

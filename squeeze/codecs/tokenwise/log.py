@@ -21,6 +21,20 @@ NONE, BYTE, STOP = -1, 0, 2  # kinds of decisions, beside the lowest bit, which 
 APM_BYTE, APM_ORDER2 = len(APM), len(APM) + 1  # cells of the bytewise models, after those of APM
 
 
+class Cut(NamedTuple):
+    """How finely learning is cut into tasks: parts of the slots, of the columns of weights and of the cells of maps,
+    all powers of two but the columns'; and contexts whose maps one task has."""
+
+    slots: int
+    columns: int
+    cells: int
+    contexts: int
+
+
+CUT = Cut(*range(len(Cut._fields)))
+THREADS = Cut(slots=8, columns=1, cells=1, contexts=4)  # for a few threads
+
+
 _MOST = 4096  # uses of a weight set that are told apart
 FINE, FINAL, BYTE_FINE, BYTE_FINAL = range(4)  # rows of scales: of weights, final weights, and those of bytewise models
 HALVES = [64, 64, 64, 64]  # uses from which on a weight set learns half as fast from each
@@ -33,10 +47,10 @@ def scales(*halves: int) -> np.ndarray:
 
 
 class Log(NamedTuple):
-    """Of P lanes, with D decisions and N nibbles each. A thread has a cursor of its own; all else is shared."""
+    """Of P lanes, with D decisions and N nibbles each. A worker has a cursor of its own; all else is shared."""
 
     cursor: Any  # a record of CURSOR: what is noted now
-    data: np.ndarray  # uint8 [threads, bytes]: the block as far as it is known, for each thread
+    cut: np.ndarray  # int64 [4]: a Cut
     begins: np.ndarray  # int64 [P]: where the entry's bytes begin
     ends: np.ndarray  # int64 [P]
     entries: np.ndarray  # int64 [P]
@@ -59,21 +73,21 @@ class Log(NamedTuple):
     byte_final_steps: np.ndarray
     hashes: np.ndarray  # uint64 [P, N, contexts]
     paths: np.ndarray  # uint16 [P, N]: the node after the last bit of a nibble << 4, and which bits were learned
-    hits: np.ndarray  # int32: how often each weight set was used; zeros, but while that is counted
+    hits: np.ndarray  # int32 [parts, rows]: how often each weight set was used; zeros, but while that is counted
     final_hits: np.ndarray
     byte_hits: np.ndarray
     byte_final_hits: np.ndarray
     scales: np.ndarray  # int64 [4, _MOST], what each of n uses of a weight set counts, with 16 fractional bits
 
 
-def build(m: ByteModel, x: TokenMix, t: Trie, places: int, threads: int) -> Log:
-    """A log of so many lanes, with a cursor of the first thread's."""
+def build(m: ByteModel, x: TokenMix, t: Trie, places: int, cut: Cut = THREADS) -> Log:
+    """A log of so many lanes."""
     decisions = max(int(t.decisions.max(initial=0)), 8)
     nibbles = 2 * int(np.diff(t.offsets).max(initial=1))
     each, sets, selectors = (places, decisions), len(SET), m.rows.size
     return Log(
-        cursor=cursor(),
-        data=np.zeros((threads, m.data.size), np.uint8),
+        cursor=layout.record(CURSOR),
+        cut=np.array(cut, np.int64),
         begins=np.zeros(places, np.int64),
         ends=np.zeros(places, np.int64),
         entries=np.zeros(places, np.int64),
@@ -96,16 +110,12 @@ def build(m: ByteModel, x: TokenMix, t: Trie, places: int, threads: int) -> Log:
         byte_final_steps=np.zeros((*each, 1), np.int64),
         hashes=np.zeros((places, nibbles, m.hashes.size), np.uint64),
         paths=np.zeros((places, nibbles), np.uint16),
-        hits=np.zeros(len(x.weights), np.int32),
-        final_hits=np.zeros(len(x.final_weights), np.int32),
-        byte_hits=np.zeros(len(m.weights), np.int32),
-        byte_final_hits=np.zeros(len(m.final_weights), np.int32),
+        hits=np.zeros((cut.columns, len(x.weights)), np.int32),
+        final_hits=np.zeros((cut.columns, len(x.final_weights)), np.int32),
+        byte_hits=np.zeros((cut.columns, len(m.weights)), np.int32),
+        byte_final_hits=np.zeros((cut.columns, len(m.final_weights)), np.int32),
         scales=scales(*HALVES),
     )
-
-
-def cursor() -> Any:
-    return layout.record(CURSOR)
 
 
 @inline

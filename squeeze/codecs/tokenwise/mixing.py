@@ -12,8 +12,9 @@ import numpy as np
 from squeeze.codecs.bitmodels import coder as arithmetic
 from squeeze.codecs.bitmodels.meter import Meter, Recorder
 from squeeze.codecs.bytewise import arrays as bytewise
-from squeeze.codecs.tokenwise import batches, measure, model as tokenwise
+from squeeze.codecs.tokenwise import batches, log as logs, measure, model as tokenwise
 from squeeze.codecs.tokenwise.arrays import EXTRA, build_mix
+from squeeze.codecs.tokenwise.counting import HOST
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.codecs.tokenwise.prefill import Paths
 from squeeze.codecs.tokenwise.presets import TokenPreset
@@ -42,6 +43,8 @@ def memory(model: LanguageModel, preset: TokenPreset, size: int, threads: int) -
 class Mixing:
     """Fresh models of a block."""
 
+    counting = HOST
+
     def __init__(self, model: LanguageModel, layout: LaneLayout, preset: TokenPreset):
         self.trie = model.trie
         self.length = sum(layout.lengths)
@@ -68,6 +71,10 @@ class Mixing:
         """Bytes that were coded so far."""
         return int(self.mix.places.sum() - self.begins.sum())
 
+    def restored(self) -> np.ndarray:
+        """uint8: the block, once it is decoded."""
+        return self.data[: self.length]
+
     def encode(self, entries: np.ndarray, active: np.ndarray, paths: Paths) -> bool:
         """Code entries int64 [lanes, steps], of which each step has so many lanes. Returns False where that takes too
         many bytes."""
@@ -78,7 +85,7 @@ class Mixing:
         raise NotImplementedError
 
     def decode(
-        self, entries: np.ndarray, active: int, begin: int, cdf: np.ndarray, rows: np.ndarray, meter: tuple[Any, ...]
+        self, entries: np.ndarray, active: int, begin: int, cdf: Any, rows: np.ndarray, meter: tuple[Any, ...]
     ) -> bool:
         """Fill in entries int64 [lanes, 1] of `active` lanes from `begin` on, whose frequencies are cdf[rows]. Returns
         False where what was coded is impossible."""
@@ -110,7 +117,7 @@ class Turns(Mixing):
         return self._coded[:length].tobytes()
 
     def decode(
-        self, entries: np.ndarray, active: int, begin: int, cdf: np.ndarray, rows: np.ndarray, meter: tuple[Any, ...]
+        self, entries: np.ndarray, active: int, begin: int, cdf: Any, rows: np.ndarray, meter: tuple[Any, ...]
     ) -> bool:
         sound: bool = tokenwise.code_steps(
             *(self.model, self.mix, self.trie, entries, cdf, rows, begin, np.array([active]), self.ends),
@@ -123,7 +130,14 @@ class Batches(Mixing):
     """Some lanes at a time, by a team of threads."""
 
     def __init__(
-        self, model: LanguageModel, layout: LaneLayout, preset: TokenPreset, team: Team, payload: bytes | None = None
+        self,
+        model: LanguageModel,
+        layout: LaneLayout,
+        preset: TokenPreset,
+        team: Team,
+        payload: bytes | None = None,
+        workers: int | None = None,
+        cut: logs.Cut = logs.THREADS,
     ):
         super().__init__(model, layout, preset)
         self._batch, self._share, self._team = layout.batch, layout.share, team
@@ -143,24 +157,25 @@ class Batches(Mixing):
                 row[: len(code)] = np.frombuffer(code, np.uint8)
                 arithmetic.start_decoder(coder, row)
         self._tickets = batches.fresh_tickets()
-        self._workers = batches.workers(self.model, self.mix, self.trie, layout.batch, team.size)
-        self.model = self._workers[0][0]
-        self.data = self.model.data
+        self.model, self.log, self.own = batches.build(
+            *(self.model, self.mix, self.trie, layout.batch, workers or team.size, cut)
+        )
+        self.data = self.own.data[0]
 
     def _code(
         self,
         entries: np.ndarray,
         active: np.ndarray,
-        cdf: np.ndarray,
+        cdf: Any,
         rows: np.ndarray,
         paths: tuple[np.ndarray, np.ndarray, np.ndarray],
         decoding: bool,
         meter: tuple[Any, ...] = (),
     ) -> bool:
         def work(rank: int, size: int, barrier: np.ndarray) -> None:
-            m, x, log = self._workers[rank]
             batches.code_batches(
-                *(m, x, self.trie, log, entries, cdf, rows, active, self.ends, *paths),
+                *(self.model, self.mix, self.trie, self.log, self.own),
+                *(entries, cdf, rows, active, self.ends, *paths),
                 *(self._coders, self._coded, self._sizes, decoding, self._batch, self._share),
                 *(self._tickets, rank, size, barrier, *meter),
             )
@@ -177,7 +192,7 @@ class Batches(Mixing):
         return b"".join([*map(varint, lengths[:-1]), *codes])
 
     def decode(
-        self, entries: np.ndarray, active: int, begin: int, cdf: np.ndarray, rows: np.ndarray, meter: tuple[Any, ...]
+        self, entries: np.ndarray, active: int, begin: int, cdf: Any, rows: np.ndarray, meter: tuple[Any, ...]
     ) -> bool:
         assert begin == 0
         return self._code(entries, np.array([active]), cdf, rows, (_NO_LOGITS, _NO_STARTS, _NO_STARTS), True, meter)

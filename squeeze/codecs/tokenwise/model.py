@@ -241,14 +241,19 @@ def code_steps(
     return True
 
 
+@inline
+def follow_row(t, counts, entry, position, logits, top_nlls, r):
+    """What `follow` does for one entry, the r-th."""
+    top_nlls[r] = top_nll(counts)
+    node = 0 if entry >= 0 and t.low.size > 0 else -1
+    while node >= 0:
+        logits[position] = np.int32(trie.logit_of(t, counts, node))
+        position += 1
+        node = t.children[node, 1 if entry >= t.middle[node] else 0]
+
+
 @kernel
 def follow(t, counts, entries, starts, logits, top_nlls):
     """The model's logits along the path of each entry, from its start in `logits` on, and -ln(p) of its top token."""
     for r in range(entries.size):
-        entry, row, position = entries[r], counts[r], starts[r]
-        top_nlls[r] = top_nll(row)
-        node = 0 if entry >= 0 and t.low.size > 0 else -1
-        while node >= 0:
-            logits[position] = np.int32(trie.logit_of(t, row, node))
-            position += 1
-            node = t.children[node, 1 if entry >= t.middle[node] else 0]
+        follow_row(t, counts[r], entries[r], starts[r], logits, top_nlls, r)

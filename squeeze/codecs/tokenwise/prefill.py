@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from squeeze.codecs.tokenwise import model as tokenwise
 from squeeze.codecs.tokenwise.bias import Bias, Seen, Stopped
+from squeeze.codecs.tokenwise.counting import HOST, Counting
 from squeeze.codecs.tokenwise.drafts import token_ids
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.lm.language_model import LanguageModel
 from squeeze.numerics.team import Team
 
 ROWS = 256  # tokens in one prefill
-COUNTED = 32  # rows of frequencies at a time: 49,152 leaves make 400 kB a row
 
 
 def groups_of(model: LanguageModel, lanes: int, threads: int, least: int = 2) -> list[tuple[int, int]]:
@@ -42,14 +41,20 @@ class Paths:
 
 
 def predictions(
-    model: LanguageModel, layout: LaneLayout, table: np.ndarray, threads: int, stack: ExitStack
+    model: LanguageModel,
+    layout: LaneLayout,
+    table: np.ndarray,
+    threads: int,
+    stack: ExitStack,
+    counting: Counting = HOST,
 ) -> Iterator[tuple[int, Paths]]:
     """(first step, paths of all lanes for some steps), in order, computed ahead in threads."""
     groups = groups_of(model, layout.lanes, threads)
     steps = max(1, min(ROWS // -(-layout.lanes // len(groups)), model.longest_prefill))
     bias = Bias(model.leaves.size, layout.lanes, len(groups))
     runs = [
-        _Prefill(model, layout.seen, table[a:b], steps, bias, team_of(threads, len(groups), stack)) for a, b in groups
+        _Prefill(model, layout.seen, table[a:b], steps, bias, team_of(threads, len(groups), stack), counting)
+        for a, b in groups
     ]
     firsts = range(0, layout.steps, steps)
     if threads < 2:
@@ -91,11 +96,20 @@ def _joined(runs: Sequence[Paths]) -> Paths:
 class _Prefill:
     """Runs a model over known entries int64 [lanes, steps], a few steps at a time."""
 
-    def __init__(self, model: LanguageModel, window: int, table: np.ndarray, steps: int, bias: Bias, team: Team):
+    def __init__(
+        self,
+        model: LanguageModel,
+        window: int,
+        table: np.ndarray,
+        steps: int,
+        bias: Bias,
+        team: Team,
+        counting: Counting,
+    ):
         self._model, self._table, self._steps = model, table, steps
-        self._bias, self._seen = bias, Seen(bias)
+        self._bias, self._seen, self._counting = bias, Seen(bias, counting.add), counting
         self._session = model.session(table.shape[0], window, table.shape[0] * steps, team)
-        self._cdf = np.zeros((COUNTED, model.leaves.size + 1), np.uint64)
+        self._cdf = counting.room(counting.rows, model.leaves.size)
 
     def __call__(self, first: int) -> Paths:
         """The paths of the steps from `first` on; to be called in order."""
@@ -120,10 +134,10 @@ class _Prefill:
         while begin < first + steps:
             end = min(begin - begin % every + every, first + steps)
             picked = (np.arange(lanes)[:, None] * steps + np.arange(begin - first, end - first)).ravel()
-            for rows in np.split(picked, range(COUNTED, picked.size, COUNTED)):
+            for rows in np.split(picked, range(self._counting.rows, picked.size, self._counting.rows)):
                 places, surprise = np.arange(rows.size), np.zeros(rows.size, np.int64)
                 self._session.cdf(rows, self._bias.values(begin), self._cdf, places)
-                tokenwise.follow(model.trie, self._cdf, flat[rows], starts[rows], logits, surprise)
+                self._counting.follow(model.trie, self._cdf, flat[rows], starts[rows], logits, surprise)
                 surprises[rows] = surprise
                 self._seen.add(self._cdf, places, flat[rows])
             self._seen.reach(end)

@@ -62,7 +62,7 @@ def test_what_is_learned_is_as_the_reference_has_it(folder, count):
     table = lanes.table_of(entries, layout)
     with ExitStack() as stack:
         coder = mixing.Batches(model, layout, chosen, prefill.team_of(2, 1, stack))
-        m, x, log = coder._workers[0]
+        m, x, log = coder.model._replace(data=coder.data), coder.mix, coder.log
         found = naive_batches.shared(m, x)
         expected = {name: array.copy() for name, array in found.items()}
         for first, paths in prefill.predictions(model, layout, table, 1, stack):

@@ -16,6 +16,7 @@ from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.tokenwise import lanes, prefill
+from squeeze.codecs.tokenwise.counting import HOST
 from squeeze.lm import models
 from tests.makers import inputs, tiny_models
 from tests.makers.tokenwise import DATA, TEXT, calm, codecs_of, preset
@@ -89,7 +90,7 @@ def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, mo
         expected = lanes.encode(TEXT, model, preset(len(TEXT), count, 32))
         with monkeypatch.context() as patch:
             patch.setattr(prefill, "ROWS", rows)
-            patch.setattr(prefill, "COUNTED", max(rows // 3, 1))
+            patch.setattr(HOST, "rows", max(rows // 3, 1))
             for threads in (1, 2):
                 assert lanes.encode(TEXT, model, preset(len(TEXT), count, 32), threads) == expected
 

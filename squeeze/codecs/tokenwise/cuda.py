@@ -1,0 +1,215 @@
+"""The tokenwise coder's compiled code on GPUs of CUDA, by numba-cuda: batches.py and what it calls, as it is.
+
+A GPU's threads are the workers of a batch. All of them start at once and wait for each other at the same places as
+those of the processor; the first ones code, each with an arithmetic coder of its own, and all learn. Only integers are
+computed, so that the bytes are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import cuda
+from numba.core import cgutils, types
+from numba.cuda import compiler, descriptor, dispatcher
+from numba.cuda.core import config
+
+from squeeze.codecs.tokenwise import batches, bias, model as tokenwise
+from squeeze.codecs.tokenwise.log import Cut
+from squeeze.numerics.jit import cache_folder
+
+__all__ = ["CUT", "KERNELS", "Gpu", "compiled"]
+
+CUT = Cut(slots=64, columns=16, cells=8, contexts=1)  # about 600 tasks
+_WARP, _BLOCK = 32, 128  # threads
+_GLOBAL = 1  # number of the address space
+
+
+@cuda.jit(device=True)
+def _first(tickets, place, rank):  # type: ignore[no-untyped-def]
+    return rank
+
+
+@cuda.jit(device=True)
+def _next(tickets, place, number, size):  # type: ignore[no-untyped-def]
+    return number + size
+
+
+@cuda.jit(device=True)
+def _meet(barrier, size):  # type: ignore[no-untyped-def]
+    cuda.cg.this_grid().sync()
+    return True
+
+
+def _code_batches(  # type: ignore[no-untyped-def]
+    m,
+    x,
+    t,
+    log,
+    own,
+    known,
+    counts,
+    rows,
+    active,
+    ends,
+    logits,
+    starts,
+    top_nlls,
+    coders,
+    coded,
+    sizes,
+    decoding,
+    batch,
+    share,
+    tickets,
+):
+    """As that of batches.py. Neighbouring ranks are threads of different warps: coders that differ in what they do
+    would wait for each other in one."""
+    thread, warps = cuda.grid(1), cuda.gridDim.x * cuda.blockDim.x // _WARP
+    rank = thread % _WARP * warps + thread // _WARP
+    batches.work(
+        m,
+        x,
+        t,
+        log,
+        own,
+        known,
+        counts,
+        rows,
+        active,
+        ends,
+        logits,
+        starts,
+        top_nlls,
+        coders,
+        coded,
+        sizes,
+        decoding,
+        batch,
+        share,
+        tickets,
+        rank,
+        warps * _WARP,
+        tickets,
+        None,
+        _first,
+        _next,
+        _meet,
+        _meet,
+    )
+
+
+def _follow(t, counts, entries, starts, logits, top_nlls):  # type: ignore[no-untyped-def]
+    """As that of model.py, a row a thread."""
+    row = cuda.grid(1)
+    if row < entries.size:
+        tokenwise.follow_row(t, counts[row], entries[row], starts[row], logits, top_nlls, row)
+
+
+def _add(cdf, rows, entries, gradient):  # type: ignore[no-untyped-def]
+    """As that of bias.py, a leaf a thread."""
+    leaf = cuda.grid(1)
+    if leaf < gradient.size:
+        for r in range(entries.size):
+            if entries[r] >= 0:
+                gradient[leaf] += bias.gradient_of(cdf[rows[r]], leaf, entries[r])
+
+
+KERNELS = {"code_batches": _code_batches, "follow": _follow, "add": _add}
+
+
+@contextmanager
+def _tables_in_global_memory() -> Iterator[None]:
+    """While code is compiled: numba-cuda puts tables into constant memory, once for each use, and there are 64 KiB."""
+    context = descriptor.cuda_target.target_context
+    context.make_constant_array = lambda builder, kind, values: _table(context, builder, kind, values)
+    try:
+        yield
+    finally:
+        del context.make_constant_array
+
+
+def _table(context: Any, builder: Any, kind: Any, values: np.ndarray) -> Any:
+    values = np.ascontiguousarray(values)
+    name = f"squeeze_table_{hashlib.sha256(values.tobytes()).hexdigest()[:16]}_{values.dtype}"
+    table = builder.module.globals.get(name)
+    if table is None:
+        content = ir.Constant(ir.ArrayType(ir.IntType(8), values.nbytes), bytearray(values.tobytes()))
+        table = cgutils.add_global_variable(builder.module, content.type, name, addrspace=_GLOBAL)
+        table.linkage, table.global_constant, table.initializer = "linkonce_odr", True, content
+        table.align = values.itemsize
+    pointer = builder.addrspacecast(table, ir.IntType(8).as_pointer(), "generic")
+    array = context.make_array(kind)(context, builder)
+    context.populate_array(
+        array,
+        data=builder.bitcast(pointer, array.data.type),
+        shape=[context.get_constant(types.intp, size) for size in values.shape],
+        strides=[context.get_constant(types.intp, size) for size in values.strides],
+        itemsize=context.get_constant(types.intp, values.itemsize),
+        parent=None,
+        meminfo=None,
+    )
+    return array._getvalue()
+
+
+def compiled(name: str, signature: tuple[Any, ...], architecture: tuple[int, int]) -> str:
+    """The PTX of one of KERNELS for arguments of these types of numba's; no GPU is needed."""
+    device = SimpleNamespace(compute_capability=architecture)
+    with patch.object(dispatcher, "get_current_device", lambda: device), _tables_in_global_memory():
+        return str(compiler.compile_ptx(KERNELS[name], signature, cc=architecture)[0])
+
+
+def _cached(kernel: Any) -> Any:
+    """Compiled for a GPU when it is first launched, and kept on disk as that of numerics/jit.py is."""
+    before, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder(Path(__file__)))
+    try:
+        return cuda.jit(cache=True)(kernel)
+    finally:
+        config.CACHE_DIR = before
+
+
+class Gpu:
+    """One GPU, by its number; used from any thread."""
+
+    cut = CUT
+
+    def __init__(self, number: int):
+        self._number, self.name = number, f"cuda:{number}"
+        self._kernels = {name: _cached(kernel) for name, kernel in KERNELS.items()}
+        cuda.select_device(number)
+        self._processors = int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+    def put(self, values: Any) -> Any:
+        """A copy there of an array; of each member of a tuple; a tensor of int64, which is there already, as uint64."""
+        cuda.select_device(self._number)
+        if isinstance(values, tuple):
+            moved = [self.put(value) for value in values]
+            return type(values)(*moved) if hasattr(values, "_fields") else tuple(moved)
+        if isinstance(values, np.ndarray):
+            return cuda.to_device(np.ascontiguousarray(values))
+        return cuda.as_cuda_array(values.view(torch.uint64))
+
+    def get(self, values: Any, out: np.ndarray) -> None:
+        """Copy an array from there."""
+        cuda.select_device(self._number)
+        out[...] = values.copy_to_host()
+
+    def room(self, *shape: int) -> torch.Tensor:
+        """int64 zeros there."""
+        return torch.zeros(shape, dtype=torch.int64, device=self.name)
+
+    def run(self, name: str, arguments: tuple[Any, ...], threads: int | None = None) -> None:
+        """Launch one of KERNELS on so many threads, or as many as can wait for each other."""
+        cuda.select_device(self._number)
+        blocks = self._processors if threads is None else -(-threads // _BLOCK)
+        with _tables_in_global_memory():
+            self._kernels[name][blocks, _BLOCK](*arguments)

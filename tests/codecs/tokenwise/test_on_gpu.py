@@ -1,0 +1,98 @@
+"""Lanes on a GPU: the whole way there and back by a device that is none, and what a device that computes otherwise does
+to it. test_cuda.py has the kernels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from squeeze.codecs.tokenwise import batches, bias, lanes, model as tokenwise, on_gpu
+from squeeze.codecs.tokenwise.log import Cut
+from squeeze.lm import models
+from tests.makers.tokenwise import TEXT, preset
+
+BARRIER = np.zeros(64, np.int64)
+
+
+class Fake:
+    """Keeps copies of what it is given, and runs the processor's kernels on them."""
+
+    name, cut = "fake", Cut(slots=4, columns=3, cells=4, contexts=2)
+
+    def put(self, values):
+        if isinstance(values, tuple):
+            moved = [self.put(value) for value in values]
+            return type(values)(*moved) if hasattr(values, "_fields") else tuple(moved)
+        return np.array(values, order="C") if isinstance(values, np.ndarray) else values.numpy().view(np.uint64)
+
+    def get(self, values, out):
+        out[...] = values
+
+    def room(self, *shape):
+        return torch.zeros(shape, dtype=torch.int64)
+
+    def run(self, name, arguments, threads=None):
+        if name == "code_batches":
+            m, x, t, log, own, *rest = arguments
+            m = m._replace(state=record(m.state))
+            x, log = x._replace(state=record(x.state)), log._replace(cursor=record(log.cursor))
+            batches.code_batches(m, x, t, log, own, *rest, 0, 1, BARRIER)
+        elif name == "follow":
+            tokenwise.follow(*arguments)
+        else:
+            bias.add(*arguments)
+
+
+def record(array):
+    return array[:1].view(np.recarray)[0]
+
+
+class Faulty(Fake):
+    def __init__(self, of, field):
+        self._of, self._field = of, field
+
+    def run(self, name, arguments, threads=None):
+        super().run(name, arguments, threads)
+        if name == self._of:
+            self._field(arguments)[0] ^= 1 << 20
+
+
+def test_nothing_differs():
+    assert on_gpu.differing(Fake()) is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "field", "what"),
+    [
+        ("follow", lambda arguments: arguments[4], "the model's logits"),
+        ("add", lambda arguments: arguments[3], "what biases learn"),
+        ("code_batches", lambda arguments: arguments[1].escape, "coded bytes"),
+    ],
+)
+def test_what_differs_is_named(kernel, field, what):
+    assert on_gpu.differing(Faulty(kernel, field)) == what
+
+
+@pytest.mark.parametrize(("count", "batch"), [(5, 3), (64, 64)])
+def test_the_same_bytes(folder, monkeypatch, count, batch):
+    loaded = models.find(folder)
+    model, chosen = loaded.on("cpu"), replace(preset(2_000, count), batch=batch)
+    expected = lanes.encode(TEXT[:2_000], loaded.network, chosen)
+    monkeypatch.setattr(lanes, "gpu_of", lambda _: Fake())
+    monkeypatch.setattr(on_gpu._Counting, "rows", 7)
+    assert lanes.encode(TEXT[:2_000], model, chosen) == expected
+    layout, payload = expected
+    assert lanes.decode(payload, layout, model, chosen).tobytes() == TEXT[:2_000]
+
+
+def test_a_model_of_the_processor_has_no_gpu(folder):
+    assert on_gpu.gpu_of(models.find(folder).network) is None
+
+
+@pytest.mark.cuda
+def test_a_gpu_does_as_the_processor():
+    pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: pip install -e '.[cuda]'")
+    from squeeze.codecs.tokenwise.cuda import Gpu
+
+    assert on_gpu.differing(Gpu(0)) is None
