@@ -18,6 +18,12 @@ from tests.makers import networks
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 TOKENS = torch.randint(0, 300, (5, 24), generator=torch.Generator().manual_seed(1))
+
+
+def half_by_blocks(*given):
+    return heal(*given, blocks=0.5)
+
+
 TASKS = {
     "svd": ("llama", lambda source, out: squeeze.factorize(source, "svd", keep=0.6, out=out), heal),
     "shared": (
@@ -25,6 +31,7 @@ TASKS = {
         lambda source, out: squeeze.factorize(source, "shared", keep=0.6, calibration=TOKENS, out=out),
         heal,
     ),
+    "blocks first": ("llama", lambda source, out: squeeze.factorize(source, "svd", keep=0.6, out=out), half_by_blocks),
     "sparse": ("qwen3", lambda source, out: squeeze.prune(source, Magnitude(), out=out), recover),
     "low rank": (
         "gpt2",
@@ -39,7 +46,16 @@ def short(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("task", "halves"), [("svd", False), ("svd", True), ("shared", False), ("sparse", True), ("low rank", False)]
+    ("task", "halves"),
+    [
+        ("svd", False),
+        ("svd", True),
+        ("shared", False),
+        ("blocks first", False),
+        ("blocks first", True),
+        ("sparse", True),
+        ("low rank", False),
+    ],
 )
 def test_what_is_learned_is_the_same_to_the_bit(tmp_path, monkeypatch, task, halves):
     for module in (trainer, by_block):
