@@ -136,6 +136,7 @@ SHARDS = Entry(
                 Column("of its speed", "of its speed", ".2f"),
                 Column("tar piped, s of a processor", "tar | squeeze, processor", ".1f"),
                 Column("S3 to shards, s of a processor", "from S3, processor", ".1f"),
+                Column("the server meanwhile, s of a processor", "server, processor", ".1f"),
                 Column("one file, bytes", "tar bytes", ","),
                 Column("shards, bytes", "shard bytes", ","),
                 Column("their indexes, bytes", "index bytes", ","),
