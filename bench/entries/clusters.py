@@ -23,7 +23,11 @@ CLUSTER = Entry(
                 Column("one worker, s", "one worker", ".1f"),
                 Column("two workers, s", "two workers", ".1f"),
                 Column("two beside one", "two of one", ".2f"),
-                Column("one beside none", percent("overhead", 1)),
+                Column("without, s of a processor", "without, processor", ".1f"),
+                Column("its one worker", "one worker, processor", ".1f"),
+                Column("its driver", "driver, processor", ".1f"),
+                Column("each of two", lambda row: " and ".join(map(str, row["two workers, processor"]))),
+                Column("two beside one, by the busier", "two of one, processor", ".2f"),
             ),
             order=lambda row: row["level"],
         )
