@@ -122,9 +122,9 @@ SCHEMES = Entry(
 )
 
 MEMORY = Entry(
-    measures="peak memory of quantising a checkpoint of random weights, beside twice its largest block",
+    measures="peak memory of quantising or pruning a checkpoint of random weights, beside twice its largest block",
     minutes=60,
-    key=("blocks", "samples", "target bits"),
+    key=("blocks", "samples", "target bits", "method"),
     options=(
         WORK,
         option("--blocks", type=int, default=44, help="two thousand million weights have 44"),
@@ -132,6 +132,12 @@ MEMORY = Entry(
         option("--threads", type=int, default=1),
         option("--correction", type=float, default=0.5),
         option("--target-bits", type=float, help="of matrices, on the average, chosen for each"),
+        option(
+            "--method",
+            default="gptq",
+            choices=("gptq", "rtn", "magnitude"),
+            help="rtn and magnitude: without calibration (gptq)",
+        ),
     ),
     tables={
         "quantize-memory": Listing(
@@ -139,7 +145,20 @@ MEMORY = Entry(
                 Column("blocks", "blocks"),
                 Column("peak above twice the largest block, MiB", lambda row: f"{row['above'] / 2**20:,.0f}"),
             ),
-            where=lambda row: row["target bits"] is None,
+            where=lambda row: row["target bits"] is None and row.get("method", "gptq") == "gptq",
+        ),
+        "blocks-memory": Listing(
+            (
+                Column("method", "method"),
+                Column("blocks", "blocks"),
+                Column("weights, millions", lambda row: row["weights"] / 1e6, ",.0f"),
+                Column("in float32, MiB", lambda row: 4 * row["weights"] / 2**20, ",.0f"),
+                Column("held, MiB", lambda row: row["held"] / 2**20, ",.0f"),
+                Column("with pages of files, MiB", lambda row: row["peak"] / 2**20, ",.0f"),
+                Column("seconds", "seconds"),
+            ),
+            where=lambda row: row.get("method", "gptq") != "gptq",
+            order=lambda row: (row["method"], row["blocks"]),
         ),
         "target-bits-memory": Listing(
             (

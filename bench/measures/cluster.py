@@ -1,6 +1,8 @@
 """Files by one worker of a local Ray cluster and by two, beside the same command without a cluster.
 
-One after another in turns, so that what else the machine does meets all of them. The workers are warm.
+One after another in turns, so that what else the machine does meets all of them. Seconds of processors are counted,
+too: those of a worker are what it is at work, whatever else the machine does, and the workers end together if they take
+the same. A worker starts with the run, as each of a command does.
 """
 
 import argparse
@@ -12,11 +14,15 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.entry import Row
 
 _LARGE = 1 << 22  # bytes of the one large file
+_EVERY = 0.1  # seconds between two looks at the workers
+_CALLS = ("ray::compress", "ray::join", "ray::IDLE")
 
 
 def corpus(folder: Path, size: int) -> int:
@@ -37,15 +43,44 @@ def corpus(folder: Path, size: int) -> int:
     return total + len(large)
 
 
-def seconds_of(folder: Path, level: str, *arguments: str) -> float:
-    """Of compressing a copy of a folder."""
+@dataclass(frozen=True)
+class Spent:
+    """Seconds that pass, and those of processors: of the command itself, and of each worker of Ray, the
+    busiest last: there may be more than one processor has, of which the others have only begun."""
+
+    passed: float
+    command: float
+    workers: list[float]
+
+
+def spent(folder: Path, level: str, *arguments: str) -> Spent:
+    """On compressing a copy of a folder."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         copy = Path(name, "copy")
         shutil.copytree(folder, copy)
         command = [sys.executable, "-m", "squeeze", "compress", "-r", "-q", level, *arguments, copy]
-        started = time.perf_counter()
-        subprocess.run(command, check=True)
-        return time.perf_counter() - started
+        before, started, workers = os.times(), time.perf_counter(), dict[int, float]()
+        with subprocess.Popen(command) as running:
+            while running.poll() is None:
+                workers |= at_work()
+                time.sleep(_EVERY)
+        if running.returncode:
+            raise SystemExit("Error: the files were not compressed")
+        passed, after = time.perf_counter() - started, os.times()
+        return Spent(passed, sum(after[2:4]) - sum(before[2:4]), sorted(workers.values()))
+
+
+def at_work() -> dict[int, float]:
+    """Seconds of processors that workers of Ray below this process have taken which compress, by process."""
+    import psutil
+
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.cmdline()[:1] and process.cmdline()[0].startswith(_CALLS):
+                used = process.cpu_times()
+                found[process.pid] = float(used.user + used.system)
+    return found
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -55,27 +90,28 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         folder = Path(name, "corpus")
         size = corpus(folder, options.bytes)
         for level in options.levels.split(","):
-            seconds: dict[str, list[float]] = {"without": [], "1": [], "2": []}
+            runs: dict[str, list[Spent]] = {"without": [], "1": [], "2": []}
             for _ in range(options.runs):
-                seconds["without"].append(seconds_of(folder, f"-{level}", "-T", "1"))
+                runs["without"].append(spent(folder, f"-{level}", "-T", "1"))
                 for workers in ("1", "2"):
                     context = ray.init(num_cpus=int(workers), include_dashboard=False, log_to_driver=False)
                     os.environ["RAY_ADDRESS"] = context.address_info["address"]
-                    small = Path(name, "small")
-                    corpus(small, 1 << 16)
-                    seconds_of(small, f"-{level}", "--cluster", "auto")
-                    shutil.rmtree(small)
-                    seconds[workers].append(seconds_of(folder, f"-{level}", "--cluster", "auto"))
+                    runs[workers].append(spent(folder, f"-{level}", "--cluster", "auto"))
                     ray.shutdown()
                     del os.environ["RAY_ADDRESS"]
-            best = {key: min(times) for key, times in seconds.items()}
+            best = {key: min(times, key=lambda one: one.passed) for key, times in runs.items()}
+            one, two = best["1"], best["2"]
             yield {
                 "level": int(level),
                 "raw": size,
                 "files": len(list(folder.iterdir())),
-                "without": round(best["without"], 1),
-                "one worker": round(best["1"], 1),
-                "two workers": round(best["2"], 1),
-                "two of one": round(best["1"] / best["2"], 3),
-                "overhead": round(best["1"] / best["without"] - 1, 4),
+                "without": round(best["without"].passed, 1),
+                "one worker": round(one.passed, 1),
+                "two workers": round(two.passed, 1),
+                "two of one": round(one.passed / two.passed, 3),
+                "without, processor": round(best["without"].command, 1),
+                "one worker, processor": round(one.workers[-1], 1),
+                "driver, processor": round(one.command, 1),
+                "two workers, processor": [round(worker, 1) for worker in two.workers[-2:]],
+                "two of one, processor": round(one.workers[-1] / two.workers[-1], 3),
             }

@@ -1,8 +1,9 @@
-"""Peak memory of quantising a checkpoint of random weights, beside twice its largest block as float32.
+"""Peak memory of quantising or pruning a checkpoint of random weights, beside twice its largest block as float32.
 
 Writes a Llama checkpoint of random bf16 weights (4 GB with 44 blocks, which are those of TinyLlama) into WORK, and
-quantises it in a process of its own: with GPTQ, or rounded with bits that a budget allows each matrix. Hidden states
-are in files.
+works on it in a process of its own: with GPTQ, or rounded with bits that a budget allows each matrix, with hidden
+states in files; or without calibration, rounded to nearest or pruned by magnitude. `held` is the most memory that was
+no file's, sampled; `peak` the most with pages of files, which the system drops when memory is short.
 """
 
 import argparse
@@ -23,18 +24,28 @@ CONFIG = {
     **{"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "tie_word_embeddings": False, "torch_dtype": "bfloat16"},
 }
 RUN = """
-import resource, sys, time, torch
+import re, resource, sys, threading, time, torch
 import squeeze
+held = [0]
+def watch():
+    while True:
+        held[0] = max(held[0], int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10)
+        time.sleep(0.01)
+threading.Thread(target=watch, daemon=True).start()
 torch.set_num_threads(int(sys.argv[3]))
 tokens = torch.randint(0, 32000, (int(sys.argv[4]), 128), generator=torch.Generator().manual_seed(0))
 started = time.perf_counter()
-if len(sys.argv) > 6:
+if sys.argv[7:] == ["rtn"]:
+    squeeze.quantize(sys.argv[1], "rtn", out=sys.argv[2], overwrite=True)
+elif sys.argv[7:] == ["magnitude"]:
+    squeeze.prune(sys.argv[1], "magnitude", pattern="2:4", out=sys.argv[2], overwrite=True)
+elif float(sys.argv[6]):
     squeeze.quantize(sys.argv[1], "rtn", calibration=tokens, out=sys.argv[2], overwrite=True,
                      target_bits=float(sys.argv[6]))
 else:
     squeeze.quantize(sys.argv[1], squeeze.GPTQ(bits=4), calibration=tokens, out=sys.argv[2], overwrite=True,
                      correction=float(sys.argv[5]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10, round(time.perf_counter() - started))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10, held[0], round(time.perf_counter() - started))
 """
 
 
@@ -74,10 +85,11 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     block = write(options.work / "random", options.blocks)
     folders = options.work / "random", options.work / "out"
     command = [sys.executable, "-c", RUN, *folders, options.threads, options.samples, options.correction]
-    command += [options.target_bits] if options.target_bits else []
+    command += [options.target_bits or 0, options.method]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
-    peak, seconds = map(int, done.stdout.split())
-    sizes = {"weights": block * options.blocks + 2 * 32000 * 2048, "block": 8 * block, "peak": peak}
-    about = {"blocks": options.blocks, "samples": options.samples, "threads": options.threads}
-    about |= {"target bits": options.target_bits}
+    peak, held, seconds = map(int, done.stdout.split())
+    sizes = {"weights": block * options.blocks + 2 * 32000 * 2048, "block": 8 * block, "peak": peak, "held": held}
+    samples = options.samples if options.method == "gptq" else 0
+    about = {"blocks": options.blocks, "samples": samples, "threads": options.threads}
+    about |= {"target bits": options.target_bits, "method": options.method}
     yield {**about, **sizes, "above": peak - 8 * block, "seconds": seconds}

@@ -46,6 +46,14 @@ def timed(command: list[str | Path]) -> tuple[float, float]:
     return passed, sum(after[2:4]) - sum(before[2:4])
 
 
+def of_the_server(environment: dict[str, str]) -> float:
+    """Seconds of processors that the server has taken so far."""
+    import psutil
+
+    used = psutil.Process(int(environment["SERVER_PROCESS"])).cpu_times()
+    return float(used.user + used.system)
+
+
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as name:
         source, warm, packed = Path(name, "source"), Path(name, "warm"), Path(name, "all.tar.sqz")
@@ -60,7 +68,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 piped = " ".join(map(str, ["tar", "c", "-C", source, ".", "|", *coding, "-o", packed]))
                 local, local_processor = timed(["sh", "-c", piped])
                 out = f"s3://bucket/shards-{level}"
+                before = of_the_server(environment)
                 remote, remote_processor = timed([*sharding, "s3://bucket/files", "-o", f"{out}/part-{{}}.tar.sqz"])
+                server = of_the_server(environment) - before
                 sizes = {str(path): path.lstat().st_size for path in storage.path_of(out).rglob("*")}
                 made = [path for path in sizes if not path.endswith(".members.sqz")]
                 yield {
@@ -73,6 +83,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                     "of its speed": round(local / remote, 3),
                     "tar | squeeze, processor": round(local_processor, 1),
                     "from S3, processor": round(remote_processor, 1),
+                    "server, processor": round(server, 1),
                     "tar bytes": packed.stat().st_size,
                     "shard bytes": sum(sizes[path] for path in made),
                     "index bytes": sum(size for path, size in sizes.items() if path not in made),

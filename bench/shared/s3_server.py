@@ -21,14 +21,15 @@ _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEF
 @contextmanager
 def serving(folder: Path, rate: float = 0, seed: int = 0) -> Iterator[dict[str, str]]:
     """The environment in which s3:// is a server that holds the files of a folder, and fails in the share `rate` of
-    requests; SOUND_URL is the address at which it does not."""
+    requests; SOUND_URL is the address at which it does not, and SERVER_PROCESS the number of the server's process."""
     command = [sys.executable, "-m", "bench.shared.s3_server", folder, str(rate), str(seed)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout and server.stdin
         sound, address = server.stdout.readline().strip(), server.stdout.readline().strip()
         if not address:
             raise SystemExit("Error: moto's server did not start: pip install 's3fs' 'moto[server]'")
-        yield {**os.environ, **_CREDENTIALS, "AWS_ENDPOINT_URL": address, "SOUND_URL": sound}
+        about = {"AWS_ENDPOINT_URL": address, "SOUND_URL": sound, "SERVER_PROCESS": str(server.pid)}
+        yield {**os.environ, **_CREDENTIALS, **about}
         server.stdin.close()
 
 

@@ -1,6 +1,11 @@
-"""Calls of a size that pays: small files together, large ones in parts, so that each takes some tens of seconds."""
+"""Calls of a size that pays: small files together, large ones in parts, so that each takes some tens of seconds.
 
-from collections.abc import Iterable, Iterator
+The last ones get shorter, so that all processors end at about the same time (guided self-scheduling: Polychronopoulos
+and Kuck 1987).
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 from squeeze.cluster.files import COMPRESS, File, Part, Task
 from squeeze.codecs.stream import container, levels
@@ -12,6 +17,9 @@ __all__ = ["Planner"]
 _MOST_FILES = 500  # of a call: what is lost with a worker is done again
 _FILE_SECONDS = 0.01  # of opening, writing and syncing one
 _RATIO = 4  # raw bytes that a coded one is taken for
+_AHEAD = 4096  # files that are listed before they are planned, at most
+_CALLS = 2  # into which what is left is cut for each processor
+_LEAST = 1 / 30  # of the time of a call, when it is one of the last
 
 
 class Planner:
@@ -20,24 +28,40 @@ class Planner:
     def __init__(self, task: Task, seconds: float):
         self._task, self._seconds = task, seconds
 
-    def calls(self, files: Iterable[File]) -> Iterator[list[File] | list[Part]]:
-        """Groups of small files, and the parts of each large one, as the files come."""
-        batch: list[File] = []
-        cost, level = 0.0, 0
-        for file in files:
-            if not batch:
-                level = self._level(file)
-            own = file.size * self._seconds_a_byte(level) + _FILE_SECONDS
-            if own > 2 * self._seconds and (parts := self._parts(file)):
+    def calls(
+        self, files: Iterable[File], processors: Callable[[], float] = lambda: 1.0
+    ) -> Iterator[list[File] | list[Part]]:
+        """Groups of small files, and the parts of each large one, as the files come. So many files are listed ahead
+        that the last calls can be made shorter for so many processors."""
+        ahead: deque[tuple[File, float]] = deque()
+        held = 0.0  # seconds of what is listed ahead
+        for file, cost in self._costs(files):
+            if cost > 2 * self._seconds and (parts := self._parts(file)):
                 yield parts
                 continue
-            if batch and (cost + own > self._seconds or len(batch) == _MOST_FILES):
+            ahead.append((file, cost))
+            held += cost
+            while len(ahead) > _AHEAD or held > (_CALLS * processors() + 1) * self._seconds:
+                batch, taken = _taken(ahead, self._seconds)
+                held -= taken
                 yield batch
-                batch, cost, level = [], 0.0, self._level(file)
-            batch.append(file)
-            cost += own
-        if batch:
+        least = self._seconds * _LEAST
+        ahead = deque(sorted(ahead, key=lambda one: -one[1] if one[1] > least else 0.0))
+        while ahead:
+            share = max(held / (_CALLS * processors()), least)
+            batch, taken = _taken(ahead, min(share, self._seconds))
+            held -= taken
             yield batch
+
+    def _costs(self, files: Iterable[File]) -> Iterator[tuple[File, float]]:
+        """Files with the seconds that each takes. By which level they are coded, is told by one of some."""
+        level, since, count = 0, 0.0, 0
+        for file in files:
+            if not count or since > self._seconds or count == _MOST_FILES:
+                level, since, count = self._level(file), 0.0, 0
+            cost = file.size * self._seconds_a_byte(level) + _FILE_SECONDS
+            since, count = since + cost, count + 1
+            yield file, cost
 
     def _level(self, file: File) -> int:
         """By which files are coded, told by one of a batch."""
@@ -89,3 +113,14 @@ class Planner:
         ends = [*starts[1:], sum(stream.raw_size for stream in streams)]
         spans = enumerate(zip(starts, ends, strict=True))
         return [Part(file, number, begin, end - begin) for number, (begin, end) in spans] if len(starts) > 1 else []
+
+
+def _taken(ahead: deque[tuple[File, float]], seconds: float) -> tuple[list[File], float]:
+    """The first files, which take about so many seconds, and how many: at least one file."""
+    batch: list[File] = []
+    taken = 0.0
+    while ahead and len(batch) < _MOST_FILES and (not batch or taken + ahead[0][1] <= seconds):
+        file, cost = ahead.popleft()
+        batch.append(file)
+        taken += cost
+    return batch, taken

@@ -152,8 +152,10 @@ def leaves_of(form: StoredForm, infos: Mapping[str, Tensor | Record]) -> Mapping
     return modules
 
 
-def place_layers(form: StoredForm, model: nn.Module, stored: Mapping[str, Leaves]) -> None:
-    """Put layers of the form into the places of linear ones. stored: tensors without values, by module."""
+def place_layers(form: StoredForm, model: nn.Module, stored: Mapping[str, Leaves]) -> set[str]:
+    """Put layers of the form into the places of linear ones. stored: tensors without values, by module. The modules
+    that have a place."""
+    placed = set()
     for name, module in list(model.named_modules()):
         source = _spelled(model, name, stored)
         if source is not None and isinstance(module, (nn.Linear, Conv1D)):
@@ -166,6 +168,8 @@ def place_layers(form: StoredForm, model: nn.Module, stored: Mapping[str, Leaves
             parent, _, leaf = name.rpartition(".")
             layer = form.layer(name, (outputs, inputs), leaves, None if bias is None else bias.data)
             setattr(model.get_submodule(parent), leaf, layer)
+            placed.add(source)
+    return placed
 
 
 class DeltaLoader(Loader):

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
+from inspect import signature
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
@@ -29,6 +30,7 @@ _VERSION = ("ETag", "etag", "generation", "blob_id", "created", "mtime", "LastMo
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 _STARTED = time.time()  # stands for the time of what has none
 _FOLDER = 0o755
+_TOGETHER = 32  # requests of one call that wait at a time: more than there are connections, and each has its cost
 
 
 class RemotePath:
@@ -288,7 +290,8 @@ def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
     wanted = [number for number, size in enumerate(sizes) if size]  # a store refuses ranges of nothing
     ends = [sizes[number] + 1 for number in wanted]
     with about_url(str(paths[0].parent)):
-        came = fs.cat_ranges([names[number] for number in wanted], [0] * len(ends), ends, on_error="return")
+        more = {"batch_size": _TOGETHER} if "batch_size" in signature(fs.cat_ranges).parameters else {}
+        came = fs.cat_ranges([names[number] for number in wanted], [0] * len(ends), ends, on_error="return", **more)
     found = dict(zip(wanted, came, strict=True))
     return [_of_size(path, found.get(number, b""), sizes[number]) for number, path in enumerate(paths)]
 

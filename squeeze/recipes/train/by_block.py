@@ -12,14 +12,15 @@ from math import prod
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.engine.forward import forward, widened
+from squeeze.engine.forward import each_block, forward, states_in, widened
 from squeeze.engine.gradients import backward, head_of
-from squeeze.engine.network import Network
+from squeeze.engine.network import Call, Network, run_block
 from squeeze.errors import SqueezeError
 from squeeze.quant.sources import floats
-from squeeze.recipes.train.distil import RATE_SEQUENCES, STATE, Becomes, Training, divergence_of
+from squeeze.recipes.train.distil import RATE_SEQUENCES, STATE, Becomes, Training, divergence_of, error_of
 from squeeze.recipes.train.student import Opening, Student
 from squeeze.recipes.train.trainer import Steps, in_halves
 from squeeze.system.json_object import read_object
@@ -33,15 +34,22 @@ _SHARE = 0.8  # of the memory that is free
 
 class ByBlock(Steps):
     """Trains a student to give the teacher's distribution. factor: of the rate for each nat lost (distil.rate_for),
-    where the training has none. work: the folder for files, from which a stopped run goes on. Raises SqueezeError where
-    nothing can be trained."""
+    where the training has none. work: the folder for files, from which a stopped run goes on. blocks: share of the
+    time, or steps, in which every block learns by itself. Raises SqueezeError where nothing can be trained."""
 
     saves_every_step = True
 
     def __init__(
-        self, student: Student, teacher: Network, tokens: torch.Tensor, training: Training, factor: float, work: Path
+        self,
+        student: Student,
+        teacher: Network,
+        tokens: torch.Tensor,
+        training: Training,
+        factor: float,
+        work: Path,
+        blocks: float = 0.0,
     ) -> None:
-        self.student, self.teacher, self.work = student, teacher, work
+        self.student, self.teacher, self.work, self.blocks = student, teacher, work, blocks
         super().__init__(tokens, 0.0, training.batch, training.seed, student.device)
         halves = in_halves(self.device)
         self.cast = torch.autocast(self.device.type, torch.bfloat16, enabled=halves, cache_enabled=False)
@@ -57,21 +65,44 @@ class ByBlock(Steps):
 
     def train(self, share: float, rate: float) -> float:
         """As Trainer.train."""
-        ids, total, number = self._batch(), 0.0, 0
+        ids = self._batch()
         with tempfile.TemporaryDirectory(dir=self.work) as folder, self.cast:
-            self._teach(ids, Path(folder))
-
-            def loss(logits: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-                nonlocal total, number
-                found = divergence_of(logits, self._wanted(Path(folder), number)) * 1 / self.batch
-                total, number = total + float(found.detach()), number + 1
-                return found
-
-            with widened(self.student):
-                for _, _, run in backward(self.student, ids, loss):
-                    run()
+            total = self._each_alone(ids, folder) if share < self.blocks else self._together(ids, Path(folder))
         self.student.move(rate)
         return total
+
+    def _together(self, ids: torch.Tensor, folder: Path) -> float:
+        """The gradients of the divergence of all blocks after each other; the mean loss."""
+        total, number = 0.0, 0
+        self._teach(ids, folder)
+
+        def loss(logits: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+            nonlocal total, number
+            found = divergence_of(logits, self._wanted(folder, number)) * 1 / self.batch
+            total, number = total + float(found.detach()), number + 1
+            return found
+
+        with widened(self.student):
+            for _, _, run in backward(self.student, ids, loss):
+                run()
+        return total
+
+    def _each_alone(self, ids: torch.Tensor, folder: str) -> float:
+        """The gradients of what each block makes of the inputs of the teacher's; the mean loss."""
+        errors: list[list[torch.Tensor]] = []  # of each block, of each sequence
+        states, blocks = states_in(folder, self.teacher, ids), len(self.teacher.blocks)
+        slope = torch.ones((), device=self.device) / self.batch / blocks  # of the loss to one error, as autograd has it
+        with widened(self.teacher):
+            calls = self.teacher.calls(ids)
+            runs = each_block(self.teacher, ids, calls, lambda number: states("hidden", number))
+            for number, (name, _, run) in enumerate(runs):
+                run()
+                block, given = self.student.load(name), states("hidden", number)
+                pairs = zip(given.read(self.device), states("hidden", number + 1).read(self.device), strict=True)
+                errors.append([_back(block, calls[number], x, wanted, slope) for x, wanted in pairs])
+                self.student.release(name)
+                given.path.unlink()
+        return sum(float(torch.stack(one).mean() * 1 / self.batch) for one in zip(*errors, strict=True))
 
     def save(self) -> None:
         """As Trainer.save."""
@@ -109,6 +140,14 @@ class ByBlock(Steps):
         return sum(lost) / len(lost)
 
 
+def _back(block: nn.Module, call: Call, x: torch.Tensor, wanted: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+    """The error of a block's output for x [L, H], whose gradients it is left with."""
+    with torch.enable_grad():
+        error = error_of(run_block(block, x, call), wanted, x)
+        error.backward(slope)  # type: ignore[no-untyped-call]
+    return error.detach()
+
+
 def by_block(
     original: Path,
     target: Path,
@@ -118,6 +157,7 @@ def by_block(
     factor: float,
     needed: float,
     work: Path,
+    blocks: float = 0.0,
 ) -> tuple[ByBlock, Callable[[], Becomes]] | None:
     """A training by block, and what the tensors of the checkpoint become then: where one in memory, which needs so many
     bytes for each of the original's weights, has no room, or the run that was stopped in `work` went so. None
@@ -133,7 +173,7 @@ def by_block(
         teacher = Network(checkpoint, training.device)
     except SqueezeError:  # load_model reads more forms, and says what is wrong with the others
         return None
-    return (ByBlock(student, teacher, tokens, training, factor, work), student.stored) if student.runs else None
+    return (ByBlock(student, teacher, tokens, training, factor, work, blocks), student.stored) if student.runs else None
 
 
 def _room(device: str) -> float:

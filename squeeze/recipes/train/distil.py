@@ -31,6 +31,7 @@ __all__ = [
     "Training",
     "divergence",
     "divergence_of",
+    "error_of",
     "is_trained",
     "named",
     "rate_for",
@@ -108,8 +109,8 @@ class Distillation(Trainer):
         return divergence(self.student, self.teacher, ids)
 
     def _by_block(self, ids: torch.Tensor) -> torch.Tensor:
-        """The mean over blocks of |y' - y|^2 / |y - x|^2: y is what the original's block makes of its input x, y' what
-        the student's block makes of the same x. No gradient passes from block to block."""
+        """The mean over blocks of error_of, each given what the original's is. No gradient passes from block to
+        block."""
         calls: list[tuple[torch.Tensor, torch.Tensor, tuple[Any, ...], dict[str, Any]]] = []
 
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -126,10 +127,14 @@ class Distillation(Trainer):
         losses = []
         for name, (x, wanted, args, kwargs) in zip(names, calls, strict=True):
             out = self.student.get_submodule(name)(x, *args, **kwargs)
-            ours = out[0] if isinstance(out, tuple) else out
-            error, size = (ours.float() - wanted).square().sum(), (wanted.float() - x).square().sum()
-            losses.append(error / size.clamp(min=1e-12))
+            losses.append(error_of(out[0] if isinstance(out, tuple) else out, wanted, x))
         return torch.stack(losses).mean()
+
+
+def error_of(ours: torch.Tensor, wanted: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """|y' - y|^2 / |y - x|^2: y is what the original's block makes of its input x, y' what the student's does."""
+    error, size = (ours.float() - wanted).square().sum(), (wanted.float() - x).square().sum()
+    return error / size.clamp(min=1e-12)
 
 
 def divergence(student: nn.Module, teacher: nn.Module, ids: torch.Tensor) -> torch.Tensor:

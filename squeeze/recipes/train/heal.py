@@ -47,7 +47,7 @@ def heal(
     started = time.perf_counter()
     task = {"original": stamps(original), "target": stamps(target), "tokens": digest(tokens), "blocks": blocks}
     with work_folder(target, "healing", task | training.described(), training.resume or None) as work:
-        blocked = None if blocks else by_block(original, target, _OPENING, tokens, training, _RATE, _BYTES, work)
+        blocked = by_block(original, target, _OPENING, tokens, training, _RATE, _BYTES, work, blocks)
         run, stored = blocked or _in_memory(original, target, tokens, training, blocks, work)
         total, progress = training.steps or 0, training.progress
         tick = (lambda count: progress(f"healing, loss {run.losses[-1]:.4f}", run.step, total)) if progress else None

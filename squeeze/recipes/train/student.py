@@ -5,7 +5,7 @@ What is learned lies in files, one for each block: values, Adam's moments, and t
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from torch import nn
 
 from squeeze.checkpoint.architectures import LAST_NORM
 from squeeze.checkpoint.checkpoint import Checkpoint, disk_told
-from squeeze.checkpoint.stored import StoredForm
-from squeeze.engine.experts import Experts
+from squeeze.checkpoint.stored import Leaves, StoredForm
+from squeeze.checkpoint.view import View
 from squeeze.engine.network import Network
 from squeeze.recipes.train.trainer import adam
 
@@ -50,16 +50,17 @@ class Student(Network):
 
     @property
     def runs(self) -> bool:
-        """Whether all that is trained in memory is trained here, too: experts are not, nor norms before the blocks."""
-        outer = [name for name in self.outer() if "norm" in name and name not in self.units]
-        return not outer and not any(isinstance(module, Experts) for module in self.model.modules())
+        """Whether all that is trained in memory is trained here, too: norms before the blocks are not."""
+        return not [name for name in self.outer() if "norm" in name and name not in self.units]
 
     def _made(self) -> Any:
         from squeeze.integrations.loading import leaves_of, place_layers  # transformers takes seconds to import
 
         model = super()._made()
         infos = {name: self.checkpoint.info(name) for name in self.checkpoint.files}
-        place_layers(self.opening.form, model, leaves_of(self.opening.form, infos))
+        leaves = leaves_of(self.opening.form, infos)
+        left = leaves.keys() - place_layers(self.opening.form, model, leaves)
+        self.checkpoint = _dense(self.checkpoint, self.opening.form, {name: leaves[name] for name in left})
         return model
 
     def load(self, name: str, dtype: torch.dtype | None = torch.float32) -> nn.Module:
@@ -159,6 +160,24 @@ class Student(Network):
 
     def _gradients(self, name: str) -> Path:
         return self.work / f"{name}.gradients"
+
+
+def _dense(checkpoint: Checkpoint, form: StoredForm, modules: Mapping[str, Leaves]) -> Checkpoint:
+    """A checkpoint in which modules in a form are dense, as experts are that transformers holds in one tensor."""
+    views: dict[str, View] = {}
+    for module, leaves in modules.items():
+        names = [f"{module}.{leaf}" for leaf in leaves]
+
+        def read(index: int | None = None, module: str = module, names: list[str] = names) -> torch.Tensor:
+            stored = {name.rpartition(".")[2]: tensor for name, tensor in checkpoint.load(names, strict=False).items()}
+            weight = form.weight(module, stored).dequantize()
+            return weight if index is None else weight[index]
+
+        name = f"{module}.weight"
+        views[name] = View(name, "F32", tuple(read().shape), read)
+    hidden = {f"{module}.{leaf}" for module, leaves in modules.items() for leaf in leaves}
+    others = {name: file for name, file in checkpoint.files.items() if name not in hidden}
+    return replace(checkpoint, files={**others, **views})
 
 
 def norms(module: nn.Module) -> dict[str, nn.Parameter]:
