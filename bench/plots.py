@@ -78,12 +78,15 @@ def svg(name: str, results: Path = records.RESULTS) -> bytes:
 
 
 def drawn(plot: Plot, results: Path, form: str) -> bytes:
+    return picture(plot, [record["row"] for record in records.load(plot.entry, results)], form)
+
+
+def picture(plot: Plot, rows: Sequence[Row], form: str) -> bytes:
     import matplotlib  # takes a second, and `python -m bench` draws nothing but docs
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    rows = [record["row"] for record in records.load(plot.entry, results)]
     with matplotlib.rc_context(_SETTINGS):
         figure, axes = pyplot.subplots(figsize=(7.6, 4.6), layout="constrained")
         for series in plot.series(rows):

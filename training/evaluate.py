@@ -11,7 +11,7 @@ from squeeze.recipes.train.byte_network import ByWords, Flat
 from training.corpus import Split
 from training.streams import START, text
 
-_LENGTH = 8_192  # of a document, what is looked at
+LENGTH = 8_192  # of a document, what is looked at
 _EARLY = 2_048  # bytes that a small file has
 _TIME = 1_024
 
@@ -23,7 +23,7 @@ def bits_by_kind(model: Flat | ByWords, split: Split, kinds: Sequence[str], most
     for number, kind in enumerate(kinds):
         chosen = np.flatnonzero(split.kind == number)[:most]
         if chosen.size:
-            costs, known = _costs(model, [text(split, int(one))[:_LENGTH] for one in chosen])
+            costs, known = costs_of(model, [text(split, int(one))[:LENGTH] for one in chosen])
             totals["bits"][kind] = _mean(costs, known)
             totals["early_bits"][kind] = _mean(costs[:, :_EARLY], known[:, :_EARLY])
     return {**totals, "held_bits": round(sum(totals["bits"].values()) / max(len(totals["bits"]), 1), 4)}
@@ -33,7 +33,7 @@ def _mean(costs: np.ndarray, known: np.ndarray) -> float:
     return round(float(costs[known].mean()), 4)
 
 
-def _costs(model: Flat | ByWords, texts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def costs_of(model: Flat | ByWords, texts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Bits of every byte [texts, length], and which there are."""
     length = max(one.size for one in texts)
     data = np.full((len(texts), length + 1), START, np.int64)

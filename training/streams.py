@@ -14,14 +14,14 @@ START = 0  # what a model is given before the first byte of a document
 
 
 def text(split: Split, number: int) -> np.ndarray:
-    """The bytes of one document, uint8, as they lie in the corpus."""
+    """The bytes of one document, uint8, as they lie in the corpus; or its tokens."""
     start = int(split.start[number])
     return split.content[start : start + int(split.size[number])]
 
 
 class Batch(NamedTuple):
-    inputs: np.ndarray  # uint8 [rows, time], the byte before each
-    targets: np.ndarray  # int64 [rows, time], bytes; -1 where there is none
+    inputs: np.ndarray  # [rows, time], the byte before each, or the token
+    targets: np.ndarray  # int64 [rows, time], bytes or tokens; -1 where there is none
     fresh: np.ndarray  # bool [rows]: a document begins
 
 
@@ -43,7 +43,7 @@ class Rows:
     def take(self) -> Batch:
         """The next piece of each row."""
         rows = len(self.numbers)
-        inputs = np.full((rows, self.time), START, np.uint8)
+        inputs = np.full((rows, self.time), START, self.split.content.dtype)
         targets = np.full((rows, self.time), -1, np.int64)
         fresh = self.offsets == 0
         for row in range(rows):

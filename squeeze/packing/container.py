@@ -5,7 +5,7 @@ codecs/tensors/floats.py's and codecs/tensors/floats_archive.py's, files and fol
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,7 @@ __all__ = [
     "coder",
     "decode_tensor",
     "describe",
+    "describes",
     "encode_tensor",
     "faulty",
     "header_bytes",
@@ -138,7 +139,12 @@ class PackedFile:
 
 
 def is_packed(file: TensorFile) -> bool:
-    return file.metadata is not None and KEY in file.metadata
+    return describes(file.metadata)
+
+
+def describes(metadata: Mapping[str, str] | None) -> bool:
+    """Whether there is a description; adapters of language models say something else under the same key."""
+    return metadata is not None and metadata.get(KEY, "").startswith("{")
 
 
 def read(path: Path, limits: Limits | None = None) -> PackedFile:
@@ -149,7 +155,7 @@ def read(path: Path, limits: Limits | None = None) -> PackedFile:
 
 def describe(file: TensorFile, limits: Limits | None = None) -> PackedFile:
     """As `read`, of a file whose header was checked."""
-    if file.metadata is None or KEY not in file.metadata:
+    if file.metadata is None or not describes(file.metadata):
         raise FormatError("not a packed checkpoint: it has no description by squeeze")
     description = Description.from_text(file.metadata[KEY], limits or Limits())
     try:

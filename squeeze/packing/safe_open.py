@@ -62,7 +62,7 @@ def safe_open(
         is_packed = True
     else:
         with safetensors.safe_open(filename, framework="np") as file:  # type: ignore[no-untyped-call]
-            is_packed = container.KEY in (file.metadata() or {})
+            is_packed = container.describes(file.metadata())
     if not is_packed:
         return safetensors.safe_open(filename, framework=framework, device=device, **options)  # type: ignore[no-untyped-call]
     try:

@@ -1,6 +1,7 @@
 """Tables and plots of the docs are those of the results, and a figure without a command fails."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -110,6 +111,15 @@ def test_what_stands_between_markers_is_replaced(results: Path) -> None:
 def test_a_figure_that_cannot_be_made_fails(text: str, message: str, results: Path) -> None:
     with pytest.raises(DocsError, match=re.escape(message)):
         docs.filled(text, PAGE, ROOT, results)
+
+
+def test_files_that_a_command_names_need_not_be_in_the_corpus(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (results / "memory.jsonl").write_text(of({"command": "python -m bench memory elsewhere.txt"}))
+    monkeypatch.setenv("SQUEEZE_CORPUS", str(tmp_path))
+    docs.check_results(results)
+    assert os.environ["SQUEEZE_CORPUS"] == str(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("in_folder")
 
 
 @pytest.mark.parametrize("level", ["fast", "runtime", "archive"])
-@pytest.mark.parametrize("metadata", [None, {}, {"format": "pt", "note": 'a "quoted" ö'}])
+@pytest.mark.parametrize("metadata", [None, {}, {"format": "pt", "note": 'a "quoted" ö'}, {"squeeze": "adapter 1"}])
 @pytest.mark.parametrize("pad", [0, 5])
 def test_files_come_back_byte_for_byte(level, metadata, pad):
     write("a.safetensors", tensors(), metadata, pad)

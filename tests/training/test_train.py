@@ -8,9 +8,9 @@ import torch
 from click.testing import CliRunner
 
 from squeeze.recipes.train.byte_network import Shape, build, parameters
+from tests.makers.corpora import corpus_of
 from training import checkpoint
-from training.corpus import SPLITS, read, write
-from training.documents import Document
+from training.corpus import read
 from training.streams import START, Rows
 from training.train import Plan, Training, main
 
@@ -18,22 +18,9 @@ SHAPE = Shape(16, 2, 24, word_width=20, word_layers=1, word_feed_forward=24)
 PLAN = Plan(rows=3, time=32, total=100_000)
 
 
-NAMES = {"kinds": ["code", "prose"], "sources": ["made"]}
-
-
-def documents(count=10, seed=0):
-    generator = np.random.default_rng(seed)
-    texts = [generator.choice([*b"abc def\n"], generator.integers(1, 100)).astype(np.uint8) for _ in range(count)]
-    return [Document(NAMES["kinds"][n % 2], "made", str(n), texts[n].tobytes()) for n in range(count)]
-
-
 @pytest.fixture
 def corpus(tmp_path):
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    described = {split: write(folder, split, documents(seed=seed), NAMES) for seed, split in enumerate(SPLITS)}
-    (folder / "corpus.json").write_text(json.dumps(NAMES | described))
-    return folder
+    return corpus_of(tmp_path)
 
 
 def training(corpus):
