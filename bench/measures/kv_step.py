@@ -1,7 +1,7 @@
 """What a step of decoding takes on the CPU with each KV cache policy, beside full precision's.
 
-Caches are filled with the same tokens. Then each step is taken with all of them in turn, so that other work on the
-machine slows all alike; the median over steps is of processor time.
+One cache reads a context, and all others are given its keys and values. Then each step is taken with all of them in
+turn, so that other work on the machine slows all alike; the median over steps is of processor time.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from squeeze.kv.memory import nbytes_of
 from squeeze.recipes.kv_eval import FULL, KVEvalOptions, policies_of
 
 POLICIES = ("transform:4", "transform:3", "transform:2", "rotated:4", "rotated:3", "rotated:2", "kivi:4", "kivi:2")
+_PIECE = 512  # tokens
 _WARM = 3  # steps that do not count
 
 
@@ -51,17 +52,26 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 def stepped(model: Any, tokens: torch.Tensor, context: int, kinds: Mapping[str, Callable[[], Any]]) -> Iterator[Row]:
     """times: of the first cache's seconds."""
     caches = {name: make() for name, make in kinds.items()}
-    for cache in caches.values():
-        prefill(model, tokens[:context], cache)
+    first, *others = caches.values()
+    prefill(model, tokens[:context], first)
+    for cache in others:
+        give(first, cache)
     spent: dict[str, list[float]] = {name: [] for name in caches}
     for token in tokens[context:].split(1):
         for name, cache in caches.items():
             spent[name].append(_took(partial(model, token[None], past_key_values=cache)))
     seconds = {name: statistics.median(times[_WARM:]) for name, times in spent.items()}
-    first, *_ = seconds.values()
+    base, *_ = seconds.values()
     for name, cache in caches.items():
         row = {"policy": name, "context": context, "bytes": nbytes_of(cache)}
-        yield {**row, "seconds": seconds[name], "times": seconds[name] / first}
+        yield {**row, "seconds": seconds[name], "times": seconds[name] / base}
+
+
+def give(source: Any, target: Any) -> None:
+    """All that a cache holds, some tokens at a time."""
+    for index, layer in enumerate(source.layers):
+        for keys, values in zip(layer.keys.split(_PIECE, 2), layer.values.split(_PIECE, 2), strict=True):
+            target.update(keys, values, index)
 
 
 def _took(run: Callable[[], Any]) -> float:
