@@ -238,6 +238,24 @@ def _kv(rows: Sequence[Row]) -> list[Series]:
     ]
 
 
+def _gguf(rows: Sequence[Row]) -> list[Series]:
+    """Without rows that had a bound."""
+    shown = [row for row in rows if "bound" not in row["type"]]
+    chosen, fixed = ([row for row in shown if row["type"].startswith("auto") == auto] for auto in (True, False))
+
+    def points(rows: Sequence[Row], field: str, named: bool = True) -> list[Point]:
+        found = [row for row in rows if row.get(field) is not None]
+        return [Point(row["bytes"] / 1e6, row[field], row["type"] if named else "") for row in found]
+
+    series = [
+        Series("squeeze, one type", BLUE, "o", points(fixed, "gap"), True),
+        Series("squeeze, types chosen for the size", GREEN, "s", points(chosen, "gap", False)),
+        Series("llama.cpp with imatrix", ORANGE, "^", points(fixed, "imatrix", False), True),
+        Series("llama.cpp without", GREY, "D", points(fixed, "plain", False)),
+    ]
+    return [one for one in series if one.points]
+
+
 PLOTS = {
     "files": Plot(
         "Bits per byte against the speed of compressing, for the levels of squeeze and other compressors",
@@ -254,6 +272,11 @@ PLOTS = {
         "How far packed checkpoints are above the zero-order bound, from the smallest to the largest",
         *("pack", _packing, "bytes above the zero-order bound, %", ""),
         lines=lambda rows: [f"{row['checkpoint']}, {row['raw'] / 1e6:,.1f} MB" for row in _by_size(rows)],
+    ),
+    "gguf": Plot(
+        "The gap of GGUF files against their size, for ours and llama.cpp's of the same types",
+        *("gguf", _gguf, "file, MB", "gap, nats a token"),
+        limits=((84.5, 104), (0, 0.4)),
     ),
     "checkpoints": Plot(
         "The gap against packed bytes, for quantised and pruned models",

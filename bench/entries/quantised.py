@@ -59,7 +59,7 @@ GGUF = Entry(
     rivals=("llama-cpp-python",),
     options=(
         WORK,
-        option("--types", default="q4_0,q4_k,q3_k,q2_k", help="with commas between them (q4_0,q4_k,q3_k,q2_k)"),
+        option("--types", default="q4_0,q4_k,q3_k,q2_k", help="with commas between them; auto:SIZE chooses"),
         option("--bound", type=float, help="of a token's weight in our calibration (none)"),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
         option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
@@ -75,7 +75,7 @@ GGUF = Entry(
                 Column("gap", "gap", ".4f"),
                 Column("llama.cpp with imatrix", "imatrix", ".4f"),
                 Column("ours of imatrix's", percent("of imatrix", 0)),
-                Column("better in 90 % of draws", lambda row: "yes" if row["sure"] else "no"),
+                Column("better in 90 % of draws", lambda row: {True: "yes", False: "no"}.get(row.get("sure"))),
             )
         )
     },

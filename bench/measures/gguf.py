@@ -3,7 +3,7 @@
 The original is the bundled SmolLM2-135M as bf16, whose weights lie on a grid of 4 bits (q4_1), so that q4_1 and what
 is finer cost next to nothing. All files of a row have the same types of all tensors. llama.cpp measures them; the
 importance matrix is the mean square of the original's inputs on the tokens that we calibrate on. A file that stands in
-WORK is not made again, nor measured.
+WORK is not made again, nor measured. Where we choose types of tensors for a size, there is no other file beside ours.
 """
 
 import argparse
@@ -83,26 +83,31 @@ class Bench:
     def row(self, kind: str) -> Row:
         """gap: of the mean log-perplexity above the original's, in nats a token. sure: whether ours is better in 90 %
         of draws of windows."""
-        bound = self.args.bound
-        name = f"{kind}-bound-{bound:g}" if bound else kind
+        kind, _, size = kind.partition(":")
+        name = f"{kind}-{size}" if size else kind
+        if self.args.bound:
+            name += f"-bound-{self.args.bound:g}"
         ours = self.work / f"ours-{name}.gguf"
         if not ours.is_file():
-            given = {"calibration": self.calibration, "samples": self.args.samples, "bound": bound}
-            squeeze.quantize(self.original, out=ours, format="gguf", type=kind, **given)
-        types = types_of(ours)
-        mine, theirs = self._losses(ours) - self.before, self._rival("imatrix", kind, types)
+            self._make(ours, kind, int(size) if size else None)
+        types, mine = types_of(ours), self._losses(ours) - self.before
+        row = {"type": name, "samples": self.args.samples, "windows": len(mine), "bytes": ours.stat().st_size}
+        row |= {"gap": float(mine.mean())}
+        if size:
+            return row
+        theirs = self._rival("imatrix", kind, types)
         plain = self._rival("plain", kind, types) if self.args.plain else None
         return {
-            **{
-                "type": name,
-                "samples": self.args.samples,
-                "windows": len(mine),
-                "bytes": ours.stat().st_size,
-            },
-            **{"gap": float(mine.mean()), "imatrix": float(theirs.mean())},
+            **row,
+            "imatrix": float(theirs.mean()),
             **{"of imatrix": float(mine.mean() / theirs.mean()), "sure": sure(theirs - mine)},
             **{"plain": None if plain is None else float(plain.mean()), "matrices": share(types, kind)},
         }
+
+    def _make(self, path: Path, kind: str, size: int | None) -> None:
+        given = {"calibration": self.calibration, "samples": self.args.samples, "bound": self.args.bound}
+        given |= {"target_bytes": size} if size else {}
+        squeeze.quantize(self.original, out=path, format="gguf", type=kind, **given)
 
     def _rival(self, name: str, kind: str, types: dict[str, int]) -> np.ndarray:
         """Gaps of llama.cpp's file of the same types."""

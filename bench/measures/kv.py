@@ -1,6 +1,8 @@
 """Every KV cache policy: perplexity, KL, bits, bytes, peak and time.
 
 Before anything is measured, a cache without coding is compared with transformers' DynamicCache, logit for logit.
+`fp8` is no policy but what `quantize --kv-scheme fp8` gives a server: a scale for the keys and one for the values of a
+layer, no token left in full precision.
 """
 
 import argparse
@@ -12,12 +14,19 @@ import torch
 from transformers import DynamicCache
 
 from bench.entry import Row
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
 from squeeze.integrations.load_model import load_model
 from squeeze.kv import FullPrecision, QuantizedKVCache
+from squeeze.kv.measure import Distance, stepped
+from squeeze.quant.kv_scales import round_cache, scaled_cache
 from squeeze.recipes import kv_eval
+from squeeze.recipes.tokens import calibration_tokens
 
+FP8 = "fp8"
+_TOKENS = 16, 512  # that its scales are calibrated on
 POLICIES = (
+    FP8,
     "kivi:8",
     "kivi:4,group=32",
     "kivi:4",
@@ -63,9 +72,29 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         calibrate=calibration,
         passkeys=options.passkeys,
     )
-    policies = tuple(options.policy or POLICIES)
-    for row in kv_eval.rows(options.model, text, policies, tuple(options.context), measured):
-        yield {**about, **known(row)}
+    policies = list(options.policy or POLICIES)
+    if FP8 in policies:
+        policies.remove(FP8)
+        for context in options.context:
+            yield {**about, **known(served(options.model, text, calibration, context, options.windows))}
+    if policies:
+        for row in kv_eval.rows(options.model, text, tuple(policies), tuple(options.context), measured):
+            yield {**about, **known(row)}
+
+
+@torch.inference_mode()
+def served(folder: Path, text: Path, calibration: Path, context: int, windows: int) -> kv_eval.Row:
+    """A cache in FP8 as a server has it. Its tokens are read in one pass."""
+    model, tokens = load_model(folder), read_tokens(text, folder)
+    full: list[torch.Tensor] = []
+
+    def distance() -> Distance:
+        return stepped(model, tokens, lambda: DynamicCache(config=model.config), context, windows, full, piece=context)
+
+    before = distance()
+    checkpoint = Checkpoint.open(folder)
+    round_cache(model, scaled_cache(checkpoint, calibration_tokens(folder, calibration, *_TOKENS, 0)))
+    return kv_eval.Row(FP8, context, 8.0, distance(), before)
 
 
 def known(row: kv_eval.Row) -> Row:

@@ -27,7 +27,7 @@ from squeeze.kv.statistics import KVStatistics
 from squeeze.recipes.generate import Generation
 from squeeze.recipes.tokens import check_vocabulary
 
-__all__ = ["KVEvalOptions", "Row", "cache_for", "memory_line", "rows"]
+__all__ = ["KVEvalOptions", "Row", "cache_for", "memory_line", "policies_of", "rows"]
 
 FULL = "full precision"
 _WINDOWS = 6  # of 1,024 tokens to calibrate on
@@ -111,7 +111,7 @@ def rows(
     tokens = read_tokens(text, folder)
     check_vocabulary(model, tokens)
     with explained(folder):
-        policies = _policies(model, tokenizer, specs, options)
+        policies = policies_of(model, tokenizer, specs, options)
     if options.save_policy:
         save_policy(next(iter(policies.values())), options.save_policy)
     measured = _Measured(model, tokenizer, tokens, options.windows, options.passkeys, options.no_cost)
@@ -178,8 +178,8 @@ class _Measured:
             yield Row(name, context, bits, distance(make_cache), baseline, way, self.cost(make_cache, context))
 
 
-def _policies(model: Any, tokenizer: Any, words: tuple[str, ...], options: KVEvalOptions) -> dict[str, Policy]:
-    """Policies by their words; of options, sinks, window, calibrate and kv_budget."""
+def policies_of(model: Any, tokenizer: Any, words: tuple[str, ...], options: KVEvalOptions) -> dict[str, Policy]:
+    """Policies by their words; of options, sinks, window, calibrate and kv_budget. Raises PolicyError."""
     specs = [*words, *([f"transform:{16 * options.kv_budget}"] if options.kv_budget else [])]
     statistics = _statistics(model, tokenizer, options) if any(map(needs_calibration, specs)) else None
     return {spec: make(spec, model, statistics, sinks=options.sinks, window=options.window) for spec in specs}
@@ -234,7 +234,7 @@ def cache_for(
     if not spec and not budget:
         return QuantizedKVCache(model.config, FullPrecision())
     options = KVEvalOptions(calibrate=calibration, kv_budget=budget)
-    (policy,) = _policies(model, tokenizer, (spec,) if spec else (), options).values()
+    (policy,) = policies_of(model, tokenizer, (spec,) if spec else (), options).values()
     return QuantizedKVCache(model.config, policy)
 
 

@@ -32,7 +32,7 @@ def test_transform_coding(calibrated):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("widths", [(6, 6, 5, 4, 3, 3, 2, 1), (1,), ()])
+@pytest.mark.parametrize("widths", [(6, 6, 5, 4, 3, 3, 2, 1), (5, 3), (1,), ()])
 def test_transform_unpacking_equals_plain_torch(widths):
     count = 8 * len(widths)
     into = torch.eye(64)[:count]

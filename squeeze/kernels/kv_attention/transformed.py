@@ -19,7 +19,7 @@ from squeeze.kv.unpacking import unpacked_channels
 
 __all__ = ["outputs", "scores"]
 
-_TILE = 1024  # tokens whose channels are in memory at once
+_TILE = 4096  # tokens whose channels are in memory at once
 
 
 def scores(
