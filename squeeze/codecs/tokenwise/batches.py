@@ -85,37 +85,35 @@ def ready(barrier, size):
     return True
 
 
-@kernel
-def code_batches(
-    m,
-    x,
-    t,
-    log,
-    own,
-    known,
-    counts,
-    rows,
-    active,
-    ends,
-    logits,
-    starts,
-    top_nlls,
-    coders,
-    coded,
-    sizes,
-    decoding,
-    batch,
-    share,
-    tickets,
-    rank,
-    size,
-    barrier,
-    meter=None,
-):
-    """As `code_steps` of model.py, of all lanes, by one thread of a team, which must wait for the others.
+class Steps(NamedTuple):
+    """Entries of some steps of all lanes, and what the language model says of them: as `code_steps` of model.py has
+    them. ends: int64 [all lanes], where each lane's bytes end."""
 
-    coders: uint64 [coders, CODER]; coded: uint8 [coders, *], of which sizes, int64 [coders], may be used; share: lanes
-    of a batch to a coder. Where `coded` is full, or cannot have been coded so, `tickets` say so: is_sound.
+    known: np.ndarray
+    counts: np.ndarray
+    rows: np.ndarray
+    active: np.ndarray
+    ends: np.ndarray
+    logits: np.ndarray
+    starts: np.ndarray
+    top_nlls: np.ndarray
+
+
+class Codes(NamedTuple):
+    """The arithmetic coders of a batch. share: lanes of a batch to a coder."""
+
+    coders: np.ndarray  # uint64 [coders, CODER]
+    coded: np.ndarray  # uint8 [coders, *]
+    sizes: np.ndarray  # int64 [coders]: how much of it may be used
+    batch: int
+    share: int
+
+
+@kernel
+def code_batches(m, x, t, log, own, steps, codes, decoding, tickets, rank, size, barrier, meter=None):
+    """Code steps of all lanes, in either direction, by one thread of a team, which must wait for the others.
+
+    Where `coded` is full, or cannot have been coded so, `tickets` say so: is_sound.
     """
     work(
         m,
@@ -123,20 +121,9 @@ def code_batches(
         t,
         log,
         own,
-        known,
-        counts,
-        rows,
-        active,
-        ends,
-        logits,
-        starts,
-        top_nlls,
-        coders,
-        coded,
-        sizes,
+        steps,
+        codes,
         decoding,
-        batch,
-        share,
         tickets,
         rank,
         size,
@@ -156,20 +143,9 @@ def work(
     t,
     log,
     own,
-    known,
-    counts,
-    rows,
-    active,
-    ends,
-    logits,
-    starts,
-    top_nlls,
-    coders,
-    coded,
-    sizes,
+    steps,
+    codes,
     decoding,
-    batch,
-    share,
     tickets,
     rank,
     size,
@@ -182,7 +158,8 @@ def work(
 ):
     """What `code_batches` does, by one worker of so many, and by how these take numbers and wait for each other. More
     of them than own.data has copies of the block take part in learning alone."""
-    copies = own.data.shape[0]
+    copies, batch, share = own.data.shape[0], codes.batch, codes.share
+    active = steps.active
     worker = rank % copies
     m = replaced(m, "data", own.data[worker])
     m = replaced(m, "followed1", own.followed1[worker])
@@ -203,7 +180,7 @@ def work(
     x = replaced(x, "apm_rows", own.apm_rows[row])
     x = replaced(x, "stop_entries", own.stop_entries[row])
     log = replaced(log, "cursor", own.cursor[row])
-    for step in range(known.shape[1]):
+    for step in range(steps.known.shape[1]):
         for first in range(0, active[step], batch):
             lanes = min(batch, active[step] - first)
             if rank == 0:
@@ -213,32 +190,7 @@ def work(
                 unit = first_number(tickets, _CODING, rank)
                 while unit * share < lanes:
                     for place in range(unit * share, min(unit * share + share, lanes)):
-                        lane = first + place
-                        path, row = logits, counts[0]
-                        if decoding:
-                            row = counts[rows[lane]]
-                            x.state.top_nll = tokenwise.top_nll(row)
-                        else:
-                            path = logits[starts[lane, step] :]
-                            x.state.top_nll = top_nlls[lane, step]
-                        if not _code(
-                            m,
-                            x,
-                            t,
-                            log,
-                            known,
-                            row,
-                            path,
-                            place,
-                            lane,
-                            step,
-                            ends,
-                            coders[unit],
-                            coded[unit],
-                            sizes[unit],
-                            decoding,
-                            meter,
-                        ):
+                        if not _code(m, x, t, log, steps, codes, unit, place, first + place, step, decoding, meter):
                             tickets[_FAILED] = 1
                             break
                     unit = next_number(tickets, _CODING, unit, min(size, copies))
@@ -261,16 +213,24 @@ def work(
 
 
 @part
-def _code(m, x, t, log, known, row, path, place, lane, step, ends, coder, coded, size, decoding, meter):
-    """Code an entry of a lane. Returns False where that cannot be."""
+def _code(m, x, t, log, steps, codes, unit, place, lane, step, decoding, meter):
+    """Code an entry of a lane by a coder. Returns False where that cannot be."""
+    known, coder, coded = steps.known, codes.coders[unit], codes.coded[unit]
+    path, row = steps.logits, steps.counts[0]
+    if decoding:
+        row = steps.counts[steps.rows[lane]]
+        x.state.top_nll = tokenwise.top_nll(row)
+    else:
+        path = steps.logits[steps.starts[lane, step] :]
+        x.state.top_nll = steps.top_nlls[lane, step]
     room = arithmetic.SPARE if decoding else -tokenwise.spare_bytes(t.decisions[max(known[lane, step], 0)])
-    if np.int64(coder[arithmetic.POSITION]) > size + room or x.places[lane] >= ends[lane]:
+    if np.int64(coder[arithmetic.POSITION]) > codes.sizes[unit] + room or x.places[lane] >= steps.ends[lane]:
         return False
     logs.begin_entry(log, place, x.places[lane])
     known[lane, step] = tokenwise.code_entry(
         m, x, t, lane, known[lane, step], row, path, coder, coded, decoding, meter, log
     )
-    return x.places[lane] <= ends[lane]
+    return x.places[lane] <= steps.ends[lane]
 
 
 @part

@@ -50,61 +50,13 @@ def _meet(barrier, size):  # type: ignore[no-untyped-def]
     return True
 
 
-def _code_batches(  # type: ignore[no-untyped-def]
-    m,
-    x,
-    t,
-    log,
-    own,
-    known,
-    counts,
-    rows,
-    active,
-    ends,
-    logits,
-    starts,
-    top_nlls,
-    coders,
-    coded,
-    sizes,
-    decoding,
-    batch,
-    share,
-    tickets,
-):
+def _code_batches(m, x, t, log, own, steps, codes, decoding, tickets):  # type: ignore[no-untyped-def]
     """As that of batches.py. Neighbouring ranks are threads of different warps: coders that differ in what they do
     would wait for each other in one."""
     thread, warps = cuda.grid(1), cuda.gridDim.x * cuda.blockDim.x // _WARP
-    rank = thread % _WARP * warps + thread // _WARP
+    rank, size = thread % _WARP * warps + thread // _WARP, warps * _WARP
     batches.work(
-        m,
-        x,
-        t,
-        log,
-        own,
-        known,
-        counts,
-        rows,
-        active,
-        ends,
-        logits,
-        starts,
-        top_nlls,
-        coders,
-        coded,
-        sizes,
-        decoding,
-        batch,
-        share,
-        tickets,
-        rank,
-        warps * _WARP,
-        tickets,
-        None,
-        _first,
-        _next,
-        _meet,
-        _meet,
+        m, x, t, log, own, steps, codes, decoding, tickets, rank, size, tickets, None, _first, _next, _meet, _meet
     )
 
 
@@ -189,11 +141,14 @@ class Gpu:
         self._processors = int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
     def put(self, values: Any) -> Any:
-        """A copy there of an array; of each member of a tuple; a tensor of int64, which is there already, as uint64."""
+        """A copy there of an array, or of each member of a tuple; a number as it is; a tensor of int64, which is there
+        already, as uint64."""
         cuda.select_device(self._number)
         if isinstance(values, tuple):
             moved = [self.put(value) for value in values]
             return type(values)(*moved) if hasattr(values, "_fields") else tuple(moved)
+        if isinstance(values, int):
+            return values
         if isinstance(values, np.ndarray):
             return cuda.to_device(np.ascontiguousarray(values))
         return cuda.as_cuda_array(values.view(torch.uint64))

@@ -140,22 +140,23 @@ class Batches(Mixing):
         cut: logs.Cut = logs.THREADS,
     ):
         super().__init__(model, layout, preset)
-        self._batch, self._share, self._team = layout.batch, layout.share, team
+        self._team = team
         count = -(-layout.batch // layout.share)
-        self._coders = np.zeros((count, batches.CODER), np.uint64)
+        coders = np.zeros((count, batches.CODER), np.uint64)
         if payload is None:
             most = int(np.bincount(np.arange(layout.lanes) % layout.batch // layout.share, layout.lengths).max())
-            self._sizes = np.full(count, 2 * most + self.spare)
-            self._coded = np.zeros((count, 2 * most + self.spare), np.uint8)
-            for coder in self._coders:
+            sizes = np.full(count, 2 * most + self.spare)
+            coded = np.zeros((count, 2 * most + self.spare), np.uint8)
+            for coder in coders:
                 arithmetic.start_encoder(coder)
         else:
             codes = _separate(payload, count)
-            self._sizes = np.array([len(code) for code in codes], np.int64)
-            self._coded = np.zeros((count, max(map(len, codes)) + 1), np.uint8)
-            for coder, row, code in zip(self._coders, self._coded, codes, strict=True):
+            sizes = np.array([len(code) for code in codes], np.int64)
+            coded = np.zeros((count, max(map(len, codes)) + 1), np.uint8)
+            for coder, row, code in zip(coders, coded, codes, strict=True):
                 row[: len(code)] = np.frombuffer(code, np.uint8)
                 arithmetic.start_decoder(coder, row)
+        self._codes = batches.Codes(coders, coded, sizes, layout.batch, layout.share)
         self._tickets = batches.fresh_tickets()
         self.model, self.log, self.own = batches.build(
             *(self.model, self.mix, self.trie, layout.batch, workers or team.size, cut)
@@ -172,12 +173,12 @@ class Batches(Mixing):
         decoding: bool,
         meter: tuple[Any, ...] = (),
     ) -> bool:
+        steps = batches.Steps(entries, cdf, rows, active, self.ends, *paths)
+
         def work(rank: int, size: int, barrier: np.ndarray) -> None:
             batches.code_batches(
-                *(self.model, self.mix, self.trie, self.log, self.own),
-                *(entries, cdf, rows, active, self.ends, *paths),
-                *(self._coders, self._coded, self._sizes, decoding, self._batch, self._share),
-                *(self._tickets, rank, size, barrier, *meter),
+                *(self.model, self.mix, self.trie, self.log, self.own, steps, self._codes),
+                *(decoding, self._tickets, rank, size, barrier, *meter),
             )
 
         self._team.run(work)
@@ -187,8 +188,8 @@ class Batches(Mixing):
         return self._code(entries, active, _NO_CDF, _NO_ROWS, (paths.logits, paths.starts, paths.surprises), False)
 
     def finish(self) -> bytes:
-        lengths = [arithmetic.finish_encoder(*pair) for pair in zip(self._coders, self._coded, strict=True)]
-        codes = [row[:length].tobytes() for row, length in zip(self._coded, lengths, strict=True)]
+        lengths = [arithmetic.finish_encoder(*pair) for pair in zip(self._codes.coders, self._codes.coded, strict=True)]
+        codes = [row[:length].tobytes() for row, length in zip(self._codes.coded, lengths, strict=True)]
         return b"".join([*map(varint, lengths[:-1]), *codes])
 
     def decode(

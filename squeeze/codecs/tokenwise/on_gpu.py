@@ -103,7 +103,7 @@ class OnGpu(Batches):
         self._there = m, x, gpu.put(self.trie), log, own
         self._places, self._data = x.places, own.data
         self._ends = gpu.put(self.ends)
-        self._coding = gpu.put((self._coders, self._coded, self._sizes))
+        self._codes_there = gpu.put(self._codes)
         self._noted = gpu.put(self._tickets)
 
     def _code(
@@ -118,16 +118,15 @@ class OnGpu(Batches):
     ) -> bool:
         assert not meter
         put, known = self._gpu.put, self._gpu.put(entries)
-        given = known, *put((cdf, rows, active)), self._ends, *put(paths)
-        settings = decoding, self._batch, self._share, self._noted
-        self._gpu.run("code_batches", (*self._there, *given, *self._coding, *settings))
+        steps = batches.Steps(known, put(cdf), put(rows), put(active), self._ends, *put(paths))
+        self._gpu.run("code_batches", (*self._there, steps, self._codes_there, decoding, self._noted))
         for there, here in ((self._places, self.mix.places), (self._noted, self._tickets), (known, entries)):
             self._gpu.get(there, here)
         return batches.is_sound(self._tickets)
 
     def finish(self) -> bytes:
-        for there, here in zip(self._coding[:2], (self._coders, self._coded), strict=True):
-            self._gpu.get(there, here)
+        self._gpu.get(self._codes_there.coders, self._codes.coders)
+        self._gpu.get(self._codes_there.coded, self._codes.coded)
         return super().finish()
 
     def restored(self) -> np.ndarray:

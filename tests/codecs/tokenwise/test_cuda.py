@@ -41,9 +41,9 @@ def arguments(name):
         log._replace(cursor=own.cursor),
         own,
     )
-    given = table, counts, longs, longs, longs, words, table, table
-    coders = np.zeros((2, batches.CODER), np.uint64), np.zeros((2, 100), np.uint8), longs
-    return *models, *given, *coders, False, 2, 1, batches.fresh_tickets()
+    steps = batches.Steps(table, counts, longs, longs, longs, words, table, table)
+    codes = batches.Codes(np.zeros((2, batches.CODER), np.uint64), np.zeros((2, 100), np.uint8), longs, 2, 1)
+    return *models, steps, codes, False, batches.fresh_tickets()
 
 
 def is_exact(name, architecture):

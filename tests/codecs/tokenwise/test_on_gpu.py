@@ -24,6 +24,8 @@ class Fake:
         if isinstance(values, tuple):
             moved = [self.put(value) for value in values]
             return type(values)(*moved) if hasattr(values, "_fields") else tuple(moved)
+        if isinstance(values, int):
+            return values
         return np.array(values, order="C") if isinstance(values, np.ndarray) else values.numpy().view(np.uint64)
 
     def get(self, values, out):
