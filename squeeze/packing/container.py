@@ -73,6 +73,7 @@ __all__ = [
     "reserve",
 ]
 
+_ADAPTER = "adapter "  # as lm/adapter.py begins what it says under KEY
 KEY = "squeeze"  # in __metadata__
 _PIECE = 1 << 20
 
@@ -143,8 +144,8 @@ def is_packed(file: TensorFile) -> bool:
 
 
 def describes(metadata: Mapping[str, str] | None) -> bool:
-    """Whether there is a description; adapters of language models say something else under the same key."""
-    return metadata is not None and metadata.get(KEY, "").startswith("{")
+    """Whether there is a description, sound or damaged; adapters of language models have the same key."""
+    return metadata is not None and KEY in metadata and not metadata[KEY].startswith(_ADAPTER)
 
 
 def read(path: Path, limits: Limits | None = None) -> PackedFile:
