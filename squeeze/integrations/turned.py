@@ -37,7 +37,7 @@ class TurnedLoader(CompressedTensorsHfQuantizer):
     """Adds the modules of transforms once weights are loaded."""
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
-        model = super()._process_model_after_weight_loading(model, **kwargs)
+        super()._process_model_after_weight_loading(model, **kwargs)  # which returned nothing before transformers 5.23
         from compressed_tensors.transform import (  # type: ignore[import-untyped]
             TransformFactory,
             TransformScheme,
