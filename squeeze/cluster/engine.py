@@ -93,6 +93,12 @@ class Engine(Generic[K]):
         nodes = [node["Resources"].get("memory", 0) for node in self._ray.nodes() if node["Alive"]]
         return needed if needed <= max(nodes, default=0) else 0
 
+    def at_once(self, needs: Needs) -> float:
+        """How many calls of such needs run at the same time: by processors, or, where it asks for some, by GPUs."""
+        if needs.gpus:
+            return max(float(self._ray.cluster_resources().get("GPU", 0.0)) / needs.gpus, 1.0)
+        return max(self.processors / needs.cpus, 1.0) if needs.cpus else self.processors
+
     def has_room(self, needs: Needs) -> bool:
         """Whether another call would find a processor soon."""
         taken = sum(call.needs.cpus for call in self._running.values())

@@ -1,6 +1,6 @@
 """Calls of a size that pays: small files together, large ones in parts, so that each takes some tens of seconds.
 
-The last ones get shorter, so that all processors end at about the same time (guided self-scheduling: Polychronopoulos
+The last ones get shorter, so that all workers end at about the same time (guided self-scheduling: Polychronopoulos
 and Kuck 1987).
 """
 
@@ -18,7 +18,7 @@ _MOST_FILES = 500  # of a call: what is lost with a worker is done again
 _FILE_SECONDS = 0.01  # of opening, writing and syncing one
 _RATIO = 4  # raw bytes that a coded one is taken for
 _AHEAD = 4096  # files that are listed before they are planned, at most
-_CALLS = 2  # into which what is left is cut for each processor
+_CALLS = 2  # into which what is left is cut for each that runs at the same time
 _LEAST = 1 / 30  # of the time of a call, when it is one of the last
 
 
@@ -29,10 +29,10 @@ class Planner:
         self._task, self._seconds = task, seconds
 
     def calls(
-        self, files: Iterable[File], processors: Callable[[], float] = lambda: 1.0
+        self, files: Iterable[File], at_once: Callable[[], float] = lambda: 1.0
     ) -> Iterator[list[File] | list[Part]]:
         """Groups of small files, and the parts of each large one, as the files come. So many files are listed ahead
-        that the last calls can be made shorter for so many processors."""
+        that the last ones can be made shorter, of which so many run at the same time."""
         ahead: deque[tuple[File, float]] = deque()
         held = 0.0  # seconds of what is listed ahead
         for file, cost in self._costs(files):
@@ -41,14 +41,14 @@ class Planner:
                 continue
             ahead.append((file, cost))
             held += cost
-            while len(ahead) > _AHEAD or held > (_CALLS * processors() + 1) * self._seconds:
+            while len(ahead) > _AHEAD or held > (_CALLS * at_once() + 1) * self._seconds:
                 batch, taken = _taken(ahead, self._seconds)
                 held -= taken
                 yield batch
         least = self._seconds * _LEAST
         ahead = deque(sorted(ahead, key=lambda one: -one[1] if one[1] > least else 0.0))
         while ahead:
-            share = max(held / (_CALLS * processors()), least)
+            share = max(held / (_CALLS * at_once()), least)
             batch, taken = _taken(ahead, min(share, self._seconds))
             held -= taken
             yield batch

@@ -25,8 +25,8 @@ ATTEMPTS = 4
 
 
 class Plans(Protocol):
-    def calls(self, files: Iterable[File], processors: Callable[[], float]) -> Iterator[list[File] | list[Part]]:
-        """Groups of files, and all parts of one, as the files come. processors: of the cluster, now."""
+    def calls(self, files: Iterable[File], at_once: Callable[[], float]) -> Iterator[list[File] | list[Part]]:
+        """Groups of files, and all parts of one, as the files come. at_once: how many calls run at a time, now."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Run:
         return self._ready.popleft() if self._ready else next(planned, None)
 
     def _planned(self, files: Iterable[File]) -> Iterator[Call[_Key]]:
-        for group in self.kind.planner(self.task, self.seconds).calls(files, lambda: self.engine.processors):
+        for group in self.kind.planner(self.task, self.seconds).calls(files, lambda: self.engine.at_once(self.needs)):
             first = group[0]
             if isinstance(first, File):
                 yield self._of_batch(_Batch(Held(group)))  # type: ignore[arg-type]

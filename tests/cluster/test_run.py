@@ -2,11 +2,12 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import squeeze
-from squeeze.cluster.engine import Needs
+from squeeze.cluster.engine import Engine, Needs
 from squeeze.cluster.files import COMPRESS, DECOMPRESS, TEST, File, Task, stamp_of
 from squeeze.cluster.manifest import Manifest, read_manifest
 from squeeze.cluster.planning import Planner
@@ -283,3 +284,11 @@ def test_a_manifest_of_another_run_is_refused(tmp_path):
         path.write_text(text)
         with pytest.raises(squeeze.SqueezeError, match="no manifest"):
             Manifest(path, COMPRESS, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("needs", "calls"), [(Needs(), 64), (Needs(cpus=8), 8), (Needs(cpus=8, gpus=1), 4), (Needs(cpus=100), 1)]
+)
+def test_how_many_calls_run_at_a_time(needs, calls):
+    cluster: Engine[str] = Engine(SimpleNamespace(cluster_resources=lambda: {"CPU": 64.0, "GPU": 4.0}))
+    assert cluster.at_once(needs) == calls

@@ -28,6 +28,9 @@ class Inline:
     def memory_to_ask_for(self, needed: int) -> int:
         return needed
 
+    def at_once(self, needs: Needs) -> float:
+        return self.processors
+
     def has_room(self, needs: Needs) -> bool:
         return len(self.waiting) < self.room
 

@@ -25,7 +25,7 @@ class Planner:
     def __init__(self, heads: Heads, task: Task, seconds: float):
         self._heads, self._task, self._seconds = heads, task, seconds
 
-    def calls(self, files: Iterable[File], processors: object = None) -> Iterator[list[File] | list[Part]]:
+    def calls(self, files: Iterable[File], at_once: object = None) -> Iterator[list[File] | list[Part]]:
         """The parts of each file that has more than one, and groups of all others."""
         batch: list[File] = []
         size = 0
