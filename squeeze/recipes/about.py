@@ -86,7 +86,8 @@ def _engines() -> list[str]:
         try:
             check(device)
             operations, reason = chosen(device, products_of(device), sizes)
-            mixing = "batches mixed there" if coder_on(device) else "batches mixed by the processor"
+            gpu, obstacle = coder_on(device)
+            mixing = "batches mixed there" if gpu else f"batches mixed by the processor ({obstacle})"
             found.append(f"{device} by {operations.name}" + (f" ({reason})" if reason else "") + f", {mixing}")
         except DeviceError as error:
             found.append(f"{device} by nothing ({error})")

@@ -22,9 +22,11 @@ from numba import cuda
 from numba.core import cgutils, types
 from numba.cuda import compiler, descriptor, dispatcher
 from numba.cuda.core import config
+from numba.cuda.cudadrv.driver import CudaAPIError
 
 from squeeze.codecs.tokenwise import batches, bias, model as tokenwise
 from squeeze.codecs.tokenwise.log import Cut
+from squeeze.errors import DeviceError
 from squeeze.numerics.jit import cache_folder
 
 __all__ = ["CUT", "KERNELS", "Gpu", "compiled"]
@@ -143,20 +145,20 @@ class Gpu:
     def put(self, values: Any) -> Any:
         """A copy there of an array, or of each member of a tuple; a number as it is; a tensor of int64, which is there
         already, as uint64."""
-        cuda.select_device(self._number)
         if isinstance(values, tuple):
             moved = [self.put(value) for value in values]
             return type(values)(*moved) if hasattr(values, "_fields") else tuple(moved)
         if isinstance(values, int):
             return values
-        if isinstance(values, np.ndarray):
-            return cuda.to_device(np.ascontiguousarray(values))
-        return cuda.as_cuda_array(values.view(torch.uint64))
+        with self._in_use():
+            if isinstance(values, np.ndarray):
+                return cuda.to_device(np.ascontiguousarray(values))
+            return cuda.as_cuda_array(values.view(torch.uint64))
 
     def get(self, values: Any, out: np.ndarray) -> None:
         """Copy an array from there."""
-        cuda.select_device(self._number)
-        out[...] = values.copy_to_host()
+        with self._in_use():
+            out[...] = values.copy_to_host()
 
     def room(self, *shape: int) -> torch.Tensor:
         """int64 zeros there."""
@@ -164,7 +166,15 @@ class Gpu:
 
     def run(self, name: str, arguments: tuple[Any, ...], threads: int | None = None) -> None:
         """Launch one of KERNELS on so many threads, or as many as can wait for each other."""
-        cuda.select_device(self._number)
         blocks = self._processors if threads is None else -(-threads // _BLOCK)
-        with _tables_in_global_memory():
+        with self._in_use(), _tables_in_global_memory():
             self._kernels[name][blocks, _BLOCK](*arguments)
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """By this thread. Raises DeviceError where the driver refuses something."""
+        try:
+            cuda.select_device(self._number)
+            yield
+        except CudaAPIError as error:
+            raise DeviceError(f"{self.name}: {str(error).strip()}: use --device cpu") from error

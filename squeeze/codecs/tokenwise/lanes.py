@@ -21,7 +21,7 @@ from squeeze.codecs.tokenwise.counting import HOST
 from squeeze.codecs.tokenwise.drafts import Guess, follow_matches, frequencies
 from squeeze.codecs.tokenwise.layout import MAX_LANES, LaneLayout
 from squeeze.codecs.tokenwise.mixing import Batches, Mixing, Turns
-from squeeze.codecs.tokenwise.on_gpu import OnGpu, gpu_of
+from squeeze.codecs.tokenwise.on_gpu import by_gpu
 from squeeze.codecs.tokenwise.prefill import groups_of, predictions, team_of
 from squeeze.codecs.tokenwise.presets import TokenPreset
 from squeeze.errors import DamagedError
@@ -50,8 +50,8 @@ def mixing_of(
     """For encoding, or for decoding a payload, which may be measured."""
     if not layout.batch:
         return Turns(model, layout, preset, payload)
-    if not measured and (gpu := gpu_of(model)):
-        return OnGpu(model, layout, preset, gpu, payload)
+    if not measured and (there := by_gpu(model, layout, preset, payload)):
+        return there
     return Batches(model, layout, preset, team_of(threads, 1, stack), payload)
 
 

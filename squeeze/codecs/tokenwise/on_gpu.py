@@ -6,7 +6,7 @@ A GPU is taken where it gives the processor's bytes for lanes made up for that; 
 from __future__ import annotations
 
 import importlib.util
-from contextlib import ExitStack
+from contextlib import suppress
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
@@ -20,11 +20,12 @@ from squeeze.codecs.tokenwise.log import Cut
 from squeeze.codecs.tokenwise.mixing import Batches
 from squeeze.codecs.tokenwise.prefill import Paths
 from squeeze.codecs.tokenwise.presets import BYTEWISE, TokenPreset
+from squeeze.errors import DeviceError
 from squeeze.lm.language_model import LanguageModel
 from squeeze.numerics import trie
 from squeeze.numerics.team import Team
 
-__all__ = ["Device", "OnGpu", "coder_on", "differing", "gpu_of"]
+__all__ = ["Device", "OnGpu", "by_gpu", "coder_on", "differing"]
 
 _WORKERS = 256  # that code: each has a copy of the block
 _COPIES = 1 << 31  # bytes of them all
@@ -37,7 +38,8 @@ class Device(Protocol):
     name: str
     cut: Cut
 
-    def put(self, values: Any) -> Any: ...
+    def put(self, values: Any) -> Any:
+        """Raises DeviceError where there is no room for it, as the others do where the GPU fails."""
 
     def get(self, values: Any, out: np.ndarray) -> None: ...
 
@@ -52,8 +54,8 @@ class _Counting(Counting):
 
     rows = _ROWS
 
-    def __init__(self, gpu: Device):
-        self._gpu = gpu
+    def __init__(self, gpu: Device, t: trie.Trie):
+        self._gpu, self._trie = gpu, gpu.put(t)
 
     def room(self, rows: int, leaves: int) -> Any:
         return self._gpu.room(rows, leaves + 1)
@@ -71,7 +73,7 @@ class _Counting(Counting):
         begins = np.cumsum(np.concatenate([[0], sizes]))
         paths = np.zeros(begins[-1], np.int32)
         found = self._gpu.put((paths, surprises))
-        self._gpu.run("follow", (*self._gpu.put((t, counts, entries, begins[:-1])), *found), entries.size)
+        self._gpu.run("follow", (self._trie, *self._gpu.put((counts, entries, begins[:-1])), *found), entries.size)
         for there, here in zip(found, (paths, surprises), strict=True):
             self._gpu.get(there, here)
         for start, path in zip(starts, np.split(paths, begins[1:-1]), strict=True):
@@ -96,7 +98,7 @@ class OnGpu(Batches):
     ):
         workers = max(1, min(-(-layout.batch // layout.share), _WORKERS, _COPIES // sum(layout.lengths)))
         super().__init__(model, layout, preset, Team(1), payload, workers, gpu.cut)
-        self.counting, self._gpu = _Counting(gpu), gpu
+        self.counting, self._gpu = _Counting(gpu, model.trie), gpu
         own, log = gpu.put(self.own), gpu.put(self.log._replace(cursor=self.own.cursor))
         m = gpu.put(self.model._replace(data=self.own.data[0], state=self.own.state))
         x = gpu.put(self.mix._replace(state=self.own.token_state))
@@ -134,24 +136,29 @@ class OnGpu(Batches):
         return super().restored()
 
 
-def gpu_of(model: LanguageModel) -> Device | None:
-    """The GPU that a model runs on, where it can code as the processor does."""
+def by_gpu(model: LanguageModel, layout: LaneLayout, preset: TokenPreset, payload: bytes | None = None) -> OnGpu | None:
+    """Lanes on the GPU that a model runs on, where it can code as the processor does and has room for them."""
     device = getattr(model, "device", "cpu")
-    return coder_on(device) if device.startswith("cuda") else None
+    gpu = coder_on(device)[0] if device.startswith("cuda") else None
+    if gpu is not None:
+        with suppress(DeviceError):
+            return OnGpu(model, layout, preset, gpu, payload)
+    return None
 
 
 @cache
-def coder_on(device: str) -> Device | None:
-    """A GPU by torch's name, where it codes as the processor does, which is tried once."""
+def coder_on(device: str) -> tuple[Device | None, str]:
+    """A GPU by torch's name, where it codes as the processor does, which is tried once; else None, and why."""
     if importlib.util.find_spec("numba_cuda") is None:
-        return None
+        return None, "numba-cuda is not installed"
     try:
         from squeeze.codecs.tokenwise.cuda import Gpu
 
         gpu: Device = Gpu(int(device.partition(":")[2] or 0))
-        return None if differing(gpu) else gpu
-    except Exception:  # whatever a compiler or a driver raises: the processor serves as well
-        return None
+        wrong = differing(gpu)
+    except Exception as error:  # whatever a compiler or a driver raises: the processor serves as well
+        return None, str(error).strip().partition("\n")[0] or type(error).__name__
+    return (None, f"it gives other {wrong}") if wrong else (gpu, "")
 
 
 _LANES, _STEPS, _BATCH = 12, 9, 8
@@ -175,23 +182,19 @@ def differing(gpu: Device) -> str | None:
     counts[:, 1:] = (np.exp(random.normal(0, 4, (table.size, len(leaves)))) * 2**20).astype(np.uint64).cumsum(1) + 1
     counts[:, 1:] += np.arange(len(leaves), dtype=np.uint64)
 
-    here, there = (_paths(model.trie, counting, counts, table) for counting in (HOST, _Counting(gpu)))
+    here, there = (_paths(model.trie, counting, counts, table) for counting in (HOST, _Counting(gpu, model.trie)))
     if not all(map(np.array_equal, here[0], there[0])):
-        return "the model's logits"
+        return "logits of the model"
     if not np.array_equal(here[1], there[1]):
-        return "what biases learn"
-    with ExitStack() as stack:
-        team = Team(1)
-        stack.callback(team.close)
-        ours, other = Batches(model, layout, preset, team), OnGpu(model, layout, preset, gpu)
-        coded = []
-        for state in (ours, other):
-            for part in (slice(0, 4), slice(4, _STEPS)):
-                columns, starts, surprises = (
-                    np.ascontiguousarray(values[:, part]) for values in (table, here[0][1], here[0][2])
-                )
-                state.encode(columns, np.full(columns.shape[1], _LANES), Paths(here[0][0], starts, surprises))
-            coded.append(state.finish())
+        return "gradients of biases"
+    coded = []
+    for state in (Batches(model, layout, preset, Team(1)), OnGpu(model, layout, preset, gpu)):
+        for part in (slice(0, 4), slice(4, _STEPS)):
+            columns, starts, surprises = (
+                np.ascontiguousarray(values[:, part]) for values in (table, here[0][1], here[0][2])
+            )
+            state.encode(columns, np.full(columns.shape[1], _LANES), Paths(here[0][0], starts, surprises))
+        coded.append(state.finish())
     if coded[0] != coded[1]:
         return "coded bytes"
     state = OnGpu(model, layout, preset, gpu, coded[0])

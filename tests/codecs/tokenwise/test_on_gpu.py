@@ -1,6 +1,7 @@
 """Lanes on a GPU: the whole way there and back by a device that is none, and what a device that computes otherwise does
 to it. test_cuda.py has the kernels."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,11 @@ import pytest
 import torch
 
 from squeeze.codecs.tokenwise import batches, bias, lanes, model as tokenwise, on_gpu
+from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.codecs.tokenwise.log import Cut
+from squeeze.codecs.tokenwise.mixing import Batches
+from squeeze.codecs.tokenwise.on_gpu import OnGpu
+from squeeze.errors import DeviceError
 from squeeze.lm import models
 from tests.makers.tokenwise import TEXT, preset
 
@@ -67,8 +72,8 @@ def test_nothing_differs():
 @pytest.mark.parametrize(
     ("kernel", "field", "what"),
     [
-        ("follow", lambda arguments: arguments[4], "the model's logits"),
-        ("add", lambda arguments: arguments[3], "what biases learn"),
+        ("follow", lambda arguments: arguments[4], "logits of the model"),
+        ("add", lambda arguments: arguments[3], "gradients of biases"),
         ("code_batches", lambda arguments: arguments[1].escape, "coded bytes"),
     ],
 )
@@ -81,15 +86,28 @@ def test_the_same_bytes(folder, monkeypatch, count, batch):
     loaded = models.find(folder)
     model, chosen = loaded.on("cpu"), replace(preset(2_000, count), batch=batch)
     expected = lanes.encode(TEXT[:2_000], loaded.network, chosen)
-    monkeypatch.setattr(lanes, "gpu_of", lambda _: Fake())
+    monkeypatch.setattr(lanes, "by_gpu", lambda model, layout, *rest: OnGpu(model, layout, rest[0], Fake(), *rest[1:]))
     monkeypatch.setattr(on_gpu._Counting, "rows", 7)
     assert lanes.encode(TEXT[:2_000], model, chosen) == expected
     layout, payload = expected
     assert lanes.decode(payload, layout, model, chosen).tobytes() == TEXT[:2_000]
 
 
-def test_a_model_of_the_processor_has_no_gpu(folder):
-    assert on_gpu.gpu_of(models.find(folder).network) is None
+class Full(Fake):
+    def put(self, values):
+        raise DeviceError("fake has too little memory")
+
+
+@pytest.mark.parametrize(("device", "gpu"), [("cuda:3", Fake()), ("cuda:3", Full()), ("cuda:3", None), ("cpu", Fake())])
+def test_who_codes(folder, monkeypatch, device, gpu):
+    """The GPU of the model, if it can and has room; else the processor."""
+    network, chosen = models.find(folder).network, replace(preset(900, 5), batch=3)
+    layout = LaneLayout.of(np.ones(50, np.int64), 5, 16, 3)
+    monkeypatch.setattr(on_gpu, "coder_on", {"cuda:3": (gpu, "")}.get)
+    monkeypatch.setattr(network, "device", device, raising=False)
+    with ExitStack() as stack:
+        found = lanes.mixing_of(network, layout, chosen, 1, stack)
+    assert type(found) is (OnGpu if device != "cpu" and type(gpu) is Fake else Batches)
 
 
 @pytest.mark.cuda
