@@ -168,13 +168,16 @@ def _dense(checkpoint: Checkpoint, form: StoredForm, modules: Mapping[str, Leave
     for module, leaves in modules.items():
         names = [f"{module}.{leaf}" for leaf in leaves]
 
-        def read(index: int | None = None, module: str = module, names: list[str] = names) -> torch.Tensor:
-            stored = {name.rpartition(".")[2]: tensor for name, tensor in checkpoint.load(names, strict=False).items()}
-            weight = form.weight(module, stored).dequantize()
+        def stored(module: str = module, names: list[str] = names) -> Any:
+            tensors = checkpoint.load(names, strict=False)
+            return form.weight(module, {name.rpartition(".")[2]: tensor for name, tensor in tensors.items()})
+
+        def read(index: int | None = None, stored: Callable[[], Any] = stored) -> torch.Tensor:
+            weight: torch.Tensor = stored().dequantize()
             return weight if index is None else weight[index]
 
         name = f"{module}.weight"
-        views[name] = View(name, "F32", tuple(read().shape), read)
+        views[name] = View(name, "F32", tuple(stored().shape), read)
     hidden = {f"{module}.{leaf}" for module, leaves in modules.items() for leaf in leaves}
     others = {name: file for name, file in checkpoint.files.items() if name not in hidden}
     return replace(checkpoint, files={**others, **views})
