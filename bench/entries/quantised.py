@@ -145,7 +145,7 @@ MEMORY = Entry(
                 Column("blocks", "blocks"),
                 Column("peak above twice the largest block, MiB", lambda row: f"{row['above'] / 2**20:,.0f}"),
             ),
-            where=lambda row: row["target bits"] is None and row.get("method", "gptq") == "gptq",
+            where=lambda row: row["method"] == "gptq",
         ),
         "blocks-memory": Listing(
             (
@@ -157,7 +157,7 @@ MEMORY = Entry(
                 Column("with pages of files, MiB", lambda row: row["peak"] / 2**20, ",.0f"),
                 Column("seconds", "seconds"),
             ),
-            where=lambda row: row.get("method", "gptq") != "gptq",
+            where=lambda row: row["method"] not in ("gptq", "budget"),
             order=lambda row: (row["method"], row["blocks"]),
         ),
         "target-bits-memory": Listing(

@@ -45,11 +45,11 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     tokens = read_tokens(options.text or corpus / "wiki.eval.raw", options.model)
     about = {name: getattr(options, name) for name in ("dtype", "window", "threads", "steps")}
     for context in options.context:
-        for row in stepped(model, tokens[: context + _WARM + options.steps], context, kinds):
+        for row in in_turns(model, tokens[: context + _WARM + options.steps], context, kinds):
             yield {**row, **about}
 
 
-def stepped(model: Any, tokens: torch.Tensor, context: int, kinds: Mapping[str, Callable[[], Any]]) -> Iterator[Row]:
+def in_turns(model: Any, tokens: torch.Tensor, context: int, kinds: Mapping[str, Callable[[], Any]]) -> Iterator[Row]:
     """times: of the first cache's seconds."""
     caches = {name: make() for name, make in kinds.items()}
     first, *others = caches.values()

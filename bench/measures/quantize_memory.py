@@ -39,7 +39,7 @@ if sys.argv[7:] == ["rtn"]:
     squeeze.quantize(sys.argv[1], "rtn", out=sys.argv[2], overwrite=True)
 elif sys.argv[7:] == ["magnitude"]:
     squeeze.prune(sys.argv[1], "magnitude", pattern="2:4", out=sys.argv[2], overwrite=True)
-elif float(sys.argv[6]):
+elif sys.argv[7:] == ["budget"]:
     squeeze.quantize(sys.argv[1], "rtn", calibration=tokens, out=sys.argv[2], overwrite=True,
                      target_bits=float(sys.argv[6]))
 else:
@@ -85,11 +85,14 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     block = write(options.work / "random", options.blocks)
     folders = options.work / "random", options.work / "out"
     command = [sys.executable, "-c", RUN, *folders, options.threads, options.samples, options.correction]
-    command += [options.target_bits or 0, options.method]
+    if options.target_bits and options.method != "gptq":
+        raise SystemExit("Error: target bits are measured by a method of their own: leave --method out")
+    method = "budget" if options.target_bits else options.method
+    command += [options.target_bits or 0, method]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
     peak, held, seconds = map(int, done.stdout.split())
     sizes = {"weights": block * options.blocks + 2 * 32000 * 2048, "block": 8 * block, "peak": peak, "held": held}
-    samples = options.samples if options.method == "gptq" else 0
+    samples = options.samples if method in ("gptq", "budget") else 0
     about = {"blocks": options.blocks, "samples": samples, "threads": options.threads}
-    about |= {"target bits": options.target_bits, "method": options.method}
+    about |= {"target bits": options.target_bits, "method": method}
     yield {**about, **sizes, "above": peak - 8 * block, "seconds": seconds}
