@@ -8,7 +8,7 @@ import torch
 from click.testing import CliRunner
 
 from tests.makers.corpora import corpus_of
-from training.compare import CANDIDATES, README, Symbols, Tokens, filled, main
+from training.compare import CANDIDATES, LOG, README, Symbols, Tokens, filled, main
 from training.corpus import read
 
 NAMES = [one.name for one in CANDIDATES]
@@ -49,6 +49,8 @@ def test_attention_sees_its_window_and_no_more():
 def test_bytes_are_compared_at_equal_multiplications():
     costs = [one.products(one.make()) for one in CANDIDATES if not one.of_tokens]
     assert max(costs) < 1.05 * min(costs)
+    of_tokens = [one["products"] for one in map(json.loads, LOG.read_text().splitlines()) if "tokens" in one["name"]]
+    assert len(of_tokens) == 2 and max(of_tokens) < 1.2 * min(costs)  # as README.md says
 
 
 def test_tokens_give_the_bytes_back(tmp_path):
