@@ -122,22 +122,11 @@ def check_commands(name: str, entry: Entry, found: list[Record]) -> None:
 
 def understood(entry: Entry, name: str, words: list[str]) -> bool:
     try:
-        with contextlib.redirect_stderr(io.StringIO()), without_corpus():
+        with contextlib.redirect_stderr(io.StringIO()):
             entry.parser(name).parse_args(words)
     except SystemExit:
         return False
     return True
-
-
-@contextlib.contextmanager
-def without_corpus() -> Iterator[None]:
-    """Files that a command names need not be on this machine: only with a corpus are they looked for."""
-    corpus = os.environ.pop("SQUEEZE_CORPUS", None)
-    try:
-        yield
-    finally:
-        if corpus is not None:
-            os.environ["SQUEEZE_CORPUS"] = corpus
 
 
 def picture(name: str, path: Path, root: Path) -> str:

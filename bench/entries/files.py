@@ -1,7 +1,5 @@
 """Compressing files: levels 1 to 6 and whole commands."""
 
-import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +12,7 @@ _README = {"enwik8.1m": "enwik8, first megabyte", "twitter.json": "twitter.json"
 _README_TOOLS = ("zstd -19 long", "xz -9e", "zpaq -m5", "squeeze -1", "squeeze -3", "squeeze -6", "squeeze -8")
 
 
-def corpus_file(name: str) -> Path:
-    """A file, or the one of the corpus that has this name."""
-    path, corpus = Path(name), os.environ.get("SQUEEZE_CORPUS")
-    if path.exists() or not corpus:
-        return path
-    found = sorted(Path(corpus).rglob(path.name))
-    if not found:
-        raise argparse.ArgumentTypeError(f"there is no file {name} here, or in the corpus")
-    return found[0]
-
-
-_FILES = option("files", nargs="*", type=corpus_file, help="else all files of the corpus")
+_FILES = option("files", nargs="*", type=Path, help="else all files of the corpus")
 _BELOW = option("--below", type=int, metavar="BYTES", help="leave out larger files of the corpus")
 _LEVELS = "1,2,3"
 _AGAINST = "xz,zstd,brotli,bzip2,zpaq,7z"
@@ -196,7 +183,7 @@ MEMORY = Entry(
     key=("file", "level", "threads"),
     needs=("a corpus",),
     options=(
-        option("file", nargs="?", type=corpus_file, help="else text/enwik8.1m of the corpus"),
+        option("file", nargs="?", type=Path, help="else text/enwik8.1m of the corpus"),
         option("--levels", default="1,2,3,4,5,6", help="with commas between them"),
         option("--threads", type=int, default=1, help="each needs its own memory"),
     ),
@@ -219,7 +206,7 @@ ABLATE = Entry(
     key=("file", "level", "of", "without"),
     needs=("a corpus",),
     options=(
-        option("file", nargs="?", type=corpus_file, help="else text/enwik8.1m of the corpus"),
+        option("file", nargs="?", type=Path, help="else text/enwik8.1m of the corpus"),
         option("--level", type=int, default=6, choices=(4, 5, 6), help="(6)"),
         option("--bytes", type=int, default=200_000, help="how many of the file, from its start (200000)"),
         option("--each", action="store_true", help="every context alone"),

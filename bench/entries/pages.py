@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from bench.entries.files import corpus_file
 from bench.entry import Entry, option
 from bench.tables import Column, Listing, percent
 
@@ -12,7 +11,7 @@ EXPLAIN = Entry(
     key=("file", "level"),
     needs=("a corpus",),
     options=(
-        option("file", nargs="?", type=corpus_file, help="else text/enwik8.1m of the corpus"),
+        option("file", nargs="?", type=Path, help="else text/enwik8.1m of the corpus"),
         option("--levels", default="3,6", help="with commas between them (3,6)"),
         option("--bytes", type=int, default=1_000_000, help="how many of the file, from its start (1000000)"),
     ),
@@ -41,7 +40,7 @@ PAGES = Entry(
     key=("page",),
     needs=("a corpus", "playwright", "chromium"),
     options=(
-        option("file", nargs="?", type=corpus_file, help="else text/enwik8.10m of the corpus"),
+        option("file", nargs="?", type=Path, help="else text/enwik8.10m of the corpus"),
         option("--run", type=Path, metavar="RUN.json", help="a report; else one of 30 blocks of 7 matrices"),
         option("--sizes", default="1000000,5000000", help="bytes that are explained, with commas between them"),
         option("--level", type=int, default=1, help="at which they are explained (1)"),

@@ -5,15 +5,14 @@ taught fits only the whole models, so what a context or a weight set brings is m
 """
 
 import argparse
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from bench.entry import Row
+from bench.shared.texts import text
 from squeeze.codecs.bitmodels import context_state as state
 from squeeze.codecs.deep import coder as deep, presets as deeplevels
 from squeeze.codecs.deep.presets import DeepPreset
@@ -84,7 +83,7 @@ def _content(data: np.ndarray) -> Content:
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    path = options.file or Path(os.environ["SQUEEZE_CORPUS"], "text", "enwik8.1m")
+    path = text(options.file, "enwik8.1m")
     data = np.frombuffer(path.read_bytes()[: options.bytes], np.uint8)
     content = _content(data)
     whole: tuple[int, float] | None = None

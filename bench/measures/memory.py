@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.entry import Row
+from bench.shared.texts import text
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    file = options.file or Path(os.environ["SQUEEZE_CORPUS"], "text", "enwik8.1m")
+    file = text(options.file, "enwik8.1m")
     for level in options.levels.split(","):
         with tempfile.TemporaryDirectory() as folder:
             coded, restored = Path(folder, "coded"), Path(folder, "restored")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import squeeze
 from bench.entry import Row
+from bench.shared.texts import found
 
 SHARE, SLACK = 1.001, 32  # of the size one level below, and bytes more: so much may a file grow
 _LEAST = 64  # bytes of a file
@@ -19,7 +20,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     levels = sorted(int(level) for level in options.levels.split(","))
     pairs = list(itertools.pairwise(levels))
     worst, grown = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0)
-    paths = options.files or chosen(options.folder, options.skip + options.count)[options.skip :]
+    paths = [*map(found, options.files)] or chosen(options.folder, options.skip + options.count)[options.skip :]
     for path in paths:
         with path.open("rb") as file:
             data = file.read(options.first)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.entry import Row
+from bench.shared.texts import found
 from squeeze.recipes import benchmark
 from squeeze.recipes.benchmark import Rival, Tool
 
@@ -19,7 +20,7 @@ RIVALS = benchmark.RIVALS | {
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     tools = chosen(options.levels, options.against, options.threads)
-    for path in options.files or corpus(options.below):
+    for path in [*map(found, options.files)] or corpus(options.below):
         for tool in tools:
             coded, *_ = tool.run(path)
             yield {"file": path.name, "raw": path.stat().st_size, "tool": tool.name, "bytes": int(coded)}

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from bench.entry import Row
 from bench.measures.sizes import chosen, corpus
+from bench.shared.texts import found
 from squeeze.recipes import benchmark
 from squeeze.recipes.benchmark import Tool
 
@@ -21,7 +22,8 @@ from squeeze.recipes.benchmark import Tool
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     tools = chosen(options.levels, ",".join([options.base, *options.against.split(",")]))
     rival = chosen("", options.base)[0].name
-    for path in options.files or [path for path in corpus(options.below) if path.stat().st_size >= 100_000]:
+    files = [*map(found, options.files)]
+    for path in files or [path for path in corpus(options.below) if path.stat().st_size >= 100_000]:
         times = turns(tools, path, options.runs)
         raw, (_, *base) = path.stat().st_size, times[rival]
         for tool in tools:

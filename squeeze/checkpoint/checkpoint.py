@@ -9,9 +9,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,11 @@ class Checkpoint:
         if any(isinstance(file, View) for file in self.files.values()):
             config.pop("quantization_config", None)
         return config
+
+    def showing(self, views: Mapping[str, View], hidden: Container[str] = ()) -> "Checkpoint":
+        """One that has `views` besides its tensors, or in the place of those of the names `hidden`."""
+        others = {name: file for name, file in self.files.items() if name not in hidden}
+        return replace(self, files={**others, **views})
 
     def info(self, name: str) -> tensorfile.Tensor:
         return self.files[name].by_name[name]

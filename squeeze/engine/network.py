@@ -7,7 +7,7 @@ experts (one parameter of three dimensions for all) are taken apart (experts.py)
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -150,9 +150,8 @@ class Network:
         """Let the checkpoint have the parts of tensors of all experts in their places."""
         if self.fused:
             hidden = {name for fused in self.fused for name in fused.stored.values()}
-            others = {name: file for name, file in self.checkpoint.files.items() if name not in hidden}
             views = {name: view for fused in self.fused for name, view in fused.views(self.checkpoint).items()}
-            self.checkpoint = replace(self.checkpoint, files={**others, **views})
+            self.checkpoint = self.checkpoint.showing(views, hidden)
 
     def _merged(self, path: str, parts: dict[str, list[tuple[str, int]]]) -> dict[str, str]:
         """The tensors of experts that transformers merges."""

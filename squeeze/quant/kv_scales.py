@@ -4,7 +4,6 @@ compressed-tensors has them as a `kv_cache_scheme`, with k_scale and v_scale [1]
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,7 +34,7 @@ def scaled_cache(checkpoint: Checkpoint, tokens: torch.Tensor, device: str = "cp
         for leaf, most in zip(KV_LEAVES, largest, strict=True):
             scale, full = _GRID.factor(most).reshape(1).to(dtype), f"{name}.{leaf}"
             views[full] = View(full, DTYPES[dtype], (1,), partial(_constant, scale))
-    return replace(checkpoint, files={**checkpoint.files, **views})
+    return checkpoint.showing(views)
 
 
 def _constant(value: torch.Tensor, index: int | None) -> torch.Tensor:

@@ -7,7 +7,11 @@ class Draws:
     """Matrices and second moments drawn from one generator: the same ones in the same order for a seed."""
 
     def __init__(self, seed: int):
-        self.generator = torch.Generator().manual_seed(seed)
+        self.seed, self.generator = seed, torch.Generator()
+        self.restart()
+
+    def restart(self) -> None:
+        self.generator.manual_seed(self.seed)
 
     def matrix(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=self.generator)

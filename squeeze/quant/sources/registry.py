@@ -1,7 +1,5 @@
 """Which quantised checkpoints are read as floats, by the quant_method in config.json."""
 
-from dataclasses import replace
-
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import explained
 from squeeze.errors import FormatError, ModelError, printable
@@ -47,5 +45,4 @@ def floats(checkpoint: Checkpoint) -> Checkpoint:
         reader(source, described)
     if not source.views:
         raise FormatError(f"{checkpoint.folder}: config.json speaks of {method}, and no tensor is stored so")
-    others = {name: file for name, file in checkpoint.files.items() if name not in source.used}
-    return replace(checkpoint, files={**others, **source.views})
+    return checkpoint.showing(source.views, source.used)

@@ -5,7 +5,7 @@ What is learned lies in files, one for each block: values, Adam's moments, and t
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -179,8 +179,7 @@ def _dense(checkpoint: Checkpoint, form: StoredForm, modules: Mapping[str, Leave
         name = f"{module}.weight"
         views[name] = View(name, "F32", tuple(stored().shape), read)
     hidden = {f"{module}.{leaf}" for module, leaves in modules.items() for leaf in leaves}
-    others = {name: file for name, file in checkpoint.files.items() if name not in hidden}
-    return replace(checkpoint, files={**others, **views})
+    return checkpoint.showing(views, hidden)
 
 
 def norms(module: nn.Module) -> dict[str, nn.Parameter]:

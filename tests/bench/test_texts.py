@@ -1,0 +1,19 @@
+import pytest
+
+from bench.shared.texts import found, read, text
+
+
+def test_a_file_is_looked_for_in_the_corpus(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "corpus" / "text" / "a.txt"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"words")
+    monkeypatch.delenv("SQUEEZE_CORPUS", raising=False)
+    with pytest.raises(SystemExit, match=r"name a file, or set SQUEEZE_CORPUS to a folder that holds text/a\.txt"):
+        text(None, "a.txt")
+    assert not found(place.relative_to(tmp_path / "corpus")).exists()
+    monkeypatch.setenv("SQUEEZE_CORPUS", str(tmp_path / "corpus"))
+    assert text(None, "a.txt") == place
+    assert read(place.relative_to(tmp_path / "corpus"), "b.txt", 3) == b"wor"
+    with pytest.raises(SystemExit, match=r"there is no file b\.txt here, or in the corpus"):
+        found(place.with_name("b.txt").relative_to(place.parent))
