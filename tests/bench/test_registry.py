@@ -73,15 +73,3 @@ def test_list_and_help_need_no_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=MEASURES.parents[1]
     )
     assert json.loads(done.stdout) == []
-
-
-def test_files_of_the_corpus_go_by_their_names(tmp_path, monkeypatch, capsys):
-    """So the commands under the tables of the docs run as they stand."""
-    wanted = tmp_path / "text" / "some.txt"
-    wanted.parent.mkdir()
-    wanted.write_bytes(b"text")
-    monkeypatch.setenv("SQUEEZE_CORPUS", str(tmp_path))
-    assert parser("plane", ENTRIES["plane"]).parse_args(["some.txt"]).files == [wanted]
-    with pytest.raises(SystemExit):
-        parser("plane", ENTRIES["plane"]).parse_args(["other.txt"])
-    assert "there is no file other.txt here, or in the corpus" in capsys.readouterr().err

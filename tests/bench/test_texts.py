@@ -3,7 +3,8 @@ import pytest
 from bench.shared.texts import found, read, text
 
 
-def test_a_file_is_looked_for_in_the_corpus(tmp_path, monkeypatch):
+def test_files_of_the_corpus_go_by_their_names(tmp_path, monkeypatch):
+    """So the commands under the tables of the docs run as they stand."""
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "corpus" / "text" / "a.txt"
     place.parent.mkdir(parents=True)
