@@ -2,7 +2,8 @@
 
 See PEP 578. What is read of the interpreter, of installed packages, of compiled code and of the facts of the machine is
 no news; all else is. Nor is the socket by which urllib3, where a package imports it, tries whether there is IPv6, nor
-the file by which Python looks where temporary files may lie.
+ldconfig, which torch for CUDA lets ctypes ask for a library when it is imported, nor the file by which Python looks
+where temporary files may lie.
 """
 
 import json
@@ -47,6 +48,8 @@ def hook(event, arguments):
     elif event == "pickle.find_class" and not is_called_by("numba/core/caching.py", "numba/core/serialize.py"):
         news.append(f"unpickle {arguments[0]}.{arguments[1]}")
     elif event in ("socket.__new__", "socket.bind") and is_called_by("urllib3/util/connection.py"):
+        pass
+    elif event == "subprocess.Popen" and is_called_by("ctypes/util.py:_findSoname_ldconfig"):
         pass
     elif event.startswith(STARTS) or event in ("os.system", "os.fork"):
         news.append(event)
