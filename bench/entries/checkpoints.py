@@ -86,6 +86,10 @@ def _megabytes(way: str) -> Callable[[Row], str]:
     return lambda row: f"{row[f'{way}, memory'] / 1e6:,.0f}"
 
 
+def _of_cp(way: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[way] / row['cp']:.1f}"
+
+
 def _level(row: Row) -> str:
     return f"{row['level']}, {row['zeros']:.0%} zeros" if row["zeros"] else str(row["level"])
 
@@ -108,6 +112,8 @@ LARGE = Entry(
                 Column("level", _level),
                 Column("GB in one tensor", "gigabytes", "g"),
                 Column("threads", "threads"),
+                Column("pack, of the time of cp", _of_cp("pack")),
+                Column("unpack, of it", _of_cp("unpack")),
                 Column("memory of pack, MB", _megabytes("pack")),
                 Column("of unpack, MB", _megabytes("unpack")),
             )

@@ -26,6 +26,7 @@ from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
 from squeeze.checkpoint.view import View
 from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, check_inside, read_index, weight_files
 from squeeze.errors import FormatError, SqueezeError, printable
+from squeeze.system.syncing import synced
 
 __all__ = ["Checkpoint", "Parts", "copy_other_files", "disk_told", "saved"]
 
@@ -222,13 +223,11 @@ def _concatenate(files: list[tensorfile.TensorFile], target: Path) -> int:
             offset += tensor.size
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    with target.open("wb") as sink:
+    with target.open("wb") as sink, synced(sink):
         sink.write(len(header).to_bytes(8, "little") + header)
         for file in files:
             for piece in _payload(file):
                 sink.write(piece)
-        sink.flush()
-        os.fsync(sink.fileno())
     return offset
 
 

@@ -30,6 +30,7 @@ from squeeze.system import files, storage
 from squeeze.system.in_order import LARGE, in_order
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
+from squeeze.system.syncing import synced
 from squeeze.system.upload import staged
 from squeeze.system.work import work_folder
 from squeeze.version import __version__
@@ -193,13 +194,12 @@ class _Job:
     def _copy(self, source: Path, target: Path) -> _Taken:
         target.parent.mkdir(parents=True, exist_ok=True)
         state, size = hashlib.sha256(), 0
-        with source.open("rb") as reading, target.open("wb") as writing:
+        with source.open("rb") as reading, target.open("wb") as writing, synced(writing):
             while piece := reading.read(_PIECE):
                 state.update(piece)
                 writing.write(piece)
                 size += len(piece)
                 self.progress(len(piece))
-            os.fsync(writing.fileno())
         files.copy_status(source, target)
         return _Taken(size, state.hexdigest())
 
@@ -218,6 +218,7 @@ class _Job:
         with (
             source.open("rb") as reading,
             unfinished.open("r+b" if unfinished.is_file() else "w+b") as writing,
+            synced(writing),
             RunningHash() as state,
         ):
             run = Run(file, Positional(reading), writing, state, known, scope)
@@ -243,8 +244,6 @@ class _Job:
             writing.truncate(start + sum(sizes))
             writing.seek(0)
             writing.write(container.header_bytes(names, sizes, description, start))
-            writing.flush()
-            os.fsync(writing.fileno())
         files.copy_status(source, unfinished)
         unfinished.replace(target)
         journal.clear()

@@ -1,7 +1,6 @@
 """The way back: packed files and folders to what they were, or only checked."""
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from squeeze.system import files, storage
 from squeeze.system.in_order import LARGE, in_order
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
+from squeeze.system.syncing import synced
 from squeeze.system.upload import staged
 from squeeze.system.work import scratch_folder
 
@@ -136,10 +136,8 @@ class Restoring:
                 if target is None:
                     self.decode(packed, reading, None, name)
                 else:
-                    with target.open("xb") as writing:
+                    with target.open("xb") as writing, synced(writing):
                         self.decode(packed, reading, writing, name)
-                        writing.flush()
-                        os.fsync(writing.fileno())
                     files.copy_status(source, target)
         except (FormatError, LimitError) as error:
             raise type(error)(f"{escaped(str(source))}: {error}") from None
