@@ -14,9 +14,8 @@ from squeeze.system.storage import remote
 __all__ = ["Failed", "Found", "Source", "found"]
 
 _LARGE = 1 << 20  # bytes from which a file is read when it is its turn
-_BATCH, _BATCH_FILES = 1 << 22, 256
-_TOGETHER, _AHEAD = 2, 40  # batches that are read at a time, and that are read before they are asked for
-_MEMORY = 24 << 20  # bytes of them, so that there is more than a block when the one before it is coded
+_BATCH, _BATCH_FILES = 1 << 23, 4096
+_AHEAD = 3  # batches, so that there is more than a block when the one before it is coded
 _PIECE = 1 << 20
 _CHANGED = "changed while it was read: compress it again when nothing writes to it"
 Failed = Callable[[Path, Exception], None]
@@ -46,8 +45,7 @@ def found(sources: Iterable[Source], failed: Failed) -> Iterator[Found]:
     """All sources that can be read, in order; `failed` is told of the others. Memory holds some megabytes of them.
 
     The pieces of a large one raise OSError where reading fails, and VerifyError where it is another than it was."""
-    batches = _batches(sources)
-    for batch in ordered_map(_read, batches, _TOGETHER, _memory, lambda total: total <= _MEMORY, _AHEAD):
+    for batch in ordered_map(_read, _batches(sources), _AHEAD):
         for source, data in batch:
             if isinstance(data, Exception):
                 failed(source.path, data)
@@ -55,11 +53,6 @@ def found(sources: Iterable[Source], failed: Failed) -> Iterator[Found]:
                 yield Found(source, len(data), [data])
             else:
                 yield from _opened(source, failed)
-
-
-def _memory(batch: list[Source]) -> int:
-    """Bytes of what `_read` reads of it."""
-    return sum(source.size for source in batch if source.size < _LARGE)
 
 
 def _batches(sources: Iterable[Source]) -> Iterator[list[Source]]:

@@ -58,18 +58,5 @@ def test_of_what_does_not_fit_together_less_is_at_work():
     assert asked == [5, 6, 4, 13, 10, 10, 2, 3]
 
 
-def test_more_may_wait_than_are_worked_on():
-    taken: list[int] = []
-
-    def items():
-        for number in range(9):
-            taken.append(number)
-            yield number
-
-    given = ordered_map(abs, items(), 2, most=5)
-    assert next(given) == 0 and len(taken) == 5
-    assert list(given) == list(range(1, 9))
-
-
 def test_one_that_fits_nowhere_runs_alone():
     assert list(ordered_map(abs, [-1, -2], 2, lambda item: 7, lambda total: False)) == [1, 2]
