@@ -74,7 +74,7 @@ def test_whitening_helps_tensor_networks(method):
         forms = [method(keep=0.5, whiten=whiten).compress(weight, hessian).tensor for whiten in (True, False)]
         errors = [layer_error(weight, form.dequantize(), hessian) for form in forms]
         white, plain = white + errors[0], plain + errors[1]
-    assert white < plain
+    assert white < 0.95 * plain
 
 
 def test_budgets_that_no_rank_fits():
