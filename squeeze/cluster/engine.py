@@ -9,17 +9,22 @@ from typing import Any, Generic, TypeVar
 from squeeze.errors import ClusterError
 from squeeze.system import extras
 
-__all__ = ["LOCAL", "SETTINGS", "Call", "Engine", "Needs", "connect"]
+__all__ = ["LOCAL", "SETTINGS", "Call", "Engine", "Lost", "Needs", "connect"]
 
 K = TypeVar("K")
 LOCAL = "local"
 _AHEAD = 2.0  # calls for each processor: one runs, and one waits beside it
 _SEEN_FOR = 5.0  # seconds between two looks at how large the cluster is
+_GRACE = 10.0  # seconds that workers have to leave nothing half done
 SETTINGS = {  # of the environment
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_raylet_start_wait_time_s": "120",  # a busy machine takes longer than Ray waits otherwise
 }
+
+
+class Lost(ClusterError):
+    """For a call whose worker or node has gone away."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ def connect(address: str) -> "Engine[Any]":
         import ray
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "squeeze"}
     if ray.is_initialized():
-        return Engine(ray)
+        return Engine(ray, ours=False)
     try:
         if address == "auto":
             try:
@@ -72,10 +77,10 @@ def connect(address: str) -> "Engine[Any]":
 
 
 class Engine(Generic[K]):
-    """Runs calls, and gives their results as they come."""
+    """Runs calls, and gives their results as they come. ours: whether to leave the cluster in the end."""
 
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
+    def __init__(self, ray: Any, ours: bool = True) -> None:
+        self._ray, self._ours = ray, ours
         self._running: dict[Any, Call[K]] = {}
         self._seen, self._processors = 0.0, 1.0
         self._remote: dict[Callable[..., Any], Any] = {}
@@ -92,6 +97,15 @@ class Engine(Generic[K]):
         """What a call says that it takes: 0 where no node that is there now has so much, so that it would wait."""
         nodes = [node["Resources"].get("memory", 0) for node in self._ray.nodes() if node["Alive"]]
         return needed if needed <= max(nodes, default=0) else 0
+
+    def lacking(self, needs: Needs) -> str:
+        """What calls of such needs would wait for, since no node that is there now has it; empty where one has."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if needs.gpus and not any(node.get("GPU", 0) >= needs.gpus for node in nodes):
+            return "a GPU"
+        if not any(node.get("CPU", 0) >= needs.cpus for node in nodes):
+            return f"{needs.cpus:g} processors"
+        return ""
 
     def at_once(self, needs: Needs) -> float:
         """How many calls of such needs run at the same time: by processors, or, where it asks for some, by GPUs."""
@@ -123,8 +137,7 @@ class Engine(Generic[K]):
         self._running[reference] = call
 
     def next(self) -> tuple[Call[K], Any, BaseException | None]:
-        """A call that has ended, its result, and instead of that the error where its worker or node was lost, or the
-        function raised one."""
+        """A call that has ended, its result, and instead of that Lost, or what the function raised."""
         reference = self._ray.wait(list(self._running), num_returns=1)[0][0]
         call = self._running.pop(reference)
         try:
@@ -132,11 +145,16 @@ class Engine(Generic[K]):
         except self._ray.exceptions.RayTaskError as error:
             return call, None, error.cause if isinstance(error.cause, Exception) else error
         except self._ray.exceptions.RayError as error:
-            return call, None, error
+            return call, None, Lost(str(error).strip() or type(error).__name__)
 
     def close(self) -> None:
-        """Stop what runs, and leave the cluster, or end a local one."""
-        for reference in self._running:
-            self._ray.cancel(reference, force=True)
+        """Stop what runs, and leave a cluster that was not joined before, or end a local one."""
+        running = list(self._running)
         self._running.clear()
-        self._ray.shutdown()
+        for reference in running:
+            self._ray.cancel(reference, force=False)
+        if running:
+            for reference in self._ray.wait(running, num_returns=len(running), timeout=_GRACE)[1]:
+                self._ray.cancel(reference, force=True)
+        if self._ours:
+            self._ray.shutdown()

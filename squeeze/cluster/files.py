@@ -20,13 +20,15 @@ import xxhash
 from squeeze.codecs.stream import parts
 from squeeze.codecs.stream.compressor import compress_stream, prepare
 from squeeze.codecs.stream.decompressor import decompress_stream
+from squeeze.codecs.stream.header import to_header
 from squeeze.codecs.stream.index import Stream, read_index
 from squeeze.codecs.stream.reader import open as open_stream
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.totals import Totals
 from squeeze.errors import DamagedError, SqueezeError, VerifyError
 from squeeze.system import files, storage
-from squeeze.system.moving import NAME_LIMIT
+from squeeze.system.moving import NAME_LIMIT, in_the_way
+from squeeze.version import __version__
 
 __all__ = [
     "COMPRESS",
@@ -80,11 +82,13 @@ class Part:
 @dataclass(frozen=True)
 class Task:
     """What is done to all files of a run. options: keywords of `compress_stream`, or of `decompress_stream`; mark: what
-    temporary names end in."""
+    temporary names end in; overwrite: whether an output may be replaced that is there already. If not, it has to be the
+    same: of a call whose worker was lost after it, or of a run that was stopped before it noted it."""
 
     operation: str
     options: dict[str, Any]
     mark: str
+    overwrite: bool = True
 
 
 @dataclass(frozen=True)
@@ -145,13 +149,52 @@ def _whole(file: File, task: Task) -> Done:
             totals = decompress_stream(source, None, **task.options)
             return _tested(file, totals.raw, source)
         assert file.target
-        with files.replacing(file.target, files.status(source), mark=task.mark) as sink:
+        with _output(file, source, task) as sink:
             if task.operation == COMPRESS:
                 totals = compress_stream(source, sink, **task.options)
             else:
                 totals = decompress_stream(source, sink, **task.options)
-            still_the_same(file)
         return Done(file, totals.raw, totals.coded, _checksum_of(file.target if task.operation == COMPRESS else source))
+
+
+@contextmanager
+def _output(file: File, source: BinaryIO, task: Task) -> Iterator[BinaryIO]:
+    """What becomes the output when the block ends well, and its source has not changed until then. Raises SqueezeError
+    where another one is there that may not be replaced."""
+    assert file.target
+    if not task.overwrite:
+        with suppress(FileNotFoundError), file.target.open("rb") as there:
+            sink = _Compared(file.target, there)
+            yield cast(BinaryIO, sink)
+            sink.end()
+            still_the_same(file)
+            return
+    with files.replacing(file.target, files.status(source), task.overwrite, task.mark) as made:
+        yield made
+        still_the_same(file)
+
+
+class _Compared:
+    """Takes what is written, which has to be what a file holds. Raises SqueezeError where it is not."""
+
+    def __init__(self, path: Path, file: BinaryIO):
+        self._path, self._file = path, file
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._file.read(view.nbytes) != view:
+            raise in_the_way(self._path)
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+    def end(self) -> None:
+        if self._file.read(1):
+            raise in_the_way(self._path)
 
 
 def _part(part: Part, task: Task) -> Done:
@@ -200,13 +243,12 @@ def _join(file: File, count: int, task: Task) -> Done:
         if task.operation == TEST:
             return _tested(file, sum(stream.raw_size for stream in read_index(source)), source)
         assert file.target
-        with files.replacing(file.target, files.status(source), mark=task.mark) as sink:
+        with _output(file, source, task) as sink:
             opened = _opened(folder / f"{number:08d}" for number in range(count))
             if task.operation == COMPRESS:
                 totals = parts.join(source, opened, sink, _prepared(task)[0])
             else:
                 totals = Totals(_put_together(read_index(source), opened, sink), file.size)
-            still_the_same(file)
         checksum = _checksum_of(file.target if task.operation == COMPRESS else source)
     remove(folder)
     return Done(file, totals.raw, totals.coded, checksum)
@@ -271,10 +313,12 @@ def _prepared(task: Task) -> Any:
 
 
 def _folder(file: File, task: Task) -> Path:
-    """Where the parts of a file's output lie until they are put together. A source that has changed has another."""
+    """Where the parts of a file's output lie until they are put together. A source that has changed has another, and so
+    have other settings: another version's, or those of a dictionary or a model that is another one now."""
     place = file.target or file.source
     options = sorted((name, str(value)) for name, value in task.options.items())
-    digest = xxhash.xxh3_64_hexdigest(repr((task.operation, file.stamp, options)).encode())
+    header = to_header(_prepared(task)[0]) if task.operation == COMPRESS else None
+    digest = xxhash.xxh3_64_hexdigest(repr((task.operation, file.stamp, options, __version__, header)).encode())
     return place.with_name(f".{place.name[:NAME_LIMIT]}.{digest[:12]}.parts")
 
 
@@ -303,6 +347,7 @@ def unchanged(file: File) -> Iterator[BinaryIO]:
 
 
 def still_the_same(file: File) -> None:
+    """Raises VerifyError where the source is not as it was when it was listed."""
     _same(file, file.source.stat())
 
 

@@ -2,9 +2,10 @@
 
 What fails for a reason that may pass (a worker or a node that is lost, a file that changes, a disk that does not
 answer) is tried again, each file alone then, so that one that kills its worker takes no other with it. The driver holds
-the files of the calls that run, and none before they are listed or after they are noted.
+the files of the calls that run, none before they are listed, and of those that are noted a number each.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from squeeze.cluster import files as work
-from squeeze.cluster.engine import Call, Engine, Needs
+from squeeze.cluster.engine import Call, Engine, Lost, Needs
 from squeeze.cluster.files import COMPRESS, PACK, Done, File, Part, Task
 from squeeze.cluster.held import Held
 from squeeze.cluster.manifest import Manifest, Record
@@ -22,6 +23,7 @@ from squeeze.errors import escaped
 __all__ = ["ATTEMPTS", "FILES", "Kind", "Run"]
 
 ATTEMPTS = 4
+PAUSE = 5.0  # seconds before what failed is tried again, and twice as long each time; lost workers are not waited for
 
 
 class Plans(Protocol):
@@ -88,6 +90,7 @@ class Run:
     lost: int = 0  # calls whose worker or node went away
     calls: int = 0
     _ready: deque[Call[_Key]] = field(default_factory=deque)
+    _later: list[tuple[float, Call[_Key]]] = field(default_factory=list)  # and from when on
 
     @cached_property
     def _shared(self) -> Any:
@@ -100,13 +103,24 @@ class Run:
             while self.engine.has_room(self.needs) and (call := self._next(planned)):
                 self.engine.submit(call)
                 self.calls += 1
-            if not self.engine.is_busy:
+            if self.engine.is_busy:
+                call, result, error = self.engine.next()
+                yield from self._ended(call.key, result, error)
+            elif self._later:
+                time.sleep(max(min(when for when, _ in self._later) - time.monotonic(), 0))
+            else:
                 break
-            call, result, error = self.engine.next()
-            yield from self._ended(call.key, result, error)
 
     def _next(self, planned: Iterator[Call[_Key]]) -> Call[_Key] | None:
+        now = time.monotonic()
+        self._ready.extend(call for when, call in self._later if when <= now)
+        self._later = [(when, call) for when, call in self._later if when > now]
         return self._ready.popleft() if self._ready else next(planned, None)
+
+    def _again(self, call: Call[_Key], attempts: int, lost: bool) -> None:
+        """Let a call run once more, which has failed so many times."""
+        wait = 0.0 if lost else PAUSE * 2 ** (attempts - 1)
+        self._later.append((time.monotonic() + wait, call))
 
     def _planned(self, files: Iterable[File]) -> Iterator[Call[_Key]]:
         for group in self.kind.planner(self.task, self.seconds).calls(files, lambda: self.engine.at_once(self.needs)):
@@ -131,30 +145,35 @@ class Run:
         return Call(piece, title, self.kind.part, (piece.part, self._shared), self.needs)
 
     def _ended(self, key: _Key, result: Any, error: BaseException | None) -> Iterator[Done]:
+        lost = isinstance(error, Lost)
         if error is not None:
-            self.lost += 1
-            message = f"its worker was lost, {ATTEMPTS} times: {_first_line(error)}"
-            result = [Done(file, error=message, again=True) for file in _files(key)]
+            self.lost += lost
+            said = f"its worker was lost, {ATTEMPTS} times" if lost else type(error).__name__
+            files = _files(key)
+            again = lost or len(files) > 1  # of which one has raised it
+            result = [Done(file, error=f"{said}: {_first_line(error)}", again=again) for file in files]
         if isinstance(key, _Piece):
-            yield from self._piece_ended(key, result if isinstance(result, Done) else result[0])
+            yield from self._piece_ended(key, result if isinstance(result, Done) else result[0], lost)
             return
         for done in result:
             if done.error and done.again and key.attempts < ATTEMPTS:
                 file = _now(done.file) if error is None else done.file
-                self._ready.append(self._of_batch(_Batch([file], key.attempts + 1)))
+                call = self._of_batch(_Batch([file], key.attempts + 1))
+                self._again(call, key.attempts, error is not None)
             else:
                 yield self._noted(done, key.attempts)
 
-    def _piece_ended(self, piece: _Piece, done: Done) -> Iterator[Done]:
+    def _piece_ended(self, piece: _Piece, done: Done, lost: bool) -> Iterator[Done]:
         cut = piece.cut
         if cut.waiting < 0:
             return  # the file has failed
         cut.attempts = max(cut.attempts, piece.attempts, cut.joins)
         if done.error and done.again and piece.part is None and cut.joins < ATTEMPTS:
             cut.waiting = len(cut.parts)  # parts may be gone: those that are there are not made again
-            self._ready.extend(self._of_piece(_Piece(cut, part)) for part in cut.parts)
+            for part in cut.parts:
+                self._again(self._of_piece(_Piece(cut, part)), cut.joins, lost)
         elif done.error and done.again and piece.part and piece.attempts < ATTEMPTS:
-            self._ready.append(self._of_piece(replace(piece, attempts=piece.attempts + 1)))
+            self._again(self._of_piece(replace(piece, attempts=piece.attempts + 1)), piece.attempts, lost)
         elif done.error or piece.part is None:
             cut.waiting = -1
             yield self._noted(done, cut.attempts)

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from squeeze.cluster.engine import Call, Engine
+from squeeze.cluster.engine import Call, Engine, Lost
 from squeeze.cluster.run import ATTEMPTS
-from squeeze.errors import SqueezeError
 
 __all__ = ["Outcome", "each"]
 
@@ -37,7 +36,7 @@ def each(engine: Engine[K], calls: Iterable[Call[K]]) -> Iterator[Outcome[K]]:
         if not engine.is_busy:
             return
         call, result, error = engine.next()
-        if error is not None and not isinstance(error, SqueezeError | OSError | MemoryError):
+        if isinstance(error, Lost):
             lost[call.key] += 1
             if lost[call.key] < ATTEMPTS:
                 again.append(call)

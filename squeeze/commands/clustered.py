@@ -17,10 +17,11 @@ from squeeze.commands.job import Job, explain, is_compressed
 from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
+from squeeze.system.moving import harmless_to
 from squeeze.system.remote_path import look_together
 
 if TYPE_CHECKING:
-    from squeeze.cluster.engine import Engine
+    from squeeze.cluster.engine import Engine, Needs
     from squeeze.cluster.files import Done, File, Task
     from squeeze.cluster.manifest import Manifest
     from squeeze.cluster.run import Run
@@ -63,6 +64,7 @@ class _Listing:
     def files(self) -> Iterator["File"]:
         from squeeze.cluster.files import File, stamp_of
 
+        going_on = bool(self.manifest.earlier) and not self.manifest.was_complete
         listed = self.job.each(lambda path: self.wanted(path) or self._is_our_own(path))
         paths = (path for path in listed if path is not None and not self._is_our_own(path))
         for path, target in _with_targets(paths, self.name):
@@ -73,8 +75,9 @@ class _Listing:
                 found = File(path, status.st_size, stamp_of(status), target)
                 if self._is_done(found):
                     self.skipped += 1
+                    _remove(self.job, found)
                     continue
-                files.check_target(target, [path], self.job.force)
+                files.check_target(target, [path], self.job.force or going_on)  # which workers look at
                 yield found
 
     def _is_our_own(self, path: Path) -> bool:
@@ -140,11 +143,14 @@ def run(
     chosen = {key: value for key, value in settings.items() if value is not None}
     with closing(connected(cluster)) as engine, closing(Manifest(place, operation, chosen)) as notes:
         listing = _Listing(job, notes, name, wanted)
-        task = Task(operation, settings, _MARK.format(notes.session))
+        task = Task(operation, settings, _MARK.format(notes.session), job.force)
         try:
             going = _go(job, task, notes, engine, listing.files(), memory, page)
-        except KeyboardInterrupt:
-            echo(f"What is done is noted in {place}; the same command goes on from there.", err=True)
+        except BaseException as error:
+            engine.close()
+            _tidy(job, task.mark)
+            if isinstance(error, KeyboardInterrupt):
+                echo(f"What is done is noted in {place}; the same command goes on from there.", err=True)
             raise
         if going.lost:
             _tidy(job, task.mark)
@@ -190,7 +196,10 @@ def checkpoint(operation: str, cluster: str, manifest: Path | None, **given: Any
 
     if operation != "verify":
         given["manifest"] = manifest
+    from squeeze.cluster.engine import Needs
+
     with closing(connected(cluster)) as engine:
+        _warn(engine, Needs(given["threads"]))
         totals: Totals = getattr(checkpoints, operation)(engine, failed=failed, **given)
     return totals
 
@@ -240,8 +249,10 @@ def workers(cluster: str | None, threads: int) -> Iterator["Workers | None"]:
         yield None
         return
     from squeeze.cluster.calibrating import ClusterWorkers
+    from squeeze.cluster.engine import Needs
 
     with closing(connected(cluster)) as engine:
+        _warn(engine, Needs(threads or 1))
         yield ClusterWorkers(engine, threads or 1)
 
 
@@ -261,6 +272,7 @@ def _go(
     summary = Summary(task.operation)
     gpus = 1 if str(task.options.get("device")).startswith("cuda") else 0
     needs = Needs(task.options["threads"], gpus, engine.memory_to_ask_for(memory))
+    _warn(engine, needs)
     with job.progress("files") as tick:
         going = Run(engine, task, notes, needs)
         for done in going.results(files):
@@ -273,6 +285,11 @@ def _go(
     sizes = f"{summary.raw} bytes raw, {summary.coded} compressed"
     job.say(f"{going.files} files{failed}, {sizes}, {summary.seconds:.1f} s on {engine.processors:g} processors")
     return going
+
+
+def _warn(engine: "Engine[Any]", needs: "Needs") -> None:
+    if lacking := engine.lacking(needs):
+        echo(f"Warning: no node of the cluster has {lacking}; this waits for one that has", err=True)
 
 
 def _standing(going: "Run", summary: "Summary", engine: "Engine[Any]") -> str:
@@ -292,9 +309,17 @@ def _say(job: Job, done: "Done") -> None:
         click.echo(json.dumps({"file": str(source), **output, **sizes}))
     if job.verbose:
         job.say(f"{source}: {done.raw} bytes raw, {done.coded} compressed")
-    if job.rm:
-        with job.attempt(str(source)):
-            source.unlink()
+    _remove(job, done.file)
+
+
+def _remove(job: Job, file: "File") -> None:
+    """Delete a source that is done, where the user asks for that and nobody has written to it since."""
+    from squeeze.cluster.files import still_the_same
+
+    if job.rm and file.target:
+        with job.attempt(str(file.source)), harmless_to(file.target, file.source):
+            still_the_same(file)
+            file.source.unlink()
 
 
 def _tidy(job: Job, mark: str) -> None:

@@ -5,6 +5,7 @@ fsspec has no entry points for codecs. The import of this module registers the c
 `fsspec.open("s3://bucket/x.jsonl.sqz", compression="infer")` and `compression="sqz"` work from then on.
 """
 
+import io
 import tempfile
 from typing import Any, BinaryIO, cast
 
@@ -17,6 +18,7 @@ from fsspec.spec import AbstractBufferedFile
 import squeeze
 from squeeze.system.files import SUFFIX
 from squeeze.system.remote_path import RemotePath
+from squeeze.system.upload import given_up
 
 __all__ = ["SqzFileSystem", "codec"]
 
@@ -39,18 +41,46 @@ def codec(file: BinaryIO, mode: str = "rb", **options: Any) -> Any:
     return content
 
 
-class _Writer(tempfile.SpooledTemporaryFile):  # type: ignore[type-arg]
-    """What is written, until it is compressed as a whole."""
+class _Writer(io.BufferedIOBase):
+    """What is written, until it is closed: then it is compressed as a whole, and `sink` closed. A `with` block on it
+    that raises writes nothing."""
 
     def __init__(self, sink: BinaryIO, options: dict[str, Any]):
-        super().__init__(_IN_MEMORY)
         self._sink, self._options = sink, options
+        self._content = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return self._content.write(data)
+
+    def tell(self) -> int:
+        return self._content.tell()
 
     def close(self) -> None:
-        if not self.closed:
-            self.seek(0)
-            squeeze.compress_stream(self, self._sink, **self._options)  # type: ignore[arg-type]
+        if self.closed:
+            return
         super().close()
+        with self._content as content:
+            content.seek(0)
+            squeeze.compress_stream(cast(BinaryIO, content), self._sink, **self._options)
+        self._sink.close()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._give_up()
+
+    def __del__(self) -> None:
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if not self.closed:
+            super().close()
+            self._content.close()
+            given_up(self._sink)
 
 
 class SqzFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]

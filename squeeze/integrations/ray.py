@@ -9,11 +9,11 @@ Paths may be URLs. Those of a cluster's machines must mean the same files. What 
 | `samples` | a shard (`squeeze compress --shards`) | `__key__`, and by its ending each file's bytes, as in WebDataset |
 """
 
-import io
 import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date, time
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -33,7 +33,6 @@ from squeeze.system.storage import path_of, remote
 with explained():
     import pandas  # noqa: F401 -- which ray.data wants, and does not name
     import pyarrow
-    import pyarrow.json
     import ray.data
     from ray.data.block import BlockAccessor, BlockMetadata
     from ray.data.datasource import Datasink, Datasource, ReadTask
@@ -152,7 +151,7 @@ def _tables(part: _Part, rows: str, options: dict[str, Any]) -> Iterator[pyarrow
     try:
         with open_stream(part.path, **options) as file:
             yield from read(file, part)
-    except (SqueezeError, pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
+    except (SqueezeError, pyarrow.ArrowException, ValueError) as error:
         raise SqueezeError(f"{part.path}: {' '.join(str(error).split())}") from None
 
 
@@ -180,8 +179,8 @@ def _lines(file: Reader, part: _Part) -> Iterator[pyarrow.Table]:
 
 def _objects(file: Reader, part: _Part) -> Iterator[pyarrow.Table]:
     for lines in _chunks(file, part):
-        if text := b"".join(line for line in lines if line.strip()):
-            yield pyarrow.json.read_json(io.BytesIO(text))
+        if found := [json.loads(line) for line in lines if line.strip()]:
+            yield _table(found)
 
 
 def _samples(file: Reader, part: _Part) -> Iterator[pyarrow.Table]:
@@ -240,11 +239,21 @@ class SqzDatasink(Datasink[None]):
 
 
 def _json_line(row: dict[str, Any]) -> bytes:
-    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(row, ensure_ascii=False, default=_as_json).encode() + b"\n"
+
+
+def _as_json(value: object) -> str:
+    """Times, as ISO 8601 has them. Raises SqueezeError for what JSON has no form for."""
+    if isinstance(value, date | time):
+        return value.isoformat()
+    raise SqueezeError(f"a row holds a value of type {type(value).__name__}, which JSON has no form for: convert it")
 
 
 def _text_line(row: dict[str, Any]) -> bytes:
-    return str(row["text"]).encode() + b"\n"
+    text = str(row["text"])
+    if "\n" in text:
+        raise SqueezeError("a text holds a line feed, and would be two rows: write rows of json")
+    return text.encode() + b"\n"
 
 
 def _entries(row: dict[str, Any]) -> Iterator[Entry]:

@@ -112,18 +112,25 @@ def _check_index(source: Path, name: str) -> None:
             raise FormatError(f"{source / name}: tensor {printable(repr(min(missing)))} is not in {shard}")
 
 
+def check_apart(source: Path, target: Path) -> None:
+    """Raises SqueezeError where one of two checkpoints, both on the disk or both at URLs, would lie in the other."""
+    if bool(remote(source)) != bool(remote(target)):
+        return
+    if target.resolve() == source.resolve() or (target.exists() and target.samefile(source)):
+        raise SqueezeError("input and output are the same")
+    if source.is_dir() and source.resolve() in target.resolve().parents:
+        raise SqueezeError("the output may not lie in the input folder")
+    if target.resolve() in source.resolve().parents:
+        raise SqueezeError("the input may not lie in the output folder")
+
+
 def check_target(source: Path, target: Path, overwrite: bool) -> None:
     """Raises SqueezeError where `target` may not be written from `source`."""
     if not source.exists():
         raise FileNotFoundError(2, "No such file or directory", str(source))
     if not target.parent.is_dir():
         raise SqueezeError(f"the folder {target.parent} does not exist")
-    if target.exists() and target.samefile(source):
-        raise SqueezeError("input and output are the same")
-    if source.is_dir() and source.resolve() in target.resolve().parents:
-        raise SqueezeError("the output may not lie in the input folder")
-    if target.resolve() in source.resolve().parents:
-        raise SqueezeError("the input may not lie in the output folder")
+    check_apart(source, target)
     if os.path.lexists(target):
         if target.is_dir() != source.is_dir():
             kind = "folder" if target.is_dir() else "file"

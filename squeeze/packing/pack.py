@@ -83,6 +83,7 @@ def pack(
     source, target = storage.path_of(source), storage.path_of(target)
     if place := storage.remote(target):
         options: dict[str, Any] = {"base": base, "max_chain": max_chain, "threads": threads, "verify": verify}
+        folder.check_apart(source, target)
         with staged(place, overwrite) as local:  # a packed file's header is written last
             return pack(source, local, level=level, strict=strict, progress=progress, told=told, **options)
     check_level(level)

@@ -46,6 +46,7 @@ def unpack(
     """
     source, target = storage.path_of(source), storage.path_of(target)
     if place := storage.remote(target):
+        folder.check_apart(source, target)
         with staged(place, overwrite) as local:
             return unpack(source, local, base=base, threads=threads, limits=limits, progress=progress)
     folder.check_target(source, target, overwrite)

@@ -220,19 +220,24 @@ class RemotePath:
         return sorted(self._listed(found, path))
 
     def walk(self) -> Iterator["RemotePath"]:
-        """As `below`, each when it is asked for: memory holds a page of the listing."""
+        """As `below`, each when it is asked for and in the order of the store: memory holds a page of the listing. One
+        that breaks off goes on behind the last key; raises SqueezeError where keys have come in no order."""
         fs, path = self._place
-        found, last = objects(fs, path), ""
+        found, last, again, in_order = objects(fs, path), "", False, True
 
         def following() -> dict[str, Any] | None:
-            nonlocal found
+            nonlocal found, again
             try:
-                return next((info for info in found if info["name"] > last), None)
-            except Exception:
-                found = objects(fs, path)  # from its start
+                return next((info for info in found if not again or info["name"] > last), None)
+            except Exception as error:
+                if not in_order:
+                    said = "its listing broke off, and has no order to go on by: run again"
+                    raise SqueezeError(f"{self}: {said}") from error
+                found, again = objects(fs, path), True  # from its start
                 raise
 
         while info := persistently(str(self), following):
+            again, in_order = False, in_order and info["name"] > last
             last = info["name"]
             yield from self._listed({last: info}, path)
 
@@ -297,13 +302,15 @@ def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
 
 
 def look_together(paths: list[RemotePath]) -> None:
-    """Ask a store at once what `exists` and `lstat` tell of many objects. Where it fails they ask for themselves."""
-    if not paths:
-        return
-    fs = paths[0]._place[0]
-    for path, info in zip(paths, infos(fs, [path._place[1] for path in paths]), strict=True):
-        if not isinstance(info, Exception):
-            path._known = info
+    """Ask each store at once what `exists` and `lstat` tell of many objects. Where it fails they ask for themselves."""
+    stores: dict[int, list[RemotePath]] = {}
+    for path in paths:
+        stores.setdefault(id(path._place[0]), []).append(path)
+    for those in stores.values():
+        fs = those[0]._place[0]
+        for path, info in zip(those, infos(fs, [path._place[1] for path in those]), strict=True):
+            if not isinstance(info, Exception):
+                path._known = info
 
 
 def _of_size(path: RemotePath, found: bytes | Exception, size: int) -> bytes | Exception:

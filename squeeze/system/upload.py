@@ -16,7 +16,7 @@ from squeeze.system.moving import in_the_way
 from squeeze.system.remote_errors import about_url
 from squeeze.system.remote_path import RemotePath
 
-__all__ = ["check_free", "staged", "uploading"]
+__all__ = ["check_free", "given_up", "staged", "uploading"]
 
 _PIECE = 1 << 24  # bytes handed over at a time: a filesystem copies them
 
@@ -61,6 +61,14 @@ def staged(target: RemotePath, overwrite: bool) -> Iterator[Path]:
             stale.unlink()
 
 
+def given_up(file: Any) -> None:
+    """Let nothing come of an object that fsspec has open for writing, as far as its storage can."""
+    with suppress(Exception):
+        file.discard()
+    with suppress(Exception):
+        file.closed = True  # or it would be written when it is collected
+
+
 class _Objects:
     """What one transaction writes: one object after the other."""
 
@@ -95,9 +103,7 @@ class _Objects:
                     if self._mode == "xb":
                         path.unlink()
                     continue
-                file.discard()
-            with suppress(Exception):
-                file.closed = True  # or it would be written when it is collected
+                given_up(file)
             if left := getattr(file, "temp_file", None):  # of the Hugging Face hub's
                 Path(left.name).unlink(missing_ok=True)
 

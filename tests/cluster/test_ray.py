@@ -55,7 +55,7 @@ def test_calls(nodes):
         found[call.key] = (result, type(error).__name__)
     assert found["doubled"] == (42, "NoneType")
     assert found["fails"] == (None, "ValueError")
-    assert found["ends"] == (None, "WorkerCrashedError")
+    assert found["ends"] == (None, "Lost")
     assert engine.memory_to_ask_for(1) == 1
     assert engine.memory_to_ask_for(1 << 60) == 0
 

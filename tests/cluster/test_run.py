@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 import squeeze
-from squeeze.cluster.engine import Engine, Needs
-from squeeze.cluster.files import COMPRESS, DECOMPRESS, TEST, File, Task, stamp_of
+from squeeze.cluster.engine import Call, Engine, Needs
+from squeeze.cluster.files import COMPRESS, DECOMPRESS, TEST, Done, File, Task, stamp_of
 from squeeze.cluster.manifest import Manifest, read_manifest
 from squeeze.cluster.planning import Planner
 from squeeze.cluster.run import ATTEMPTS, Run
@@ -292,3 +292,114 @@ def test_a_manifest_of_another_run_is_refused(tmp_path):
 def test_how_many_calls_run_at_a_time(needs, calls):
     cluster: Engine[str] = Engine(SimpleNamespace(cluster_resources=lambda: {"CPU": 64.0, "GPU": 4.0}))
     assert cluster.at_once(needs) == calls
+
+
+def test_an_output_that_is_there_is_kept_and_has_to_be_the_same(tmp_path, large):
+    small = made(tmp_path, "small", b"few bytes")
+    for file in (small, large):
+        file.target.write_bytes(squeeze.compress(file.source.read_bytes(), 1, block_size=BLOCK))
+    kept = Task(COMPRESS, OPTIONS, ".mark", overwrite=False)
+
+    def done() -> dict[str, str]:
+        results = Run(Inline(), kept, None, Needs(), 0.01).results([small, large])
+        return {one.file.source.name: one.error for one in results}
+
+    before = [file.target.stat().st_mtime_ns for file in (small, large)]
+    assert done() == {"small": "", "large": ""}
+    assert [file.target.stat().st_mtime_ns for file in (small, large)] == before
+    for spoil in (lambda data: data[:-1], lambda data: data + b"x", lambda data: b"another"):
+        others = [spoil(file.target.read_bytes()) for file in (small, large)]
+        for file, other in zip((small, large), others, strict=True):
+            file.target.write_bytes(other)
+        assert all("already exists; use -f" in error for error in done().values())
+        assert [file.target.read_bytes() for file in (small, large)] == others
+
+
+def test_an_output_that_comes_meanwhile_is_kept(tmp_path):
+    file = made(tmp_path, "a", b"few bytes")
+
+    def comes(call):
+        file.target.write_bytes(b"somebody else's")
+
+    task = Task(COMPRESS, OPTIONS, ".mark", overwrite=False)
+    (done,) = Run(Inline(breaks=comes), task, None, Needs()).results([file])
+    assert "already exists" in done.error and file.target.read_bytes() == b"somebody else's"
+
+
+@pytest.mark.parametrize(("name", "value"), [("__version__", "another"), ("to_header", lambda settings: {"level": 7})])
+def test_parts_of_another_version_or_another_header_are_not_taken(tmp_path, large, monkeypatch, name, value):
+    def stops(call):
+        if call.function.__name__ == "join":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(f"squeeze.cluster.files.{name}", value)
+        list(run(Inline(breaks=stops), [large]).results([large]))
+    (stale,) = tmp_path.glob(".large.sqz.*.parts")
+    for part in stale.iterdir():
+        part.write_bytes(b"of another header")
+    (done,) = run(Inline(), [large]).results([large])
+    assert not done.error
+    assert large.target.read_bytes() == squeeze.compress(large.source.read_bytes(), 1, block_size=BLOCK)
+
+
+def test_what_a_call_raises_is_no_lost_worker(tmp_path, monkeypatch):
+    files = [made(tmp_path, f"{number}", b"few bytes") for number in range(4)]
+
+    def fails(file, task):
+        if file.source.name == "2":
+            raise ValueError("no such\nnumber")
+        return Done(file, 9, 9)
+
+    monkeypatch.setattr("squeeze.cluster.files._whole", fails)
+    going = run(engine := Inline(), files, seconds=10)
+    done = {one.file.source.name: one.error for one in going.results(files)}
+    assert done == {"0": "", "1": "", "2": "ValueError: no such", "3": ""}
+    assert going.lost == 0 and engine.calls == 1 + 4
+
+
+def test_what_may_pass_is_waited_for_longer_each_time(tmp_path, monkeypatch):
+    file, waited, now = made(tmp_path, "a", b"few bytes"), [], [0.0]
+    monkeypatch.setattr("squeeze.cluster.run.PAUSE", 5.0)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    def sleeps(seconds):
+        waited.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr("time.sleep", sleeps)
+
+    def broken(file, task):
+        raise OSError(5, "the connection broke")
+
+    monkeypatch.setattr("squeeze.cluster.files._whole", broken)
+    (done,) = run(Inline(), [file]).results([file])
+    assert done.error == "the connection broke" and waited == [5.0, 10.0, 20.0]
+
+
+def test_what_no_node_has_is_named():
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 4.0}},
+        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    cluster: Engine[str] = Engine(SimpleNamespace(nodes=lambda: nodes))
+    needs = (Needs(4), Needs(2, 1), Needs(8), Needs(1, 2))
+    assert [cluster.lacking(one) for one in needs] == ["", "", "8 processors", "a GPU"]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_runs_may_end_by_itself_before_it_is_killed(ours):
+    said = []
+    fake = SimpleNamespace(
+        remote=lambda function: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda number: number)),
+        cancel=lambda reference, force: said.append((reference, force)),
+        wait=lambda running, num_returns, timeout: ([1], [2]),
+        shutdown=lambda: said.append("shutdown"),
+    )
+    cluster: Engine[str] = Engine(fake, ours)
+    for number in (1, 2):
+        cluster.submit(Call(str(number), "a call", print, (number,)))
+    cluster.close()
+    assert said == [(1, False), (2, False), (2, True), *["shutdown"] * ours]
+    assert not cluster.is_busy

@@ -7,6 +7,7 @@ import pytest
 
 import squeeze
 from squeeze.cluster import engine as engines
+from squeeze.cluster.manifest import Manifest
 from tests.makers.command import call, fails, names, run, usage_error
 from tests.makers.inline import Inline
 
@@ -139,3 +140,60 @@ def test_a_page_at_the_end(engine, tree):
     assert said == "Error: tree/broken.txt: No such file or directory\n"
     assert "broken.txt: No such file" in page and "calls whose worker was lost" in page and "4 files: " in page
     assert "give --cluster" in usage_error("compress", "-r", "--report", "other.html", tree)
+
+
+def test_what_an_earlier_run_wrote_and_did_not_note_is_taken(engine, tree):
+    expected = squeeze.compress((tree / "a.txt").read_bytes(), 1)
+
+    def stops(call):
+        (tree / "a.txt.sqz").write_bytes(expected)  # as a worker may, before the driver hears of it
+        (tree / "b/c.txt.sqz").write_bytes(b"somebody else's")
+        raise KeyboardInterrupt
+
+    engine.breaks = stops
+    assert call("compress", "-1", "-r", "--cluster", "local", tree).exit_code == 1
+    engine.breaks = lambda call: None
+    said = fails("compress", "-1", "-r", "-q", "--cluster", "local", tree)
+    assert said == "Error: tree/b/c.txt: tree/b/c.txt.sqz already exists; use -f to overwrite\n"
+    assert (tree / "b/c.txt.sqz").read_bytes() == b"somebody else's"
+    (tree / "b/c.txt.sqz").unlink()
+    run("compress", "-1", "-r", "-q", "--cluster", "local", tree)
+    run("test", "-r", "-q", "--manifest", tree / MANIFEST, tree)
+
+
+def test_a_source_that_changes_after_it_was_read_is_kept(engine, tree, monkeypatch):
+    note = Manifest.note
+
+    def changes(self, record):
+        note(self, record)
+        if record.source == "tree/a.txt":
+            (tree / "a.txt").write_bytes(b"written later")
+
+    monkeypatch.setattr(Manifest, "note", changes)
+    said = fails("compress", "-1", "-r", "-q", "--cluster", "local", "--rm", tree)
+    assert "tree/a.txt: it changed while it was read" in said
+    assert files(tree) == [MANIFEST, "a.txt", "a.txt.sqz", "b/c.txt.sqz", "b/d/e.txt.sqz"]
+    assert (tree / "a.txt").read_bytes() == b"written later"
+
+
+def test_what_was_done_before_is_deleted_too(engine, tree):
+    run("compress", "-1", "-r", "-q", "--cluster", "local", tree)
+    said = call("compress", "-1", "-r", "--cluster", "local", "--rm", tree).stderr
+    assert "3 files were done before" in said
+    assert files(tree) == [MANIFEST, "a.txt.sqz", "b/c.txt.sqz", "b/d/e.txt.sqz"]
+
+
+def test_a_stop_leaves_nothing_half_done(engine, tree):
+    def stops(call):
+        (tree / f".a.txt.sqz.abcdefgh{call.arguments[-1].value.mark}.tmp").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    engine.breaks = stops
+    assert call("compress", "-1", "-r", "--cluster", "local", tree).exit_code == 1
+    assert files(tree) == [MANIFEST, "a.txt", "b/c.txt", "b/d/e.txt"]
+
+
+def test_what_the_cluster_lacks_is_said(engine, tree):
+    engine.lacking = lambda needs: "a GPU"
+    said = call("compress", "-1", "-r", "-q", "--cluster", "local", tree).stderr
+    assert said == "Warning: no node of the cluster has a GPU; this waits for one that has\n"

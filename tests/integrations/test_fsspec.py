@@ -151,3 +151,25 @@ def test_pandas_and_pyarrow_read_it(rows):
     arrow = pytest.importorskip("pyarrow.json")
     with fsspec.open("rows.jsonl.sqz", compression="infer") as file:
         assert arrow.read_json(file).to_pylist() == ROWS
+
+
+def test_a_file_of_the_codec_is_written_and_closed_by_its_own_block():
+    with fsspec.filesystem("file").open("new.sqz", "wb", compression="sqz") as file:
+        assert file.write(LINES[:50]) == 50 and file.tell() == 50
+        file.write(LINES[50:])
+    assert squeeze.decompress(Path("new.sqz").read_bytes()) == LINES
+    assert file.closed
+    with pytest.raises(ValueError, match="closed"):
+        file.write(b"more")
+
+
+def test_a_block_that_raises_writes_nothing(rows):
+    before = dict(Store.objects)
+    with pytest.raises(KeyError), fsspec.filesystem("fake").open("bucket/new.sqz", "wb", compression="sqz") as file:
+        file.write(LINES)
+        raise KeyError
+    assert Store.objects == before and not Store.uploads
+    file = fsspec.filesystem("fake").open("bucket/new.sqz", "wb", compression="sqz")
+    file.write(LINES)
+    del file
+    assert Store.objects == before and not Store.uploads

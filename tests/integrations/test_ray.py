@@ -1,8 +1,10 @@
 """Ray Data on .sqz files: every row once, whatever the parts, and a folder of what a dataset holds."""
 
 import base64
+import json
 import os
 import tarfile
+from datetime import datetime
 
 import pytest
 
@@ -133,9 +135,27 @@ def test_what_cannot_be_read_or_written(sqz, tmp_path):
     with pytest.raises(SqueezeError, match=r"holds no files that end in \.jsonl\.sqz"):
         sqz.SqzDatasource(tmp_path, "json", {})
     packed(path, "no\nobjects")
-    for rows, said in (("json", "JSON parse error"), ("samples", "has no index of members")):
+    for rows, said in (("json", "Expecting value"), ("samples", "has no index of members")):
         with pytest.raises(SqueezeError, match=rf"a\.txt\.sqz: .*{said}"):
             rows_of(sqz, path, rows, 1)
     path.write_bytes(squeeze.compress(b"\xff\n", 1))
     with pytest.raises(SqueezeError, match=r"a\.txt\.sqz: 'utf-8' codec"):
         rows_of(sqz, path, "lines", 1)
+
+
+def test_json_is_read_as_it_stands(sqz, tmp_path):
+    rows = [{"text": "x" * (3 << 20), "when": "2026-01-02T03:04:05"}, {"text": "short", "when": "never"}]
+    path = packed(tmp_path / "a.jsonl.sqz", "".join(json.dumps(row) + "\n" for row in rows))
+    found, _ = rows_of(sqz, path, "json", 1 << 30)
+    assert found == rows
+    path = packed(tmp_path / "b.jsonl.sqz", "{}\n{no\n")
+    with pytest.raises(SqueezeError, match=r"b\.jsonl\.sqz"):
+        rows_of(sqz, path, "json", 1 << 30)
+
+
+def test_rows_that_have_no_form_are_refused(sqz):
+    assert sqz._json_line({"when": datetime(2026, 1, 2, 3, 4, 5)}) == b'{"when": "2026-01-02T03:04:05"}\n'
+    with pytest.raises(SqueezeError, match="type bytes, which JSON has no form for"):
+        sqz._json_line({"data": b"x"})
+    with pytest.raises(SqueezeError, match="line feed"):
+        sqz._text_line({"text": "two\nrows"})

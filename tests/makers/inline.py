@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from squeeze.cluster.engine import Call, Needs
+from squeeze.cluster.engine import Call, Lost, Needs
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class Inline:
 
     def memory_to_ask_for(self, needed: int) -> int:
         return needed
+
+    def lacking(self, needs: Needs) -> str:
+        return ""
 
     def at_once(self, needs: Needs) -> float:
         return self.processors
@@ -50,7 +53,7 @@ class Inline:
         try:
             self.breaks(call)
         except RuntimeError as error:
-            return call, None, error
+            return call, None, Lost(str(error))
         try:
             given = (deepcopy(one.value) if isinstance(one, Put) else one for one in call.arguments)
             return call, call.function(*given), None

@@ -161,3 +161,24 @@ def test_a_hub_is_packed_from(monkeypatch):
     squeeze.pack("hf://owner/model", "packed")
     squeeze.pack("model", "other")
     assert Path("packed/squeeze.json").read_bytes() == Path("other/squeeze.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said"),
+    [
+        ("fake://m/x", "fake://m/x", "input and output are the same"),
+        ("fake://m/x", "fake://m", "the input may not lie in the output folder"),
+        ("fake://m/x", "fake://m/x/packed", "the output may not lie in the input folder"),
+    ],
+)
+def test_places_that_hold_each_other_are_refused(source, target, said):
+    model_folder(Path("model"))
+    for path in Path("model").rglob("*"):
+        if path.is_file():
+            Store.put(f"m/x/{path.relative_to('model')}", path.read_bytes())
+    Store.put("m/other", b"unrelated")
+    before = dict(Store.objects)
+    for act in (squeeze.pack, squeeze.unpack):
+        with pytest.raises(squeeze.SqueezeError, match=said):
+            act(source, target, overwrite=True)
+    assert Store.objects == before

@@ -3,8 +3,9 @@
 import pytest
 
 from bench.shared.generated_store import Generated
+from squeeze.errors import SqueezeError
 from squeeze.system import storage
-from squeeze.system.listing import infos
+from squeeze.system.listing import infos, objects
 from squeeze.system.remote_path import look_together
 from tests.makers.remote import Store
 
@@ -47,3 +48,51 @@ def test_many_are_asked_about_at_once():
     look_together(paths)
     assert paths[0].exists()
     assert not look_together([])
+
+
+class Unordered:
+    """A store that lists keys in no order, and breaks once."""
+
+    breaks_after: int | None = None
+
+    @classmethod
+    def objects(cls, fs, path):
+        for number, name in enumerate(("fake://a/c", "fake://a/a", "fake://a/b")):
+            if number == cls.breaks_after:
+                cls.breaks_after = None
+                raise OSError("broken")
+            yield {"name": name.removeprefix("fake://"), "type": "file", "size": 1}
+
+
+def test_a_listing_in_no_order_is_whole_or_an_error(monkeypatch):
+    monkeypatch.setattr("squeeze.system.remote_path.objects", Unordered.objects)
+    root = storage.remote(storage.path_of("fake://a"))
+    assert [path.name for path in root.walk()] == ["c", "a", "b"]
+    monkeypatch.setattr(Unordered, "breaks_after", 0)
+    assert [path.name for path in root.walk()] == ["c", "a", "b"]
+    monkeypatch.setattr(Unordered, "breaks_after", 2)
+    with pytest.raises(SqueezeError, match="no order to go on by"):
+        list(root.walk())
+
+
+def test_a_listing_that_breaks_off_goes_on(monkeypatch):
+    for key in ("a/a", "a/b", "a/c"):
+        Store.put(key, b"data")
+    whole = [str(path) for path in storage.remote(storage.path_of("fake://a")).walk()]
+
+    def breaking(fs, path, objects=objects, state=[1]):  # noqa: B006
+        for number, info in enumerate(objects(fs, path)):
+            if number == 2 and state and state.pop():
+                raise OSError("broken")
+            yield info
+
+    monkeypatch.setattr("squeeze.system.remote_path.objects", breaking)
+    assert [str(path) for path in storage.remote(storage.path_of("fake://a")).walk()] == whole
+
+
+def test_each_store_is_asked_about_its_own():
+    Store.put("a/one", b"data")
+    Generated.listed = 0
+    paths = [storage.remote(storage.path_of(name)) for name in ("memory://none", "fake://a/one", "memory://other")]
+    look_together(paths)
+    assert [path.exists() for path in paths] == [False, True, False]

@@ -38,6 +38,7 @@ def making(
     """Where the output is made. On the disk it moves into place when the block ends well, and stays as it is when the
     block ends by a ClusterError, so that the same command goes on."""
     if place := storage.remote(target):
+        folder.check_apart(source, target)
         path = manifest or Path(f".{target.name}.{operation}.jsonl")
         with closing(Manifest(path, operation, {**described, "target": str(target)})) as notes:
             try:
