@@ -105,12 +105,16 @@ class Group(click.Group):
             with files.interruptible(), extras.explained():
                 return super().invoke(ctx)
         except BrokenPipeError:
-            _end_by_signal()
+            _end_by(signal.SIGPIPE)
             raise  # click ends in silence
         except OptionError as error:
             raise Misused(explain(error)) from error
         except (*MISHAPS, KeyboardInterrupt) as error:
-            raise click.ClickException(explain(error)) from error
+            failed = click.ClickException(explain(error))
+            if isinstance(error, KeyboardInterrupt) and files.interrupted.is_set():
+                failed.show()
+                _end_by(files.interrupted.by)
+            raise failed from error
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, _SHORT.get(cmd_name, cmd_name))
@@ -120,11 +124,11 @@ class Group(click.Group):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
 
 
-def _end_by_signal() -> None:
-    """End as other filters do when nobody reads on: tar takes any status for an error, and this signal for none."""
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGPIPE)
+def _end_by(number: int) -> None:
+    """End by a signal, as other filters do: a shell's loop ends with a command that Ctrl-C has ended, and tar takes any
+    status for an error, but SIGPIPE for none."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _as_filter(args: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from squeeze.commands.job import MISHAPS, explain
 from squeeze.system import files
 from squeeze.system.extras import DISTRIBUTION
 from squeeze.system.limits import Limits
+from squeeze.system.pipes import flush
 
 __all__ = ["main"]
 
@@ -65,7 +66,7 @@ def _restore(
             writing = nullcontext(sys.stdout.buffer)
         with writing as sink:
             decompress_stream(file, sink, threads=threads or None, dictionary=dictionary, limits=limits)
-            sink.flush()
+            flush(sink)
 
 
 if __name__ == "__main__":

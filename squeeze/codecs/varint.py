@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from squeeze.errors import DamagedError, TruncatedError
+from squeeze.system.pipes import read_some
 
 CUT = "the file ends too early: it was cut off, and its end is missing"
 PIECE = 1 << 20
@@ -35,7 +36,7 @@ def read_exactly(file: BinaryIO, count: int) -> bytes:
     """`count` bytes, which must already be known to be within a limit; pipes may give them in parts."""
     pieces = []
     while count:
-        piece = file.read(min(count, PIECE))
+        piece = read_some(file, min(count, PIECE))
         if not piece:
             raise TruncatedError(CUT)
         pieces.append(piece)

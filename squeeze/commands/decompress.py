@@ -13,6 +13,7 @@ from squeeze.commands.job import Job, is_compressed, raw_size_of, refuse_termina
 from squeeze.commands.progress import Tick
 from squeeze.system import files
 from squeeze.system.limits import Limits
+from squeeze.system.pipes import write_all
 
 _PIECE = 1 << 20
 
@@ -111,5 +112,5 @@ def _copy_part(
         written = 0
         while piece := file.read(_PIECE if end is None else min(_PIECE, end - start - written)):
             settings["limits"].need_output(written + len(piece))
-            written += sink.write(piece)
+            written += write_all(sink, piece)
         return Totals(written, files.status(source).st_size)

@@ -23,6 +23,7 @@ from squeeze.commands.progress import Tick, bar, is_shown
 from squeeze.errors import SqueezeError, escaped
 from squeeze.system import cores, files, storage
 from squeeze.system.moving import harmless_to
+from squeeze.system.pipes import flush
 
 if TYPE_CHECKING:
     from squeeze.codecs.stream.totals import Totals
@@ -37,7 +38,7 @@ def explain(error: BaseException, name: str = "") -> str:
 
 def _explain(error: BaseException, prefix: str) -> str:
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted; nothing was replaced"
+        return "interrupted; what was not done by then is as it was"
     if isinstance(error, MemoryError):
         return f"{prefix}not enough memory; use fewer threads (-T) or a smaller --block-size"
     if isinstance(error, OSError) and error.strerror == os.strerror(errno.ENOSPC):
@@ -122,7 +123,7 @@ class Job:
 
     def _takes(self, path: Path) -> bool:
         reason = files.reason_to_skip(path)
-        if reason and not (self.force or self.stdout or self.output or self.reads_only):
+        if reason and not (self.force or self.stdout or self.output or (self.reads_only and not self.recursive)):
             self.say(f"Warning: {path}: {reason}; skipped (use -f to take it)")
             return False
         return True
@@ -173,7 +174,7 @@ def transform(
             writing = files.replacing(target, opened, job.force)
         with writing as sink, job.progress(str(path or "-"), lambda: total(source), passes) as tick:
             totals = action(source, sink, tick)
-            sink.flush()
+            flush(sink)
         changed = bool(path and opened and files.has_changed(path, opened))
         read = f"changed while it was read{f'; {target} holds what was read' if target else ''}"
         complaints = [*totals.damage, *[read] * changed]

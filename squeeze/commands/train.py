@@ -97,7 +97,7 @@ def _dictionary(
             output,
             level=levels[-1] if levels else training.LEVEL,
             text_size=training.TEXT_SIZE if text_size is None else text_size,
-            learn_size=learn_size or training.LEARN_SIZE,
+            learn_size=training.LEARN_SIZE if learn_size is None else learn_size,
             overwrite=force,
             progress=tick,
         )
@@ -135,7 +135,7 @@ def _network(
             Training(minutes=minutes, device=device, batch=batch, resume=resume, progress=progress),
             level=levels[-1] if levels else training.LEVEL,
             text_size=training.TEXT_SIZE if text_size is None else text_size,
-            learn_size=learn_size or training.LEARN_SIZE,
+            learn_size=training.LEARN_SIZE if learn_size is None else learn_size,
             overwrite=force,
         )
     size, level, sizes = output.stat().st_size, done.dictionary.level, done.sizes

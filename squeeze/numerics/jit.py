@@ -9,11 +9,15 @@ comes from, wherever it lies: their own, and what it imports in turn. An edited
 or upgraded package never runs yesterday's machine code.
 """
 
+import atexit
 import hashlib
 import os
 import re
+import shutil
+import stat
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -42,9 +46,28 @@ _STEP: dict[str, Any] = {**_KERNEL, "no_cpython_wrapper": True}
 
 
 def cache_root() -> Path:
-    """Where the folders of compiled code lie."""
-    base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "squeeze" / "numba"
+    """Where the folders of compiled code lie: in a folder of the user's own, or among temporary files where there is
+    none."""
+    if base := os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "squeeze" / "numba"
+    try:
+        return Path.home() / ".cache" / "squeeze" / "numba"
+    except RuntimeError:  # an account without a home
+        return _temporary()
+
+
+@cache
+def _temporary() -> Path:
+    """A folder for temporary files that nobody else can write to: the same for each process, where it can be."""
+    folder = Path(tempfile.gettempdir(), f"squeeze-numba-{os.geteuid()}")
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+            return folder
+    own = tempfile.mkdtemp(prefix="squeeze-numba-")
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return Path(own)
 
 
 @cache
@@ -53,14 +76,15 @@ def cache_folder(file: Path) -> Path:
     digest = hashlib.sha256(numba.__version__.encode())
     for path, text in sorted(compiled_sources(file, _PACKAGE).items()):
         digest.update(f"{path.name}\0{text}".encode())
-    folder = cache_root() / digest.hexdigest()[:16]
-    try:
+    name = digest.hexdigest()[:16]
+    folder = cache_root() / name
+    with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="squeeze-numba-"))
+    folder = _temporary() / name
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def compiled_sources(file: Path, package: Path) -> dict[Path, str]:
@@ -102,14 +126,9 @@ def is_compiled(module: str, function: str) -> bool:
 def kernel(function: Callable) -> Any:
     """Compile an entry point, cached on disk, without holding the GIL."""
     compiled = _cached(function, _KERNEL)
-    cache = compiled._cache
+    cache = compiled._cache  # kernels need nothing of what compiling needs of numba
 
-    def load(signature: Any, target: Any) -> Any:
-        """What compiling needs of numba takes longer to load than kernels, which need nothing of it."""
-        with cache._guard_against_spurious_io_errors():
-            return cache._load_overload(signature, target)
-
-    cache.load_overload = load  # numba's own begins with all of that
+    cache.load_overload = _loading(cache, cache._load_overload)  # what numba's own loads before that takes longer
     return compiled
 
 
@@ -122,7 +141,11 @@ def lossy_kernel(*, fastmath: bool | set[str]) -> Callable[[Callable], Any]:
 
 def callback(function: Callable) -> Any:
     """Compile, at once, a C function of one pointer, cached on disk: its `address` is for C libraries to call."""
-    return _cached(function, _OPTIONS, partial(numba.cfunc, types.void(types.voidptr)))
+    compiler = partial(numba.cfunc, types.void(types.voidptr))
+    try:
+        return _cached(function, _OPTIONS, compiler)
+    except Exception:  # of what a crash has cut off
+        return compiler(**_OPTIONS)(function)
 
 
 def _cached(function: Callable, options: dict[str, Any], compiler: Callable[..., Any] = numba.njit) -> Any:
@@ -130,9 +153,34 @@ def _cached(function: Callable, options: dict[str, Any], compiler: Callable[...,
     before = config.CACHE_DIR
     config.CACHE_DIR = str(cache_folder(Path(function.__code__.co_filename)))
     try:
-        return compiler(cache=True, **options)(function)
+        compiled = compiler(cache=True, **options)(function)
     finally:
         config.CACHE_DIR = before
+    cache = compiled._cache
+    cache.load_overload = _loading(cache, cache.load_overload)
+    save = cache.save_overload
+
+    def saved(*arguments: Any) -> None:
+        with suppress(OSError):  # of a disk without space: the next process compiles again
+            save(*arguments)
+
+    cache.save_overload = saved
+    return compiled
+
+
+def _loading(cache: Any, load: Callable[..., Any]) -> Callable[..., Any]:
+    """Loads compiled code; what a crash has cut off counts for none, and goes."""
+
+    def loaded(*arguments: Any) -> Any:
+        try:
+            with cache._guard_against_spurious_io_errors():
+                return load(*arguments)
+        except Exception:
+            with suppress(OSError):
+                Path(cache._cache_file._index_path).unlink()
+            return None
+
+    return loaded
 
 
 def part(function: Callable) -> Any:

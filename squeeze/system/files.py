@@ -23,7 +23,16 @@ from squeeze.system.upload import check_free, uploading
 
 SUFFIX = ".sqz"
 _PIECE = 1 << 22
-interrupted = threading.Event()  # tells threads that the user wants an end
+_LINKS = 40  # that are followed, as by Linux
+
+
+class _Interrupted(threading.Event):
+    """Tells threads that the user wants an end. by: the signal that came."""
+
+    by = 0
+
+
+interrupted = _Interrupted()
 
 
 def compressed_name(path: Path) -> Path:
@@ -112,8 +121,22 @@ def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None
 
 
 def is_special(target: Path) -> bool:
-    """Whether `target` is no file that can be replaced, such as a pipe or /dev/null."""
-    return not remote(target) and target.exists() and not target.is_file()
+    """Whether `target` is no file that can be replaced, such as a pipe, /dev/null or /dev/stdout."""
+    if remote(target):
+        return False
+    return open_file(target) is not None or (target.exists() and not target.is_file())
+
+
+def open_file(target: Path) -> int | None:
+    """The number of the open file of this process that a path stands for, as /dev/stdout and /dev/fd/1 do."""
+    for _ in range(_LINKS):
+        folder = os.path.realpath(target.parent)
+        if folder in ("/dev/fd", f"/proc/{os.getpid()}/fd") and target.name.isdecimal():
+            return int(target.name)
+        if not target.is_symlink():
+            return None
+        target = Path(folder) / target.readlink()
+    return None
 
 
 @contextmanager
@@ -122,7 +145,7 @@ def replacing(
 ) -> Iterator[BinaryIO]:
     """A file to write that becomes `target` when the block ends well, and vanishes when it does not.
 
-    The result has the permissions and times of the status `like`, and its owner if root asks. What is special is
+    The result has the permissions, group and times of the status `like`, and its owner if root asks. What is special is
     written directly. mark: what the temporary name ends in, so that it is known again if the process is killed. Raises
     SqueezeError where `target` has come and may not be overwritten.
     """
@@ -131,7 +154,8 @@ def replacing(
             yield file
         return
     if is_special(target):
-        with target.open("wb") as file:
+        number = open_file(target)
+        with target.open("wb") if number is None else os.fdopen(os.dup(number), "wb") as file:
             yield file
         return
     with about(target):
@@ -161,15 +185,20 @@ def _make_like(handle: int, like: os.stat_result | None) -> None:
         os.fchmod(handle, _new_file_mode())
         return
     keep_owner(handle, like)
-    os.fchmod(handle, stat.S_IMODE(like.st_mode) & 0o777)
+    os.fchmod(handle, _mode_for(os.fstat(handle), like))
     os.utime(handle, ns=(like.st_atime_ns, like.st_mtime_ns))
 
 
 def keep_owner(file: int | Path, like: os.stat_result) -> None:
-    """Give a new file the owner that another has, where root asks and the file system can."""
-    if os.geteuid() == 0:
-        with suppress(OSError):
-            os.chown(file, like.st_uid, like.st_gid)
+    """Give a new file the group that another has, and if root asks the owner, where the system allows it."""
+    with suppress(OSError):
+        os.chown(file, like.st_uid if os.geteuid() == 0 else -1, like.st_gid)
+
+
+def _mode_for(made: os.stat_result, like: os.stat_result) -> int:
+    """The permissions of `like`; in another group its members may do no more than everybody."""
+    mode = stat.S_IMODE(like.st_mode) & 0o777
+    return mode if made.st_gid == like.st_gid else mode & 0o707 | (mode & 0o007) << 3 & mode
 
 
 def copy(source: Path, target: Path) -> None:
@@ -206,6 +235,7 @@ def interruptible() -> Iterator[None]:
     def interrupt(signum: int, frame: object) -> None:
         if signum != signal.SIGINT:
             signal.signal(signum, signal.SIG_IGN)  # a closed terminal sends it twice, and tidying goes on
+        interrupted.by = signum
         interrupted.set()
         raise KeyboardInterrupt
 

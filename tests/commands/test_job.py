@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import squeeze
 from squeeze.codecs.stream import writer
 from squeeze.system import files, moving
 from tests.makers import inputs
@@ -285,7 +286,7 @@ def test_interrupt(number: signal.Signals, threads: str):
     process = start_long_run(threads)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
-    assert (process.returncode, said) == (1, b"Error: interrupted; nothing was replaced\n")
+    assert (process.returncode, said) == (-number, b"Error: interrupted; what was not done by then is as it was\n")
     assert names() == ["big.txt"]
 
 
@@ -321,3 +322,79 @@ def test_signal_handlers_are_given_back(note: Path):
     run("compress", "-1", note)
     assert signal.getsignal(signal.SIGTERM) is before
     assert not files.interrupted.is_set()
+
+
+def unbuffered(*arguments: object, **options: object) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    command = [*SQUEEZE, *map(str, arguments)]
+    return subprocess.run(command, check=False, env=environment, stderr=subprocess.PIPE, **options)
+
+
+def test_a_full_disk_behind_standard_output_without_a_buffer_is_an_error():
+    data = random.Random(1).randbytes(300_000)
+    Path("noise").write_bytes(data)
+    run("compress", "-1", "-q", "noise")
+
+    def limited():
+        import resource
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    for command, source in (("compress", "noise"), ("decompress", "noise.sqz")):
+        with open("out", "wb") as out:  # noqa: PTH123
+            done = unbuffered(command, "-c", source, stdout=out, preexec_fn=limited)
+        assert done.returncode == 1 and b"File too large" in done.stderr, done
+
+
+@pytest.mark.parametrize("command", ["compress", "decompress"])
+def test_pipes_that_do_not_block(command: str):
+    data = random.Random(1).randbytes(300_000)
+    Path("noise").write_bytes(data)
+    run("compress", "-1", "-q", "noise")
+    given, expected = (data, Path("noise.sqz").read_bytes())[:: 1 if command == "compress" else -1]
+    reading, feeding = os.pipe()
+    for end in (reading, feeding):
+        os.set_blocking(end, end != reading)
+    process = subprocess.Popen(
+        [*SQUEEZE, command, "-c", *["-1"] * (command == "compress")],
+        stdin=reading,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    os.close(reading)
+    assert process.stdout
+    os.set_blocking(process.stdout.fileno(), True)
+    with os.fdopen(feeding, "wb") as feed:
+        feed.write(given[:1000])
+        feed.flush()
+        time.sleep(2)  # until it waits
+        feed.write(given[1000:])
+    out, _ = process.communicate()
+    assert process.returncode == 0
+    if command == "decompress":
+        assert out == expected
+    else:
+        assert squeeze.decompress(out) == data
+
+
+def test_the_name_of_an_open_file_is_written_to(note: Path):
+    Path("stdout").symlink_to("/proc/self/fd/1")
+    for name in ("/dev/stdout", "stdout", "/dev/fd/1"):
+        with open("out", "wb") as out:  # noqa: PTH123
+            out.write(b"before")
+            out.flush()
+            subprocess.run([*SQUEEZE, "compress", "-1", note, "-o", name], check=True, stdout=out)
+        said = Path("out").read_bytes()
+        assert said.startswith(b"before") and squeeze.decompress(said.removeprefix(b"before")) == TEXT
+    assert Path("stdout").is_symlink() and Path("/dev/stdout").exists()
+
+
+def test_what_follows_a_stream_is_named(note: Path):
+    run("compress", "-1", "-q", note)
+    coded = Path("note.txt.sqz")
+    size = coded.stat().st_size
+    coded.write_bytes(coded.read_bytes() + bytes(512))
+    assert fails("test", "-q", coded) == (
+        f"Error: note.txt.sqz: what follows its first {size:,} bytes is no .sqz stream: cut it off\n"
+    )

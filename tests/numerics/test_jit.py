@@ -199,3 +199,64 @@ def test_compiled_code_loads_without_what_compiles(tmp_path):
         for _ in range(2)
     ]
     assert found == [["True"], ["False"]]
+
+
+SOURCE = """
+import numpy as np
+from squeeze.numerics.jit import callback, kernel
+
+
+@kernel
+def doubled(values):
+    for i in range(len(values)):
+        values[i] *= 2
+
+
+@callback
+def nothing(pointer):
+    pass
+
+
+values = np.arange(3)
+doubled(values)
+print(values.tolist(), nothing.address > 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda path: path.write_bytes(b""), lambda path: path.write_bytes(path.read_bytes()[:40])]
+)
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_compiled_code_that_a_crash_cut_off_is_made_again(tmp_path, spoil, ending):
+    (tmp_path / "own.py").write_text(SOURCE)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment.pop("NUMBA_CACHE_DIR", None)
+
+    def runs() -> str:
+        command = [sys.executable, tmp_path / "own.py"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert runs() == "[0, 2, 4] True\n"
+    for path in tmp_path.rglob(f"*.{ending}"):
+        spoil(path)
+    assert runs() == "[0, 2, 4] True\n"
+    assert runs() == "[0, 2, 4] True\n"
+
+
+def test_an_account_without_a_home_shares_one_folder(tmp_path, monkeypatch):
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    jit._temporary.cache_clear()
+    folder = jit.cache_root()
+    assert folder.parent == tmp_path and folder.stat().st_mode & 0o777 == 0o700
+    jit._temporary.cache_clear()
+    assert jit.cache_root() == folder
+    jit._temporary.cache_clear()
+    folder.chmod(0o777)  # anybody may have put code there
+    assert jit.cache_root() != folder
+    jit._temporary.cache_clear()

@@ -194,7 +194,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch):
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
         "Stopped; the same command goes on from here.",
-        "Error: interrupted; nothing was replaced",
+        "Error: interrupted; what was not done by then is as it was",
     ]
 
 

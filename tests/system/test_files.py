@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_the_owner_is_kept_where_root_asks(monkeypatch):
     Path("source").touch()
     like = Path("source").stat()
     monkeypatch.setattr(os, "chown", lambda file, user, group: asked.append((user, group)))
-    for user, expected in ((0, [(like.st_uid, like.st_gid)]), (1000, [])):
+    for user, expected in ((0, [(like.st_uid, like.st_gid)]), (1000, [(-1, like.st_gid)])):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         with files.replacing(Path("target"), like):
             pass
@@ -167,3 +168,16 @@ def test_a_text_is_replaced_whole_or_not_at_all(monkeypatch):
     assert (names(), Path("text").read_text()) == (["text"], "old\n")
     files.write_text(Path("text"), "new ö\n")
     assert Path("text").read_text("utf-8") == "new ö\n"
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(0o660, 0o600), (0o664, 0o644), (0o604, 0o604), (0o775, 0o755)])
+def test_another_group_may_do_no_more_than_everybody(monkeypatch, mode, expected):
+    Path("source").touch()
+    Path("source").chmod(mode)
+    like = Path("source").stat()
+    other = os.stat_result((*like[:5], like.st_gid + 1, *like[6:]), {"st_mtime_ns": 0, "st_atime_ns": 0})
+    monkeypatch.setattr(os, "chown", lambda file, user, group: None)
+    for name, status, wanted in (("same", like, mode), ("other", other, expected)):
+        with files.replacing(Path(name), status):
+            pass
+        assert stat.S_IMODE(Path(name).stat().st_mode) == wanted

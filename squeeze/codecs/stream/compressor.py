@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Unpack
 import numpy as np
 
 from squeeze.codecs.stream import blocks, container, levels
-from squeeze.codecs.stream.coding import Coded, Progress, encode_block
+from squeeze.codecs.stream.coding import Coded, Progress, encode_block, memory_of
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.header import to_header
 from squeeze.codecs.stream.resources import DictionarySource, LanguageKeywords, LanguageOptions, as_dictionary, either
@@ -24,6 +24,8 @@ from squeeze.codecs.stream.totals import Totals
 from squeeze.codecs.stream.writer import Writer
 from squeeze.errors import LevelError
 from squeeze.system.in_order import ordered_map
+from squeeze.system.limits import Limits
+from squeeze.system.pipes import read_some, write_all
 
 
 def compress(
@@ -101,7 +103,7 @@ def _compress(
         lower = levels.with_those_beside(settings.level, len(first), lambda: blocks.content(raw).kind)[1:]
         if lower:
             stream = _smallest(first, settings, lower, size, verify, progress)
-            sink.write(stream)
+            write_all(sink, stream)
             return Totals(len(first), len(stream))
     if settings.level is None or len(first) > container.MAX_SHORT or len(first) == size:
         return _write_long(writer, _parts(first, source, size), settings, verify, progress)
@@ -112,7 +114,7 @@ def _compress(
         long = io.BytesIO()
         _write_long(Writer(io.BytesIO(first), long, to_header(settings)), iter(parts), settings, verify, progress)
         stream = min(_short(first, _plain(settings), verify, None), long.getvalue(), key=len)
-    sink.write(stream)
+    write_all(sink, stream)
     return Totals(len(first), len(stream))
 
 
@@ -147,12 +149,17 @@ def _write_long(
 def _coded(
     parts: Iterable[tuple[np.ndarray, Content]], settings: Settings, verify: bool, progress: Progress
 ) -> Iterator[tuple[np.ndarray, Coded | None]]:
-    """Blocks with their coded form; None where they are stored."""
+    """Blocks with their coded form; None where they are stored. Fewer are coded at a time than there are threads where
+    memory is short."""
 
     def encode(part: tuple[np.ndarray, Content]) -> tuple[np.ndarray, Coded | None]:
         return part[0], encode_block(*part, settings, verify, progress)
 
-    return ordered_map(encode, parts, settings.allotment.blocks)
+    def cost(part: tuple[np.ndarray, Content]) -> int:
+        of_text = settings.language and part[1].kind == "text"
+        return memory_of(settings, container.TOKENWISE if of_text else container.BYTEWISE, part[0].size, part[0].size)
+
+    return ordered_map(encode, parts, settings.allotment.blocks, cost, Limits().allows_memory)
 
 
 def coded_blocks(
@@ -201,7 +208,7 @@ def _read_full(source: BinaryIO, size: int) -> bytes:
     """`size` bytes, or fewer at the end of the source; pipes may give them in pieces."""
     pieces = []
     while size:
-        piece = source.read(size)
+        piece = read_some(source, size)
         if not piece:
             break
         pieces.append(piece)

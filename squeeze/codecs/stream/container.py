@@ -13,6 +13,7 @@ import xxhash
 
 from squeeze.codecs.varint import read_exactly, read_varint, varint
 from squeeze.errors import DamagedError, FormatError, printable
+from squeeze.system.pipes import read_some
 
 FORMAT_VERSION = 1
 SHORT_BY_DICTIONARY = 2  # of a short stream, which is one block with next to nothing around it, by a dictionary
@@ -49,6 +50,10 @@ class Content:
 
     def __str__(self) -> str:
         return f"table {self.record}" if self.record else self.kind
+
+
+class ForeignError(FormatError):
+    """What should be a stream does not begin as one."""
 
 
 class Header(NamedTuple):
@@ -91,7 +96,7 @@ def header_bytes(header: dict[str, Any]) -> bytes:
 
 def read_header(file: BinaryIO) -> Header | None:
     """A stream's header; None where the file ends instead."""
-    magic = file.read(1)
+    magic = read_some(file, 1)
     if not magic:
         return None
     if magic == MAGIC[:1]:
@@ -102,7 +107,7 @@ def read_header(file: BinaryIO) -> Header | None:
     if magic == MAGIC[:2]:
         magic += read_exactly(file, 1)
     if magic != MAGIC:
-        raise FormatError("not a .sqz file: it does not begin with the .sqz mark")
+        raise ForeignError("not a .sqz file: it does not begin with the .sqz mark")
     version = read_exactly(file, 1)
     if version[0] == SHORT_BY_DICTIONARY:
         return Header({"prior": read_exactly(file, _IDENTITY_BYTES).hex()}, len(MAGIC) + 1 + _IDENTITY_BYTES, True)

@@ -11,7 +11,7 @@ import xxhash
 
 from squeeze.codecs.stream import container, memory
 from squeeze.codecs.stream.coding import Coded, Progress, check_raw, decode_block, need_memory, report
-from squeeze.codecs.stream.container import BlockHeader
+from squeeze.codecs.stream.container import BlockHeader, Header
 from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.index import Index, read_following_index, read_index
 from squeeze.codecs.stream.resources import DictionarySource, Resources, either
@@ -22,6 +22,7 @@ from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError, FormatError
 from squeeze.system.in_order import ordered_map
 from squeeze.system.limits import Limits
+from squeeze.system.pipes import read_some, write_all
 
 
 def decompress(
@@ -96,7 +97,7 @@ class _Counted:
         self._position = 0
 
     def read(self, size: int) -> bytes:
-        data = self._source.read(size)
+        data = read_some(self._source, size)
         self._position += len(data)
         return data
 
@@ -122,17 +123,25 @@ class _Restoring:
 
     def run(self) -> Totals:
         self._need_all()
-        first = True
-        while (header := container.read_header(self._source)) is not None:
+        while (header := self._next_header()) is not None:
             settings = from_header(header, self._given)
             if header.short:
                 self._short(settings, header.kind)
             else:
                 self._stream(settings, header.size)
-            first = False
-        if first:
+        if not self._source.tell():
             raise FormatError("not a .sqz file: it is empty")
         return Totals(self._raw, self._source.tell())
+
+    def _next_header(self) -> Header | None:
+        """Of the stream that follows; None at the end. Raises FormatError where something else follows."""
+        place = self._source.tell()
+        try:
+            return container.read_header(self._source)
+        except container.ForeignError:
+            if not place:
+                raise
+            raise FormatError(f"what follows its first {place:,} bytes is no .sqz stream: cut it off") from None
 
     def _need_all(self) -> None:
         """Raises LimitError where the index tells already that too much comes out. It may lie, so that all is counted
@@ -162,7 +171,7 @@ class _Restoring:
             data = decode_block(Coded(block.kind, payload), block.raw_length, settings, self._progress)
         check_raw(data, block.checksum, short=True)
         if self._sink is not None:
-            self._sink.write(data.data)
+            write_all(self._sink, data)
 
     def _stream(self, settings: Settings, header_size: int) -> None:
         """Decode one stream after its header."""
@@ -180,7 +189,7 @@ class _Restoring:
         for data in ordered_map(decode, self._parts(settings, index), threads, lambda part: part.memory, fits):
             digest.update(data)
             if self._sink is not None:
-                self._sink.write(data)
+                write_all(self._sink, data)
         index.checksum = digest.intdigest()
         read_following_index(self._source, index)
 

@@ -6,6 +6,7 @@ specifies it. How tars are made is shards/tar.py's.
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +15,13 @@ import xxhash
 from squeeze.codecs.stream.compressor import compress
 from squeeze.codecs.stream.decompressor import decompress
 from squeeze.errors import DamagedError, FormatError, LimitError, printable
-from squeeze.system.files import SUFFIX
+from squeeze.system.files import SUFFIX, status
 from squeeze.system.limits import Limits
 
 __all__ = ["MAX_TEXT", "Member", "MemberFile", "Members", "index_bytes", "index_name", "line_of", "read_members"]
 
 MAX_TEXT = 1 << 26  # bytes of an index, before it is compressed
+_MORE = 1 << 12  # of its first line, and of the stream's header
 _LEVEL = 1
 _FORMAT, _VERSION = "squeeze.members", 1
 _OF_LINE = 512  # bytes that Python takes for a line, and what it tells
@@ -68,8 +70,12 @@ def read_members(shard: Path, limits: Limits | None = None) -> Members | None:
     limits, path = limits or Limits(), index_name(shard)
     try:
         with path.open("rb") as file:
-            text = decompress(file.read(), limits=limits)
-        return _parsed(text, limits)
+            size = status(file).st_size
+            if size > MAX_TEXT + _MORE:
+                raise FormatError("is larger than any")
+            limits.need_memory(size, f"an index of {size:,} bytes")
+            coded = file.read()
+        return _parsed(decompress(coded, limits=replace(limits, output=MAX_TEXT + _MORE)), limits)
     except FileNotFoundError:
         return None
     except LimitError:

@@ -25,14 +25,11 @@ from squeeze.codecs.stream.totals import Totals
 from squeeze.codecs.varint import PIECE, copy_pieces, read_exactly
 from squeeze.errors import (
     DamagedError,
-    DictionaryError,
     FormatError,
-    LimitError,
-    ModelError,
-    SqueezeError,
     TruncatedError,
 )
 from squeeze.system.limits import Limits
+from squeeze.system.pipes import read_some
 
 _Place = tuple[int, int]  # where a block's header lies, and the raw length of the block
 
@@ -83,7 +80,7 @@ def salvage_stream(
 def _kept(source: BinaryIO, limits: Limits) -> BinaryIO:
     """All of a pipe, in memory."""
     buffer = io.BytesIO()
-    while piece := source.read(PIECE):
+    while piece := read_some(source, PIECE):
         limits.need_memory(buffer.tell() + len(piece), "salvaging what comes through a pipe")
         buffer.write(piece)
     return buffer
@@ -211,9 +208,7 @@ def _restore(
             return _stored(file, offset, header, settings)
         coded = Coded(header.kind, read_exactly(file, header.payload_length))
         data = decode_block(coded, length, settings, progress)
-    except (ModelError, DictionaryError, LimitError):
-        raise
-    except SqueezeError:
+    except FormatError:
         return None
     right = container.is_checksum(xxhash.xxh3_64_intdigest(data.data), header.checksum, settings.short)
     return [data.data] if right else None

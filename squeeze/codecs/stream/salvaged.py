@@ -10,6 +10,7 @@ from squeeze.codecs.stream.container import MAX_BLOCK
 from squeeze.codecs.varint import PIECE
 from squeeze.errors import LimitError, OptionError
 from squeeze.system.limits import Limits
+from squeeze.system.pipes import write_all
 
 MISSING = ("zeros", "skip")
 _MOST_A_BYTE = 1 << 10  # missing bytes for each byte of the file, beyond those of one block
@@ -41,7 +42,7 @@ class Salvaged:
         self.place += len(piece)
         self._written += len(piece)
         if self._sink is not None:
-            self._sink.write(piece)
+            write_all(self._sink, piece)
 
     def miss(self, length: int) -> None:
         """Pass by bytes that are missing. Raises LimitError where they are far more than such a file may have held,
@@ -61,7 +62,7 @@ class Salvaged:
             self._sink.seek(length, io.SEEK_CUR)
         elif self._sink is not None:
             for start in range(0, length, PIECE):
-                self._sink.write(bytes(min(PIECE, length - start)))
+                write_all(self._sink, bytes(min(PIECE, length - start)))
 
     def finish(self) -> int:
         """Make the last hole part of the file; bytes written, holes too."""

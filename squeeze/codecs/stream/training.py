@@ -63,8 +63,9 @@ def train(
     are too few, or compressed already.
     """
     check(level, text_size, learn_size)
+    samples = list(samples)
     if out is not None:
-        files.check_target(path_of(out), [], overwrite)
+        files.check_target(path_of(out), [path_of(one) for one in samples if not isinstance(one, bytes)], overwrite)
     content, everything = pieces_of(samples)
     text, others = divide(everything, text_size)
     whole = sum(piece.size for piece in everything) <= text_size

@@ -12,6 +12,7 @@ from squeeze.codecs.stream.index import Index, index_bytes
 from squeeze.codecs.stream.totals import Totals
 from squeeze.codecs.varint import copy_pieces
 from squeeze.errors import VerifyError
+from squeeze.system.pipes import write_all
 
 
 class Writer:
@@ -81,7 +82,7 @@ class Writer:
         self._index.entries.append((raw, len(header) + coded))
 
     def _put(self, data: bytes) -> None:
-        self._sink.write(data)
+        write_all(self._sink, data)
         self._coded += len(data)
 
 

@@ -20,6 +20,7 @@ from squeeze.lm.sources import INNER, OUTER
 from squeeze.recipes.import_gguf import import_gguf, named
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.trainer import Loss, Trainer, cast, halve_fixed
+from squeeze.system import files
 from squeeze.system.stamps import digest
 from squeeze.system.work import scratch_folder, work_folder
 
@@ -255,8 +256,7 @@ def adapt_to(
     Raises ModelError for a model that is missing or none of those that run exactly, and SqueezeError where `out` is in
     the way or there is too little text.
     """
-    if out.exists() and not overwrite:
-        raise SqueezeError(f"{out} already exists; use -f to overwrite")
+    files.check_target(out, texts, overwrite)
     found = find(model, NO_ADAPTER)
     learned, held = read_passages(found, texts)
     if model is not None and model.is_dir():

@@ -101,7 +101,7 @@ def tune(
     already, or tables, which are coded without it.
     """
     dictionaries.check(level, text_size, learn_size)
-    files.check_target(path_of(out), [], overwrite)
+    files.check_target(path_of(out), samples, overwrite)
     divided = _divide(samples, level)
     text, _ = dictionaries.divide(divided.learned, text_size)
     first = int(text[-1][-1]) if text else 0

@@ -186,3 +186,17 @@ def test_an_index_takes_no_more_memory_than_allowed(path, monkeypatch):
     monkeypatch.setattr("squeeze.codecs.stream.members._OF_LINE", 1 << 30)
     with pytest.raises(LimitError, match="an index of 202 members needs"):
         read_members(path, Limits(memory=1 << 30))
+
+
+def test_an_index_larger_than_any_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("squeeze.codecs.stream.members.MAX_TEXT", 1000)
+    shard = tmp_path / "part.tar.sqz"
+    index_name(shard).write_bytes(bytes(1000 + 4097))
+    with pytest.raises(FormatError, match="is larger than any"):
+        read_members(shard)
+    index_name(shard).write_bytes(bytes(5000))
+    with pytest.raises(LimitError, match="an index of 5,000 bytes needs"):
+        read_members(shard, Limits(memory=4000))
+    index_name(shard).write_bytes(squeeze.compress(bytes(100_000), 1))
+    with pytest.raises(LimitError, match="would be written"):
+        read_members(shard)

@@ -10,7 +10,7 @@ from squeeze.codecs.stream import container
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import Index, index_bytes, read_index
-from squeeze.errors import LimitError, OptionError
+from squeeze.errors import LimitError, OptionError, SqueezeError
 from squeeze.system.limits import Limits
 from tests.makers import inputs
 from tests.makers.streams import DATA, WHOLE, long, of_both_forms, several
@@ -247,3 +247,14 @@ def test_a_pipe_is_kept_as_far_as_memory_allows(blocks):
     assert decompress_stream(pipe(damaged(blocks)), None, salvage=True).raw == 4_000
     with pytest.raises(LimitError, match=r"^salvaging what comes through a pipe needs"):
         decompress_stream(pipe(damaged(blocks)), None, salvage=True, limits=Limits(memory=100))
+
+
+def test_what_is_not_the_files_fault_is_an_error(monkeypatch):
+    coded = squeeze.compress(b"some text " * 500, 1)
+
+    def fails(*rest, **more):
+        raise SqueezeError("the file of the package is damaged: install squeeze again")
+
+    monkeypatch.setattr("squeeze.codecs.stream.salvage.decode_block", fails)
+    with pytest.raises(SqueezeError, match="install squeeze again"):
+        squeeze.decompress_stream(io.BytesIO(coded), io.BytesIO(), salvage=True)

@@ -1,8 +1,11 @@
 """Training of dictionaries: how samples are divided."""
 
 import numpy as np
+import pytest
 
+import squeeze
 from squeeze.codecs.stream import training
+from squeeze.errors import SqueezeError
 
 
 def test_text_and_learning_share_the_samples():
@@ -24,3 +27,12 @@ def test_of_many_bytes_pieces_are_taken_at_equal_distances(monkeypatch, tmp_path
     for number, piece in enumerate(found):
         assert joined[number * distance :].startswith(piece)
     assert sum(map(len, found)) <= training._MOST
+
+
+def test_a_sample_is_not_written_over(tmp_path):
+    sample = tmp_path / "sample.json"
+    sample.write_bytes(b'{"key": "value"}\n' * 200)
+    before = sample.read_bytes()
+    with pytest.raises(SqueezeError, match="input and output are the same file"):
+        squeeze.train([sample, b"bytes"], sample, overwrite=True)
+    assert sample.read_bytes() == before
