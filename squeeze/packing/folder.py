@@ -141,6 +141,11 @@ class Manifest:
     kept: dict[str, bytes]
     packed: frozenset[str] = frozenset()
 
+    @property
+    def coded(self) -> set[str]:
+        """All files that are packed: those of safetensors, and of torch."""
+        return {name for name in self.hashes if name.endswith(SUFFIX)} | self.packed
+
 
 def write_manifest(source: Path, packed: Path, hashes: dict[str, str], states: list[str]) -> int:
     """Adapt indexes and config.json in the packed folder and write its manifest; returns the bytes this added. states:
