@@ -11,28 +11,32 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from squeeze.errors import FormatError
+from squeeze.system.limits import Limits
 
 __all__ = ["Name", "Node", "Persistent", "read"]
 
 MAX_OPCODES = 1 << 24
+_STEP_MEMORY = 400  # bytes that a step may take, and what is made of it later
+_ASKED = 1 << 10  # steps between two looks at the limits
+_LONGEST = 200  # letters of a name that is imported
 _MARK = object()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Name:
     """A class or function: `module.name`."""
 
     name: str
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Persistent:
     """What lies elsewhere: torch's storages."""
 
     id: Any
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Node:
     """A dict or a list, or what a call would return. Items have a key in a dict, and their number elsewhere."""
 
@@ -41,24 +45,27 @@ class Node:
     items: list[tuple[Any, Any]] = field(default_factory=list)
 
 
-def read(file: BinaryIO, names: set[str]) -> Any:
+def read(file: BinaryIO, names: set[str], limits: Limits | None = None) -> Any:
     """The tree of one pickle, after which `file` stands. The names of all that it would import are added to `names`.
 
-    Raises FormatError where it is no pickle, or one that is damaged or too long.
+    Raises FormatError where it is no pickle, or one that is damaged or too long, and LimitError where the tree takes
+    more memory than `limits` allow.
     """
     machine = _Machine(names)
     try:
-        return _built(machine, file)
+        return _built(machine, file, limits or Limits())
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
         raise FormatError("a pickle that cannot be read") from error
 
 
-def _built(machine: "_Machine", file: BinaryIO) -> Any:
+def _built(machine: "_Machine", file: BinaryIO, limits: Limits) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of escapes in texts
         for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
             if count > MAX_OPCODES:
                 raise FormatError(f"a pickle of more than {MAX_OPCODES} steps")
+            if count % _ASKED == 0:
+                limits.need_memory((count + _ASKED) * _STEP_MEMORY, "its pickle")
             machine.step(opcode.name, argument)
     return machine.stack.pop()
 
@@ -105,12 +112,12 @@ class _Machine:
         """Keys and values, into the dict or call on top."""
         self.stack[-1].items.extend(zip(values[::2], values[1::2], strict=True))
 
-    def call(self, function: Any, *arguments: Any) -> None:
+    def call(self, function: Any, arguments: tuple[Any, ...]) -> None:
         self.stack.append(Node(function, arguments))
 
     def reduce(self) -> None:
         arguments = self.stack.pop()
-        self.call(self.stack.pop(), *(arguments if isinstance(arguments, tuple) else (arguments,)))
+        self.call(self.stack.pop(), arguments if isinstance(arguments, tuple) else (arguments,))
 
     def build(self) -> None:
         state = self.stack.pop()
@@ -124,7 +131,10 @@ class _Machine:
     def instance(self, text: str) -> None:
         values = self.marked()
         self.imported(*text.split(" ", 1))
-        self.call(self.stack.pop(), *values)
+        self.call(self.stack.pop(), tuple(values))
+
+    def object_of(self, function: Any, *arguments: Any) -> None:
+        self.call(function, arguments)
 
     def dict_of(self, values: list[Any]) -> None:
         self.stack.append(Node())
@@ -138,6 +148,8 @@ class _Machine:
     def imported(self, module: Any, name: Any) -> None:
         if not isinstance(module, str) or not isinstance(name, str):
             raise TypeError
+        if len(module) + len(name) > _LONGEST:
+            raise ValueError
         whole = f"{module}.{name}"
         self.names.add(whole)
         self.stack.append(Name(whole))
@@ -176,7 +188,7 @@ def _steps() -> Iterator[tuple[str, Callable[[_Machine, Any], Any]]]:
     yield "GLOBAL", lambda m, text: m.imported(*text.split(" ", 1))
     yield "STACK_GLOBAL", lambda m, _: m.imported(*m.pair())
     yield "INST", lambda m, text: m.instance(text)
-    yield "OBJ", lambda m, _: m.call(*m.marked())
+    yield "OBJ", lambda m, _: m.object_of(*m.marked())
     for name in ("REDUCE", "NEWOBJ"):
         yield name, lambda m, _: m.reduce()
     yield "NEWOBJ_EX", lambda m, _: m.call_with_names()

@@ -17,6 +17,7 @@ from squeeze.checkpoint import pickled
 from squeeze.checkpoint.safetensors import ELEMENT_BITS, Tensor, TensorFile
 from squeeze.checkpoint.torch_storages import Storage, can_run, storages
 from squeeze.errors import FormatError, TruncatedError
+from squeeze.system.limits import Limits
 
 __all__ = ["SUFFIXES", "TorchFile", "plain", "read"]
 
@@ -27,6 +28,7 @@ _MAX_GAP = 1 << 16  # bytes between storages that belong to the header
 _PIECE = 1 << 26  # bytes of what lies between them else, coded at a time
 _MAGIC = 0x1950A86A20F9469CFC6C
 _MAX_NAME = 1000
+_MAX_PLACE = 1 << 63  # in a file
 _LOCAL = 30  # bytes of a zip entry's local header without name and extra field
 
 
@@ -44,15 +46,16 @@ class TorchFile:
         return sum(tensor.size for tensor in self.file.tensors)
 
 
-def read(path: Path) -> TorchFile:
-    """Raises FormatError where the file is none of torch's, and TruncatedError where it is cut off."""
+def read(path: Path, limits: Limits | None = None) -> TorchFile:
+    """Raises FormatError where the file is none of torch's, TruncatedError where it is cut off, and LimitError where
+    reading its pickles takes more memory than `limits` allow."""
     size, names = path.stat().st_size, set[str]()
     with path.open("rb") as file:
         start = file.read(4)
         if start[:2] == b"PK":
-            found = list(_of_archives(file, size, names))
+            found = list(_of_archives(file, size, names, limits))
         elif start[:1] == b"\x80":
-            found = list(_of_pickles(file, size, names))
+            found = list(_of_pickles(file, size, names, limits))
         else:
             raise FormatError("not a file of torch.save")
         tensors = tuple(_tiled(found, size))
@@ -67,7 +70,7 @@ def plain(path: Path) -> TensorFile:
         return TensorFile(path, size, _between(file, size, tensors), None, tensors)
 
 
-def _of_archives(file: BinaryIO, size: int, names: set[str]) -> Iterator[tuple[int, Storage]]:
+def _of_archives(file: BinaryIO, size: int, names: set[str], limits: Limits | None) -> Iterator[tuple[int, Storage]]:
     """Where each storage begins, and what it is. Archives are found from the last to the first."""
     end, archives = size, 0
     while end:
@@ -75,7 +78,7 @@ def _of_archives(file: BinaryIO, size: int, names: set[str]) -> Iterator[tuple[i
             with zipfile.ZipFile(cast(BinaryIO, _Part(file, end))) as archive:
                 entries = archive.infolist()
                 begin = min(entry.header_offset for entry in entries)
-                yield from _of_archive(file, archive, end, names)
+                yield from _of_archive(file, archive, end, names, limits)
         except (FormatError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
             if archives:
                 return  # what is before belongs to no archive
@@ -113,7 +116,9 @@ class _Part:
         return data
 
 
-def _of_archive(file: BinaryIO, archive: zipfile.ZipFile, end: int, names: set[str]) -> Iterator[tuple[int, Storage]]:
+def _of_archive(
+    file: BinaryIO, archive: zipfile.ZipFile, end: int, names: set[str], limits: Limits | None
+) -> Iterator[tuple[int, Storage]]:
     entries = {entry.filename: entry for entry in archive.infolist()}
     pickle = next((name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1), None)
     if pickle is None or entries[pickle].file_size > _MAX_PICKLE or entries[pickle].compress_type:
@@ -121,7 +126,7 @@ def _of_archive(file: BinaryIO, archive: zipfile.ZipFile, end: int, names: set[s
     root = pickle.removesuffix("data.pkl")
     if f"{root}byteorder" in entries and _content(file, entries[f"{root}byteorder"], end) != b"little":
         return
-    tree = pickled.read(BytesIO(_content(file, entries[pickle], end)), names)
+    tree = pickled.read(BytesIO(_content(file, entries[pickle], end)), names, limits)
     for key, storage in storages(tree).items():
         entry = entries.get(f"{root}data/{key}")
         if entry and not entry.compress_type and entry.file_size == storage.size:
@@ -130,6 +135,8 @@ def _of_archive(file: BinaryIO, archive: zipfile.ZipFile, end: int, names: set[s
 
 def _data_of(file: BinaryIO, entry: zipfile.ZipInfo) -> int:
     """Where the bytes of an entry begin."""
+    if not 0 <= entry.header_offset < _MAX_PLACE:
+        raise _cut_off()
     file.seek(entry.header_offset)
     header = file.read(_LOCAL)
     if len(header) < _LOCAL or header[:4] != b"PK\3\4":
@@ -146,16 +153,16 @@ def _content(file: BinaryIO, entry: zipfile.ZipInfo, end: int) -> bytes:
     return file.read(entry.file_size)
 
 
-def _of_pickles(file: BinaryIO, size: int, names: set[str]) -> Iterator[tuple[int, Storage]]:
+def _of_pickles(file: BinaryIO, size: int, names: set[str], limits: Limits | None) -> Iterator[tuple[int, Storage]]:
     """Of the form that torch wrote before 1.6: five pickles, and each storage after its length."""
     file.seek(0)
     pickles = BytesIO(file.read(_MAX_PICKLE))
-    if pickled.read(pickles, names) != _MAGIC:
+    if pickled.read(pickles, names, limits) != _MAGIC:
         raise FormatError("not a file of torch.save")
-    pickled.read(pickles, names)
-    system = pickled.read(pickles, names)
-    known = storages(pickled.read(pickles, names))
-    keys = pickled.read(pickles, names)
+    pickled.read(pickles, names, limits)
+    system = pickled.read(pickles, names, limits)
+    known = storages(pickled.read(pickles, names, limits))
+    keys = pickled.read(pickles, names, limits)
     if not isinstance(system, pickled.Node) or ("little_endian", True) not in system.items:
         return
     place = pickles.tell()

@@ -22,7 +22,8 @@ _DTYPES = {
 _SIZES = {"ComplexDouble": 16}  # bytes of an element, where it is no element of the dtype
 _UNTYPED = "torch.storage.UntypedStorage"
 _REBUILD = "torch._utils._rebuild_"
-_LONGEST = 1000  # letters of a name that more is added to
+_LONGEST = 1000  # letters of a name that more is added to, and that are taken of a key
+_MOST_ARGUMENTS = 16  # that are looked at, of what makes a tensor
 _MOST_DIMENSIONS = 64  # as torch has them
 # What makes data and no more; any other name may run code when its file is loaded.
 _DATA = {
@@ -67,26 +68,32 @@ def storages(tree: Any) -> dict[str, Storage]:
 def _tensors(tree: Any) -> Iterator[tuple[str, Persistent, str | None, tuple[int, ...]]]:
     """Each storage that is met, where, and the dtype and shape of a tensor that is made of it; containers that are met
     again are passed over."""
-    stack: list[tuple[str, Any]] = [("", tree)]
+    stack: list[tuple[str, Any, Any]] = [("", "", tree)]
     seen: set[int] = set()
     while stack:
-        path, value = stack.pop()
+        above, name, value = stack.pop()
+        if not isinstance(value, Persistent | Node | tuple):
+            continue
+        path = _below(above, name)
         if isinstance(value, Persistent):
             yield path, value, None, ()
             continue
-        if not isinstance(value, Node | tuple) or id(value) in seen:
+        if id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, tuple):
-            stack.extend((_below(path, key), item) for key, item in reversed(list(enumerate(value))))
+            stack.extend((path, key, item) for key, item in reversed(list(enumerate(value))))
             continue
         arguments = value.arguments
         if _is_tensor(value):
-            dtype = next((_DTYPES.get(a.name.removeprefix("torch.")) for a in arguments if isinstance(a, Name)), None)
+            words = (a.name for a in arguments[:_MOST_ARGUMENTS] if isinstance(a, Name))
+            dtype = next((_DTYPES.get(word.removeprefix("torch.")) for word in words), None)
             yield path, arguments[0], dtype, arguments[2] if isinstance(arguments[2], tuple) else ()
             continue
-        stack.extend((_below(path, key), item) for key, item in reversed(value.items))
-        stack.extend((path, item) for item in reversed(arguments))
+        stack.extend((path, key, item) for key, item in reversed(value.items))
+        if id(arguments) not in seen:
+            seen.add(id(arguments))
+            stack.extend((path, "", item) for item in reversed(arguments))
 
 
 def _is_tensor(node: Node) -> bool:
@@ -98,7 +105,8 @@ def _below(path: str, key: Any) -> str:
     is_name = isinstance(key, str) or (isinstance(key, int) and abs(key) < 1 << 63)
     if not is_name or key == "" or len(path) > _LONGEST:
         return path
-    return f"{path}.{key}" if path else f"{key}"
+    word = f"{key}"[:_LONGEST]
+    return f"{path}.{word}" if path else word
 
 
 def _storage(id: Any, path: str, dtype: str | None, shape: tuple[Any, ...]) -> tuple[str | None, Storage | None]:
@@ -117,6 +125,6 @@ def _storage(id: Any, path: str, dtype: str | None, shape: tuple[Any, ...]) -> t
     else:
         return None, None
     values = size * 8 // ELEMENT_BITS[dtype]
-    is_shape = len(shape) <= _MOST_DIMENSIONS and all(type(n) is int and n > 0 for n in shape)
+    is_shape = len(shape) <= _MOST_DIMENSIONS and all(type(n) is int and 0 < n <= values for n in shape)
     is_whole = is_shape and prod(shape) == values and word != "ComplexDouble"
     return key, Storage(dtype, tuple(shape) if is_whole and shape else (values,), size, path)

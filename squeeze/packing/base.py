@@ -84,6 +84,17 @@ class Base:
         wanted = {packed.description.base for packed in packed_files(source, limits)} - {()}
         return cls.beside(source, wanted, limits) if wanted else None
 
+    @classmethod
+    def needed(cls, source: Path, named: Path | str | None, limits: Limits) -> "Base | None":
+        """The base of a packed file or folder: the one that is named, or else as `of` finds it. Raises SqueezeError
+        where one is named, and none is needed."""
+        if named is None:
+            return cls.of(source, limits)
+        known = cls.open(named, limits)
+        if not any(packed.description.base for packed in packed_files(source, limits)):
+            raise SqueezeError("this checkpoint needs no base")
+        return known
+
     def tensor(self, like: Tensor, scope: str = "") -> Bytes | None:
         """The bytes of the base's tensor of the same name, dtype and shape, or None. Raises DamagedError.
 
@@ -187,23 +198,31 @@ def file_of(path: Path, name: str, limits: Limits) -> tuple[TensorFile, PackedFi
         packed = container.describe(file, limits)
         container.check_limits(packed, limits)
         return file, packed, packed.is_torch
-    source = source_of(path, alone=not name)
+    source = source_of(path, not name, limits, strict=True)
     return (source.file, None, source.is_torch) if source else None
 
 
 def packed_beside(path: Path, wanted: Collection[Hashes], limits: Limits) -> Path | None:
     """The packed checkpoint in the folder that holds `path` whose files, unpacked, have these hashes; of several one
-    that is no difference from another of them."""
+    that is no difference from another of them. What cannot be read is passed over."""
     place, found = path.resolve(), None
     for other in sorted(place.parent.iterdir()):
         if other == place or (other.is_file() and not may_be_coded(other.name)):
             continue
-        files = list(packed_files(other, limits))
+        files = _if_readable(other, limits)
         if set(wanted) <= set(hashes_of(files)):
             found = path.parent / other.name
             if not {file.description.base for file in files} & set(wanted):
                 break
     return found
+
+
+def _if_readable(path: Path, limits: Limits) -> list[PackedFile]:
+    """The files of a packed checkpoint, or none where it cannot be read."""
+    try:
+        return list(packed_files(path, limits))
+    except (OSError, SqueezeError):
+        return []
 
 
 def hashes_of(files: Iterable[PackedFile]) -> list[Hashes]:
@@ -223,7 +242,8 @@ def is_packed(path: Path, limits: Limits) -> bool:
 
 
 def packed_files(path: Path, limits: Limits) -> Iterator[PackedFile]:
-    """The files of a packed checkpoint that can be read within limits; nothing where it is none."""
+    """The files of a packed checkpoint that can be read within limits; nothing where it is none. Raises FormatError and
+    OSError where a packed folder cannot be read."""
     names = [""]
     if path.is_dir():
         if not (path / folder.MANIFEST).is_file():

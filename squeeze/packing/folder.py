@@ -22,7 +22,7 @@ from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, 
 from squeeze.packing import container, sources
 from squeeze.packing.description import unfolded
 from squeeze.packing.sources import CODED
-from squeeze.system import moving
+from squeeze.system import files, moving
 from squeeze.system.json_object import read_object
 from squeeze.system.limits import Limits
 from squeeze.system.storage import remote
@@ -148,6 +148,11 @@ class Manifest:
     kept: dict[str, bytes]
     packed: frozenset[str] = frozenset()
 
+    @property
+    def coded(self) -> set[str]:
+        """All files that are packed: those of safetensors, and of torch."""
+        return {name for name in self.hashes if name.endswith(SUFFIX)} | self.packed
+
 
 def write_manifest(source: Path, packed: Path, hashes: dict[str, str], states: list[str]) -> int:
     """Adapt indexes and config.json in the packed folder and write its manifest; returns the bytes this added. states:
@@ -157,7 +162,9 @@ def write_manifest(source: Path, packed: Path, hashes: dict[str, str], states: l
     added = len(text)
     for name, data in changed.items():
         added += len(data) - (packed / name).stat().st_size
+        (packed / name).unlink()  # a copy of what is read-only is so, too
         (packed / name).write_bytes(data)
+        files.copy_status(source / name, packed / name)
     (packed / MANIFEST).write_bytes(text)
     return added
 

@@ -107,7 +107,17 @@ class Follow:
         yield event
         if self.remove_source:
             yield from self._remove_before(name, journal)
-        for old in retention.superfluous(self.target, journal, self.keep) if self.keep else ():
+        if self.keep:
+            yield from self._drop(journal, self.keep)
+
+    def _drop(self, journal: Journal, keep: int) -> Iterator[Event]:
+        """Delete packed forms that nothing needs."""
+        try:
+            names = retention.superfluous(self.target, journal, keep)
+        except retention.UnreadableError as error:
+            yield Event(LEFT, error.name, why=str(error))
+            return
+        for old in names:
             _delete(self.target / old)
             yield Event(DROPPED, old)
 

@@ -48,7 +48,7 @@ def load(
     if not names:
         raise FormatError(f"{escaped(str(path))}: no {folder.SUFFIX} file is in this folder")
     limits = limits or Limits()
-    known = Base.of(path, limits) if base is None else Base.open(base, limits)
+    known = Base.needed(path, base, limits)
     entries: dict[str, Entry] = {}
     memory = raw = 0
     for name in names:
@@ -85,7 +85,7 @@ def _stays_coded(record: Record, device: str) -> bool:
 def _check_base(packed: PackedFile, base: Base | None) -> None:
     if packed.description.base and base is None:
         raise SqueezeError("this checkpoint is stored as a difference: name its base, or put its packed base beside it")
-    if base:
+    if base and packed.description.base:
         base.check(packed.description.base)
 
 

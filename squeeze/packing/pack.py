@@ -195,7 +195,8 @@ class _Job:
     def _copy(self, source: Path, target: Path) -> _Taken:
         target.parent.mkdir(parents=True, exist_ok=True)
         state, size = hashlib.sha256(), 0
-        with source.open("rb") as reading, target.open("wb") as writing, synced(writing):
+        target.unlink(missing_ok=True)  # a run that was stopped may have left it read-only
+        with source.open("rb") as reading, target.open("xb") as writing, synced(writing):
             while piece := reading.read(_PIECE):
                 state.update(piece)
                 writing.write(piece)
@@ -216,6 +217,8 @@ class _Job:
         journal = Journal(work / "journal")
         unfinished = target.with_name(target.name + ".partial")
         start = container.reserve(found, self.level, base)
+        if unfinished.is_file():
+            unfinished.chmod(0o600)  # a run that was stopped at the end may have left it read-only
         with (
             source.open("rb") as reading,
             unfinished.open("r+b" if unfinished.is_file() else "w+b") as writing,

@@ -2,20 +2,29 @@
 
 from pathlib import Path
 
-from squeeze.packing.base import Hashes, hashes_of, packed_files
+from squeeze.errors import FormatError, SqueezeError
+from squeeze.packing import container, folder
+from squeeze.packing.base import Hashes, hashes_of
 from squeeze.packing.container import PackedFile
 from squeeze.packing.journal import Journal, group
 from squeeze.packing.sources import may_be_coded
-from squeeze.system.limits import Limits
 
-__all__ = ["superfluous"]
+__all__ = ["UnreadableError", "superfluous"]
+
+
+class UnreadableError(SqueezeError):
+    """What the checkpoint `name` is a difference from is not known."""
+
+    def __init__(self, name: str, error: Exception):
+        super().__init__(f"cannot be read, so that no packed form is deleted: {error}")
+        self.name = name
 
 
 def superfluous(target: Path, journal: Journal, keep: int) -> list[str]:
     """Of the checkpoints that the journal names: those but the last `keep` of each kind, and but those that others in
-    the folder, kept or not of the journal, are differences from."""
-    known = {path.name: list(packed_files(path, Limits())) for path in target.iterdir() if _is_shown(path)}
+    the folder, kept or not of the journal, are differences from. Raises UnreadableError where one of all these is."""
     ours = journal.present()
+    known = {path.name: _files(path, path.name in ours) for path in target.iterdir() if _is_shown(path)}
     kinds: dict[str, list[str]] = {}
     for name in ours:
         kinds.setdefault(group(name), []).append(name)
@@ -29,6 +38,21 @@ def superfluous(target: Path, journal: Journal, keep: int) -> list[str]:
         found = {home for base in _bases(known.get(name, [])) for home in homes.get(base, ())}
         needed += sorted(found - set(needed))
     return [name for name in ours if name not in set(needed)]
+
+
+def _files(path: Path, is_ours: bool) -> list[PackedFile]:
+    """The packed files of a checkpoint; none where it is not packed, as ours are."""
+    try:
+        if not path.is_dir():
+            return [container.read(path)]
+        if not is_ours and not (path / folder.MANIFEST).is_file():
+            return []
+        manifest = folder.read_manifest(path)
+        return [container.read(path / name) for name in manifest.coded]
+    except (OSError, SqueezeError) as error:
+        if type(error) is FormatError and not is_ours and not path.is_dir():  # and no damaged one
+            return []
+        raise UnreadableError(path.name, error) from None
 
 
 def _bases(files: list[PackedFile]) -> set[Hashes]:

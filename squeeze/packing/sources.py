@@ -7,7 +7,8 @@ from pathlib import Path
 
 from squeeze.checkpoint import safetensors as tensorfile, torch_file
 from squeeze.checkpoint.safetensors import TensorFile
-from squeeze.errors import FormatError, escaped, printable
+from squeeze.errors import FormatError, LimitError, escaped, printable
+from squeeze.system.limits import Limits
 
 __all__ = ["CODED", "SUFFIX", "Source", "may_be_coded", "source_of"]
 
@@ -31,18 +32,21 @@ def may_be_coded(name: str) -> bool:
     return not name or name.endswith(CODED)
 
 
-def source_of(path: Path, alone: bool) -> Source | None:
+def source_of(path: Path, alone: bool, limits: Limits | None = None, strict: bool = False) -> Source | None:
     """What is coded of a file; None where it is copied. alone: it is no part of a folder, and coded whatever it is.
 
-    Raises FormatError where a file that should be one of safetensors is none.
+    Raises FormatError where a file that should be one of safetensors is none, and LimitError where reading its header
+    takes more memory than `limits` allow; strict: the pickles of a file of torch's, too, which is plain bytes else.
     """
     if path.suffix == SUFFIX:
-        return Source(tensorfile.read(path))
+        return Source(tensorfile.read(path, limits))
     if path.suffix not in torch_file.SUFFIXES:
         return None
     try:
-        found = torch_file.read(path)
-    except FormatError as error:
+        found = torch_file.read(path, limits)
+    except (FormatError, LimitError) as error:
+        if strict and isinstance(error, LimitError):
+            raise LimitError(f"{escaped(str(path))}: {error}") from None
         note = f"{escaped(str(path))}: {error}: it is packed as plain bytes"
         return Source(torch_file.plain(path), True, note) if alone else None
     if not alone and found.coded < _LEAST:

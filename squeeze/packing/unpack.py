@@ -15,7 +15,7 @@ from squeeze.checkpoint.safetensors import Bytes, Tensor
 from squeeze.codecs.tensors.content import Content, InFile, pieces, whole
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped, printable
 from squeeze.packing import container, decoding, folder
-from squeeze.packing.base import Base, packed_files
+from squeeze.packing.base import Base
 from squeeze.packing.container import Record
 from squeeze.packing.pack import Progress, Totals
 from squeeze.packing.running_hash import RunningHash
@@ -84,16 +84,14 @@ class Restoring:
         cls, source: Path, base: Path | str | None, threads: int, limits: Limits | None, progress: Progress | None
     ) -> "Restoring":
         limits = limits or Limits()
-        known = Base.of(source, limits) if base is None else Base.open(base, limits)
-        if base is not None and not any(packed.description.base for packed in packed_files(source, limits)):
-            raise SqueezeError("this checkpoint needs no base")
-        return cls(known, threads, limits, progress or (lambda count: None))
+        return cls(Base.needed(source, base, limits), threads, limits, progress or (lambda count: None))
 
     def restore(self, source: Path, target: Path | None) -> Totals:
         """Restore a file or folder, or, where `target` is None, only check it."""
         if not source.is_dir():
             return self._packed_file(source, target, 0, "")[0]
         manifest = folder.read_manifest(source, self.limits)
+        coded = manifest.coded
         totals = Totals(0, (source / folder.MANIFEST).stat().st_size)
         for name, expected in manifest.hashes.items():
             before, after = source / name, target / name if target else None
@@ -101,7 +99,7 @@ class Restoring:
                 raise DamagedError(f"{source}: {printable(name)} is missing from the packed folder")
             if after:
                 after.parent.mkdir(parents=True, exist_ok=True)
-            if name.endswith(folder.SUFFIX) or name in manifest.packed:
+            if name in coded:
                 file_totals, digest = self._packed_file(before, after, totals.raw, name)
             else:
                 file_totals, digest = self._other_file(before, after, manifest.kept.get(name), totals.raw)

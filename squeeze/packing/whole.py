@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from squeeze.checkpoint import safetensors as tensorfile, torch_file
-from squeeze.errors import FormatError, TruncatedError
+from squeeze.errors import FormatError, LimitError, TruncatedError
 from squeeze.packing import folder
 from squeeze.packing.sources import CODED, SUFFIX, source_of
 
@@ -67,4 +67,6 @@ def _of_file(path: Path) -> str:
             torch_file.read(path)
     except FormatError as error:
         return str(error) if path.suffix == SUFFIX or isinstance(error, TruncatedError) else ""
+    except LimitError:
+        return ""  # as far as it can be told
     return ""

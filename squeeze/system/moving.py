@@ -27,11 +27,14 @@ def in_the_way(target: Path) -> SqueezeError:
 def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
     """Rename a finished file or folder to its name; what it replaces goes only after that.
 
-    Raises SqueezeError where something is there that may not be replaced, whenever it came: all but an empty folder
-    under a folder. Where anything else goes wrong `target` is what it was, or whole, and OSError says so.
+    All that is in a folder is synced before. Raises SqueezeError where something is there that may not be replaced,
+    whenever it came: all but an empty folder under a folder. Where anything else goes wrong `target` is what it was, or
+    whole, and OSError says so.
     """
     replaced, free = None, not os.path.lexists(target)
     with about(target):
+        if made.is_dir():
+            _sync_tree(made)
         if overwrite and made.is_dir() and not free:
             replaced = _swap(made, target)
         else:
@@ -116,10 +119,27 @@ def rename(made: Path, target: Path, flag: int) -> bool:
 
 def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` last through a power cut, where the system can. Raises OSError where the disk fails."""
+    _sync(folder)
+
+
+def _sync_tree(folder: Path) -> None:
+    """The same for all that is in a folder, and below. What is on the disk already takes little time."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for root, _, names in os.walk(folder, topdown=False, onerror=fail):
+        for path in (Path(root, name) for name in names):
+            if path.is_file() and not path.is_symlink():
+                _sync(path)
+        _sync(Path(root))
+
+
+def _sync(path: Path) -> None:
     try:
-        handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY)
     except PermissionError:
-        return  # a folder that may be written and not read
+        return  # what may be written and not read
     try:
         os.fsync(handle)
     except OSError as error:

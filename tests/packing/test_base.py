@@ -1,6 +1,8 @@
 """Chains of differences: packed bases, found beside what differs from them."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 import squeeze
-from squeeze.errors import DamagedError, SqueezeError
+from squeeze.errors import DamagedError, FormatError, SqueezeError
 from squeeze.packing import base, container
 from squeeze.packing.description import Description
+from squeeze.packing.history import history
 from squeeze.system.limits import Limits
 from tests.makers.checkpoints import content, model_folder, same, write
 from tests.makers.command import call, fails
@@ -114,6 +117,37 @@ def test_history(run):
     assert found[1]["base"] == found[2]["sha256"]
     assert "no packed checkpoint beside has it" in call("history", f"packed/{run[3]}").stdout
     assert fails("history", run[0]) == f"Error: {run[0]}: not a packed checkpoint\n"
+
+
+def broken(folder):
+    """A packed folder whose index names a shard that is not there."""
+    model_folder("model")
+    squeeze.pack("model", folder)
+    Path(folder, "model-00001-of-00002.safetensors").unlink()
+
+
+def test_a_neighbour_that_is_broken_is_passed_over(run):
+    broken("packed/another")
+    squeeze.unpack(f"packed/{run[3]}", "back.safetensors")
+    assert same("back.safetensors", run[3])
+    assert len(list(history(f"packed/{run[3]}"))) == 4
+    with pytest.raises(FormatError, match=r"the shard model-00001-of-00002.safetensors is missing"):
+        squeeze.unpack("packed/another", "back")
+
+
+def test_a_neighbour_that_cannot_be_looked_into_is_passed_over(run, monkeypatch):
+    """Such as lost+found: up to Python 3.13 is_file raises where a folder may not be searched."""
+    real = Path.is_file
+    Path("packed/lost+found").mkdir()
+
+    def is_file(path, **options):
+        if path.parent.name == "lost+found":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    squeeze.unpack(f"packed/{run[3]}", "back.safetensors")
+    assert same("back.safetensors", run[3])
 
 
 def test_folders_are_bases_packed(tmp_path):

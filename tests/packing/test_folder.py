@@ -1,8 +1,11 @@
 """Packed folders: shards, index and manifest come back, and everything wrong has a named error."""
 
+import errno
+import io
 import json
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -339,6 +342,47 @@ def test_a_dangling_link_needs_leave(small):
         squeeze.pack("model/a.safetensors", "packed.safetensors")
     squeeze.pack("model/a.safetensors", "packed.safetensors", overwrite=True)
     assert not Path("packed.safetensors").is_symlink()
+
+
+@pytest.fixture
+def as_a_user(monkeypatch):
+    """Files that are read-only cannot be opened to write, as root can open them."""
+    real = io.open
+
+    def opened(path, mode="r", *rest, **options):
+        is_there = isinstance(path, str | Path) and Path(path).exists()
+        if set(mode) & set("wa+") and is_there and not Path(path).stat().st_mode & 0o200:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, mode, *rest, **options)
+
+    monkeypatch.setattr(io, "open", opened)
+
+
+@pytest.mark.parametrize("stopped", ["nowhere", "with all copied", "before its last name"])
+def test_read_only_files(as_a_user, stopped):
+    """They are packed, too, after a stop as well, and come back with their permissions and times."""
+    paths = [path for path in model_folder("model").rglob("*") if path.is_file()]
+    for path in paths:
+        path.chmod(0o444)
+        os.utime(path, ns=(10**18, 10**18))
+    with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
+        if stopped == "with all copied":
+            patch.setattr(folder, "write_manifest", interrupt)
+        elif stopped == "before its last name":
+            patch.setattr(Path, "replace", interrupt)
+        squeeze.pack("model", "packed")
+    if stopped != "nowhere":
+        assert names() == [".packed.packing", "model"]
+        squeeze.pack("model", "packed")
+    squeeze.unpack("packed", "back")
+    assert content("back") == content("model")
+    for path in paths:
+        status = Path("back", path.relative_to("model")).stat()
+        assert (status.st_mode & 0o777, status.st_mtime_ns) == (0o444, 10**18)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def test_a_full_disk_is_one_line(small, monkeypatch):

@@ -208,6 +208,40 @@ def test_retention_leaves_what_is_not_its_own():
     squeeze.verify("packed/mine")
 
 
+@pytest.mark.parametrize("name", ["checkpoint-1", "mine", "mine.safetensors"])
+def test_retention_drops_nothing_while_something_cannot_be_read(name):
+    """It may need what would go."""
+    for step in (1, 2, 3):
+        checkpoint(step)
+    run(max_chain=0)
+    if name == "mine":
+        squeeze.pack("run/checkpoint-2", "packed/mine", base="packed/checkpoint-1")
+    elif name == "mine.safetensors":
+        weights = "checkpoint-1/model.safetensors"
+        squeeze.pack(f"run/{weights}", f"packed/{name}", base=f"packed/{weights}")
+    path = Path("packed", name)
+    path = path / "model.safetensors" if path.is_dir() else path
+    whole_one = damage(path)
+    for step in (4, 5):
+        checkpoint(step)
+    found = list(Follow(source=Path("run"), target=Path("packed"), max_chain=0, keep=1, **FAST).run())
+    assert DROPPED not in {event.kind for event in found}
+    why = {event.why.partition(":")[0] for event in found if event.name == name}
+    assert why == {"cannot be read, so that no packed form is deleted"}
+    path.write_bytes(whole_one)
+    checkpoint(6)
+    assert (DROPPED, "checkpoint-5") in run(max_chain=0, keep=1)
+
+
+def test_retention_is_not_held_up_by_what_is_not_packed():
+    Path("packed/notes").mkdir(parents=True)
+    torch.save({"arguments": 1}, "packed/mine.bin")
+    write("packed/mine.safetensors", {"w": ("BF16", (200, 200), values(1).tobytes())})
+    for step in (1, 2):
+        checkpoint(step)
+    assert (DROPPED, "checkpoint-1") in run(max_chain=0, keep=1)
+
+
 def test_sources_go_once_their_packed_form_is_proved():
     before = {}
     for step in (1, 2, 3):

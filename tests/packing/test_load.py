@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import squeeze
 from squeeze.cli import main
-from squeeze.errors import DamagedError, FormatError, ModelError
+from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.packing import container
 from squeeze.prune.linear import Sparse24Linear
@@ -124,6 +124,29 @@ def test_a_damaged_tensor_is_named(level, tmp_path):
         path.write_bytes(hurt)
         with pytest.raises(DamagedError, match=f"tensor '{tensor.name}'"):
             squeeze.load(path)[tensor.name]
+
+
+def test_weights_that_are_no_difference_beside_states_that_are(tmp_path):
+    states = [{"state": {0: {"exp_avg": torch.linspace(0, 1, 20_000) + step}}} for step in range(2)]
+    for step, state in enumerate(states):
+        (tmp_path / f"{step}").mkdir()
+        torch.save(state, tmp_path / f"{step}" / "optimizer.pt")
+    values = np.linspace(0, 1, 4096, dtype=np.float32)
+    write(tmp_path / "1" / "model.safetensors", {"w": ("F32", (64, 64), values.tobytes())})
+    (tmp_path / "packed").mkdir()
+    squeeze.pack(tmp_path / "0", tmp_path / "packed" / "0")
+    squeeze.pack(tmp_path / "1", tmp_path / "packed" / "1", base=tmp_path / "packed" / "0")
+    for base in (None, tmp_path / "0"):
+        squeeze.verify(tmp_path / "packed" / "1", base=base)
+        weights = squeeze.load(tmp_path / "packed" / "1", base=base)
+        assert torch.equal(weights["w"].view(-1), torch.from_numpy(values))
+
+
+def test_a_base_that_is_not_needed(tmp_path):
+    write(tmp_path / "a.safetensors", {"a": ("F32", (64,), bytes(256))})
+    squeeze.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    with pytest.raises(SqueezeError, match=r"^this checkpoint needs no base$"):
+        squeeze.load(tmp_path / "b.safetensors", base=tmp_path / "a.safetensors")
 
 
 def test_tensors_without_values(tmp_path):

@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import random
+import tracemalloc
 import warnings
 import zipfile
 from pathlib import Path
@@ -16,12 +17,13 @@ from safetensors.torch import save_file
 from torch.distributed import checkpoint as distributed
 
 import squeeze
-from squeeze.checkpoint import pickled, torch_file
+from squeeze.checkpoint import pickled, torch_file, torch_storages
 from squeeze.checkpoint.torch_storages import storages
-from squeeze.errors import DamagedError, FormatError, SqueezeError
-from squeeze.packing import container
+from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, TruncatedError
+from squeeze.packing import container, whole
 from squeeze.packing.history import history
 from squeeze.packing.pack import Totals
+from squeeze.system.limits import Limits
 from tests.fuzz import mutations, tensorfiles
 from tests.makers.checkpoints import content, model_folder, same
 from tests.makers.command import call, fails, run
@@ -318,6 +320,68 @@ def test_pickles_from_anywhere_are_read_or_refused(state):
             hurt[generator.randrange(len(hurt))] = generator.randrange(256)
         with contextlib.suppress(FormatError):
             storages(pickled.read(io.BytesIO(bytes(hurt)), set()))
+
+
+def memoized(text: str) -> bytes:
+    """What puts a text into the memo, at 0."""
+    return b"X" + len(text).to_bytes(4, "little") + text.encode() + b"q\0000"
+
+
+LONG = memoized("a" * 20_000)
+AMPLIFIED = {
+    "a long key, often": LONG + b"}K\1}(" + b"h\0)" * 2000 + b"us",
+    "many arguments, often": b"(" + b"N" * 5000 + b"tq\0000(" + b"Nh\0R" * 2000 + b"l",
+    "a long name, often": LONG + b"(" + b"h\0h\0\x93" * 2000 + b"l",
+}
+
+
+@pytest.mark.parametrize("name", AMPLIFIED)
+def test_pickles_that_would_become_large(name):
+    tracemalloc.start()
+    with contextlib.suppress(FormatError):
+        storages(pickled.read(io.BytesIO(b"\x80\x02" + AMPLIFIED[name] + b"."), set()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+def test_a_shape_of_long_numbers_is_not_multiplied(monkeypatch):
+    def refused(_):
+        raise AssertionError
+
+    monkeypatch.setattr(torch_storages, "prod", refused)
+    kept = pickled.Persistent(("storage", pickled.Name("torch.FloatStorage"), "0", "cpu", 8))
+    tree = pickled.Node(pickled.Name("torch._utils._rebuild_tensor_v2"), (kept, 0, (1 << 8000,) * 64, ()))
+    assert storages(tree)["0"].shape == (8,)
+
+
+def test_pickles_that_take_too_much_memory(state, monkeypatch):
+    """They are plain bytes; but a base, whose tensors are to be known, is refused."""
+    Path("model").mkdir()
+    state.rename("model/optimizer.pt")
+    monkeypatch.setattr(pickled, "_STEP_MEMORY", 1 << 50)
+    limits = Limits(memory=1 << 30)
+    with pytest.raises(LimitError, match=r"^its pickle needs [\d,]+ bytes of memory, and the limit is 1,073,741,824: "):
+        torch_file.read(Path("model/optimizer.pt"), limits)
+    assert squeeze.pack("model/optimizer.pt", "alone").notes[0].endswith("it is packed as plain bytes")
+    assert whole.missing(Path("model")) == ""
+    comes_back("model")
+    assert same("packed/optimizer.pt", "model/optimizer.pt")
+    with pytest.raises(LimitError, match=r"^model/optimizer.pt: its pickle needs "):
+        squeeze.pack("model", "delta", base="model")
+
+
+def test_an_archive_whose_entries_lie_before_the_file():
+    with zipfile.ZipFile("odd.pt", "w") as made:
+        made.writestr("odd/data.pkl", pickle.dumps(1))
+    data = bytearray(Path("odd.pt").read_bytes())
+    data[-6:-2] = (1_000_000).to_bytes(4, "little")  # where the directory would begin
+    Path("odd.pt").write_bytes(data)
+    with pytest.raises(TruncatedError, match=r"^not a whole file of torch.save$"):
+        torch_file.read(Path("odd.pt"))
+    model_folder("model")
+    Path("odd.pt").rename("model/odd.pt")
+    comes_back("model")
 
 
 def test_packed_twice(state):

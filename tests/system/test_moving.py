@@ -113,6 +113,46 @@ def test_what_is_there_stays_where_a_swap_fails(renames, monkeypatch, error):
 
 
 @WHERE
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_all_of_a_folder_is_on_the_disk_before_it_has_its_name(renames, monkeypatch, overwrite):
+    if overwrite:
+        made("folder").rename("target")
+    below = made("folder") / "below"
+    below.mkdir()
+    (below / "deep").write_text("new")
+    (below / "deep").chmod(0o444)
+    (below / "link").symlink_to("deep")
+    done = synced(monkeypatch)
+    move_into_place(Path("made"), Path("target"), overwrite)
+    assert done == ["made/below/deep", "made/below", "made/inside", "made", "."]
+
+
+def synced(monkeypatch):
+    """What is synced, by its name at that time, in order."""
+    done, here, real = [], Path().resolve(), os.fsync
+
+    def sync(handle):
+        path = Path(f"/proc/self/fd/{handle}").readlink()
+        done.append(path.relative_to(here).as_posix())
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    return done
+
+
+def test_a_folder_that_cannot_be_synced_has_no_name(monkeypatch):
+    def fail(handle):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    made("folder")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        move_into_place(Path("made"), Path("target"), False)
+    assert caught.value.filename == "target"
+    assert names() == ["made"]
+
+
+@WHERE
 def test_a_swap_that_may_not_last_is_undone(renames, monkeypatch):
     made("folder").rename("target")
     (Path("target") / "inside").write_text("old")
