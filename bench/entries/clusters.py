@@ -1,7 +1,17 @@
 """Files by the workers of a Ray cluster, and in object storage."""
 
-from bench.entry import Entry, option
+from bench.entry import Entry, Row, option
 from bench.tables import Column, Listing, percent
+
+
+def _driver_load(row: Row) -> str:
+    """The share of a core that the driver takes beside one worker."""
+    return f"{100 * row['driver, processor'] / row['one worker']:.1f} %"
+
+
+def _run(row: Row) -> str:
+    return str(row["scenario"]).replace("processors", "cores")
+
 
 _CLUSTER_BYTES = option("--bytes", type=int, default=20_000_000, help="of sources of Python's library (20000000)")
 CLUSTER = Entry(
@@ -19,15 +29,16 @@ CLUSTER = Entry(
                 Column("level", lambda row: -row["level"]),
                 Column("files", "files", ","),
                 Column("bytes", "raw", ","),
-                Column("without a cluster, s", "without", ".1f"),
-                Column("one worker, s", "one worker", ".1f"),
-                Column("two workers, s", "two workers", ".1f"),
-                Column("two beside one", "two of one", ".2f"),
-                Column("without, s of a processor", "without, processor", ".1f"),
-                Column("its one worker", "one worker, processor", ".1f"),
-                Column("its driver", "driver, processor", ".1f"),
-                Column("each of two", lambda row: " and ".join(map(str, row["two workers, processor"]))),
-                Column("two beside one, by the busier", "two of one, processor", ".2f"),
+                Column("no cluster, s", "without", ".1f"),
+                Column("1 worker, s", "one worker", ".1f"),
+                Column("2 workers, s", "two workers", ".1f"),
+                Column("speed-up", "two of one", ".2f"),
+                Column("CPU-s, no cluster", "without, processor", ".1f"),
+                Column("CPU-s, 1 worker", "one worker, processor", ".1f"),
+                Column("CPU-s, driver", "driver, processor", ".1f"),
+                Column("CPU-s, each of 2 workers", lambda row: " and ".join(map(str, row["two workers, processor"]))),
+                Column("speed-up by CPU-s", "two of one, processor", ".2f"),
+                Column("driver load", _driver_load),
             ),
             order=lambda row: row["level"],
         )
@@ -68,7 +79,7 @@ CLUSTER_LISTING = Entry(
             (
                 Column("objects", "objects", ","),
                 Column("peak, MB", lambda row: row["peak"] / 1e6, ".0f"),
-                Column("seconds of a processor", "processor", ".0f"),
+                Column("CPU-s", "processor", ".0f"),
                 Column("manifest, MB", lambda row: row["manifest"] / 1e6, ".0f"),
             ),
             order=lambda row: row["objects"],
@@ -88,32 +99,32 @@ CLUSTER_MODEL = Entry(
     tables={
         "cluster-costs": Listing(
             (
-                Column("of the driver's processor for a call, ms", "call, ms", ".2f"),
-                Column("for a file, ms", "file, ms", ".3f"),
-                Column("from call to call on one worker, ms", "call's time, ms", ".2f"),
-                Column("until a first call is done, s", "start, s", ".1f"),
+                Column("driver CPU for a task, ms", "call, ms", ".2f"),
+                Column("driver CPU for a file, ms", "file, ms", ".3f"),
+                Column("from task to task on one worker, ms", "call's time, ms", ".2f"),
+                Column("until the first task is done, s", "start, s", ".1f"),
             ),
             where=lambda row: row["scenario"] == "costs",
         ),
         "cluster-checked": Listing(
             (
                 Column("files", "files", ","),
-                Column("calls", "calls", ","),
-                Column("the driver's processor, s", "measured, s", ".2f"),
-                Column("by the model, s", "model, s", ".2f"),
+                Column("tasks", "calls", ","),
+                Column("CPU-s, driver", "measured, s", ".2f"),
+                Column("CPU-s by the model", "model, s", ".2f"),
             ),
             where=lambda row: row["scenario"] == "checked",
         ),
         "cluster-model": Listing(
             (
-                Column("run", "scenario"),
+                Column("run", _run),
                 Column("hours", "hours", ".2f"),
-                Column("calls", "calls", ","),
-                Column("of the driver", percent("driver", 2)),
-                Column("of one prefix's writes", percent("writes", 2)),
-                Column("at the end, s", "tail", ".0f"),
-                Column("breaks first", "breaks"),
-                Column("at so many", "at", ","),
+                Column("tasks", "calls", ","),
+                Column("driver load", percent("driver", 2)),
+                Column("request load of one prefix", percent("writes", 2)),
+                Column("tail, s", "tail", ".0f"),
+                Column("bottleneck", "breaks"),
+                Column("full at so many workers", "at", ","),
             ),
             where=lambda row: "hours" in row,
         ),
@@ -137,10 +148,10 @@ SHARDS = Entry(
                 Column("files", "files", ","),
                 Column("tar piped to squeeze, s", "tar | squeeze", ".1f"),
                 Column("S3 to shards on S3, s", "from S3", ".1f"),
-                Column("of its speed", "of its speed", ".2f"),
-                Column("tar piped, s of a processor", "tar | squeeze, processor", ".1f"),
-                Column("S3 to shards, s of a processor", "from S3, processor", ".1f"),
-                Column("the server meanwhile, s of a processor", "server, processor", ".1f"),
+                Column("relative speed", "of its speed", ".2f"),
+                Column("CPU-s, tar piped", "tar | squeeze, processor", ".1f"),
+                Column("CPU-s, S3 to shards", "from S3, processor", ".1f"),
+                Column("CPU-s, server meanwhile", "server, processor", ".1f"),
                 Column("one file, bytes", "tar bytes", ","),
                 Column("shards, bytes", "shard bytes", ","),
                 Column("their indexes, bytes", "index bytes", ","),

@@ -168,8 +168,10 @@ PLANE = Entry(
             (
                 Column("tool", "tool"),
                 Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
-                Column("compressing, of zpaq", significant("compress", 3)),
-                Column("decompressing, of zpaq", significant("decompress", 3)),
+                Column("compression speed, x zpaq -m5", significant("compress", 3)),
+                Column("decompression speed, x zpaq -m5", significant("decompress", 3)),
+                Column("compression, MB/s", significant("compress MB/s", 2)),
+                Column("decompression, MB/s", significant("decompress MB/s", 2)),
             ),
             order=lambda row: -row["bytes"],
         )

@@ -13,6 +13,10 @@ def _reach(row: Row) -> str:
     return f"{100 * row['share']:.0f} %" + (f", {row['bound']}" if row["named"] else "")
 
 
+def _launch(row: Row) -> str:
+    return str(row["launch"]).replace("turns,", "cos/sin of rotary embeddings,")
+
+
 PROOF = Entry(
     measures="Triton kernels compiled for GPUs that are not there: exactness, registers, roofline; no time is measured",
     minutes=5,
@@ -21,7 +25,7 @@ PROOF = Entry(
     options=(option("--only", default="", help="kernels named like this"),),
     tables={
         "proof": Pivot(
-            (Column("kernel", "launch"), Column("exact", lambda row: "proved" if row["exact"] else "")),
+            (Column("kernel", _launch), Column("exact", lambda row: "proved" if row["exact"] else "")),
             "on",
             {name: name for name in ("sm_80", "sm_90", "sm_100")},
             _used,
@@ -29,7 +33,7 @@ PROOF = Entry(
             where=lambda row: not row.get("broken"),
         ),
         "roofline": Pivot(
-            (Column("share of the roofline, on paper", "launch"),),
+            (Column("share of the roofline, on paper", _launch),),
             "on",
             {
                 "a100": "A100",

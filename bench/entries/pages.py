@@ -53,11 +53,11 @@ PAGES = Entry(
                 Column("page", "page"),
                 Column("MB", lambda row: row["bytes"] / 1e6, ".1f"),
                 Column("opens, s", "open seconds", ".2f"),
-                Column("of a processor, s", "processor seconds", ".2f"),
+                Column("CPU-s", "processor seconds", ".2f"),
                 Column("answers, ms", "answer ms", ".1f"),
                 Column("slowest, ms", "slowest ms", ".1f"),
                 Column("frames a second", lambda row: row.get("frames a second")),
-                Column("a frame, ms of a processor", lambda row: row.get("frame ms")),
+                Column("CPU-ms a frame", lambda row: row.get("frame ms")),
             ),
             order=lambda row: (row["page"].startswith("explain"), row["bytes"]),
         )

@@ -9,7 +9,7 @@ _RUNTIME_COLUMNS = (
     Column("", "folder"),
     Column("weights and buffers", "weights, share", ".3f"),
     Column("peak at generation", "peak, share", ".3f"),
-    Column("speed, of the original's", "speed", ".2f"),
+    Column("speed, relative to the original", "speed", ".2f"),
 )
 
 RUNTIME = Entry(
@@ -30,7 +30,7 @@ RUNTIME = Entry(
         "runtime": Listing(
             (
                 *_RUNTIME_COLUMNS,
-                Column("processor time a token, of the original's", "processor, share", ".2f"),
+                Column("CPU time a token, relative to the original", "processor, share", ".2f"),
                 Column("logits, from those in float32", percent("distance", 2)),
             )
         )
@@ -52,7 +52,7 @@ RUNTIME_EXPERTS = Entry(
     ),
     tables={
         "runtime-experts": Listing(
-            (*_RUNTIME_COLUMNS[:-1], Column("processor time a token, of the original's", "processor, share", ".2f"))
+            (*_RUNTIME_COLUMNS[:-1], Column("CPU time a token, relative to the original", "processor, share", ".2f"))
         )
     },
 )

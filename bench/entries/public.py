@@ -20,6 +20,17 @@ _FILES = {
     "kennedy.xls": "table",
     "four small files": "four small files",
 }
+_LEVELS = {  # what a level is, and what it is for
+    1: ("context mixing, few contexts", "the least time"),
+    2: ("context mixing, more contexts", "the least time"),
+    3: ("context mixing, larger tables; the default", "everything"),
+    4: ("many more contexts, two layers of mixing", "archives"),
+    5: ("as -4, and a small pretrained network", "small files, archives"),
+    6: ("a small pretrained network, and the most contexts", "small files, archives"),
+    7: ("text: a language model, window of 512 tokens; all else as -6", "English text"),
+    8: ("text: a language model, window of 1,024 tokens; all else as -6", "English text"),
+    9: ("text: a language model, window of 4,096 tokens; all else as -6", "English text"),
+}
 # What is known of a file that another machine decodes.
 _ELSEWHERE = {"squeeze": "shown", "ts_zip": "claimed", "StateSMix": "floats", "Nacrith": "floats", "cmix": "floats"}
 
@@ -31,7 +42,7 @@ def _bytes(row: Row) -> str | None:
 
 
 def _speed(way: str) -> Column:
-    return Column(f"{way}ing, of zpaq", significant(way, 3))
+    return Column(f"{way}ion speed, x zpaq -m5", significant(way, 3))
 
 
 def _beside_zpaq(rows: Sequence[Row]) -> list[Row]:
@@ -44,7 +55,7 @@ def _beside_zpaq(rows: Sequence[Row]) -> list[Row]:
 
 
 def _memory(way: str) -> Column:
-    return Column(f"MB, {way}ing", f"{way} MB", ",.0f")
+    return Column(f"{way}ion, MB", f"{way} MB", ",.0f")
 
 
 def _elsewhere(row: Row) -> str:
@@ -61,13 +72,39 @@ def _costs(file: str) -> Listing:
             Column("tool", "tool"),
             Column("bits per byte", lambda row: 8 * row["bytes"] / row["raw"], ".3f"),
             *(_speed("compress"), _speed("decompress"), _memory("compress"), _memory("decompress")),
-            Column("another machine", _elsewhere),
+            Column("on another machine", _elsewhere),
         ),
         where=lambda row: row["file"] == file and "compress s" in row and "lost" not in row,
         order=_order,
         prepare=_beside_zpaq,
     )
 
+
+def _level(row: Row) -> int:
+    """That of a row of squeeze; 0 of others."""
+    return int(row["tool"].rpartition("-")[2]) if row["tool"].startswith("squeeze -") else 0
+
+
+def _is_of_its_level(row: Row) -> bool:
+    """On the file that levels are compared on: a megabyte, or less where a language model reads it."""
+    return _level(row) > 0 and row["file"] == ("alice29.txt" if _level(row) > 6 else "enwik8.1m")
+
+
+def _rate(way: str) -> Column:
+    return Column(f"{way}ion, MB/s", lambda row: significant("rate", 2)({"rate": row["raw"] / row[f"{way} s"] / 1e6}))
+
+
+LEVELS = Listing(
+    (
+        Column("level", lambda row: f"-{_level(row)}"),
+        Column("models", lambda row: _LEVELS[_level(row)][0]),
+        Column("for", lambda row: _LEVELS[_level(row)][1]),
+        *(_rate("compress"), _rate("decompress")),
+        Column("memory on one thread, MB", "compress MB", ",.0f"),
+    ),
+    where=_is_of_its_level,
+    order=_level,
+)
 
 PUBLIC = Entry(
     measures="compressors that people ask about, on text, code, JSON, a log, binaries and small files",
@@ -85,6 +122,7 @@ PUBLIC = Entry(
         "public": Pivot((Column("tool", "tool"),), "file", _FILES, _bytes, order=_order),
         "public-costs": _costs("enwik8.1m"),
         "public-slow": _costs("alice29.txt"),
+        "levels": LEVELS,
     },
 )
 

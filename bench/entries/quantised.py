@@ -74,7 +74,7 @@ GGUF = Entry(
                 Column("bytes", "bytes", ","),
                 Column("gap", "gap", ".4f"),
                 Column("llama.cpp with imatrix", "imatrix", ".4f"),
-                Column("ours of imatrix's", percent("of imatrix", 0)),
+                Column("gap, relative to imatrix's", percent("of imatrix", 0)),
                 Column("better in 90 % of draws", lambda row: {True: "yes", False: "no"}.get(row.get("sure"))),
             )
         )
@@ -108,13 +108,13 @@ SCHEMES = Entry(
         "schemes": Listing(
             (
                 Column("scheme", "scheme"),
-                Column("gap", "gap", ".4f"),
-                Column("rounded", "rounded", ".4f"),
-                Column("rotated", "rotated", ".4f"),
-                Column("rotated, at run time too", "full", ".4f"),
+                Column("GPTQ", "gap", ".4f"),
+                Column("RTN", "rounded", ".4f"),
+                Column("GPTQ, R1 and R2", "rotated", ".4f"),
+                Column("GPTQ, R1 to R4", "full", ".4f"),
                 Column("llm-compressor, GPTQ", "gptq", ".4f"),
-                Column("llm-compressor, rounded", "rtn", ".4f"),
-                Column("ours of its better one", percent("of best", 0)),
+                Column("llm-compressor, RTN", "rtn", ".4f"),
+                Column("gap, relative to llm-compressor's best", percent("of best", 0)),
                 Column("better in 90 % of draws", lambda row: {True: "yes", False: "no"}.get(row.get("sure"))),
             )
         )

@@ -18,7 +18,7 @@ INSTALL = Entry(
             (
                 Column("part", "part"),
                 Column("MB", _megabytes, ",.1f"),
-                Column("seconds of a processor", "processor", ".1f"),
+                Column("CPU-s", "processor", ".1f"),
             ),
             where=lambda row: "bytes" in row or "processor" in row,
         )
@@ -40,7 +40,7 @@ START = Entry(
             (
                 Column("program", "program"),
                 Column("seconds", "seconds", ".2f"),
-                Column("seconds of a processor", "processor", ".2f"),
+                Column("CPU-s", "processor", ".2f"),
                 Column("bytes", "bytes", ",d"),
             )
         )

@@ -1,7 +1,7 @@
 """A block of a checkpoint by the workers of a cluster: shards of its calibration, and its matrices, side by side.
 
 These are Workers of engine/workers.py. The block, what parts share and what becomes of them go through the cluster's
-own store of objects. Hidden states lie in the run's work folder: so a part may be done again where another worker is.
+own object store. Hidden states lie in the run's work folder: so a part may be done again where another worker is.
 """
 
 from collections.abc import Callable, Iterable, Iterator

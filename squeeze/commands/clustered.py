@@ -34,7 +34,7 @@ __all__ = ["checkpoint", "cluster", "connected", "option", "run", "test", "worke
 cluster = click.option(
     "--cluster",
     metavar="NAME",
-    help="Let the workers of a Ray cluster do it: auto, local (this machine's processors) or ray://HOST:PORT.",
+    help="Let the workers of a Ray cluster do it: auto, local (this machine's cores) or ray://HOST:PORT.",
 )
 option = options.several(
     cluster,
@@ -283,7 +283,7 @@ def _go(
     write_page(page, [summary.as_json(going, engine.processors)])
     failed = f", {going.failures} failed" if going.failures else ""
     sizes = f"{summary.raw} bytes raw, {summary.coded} compressed"
-    job.say(f"{going.files} files{failed}, {sizes}, {summary.seconds:.1f} s on {engine.processors:g} processors")
+    job.say(f"{going.files} files{failed}, {sizes}, {summary.seconds:.1f} s on {engine.processors:g} cores")
     return going
 
 
@@ -294,7 +294,7 @@ def _warn(engine: "Engine[Any]", needs: "Needs") -> None:
 
 def _standing(going: "Run", summary: "Summary", engine: "Engine[Any]") -> str:
     failed = f", {going.failures} failed" if going.failures else ""
-    return f"{going.files} files{failed}, {engine.processors:g} processors"
+    return f"{going.files} files{failed}, {engine.processors:g} cores"
 
 
 def _say(job: Job, done: "Done") -> None:

@@ -10,7 +10,7 @@ from squeeze.commands import options
 @click.command()
 @options.as_json
 def info(as_json: bool) -> None:
-    """Show versions, processor, graphics processors, folders and models.
+    """Show versions, CPU, GPUs, folders and models.
 
     The core bytes are what squeeze and the packages it needs at levels 1 to 9 take on the disk, without a language
     model. The start-up is that of `squeeze --version`, the shortest of three runs.

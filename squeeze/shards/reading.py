@@ -1,4 +1,4 @@
-"""The files of shards, read ahead: small ones together, so that a store of objects is asked for many at a time."""
+"""The files of shards, read ahead: small ones together, so that an object store is asked for many at a time."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
