@@ -82,7 +82,7 @@ def test_bytes_after_the_end_are_noticed(coded, extra):
     ("data", "error", "message"),
     [
         (b"", FormatError, "not a .sqz file: it is empty"),
-        (b"PK\x03\x04", FormatError, "not a .sqz file: it does not begin with the .sqz mark"),
+        (b"PK\x03\x04", container.ForeignError, "not a .sqz file: it does not begin with the .sqz mark"),
         (b"\xf5S", TruncatedError, "the file ends too early: it was cut off, and its end is missing"),
         (b"\xf5SQ\x05", FormatError, "format version 5 is unknown: decompress with a newer squeeze"),
         (b"\xf5SQ\x01\xff\xff\xff\x7f", DamagedError, "the header's length is impossible: the file is damaged"),
