@@ -23,7 +23,7 @@ from squeeze.errors import ModelError, printable
 from squeeze.quant.blocks import BlockTensor, grid_of, outer_type, type_of
 from squeeze.quant.rtn import RTN
 from squeeze.recipes.gguf_metadata import Metadata
-from squeeze.system.moving import move_into_place
+from squeeze.system.moving import move_into_place, sync
 from squeeze.system.work import scratch_folder
 
 if TYPE_CHECKING:
@@ -200,6 +200,7 @@ def new_file(target: Path, architecture: str, overwrite: bool) -> Iterator["GGUF
             yield writer
         finally:
             writer.close()
+        sync(work / "gguf")
         move_into_place(work / "gguf", target, overwrite)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from squeeze.errors import SqueezeError
 
-__all__ = ["NAME_LIMIT", "about", "harmless_to", "in_the_way", "move_into_place", "sync_folder"]
+__all__ = ["NAME_LIMIT", "about", "harmless_to", "in_the_way", "move_into_place", "sync"]
 
 NAME_LIMIT = 60  # characters of the target kept in a temporary name, below the 255 bytes a name may have
 _AT_FDCWD, _NO_REPLACE, _EXCHANGE = -100, 1, 2  # of Linux's renameat2
@@ -40,7 +40,7 @@ def move_into_place(made: Path, target: Path, overwrite: bool) -> None:
         else:
             made.replace(target) if overwrite else _take_name(made, target)
             try:
-                sync_folder(target.parent)
+                sync(target.parent)
             except OSError:
                 if free or not overwrite:
                     target.rename(made)
@@ -79,7 +79,7 @@ def _swap(made: Path, target: Path) -> Path:
         made.rename(new)
         _exchange(new, target)
         try:
-            sync_folder(target.parent)
+            sync(target.parent)
         except OSError:
             _exchange(new, target)
             raise
@@ -117,13 +117,8 @@ def rename(made: Path, target: Path, flag: int) -> bool:
     raise OSError(code, os.strerror(code), str(made), None, str(target))
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` last through a power cut, where the system can. Raises OSError where the disk fails."""
-    _sync(folder)
-
-
 def _sync_tree(folder: Path) -> None:
-    """The same for all that is in a folder, and below. What is on the disk already takes little time."""
+    """Sync all that is in a folder, and below. What is on the disk already takes little time."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -131,11 +126,13 @@ def _sync_tree(folder: Path) -> None:
     for root, _, names in os.walk(folder, topdown=False, onerror=fail):
         for path in (Path(root, name) for name in names):
             if path.is_file() and not path.is_symlink():
-                _sync(path)
-        _sync(Path(root))
+                sync(path)
+        sync(Path(root))
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make what a file holds, or the names in a folder, last through a power cut, where the system can. Raises OSError
+    where the disk fails."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except PermissionError:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from squeeze.errors import SqueezeError
-from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync_folder
+from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync
 
 __all__ = ["other_settings", "scratch_folder", "work_folder"]
 
@@ -57,7 +57,7 @@ def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | No
             raise
         with harmless_to(target, folder):
             _delete(folder, inside, marker)
-            sync_folder(folder.parent)
+            sync(folder.parent)
 
 
 @contextmanager

@@ -157,10 +157,11 @@ def test_a_swap_that_may_not_last_is_undone(renames, monkeypatch):
     made("folder").rename("target")
     (Path("target") / "inside").write_text("old")
 
-    def fail(folder):
-        raise OSError(errno.EIO, "broken")
+    def fail(path):
+        if path == Path():
+            raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(moving, "sync_folder", fail)
+    monkeypatch.setattr(moving, "sync", fail)
     with pytest.raises(OSError, match="broken"):
         move_into_place(made("folder"), Path("target"), True)
     assert text(Path("target")) == "old"
@@ -171,10 +172,11 @@ def test_a_swap_that_may_not_last_is_undone(renames, monkeypatch):
 def test_a_name_that_may_not_last_is_given_back(monkeypatch, kind):
     """So that --rm deletes no source, and the same command can be given again."""
 
-    def fail(folder):
-        raise OSError(errno.EIO, "broken")
+    def fail(path):
+        if path == Path():
+            raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(moving, "sync_folder", fail)
+    monkeypatch.setattr(moving, "sync", fail)
     with pytest.raises(OSError, match="broken") as caught:
         move_into_place(made(kind), Path("target"), False)
     assert caught.value.filename == "target"
@@ -189,9 +191,9 @@ def test_only_file_systems_that_cannot_are_excused_from_lasting(monkeypatch, cod
     monkeypatch.setattr(os, "fsync", fail)
     if code == errno.EIO:
         with pytest.raises(OSError, match="Input/output error"):
-            moving.sync_folder(Path())
+            moving.sync(Path())
     else:
-        moving.sync_folder(Path())
+        moving.sync(Path())
 
 
 def test_a_folder_replaced_that_cannot_be_deleted_is_named(monkeypatch):
