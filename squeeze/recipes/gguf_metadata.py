@@ -99,7 +99,9 @@ class Metadata:
             or self.config.get("decoder_sparse_step", 1) != 1,
             "a rotary embedding of a part of each head": rope.get("partial_rotary_factor", 1.0) != 1,
             f"the rotary scaling {kind}": kind not in _ROPE,
-            "YaRN with limits of its own": any(rope.get(key) for key in ("beta_fast", "beta_slow", "mscale")),
+            "YaRN with limits of its own": (rope.get("beta_fast") or rotary.BETA_FAST) != rotary.BETA_FAST
+            or (rope.get("beta_slow") or rotary.BETA_SLOW) != rotary.BETA_SLOW
+            or bool(rope.get("mscale")),
         }
         for reason, holds in reasons.items():
             if holds:
