@@ -65,7 +65,9 @@ def test_rotary_scaling_is_kept(tmp_path):
 @pytest.mark.parametrize("own", [{}, {"yarn_beta_fast": 16, "yarn_beta_slow": 2, "attn_factor": 3}], ids=["", "own"])
 def test_yarn_is_kept_with_its_limits_and_factor(tmp_path, own):
     scaling = {"factor": 4, "original_context_length": 64, **own}
-    fields = {"llama.rope.scaling.type": "yarn"} | {f"llama.rope.scaling.{key}": value for key, value in scaling.items()}
+    fields = {"llama.rope.scaling.type": "yarn"} | {
+        f"llama.rope.scaling.{key}": value for key, value in scaling.items()
+    }
     path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level(), **fields)
     import_gguf(path, tmp_path / "out")
     ours, theirs = sources.open_source(tmp_path / "out").config, sources.open_source(path).config
