@@ -3,7 +3,6 @@
 It is checked before transformers sees it, which believes what it reads.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ __all__ = ["CONFIG", "check_config", "check_layers", "read_config"]
 
 CONFIG = "config.json"
 _MANY = 1 << 31
+_MOST = 1e30  # of a number of a rotary embedding
 _WHOLE = {  # least, most; some families call the same by other names
     **dict.fromkeys(("hidden_size", "n_embd", "d_model"), (1, 1 << 20)),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), (1, 1 << 14)),
@@ -30,12 +30,15 @@ _WHOLE = {  # least, most; some families call the same by other names
     "num_labels": (0, 1 << 20),
 }
 _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")  # null stands for no size
+_SINGLE = ("hidden_size", "num_hidden_layers", "vocab_size", "max_position_embeddings")  # the same for all layers
 _NUMBERS = {
     **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"), (0.0, 1.0)),
     **dict.fromkeys(("attention_dropout", "partial_rotary_factor"), (0.0, 1.0)),
-    "rope_theta": (1e-3, 1e30),
+    "rope_theta": (1e-3, _MOST),
     "initializer_range": (0.0, 1e6),
 }
+_BY_KIND = ("rope_theta", "partial_rotary_factor")  # may be tables: a number for each kind of layer
+_LAYER_KINDS = ("full_attention", "sliding_attention")
 _TEXTS = ("model_type", "hidden_act", "hidden_activation")
 _TABLES = ("auto_map", "quantization_config", "compression_config", "sparsity_config", "text_config")
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -101,6 +104,8 @@ def _wrong(key: str, value: Any, fault: str) -> FormatError:
 def _check_whole(key: str, value: Any) -> None:
     """A whole number, or a list of some: one for each layer, or several tokens."""
     least, most = _WHOLE[key]
+    if isinstance(value, list) and key in _SINGLE:
+        raise _wrong(key, value, "is not a whole number")
     for number in value if isinstance(value, list) else [value]:
         if number is None and not isinstance(value, list) and key not in _NEEDED:
             continue
@@ -112,7 +117,7 @@ def _check_whole(key: str, value: Any) -> None:
 
 def _check_number(key: str, value: Any) -> None:
     least, most = _NUMBERS[key]
-    if isinstance(value, (dict, type(None))):  # what stands in a table, transformers checks
+    if value is None or (isinstance(value, dict) and key in _BY_KIND):  # what stands in it, transformers checks
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _wrong(key, value, "is not a number")
@@ -137,11 +142,14 @@ def _check_rope(config: Mapping[str, Any]) -> None:
         table = config.get(key)
         if not isinstance(table, (dict, type(None))):
             raise _wrong(key, table, "is not a table")
+        for kind in _LAYER_KINDS:
+            if table and not isinstance(table.get(kind), (dict, type(None))):
+                raise _wrong(f"{key}.{kind}", table[kind], "is not a table")
         inner = [value for value in (table or {}).values() if isinstance(value, dict)]
         for mapping in (table or {}, *inner):
             for name, value in mapping.items():
                 for number in value if isinstance(value, list) else [value]:
-                    if isinstance(number, (int, float)) and not (math.isfinite(number) and abs(number) <= 1e30):
+                    if isinstance(number, (int, float)) and not abs(number) <= _MOST:
                         raise _wrong(f"{key}.{name}", number, "is not a finite number")
 
 

@@ -110,9 +110,8 @@ def dense_model(folder: Path | str) -> "nn.Module":
         return empty_model(config)
 
 
-def transposed(folder: Path | str) -> Callable[[str], bool]:
-    """Of a folder: whether a module's matrix is stored as [I, O], as GPT-2's are."""
-    model = dense_model(folder)
+def transposed(model: "nn.Module") -> Callable[[str], bool]:
+    """Of a model: whether a module's matrix is stored as [I, O], as GPT-2's are."""
     names = {name for name, module in model.named_modules() if type(module).__name__ == "Conv1D"}
     prefix = f"{getattr(model, 'base_model_prefix', '')}."
     return lambda module: module in names or prefix + module in names

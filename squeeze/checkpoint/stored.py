@@ -12,10 +12,22 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.system.limits import Limits
 
-__all__ = ["Leaves", "Stored", "StoredForm", "dtype_named", "named"]
+__all__ = ["Expandable", "Leaves", "Stored", "StoredForm", "dtype_named", "expanded", "named"]
 
 Leaves = Mapping[str, torch.Tensor]  # the tensors of one module, by the last part of their names
+
+
+class Expandable(Protocol):
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(O, I)."""
+        ...
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The dense weight [O, I]."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -26,13 +38,7 @@ class Stored:
 
     modules: Mapping[str, list[str]]
     dtype: torch.dtype
-    weight: Callable[[str, dict[str, torch.Tensor]], torch.Tensor]
-
-
-class Expandable(Protocol):
-    def dequantize(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The dense weight [O, I]."""
-        ...
+    weight: Callable[[str, dict[str, torch.Tensor]], Expandable]
 
 
 class StoredForm(ABC):
@@ -78,6 +84,12 @@ class StoredForm(ABC):
 
     def settle(self, model: nn.Module) -> None:  # noqa: B027  most forms leave nothing to do
         """What is left to do once all layers of a model are in place."""
+
+
+def expanded(module: str, weight: Expandable, dtype: torch.dtype) -> torch.Tensor:
+    """The dense weight of a module. Raises LimitError where it takes more memory than may be."""
+    Limits().need_memory(4 * weight.shape[0] * weight.shape[1], f"{module}: its weight")
+    return weight.dequantize(dtype)
 
 
 def named(module: str, leaves: Leaves) -> dict[str, torch.Tensor]:

@@ -39,7 +39,7 @@ def read_text(source: str | Path) -> str:
     try:
         text = path.read_text("utf-8")
         if path.suffix == ".jsonl":
-            return "\n\n".join(str(json.loads(line)["text"]) for line in text.splitlines() if line.strip())
+            return "\n\n".join(str(json.loads(line)["text"]) for line in text.split("\n") if line.strip())
     except UnicodeDecodeError:
         raise SqueezeError(f"{source}: is not text in UTF-8") from None
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -29,6 +29,11 @@ class DeltaTensor:
     delta: SparseTensor
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """(O, I)."""
+        return self.delta.shape
+
+    @property
     def pattern(self) -> Pattern | None:
         return None if self.delta.pattern == _DENSE else self.delta.pattern
 

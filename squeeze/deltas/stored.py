@@ -44,13 +44,13 @@ class DeltaForm(StoredForm):
         self.check(described)
         base, dtype = BaseWeights.of(checkpoint.folder, described), dtype_named(described.get("dtype"))
 
-        def weight(module: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+        def weight(module: str, tensors: dict[str, torch.Tensor]) -> DeltaTensor:
             delta, matrix = _FORMAT.weight(module, tensors), base.matrix(module, described)
             if delta.shape != tuple(matrix.shape):
                 raise FormatError(
                     f"{module}: a difference of shape {list(delta.shape)} is not one from {list(matrix.shape)}"
                 )
-            return DeltaTensor(matrix, delta).dequantize(dtype)
+            return DeltaTensor(matrix, delta)
 
         return Stored(self.modules_of(checkpoint.files), dtype, weight)
 

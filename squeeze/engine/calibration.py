@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from squeeze.engine.method import LARGE
+from squeeze.errors import SqueezeError
 from squeeze.numerics.hadamard import turned
 
 __all__ = [
@@ -52,11 +53,12 @@ class Activations:
         return hidden.float().cpu().contiguous().numpy().data
 
     def read(self, device: torch.device) -> Iterator[torch.Tensor]:
-        """[L, H] each."""
+        """[L, H] each. Raises SqueezeError where the file has fewer."""
         with self.path.open("rb") as source:
             for _ in range(self.count):
                 hidden = torch.empty((self.length, self.width))
-                source.readinto(hidden.numpy())  # type: ignore[arg-type]
+                if source.readinto(hidden.numpy()) != hidden.nbytes:  # type: ignore[arg-type]
+                    raise SqueezeError(f"{self.path}: the end of its hidden states is gone: run the command again")
                 yield hidden.to(device)
 
     def whole(self) -> bool:

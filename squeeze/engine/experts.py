@@ -61,6 +61,16 @@ class Layout:
         sizes[0] //= len(self.parts[name])
         return tuple(sizes)
 
+    def shapes(self, path: str, module: nn.Module) -> dict[str, tuple[int, ...]]:
+        """The shape of each expert's matrices in the module `path`, by the names that they have one by one."""
+        whole = {name: tuple(module.get_parameter(name).shape) for name in LEAVES}
+        return {
+            f"{path}.{number}.{leaf}": self.sizes(name, whole[name])
+            for name, leaves in LEAVES.items()
+            for leaf in leaves
+            for number in range(whole[name][0])
+        }
+
     def taken(self, name: str, number: int, entry: torch.Tensor) -> torch.Tensor:
         """A part of an expert, the `number`th of the tensor `name`. entry: of this expert in the tensor."""
         count, entry = len(self.parts[name]), entry.T if self.transposed and entry.ndim == 2 else entry

@@ -15,6 +15,7 @@ __all__ = ["Layer", "Report"]
 
 NAME = "compression_report.json"
 _DENSE_4_BITS = 4.125  # a weight
+_AS_THEY_ARE = "surrogateescape"  # bytes of a card that are no UTF-8
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,9 @@ class Report:
         """Put the report and the model card into a model's folder."""
         files.write_text(folder / NAME, json.dumps(self.as_json(), indent=1) + "\n")
         card = folder / "README.md"
-        text = card.read_text("utf-8") if card.is_file() else f"# {Path(self.target).name}\n"
+        text = card.read_text("utf-8", _AS_THEY_ARE) if card.is_file() else f"# {Path(self.target).name}\n"
         own_text = text.partition("\n## Compression\n")[0].rstrip()
-        files.write_text(card, f"{own_text}\n\n{self.card()}")
+        files.write_text(card, f"{own_text}\n\n{self.card()}", _AS_THEY_ARE)
 
 
 def _percent(part: int, whole: int) -> str:

@@ -37,13 +37,13 @@ class FactorizedForm(StoredForm):
         self.check(config)
         dtype = dtype_named(config.get("dtype"))
 
-        def weight(module: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+        def weight(module: str, tensors: dict[str, torch.Tensor]) -> Form:
             leaves = {name.removeprefix(f"{module}."): tensor for name, tensor in tensors.items()}
             if owner := basis_of(module, leaves):
                 if f"{owner}.base" not in checkpoint.files:
                     raise FormatError(f"{module}: there is no module {owner} that has its basis")
                 leaves["base"] = checkpoint.load([f"{owner}.base"])[f"{owner}.base"]
-            return read_form(module, leaves).dequantize(dtype)
+            return read_form(module, leaves)
 
         return Stored(self.modules_of(checkpoint.files), dtype, weight)
 

@@ -21,7 +21,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Tensor
-from squeeze.checkpoint.stored import Leaves, StoredForm, dtype_named
+from squeeze.checkpoint.stored import Leaves, StoredForm, dtype_named, expanded
 from squeeze.deltas.base import BaseWeights, is_transposed
 from squeeze.deltas.linear import DeltaLinear
 from squeeze.deltas.stored import DeltaForm
@@ -77,7 +77,7 @@ class Expand(ConversionOps):
         if "weight" in leaves:
             return leaves["weight"]
         stored_weights = ({leaf: tensors[i] for leaf, tensors in leaves.items()} for i in range(lengths.pop()))
-        return [self.form.weight(module, tensors).dequantize(dtype) for tensors in stored_weights]
+        return [expanded(module, self.form.weight(module, tensors), dtype) for tensors in stored_weights]
 
 
 class Loader(HfQuantizer):  # type: ignore[no-untyped-call]

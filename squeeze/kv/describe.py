@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 import xxhash
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import FormatError, LimitError, PolicyError, printable
@@ -144,7 +144,9 @@ def save_policy(policy: Policy, path: Path | str) -> None:
         files.write_text(Path(path), json.dumps(described(policy), indent=1) + "\n")
         return
     plain, tensors = inner.to_tensors()
-    save_file(tensors, path, metadata={_HEADER: json.dumps({name: plain, "policy": described(policy)})})
+    metadata = {_HEADER: json.dumps({name: plain, "policy": described(policy)})}
+    with files.replacing(Path(path)) as file:
+        file.write(save(tensors, metadata))
 
 
 def load_policy(path: Path | str) -> Policy:

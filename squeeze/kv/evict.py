@@ -51,28 +51,36 @@ class SinksAndWindow(Eviction):
 
 @dataclass(frozen=True)
 class _Observing(Eviction):
-    """select: tokens of a prompt that each KV head chooses, sinks and window aside: those that its last queries look
-    at most. observed: queries that are asked. pool: tokens over which their weights are smoothed, odd. Queries are
-    seen by squeeze's attention only.
+    """select: tokens of a prompt that each KV head chooses, sinks and window aside: those that get most of the
+    attention that its last queries give to all tokens. observed: queries that are asked. pool: tokens over which their
+    weights are smoothed, odd. Queries are seen by squeeze's attention only.
     """
 
     select: PerLayer = 1024
     observed: int = 32
     pool: int = 7
 
-    def chosen(self, query: torch.Tensor, keys: torch.Tensor, count: int, select: int) -> torch.Tensor:
-        """Of the first `count` of keys [B, H, T, D], the tokens chosen, ascending, int64 [B, H, select]."""
-        rows = self._asked(query, keys).flatten(2, 3)
-        weights = (rows @ keys[:, :, :count].float().transpose(-1, -2) * keys.shape[3] ** -0.5).softmax(-1).sum(2)
-        return self._smoothed(weights).topk(select, -1).indices.sort(-1).values
+    def chosen(
+        self, query: torch.Tensor, sinks: torch.Tensor, keys: torch.Tensor, count: int, select: int
+    ) -> torch.Tensor:
+        """Of the first `count` of keys [B, H, T, D] after the sinks, the tokens chosen, ascending, int64
+        [B, H, select]."""
+        return self._weights(query, sinks, keys, count).topk(select, -1).indices.sort(-1).values
 
-    def _asked(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """The last queries of each KV head of keys [B, H, T, D], float32 [B, H, G, Q, D]."""
-        rows: torch.Tensor = query[:, :, -self.observed :].float().unflatten(1, (keys.shape[1], -1))
-        return rows
+    def _weights(self, query: torch.Tensor, sinks: torch.Tensor, keys: torch.Tensor, count: int) -> torch.Tensor:
+        """By which the first `count` of keys after the sinks are chosen, [B, H, count]."""
+        shares = self._shares(query, torch.cat([sinks, keys], 2))[..., sinks.shape[2] :][..., :count]
+        return torch.nn.functional.avg_pool1d(shares, self.pool, 1, self.pool // 2)
 
-    def _smoothed(self, weights: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.avg_pool1d(weights, self.pool, 1, self.pool // 2)
+    def _shares(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Of the attention of the last queries, what goes to each of keys [B, H, T, D], [B, H, T]."""
+        rows = query[:, :, -self.observed :].float().unflatten(1, (keys.shape[1], -1))  # [B, H, G, Q, D]
+        hidden = torch.ones(rows.shape[3], keys.shape[2], dtype=torch.bool, device=keys.device).triu(
+            keys.shape[2] - rows.shape[3] + 1
+        )
+        scores = rows @ keys[:, :, None].float().transpose(-1, -2) * keys.shape[3] ** -0.5
+        shares: torch.Tensor = scores.masked_fill(hidden, -torch.inf).softmax(-1).sum((2, 3))
+        return shares
 
 
 @dataclass(frozen=True)
@@ -100,20 +108,9 @@ class AdaKV(_Observing):
     ) -> list[torch.Tensor]:
         """Of the first `count` of keys [B, H, T, D] after the sinks, those that each head chooses, ascending, int64
         [B, tokens]: whole blocks, and as many in all rows of a batch."""
-        weights = self._shares(query, torch.cat([sinks, keys], 2))[..., sinks.shape[2] :][..., :count]
-        smooth = self._smoothed(weights)
-        counts = _counts(smooth, select, self.block or 1, self.floor)
-        return [smooth[:, head].topk(tokens, -1).indices.sort(-1).values for head, tokens in enumerate(counts)]
-
-    def _shares(self, query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Of the attention of the last queries, what goes to each of keys [B, H, T, D], [B, H, T]."""
-        rows = self._asked(query, keys)  # [B, H, G, Q, D]
-        hidden = torch.ones(rows.shape[3], keys.shape[2], dtype=torch.bool, device=keys.device).triu(
-            keys.shape[2] - rows.shape[3] + 1
-        )
-        scores = rows @ keys[:, :, None].float().transpose(-1, -2) * keys.shape[3] ** -0.5
-        shares: torch.Tensor = scores.masked_fill(hidden, -torch.inf).softmax(-1).sum((2, 3))
-        return shares
+        weights = self._weights(query, sinks, keys, count)
+        counts = _counts(weights, select, self.block or 1, self.floor)
+        return [weights[:, head].topk(tokens, -1).indices.sort(-1).values for head, tokens in enumerate(counts)]
 
 
 @dataclass(frozen=True)

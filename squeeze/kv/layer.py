@@ -125,7 +125,7 @@ class PackedLayer(HeldStates):
         if isinstance(policy, AdaKV):
             self._observed_by_heads(query, policy, old)
             return
-        chosen = policy.chosen(query, self.residual[0], old, of_layer(policy.select, self.index))
+        chosen = policy.chosen(query, self.sinks[0], self.residual[0], old, of_layer(policy.select, self.index))
         looked_at = tuple(x.take_along_dim(chosen[..., None], 2) for x in self.residual)
         late = tuple(x[:, :, old:] for x in self.residual)
         if isinstance(policy, SoftPrune):

@@ -168,8 +168,8 @@ def _gguf_rotary(
     if kind != "yarn":
         raise unsupported(name, f"rotary scaling '{printable(kind)}'")
     trained = float(get("rope.scaling.original_context_length") or context)
-    fast = float(get("rope.scaling.yarn_beta_fast") or 32.0)
-    slow = float(get("rope.scaling.yarn_beta_slow") or 1.0)
+    fast = float(get("rope.scaling.yarn_beta_fast") or rotary.BETA_FAST)
+    slow = float(get("rope.scaling.yarn_beta_slow") or rotary.BETA_SLOW)
     scale = float(get("rope.scaling.yarn_attn_factor") or get("rope.scaling.attn_factor") or 1.0)
     return rotary.yarn(base, head_size, factor, trained, fast, slow), scale * rotary.yarn_scale(factor)
 
@@ -184,7 +184,7 @@ def from_folder(name: str, values: Mapping[str, Any], vocabulary: int) -> Config
     family, heads, width = ARCHITECTURES[architecture], int(values["num_attention_heads"]), int(values["hidden_size"])
     head_size = int(values.get("head_dim") or family.head_size or width // heads)
     context = int(values.get("max_position_embeddings") or family.context)
-    frequencies, attention_factor = _folder_rotary(name, values, head_size, context)
+    frequencies, attention_factor = folder_rotary(name, values, head_size, context)
     sliding = values.get("sliding_window")
     if family.window_by_choice and not values.get("use_sliding_window"):
         sliding = None
@@ -215,9 +215,10 @@ def _start_token(values: Mapping[str, Any]) -> int:
     return 0
 
 
-def _folder_rotary(
+def folder_rotary(
     name: str, values: Mapping[str, Any], head_size: int, context: int
 ) -> tuple[tuple[float, ...], float]:
+    """The rotary angles that a config.json describes, [head_size / 2], and what multiplies cosines and sines."""
     rope = {**(values.get("rope_parameters") or {}), **(values.get("rope_scaling") or {})}
     base = float(rope.get("rope_theta") or values.get("rope_theta") or 10000.0)
     if rope.get("partial_rotary_factor", values.get("partial_rotary_factor") or 1.0) != 1:
@@ -239,6 +240,6 @@ def _folder_rotary(
         scale = rotary.yarn_scale(factor)
         if rope.get("mscale") and rope.get("mscale_all_dim"):
             scale = rotary.yarn_scale(factor, rope["mscale"]) / rotary.yarn_scale(factor, rope["mscale_all_dim"])
-    fast, slow = float(rope.get("beta_fast") or 32.0), float(rope.get("beta_slow") or 1.0)
+    fast, slow = float(rope.get("beta_fast") or rotary.BETA_FAST), float(rope.get("beta_slow") or rotary.BETA_SLOW)
     angles = rotary.yarn(base, head_size, factor, trained, fast, slow, bool(rope.get("truncate", True)))
     return angles, float(scale)

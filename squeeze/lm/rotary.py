@@ -3,6 +3,7 @@
 import math
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 
+BETA_FAST, BETA_SLOW = 32.0, 1.0  # turns over the trained context: YaRN's own limits
 _DIGITS = Context(prec=50, rounding=ROUND_HALF_EVEN)
 _MAX_HEAD_SIZE = 512  # products of a query and a key are one 32-bit sum: 512 * 127 * 32767 < 2^31
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510")
@@ -45,8 +46,8 @@ def yarn(
     head_size: int,
     factor: float,
     trained_context: float,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
+    beta_fast: float = BETA_FAST,
+    beta_slow: float = BETA_SLOW,
     whole_dimensions: bool = True,
 ) -> tuple[float, ...]:
     """YaRN (Peng et al. 2023): dimensions that turn more than `beta_fast` times over the trained context

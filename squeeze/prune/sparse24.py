@@ -21,6 +21,7 @@ from squeeze.codecs.tensors import floats, zeros
 from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import take
 from squeeze.quant.formats.own import SqueezeFormat
+from squeeze.system.limits import Limits
 
 __all__ = ["LEAVES", "METHOD", "SparseFormat"]
 
@@ -71,7 +72,8 @@ class SparseFormat:
         if len(grid) != 9 or not 0 <= grid[6] < len(DTYPES) or min(grid[:2]) < 1 or grid[7] not in (0, 2, 3, 4, 8):
             raise FormatError(f"{name}: is not a sparse matrix")
         outputs, inputs, kept, of, removed, unit, kind, bits, group_size = grid
-        pattern = Pattern(kept, of, removed / 1e6, unit)
+        pattern, width = Pattern(kept, of, removed / 1e6, unit), 1 if bits else DTYPES[kind].itemsize
+        Limits().need_memory((1 + width) * outputs * inputs, f"{name}: its sparse weight")
         payload = take(name, tensors, "sparse_mask", torch.uint8)
         flat = torch.from_numpy(zeros.decode_mask(_array(payload), outputs * inputs))
         mask, count = flat.view(outputs, inputs), int(flat.sum())
@@ -87,7 +89,7 @@ class SparseFormat:
             raw = _decoded(payload, _NAMES[kind], count * DTYPES[kind].itemsize)
             values = torch.zeros((outputs, inputs), dtype=DTYPES[kind])
             values[mask] = torch.from_numpy(raw).view(DTYPES[kind])
-        return SparseTensor(values, mask, pattern, _adapters(name, tensors))
+        return SparseTensor(values, mask, pattern, _adapters(name, tensors, outputs, inputs))
 
     def _quantised(
         self, name: str, tensors: Mapping[str, torch.Tensor], codes: torch.Tensor, bits: int, group_size: int
@@ -119,11 +121,13 @@ def _adapter(side: str, values: Values) -> dict[str, torch.Tensor]:
     return {f"{side}_{name.removeprefix('.')}": tensor for name, tensor in stored.items()}
 
 
-def _adapters(name: str, tensors: Mapping[str, torch.Tensor]) -> Adapters | None:
-    sides = [_side(name, side, tensors) for side in ("left", "right")]
-    if sides[0] is None or sides[1] is None:
+def _adapters(name: str, tensors: Mapping[str, torch.Tensor], outputs: int, inputs: int) -> Adapters | None:
+    left, right = (_side(name, side, tensors) for side in ("left", "right"))
+    if left is None or right is None:
         return None
-    return Adapters(sides[0], sides[1])
+    if tuple(left.shape) != (right.shape[0], outputs) or right.shape[1:] != (inputs,):
+        raise FormatError(f"{name}: its adapters are not those of a matrix of {outputs} x {inputs}")
+    return Adapters(left, right)
 
 
 def _side(name: str, side: str, tensors: Mapping[str, torch.Tensor]) -> Values | None:

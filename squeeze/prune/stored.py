@@ -41,7 +41,7 @@ class SparseForm(StoredForm):
             return None
         described = [config for key in _CONFIGS if isinstance(config := checkpoint.config.get(key), dict)]
         dtype, bits = dtype_named(_dtype(described, checkpoint.config)), _bits(described)
-        return Stored(modules, dtype, lambda module, tensors: _weight(module, tensors, bits).dequantize(dtype))
+        return Stored(modules, dtype, lambda module, tensors: _weight(module, tensors, bits))
 
     def weight(self, module: str, leaves: Leaves) -> SparseTensor:
         return _FORMAT.weight(module, named(module, leaves))

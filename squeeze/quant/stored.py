@@ -41,8 +41,8 @@ class QuantizedForm(StoredForm):
             for module in quantized.modules
         }
 
-        def weight(module: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-            return form.weight(module, tensors, spec).dequantize(spec.dtype)
+        def weight(module: str, tensors: dict[str, torch.Tensor]) -> QuantizedTensor:
+            return form.weight(module, tensors, spec)
 
         return Stored(modules, spec.dtype, weight)
 

@@ -10,14 +10,16 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.checkpoint.pretrained import dense_model, explained, transposed
+from squeeze.checkpoint.stored import expanded
 from squeeze.deltas.base import BaseWeights
 from squeeze.deltas.stored import DeltaForm
-from squeeze.engine.experts import Fused
+from squeeze.engine.experts import Fused, Layout
 from squeeze.engine.report import NAME as REPORT
-from squeeze.errors import SqueezeError
+from squeeze.errors import FormatError, SqueezeError
 from squeeze.integrations.forms import open_stored
 from squeeze.packing import folder
 from squeeze.packing.base import packed_files
@@ -70,12 +72,13 @@ def _prepared(checkpoint: Checkpoint, target: Path, base: Path | str | None) -> 
 
 def _densified(source: Path, checkpoint: Checkpoint, target: Path, overwrite: bool) -> int:
     """The bytes of the tensors written. source: the folder that is spoken of."""
-    tensors = _tensors(checkpoint, source)
+    model = dense_model(checkpoint.folder)
+    tensors = _tensors(checkpoint, source, model)
     config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
     with work_folder(target, "densifying", {"source": stamps(source)}, False) as work:
         parts, content = Parts(work), work / folder.CONTENT
         content.mkdir()
-        together = _together(checkpoint.folder, tensors)
+        together = _together(model, tensors)
         for number, (names, fused) in enumerate(together):
             with explained(source):
                 loaded = {name: tensors[name]() for name in names}
@@ -90,7 +93,7 @@ def _densified(source: Path, checkpoint: Checkpoint, target: Path, overwrite: bo
     return size
 
 
-def _tensors(checkpoint: Checkpoint, source: Path) -> dict[str, Load]:
+def _tensors(checkpoint: Checkpoint, source: Path, model: nn.Module) -> dict[str, Load]:
     """What loads each dense tensor. Raises FormatError where all are dense, or in a form that is not known."""
     described = checkpoint.config.get("quantization_config")
     if isinstance(described, dict) and str(described.get("quant_method")) in READERS:
@@ -98,7 +101,7 @@ def _tensors(checkpoint: Checkpoint, source: Path) -> dict[str, Load]:
         return {name: partial(_loaded, checkpoint, name) for name in checkpoint.files}
     with explained(source):
         stored = open_stored(checkpoint)
-    turned = transposed(checkpoint.folder)
+    turned, shapes = transposed(model), _shapes(model)
     replaced = {f"{module}.{leaf}" for module, leaves in stored.modules.items() for leaf in leaves}
     tensors: dict[str, Load] = {
         name: partial(_loaded, checkpoint, name) for name in checkpoint.files if name not in replaced
@@ -106,22 +109,35 @@ def _tensors(checkpoint: Checkpoint, source: Path) -> dict[str, Load]:
 
     def weight(module: str) -> torch.Tensor:
         leaves = checkpoint.load((f"{module}.{leaf}" for leaf in stored.modules[module]), strict=False)
-        dense = stored.weight(module, leaves).to(stored.dtype)
+        found = stored.weight(module, leaves)
+        if found.shape != (wanted := shapes(module) or found.shape):
+            raise FormatError(f"{module}: a matrix {list(found.shape)} is stored, and the model has {list(wanted)}")
+        dense = expanded(module, found, stored.dtype)
         return dense.T if turned(module) else dense
 
     return tensors | {f"{module}.weight": partial(weight, module) for module in stored.modules}
+
+
+def _shapes(model: nn.Module) -> Callable[[str], tuple[int, ...] | None]:
+    """By a module's name the shape (O, I) of its matrix; None of what is called otherwise in the model."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    turned, prefix = transposed(model), f"{getattr(model, 'base_model_prefix', '')}."
+    for path, module in model.named_modules():
+        if layout := Layout.of(module):
+            shapes |= layout.shapes(path, module)
+        elif isinstance(weight := getattr(module, "weight", None), nn.Parameter):
+            shapes[path] = tuple(reversed(weight.shape)) if turned(path) else tuple(weight.shape)
+    return lambda module: shapes.get(module, shapes.get(prefix + module))
 
 
 def _loaded(checkpoint: Checkpoint, name: str) -> torch.Tensor:
     return checkpoint.load([name], strict=False)[name]
 
 
-def _together(source: Path, names: Iterable[str]) -> list[tuple[list[str], Fused | None]]:
+def _together(model: nn.Module, names: Iterable[str]) -> list[tuple[list[str], Fused | None]]:
     """Names of tensors that are written at once: each by itself, but those of experts that the model has in one."""
     from squeeze.integrations.fused_experts import unmerged
 
-    units: list[tuple[list[str], Fused | None]] = [
-        (fused.all_names, fused) for fused in unmerged(dense_model(source), names)
-    ]
+    units: list[tuple[list[str], Fused | None]] = [(fused.all_names, fused) for fused in unmerged(model, names)]
     known = {name for unit, _ in units for name in unit}
     return [*units, *(([name], None) for name in names if name not in known)]

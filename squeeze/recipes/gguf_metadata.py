@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from squeeze.checkpoint.architectures import EMBEDDING, head_size
+from squeeze.checkpoint.architectures import EMBEDDING
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import FormatError, ModelError, printable
 from squeeze.lm import rotary
@@ -56,6 +56,13 @@ FAMILIES = {  # by config.json's model_type
     "gemma3_text": Family("GEMMA3", activation=_GELU, shifted=True, period=6, local_base=10000.0),
 }
 _ROPE = ("default", "dynamic", "linear", "yarn", "llama3")  # dynamic scaling begins beyond the trained context
+_SCALED = ("linear", "yarn")
+_MANY = 1 << 32
+_MOST = 1e30
+
+
+class _WrongNumber(ValueError):
+    """What a configuration has where a number belongs."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,23 @@ class Metadata:
         return found
 
     def _check(self) -> None:
+        try:
+            for reason, holds in self._faults().items():
+                if holds:
+                    raise ModelError(f"{self.folder}: cannot be written as GGUF: it has {printable(reason)}")
+            assert self._values
+            self.divisors()
+        except KeyError as error:
+            raise FormatError(f"{self.folder}: config.json does not say {error.args[0]}") from None
+        except _WrongNumber as error:
+            raise FormatError(f"{self.folder}: config.json: {error}") from None
+        except (ArithmeticError, ValueError):
+            raise FormatError(f"{self.folder}: config.json: its rotary scaling gives no angles") from None
+
+    def _faults(self) -> dict[str, bool]:
+        """What llama.cpp cannot run, and whether it is so."""
         rope, kind, kind_of = self._rope, self._rope_type, self.config["model_type"]
-        reasons = {
+        return {
             f"the activation {self._activation}": self._activation != self.family.activation,
             **self._faults_of_windows(),
             "sliding windows": bool(self.config.get("use_sliding_window")),
@@ -99,16 +121,11 @@ class Metadata:
             or self.config.get("decoder_sparse_step", 1) != 1,
             "a rotary embedding of a part of each head": rope.get("partial_rotary_factor", 1.0) != 1,
             f"the rotary scaling {kind}": kind not in _ROPE,
-            "YaRN with limits of its own": any(rope.get(key) for key in ("beta_fast", "beta_slow", "mscale")),
+            "YaRN with limits of its own": (rope.get("beta_fast") or rotary.BETA_FAST) != rotary.BETA_FAST
+            or (rope.get("beta_slow") or rotary.BETA_SLOW) != rotary.BETA_SLOW
+            or bool(rope.get("mscale"))
+            or not rope.get("truncate", True),
         }
-        for reason, holds in reasons.items():
-            if holds:
-                raise ModelError(f"{self.folder}: cannot be written as GGUF: it has {printable(reason)}")
-        try:
-            assert self._sizes
-            self.divisors()
-        except KeyError as error:
-            raise FormatError(f"{self.folder}: config.json does not say {error.args[0]}") from None
 
     @property
     def _activation(self) -> str:
@@ -119,15 +136,13 @@ class Metadata:
         period, config = self.family.period, self.config
         if not period:
             return {}
-        wanted = [_LOCAL if (i + 1) % period else _FULL for i in range(int(config["num_hidden_layers"]))]
+        wanted = [_LOCAL if (i + 1) % period else _FULL for i in range(_whole(config, "num_hidden_layers"))]
         local = self._rope_of(_LOCAL).get("rope_theta", config.get("rope_local_base_freq", self.family.local_base))
         return {
             f"windows in other blocks than {period - 1} of {period}": (config.get("layer_types") or wanted) != wanted,
             "another size of a window's pattern": config.get("sliding_window_pattern", period) != period,
-            "queries that are scaled otherwise than by their size": float(
-                config.get("query_pre_attn_scalar") or head_size(config)
-            )
-            != head_size(config),
+            "queries that are scaled otherwise than by their size": config.get("query_pre_attn_scalar")
+            not in (None, 0, self._head_size),
             f"rotary angles of base {local} in windows": self.family.local_base not in (None, local),
             "attention in both directions": bool(config.get("use_bidirectional_attention")),
         }
@@ -140,8 +155,10 @@ class Metadata:
     @cached_property
     def _rope(self) -> dict[str, Any]:
         own = {key: self.config[key] for key in ("rope_theta", "partial_rotary_factor") if self.config.get(key)}
-        told = {key: value for key, value in (self.config.get("rope_parameters") or {}).items() if key != _LOCAL}
-        rope = {**told, **told.pop(_FULL, {}), **(self.config.get("rope_scaling") or {})}
+        told = dict(self.config.get("rope_parameters") or {})
+        for kind in (_FULL, _LOCAL):
+            told.pop(kind, None)
+        rope = {**told, **self._rope_of(_FULL), **(self.config.get("rope_scaling") or {})}
         return {"rope_theta": 10000.0, **own, **rope}
 
     @property
@@ -153,8 +170,7 @@ class Metadata:
         leaf = name.rpartition(".")[0].rpartition(".")[2]
         if not self.family.interleaved or leaf not in ("attn_q", "attn_k"):
             return 0
-        heads = int(self.config["num_attention_heads"])
-        return heads if leaf == "attn_q" else int(self.config.get("num_key_value_heads") or heads)
+        return int(self._values["head_count" if leaf == "attn_q" else "head_count_kv"])
 
     def shift(self, name: str) -> float:
         """What one of the file's tensors is more than the checkpoint's."""
@@ -164,9 +180,9 @@ class Metadata:
         """float32, one for each rotary angle, where they are not all alike (Llama 3.1)."""
         if self._rope_type != "llama3":
             return None
-        size, rope = head_size(self.config), self._rope
-        factor, low, high = (float(rope[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-        base, trained = float(rope["rope_theta"]), float(rope["original_max_position_embeddings"])
+        size, rope = self._head_size, self._rope
+        factor, low, high = (_number(rope, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+        base, trained = _number(rope, "rope_theta"), _number(rope, "original_max_position_embeddings")
         scaled = rotary.llama3(base, size, factor, low, high, trained)
         return np.divide(rotary.plain(base, size), scaled).astype(np.float32)
 
@@ -177,59 +193,64 @@ class Metadata:
         writer.add_name(name)
         writer.add_file_type(file_type)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-        for key, value in self._sizes.items():
+        for key, value in self._values.items():
             getattr(writer, f"add_{key}")(value)
-        if self.family.period:
-            self._windows(writer)
-        self._rotary(writer)
+        if self._rope_type in _SCALED:
+            writer.add_rope_scaling_type(gguf.RopeScalingType(self._rope_type))
         self._tokens(writer)
 
-    def _windows(self, writer: "GGUFWriter") -> None:
-        writer.add_sliding_window(int(self.config["sliding_window"]))
-        if (cap := self.config.get("attn_logit_softcapping")) is not None:
-            writer.add_attn_logit_softcapping(float(cap))
-        if (cap := self.config.get("final_logit_softcapping")) is not None:
-            writer.add_final_logit_softcapping(float(cap))
+    @property
+    def _head_size(self) -> int:
+        if self.config.get("head_dim"):
+            return _whole(self.config, "head_dim")
+        return _whole(self.config, "hidden_size") // _whole(self.config, "num_attention_heads")
 
     @cached_property
-    def _sizes(self) -> dict[str, int | float]:
+    def _values(self) -> dict[str, int | float]:
         """What the gguf package's writer has a method add_NAME for."""
-        config = self.config
-        heads, size = int(config["num_attention_heads"]), head_size(config)
-        sizes: dict[str, int | float] = {
-            "block_count": int(config["num_hidden_layers"]),
-            "context_length": int(config["max_position_embeddings"]),
-            "embedding_length": int(config["hidden_size"]),
-            "feed_forward_length": int(config["intermediate_size"]),
-            "head_count": heads,
-            "head_count_kv": int(config.get("num_key_value_heads") or heads),
+        config, size = self.config, self._head_size
+        values: dict[str, int | float] = {
+            "block_count": _whole(config, "num_hidden_layers"),
+            "context_length": _whole(config, "max_position_embeddings"),
+            "embedding_length": _whole(config, "hidden_size"),
+            "feed_forward_length": _whole(config, "intermediate_size"),
+            "head_count": _whole(config, "num_attention_heads"),
+            "head_count_kv": _whole(config, "num_key_value_heads", "num_attention_heads"),
             "key_length": size,
             "value_length": size,
-            "layer_norm_rms_eps": float(config["rms_norm_eps"]),
+            "layer_norm_rms_eps": _number(config, "rms_norm_eps"),
             "vocab_size": len(self.vocabulary.tokens),
             "rope_dimension_count": size,
-            "rope_freq_base": float(self._rope["rope_theta"]),
+            "rope_freq_base": _number(self._rope, "rope_theta"),
         }
         if self.family.experts:
-            count = config.get("num_local_experts") or config["num_experts"]
-            width = config.get("moe_intermediate_size") or config["intermediate_size"]
-            sizes |= {"expert_count": int(count), "expert_used_count": int(config["num_experts_per_tok"])}
-            sizes["expert_feed_forward_length"] = int(width)
-        return sizes
+            values |= {
+                "expert_count": _whole(config, "num_local_experts", "num_experts"),
+                "expert_used_count": _whole(config, "num_experts_per_tok"),
+                "expert_feed_forward_length": _whole(config, "moe_intermediate_size", "intermediate_size"),
+            }
+        if self.family.period:
+            caps = [key for key in ("attn_logit_softcapping", "final_logit_softcapping") if config.get(key) is not None]
+            values |= {
+                "sliding_window": _whole(config, "sliding_window"),
+                **{key: _number(config, key) for key in caps},
+            }
+        return values | self._scaling()
 
-    def _rotary(self, writer: "GGUFWriter") -> None:
-        import gguf
-
+    def _scaling(self) -> dict[str, int | float]:
+        """Of rotary angles, where they are all scaled by a rule that llama.cpp knows by name."""
         rope = self._rope
-        if self._rope_type not in ("linear", "yarn"):
-            return
-        factor, trained = float(rope["factor"]), rope.get("original_max_position_embeddings")
-        writer.add_rope_scaling_type(gguf.RopeScalingType(self._rope_type))
-        writer.add_rope_scaling_factor(factor)
+        if self._rope_type not in _SCALED:
+            return {}
+        factor = _number(rope, "factor")
+        values: dict[str, int | float] = {"rope_scaling_factor": factor}
         if self._rope_type == "yarn":
-            writer.add_rope_scaling_orig_ctx_len(int(trained or self.config["max_position_embeddings"]))
-            if (scale := rope.get("attention_factor")) is not None:  # llama.cpp multiplies YaRN's own with it
-                writer.add_rope_scaling_attn_factors(float(scale) / rotary.yarn_scale(factor))
+            trained = "original_max_position_embeddings"
+            values["rope_scaling_orig_ctx_len"] = _whole({**self.config, **rope}, trained, "max_position_embeddings")
+            if rope.get("attention_factor") is not None:  # llama.cpp multiplies YaRN's own with it
+                own = rotary.yarn_scale(factor)
+                values["rope_scaling_attn_factors"] = _number(rope, "attention_factor") / own
+        return values
 
     def _tokens(self, writer: "GGUFWriter") -> None:
         import gguf
@@ -247,3 +268,22 @@ class Metadata:
             writer.add_token_scores(words.scores)
             writer.add_add_space_prefix(words.space)
         special.add_to_gguf(writer, quiet=True)
+
+
+def _number(table: Mapping[str, Any], key: str) -> float:
+    """A number of a configuration. Raises KeyError where it is not there, _WrongNumber for anything else."""
+    value = table[key]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _MOST:
+        raise _WrongNumber(f"{key}: {printable(repr(value))} is not a number that GGUF has")
+    return float(value)
+
+
+def _whole(table: Mapping[str, Any], key: str, otherwise: str | None = None) -> int:
+    """Likewise, a number that is whole and not negative. otherwise: the key that counts where the first says nothing,
+    or 0."""
+    if otherwise is not None and not table.get(key):
+        return _whole(table, otherwise)
+    value = _number(table, key)
+    if not 0 <= value < _MANY:
+        raise _WrongNumber(f"{key}: {printable(repr(table[key]))} is not a size that a model has")
+    return int(value)

@@ -14,7 +14,7 @@ import torch
 from squeeze.checkpoint.checkpoint import Parts
 from squeeze.errors import ModelError
 from squeeze.lm import models, rotary, sources, vocabulary
-from squeeze.lm.config import unsupported
+from squeeze.lm.config import folder_rotary, unsupported
 from squeeze.lm.gguffile import GgufFile
 from squeeze.packing import folder
 from squeeze.system.work import scratch_folder
@@ -28,6 +28,7 @@ _CLASSES = {
     "qwen3": "Qwen3ForCausalLM",
 }
 _LLAMA3 = ((8.0, 1.0, 4.0, 8192.0), (32.0, 1.0, 4.0, 8192.0))  # factor, low, high, context: Llama 3.1 and 3.2
+_CLOSE = 1e-5  # between rotary angles: files have their divisors in float32
 
 
 def named(source: Path) -> Path:
@@ -134,7 +135,17 @@ def _config(model: sources.Source, fields: dict[str, Any]) -> dict[str, Any]:
         token = fields.get(f"tokenizer.ggml.{'padding' if kind == 'pad' else kind}_token_id")
         if token is not None:
             description[f"{kind}_token_id"] = int(token)
+    _check_rotary(model, description)
     return description
+
+
+def _check_rotary(model: sources.Source, description: dict[str, Any]) -> None:
+    """Raises ModelError where config.json describes other rotary angles than the file."""
+    context = description["max_position_embeddings"]
+    angles, factor = folder_rotary(model.name, description, model.config.head_size, context)
+    wanted = (*model.config.frequencies, model.config.attention_factor)
+    if not np.allclose((*angles, factor), wanted, rtol=_CLOSE, atol=0):
+        raise unsupported(model.name, "a rotary scaling that config.json has no words for")
 
 
 def _rope_scaling(model: sources.Source, fields: dict[str, Any]) -> dict[str, Any] | None:
@@ -144,18 +155,23 @@ def _rope_scaling(model: sources.Source, fields: dict[str, Any]) -> dict[str, An
         return fields.get(f"{architecture}.rope.{key}")
 
     base = float(get("freq_base") or 10000.0)
-    if config.frequencies == rotary.plain(base, config.head_size):
+    if config.frequencies == rotary.plain(base, config.head_size) and config.attention_factor == 1:
         return None
     factor = float(get("scaling.factor") or get("scale_linear") or 1.0)
-    kind = get("scaling.type") or "linear"
+    kind = get("scaling.type") or ("linear" if get("scale_linear") else "none")
     if factor != 1 and kind == "linear":
         return {"rope_type": "linear", "factor": factor}
     if factor != 1 and kind == "yarn":
         trained = get("scaling.original_context_length") or fields[f"{architecture}.context_length"]
-        return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": int(trained)}
+        return {
+            **{"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": int(trained)},
+            "attention_factor": config.attention_factor,
+            "beta_fast": float(get("scaling.yarn_beta_fast") or rotary.BETA_FAST),
+            "beta_slow": float(get("scaling.yarn_beta_slow") or rotary.BETA_SLOW),
+        }
     for factor, low, high, context in _LLAMA3:
         angles = rotary.llama3(base, config.head_size, factor, low, high, context)
-        if np.allclose(angles, config.frequencies, rtol=1e-5):
+        if np.allclose(angles, config.frequencies, rtol=_CLOSE, atol=0):
             return {
                 **{"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high},
                 "original_max_position_embeddings": int(context),

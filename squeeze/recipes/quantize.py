@@ -34,6 +34,7 @@ from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file,
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.schemes import method_of_scheme
 from squeeze.recipes.writing import check_served, describing, make_writer
+from squeeze.system.work import other_settings
 
 __all__ = ["pack_result", "quantize"]
 
@@ -52,6 +53,7 @@ def quantize(
     device: str = "cpu",
     progress: Progress | None = None,
     workers: Workers | None = None,
+    packs: bool = False,
     **options: Any,
 ) -> Report:
     """Quantise the matrices in a checkpoint's blocks.
@@ -60,10 +62,11 @@ def quantize(
     method: one that is made, or its name, and then its options are among `options`, as in
     `quantize("m", "gptq", bits=3, out="m3")`. methods: others than `method` for the modules named. resume: go on with a
     run that was stopped. workers: who gathers statistics of the calibration and quantises, such as those of a cluster
-    (cluster/calibrating.py). options: the fields of options.Quantizing and options.Common: how a checkpoint is changed
-    before (rotate.py, smooth.py), bits chosen by matrix (allocation.py), the format, one of quant.formats.FORMATS or
-    "dense", which stores the values that the quantised weights stand for in the original's type and shape; a scheme,
-    one of quant.schemes.SCHEMES; and the calibration. Raises SqueezeError for all that a user can mend.
+    (cluster/calibrating.py). packs: `out` is to be packed; with `resume` it is taken as it is where it is whole.
+    options: the fields of options.Quantizing and options.Common: how a checkpoint is changed before (rotate.py,
+    smooth.py), bits chosen by matrix (allocation.py), the format, one of quant.formats.FORMATS or "dense", which stores
+    the values that the quantised weights stand for in the original's type and shape; a scheme, one of
+    quant.schemes.SCHEMES; and the calibration. Raises SqueezeError for all that a user can mend.
     """
     asked, common = read(QUANTIZE, method, options)
     check_served(asked.settings)
@@ -75,12 +78,20 @@ def quantize(
     methods = {name: scaled_as(one, settings.format) for name, one in (methods or {}).items()}
     shared |= {"overwrite": overwrite, "correction": settings.correction}
     run = Run(source=Path(str(source)), out=Path(out), common=common, **shared)
+    calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
+    ranged = chosen.rounding is not None and chosen.rounding.ranged
+    described = _described(chosen, settings, common)
+    if calibrated or ranged or settings.smooth or settings.kv_scheme:
+        described |= run.described()
+    report = run.waiting(chosen.name, described) if packs else None
+    if report is not None and report.format != settings.format:
+        raise SqueezeError(other_settings(run.out))
+    if report is not None:
+        return report
     checkpoint = run.open()
     mix = by_name(checkpoint, chosen, common)
     make_writer(settings.format, chosen, mix.single | methods, checkpoint, mix.patterns)
     fit = fitted(checkpoint, chosen, {**mix.methods, **methods}, settings.format, mix.ignore)
-    calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
-    ranged = chosen.rounding is not None and chosen.rounding.ranged
     chooses = settings.target_bits is not None or settings.target_bytes is not None
     tokens = run.tokens() if calibrated or ranged or chooses or settings.smooth or settings.kv_scheme else None
     checkpoint = _prepared(run, settings, checkpoint, tokens, fit.all)
@@ -94,9 +105,6 @@ def quantize(
     if settings.kv_scheme and tokens is not None:
         checkpoint = scaled_cache(checkpoint, tokens, device)
     given = tokens if calibrated or ranged else None
-    described = _described(chosen, settings, common)
-    if given is not None or settings.smooth or settings.kv_scheme:
-        described |= run.described()
     how = (checkpoint, fit.method, writer, described, given)
     return run.compress(*how, methods=fit.others, told=told, corrects=calibrated)
 
@@ -181,6 +189,8 @@ def _described(method: GridMethod, settings: Quantizing, common: Common) -> dict
         description |= {"scheme": settings.scheme}
     if settings.target_bits is not None or settings.target_bytes is not None:
         description |= {"target_bits": settings.target_bits, "target_bytes": settings.target_bytes}
+    if common.ignore:
+        description |= {"ignore": common.ignore}
     if settings.rotate:
         description |= {"rotate": settings.rotation_block or True, "seed": common.seed}
         description |= {"rotates": FULL} if settings.rotate == FULL else {}

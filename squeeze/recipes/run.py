@@ -125,15 +125,16 @@ class Run:
         ).run()
 
     def waiting(self, method: str, settings: Mapping[str, Any]) -> Report | None:
-        """With `resume`, the report of an `out` that is written and was to be trained when the run was stopped, as
-        these settings have it; None where there is no such folder. Raises SqueezeError where its settings are
-        others."""
+        """With `resume`, the report of an `out` that is written and was to be trained or packed when the run was
+        stopped, as these settings have it; None where there is no such folder. Raises SqueezeError where its settings
+        are others."""
         if not self.resume or not (self.out / REPORT).is_file() or is_trained(self.out):
             return None
         report = Report.read(self.out)
         same = report.method == method and report.settings == _as_json(settings)
         if not same or Path(report.source).resolve() != self.source.resolve():
             raise SqueezeError(other_settings(self.out))
+        report.target = str(self.out)
         return report
 
 

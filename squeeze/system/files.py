@@ -174,10 +174,10 @@ def replacing(
         raise
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file by a text in UTF-8, in one step."""
+def write_text(path: Path, text: str, errors: str = "strict") -> None:
+    """Replace a file by a text in UTF-8, in one step. errors: as str.encode has them."""
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors=errors))
 
 
 def _make_like(handle: int, like: os.stat_result | None) -> None:

@@ -30,6 +30,7 @@ HOSTILE = {
     "width beyond numbers": {"hidden_size": 10**30},
     "width another": {"hidden_size": 64},
     "heads zero": {"num_attention_heads": 0},
+    "heads as a list": {"num_attention_heads": [4]},
     "heads negative": {"num_attention_heads": -4},
     "heads null": {"num_attention_heads": None},
     "heads that do not divide": {"num_attention_heads": 5, "head_dim": None},
@@ -48,9 +49,11 @@ HOSTILE = {
     "vocabulary null": {"vocab_size": None},
     "vocabulary zero": {"vocab_size": 0},
     "positions as a text": {"max_position_embeddings": "many"},
+    "positions as a list": {"max_position_embeddings": [64]},
     "positions negative": {"max_position_embeddings": -1},
     "epsilon not a number": {"rms_norm_eps": math.nan},
     "epsilon infinite": {"rms_norm_eps": math.inf},
+    "epsilon as a table": {"rms_norm_eps": {}},
     "epsilon as a text": {"rms_norm_eps": "small"},
     "rope base not a number": {"rope_theta": math.nan},
     "rope base negative": {"rope_theta": -1},
@@ -58,6 +61,9 @@ HOSTILE = {
     "rope as a list": {"rope_scaling": [{"rope_type": "linear"}]},
     "rope of no kind": {"rope_scaling": {"rope_type": "none such", "factor": 2.0}},
     "rope factor infinite": {"rope_scaling": {"rope_type": "linear", "factor": math.inf}},
+    "rope factor beyond numbers": {"rope_scaling": {"rope_type": "linear", "factor": 10**400}},
+    "rope factor not a number": {"rope_scaling": {"rope_type": "linear", "factor": math.nan}},
+    "rope of a kind of layers no table": {"rope_parameters": {"full_attention": 5}},
     "rope factor as a text": {"rope_scaling": {"rope_type": "linear", "factor": "x"}},
     "kind as a number": {"model_type": 7},
     "kind null": {"model_type": None},
@@ -132,6 +138,7 @@ def test_what_models_do_have():
     check_config({"model_type": "x", "intermediate_size": [4, 8], "eos_token_id": [1, 2], "head_dim": None})
     check_config({"rope_scaling": None, "rope_theta": 1000000, "dtype": "torch.bfloat16", "pad_token_id": -1})
     check_config({"time_step_limit": [0.0, math.inf], "attn_implementation": "sdpa", "vision_config": {"depth": 3}})
+    check_config({"audio_config": {"num_attention_heads": [4, 8]}, "rope_theta": {"full_attention": 1e6}})
     check_layers({"num_hidden_layers": 2, "text_config": {"num_hidden_layers": 3}}, 3)
 
 

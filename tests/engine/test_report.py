@@ -37,3 +37,11 @@ def test_a_full_disk_leaves_report_and_card_as_they_were(tmp_path):
     with Disk(tmp_path, full_from(2)).installed(), pytest.raises(OSError, match="No space left"):
         Report("a", "b", "gptq", "squeeze", {"bits": 3}).write(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_card_that_is_not_utf8_keeps_its_bytes(tmp_path):
+    (tmp_path / "README.md").write_bytes(b"# Mod\xe8le\n\n## Compression\n\nolder\n")
+    for _ in range(2):
+        GOOD.write(tmp_path)
+        card = (tmp_path / "README.md").read_bytes()
+        assert card.startswith(b"# Mod\xe8le\n\n## Compression\n\nBy squeeze: bits 4.") and b"older" not in card

@@ -23,6 +23,10 @@ class Halved:
     def __init__(self, half):
         self.halves = half
 
+    @property
+    def shape(self):
+        return tuple(self.halves.shape)
+
     def dequantize(self, dtype=torch.float32):
         return (2 * self.halves.float()).to(dtype)
 
@@ -52,7 +56,7 @@ class ToyForm(StoredForm):
             return None
         self.check(described)
         modules = self.modules_of(checkpoint.files)
-        return Stored(modules, torch.bfloat16, lambda module, tensors: Halved(tensors[f"{module}.halves"]).dequantize())
+        return Stored(modules, torch.bfloat16, lambda module, tensors: Halved(tensors[f"{module}.halves"]))
 
     def weight(self, module, leaves):
         return Halved(leaves["halves"])

@@ -12,6 +12,7 @@ from squeeze.kv.describe import digest_of, load_policy, policy_of, save_policy
 from squeeze.kv.evict import SinksAndWindow, SnapKV, SoftPrune
 from squeeze.kv.policies import EVICTIONS
 from squeeze.kv.waterfill import transform_policy
+from tests.makers import hostile
 from tests.makers.kv_models import calibrated_on_text, llama, tokens
 
 
@@ -46,6 +47,15 @@ def test_calibrated_policies_round_trip(calibrated, tmp_path):
     assert torch.equal(again.packed_layers[0].keys, cache.packed_layers[0].keys)
     with pytest.raises(PolicyError, match=r"ends in \.safetensors"):
         save_policy(policy, tmp_path / "policy.json")
+
+
+def test_a_full_disk_leaves_a_policy_as_it_was(calibrated, tmp_path):
+    path = tmp_path / "policy.safetensors"
+    save_policy(transform_policy(*calibrated, 3, window=16), path)
+    before = path.read_bytes()
+    with hostile.largest_file(len(before) // 2), pytest.raises(OSError, match="File too large"):
+        save_policy(transform_policy(*calibrated, 3, window=32), path)
+    assert path.read_bytes() == before and [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
 def test_an_evicting_cache_is_saved(tmp_path):

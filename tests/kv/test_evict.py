@@ -44,6 +44,20 @@ def test_snapkv_keeps_what_the_last_queries_look_at():
     assert torch.equal(layer.values[:, :, 18:], values[:, :, 92:])
 
 
+def test_queries_count_by_what_they_give_to_the_tokens_in_question():
+    """Three of the queries look at a sink, and of the rest a little more at some tokens; one looks at others."""
+    keys, wanted, others = torch.zeros(1, 1, 100, 8), torch.arange(10, 26), torch.arange(40, 56)
+    query = torch.zeros(1, 1, 100, 8)
+    keys[..., 0, 0], keys[..., others, 1], keys[..., wanted, 2] = 20, 8, 8
+    query[..., 97:, 0], query[..., 97:, 1], query[..., 96, 2] = 8, 8, 4
+    sinks, rest = keys[:, :, :2], keys[:, :, 2:]
+    for kind in (SnapKV, SoftPrune):
+        chosen = kind(INNER, select=16, observed=4, pool=1).chosen(query, sinks, rest, 90, 16)
+        assert torch.equal(chosen[0, 0], wanted - 2)
+    (chosen,) = AdaKV(INNER, select=16, observed=4, pool=1).chosen_by_heads(query, sinks, rest, 90, 16)
+    assert torch.equal(chosen[0], wanted - 2)
+
+
 def test_softprune_keeps_all_and_some_exactly():
     policy = SoftPrune(INNER, select=16, observed=4, pool=1)
     layer = PackedLayer(policy, 0, native=lambda: True)

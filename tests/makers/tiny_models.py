@@ -126,7 +126,7 @@ def write_gguf(
     values: dict[str, np.ndarray] | None = None,
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     architecture: str = "llama",
-    **fields: int,
+    **fields: int | str,
 ) -> Path:
     """The same model as `write_folder` writes; matrices are stored as `kind`."""
     writer = gguf.GGUFWriter(path, architecture)
@@ -140,8 +140,9 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
     writer.add_bos_token_id(1)
-    for key, number in fields.items():
-        writer.add_uint32(key.replace("__", "."), number)
+    for key, value in fields.items():
+        add = writer.add_string if isinstance(value, str) else writer.add_uint32
+        add(key.replace("__", "."), value)
     add_vocabulary(writer, tokenizer)
     for name, array in (values or tensors(tokenizer.get_vocab_size())).items():
         heads = {"q": HEADS, "k": KV_HEADS}.get(name.split("_proj")[0][-1] if "self_attn" in name else "")

@@ -217,12 +217,12 @@ def test_experts_come_back_dense(tmp_path, pair):
 
 
 def test_a_stopped_run_goes_on(tmp_path, pair, monkeypatch):
-    from squeeze.recipes import delta as recipe
+    from squeeze.recipes import quantize as recipe
 
     base, tuned = pair("llama")
     delta(base, tuned, tmp_path / "wanted")
     with monkeypatch.context() as patch:
-        patch.setattr(recipe, "pack_result", lambda *arguments, **options: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(recipe, "pack", lambda *arguments, **options: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             delta(base, tuned, tmp_path / "out")
     delta(base, tuned, tmp_path / "out", resume=True)

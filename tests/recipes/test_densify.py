@@ -4,9 +4,14 @@ import json
 import math
 
 import pytest
+import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
+import squeeze
 from squeeze.cli import main
+from squeeze.errors import FormatError, LimitError
+from squeeze.factor import METHOD, VERSION
 from tests.makers import tiny_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -35,3 +40,46 @@ def test_hostile_descriptions_end_in_one_line(folders, way, value):
         done = CliRunner().invoke(main, ["densify", str(folder), str(folder.with_name("out")), "-f"])
         assert isinstance(done.exception, SystemExit | None), (key, done.exception)
         assert done.exit_code in (0, 1) and done.output.count("\n") == 1 and done.output.strip().isprintable(), key
+
+
+def grown(kind):
+    """Tensors of a few kilobytes that stand for a matrix [2304, 2304] of a module."""
+    count = 2304
+    if kind == "train":
+        core = torch.ones(1, 48, 48, 1)
+        return {"cores0": core, "cores1": core}
+    if kind == "sliced":
+        mask = torch.zeros(count // 8, dtype=torch.uint8)
+        mask[0] = 1
+        size = torch.tensor([count, count], dtype=torch.int32)
+        return {"core": torch.ones(1, 1), "rows": mask, "columns": mask, "size": size}
+    return {"left": torch.ones(count, 1), "right": torch.ones(1, count)}
+
+
+def factorised(folder, module, tensors):
+    """A folder that says that a module is stored so, in the place of its weight."""
+    path = folder / "model.safetensors"
+    stored = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(f"{module}.")}
+    save_file(stored | {f"{module}.{leaf}": tensor.clone() for leaf, tensor in tensors.items()}, path)
+    config = json.loads((folder / "config.json").read_text())
+    described = {"quant_method": METHOD, "version": VERSION, "dtype": "float32"}
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": described}))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["train", "sliced", "low rank"])
+def test_a_matrix_of_another_shape_than_the_model_has(tmp_path, kind):
+    folder = tiny_models.write_folder(tmp_path / "model", tiny_models.byte_level(), vocab_size=400)
+    factorised(folder, "model.layers.0.self_attn.q_proj", grown(kind))
+    message = r"q_proj: a matrix \[2304, 2304\] is stored, and the model has \[32, 32\]$"
+    with pytest.raises(FormatError, match=message):
+        squeeze.densify(folder, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_matrix_that_takes_all_memory(tmp_path):
+    folder = tiny_models.write_folder(tmp_path / "model", tiny_models.byte_level(), vocab_size=400)
+    vectors = {"left": torch.ones(1 << 20, 1), "right": torch.ones(1, 1 << 20)}
+    factorised(folder, "model.another", vectors)
+    with pytest.raises(LimitError, match=r"^model\.another: its weight needs 4,398,046,511,104 bytes of memory"):
+        squeeze.densify(folder, tmp_path / "out")

@@ -1,6 +1,7 @@
 """GGUF files of folders as they are: the network, tokens and metadata that llama.cpp reads, and what it cannot."""
 
 import json
+import re
 
 import gguf
 import pytest
@@ -91,6 +92,7 @@ def changed(folder, **values):
         ("llama", {"partial_rotary_factor": 0.5}, "it has a rotary embedding of a part of each head"),
         ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "it has the rotary scaling longrope"),
         ("yarn", {"rope_parameters": {"rope_type": "yarn", "beta_fast": 9}}, "it has YaRN with limits of its own"),
+        ("yarn", {"rope_parameters": {"rope_type": "yarn", "truncate": False}}, "it has YaRN with limits of its own"),
     ],
 )
 def test_what_llama_cpp_cannot_run(tmp_path, kind, changes, message):
@@ -99,6 +101,39 @@ def test_what_llama_cpp_cannot_run(tmp_path, kind, changes, message):
     with pytest.raises(ModelError, match=f"model: .*{message}$"):
         squeeze.quantize(folder, "rtn", out=tmp_path / "out.gguf", format="gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("llama", {"num_attention_heads": [4]}, "num_attention_heads: [4] is not a number that GGUF has"),
+        ("llama", {"head_dim": [64]}, "head_dim: [64] is not a number that GGUF has"),
+        ("llama", {"max_position_embeddings": [64]}, "max_position_embeddings: [64] is not a whole number"),
+        ("llama", {"rms_norm_eps": {}}, "rms_norm_eps: {} is not a number"),
+        ("llama", {"rms_norm_eps": None}, "rms_norm_eps: None is not a number that GGUF has"),
+        ("llama", {"rope_parameters": {"full_attention": 5}}, "rope_parameters.full_attention: 5 is not a table"),
+        ("llama", {"rope_scaling": {"factor": 10**400}}, "is not a finite number"),
+        ("linear", {"rope_parameters": {"rope_type": "linear"}}, "config.json does not say factor"),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "linear", "factor": "x"}},
+            "factor: 'x' is not a number that GGUF has",
+        ),
+        ("llama3", {"rope_scaling": {"high_freq_factor": 1.0}}, "its rotary scaling gives no angles"),
+        ("yarn", {"rope_scaling": {"original_max_position_embeddings": 1e20}}, "1e+20 is not a size that a model has"),
+        ("gemma2", {"num_hidden_layers": None}, "num_hidden_layers: None is not a whole number"),
+        ("gemma2", {"num_hidden_layers": ...}, "config.json does not say num_hidden_layers"),
+        ("gemma2", {"sliding_window": ...}, "config.json does not say sliding_window"),
+        ("gemma2", {"final_logit_softcapping": [30]}, "final_logit_softcapping: [30] is not a number that GGUF has"),
+        ("mixtral", {"num_experts_per_tok": ...}, "config.json does not say num_experts_per_tok"),
+    ],
+)
+def test_configurations_that_say_no_numbers(tmp_path, kind, changes, message):
+    folder = gguf_models.save(kind, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps({key: one for key, one in config.items() if one is not ...}))
+    with pytest.raises(FormatError, match=f"^{re.escape(str(folder))}.*{re.escape(message)}$"):
+        Export.of(Checkpoint.open(folder))
 
 
 def test_other_architectures(tmp_path, folders):

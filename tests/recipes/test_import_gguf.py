@@ -8,12 +8,15 @@ import tokenizers
 import torch
 from click.testing import CliRunner
 
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import load_tokenizer
 from squeeze.cli import main
 from squeeze.errors import ModelError
 from squeeze.integrations.load_model import load_model
+from squeeze.lm import rotary, sources
+from squeeze.recipes.export_gguf import Export
 from squeeze.recipes.import_gguf import import_gguf
-from tests.makers import hostile, tiny_models
+from tests.makers import gguf_models, hostile, tiny_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
@@ -57,6 +60,43 @@ def test_rotary_scaling_is_kept(tmp_path):
     import_gguf(path, tmp_path / "out")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
+
+
+@pytest.mark.parametrize("own", [{}, {"yarn_beta_fast": 16, "yarn_beta_slow": 2, "attn_factor": 3}], ids=["", "own"])
+def test_yarn_is_kept_with_its_limits_and_factor(tmp_path, own):
+    scaling = {"factor": 4, "original_context_length": 64, **own}
+    fields = {"llama.rope.scaling.type": "yarn"} | {
+        f"llama.rope.scaling.{key}": value for key, value in scaling.items()
+    }
+    path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level(), **fields)
+    import_gguf(path, tmp_path / "out")
+    ours, theirs = sources.open_source(tmp_path / "out").config, sources.open_source(path).config
+    assert ours.frequencies == theirs.frequencies and ours.attention_factor == theirs.attention_factor
+    assert ours.attention_factor == pytest.approx(own.get("attn_factor", 1) * rotary.yarn_scale(4))
+    assert (ours.frequencies == rotary.yarn(10000.0, ours.head_size, 4.0, 64)) == (not own)
+    rope = load_model(tmp_path / "out").model.rotary_emb
+    assert rope.inv_freq.tolist() == pytest.approx(theirs.frequencies, rel=1e-5)
+    assert rope.attention_scaling == pytest.approx(theirs.attention_factor)
+
+
+def test_what_is_exported_with_a_factor_of_its_own_comes_back(tmp_path):
+    rope = {**gguf_models.KINDS["yarn"][1]["rope_parameters"], "attention_factor": 1.5}
+    folder = gguf_models.save("yarn", tmp_path / "model", rope_parameters=rope)
+    for number in range(2):
+        path = tmp_path / f"{number}.gguf"
+        Export.of(Checkpoint.open(folder)).write(path)
+        folder = path.with_suffix("")
+        import_gguf(path, folder)
+        config = json.loads((folder / "config.json").read_text())
+        assert config["rope_scaling"]["attention_factor"] == pytest.approx(1.5)
+
+
+def test_rotary_angles_that_no_configuration_gives(tmp_path, monkeypatch):
+    path = tiny_models.write_gguf(tmp_path / "tiny.gguf", tiny_models.byte_level(), llama__rope__scale_linear=4)
+    monkeypatch.setattr("squeeze.recipes.import_gguf._rope_scaling", lambda model, fields: None)
+    with pytest.raises(ModelError, match=r"a rotary scaling that config\.json has no words for is not supported"):
+        import_gguf(path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_quantised_tensors_are_rounded_once(tmp_path):

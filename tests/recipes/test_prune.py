@@ -12,7 +12,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pattern import Pattern
 from squeeze.cli import main
 from squeeze.engine.inputs import input_squares
-from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError
+from squeeze.errors import DamagedError, FormatError, LimitError, ModelError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.prune.linear import Sparse24Linear
 from squeeze.prune.magnitude import Magnitude
@@ -110,6 +110,14 @@ def test_damaged_and_foreign_weights_are_named():
     for leaf in ("sparse_mask", "sparse_values"):
         with pytest.raises(DamagedError):
             SparseFormat().weight("a", {**stored, f"a.{leaf}": stored[f"a.{leaf}"][:-8]})
+    huge = stored["a.sparse_grid"].clone()
+    huge[:2] = 1 << 20
+    with pytest.raises(LimitError, match=r"^a: its sparse weight needs [0-9,]+ bytes of memory"):
+        SparseFormat().weight("a", {**stored, "a.sparse_grid": huge})
+    outputs, inputs = stored["a.sparse_grid"][:2].tolist()
+    sides = {"a.left_weight": torch.ones(1, outputs), "a.right_weight": torch.ones(1, 2 * inputs)}
+    with pytest.raises(FormatError, match=f"its adapters are not those of a matrix of {outputs} x {inputs}$"):
+        SparseFormat().weight("a", {**stored, **sides})
     with pytest.raises(FormatError, match="use a newer squeeze"):
         SparseFormat().check({"version": 99})
 

@@ -305,6 +305,32 @@ def test_packed_at_once(tmp_path, with_tokenizer):
     assert (done.exit_code, done.output) == (1, f"Error: {tmp_path / 'packed'} already exists; use -f to overwrite\n")
 
 
+def test_stopped_while_it_is_packed_it_goes_on(tmp_path, with_tokenizer, monkeypatch):
+    from squeeze.recipes import quantize as recipe, run
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    command = ["quantize", str(with_tokenizer), str(out), "--method", "rtn", "--pack", "-q"]
+    for _ in range(2):  # without --resume all is done anew
+        with monkeypatch.context() as patch:
+            patch.setattr(recipe, "pack", stop)
+            assert CliRunner().invoke(main, command).exit_code != 0
+        assert [path.name for path in tmp_path.iterdir()] == [".out.quantised"]
+    for other in (["--bits", "2"], ["--ignore", "mlp"], ["--format", "gptq"]):
+        done = CliRunner().invoke(main, [*command, "--resume", *other])
+        assert done.exit_code == 1 and "the run that was stopped had other settings" in done.output
+    with monkeypatch.context() as patch:
+        patch.setattr(run.Run, "compress", stop)  # nothing is quantised again
+        done = CliRunner().invoke(main, [*command, "--resume", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["target"] == str(out)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    squeeze.unpack(out, tmp_path / "back")
+    assert logits(tmp_path / "back").isfinite().all()
+
+
 def test_calibration_that_cannot_be_used(tmp_path, with_tokenizer, text):
     def run(calibration, **options):
         squeeze.quantize(with_tokenizer, GPTQ(), calibration=calibration, out=tmp_path / "out", **options)

@@ -59,10 +59,11 @@ class QuantizedCheckpoint:
 
 
 def summary(folder: Path) -> dict[str, object] | None:
-    """Format, modules, codes, bytes and bits per weight of what is quantised in a folder; None where nothing is.
+    """Format, modules, codes, bytes and bits per weight of what is quantised in a folder; None where nothing is, or
+    `read` refuses it.
 
     Bytes are those of codes, scales, zero points and all else of a weight; codes count what fills the last words.
-    Raises FormatError where the folder's files are damaged.
+    Raises FormatError where the description of a module is wrong.
     """
     try:
         checkpoint = read(folder)

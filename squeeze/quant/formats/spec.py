@@ -1,6 +1,5 @@
 """How a checkpoint is quantised: one description, which every format writes into config.json in its own words."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError, printable
+from squeeze.quant.formats.patterns import fits
 
 __all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec"]
 
@@ -84,13 +84,11 @@ class QuantizationSpec(Grid):
     patterns: tuple[tuple[str, Grid], ...] = ()
 
     def of(self, name: str) -> Grid:
-        """The grid of the module `name`. Raises FormatError where a pattern is no regular expression."""
+        """The grid of the module `name`. Raises FormatError where a pattern is no regular expression, or could take
+        long."""
         if name in self.modules:
             return self.modules[name]
-        try:
-            return next((grid for pattern, grid in self.patterns if re.match(pattern, name)), self.common)
-        except re.error as error:
-            raise FormatError(f"a pattern in the quantization_config is no regular expression: {error}") from None
+        return next((grid for pattern, grid in self.patterns if fits(pattern, name)), self.common)
 
     @classmethod
     def of_grid(cls, grid: Grid, **others: Any) -> "QuantizationSpec":

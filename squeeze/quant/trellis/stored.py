@@ -38,8 +38,8 @@ class TrellisForm(StoredForm):
         self.check(described)
         dtype = dtype_named(described.get("dtype"))
 
-        def weight(module: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-            return read(module, {name.removeprefix(f"{module}."): t for name, t in tensors.items()}).dequantize(dtype)
+        def weight(module: str, tensors: dict[str, torch.Tensor]) -> TrellisTensor:
+            return read(module, {name.removeprefix(f"{module}."): t for name, t in tensors.items()})
 
         return Stored(self.modules_of(checkpoint.files), dtype, weight)
 

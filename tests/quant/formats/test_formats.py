@@ -10,6 +10,7 @@ from squeeze.checkpoint import bits
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, format_of, read
+from squeeze.quant.formats.reading import summary
 from tests.makers.hf_models import tiny_model
 from tests.makers.quantised import FP4, TRITS, matrix, rounded, write
 
@@ -391,3 +392,10 @@ def test_folders_that_are_not_quantised_are_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(FormatError, match="is not JSON"):
         read(tmp_path)
+
+
+def test_what_is_refused_has_no_summary(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "none such"}}))
+    with pytest.raises(FormatError):
+        read(tmp_path)
+    assert summary(tmp_path) is None
