@@ -31,7 +31,6 @@ _PIECE = 512  # tokens
 _WARM = 3  # steps that do not count
 
 
-@torch.inference_mode()
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     torch.set_num_threads(options.threads)
     corpus = Path(os.environ.get("SQUEEZE_CORPUS", ".")) / "text"
@@ -49,6 +48,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             yield {**row, **about}
 
 
+@torch.inference_mode()
 def in_turns(model: Any, tokens: torch.Tensor, context: int, kinds: Mapping[str, Callable[[], Any]]) -> Iterator[Row]:
     """times: of the first cache's seconds."""
     caches = {name: make() for name, make in kinds.items()}

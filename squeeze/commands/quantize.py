@@ -58,7 +58,7 @@ def quantize(
         steps(target.name, quiet=quiet, as_json=as_json) as progress,
     ):
         shared: dict[str, Any] = {"overwrite": force or packed, "progress": progress, "workers": workers}
-        report = api.quantize(source, out=out, packs=packed, **shared, **asked_for, **params)
+        report = api.quantize(source, out=out, **shared, **asked_for, **params)
     verdict.measure(report, params["device"], quiet, as_json)
     if packed:
         with checkpoint_bar(out, quiet, as_json) as tick:

@@ -53,7 +53,6 @@ def quantize(
     device: str = "cpu",
     progress: Progress | None = None,
     workers: Workers | None = None,
-    packs: bool = False,
     **options: Any,
 ) -> Report:
     """Quantise the matrices in a checkpoint's blocks.
@@ -61,8 +60,8 @@ def quantize(
     source: a Hugging Face folder, or a model of transformers, which is saved to one first. out: the folder to write.
     method: one that is made, or its name, and then its options are among `options`, as in
     `quantize("m", "gptq", bits=3, out="m3")`. methods: others than `method` for the modules named. resume: go on with a
-    run that was stopped. workers: who gathers statistics of the calibration and quantises, such as those of a cluster
-    (cluster/calibrating.py). packs: `out` is to be packed; with `resume` it is taken as it is where it is whole.
+    run that was stopped, and take an `out` that is whole as it is. workers: who gathers statistics of the calibration
+    and quantises, such as those of a cluster (cluster/calibrating.py).
     options: the fields of options.Quantizing and options.Common: how a checkpoint is changed before (rotate.py,
     smooth.py), bits chosen by matrix (allocation.py), the format, one of quant.formats.FORMATS or "dense", which stores
     the values that the quantised weights stand for in the original's type and shape; a scheme, one of
@@ -83,7 +82,7 @@ def quantize(
     described = _described(chosen, settings, common)
     if calibrated or ranged or settings.smooth or settings.kv_scheme:
         described |= run.described()
-    report = run.waiting(chosen.name, described) if packs else None
+    report = run.waiting(chosen.name, described)
     if report is not None and report.format != settings.format:
         raise SqueezeError(other_settings(run.out))
     if report is not None:

@@ -125,9 +125,9 @@ class Run:
         ).run()
 
     def waiting(self, method: str, settings: Mapping[str, Any]) -> Report | None:
-        """With `resume`, the report of an `out` that is written and was to be trained or packed when the run was
-        stopped, as these settings have it; None where there is no such folder. Raises SqueezeError where its settings
-        are others."""
+        """With `resume`, the report of an `out` that is written and was to be trained, packed or measured when the run
+        was stopped, as these settings have it; None where there is no such folder. Raises SqueezeError where its
+        settings are others."""
         if not self.resume or not (self.out / REPORT).is_file() or is_trained(self.out):
             return None
         report = Report.read(self.out)

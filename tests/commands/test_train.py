@@ -1,6 +1,7 @@
 """`squeeze train`: a dictionary, and every command that takes one."""
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -117,3 +118,17 @@ def test_what_train_is_asked(note: Path):
     assert fails("train", "--adapter", "y", note) == (
         "Error: an adapter needs at least 36 KB of text to learn from: name more files\n"
     )
+
+
+def test_special_files_in_a_folder_are_no_samples(note: Path):
+    Path("samples").mkdir()
+    note.replace("samples/note.txt")
+    os.mkfifo("samples/pipe")
+    result = call("train", "-r", "-o", "own.sqzp", "samples")
+    assert result.exit_code == 0 and "samples/pipe: is not a regular file; skipped" in result.stderr
+    said = fails("train", "-f", "-o", "samples/note.txt", "samples/note.txt")
+    assert "input and output are the same file" in said
+
+
+def test_learning_of_nothing_is_refused(note: Path):
+    assert "at least 1 byte" in fails("train", "-o", "own.sqzp", "--learn-size", "0", note)
