@@ -213,8 +213,7 @@ def _told(source: Path, limits: Limits) -> tuple[dict[str, str], dict[str, bytes
     for name, data in manifest.kept.items():
         if folder.sha256_of_bytes(data) != manifest.hashes[name]:
             raise DamagedError(f"{source / name}: the SHA-256 of what was restored differs: the folder is damaged")
-    packed = {name for name in manifest.hashes if name.endswith(folder.SUFFIX)} | manifest.packed
-    return manifest.hashes, manifest.kept, frozenset(packed)
+    return manifest.hashes, manifest.kept, frozenset(manifest.coded)
 
 
 def _raw_size(job: _Checkpoint, found: list[File]) -> int:

@@ -4,17 +4,15 @@ import io
 import itertools
 import random
 import struct
-import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import squeeze
-from squeeze.codecs.stream import compressor, container, levels
+from squeeze.codecs.stream import container, levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
-from squeeze.system.limits import Limits
 from tests.makers import inputs
 
 BYTEWISE = [n for n, row in levels.LEVELS.items() if not row.needs_language_model]  # the others: test_lanes.py
@@ -208,26 +206,3 @@ def test_level_4_is_no_larger_than_level_3_on_small_inputs(repeated):
     if repeated == 1:
         whole = squeeze.compress(data, 4, block_size=len(data), verify=False)
         assert stream.header["level"] == 3 and len(coded) < 0.9 * len(whole)
-
-
-def test_fewer_blocks_are_coded_at_a_time_where_memory_is_short(monkeypatch):
-    data, at_once, most = b"some text " * 5000, 0, []
-    encode, lock = compressor.encode_block, threading.Lock()
-
-    def counted(*arguments):
-        nonlocal at_once
-        with lock:
-            at_once += 1
-            most.append(at_once)
-        try:
-            return encode(*arguments)
-        finally:
-            with lock:
-                at_once -= 1
-
-    monkeypatch.setattr(compressor, "encode_block", counted)
-    expected = squeeze.compress(data, 1, block_size=5000)
-    monkeypatch.setattr(compressor, "Limits", lambda: Limits(memory=1))
-    most.clear()
-    assert squeeze.compress(data, 1, threads=4, block_size=5000) == expected
-    assert max(most) == 1

@@ -12,7 +12,7 @@ import squeeze
 from squeeze.codecs.bytewise import arrays as bytewise
 from squeeze.codecs.deep import arrays as deep
 from squeeze.codecs.presets import Preset
-from squeeze.codecs.stream import container, decompressor, levels, memory
+from squeeze.codecs.stream import compressor, container, decompressor, levels, memory
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import Index, index_bytes, read_index
@@ -74,28 +74,43 @@ def test_an_open_file_keeps_the_limit_too():
         file.read(1)
 
 
-def test_fewer_blocks_at_once_where_memory_allows_no_more(monkeypatch):
-    together, most, lock = 0, [], threading.Lock()
-    decode = decompressor.decode_block
+def at_once(monkeypatch, module, name):
+    """How many calls of a module's function run at the same time, whenever one begins."""
+    together, found, lock = 0, [], threading.Lock()
+    function = getattr(module, name)
 
     def counting(*arguments):
         nonlocal together
         with lock:
             together += 1
-            most.append(together)
+            found.append(together)
         try:
-            return decode(*arguments)
+            return function(*arguments)
         finally:
             with lock:
                 together -= 1
 
-    monkeypatch.setattr(decompressor, "decode_block", counting)
+    monkeypatch.setattr(module, name, counting)
+    return found
+
+
+def test_fewer_blocks_at_once_where_memory_allows_no_more(monkeypatch):
+    most = at_once(monkeypatch, decompressor, "decode_block")
     one = memory.of_models(1, 500)
     for limit in (one + 10_000, 2 * one + 20_000):
         sink = io.BytesIO()
         decompress_stream(io.BytesIO(coded()), sink, threads=4, limits=Limits(memory=limit))
         assert sink.getvalue() == DATA
         assert max(most) <= limit // one
+
+
+def test_fewer_blocks_are_coded_at_once_where_memory_is_short(monkeypatch):
+    data = b"some text " * 5000
+    expected = squeeze.compress(data, 1, block_size=5000)
+    most = at_once(monkeypatch, compressor, "encode_block")
+    monkeypatch.setattr(compressor, "Limits", lambda: Limits(memory=1))
+    assert squeeze.compress(data, 1, threads=4, block_size=5000) == expected
+    assert max(most) == 1
 
 
 def test_output_is_counted_as_it_comes():
