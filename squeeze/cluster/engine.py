@@ -136,9 +136,13 @@ class Engine(Generic[K]):
         reference = self._remote[call.function].options(**options).remote(*call.arguments)
         self._running[reference] = call
 
-    def next(self) -> tuple[Call[K], Any, BaseException | None]:
-        """A call that has ended, its result, and instead of that Lost, or what the function raised."""
-        reference = self._ray.wait(list(self._running), num_returns=1)[0][0]
+    def next(self, timeout: float | None = None) -> tuple[Call[K], Any, BaseException | None] | None:
+        """A call that has ended, its result, and instead of that Lost, or what the function raised; None where none has
+        ended after so many seconds."""
+        ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=timeout)
+        if not ended:
+            return None
+        reference = ended[0]
         call = self._running.pop(reference)
         try:
             return call, self._ray.get(reference), None

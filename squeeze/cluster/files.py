@@ -162,16 +162,23 @@ def _output(file: File, source: BinaryIO, task: Task) -> Iterator[BinaryIO]:
     """What becomes the output when the block ends well, and its source has not changed until then. Raises SqueezeError
     where another one is there that may not be replaced."""
     assert file.target
-    if not task.overwrite:
-        with suppress(FileNotFoundError), file.target.open("rb") as there:
+    if there := None if task.overwrite else _there(file.target):
+        with there:
             sink = _Compared(file.target, there)
             yield cast(BinaryIO, sink)
             sink.end()
             still_the_same(file)
-            return
+        return
     with files.replacing(file.target, files.status(source), task.overwrite, task.mark) as made:
         yield made
         still_the_same(file)
+
+
+def _there(path: Path) -> BinaryIO | None:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return None
 
 
 class _Compared:

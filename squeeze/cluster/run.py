@@ -23,6 +23,7 @@ from squeeze.errors import escaped
 __all__ = ["ATTEMPTS", "FILES", "Kind", "Run"]
 
 ATTEMPTS = 4
+_LEAST_WAIT = 0.1  # seconds
 PAUSE = 5.0  # seconds before what failed is tried again, and twice as long each time; lost workers are not waited for
 
 
@@ -103,11 +104,13 @@ class Run:
             while self.engine.has_room(self.needs) and (call := self._next(planned)):
                 self.engine.submit(call)
                 self.calls += 1
+            wait = max(min(when for when, _ in self._later) - time.monotonic(), _LEAST_WAIT) if self._later else None
             if self.engine.is_busy:
-                call, result, error = self.engine.next()
-                yield from self._ended(call.key, result, error)
-            elif self._later:
-                time.sleep(max(min(when for when, _ in self._later) - time.monotonic(), 0))
+                if ended := self.engine.next(wait):
+                    call, result, error = ended
+                    yield from self._ended(call.key, result, error)
+            elif wait is not None:
+                time.sleep(wait)
             else:
                 break
 

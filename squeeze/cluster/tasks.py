@@ -35,7 +35,9 @@ def each(engine: Engine[K], calls: Iterable[Call[K]]) -> Iterator[Outcome[K]]:
             following = next(waiting, None)
         if not engine.is_busy:
             return
-        call, result, error = engine.next()
+        ended = engine.next()
+        assert ended  # without a timeout
+        call, result, error = ended
         if isinstance(error, Lost):
             lost[call.key] += 1
             if lost[call.key] < ATTEMPTS:

@@ -62,9 +62,13 @@ class _Writer(io.BufferedIOBase):
         if self.closed:
             return
         super().close()
-        with self._content as content:
-            content.seek(0)
-            squeeze.compress_stream(cast(BinaryIO, content), self._sink, **self._options)
+        try:
+            with self._content as content:
+                content.seek(0)
+                squeeze.compress_stream(cast(BinaryIO, content), self._sink, **self._options)
+        except BaseException:
+            given_up(self._sink)
+            raise
         self._sink.close()
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:

@@ -151,7 +151,7 @@ def _tables(part: _Part, rows: str, options: dict[str, Any]) -> Iterator[pyarrow
     try:
         with open_stream(part.path, **options) as file:
             yield from read(file, part)
-    except (SqueezeError, pyarrow.ArrowException, ValueError) as error:
+    except (SqueezeError, pyarrow.ArrowException, ValueError, OverflowError, RecursionError) as error:
         raise SqueezeError(f"{part.path}: {' '.join(str(error).split())}") from None
 
 
@@ -180,6 +180,8 @@ def _lines(file: Reader, part: _Part) -> Iterator[pyarrow.Table]:
 def _objects(file: Reader, part: _Part) -> Iterator[pyarrow.Table]:
     for lines in _chunks(file, part):
         if found := [json.loads(line) for line in lines if line.strip()]:
+            if not all(isinstance(row, dict) for row in found):
+                raise SqueezeError("a line is no JSON object")
             yield _table(found)
 
 

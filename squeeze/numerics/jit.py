@@ -145,7 +145,9 @@ def callback(function: Callable) -> Any:
     try:
         return _cached(function, _OPTIONS, compiler)
     except Exception:  # of what a crash has cut off
-        return compiler(**_OPTIONS)(function)
+        for index in cache_folder(Path(function.__code__.co_filename)).glob(f"*/*.{function.__name__}-*.nbi"):
+            index.unlink(missing_ok=True)
+        return _cached(function, _OPTIONS, compiler)
 
 
 def _cached(function: Callable, options: dict[str, Any], compiler: Callable[..., Any] = numba.njit) -> Any:

@@ -284,6 +284,6 @@ def _whole(table: Mapping[str, Any], key: str, otherwise: str | None = None) -> 
     if otherwise is not None and not table.get(key):
         return _whole(table, otherwise)
     value = _number(table, key)
-    if not 0 <= value < _MANY:
+    if value != int(value) or not 0 <= value < _MANY:
         raise _WrongNumber(f"{key}: {printable(repr(table[key]))} is not a size that a model has")
     return int(value)

@@ -212,13 +212,16 @@ def copy(source: Path, target: Path) -> None:
 
 
 def copy_status(source: Path, target: Path) -> None:
-    """Give a copy the permissions, times and, where root asks, the owner of what it is a copy of."""
+    """Give a copy the permissions, times and group of what it is a copy of, and if root asks its owner."""
     if remote(source):
         like = source.stat()
         os.utime(target, ns=(like.st_atime_ns, like.st_mtime_ns))
         return
-    keep_owner(target, source.stat())
+    like = source.stat()
+    keep_owner(target, like)
     shutil.copystat(source, target)
+    if (made := target.stat()).st_gid != like.st_gid:
+        target.chmod(_mode_for(made, like))
 
 
 def _new_file_mode() -> int:

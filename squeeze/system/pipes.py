@@ -22,7 +22,7 @@ def write_all(sink: BinaryIO, data: Any) -> int:
         view = view.cast("B")
     while done < view.nbytes:
         try:
-            written = sink.write(view[done:])
+            written = sink.write(view[done:] if done else data)
         except BlockingIOError as error:
             written = error.characters_written
             _wait(sink, select.POLLOUT)

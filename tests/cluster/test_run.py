@@ -403,3 +403,17 @@ def test_what_runs_may_end_by_itself_before_it_is_killed(ours):
     cluster.close()
     assert said == [(1, False), (2, False), (2, True), *["shutdown"] * ours]
     assert not cluster.is_busy
+
+
+def test_what_is_gone_while_an_output_is_compared_is_said(tmp_path, large):
+    large.target.write_bytes(squeeze.compress(large.source.read_bytes(), 1, block_size=BLOCK))
+    gone = []
+
+    def loses_a_part(call):
+        if call.function.__name__ == "join" and not gone:
+            (folder,) = tmp_path.glob(".large.sqz.*.parts")
+            gone.append((folder / "00000003").unlink())
+
+    task = Task(COMPRESS, OPTIONS, ".mark", overwrite=False)
+    (done,) = Run(Inline(breaks=loses_a_part), task, None, Needs(), 0.01).results([large])
+    assert not done.error and gone

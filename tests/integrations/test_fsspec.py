@@ -173,3 +173,14 @@ def test_a_block_that_raises_writes_nothing(rows):
     file.write(LINES)
     del file
     assert Store.objects == before and not Store.uploads
+
+
+def test_what_cannot_be_compressed_leaves_nothing(rows):
+    before = dict(Store.objects)
+    file = fsspec.filesystem("fake").open("bucket/new.sqz", "wb", compression="sqz")
+    file.write(LINES)
+    file._options["level"] = 99
+    with pytest.raises(squeeze.SqueezeError):
+        file.close()
+    del file
+    assert Store.objects == before and not Store.uploads

@@ -148,9 +148,10 @@ def test_json_is_read_as_it_stands(sqz, tmp_path):
     path = packed(tmp_path / "a.jsonl.sqz", "".join(json.dumps(row) + "\n" for row in rows))
     found, _ = rows_of(sqz, path, "json", 1 << 30)
     assert found == rows
-    path = packed(tmp_path / "b.jsonl.sqz", "{}\n{no\n")
-    with pytest.raises(SqueezeError, match=r"b\.jsonl\.sqz"):
-        rows_of(sqz, path, "json", 1 << 30)
+    for line in ("{no", "3", '["a"]', f'{{"n": {1 << 70}}}', "[" * 100_000):
+        path = packed(tmp_path / "b.jsonl.sqz", f"{{}}\n{line}\n")
+        with pytest.raises(SqueezeError, match=r"b\.jsonl\.sqz"):
+            rows_of(sqz, path, "json", 1 << 30)
 
 
 def test_rows_that_have_no_form_are_refused(sqz):

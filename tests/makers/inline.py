@@ -48,7 +48,7 @@ class Inline:
         self.waiting.append(call)
         self.most, self.calls = max(self.most, len(self.waiting)), self.calls + 1
 
-    def next(self) -> tuple[Call[Any], Any, BaseException | None]:
+    def next(self, timeout: float | None = None) -> tuple[Call[Any], Any, BaseException | None]:
         call = self.waiting.popleft()
         try:
             self.breaks(call)

@@ -181,3 +181,16 @@ def test_another_group_may_do_no_more_than_everybody(monkeypatch, mode, expected
         with files.replacing(Path(name), status):
             pass
         assert stat.S_IMODE(Path(name).stat().st_mode) == wanted
+
+
+def test_a_copy_in_another_group_is_for_no_more_than_everybody(monkeypatch):
+    for name in ("source", "copy"):
+        Path(name).touch()
+    Path("source").chmod(0o640)
+    like = os.stat_result((*(real := Path("source").stat())[:5], real.st_gid + 1, *real[6:]))
+    monkeypatch.setattr(os, "chown", lambda file, user, group: None)
+    monkeypatch.setattr(
+        Path, "stat", lambda path, stat=Path.stat, **more: like if path.name == "source" else stat(path)
+    )
+    files.copy_status(Path("source"), Path("copy"))
+    assert stat.S_IMODE(os.stat("copy").st_mode) == 0o600  # noqa: PTH116

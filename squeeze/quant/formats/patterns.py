@@ -5,6 +5,7 @@ expression says, so that none of a known size is refused, whatever it means.
 """
 
 import re
+import warnings
 from functools import lru_cache
 from math import comb
 
@@ -38,7 +39,8 @@ def _read(pattern: str) -> tuple[re.Pattern[str], int, int]:
     if len(pattern) > _LONGEST:
         raise _refused(pattern, f"has {len(pattern)} characters, and at most {_LONGEST} are taken")
     try:
-        compiled = re.compile(pattern)
+        with warnings.catch_warnings(action="ignore"):  # of what another version of Python may take otherwise
+            compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise _refused(pattern, f"is no regular expression: {printable(error)}") from None
     if _COMMENT.search(pattern):
