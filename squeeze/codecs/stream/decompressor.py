@@ -171,7 +171,7 @@ class _Restoring:
             data = decode_block(Coded(block.kind, payload), block.raw_length, settings, self._progress)
         check_raw(data, block.checksum, short=True)
         if self._sink is not None:
-            write_all(self._sink, data)
+            write_all(self._sink, data.data)
 
     def _stream(self, settings: Settings, header_size: int) -> None:
         """Decode one stream after its header."""
