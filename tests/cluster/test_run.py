@@ -2,12 +2,11 @@
 
 import random
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import squeeze
-from squeeze.cluster.engine import Call, Engine, Needs
+from squeeze.cluster.engine import Needs
 from squeeze.cluster.files import COMPRESS, DECOMPRESS, TEST, Done, File, Task, stamp_of
 from squeeze.cluster.manifest import Manifest, read_manifest
 from squeeze.cluster.planning import Planner
@@ -286,14 +285,6 @@ def test_a_manifest_of_another_run_is_refused(tmp_path):
             Manifest(path, COMPRESS, OPTIONS)
 
 
-@pytest.mark.parametrize(
-    ("needs", "calls"), [(Needs(), 64), (Needs(cpus=8), 8), (Needs(cpus=8, gpus=1), 4), (Needs(cpus=100), 1)]
-)
-def test_how_many_calls_run_at_a_time(needs, calls):
-    cluster: Engine[str] = Engine(SimpleNamespace(cluster_resources=lambda: {"CPU": 64.0, "GPU": 4.0}))
-    assert cluster.at_once(needs) == calls
-
-
 def test_an_output_that_is_there_is_kept_and_has_to_be_the_same(tmp_path, large):
     small = made(tmp_path, "small", b"few bytes")
     for file in (small, large):
@@ -375,34 +366,6 @@ def test_what_may_pass_is_waited_for_longer_each_time(tmp_path, monkeypatch):
     monkeypatch.setattr("squeeze.cluster.files._whole", broken)
     (done,) = run(Inline(), [file]).results([file])
     assert done.error == "the connection broke" and waited == [5.0, 10.0, 20.0]
-
-
-def test_what_no_node_has_is_named():
-    nodes = [
-        {"Alive": True, "Resources": {"CPU": 4.0}},
-        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
-        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
-    ]
-    cluster: Engine[str] = Engine(SimpleNamespace(nodes=lambda: nodes))
-    needs = (Needs(4), Needs(2, 1), Needs(8), Needs(1, 2))
-    assert [cluster.lacking(one) for one in needs] == ["", "", "8 processors", "a GPU"]
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_what_runs_may_end_by_itself_before_it_is_killed(ours):
-    said = []
-    fake = SimpleNamespace(
-        remote=lambda function: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda number: number)),
-        cancel=lambda reference, force: said.append((reference, force)),
-        wait=lambda running, num_returns, timeout: ([1], [2]),
-        shutdown=lambda: said.append("shutdown"),
-    )
-    cluster: Engine[str] = Engine(fake, ours)
-    for number in (1, 2):
-        cluster.submit(Call(str(number), "a call", print, (number,)))
-    cluster.close()
-    assert said == [(1, False), (2, False), (2, True), *["shutdown"] * ours]
-    assert not cluster.is_busy
 
 
 def test_what_is_gone_while_an_output_is_compared_is_said(tmp_path, large):
