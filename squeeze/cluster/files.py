@@ -24,6 +24,7 @@ from squeeze.codecs.stream.header import to_header
 from squeeze.codecs.stream.index import Stream, read_index
 from squeeze.codecs.stream.reader import open as open_stream
 from squeeze.codecs.stream.resources import LanguageOptions
+from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.stream.totals import Totals
 from squeeze.errors import DamagedError, SqueezeError, VerifyError
 from squeeze.system import files, storage
@@ -205,7 +206,8 @@ class _Compared:
 
 
 def _part(part: Part, task: Task) -> Done:
-    target = _folder(part.file, task) / f"{part.number:08d}"
+    settings, size = _prepared(task)
+    target = _folder(part.file, task, settings) / f"{part.number:08d}"
     if task.operation != TEST and _is_there(target, part, task):
         return Done(part.file, part.length)
     with unchanged(part.file) as source:
@@ -216,7 +218,6 @@ def _part(part: Part, task: Task) -> Done:
             target.parent.mkdir(exist_ok=True)
         with files.replacing(target) as sink:
             if task.operation == COMPRESS:
-                settings, size = _prepared(task)
                 parts.code_part(source, part.begin, part.length, sink, settings, size, task.options["verify"])
             else:
                 _copy(part, sink, task)
@@ -245,7 +246,8 @@ def _copy(part: Part, sink: BinaryIO | None, task: Task) -> None:
 
 
 def _join(file: File, count: int, task: Task) -> Done:
-    folder = _folder(file, task)
+    settings, _ = _prepared(task)
+    folder = _folder(file, task, settings)
     with unchanged(file) as source:
         if task.operation == TEST:
             return _tested(file, sum(stream.raw_size for stream in read_index(source)), source)
@@ -253,7 +255,7 @@ def _join(file: File, count: int, task: Task) -> Done:
         with _output(file, source, task) as sink:
             opened = _opened(folder / f"{number:08d}" for number in range(count))
             if task.operation == COMPRESS:
-                totals = parts.join(source, opened, sink, _prepared(task)[0])
+                totals = parts.join(source, opened, sink, settings)
             else:
                 totals = Totals(_put_together(read_index(source), opened, sink), file.size)
         checksum = _checksum_of(file.target if task.operation == COMPRESS else source)
@@ -312,20 +314,23 @@ def _opened(paths: Iterable[Path]) -> Iterator[BinaryIO]:
             yield file
 
 
-def _prepared(task: Task) -> Any:
+def _prepared(task: Task) -> tuple[Settings, int]:
+    """What parts are compressed with, and the most raw bytes of a block; no settings where nothing is compressed."""
+    if task.operation != COMPRESS:
+        return Settings(), 0
     options = dict(task.options)
     options.pop("verify")
     level, threads, size = (options.pop(name, None) for name in ("level", "threads", "block_size"))
     return prepare(level, threads, size, options.pop("dictionary", None), LanguageOptions(**options))
 
 
-def _folder(file: File, task: Task) -> Path:
+def _folder(file: File, task: Task, settings: Settings) -> Path:
     """Where the parts of a file's output lie until they are put together. A source that has changed has another, and so
     have other settings: another version's, or those of a dictionary or a model that is another one now."""
     place = file.target or file.source
     options = sorted((name, str(value)) for name, value in task.options.items())
-    header = to_header(_prepared(task)[0]) if task.operation == COMPRESS else None
-    digest = xxhash.xxh3_64_hexdigest(repr((task.operation, file.stamp, options, __version__, header)).encode())
+    told = (task.operation, file.stamp, options, __version__, to_header(settings))
+    digest = xxhash.xxh3_64_hexdigest(repr(told).encode())
     return place.with_name(f".{place.name[:NAME_LIMIT]}.{digest[:12]}.parts")
 
 
