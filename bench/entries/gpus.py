@@ -1,5 +1,7 @@
 """Kernels for GPUs."""
 
+from pathlib import Path
+
 from bench.entry import Entry, Row, option
 from bench.tables import Column, Listing, Pivot
 
@@ -76,4 +78,32 @@ GPU = Entry(
     },
 )
 
-ENTRIES = {"proof": PROOF, "gpu": GPU}
+MODEL = Entry(
+    measures="a packed model of random weights on a GPU beside the same in bf16: tokens a second, and memory",
+    minutes=3,
+    key=("blocks", "width", "device"),
+    keeps=lambda row: row["status"] != "no GPU",
+    needs=("a GPU", "triton"),
+    options=(
+        option("--blocks", type=int, default=32, help="of the model (32)"),
+        option("--width", type=int, default=4096, help="of its states (4096)"),
+        option("--tokens", type=int, default=64, help="that are generated (64)"),
+        option("--device", default="cuda", help="(cuda)"),
+        option("--threads", type=int, default=0, help="(one a core)"),
+        option("--work", type=Path, default=None, metavar="FOLDER", help="for the model (a temporary one)"),
+    ),
+    tables={
+        "gpu-model": Listing(
+            (
+                Column("parameters", "parameters", ",d"),
+                Column("GPU", "device"),
+                Column("tokens/s in bf16", "bf16, tokens/s", ".1f"),
+                Column("packed", "packed, tokens/s", ".1f"),
+                Column("of bf16's speed", "x", ".2f"),
+                Column("of its memory", "weights, share", ".2f"),
+            )
+        )
+    },
+)
+
+ENTRIES = {"proof": PROOF, "gpu": GPU, "gpu-model": MODEL}

@@ -95,7 +95,7 @@ def update_bit(state, maps, bit, shift, limit):
 
 
 @inline
-def _row(table, data, position, least):
+def row_of(table, data, position, least):
     """Where the table of a match of at least so many bytes has what last followed the latest ones."""
     h = np.uint64(0)
     for i in range(least):
@@ -108,14 +108,14 @@ def fetch(least_lengths, table, data, position):
     """Ask for what `update_byte` will look up."""
     for k in range(least_lengths.size):
         if position + 1 >= least_lengths[k]:
-            prefetch(table, k * table.shape[1] + _row(table, data, position, least_lengths[k]))
+            prefetch(table, k * table.shape[1] + row_of(table, data, position, least_lengths[k]))
 
 
 @inline
 def note_byte(least_lengths, table, data, position, k):
     """Put into the table of match `k` what followed `data[position]`."""
     if position + 1 >= least_lengths[k]:
-        table[k, _row(table, data, position, least_lengths[k])] = position + 1
+        table[k, row_of(table, data, position, least_lengths[k])] = position + 1
 
 
 @inline
@@ -134,7 +134,7 @@ def update_byte(state, least_lengths, table, data, position, fixed=None):
                 state[k].misses = 0
         least = least_lengths[k]
         if position + 1 >= least:
-            row = _row(table, data, position, least)
+            row = row_of(table, data, position, least)
             candidate = np.int64(table[k, row])
             if state[k].length < least and candidate > 0:
                 length = 0

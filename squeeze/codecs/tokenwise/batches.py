@@ -60,6 +60,8 @@ def build(
     log = logs.build(m, x, t, batch, cut)
 
     def each(name: str, values: Any) -> np.ndarray:
+        if name == "data":  # nothing is coded yet, and memory that nobody touches costs nothing
+            return np.zeros((workers, values.size), values.dtype)
         return np.repeat(np.asarray(values)[None], workers * (1 if name in Own._fields[:3] else _APART), 0)
 
     of_tokens = {"token_state": x.state, "token_rows": x.rows, "token_logits": x.logits}
@@ -68,21 +70,28 @@ def build(
 
 
 @inline
-def take_first(tickets, place, rank):
-    """The number that a thread begins with."""
-    return take(tickets, place)
+def take_first(tickets, rank):
+    """The number of the coder that a thread begins with."""
+    return take(tickets, _CODING)
 
 
 @inline
-def take_next(tickets, place, number, size):
+def take_next(tickets, number, size):
     """The number after `number` that nobody else has."""
-    return take(tickets, place)
+    return take(tickets, _CODING)
 
 
 @inline
-def ready(barrier, size):
-    """Threads need not wait here: each uses what it did itself."""
-    return True
+def learn_by_tasks(m, x, t, log, own, first, lanes, tickets, rank, size, barrier):
+    """Learn from a batch, whose bytes each thread fills in for itself. Returns False where the team was broken off."""
+    for copy in range(rank, own.data.shape[0], size):
+        for p in range(lanes):
+            logs.fill_in(own.data[copy], t, log, p)
+    task = take(tickets, _LEARNING)
+    while task < learning.tasks(m, log):
+        learning.learn(task, m, x, log, first, lanes)
+        task = take(tickets, _LEARNING)
+    return wait(barrier, size)
 
 
 class Steps(NamedTuple):
@@ -132,7 +141,7 @@ def code_batches(m, x, t, log, own, steps, codes, decoding, tickets, rank, size,
         take_first,
         take_next,
         wait,
-        ready,
+        learn_by_tasks,
     )
 
 
@@ -154,10 +163,10 @@ def work(
     first_number,
     next_number,
     meet,
-    settle,
+    learn,
 ):
-    """What `code_batches` does, by one worker of so many, and by how these take numbers and wait for each other. More
-    of them than own.data has copies of the block take part in learning alone."""
+    """What `code_batches` does, by one worker of so many, and by how these take coders, wait for each other, and learn.
+    More of them than own.data has copies of the block take part in learning alone."""
     copies, batch, share = own.data.shape[0], codes.batch, codes.share
     active = steps.active
     worker = rank % copies
@@ -187,28 +196,22 @@ def work(
                 tickets[_LEARNING] = 0
             if rank < copies:
                 x.state.decisions = tickets[_DECISIONS]
-                unit = first_number(tickets, _CODING, rank)
+                unit = first_number(tickets, rank)
                 while unit * share < lanes:
                     for place in range(unit * share, min(unit * share + share, lanes)):
                         if not _code(m, x, t, log, steps, codes, unit, place, first + place, step, decoding, meter):
                             tickets[_FAILED] = 1
                             break
-                    unit = next_number(tickets, _CODING, unit, min(size, copies))
+                    unit = next_number(tickets, unit, min(size, copies))
             if not meet(barrier, size) or tickets[_FAILED] != 0:
                 return
             if rank == 0:
                 tickets[_CODING] = 0
+                decisions = 0
                 for place in range(lanes):
-                    tickets[_DECISIONS] += log.decisions[place]
-            for copy in range(rank, copies, size):
-                _fill_in(own.data[copy], t, log, lanes)
-            if not settle(barrier, size):
-                return
-            task = first_number(tickets, _LEARNING, rank)
-            while task < learning.tasks(m, log):
-                learning.learn(task, m, x, log, first, lanes)
-                task = next_number(tickets, _LEARNING, task, size)
-            if not meet(barrier, size):
+                    decisions += log.decisions[place]
+                tickets[_DECISIONS] += decisions
+            if not learn(m, x, t, log, own, first, lanes, tickets, rank, size, barrier):
                 return
 
 
@@ -231,19 +234,6 @@ def _code(m, x, t, log, steps, codes, unit, place, lane, step, decoding, meter):
         m, x, t, lane, known[lane, step], row, path, coder, coded, decoding, meter, log
     )
     return x.places[lane] <= steps.ends[lane]
-
-
-@part
-def _fill_in(data, t, log, lanes):
-    """The bytes of all lanes of a batch."""
-    for p in range(lanes):
-        entry, begin = log.entries[p], log.begins[p]
-        if entry < 0:
-            data[begin] = np.uint8(-1 - entry)
-        else:
-            spelling = t.offsets[entry]
-            for i in range(log.ends[p] - begin):
-                data[begin + i] = t.spelling[spelling + i]
 
 
 def is_sound(tickets: np.ndarray) -> bool:

@@ -1,8 +1,8 @@
 """The tokenwise coder's compiled code on GPUs of CUDA, by numba-cuda: batches.py and what it calls, as it is.
 
-A GPU's threads are the workers of a batch. All of them start at once and wait for each other at the same places as
-those of the processor; the first ones code, each with an arithmetic coder of its own, and all learn. Only integers are
-computed, so that the bytes are the same.
+A GPU's threads are the workers of a batch. All of them start at once and wait for each other; the first ones code, each
+with an arithmetic coder of its own, and all learn, by warps (warps.py). Only integers are computed, so that the bytes
+are the same.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from numba.cuda import compiler, descriptor, dispatcher
 from numba.cuda.core import config
 from numba.cuda.cudadrv.driver import CudaAPIError
 
-from squeeze.codecs.tokenwise import batches, bias, model as tokenwise
+from squeeze.codecs.tokenwise import batches, bias, model as tokenwise, warps
 from squeeze.codecs.tokenwise.log import Cut
 from squeeze.errors import DeviceError
 from squeeze.numerics.jit import cache_folder
 
 __all__ = ["CUT", "KERNELS", "Gpu", "compiled"]
 
-CUT = Cut(slots=64, columns=16, cells=8, contexts=1)  # about 600 tasks
+CUT = Cut(slots=256, columns=1, cells=32, contexts=1)  # some 1,500 tasks
 _WARP, _BLOCK = 32, 128  # threads
+_ALL = 0xFFFFFFFF  # threads of a warp
 _GLOBAL = 1  # number of the address space
 
 
 @cuda.jit(device=True)
-def _first(tickets, place, rank):  # type: ignore[no-untyped-def]
+def _first(tickets, rank):  # type: ignore[no-untyped-def]
     return rank
 
 
 @cuda.jit(device=True)
-def _next(tickets, place, number, size):  # type: ignore[no-untyped-def]
+def _next(tickets, number, size):  # type: ignore[no-untyped-def]
     return number + size
 
 
@@ -52,13 +53,46 @@ def _meet(barrier, size):  # type: ignore[no-untyped-def]
     return True
 
 
+@cuda.jit(device=True)
+def _vote(yes):  # type: ignore[no-untyped-def]
+    return np.int64(cuda.ballot_sync(_ALL, yes)) & _ALL
+
+
+@cuda.jit(device=True)
+def _first_of(votes):  # type: ignore[no-untyped-def]
+    return np.int64(cuda.ffs(votes)) - 1
+
+
+@cuda.jit(device=True)
+def _settle():  # type: ignore[no-untyped-def]
+    cuda.syncwarp()
+
+
+@cuda.jit(device=True)
+def _sum(array, i, value):  # type: ignore[no-untyped-def]
+    cuda.atomic.add(array, i, value)
+
+
+@cuda.jit(device=True)
+def _learn(m, x, t, log, own, first, lanes, tickets, rank, size, barrier):  # type: ignore[no-untyped-def]
+    warps.fill_in(own, t, log, lanes, rank, size)
+    warps.list_notes(log, lanes, rank, size)
+    _meet(barrier, size)
+    warps.count_uses(m, x, log, rank, size, _sum)
+    _meet(barrier, size)
+    warps.learn(m, x, log, first, lanes, rank, size, _WARP, _vote, _first_of, _settle, _sum)
+    _meet(barrier, size)
+    warps.clear_uses(m, x, log, rank, size, _sum)
+    return _meet(barrier, size)
+
+
 def _code_batches(m, x, t, log, own, steps, codes, decoding, tickets):  # type: ignore[no-untyped-def]
     """As that of batches.py. Neighbouring ranks are threads of different warps: coders that differ in what they do
     would wait for each other in one."""
-    thread, warps = cuda.grid(1), cuda.gridDim.x * cuda.blockDim.x // _WARP
-    rank, size = thread % _WARP * warps + thread // _WARP, warps * _WARP
+    thread, count = cuda.grid(1), cuda.gridDim.x * cuda.blockDim.x // _WARP
+    rank, size = thread % _WARP * count + thread // _WARP, count * _WARP
     batches.work(
-        m, x, t, log, own, steps, codes, decoding, tickets, rank, size, tickets, None, _first, _next, _meet, _meet
+        m, x, t, log, own, steps, codes, decoding, tickets, rank, size, tickets, None, _first, _next, _meet, _learn
     )
 
 
@@ -143,8 +177,8 @@ class Gpu:
         self._processors = int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
     def put(self, values: Any) -> Any:
-        """A copy there of an array, or of each member of a tuple; a number as it is; a tensor of int64, which is there
-        already, as uint64."""
+        """A copy there of an array, or of each member of a tuple; a number as it is; a tensor, which is there already,
+        as an array, of uint64 where it is of int64."""
         if isinstance(values, tuple):
             moved = [self.put(value) for value in values]
             return type(values)(*moved) if hasattr(values, "_fields") else tuple(moved)
@@ -153,16 +187,16 @@ class Gpu:
         with self._in_use():
             if isinstance(values, np.ndarray):
                 return cuda.to_device(np.ascontiguousarray(values))
-            return cuda.as_cuda_array(values.view(torch.uint64))
+            return cuda.as_cuda_array(values.view(torch.uint64) if values.dtype == torch.int64 else values)
 
     def get(self, values: Any, out: np.ndarray) -> None:
         """Copy an array from there."""
         with self._in_use():
             out[...] = values.copy_to_host()
 
-    def room(self, *shape: int) -> torch.Tensor:
-        """int64 zeros there."""
-        return torch.zeros(shape, dtype=torch.int64, device=self.name)
+    def room(self, *shape: int, kind: str = "int64") -> torch.Tensor:
+        """Zeros there."""
+        return torch.zeros(shape, dtype=getattr(torch, kind), device=self.name)
 
     def run(self, name: str, arguments: tuple[Any, ...], threads: int | None = None) -> None:
         """Launch one of KERNELS on so many threads, or as many as can wait for each other."""

@@ -68,9 +68,9 @@ def learn(task, m, x, log, first_lane, lanes):
         return
     task -= m.matches.size + 1
     if task == 0:
-        _learn_tokens(x, log, first_lane, lanes)
+        learn_tokens(x, log, first_lane, lanes)
     elif task == 1:
-        _learn_escapes(x, log, lanes)
+        learn_escapes(x, log, lanes)
     else:
         task -= 2
         _learn_maps(m, log, lanes, task // parts * log.cut[CUT.contexts], task % parts, parts)
@@ -136,12 +136,32 @@ def _learn_slots(m, log, lanes, part, parts):
                 h = log.hashes[p, nibble, i]
                 if np.int64(h >> np.uint64(20)) & np.int64(mask) & (parts - 1) != part:
                     continue
-                slot = np.int64(histories.find_slot(m.slots, h, mask))
-                for place in range(3, -1, -1):
-                    if (path >> place) & 1:
-                        after = path >> (4 + place)
-                        index = slot + (after >> 1)
-                        m.slots[index] = histories.NEXT[(after & 1) << 8 | np.int64(m.slots[index])]
+                learn_slot(m, h, path)
+
+
+@inline
+def learn_slot(m, h, path):
+    """The bits of a nibble, in the context of a hash: `path` of the log."""
+    slot = np.int64(histories.find_slot(m.slots, h, np.uint64(m.state.line_mask)))
+    for place in range(3, -1, -1):
+        if (path >> place) & 1:
+            after = path >> (4 + place)
+            index = slot + (after >> 1)
+            m.slots[index] = histories.NEXT[(after & 1) << 8 | np.int64(m.slots[index])]
+
+
+@inline
+def scaled_step(log, kind, uses, step):
+    """A step of a weight set that was used so often."""
+    scales = log.scales[kind]
+    return np.int64(np.int32((step * scales[min(uses, scales.size - 1)]) >> 16))
+
+
+@inline
+def change(kind, step, seen):
+    """What a step adds to the weight of an input."""
+    bits = _BITS[kind]
+    return (step * np.int64(seen) + (np.int64(1) << (bits - 1))) >> bits
 
 
 @part
@@ -151,8 +171,6 @@ def _learn_weights(weights, width, hits, inputs, rows, steps, k, kind, log, lane
     weights: int32 [*, >= width]; hits: int32 [*], zeros; inputs [P, D, >= width]; rows and steps [P, D, sets];
     kind: a row of the log's scales.
     """
-    bits, scales = _BITS[kind], log.scales[kind]
-    half = np.int64(1) << (bits - 1)
     begin, end = width * part // parts, width * (part + 1) // parts
     for p in range(lanes):
         for d in range(log.decisions[p]):
@@ -162,11 +180,10 @@ def _learn_weights(weights, width, hits, inputs, rows, steps, k, kind, log, lane
         for d in range(log.decisions[p]):
             row = rows[p, d, k]
             if row >= 0:
-                scale = scales[min(hits[row], scales.size - 1)]
-                step = np.int64(np.int32((steps[p, d, k] * scale) >> 16))
+                step = scaled_step(log, kind, hits[row], steps[p, d, k])
                 seen, present = inputs[p, d], weights[row]
                 for i in range(begin, end):
-                    present[i] = np.int32(present[i] + ((step * np.int64(seen[i]) + half) >> bits))
+                    present[i] = np.int32(present[i] + change(kind, step, seen[i]))
     for p in range(lanes):
         for d in range(log.decisions[p]):
             if rows[p, d, k] >= 0:
@@ -220,13 +237,13 @@ def _learn_matches(m, x, log, lanes, k):
                 match.note_byte(m.least_lengths, m.match_table, m.data, position, k)
 
 
-@part
-def _learn_escapes(x, log, lanes):
+@inline
+def learn_escapes(x, log, lanes):
     for p in range(lanes):
         histories.learn(x.escape, 0, np.int64(log.entries[p] < 0), ESCAPE_LIMIT)
 
 
-@part
-def _learn_tokens(x, log, first_lane, lanes):
+@inline
+def learn_tokens(x, log, first_lane, lanes):
     for p in range(lanes):
         token_match.update_token(x, first_lane + p, log.entries[p])

@@ -46,6 +46,14 @@ def scales(*halves: int) -> np.ndarray:
     return np.array([65536 * half // (half + uses - 1) for half in halves])
 
 
+class Notes(NamedTuple):
+    """Where a log has its decisions and its nibbles: lane << 16 | number, one after the other. totals: how many."""
+
+    decisions: np.ndarray  # int32 [P * D]
+    nibbles: np.ndarray  # int32 [P * N]
+    totals: np.ndarray  # int64 [2]
+
+
 class Log(NamedTuple):
     """Of P lanes, with D decisions and N nibbles each. A worker has a cursor of its own; all else is shared."""
 
@@ -78,6 +86,7 @@ class Log(NamedTuple):
     byte_hits: np.ndarray
     byte_final_hits: np.ndarray
     scales: np.ndarray  # int64 [4, _MOST], what each of n uses of a weight set counts, with 16 fractional bits
+    notes: Notes  # which a GPU fills in
 
 
 def build(m: ByteModel, x: TokenMix, t: Trie, places: int, cut: Cut = THREADS) -> Log:
@@ -115,6 +124,7 @@ def build(m: ByteModel, x: TokenMix, t: Trie, places: int, cut: Cut = THREADS) -
         byte_hits=np.zeros((cut.columns, len(m.weights)), np.int32),
         byte_final_hits=np.zeros((cut.columns, len(m.final_weights)), np.int32),
         scales=scales(*HALVES),
+        notes=Notes(*(np.zeros(places * each, np.int32) for each in (decisions, nibbles)), np.zeros(2, np.int64)),
     )
 
 
@@ -232,3 +242,15 @@ def note_stop(m, x, log, bit):
         log.byte_rows[p, d, k] = NONE
     log.byte_final_rows[p, d, 0] = NONE
     log.cursor.decision = d + 1
+
+
+@inline
+def fill_in(data, t, log, p):
+    """The bytes of a lane's entry."""
+    entry, begin = log.entries[p], log.begins[p]
+    if entry < 0:
+        data[begin] = np.uint8(-1 - entry)
+    else:
+        spelling = t.offsets[entry]
+        for i in range(log.ends[p] - begin):
+            data[begin + i] = t.spelling[spelling + i]

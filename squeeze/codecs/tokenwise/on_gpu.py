@@ -28,7 +28,7 @@ from squeeze.numerics.team import Team
 __all__ = ["Device", "OnGpu", "by_gpu", "coder_on", "differing"]
 
 _WORKERS = 256  # that code: each has a copy of the block
-_COPIES = 1 << 31  # bytes of them all
+_COPIES = 1 << 32  # bytes of them all
 _ROWS = 256  # of frequencies at a time
 
 
@@ -43,8 +43,8 @@ class Device(Protocol):
 
     def get(self, values: Any, out: np.ndarray) -> None: ...
 
-    def room(self, *shape: int) -> Any:
-        """int64 zeros there."""
+    def room(self, *shape: int, kind: str = "int64") -> Any:
+        """Zeros there."""
 
     def run(self, name: str, arguments: tuple[Any, ...], threads: int | None = None) -> None: ...
 
@@ -99,7 +99,9 @@ class OnGpu(Batches):
         workers = max(1, min(-(-layout.batch // layout.share), _WORKERS, _COPIES // sum(layout.lengths)))
         super().__init__(model, layout, preset, Team(1), payload, workers, gpu.cut)
         self.counting, self._gpu = _Counting(gpu, model.trie), gpu
-        own, log = gpu.put(self.own), gpu.put(self.log._replace(cursor=self.own.cursor))
+        copies = gpu.room(*self.own.data.shape, kind="uint8")
+        own = gpu.put(self.own._replace(data=copies))
+        log = gpu.put(self.log._replace(cursor=self.own.cursor))
         m = gpu.put(self.model._replace(data=self.own.data[0], state=self.own.state))
         x = gpu.put(self.mix._replace(state=self.own.token_state))
         self._there = m, x, gpu.put(self.trie), log, own

@@ -8,22 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from squeeze.codecs.tokenwise import batches, bias, lanes, model as tokenwise, on_gpu
+from squeeze.codecs.tokenwise import bias, lanes, model as tokenwise, on_gpu
 from squeeze.codecs.tokenwise.layout import LaneLayout
 from squeeze.codecs.tokenwise.log import Cut
 from squeeze.codecs.tokenwise.mixing import Batches
 from squeeze.codecs.tokenwise.on_gpu import OnGpu
 from squeeze.errors import DeviceError
 from squeeze.lm import models
+from tests.makers import one_warp
 from tests.makers.tokenwise import TEXT, preset
 
 BARRIER = np.zeros(64, np.int64)
 
 
 class Fake:
-    """Keeps copies of what it is given, and runs the processor's kernels on them."""
+    """Keeps copies of what it is given, and runs a GPU's code on them by one thread of the processor."""
 
-    name, cut = "fake", Cut(slots=4, columns=3, cells=4, contexts=2)
+    name, cut = "fake", Cut(slots=4, columns=1, cells=4, contexts=1)
 
     def put(self, values):
         if isinstance(values, tuple):
@@ -31,20 +32,22 @@ class Fake:
             return type(values)(*moved) if hasattr(values, "_fields") else tuple(moved)
         if isinstance(values, int):
             return values
-        return np.array(values, order="C") if isinstance(values, np.ndarray) else values.numpy().view(np.uint64)
+        if isinstance(values, np.ndarray):
+            return np.array(values, order="C")
+        return values.numpy().view(np.uint64) if values.dtype == torch.int64 else values.numpy()
 
     def get(self, values, out):
         out[...] = values
 
-    def room(self, *shape):
-        return torch.zeros(shape, dtype=torch.int64)
+    def room(self, *shape, kind="int64"):
+        return torch.zeros(shape, dtype=getattr(torch, kind))
 
     def run(self, name, arguments, threads=None):
         if name == "code_batches":
             m, x, t, log, own, *rest = arguments
             m = m._replace(state=record(m.state))
             x, log = x._replace(state=record(x.state)), log._replace(cursor=record(log.cursor))
-            batches.code_batches(m, x, t, log, own, *rest, 0, 1, BARRIER)
+            one_warp.code_batches(m, x, t, log, own, *rest, BARRIER)
         elif name == "follow":
             tokenwise.follow(*arguments)
         else:
