@@ -106,4 +106,33 @@ MODEL = Entry(
     },
 )
 
-ENTRIES = {"proof": PROOF, "gpu": GPU, "gpu-model": MODEL}
+FILES = Entry(
+    measures="level 8 on a GPU, model and mixing: speed both ways, and a file that a CPU decodes",
+    minutes=5,
+    key=("bytes", "lanes", "model", "device"),
+    keeps=lambda row: row["status"] != "no GPU",
+    needs=("a GPU", "triton", "numba-cuda"),
+    options=(
+        option("--file", type=Path, default=None, help="a text (enwik8.10m of the corpus)"),
+        option("--bytes", type=int, default=10_000_000, help="of it (10,000,000)"),
+        option("--on-cpu", type=int, default=100_000, help="that the CPU decodes, too (100,000)"),
+        option("--lanes", type=int, default=1024, help="all of them mixed at a time (1,024)"),
+        option("--model", type=Path, default=None, help="(smollm2)"),
+        option("--threads", type=int, default=0, help="(one a core)"),
+    ),
+    tables={
+        "gpu-files": Listing(
+            (
+                Column("bytes", "bytes", ",d"),
+                Column("lanes", "lanes", ",d"),
+                Column("GPU", "device"),
+                Column("compressed", "size", ",d"),
+                Column("compress, KB/s", "compress, KB/s", ",.0f"),
+                Column("decompress, KB/s", "decompress, KB/s", ",.0f"),
+                Column("bytes that a CPU decoded", "decoded on a CPU", ",d"),
+            )
+        )
+    },
+)
+
+ENTRIES = {"proof": PROOF, "gpu": GPU, "gpu-model": MODEL, "gpu-files": FILES}

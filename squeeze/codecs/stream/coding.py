@@ -2,7 +2,10 @@
 
 import io
 from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from threading import Event
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -11,7 +14,7 @@ import xxhash
 
 from squeeze.codecs.bitmodels.meter import Recorder
 from squeeze.codecs.bytewise import coder as bytewise
-from squeeze.codecs.presets import Preset
+from squeeze.codecs.presets import LARGE, Preset
 from squeeze.codecs.stream import blocks, container, memory
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.settings import Settings
@@ -25,6 +28,9 @@ Progress = Callable[[int], None] | None
 _HEADER_COST = 80  # bytes that a coded block must save, so that it pays for headers and index entries around it
 _IDENTITY_COST = 4  # bytes that name the language model in a short stream
 _SHORT_COST = 2  # the same in a short stream, so that it pays for its payload's length
+# From so many raw bytes of text on, what a language model makes of them is taken at once where it is less than this
+# share of what level 3 does: level 6 makes 0.7 of that, or more.
+_LARGE, _FAR_SMALLER = 1 << 19, 0.58
 _SMALL = 1 << 12  # raw bytes below which a dictionary is used whatever the block seems to hold
 
 
@@ -47,11 +53,7 @@ def encode_block(
         return None
     coded = None
     if content.kind == "text" and settings.language:
-        coded = _encode_text(data, content, settings, progress)
-        other = _encode_bytewise(data, content, settings, None)
-        named = _IDENTITY_COST if settings.short else 0
-        if coded is None or (other and len(other.payload) <= len(coded.payload) + named):
-            coded = other
+        coded = _encode_language(data, content, settings, progress)
     else:
         coded = _encode_bytewise(data, content, settings, progress)
     if coded is None:
@@ -130,6 +132,32 @@ def _encode_bytewise(data: np.ndarray, content: Content, settings: Settings, pro
     if coded is None:
         return None
     return Coded(container.BYTEWISE, (b"" if settings.names_content else container.content_bytes(content)) + coded)
+
+
+def _encode_language(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
+    """By the language model, or without it where that is no larger."""
+    with ExitStack() as stack:
+        size = _size_of_fast(data, stack) if data.size >= _LARGE else None
+        coded = _encode_text(data, content, settings, progress)
+        if coded and size and len(coded.payload) < _FAR_SMALLER * (size() or 0):
+            return coded
+    other = _encode_bytewise(data, content, settings, None)
+    named = _IDENTITY_COST if settings.short else 0
+    return other if coded is None or (other and len(other.payload) <= len(coded.payload) + named) else coded
+
+
+def _size_of_fast(data: np.ndarray, stack: ExitStack) -> Callable[[], int | None]:
+    """The coded size of a text at level 3, which a thread finds out meanwhile; None where it is no shorter."""
+    ended = Event()
+
+    def go_on(_: int) -> None:
+        if ended.is_set():
+            raise CancelledError
+
+    pool = stack.enter_context(ThreadPoolExecutor(1))
+    stack.callback(ended.set)
+    found = pool.submit(bytewise.encode, data, LARGE["text"], 0, go_on)
+    return lambda: None if found.result() is None else len(found.result() or b"")
 
 
 def _encode_text(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:

@@ -8,9 +8,11 @@ are the same.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -115,15 +117,20 @@ def _add(cdf, rows, entries, gradient):  # type: ignore[no-untyped-def]
 KERNELS = {"code_batches": _code_batches, "follow": _follow, "add": _add}
 
 
+_one_at_a_time = RLock()  # what numba-cuda keeps for all threads is changed meanwhile
+
+
 @contextmanager
-def _tables_in_global_memory() -> Iterator[None]:
-    """While code is compiled: numba-cuda puts tables into constant memory, once for each use, and there are 64 KiB."""
+def _our_way() -> Iterator[None]:
+    """While code is compiled and launched: numba-cuda puts tables into constant memory, once for each use, and there
+    are 64 KiB; and it warns of few threads."""
     context = descriptor.cuda_target.target_context
-    context.make_constant_array = lambda builder, kind, values: _table(context, builder, kind, values)
-    try:
-        yield
-    finally:
-        del context.make_constant_array
+    with _one_at_a_time, patch.object(config, "CUDA_LOW_OCCUPANCY_WARNINGS", 0):
+        context.make_constant_array = lambda builder, kind, values: _table(context, builder, kind, values)
+        try:
+            yield
+        finally:
+            del context.make_constant_array
 
 
 def _table(context: Any, builder: Any, kind: Any, values: np.ndarray) -> Any:
@@ -152,17 +159,58 @@ def _table(context: Any, builder: Any, kind: Any, values: np.ndarray) -> Any:
 def compiled(name: str, signature: tuple[Any, ...], architecture: tuple[int, int]) -> str:
     """The PTX of one of KERNELS for arguments of these types of numba's; no GPU is needed."""
     device = SimpleNamespace(compute_capability=architecture)
-    with patch.object(dispatcher, "get_current_device", lambda: device), _tables_in_global_memory():
+    with patch.object(dispatcher, "get_current_device", lambda: device), _our_way():
         return str(compiler.compile_ptx(KERNELS[name], signature, cc=architecture)[0])
 
 
-def _cached(kernel: Any) -> Any:
-    """Compiled for a GPU when it is first launched, and kept on disk as that of numerics/jit.py is."""
-    before, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder(Path(__file__)))
-    try:
-        return cuda.jit(cache=True)(kernel)
-    finally:
-        config.CACHE_DIR = before
+class _Kernel:
+    """Compiled for a GPU when it is first launched, and kept on disk as that of numerics/jit.py is.
+
+    A launch takes some thousand numbers, of which numba-cuda makes most anew each time, for milliseconds. Those of
+    tuples that were launched before are kept here.
+    """
+
+    def __init__(self, function: Any):
+        before, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder(Path(__file__)))
+        try:
+            self._dispatcher = cuda.jit(cache=True)(function)
+        finally:
+            config.CACHE_DIR = before
+        self._compiled: dict[tuple[Any, ...], Any] = {}
+        self._known: dict[int, tuple[Any, Any, list[Any]]] = {}  # by id: a tuple, its type, its numbers
+
+    def launch(self, blocks: int, arguments: tuple[Any, ...]) -> None:
+        """With _BLOCK threads each."""
+        signature, where = tuple(map(self._type, arguments)), self._dispatcher[blocks, _BLOCK]
+        if compiled := self._compiled.get(signature):
+            compiled.launch(arguments, where.griddim, where.blockdim, where.stream, where.sharedmem)
+            return
+        where(*arguments)
+        if compiled := self._dispatcher.overloads.get(signature):
+            prepare = compiled._prepare_args
+            compiled._prepare_args = lambda kind, value, *rest: self._prepare(prepare, kind, value, *rest)
+            self._compiled[signature] = compiled
+
+    def keep(self, values: Iterable[tuple[Any, ...]]) -> None:
+        """These tuples, which do not change, will be launched often."""
+        self._known |= {id(value): (value, self._dispatcher.typeof_pyval(value), []) for value in values}
+
+    def forget(self, values: Iterable[tuple[Any, ...]]) -> None:
+        for value in values:
+            self._known.pop(id(value), None)
+
+    def _type(self, value: Any) -> Any:
+        known = self._known.get(id(value))
+        return known[1] if known else self._dispatcher.typeof_pyval(value)
+
+    def _prepare(self, prepare: Any, kind: Any, value: Any, stream: Any, writes: list[Any], numbers: list[Any]) -> None:
+        known = self._known.get(id(value))
+        if known is None:
+            prepare(kind, value, stream, writes, numbers)
+            return
+        if not known[2]:
+            prepare(kind, value, stream, writes, known[2])
+        numbers += known[2]
 
 
 class Gpu:
@@ -172,7 +220,7 @@ class Gpu:
 
     def __init__(self, number: int):
         self._number, self.name = number, f"cuda:{number}"
-        self._kernels = {name: _cached(kernel) for name, kernel in KERNELS.items()}
+        self._kernels = {name: _Kernel(kernel) for name, kernel in KERNELS.items()}
         cuda.select_device(number)
         self._processors = int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
@@ -194,6 +242,12 @@ class Gpu:
         with self._in_use():
             out[...] = values.copy_to_host()
 
+    def keep(self, name: str, values: Iterable[tuple[Any, ...]], while_there_is: Any) -> None:
+        """These tuples will be given to one of KERNELS often, and do not change."""
+        kept = list(values)
+        self._kernels[name].keep(kept)
+        weakref.finalize(while_there_is, self._kernels[name].forget, kept)
+
     def room(self, *shape: int, kind: str = "int64") -> torch.Tensor:
         """Zeros there."""
         return torch.zeros(shape, dtype=getattr(torch, kind), device=self.name)
@@ -201,8 +255,8 @@ class Gpu:
     def run(self, name: str, arguments: tuple[Any, ...], threads: int | None = None) -> None:
         """Launch one of KERNELS on so many threads, or as many as can wait for each other."""
         blocks = self._processors if threads is None else -(-threads // _BLOCK)
-        with self._in_use(), _tables_in_global_memory():
-            self._kernels[name][blocks, _BLOCK](*arguments)
+        with self._in_use(), _our_way():
+            self._kernels[name].launch(blocks, arguments)
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ A GPU is taken where it gives the processor's bytes for lanes made up for that; 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from types import SimpleNamespace
@@ -29,7 +30,7 @@ __all__ = ["Device", "OnGpu", "by_gpu", "coder_on", "differing"]
 
 _WORKERS = 256  # that code: each has a copy of the block
 _COPIES = 1 << 32  # bytes of them all
-_ROWS = 256  # of frequencies at a time
+_ROWS = 1024  # of frequencies at a time: 49,152 leaves make 400 kB a row
 
 
 class Device(Protocol):
@@ -45,6 +46,8 @@ class Device(Protocol):
 
     def room(self, *shape: int, kind: str = "int64") -> Any:
         """Zeros there."""
+
+    def keep(self, name: str, values: Iterable[tuple[Any, ...]], while_there_is: Any) -> None: ...
 
     def run(self, name: str, arguments: tuple[Any, ...], threads: int | None = None) -> None: ...
 
@@ -109,6 +112,7 @@ class OnGpu(Batches):
         self._ends = gpu.put(self.ends)
         self._codes_there = gpu.put(self._codes)
         self._noted = gpu.put(self._tickets)
+        gpu.keep("code_batches", (*self._there, self._codes_there), self)
 
     def _code(
         self,

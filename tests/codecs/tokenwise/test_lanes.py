@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import squeeze
 from squeeze import cli
-from squeeze.codecs.stream import levels
+from squeeze.codecs.stream import coding, levels
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
@@ -292,3 +292,15 @@ def test_the_bundled_model_and_all_kinds_of_bytes():
     for count, threads in ((1, 2), (5, 1), (5, 2)):
         layout, payload = lanes.encode(data, model, preset(len(data), count), threads)
         assert lanes.decode(payload, layout, model, preset(len(data), count), 3 - threads).tobytes() == data
+
+
+@pytest.mark.parametrize(("share", "tried", "codec"), [(0.0, True, "bytewise"), (9.0, False, "tokenwise")])
+def test_a_large_text_far_smaller_than_at_level_3_is_coded_once(folder, monkeypatch, share, tried, codec):
+    """By the language model alone: level 6 would make it no smaller."""
+    tries, right = [], coding._encode_bytewise
+    monkeypatch.setattr(coding, "_encode_bytewise", lambda *given: tries.append(1) or right(*given))
+    monkeypatch.setattr(coding, "_LARGE", len(TEXT))
+    monkeypatch.setattr(coding, "_FAR_SMALLER", share)
+    coded = squeeze.compress(TEXT, 8, model=folder, verify=False)
+    assert (codecs_of(coded), bool(tries)) == ([codec], tried)
+    assert squeeze.decompress(coded, model=folder) == TEXT

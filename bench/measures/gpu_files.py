@@ -1,0 +1,47 @@
+"""Level 8 with its language model and its mixing on a GPU: speed both ways, and a file that a CPU decodes.
+
+A first short text compiles everything. Then a text is compressed and decompressed on the GPU, and what comes back is
+compared. The beginning of it is compressed on the GPU, too, and decompressed on the CPU.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+
+import torch
+
+import squeeze
+from bench.entry import Row
+from bench.shared.texts import read
+
+_FIRST = 20_000  # bytes
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    about = {"bytes": options.bytes, "lanes": options.lanes, "model": str(options.model or "smollm2")}
+    if not torch.cuda.is_available():
+        yield about | {"device": None, "status": "no GPU"}
+        return
+    data = read(options.file, "enwik8.10m", options.bytes)
+    how = {"model": options.model, "lanes": options.lanes, "batch": options.lanes, "threads": options.threads or None}
+
+    def compressed(part: bytes) -> tuple[bytes, float]:
+        start = time.perf_counter()
+        found = squeeze.compress(part, 8, verify=False, device="cuda", **how)
+        return found, time.perf_counter() - start
+
+    def decompressed(coded: bytes, device: str) -> tuple[bytes, float]:
+        start = time.perf_counter()
+        found = squeeze.decompress(coded, model=options.model, device=device, threads=options.threads or None)
+        return found, time.perf_counter() - start
+
+    decompressed(compressed(data[:_FIRST])[0], "cuda")
+    coded, there = compressed(data)
+    restored, back = decompressed(coded, "cuda")
+    small, _ = compressed(data[: options.on_cpu])
+    on_cpu, _ = decompressed(small, "cpu") if small else (b"", 0.0)
+    if restored != data or on_cpu != data[: options.on_cpu]:
+        raise SystemExit("Error: what was decoded differs")
+    speeds = {"compress, KB/s": len(data) / there / 1000, "decompress, KB/s": len(data) / back / 1000}
+    equal = {"decoded on a CPU": len(on_cpu)}
+    yield about | {"device": torch.cuda.get_device_name(), "status": "measured", "size": len(coded), **speeds, **equal}
