@@ -1,10 +1,12 @@
 """Level 8 with its language model and its mixing on a GPU: speed both ways, and a file that a CPU decodes.
 
 A first short text compiles everything. Then a text is compressed and decompressed on the GPU, and what comes back is
-compared. The beginning of it is compressed on the GPU, too, and decompressed on the CPU.
+compared. The beginning of it is compressed on the GPU, too, and decompressed on the CPU. Without a corpus the text is
+Python's own sources.
 """
 
 import argparse
+import os
 import time
 from collections.abc import Iterator
 
@@ -12,17 +14,18 @@ import torch
 
 import squeeze
 from bench.entry import Row
+from bench.shared.source_files import joined
 from bench.shared.texts import read
 
 _FIRST = 20_000  # bytes
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    about = {"bytes": options.bytes, "lanes": options.lanes, "model": str(options.model or "smollm2")}
+    about = {"lanes": options.lanes, "model": str(options.model or "smollm2")}
     if not torch.cuda.is_available():
-        yield about | {"device": None, "status": "no GPU"}
+        yield about | {"bytes": options.bytes, "device": None, "status": "no GPU"}
         return
-    data = read(options.file, "enwik8.10m", options.bytes)
+    data = read(options.file, "enwik8.10m", options.bytes) if _is_named(options) else joined(options.bytes)
     how = {"model": options.model, "lanes": options.lanes, "batch": options.lanes, "threads": options.threads or None}
 
     def compressed(part: bytes) -> tuple[bytes, float]:
@@ -44,4 +47,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         raise SystemExit("Error: what was decoded differs")
     speeds = {"compress, KB/s": len(data) / there / 1000, "decompress, KB/s": len(data) / back / 1000}
     equal = {"decoded on a CPU": len(on_cpu)}
+    about |= {"bytes": len(data), "text": "a file" if _is_named(options) else "sources"}
     yield about | {"device": torch.cuda.get_device_name(), "status": "measured", "size": len(coded), **speeds, **equal}
+
+
+def _is_named(options: argparse.Namespace) -> bool:
+    return bool(options.file or os.environ.get("SQUEEZE_CORPUS"))

@@ -61,14 +61,16 @@ def dfloat11(x: torch.Tensor, dense: torch.Tensor, copies: int) -> Sequence[Call
     """DFloat11, which decodes as it multiplies. dense: [O, I]."""
     from dfloat11 import DFloat11Model, compress_model
 
-    layers = [torch.nn.Linear(*dense.shape[::-1], bias=False, dtype=torch.bfloat16) for _ in range(copies)]
-    for layer in layers:
+    def model() -> torch.nn.Sequential:
+        layers = [torch.nn.Linear(*dense.shape[::-1], bias=False, dtype=torch.bfloat16) for _ in range(copies)]
+        return torch.nn.Sequential(*layers)
+
+    original, names = model(), {r"\d+": []}
+    for layer in original:
         layer.weight.data.copy_(dense)
-    model = torch.nn.Sequential(*layers)
     with tempfile.TemporaryDirectory() as folder:
-        names = {r"\d+": []}
         compress_model(
-            model=model, pattern_dict=names, save_path=folder, save_single_file=True, check_correctness=False
-        )
-        loaded = DFloat11Model.from_pretrained(folder, bfloat16_model=model, device="cuda")
+            model=original, pattern_dict=names, save_path=folder, save_single_file=True, check_correctness=False
+        )  # which takes the weights away
+        loaded = DFloat11Model.from_pretrained(folder, bfloat16_model=model(), device="cuda")
     return [lambda layer=layer: layer(x) for layer in loaded]

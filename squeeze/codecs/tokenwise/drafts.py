@@ -124,8 +124,9 @@ class _Ahead:
         if not lanes.size:
             return
         fed = np.zeros(active, np.int64)
-        for lane in lanes:
-            fed[lane] = 1 + self._fill(int(lane), step)
+        fed[lanes] = 1
+        if self._entries.shape[1] > 1:
+            fed[lanes] += [self._fill(int(lane), step) for lane in lanes]
         tokens = token_ids(self._model, self._entries[:active, : fed.max()])
         self._session.forward(tokens, fed)
         self._made[lanes], self._used[lanes] = fed[lanes], 0

@@ -79,8 +79,7 @@ class _Counting(Counting):
         self._gpu.run("follow", (self._trie, *self._gpu.put((counts, entries, begins[:-1])), *found), entries.size)
         for there, here in zip(found, (paths, surprises), strict=True):
             self._gpu.get(there, here)
-        for start, path in zip(starts, np.split(paths, begins[1:-1]), strict=True):
-            logits[start : start + path.size] = path
+        logits[np.repeat(starts - begins[:-1], sizes) + np.arange(paths.size)] = paths
 
     def add(self, counts: Any, rows: np.ndarray, entries: np.ndarray, gradient: np.ndarray) -> None:
         total = self._gpu.put(gradient)
