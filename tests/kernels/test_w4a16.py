@@ -13,9 +13,9 @@ from tests.makers.quantised import Grid, matrix, others, rounded
 
 try:
     from squeeze.kernels.dequant import kernel as expansion_kernel
-    from squeeze.kernels.w4a16 import kernel
+    from squeeze.kernels.w4a16 import kernel, slices
 except ImportError:
-    kernel = expansion_kernel = None
+    kernel = slices = expansion_kernel = None
 needs_triton = pytest.mark.skipif(kernel is None, reason="triton is not installed")
 
 # Output channels, inputs, group size.
@@ -81,6 +81,20 @@ def test_the_kernel_multiplies_as_the_reference(grid, shape, device):
         expected, tolerance = reference.matmul(x, packed), 1e-5 if dtype == torch.float32 else 2e-3
         found = kernel.matmul(x.to(device), there, kernel.Tile(16, 32, 4, 8, split))
         close(found.cpu(), expected, tolerance)
+
+
+@needs_triton
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(
+    "shape", [(33, 384, 1, (16, 2, 2, 8)), (40, 640, 11, (32, 1, 4, 16)), (16, 256, 3, (16, 1, 2, 8))]
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_slices_multiply_as_the_reference(symmetric, shape, device):
+    outputs, inputs, rows, tile = shape
+    packed = packed_for(Grid(4, 128, symmetric), outputs, inputs, 128)
+    x = torch.randn((rows, inputs), generator=torch.Generator().manual_seed(4)).to(torch.float16)
+    found = kernel.matmul(x.to(device), moved(packed, device), slices.Slices(*tile)).cpu()
+    close(found, reference.matmul(x, packed), 2e-3)
 
 
 @needs_triton

@@ -3,7 +3,8 @@
 Output channels are the rows of the matrix product and activations its columns, of which eight are the fewest, so one
 row needs no kernel of its own. Words are read as they lie, and each gives its codes in registers: a code is set as the
 mantissa of a 16-bit float (0x6400 | code is 1024 + code), the zero point is taken off with that, which is exact, and
-sums are scaled. Where a step has several groups, weights are scaled instead, and rounded once more.
+sums are scaled. Where a step has several groups, weights are scaled instead, and rounded once more. What is most common,
+4 bits in groups of 128, has a kernel of its own: slices.py.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import triton
 import triton.language as tl
 
 from squeeze.kernels.split_k import Tile, launch
+from squeeze.kernels.w4a16 import slices
+from squeeze.kernels.w4a16.slices import Slices
 
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
@@ -151,20 +154,29 @@ def tile_for(rows: int, shape: tuple[int, int], group_size: int, processors: int
     return Tile(outputs, step, 4, columns, good[0] if good else splits[-1])
 
 
-def tiles(rows: int, shape: tuple[int, int], group_size: int, processors: int = _PROCESSORS) -> dict[str, Tile]:
-    """By name, those that may be faster on some GPU; the first is `tile_for`'s."""
+def tiles(
+    rows: int, shape: tuple[int, int], group_size: int, processors: int = _PROCESSORS, sliced: bool = False
+) -> dict[str, Tile | Slices]:
+    """By name, those that may be faster on some GPU; the first is the usual one, `tile_for`'s where not `sliced`: by
+    slices.py, where a weight fits it."""
     usual = tile_for(rows, shape, group_size, processors)
-    return {
+    found: dict[str, Tile | Slices] = {**slices.slices(rows)} if sliced and rows <= _MOST_ROWS else {}
+    return found | {
         f"{outputs} channels, {warps} warps, {split} splits": replace(usual, outputs=outputs, warps=warps, split=split)
         for split in (usual.split, 2 * (usual.split or 1))
         for outputs, warps in ((usual.outputs, 4), (192 - usual.outputs, 4), (128, 8))
     }
 
 
-def matmul(x: torch.Tensor, packed: Packed, tile: Tile | None = None) -> torch.Tensor:
+def matmul(x: torch.Tensor, packed: Packed, tile: Tile | Slices | None = None) -> torch.Tensor:
     """As reference.matmul, but that weights are rounded to the dtype of x where a step has several groups."""
     shape = packed.outputs, packed.inputs
-    tile = tile or tile_for(len(x), shape, packed.group_size, processors_of(x.device))
+    if tile is None:
+        sliced = slices.fits(packed.bits, packed.group_size, packed.inputs, x.dtype)
+        found = tiles(len(x), shape, packed.group_size, processors_of(x.device), sliced)
+        tile = next(iter(found.values()))
+    if isinstance(tile, Slices):
+        return slices.matmul(x, packed, tile)
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
     zeros = words if packed.zeros is None else packed.zeros.contiguous()
     return launch(
