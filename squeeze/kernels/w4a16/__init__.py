@@ -16,6 +16,7 @@ from squeeze.kernels.dequant import Packed
 from squeeze.kernels.split_k import Tile
 
 if TYPE_CHECKING:
+    from squeeze.kernels.w4a16.blocks import Blocks
     from squeeze.kernels.w4a16.slices import Slices
 
 __all__ = ["matmul"]
@@ -58,7 +59,7 @@ def _rows(count: int) -> int:
 @lru_cache(maxsize=1024)
 def _tiles(
     rows: int, shape: tuple[int, int], group_size: int, device: torch.device, bits: int, dtype: torch.dtype
-) -> dict[str, Tile | Slices | None]:
+) -> dict[str, Tile | Slices | Blocks | None]:
     """By name; None stands for the dense product."""
     from squeeze.kernels.w4a16 import kernel, slices  # triton is optional
 
@@ -67,7 +68,7 @@ def _tiles(
     return {**found, DENSE: None}
 
 
-def _multiply(x: torch.Tensor, packed: Packed, tile: Tile | Slices | None) -> torch.Tensor:
+def _multiply(x: torch.Tensor, packed: Packed, tile: Tile | Slices | Blocks | None) -> torch.Tensor:
     if tile is None:
         return torch.nn.functional.linear(x, dequant.dequantize(packed, x.dtype))
     from squeeze.kernels.w4a16 import kernel

@@ -3,8 +3,8 @@
 Output channels are the rows of the matrix product and activations its columns, of which eight are the fewest, so one
 row needs no kernel of its own. Words are read as they lie, and each gives its codes in registers: a code is set as the
 mantissa of a 16-bit float (0x6400 | code is 1024 + code), the zero point is taken off with that, which is exact, and
-sums are scaled. Where a step has several groups, weights are scaled instead, and rounded once more. What is most common,
-4 bits in groups of 128, has a kernel of its own: slices.py.
+sums are scaled. Where a step has several groups, weights are scaled instead, and rounded once more.
+What is most common, 4 bits in groups of 128, has a kernel of its own: slices.py, blocks.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from squeeze.kernels.split_k import Tile, launch
-from squeeze.kernels.w4a16 import slices
+from squeeze.kernels.w4a16 import blocks, slices
 from squeeze.kernels.w4a16.slices import Slices
 
 if TYPE_CHECKING:
@@ -156,11 +156,15 @@ def tile_for(rows: int, shape: tuple[int, int], group_size: int, processors: int
 
 def tiles(
     rows: int, shape: tuple[int, int], group_size: int, processors: int = _PROCESSORS, sliced: bool = False
-) -> dict[str, Tile | Slices]:
+) -> dict[str, Tile | Slices | blocks.Blocks]:
     """By name, those that may be faster on some GPU; the first is the usual one, `tile_for`'s where not `sliced`: by
-    slices.py, where a weight fits it."""
+    slices.py or blocks.py, where a weight fits it."""
     usual = tile_for(rows, shape, group_size, processors)
-    found: dict[str, Tile | Slices] = {**slices.slices(rows)} if sliced and rows <= _MOST_ROWS else {}
+    found: dict[str, Tile | Slices | blocks.Blocks] = {}
+    if sliced and rows <= _MOST_ROWS:
+        found = {**slices.slices(rows), **blocks.trials(rows, shape)}
+        if rows > slices.MOST_ROWS:
+            found = {**blocks.trials(rows, shape), **slices.slices(rows)}
     return found | {
         f"{outputs} channels, {warps} warps, {split} splits": replace(usual, outputs=outputs, warps=warps, split=split)
         for split in (usual.split, 2 * (usual.split or 1))
@@ -168,7 +172,7 @@ def tiles(
     }
 
 
-def matmul(x: torch.Tensor, packed: Packed, tile: Tile | Slices | None = None) -> torch.Tensor:
+def matmul(x: torch.Tensor, packed: Packed, tile: Tile | Slices | blocks.Blocks | None = None) -> torch.Tensor:
     """As reference.matmul, but that weights are rounded to the dtype of x where a step has several groups."""
     shape = packed.outputs, packed.inputs
     if tile is None:
@@ -177,6 +181,8 @@ def matmul(x: torch.Tensor, packed: Packed, tile: Tile | Slices | None = None) -
         tile = next(iter(found.values()))
     if isinstance(tile, Slices):
         return slices.matmul(x, packed, tile)
+    if isinstance(tile, blocks.Blocks):
+        return blocks.matmul(x, packed, tile)
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
     zeros = words if packed.zeros is None else packed.zeros.contiguous()
     return launch(

@@ -31,4 +31,6 @@ def launches() -> Iterator[Launch]:
 def _trips(arguments: Mapping[str, int]) -> tuple[int, ...]:
     if "K" in arguments:
         return (arguments["split_inputs"] // arguments["K"],)
+    if "W" in arguments:
+        return (arguments["split_groups"],)
     return (-(-arguments["groups"] // (arguments["S"] * arguments["B"])),)

@@ -19,7 +19,7 @@ import triton.language as tl
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
-__all__ = ["GROUP", "MOST_ROWS", "Slices", "fits", "matmul", "slices"]
+__all__ = ["GROUP", "MAGIC", "MOST_ROWS", "Slices", "fits", "matmul", "slices"]
 
 GROUP = 128  # inputs
 MOST_ROWS = 32
@@ -28,7 +28,7 @@ _SHAPES = {  # channels, groups, warps, by rows
     16: ((32, 1, 4), (16, 2, 4), (16, 2, 8), (16, 1, 8), (32, 1, 8)),
     32: ((32, 1, 4), (16, 1, 4), (16, 1, 8), (32, 1, 8)),
 }
-_MAGIC = {torch.float16: 0x64006400, torch.bfloat16: 0x43004300}  # two floats whose mantissas take a code
+MAGIC = {torch.float16: 0x64006400, torch.bfloat16: 0x43004300}  # two floats whose mantissas take a code
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _slices(  # type: ignore[no-untyped-def]
 
 
 def fits(bits: int, group_size: int, inputs: int, dtype: torch.dtype) -> bool:
-    return bits == 4 and group_size == GROUP and inputs % GROUP == 0 and dtype in _MAGIC
+    return bits == 4 and group_size == GROUP and inputs % GROUP == 0 and dtype in MAGIC
 
 
 def slices(rows: int) -> dict[str, Slices]:
@@ -158,7 +158,7 @@ def matmul(x: torch.Tensor, packed: Packed, tile: Slices) -> torch.Tensor:
     if out.numel():
         _slices[grid](
             *(out, x.contiguous(), words, scales, zeros),
-            *(len(x), packed.outputs, packed.inputs, words.shape[1], groups, _MAGIC[x.dtype]),
+            *(len(x), packed.outputs, packed.inputs, words.shape[1], groups, MAGIC[x.dtype]),
             HAS_ZEROS=packed.zeros is not None,
             EVEN=groups % (tile.groups * tile.warps) == 0,
             EARLY=tile.early,
