@@ -64,7 +64,8 @@ def _tiles(
     from squeeze.kernels.w4a16 import kernel, slices  # triton is optional
 
     sliced = slices.fits(bits, group_size, shape[1], dtype)
-    found = kernel.tiles(rows, shape, group_size, kernel.processors_of(device), sliced)
+    early = slices.may_be_early(device)
+    found = kernel.tiles(rows, shape, group_size, kernel.processors_of(device), sliced, early)
     return {**found, DENSE: None}
 
 

@@ -18,6 +18,7 @@ import triton.language as tl
 
 from squeeze.kernels.split_k import Tile, launch
 from squeeze.kernels.w4a16 import blocks, slices
+from squeeze.kernels.w4a16.blocks import Blocks
 from squeeze.kernels.w4a16.slices import Slices
 
 if TYPE_CHECKING:
@@ -155,33 +156,38 @@ def tile_for(rows: int, shape: tuple[int, int], group_size: int, processors: int
 
 
 def tiles(
-    rows: int, shape: tuple[int, int], group_size: int, processors: int = _PROCESSORS, sliced: bool = False
-) -> dict[str, Tile | Slices | blocks.Blocks]:
-    """By name, those that may be faster on some GPU; the first is the usual one, `tile_for`'s where not `sliced`: by
-    slices.py or blocks.py, where a weight fits it."""
-    usual = tile_for(rows, shape, group_size, processors)
-    found: dict[str, Tile | Slices | blocks.Blocks] = {}
+    rows: int,
+    shape: tuple[int, int],
+    group_size: int,
+    processors: int = _PROCESSORS,
+    sliced: bool = False,
+    early: bool = False,
+) -> dict[str, Tile | Slices | Blocks]:
+    """By name, those that may be faster on some GPU; the first is the usual one: of slices.py or blocks.py where a
+    weight fits these (`sliced`), and else `tile_for`'s."""
     if sliced and rows <= _MOST_ROWS:
-        found = {**slices.slices(rows), **blocks.trials(rows, shape)}
-        if rows > slices.MOST_ROWS:
-            found = {**blocks.trials(rows, shape), **slices.slices(rows)}
-    return found | {
+        few = slices.slices(rows, shape, early) if rows <= slices.MOST_ROWS else {}
+        many = blocks.blocks(rows, shape, processors, early) if rows > _LEAST_ROWS else {}
+        return {**many, **few}
+    usual = tile_for(rows, shape, group_size, processors)
+    return {
         f"{outputs} channels, {warps} warps, {split} splits": replace(usual, outputs=outputs, warps=warps, split=split)
         for split in (usual.split, 2 * (usual.split or 1))
         for outputs, warps in ((usual.outputs, 4), (192 - usual.outputs, 4), (128, 8))
     }
 
 
-def matmul(x: torch.Tensor, packed: Packed, tile: Tile | Slices | blocks.Blocks | None = None) -> torch.Tensor:
+def matmul(x: torch.Tensor, packed: Packed, tile: Tile | Slices | Blocks | None = None) -> torch.Tensor:
     """As reference.matmul, but that weights are rounded to the dtype of x where a step has several groups."""
     shape = packed.outputs, packed.inputs
     if tile is None:
         sliced = slices.fits(packed.bits, packed.group_size, packed.inputs, x.dtype)
-        found = tiles(len(x), shape, packed.group_size, processors_of(x.device), sliced)
+        early = slices.may_be_early(x.device)
+        found = tiles(max(len(x), 1), shape, packed.group_size, processors_of(x.device), sliced, early)
         tile = next(iter(found.values()))
     if isinstance(tile, Slices):
         return slices.matmul(x, packed, tile)
-    if isinstance(tile, blocks.Blocks):
+    if isinstance(tile, Blocks):
         return blocks.matmul(x, packed, tile)
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
     zeros = words if packed.zeros is None else packed.zeros.contiguous()

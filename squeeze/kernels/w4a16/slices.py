@@ -4,7 +4,11 @@ Products are sums over inputs in any order, so that of the inputs is the one in 
 thread reads four words of a channel at once, two codes of a word become two 16-bit floats with two instructions, and
 these lie where a tensor core takes them from. Activations are read in the same order. No code goes through shared
 memory; the sums of the warps do, once. What each code has too much (see kernel.py) is taken off by the sum of the
-activations of a group, which is a matrix product with ones.
+activations of a group, which is a matrix product with ones: so an infinite activation gives NaN, where other kernels
+can give an infinity.
+
+A kernel that is launched early waits for the one before it where it first reads what that one may have written:
+activations, but not a weight that was read by products before. It writes nothing until then.
 """
 
 from __future__ import annotations
@@ -15,19 +19,22 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
+from torch.utils.weak import WeakIdKeyDictionary
 
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
 
-__all__ = ["GROUP", "MAGIC", "MOST_ROWS", "Slices", "fits", "matmul", "slices"]
+__all__ = ["GROUP", "MAGIC", "MOST_ROWS", "Slices", "fits", "matmul", "may_be_early", "slices"]
 
 GROUP = 128  # inputs
 MOST_ROWS = 32
 _SHAPES = {  # channels, groups, warps, by rows
-    8: ((16, 2, 4), (16, 4, 4), (16, 2, 8), (32, 2, 4), (16, 1, 8)),
-    16: ((32, 1, 4), (16, 2, 4), (16, 2, 8), (16, 1, 8), (32, 1, 8)),
-    32: ((32, 1, 4), (16, 1, 4), (16, 1, 8), (32, 1, 8)),
+    8: ((16, 2, 8), (16, 4, 4), (32, 2, 4), (16, 2, 4), (16, 1, 8), (16, 2, 2)),
+    16: ((32, 1, 4), (16, 2, 4), (32, 1, 8), (16, 1, 8)),
+    32: ((32, 1, 4), (32, 1, 8)),
 }
+_MANY = 8192  # outputs or inputs
+_read: WeakIdKeyDictionary = WeakIdKeyDictionary()  # weights that were multiplied with, and the version of their words
 MAGIC = {torch.float16: 0x64006400, torch.bfloat16: 0x43004300}  # two floats whose mantissas take a code
 
 
@@ -35,7 +42,7 @@ MAGIC = {torch.float16: 0x64006400, torch.bfloat16: 0x43004300}  # two floats wh
 class Slices:
     """What one program takes: `outputs` channels of all inputs, by `warps`, each of which takes `groups` of inputs at
     a step, and `rows` of activations. early: begins, and reads codes, before the kernel that was launched before it
-    has ended; on GPUs since Hopper."""
+    has ended; see may_be_early."""
 
     outputs: int
     groups: int
@@ -138,13 +145,35 @@ def fits(bits: int, group_size: int, inputs: int, dtype: torch.dtype) -> bool:
     return bits == 4 and group_size == GROUP and inputs % GROUP == 0 and dtype in MAGIC
 
 
-def slices(rows: int) -> dict[str, Slices]:
+def slices(rows: int, shape: tuple[int, int], early: bool) -> dict[str, Slices]:
     """By name, those that may be fastest on some GPU; the first is the usual one."""
     columns = min(max(triton.next_power_of_2(rows), 8), MOST_ROWS)
+    shapes = list(_SHAPES[columns])
+    if columns == 8 and max(shape) > _MANY:
+        shapes.insert(0, shapes.pop(2 if shape[0] > _MANY else 1))
     return {
-        f"slices of {channels} channels, {groups} groups, {warps} warps": Slices(channels, groups, warps, columns)
-        for channels, groups, warps in _SHAPES[columns]
+        f"slices of {channels} channels, {groups} groups, {warps} warps": Slices(
+            channels, groups, warps, columns, early
+        )
+        for channels, groups, warps in shapes
     }
+
+
+def may_be_early(device: torch.device) -> bool:
+    """Whether programs can begin before the kernel before them has ended (NVIDIA: programmatic dependent launch)."""
+    if device.type != "cuda" or torch.version.hip or not hasattr(tl.extra.cuda, "gdc_wait"):
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _settled(packed: Packed) -> bool:
+    """Whether a weight may be read early: a kernel that wrote it can be the one before the first product with it, and
+    no other."""
+    version = None if packed.words.is_inference() else packed.words._version
+    found = _read.get(packed, -1)
+    _read[packed] = version
+    whole = packed.words.is_contiguous() and packed.scales[0].is_contiguous()
+    return found == version and whole and (packed.zeros is None or packed.zeros.is_contiguous())
 
 
 def matmul(x: torch.Tensor, packed: Packed, tile: Slices) -> torch.Tensor:
@@ -154,19 +183,19 @@ def matmul(x: torch.Tensor, packed: Packed, tile: Slices) -> torch.Tensor:
     groups = packed.inputs // GROUP
     out = torch.empty((len(x), packed.outputs), dtype=x.dtype, device=x.device)
     grid = -(-packed.outputs // tile.outputs), -(-len(x) // tile.rows)
-    early = {"launch_pdl": True} if tile.early else {}
+    early = tile.early and _settled(packed)
     if out.numel():
         _slices[grid](
             *(out, x.contiguous(), words, scales, zeros),
             *(len(x), packed.outputs, packed.inputs, words.shape[1], groups, MAGIC[x.dtype]),
             HAS_ZEROS=packed.zeros is not None,
             EVEN=groups % (tile.groups * tile.warps) == 0,
-            EARLY=tile.early,
+            EARLY=early,
             M=tile.rows,
             N=tile.outputs,
             S=tile.groups,
             B=tile.warps,
             num_warps=tile.warps,
-            **early,
+            **({"launch_pdl": True} if early else {}),
         )
     return out
