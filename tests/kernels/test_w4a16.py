@@ -13,9 +13,9 @@ from tests.makers.quantised import Grid, matrix, others, rounded
 
 try:
     from squeeze.kernels.dequant import kernel as expansion_kernel
-    from squeeze.kernels.w4a16 import kernel
+    from squeeze.kernels.w4a16 import blocks, kernel, slices
 except ImportError:
-    kernel = expansion_kernel = None
+    blocks = kernel = slices = expansion_kernel = None
 needs_triton = pytest.mark.skipif(kernel is None, reason="triton is not installed")
 
 # Output channels, inputs, group size.
@@ -84,6 +84,64 @@ def test_the_kernel_multiplies_as_the_reference(grid, shape, device):
 
 
 @needs_triton
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(
+    "shape", [(33, 384, 1, (16, 2, 2, 8)), (40, 640, 11, (32, 1, 4, 16)), (16, 256, 3, (16, 1, 2, 8))]
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_slices_multiply_as_the_reference(symmetric, shape, device):
+    outputs, inputs, rows, tile = shape
+    packed = packed_for(Grid(4, 128, symmetric), outputs, inputs, 128)
+    x = torch.randn((rows, inputs), generator=torch.Generator().manual_seed(4)).to(torch.float16)
+    found = kernel.matmul(x.to(device), moved(packed, device), slices.Slices(*tile)).cpu()
+    close(found, reference.matmul(x, packed), 2e-3)
+
+
+@needs_triton
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(
+    "shape", [(70, 640, 20, (64, 4, 16, 3, 2)), (33, 384, 40, (64, 4, 64, 1, 3)), (130, 512, 17, (128, 8, 16, 4, 4))]
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_blocks_multiply_as_the_reference_each_time(symmetric, shape, device):
+    outputs, inputs, rows, tile = shape
+    packed = packed_for(Grid(4, 128, symmetric), outputs, inputs, 128)
+    x = torch.randn((rows, inputs), generator=torch.Generator().manual_seed(4)).to(torch.float16)
+    first, second = (kernel.matmul(x.to(device), moved(packed, device), blocks.Blocks(*tile)).cpu() for _ in range(2))
+    close(first, reference.matmul(x, packed), 2e-3)
+    assert torch.equal(first, second)
+
+
+@needs_triton
+def test_tiles_of_a_weight_that_fits():
+    """Slices for few rows, blocks for many, and both between."""
+    assert slices.fits(4, 128, 4096, torch.float16) and not slices.fits(4, 64, 4096, torch.float16)
+    for rows in (1, 8, 16, 32, 64):
+        for shape in ((4096, 4096), (11008, 4096), (4096, 11008)):
+            found = kernel.tiles(rows, shape, 128, sliced=True, early=True)
+            assert 5 <= len(found) <= 10 and all(tile.early for tile in found.values())
+            kinds = [type(tile) for tile in found.values()]
+            assert kinds[0] == (slices.Slices if rows <= 8 else blocks.Blocks)
+            assert (slices.Slices in kinds) == (rows <= 32)
+    assert next(iter(slices.slices(1, (4096, 4096), True).values())) == slices.Slices(16, 2, 8, 8, True)
+    assert next(iter(slices.slices(1, (11008, 4096), True).values())) == slices.Slices(32, 2, 4, 8, True)
+    assert next(iter(slices.slices(1, (4096, 11008), True).values())) == slices.Slices(16, 4, 4, 8, True)
+    assert next(iter(blocks.blocks(64, (64, 256), 132, False).values())).split == 2
+
+
+@needs_triton
+def test_a_weight_is_read_early_once_it_was_read_before():
+    packed = packed_for(Grid(4, 128), 8, 256, 128)
+    assert [slices._settled(packed) for _ in range(2)] == [False, True]
+    packed.words.add_(1)
+    assert [slices._settled(packed) for _ in range(2)] == [False, True]
+    with torch.inference_mode():
+        inferred = packed_for(Grid(4, 128), 8, 256, 128)
+    assert [slices._settled(inferred) for _ in range(2)] == [False, True]
+    assert not slices.may_be_early(torch.device("cpu"))
+
+
+@needs_triton
 @pytest.mark.parametrize("bits", [3, 4])
 def test_whole_tiles_and_more_rows_than_one(bits):
     packed = packed_for(Grid(bits, 32, False), 64, 64, 32)
@@ -134,6 +192,7 @@ def test_the_fastest_on_a_device_is_remembered(monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(w4a16, "_multiply", lambda x, packed, tile: calls.append(tile))
     monkeypatch.setattr(kernel, "processors_of", lambda device: 132)
+    monkeypatch.setattr(slices, "may_be_early", lambda device: False)
     x = Rows(3)
     for _ in range(2):
         w4a16.matmul(x, packed)

@@ -4,13 +4,20 @@ On a GPU the tile of the kernel, or the dense product of the expanded weight in 
 there: see choices.py.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 
 from squeeze.kernels import choices, dequant
 from squeeze.kernels.dequant import Packed
 from squeeze.kernels.split_k import Tile
+
+if TYPE_CHECKING:
+    from squeeze.kernels.w4a16.blocks import Blocks
+    from squeeze.kernels.w4a16.slices import Slices
 
 __all__ = ["matmul"]
 
@@ -26,7 +33,8 @@ def matmul(x: torch.Tensor, packed: Packed) -> torch.Tensor:
         return _multiply(x, packed, None)
     if len(x) > (_MEASURED_ROWS if measured else _KERNEL_ROWS):
         return _multiply(x, packed, None)
-    tiles = _tiles(_rows(len(x)), packed.outputs, packed.inputs, packed.group_size, x.device)
+    shape = packed.outputs, packed.inputs
+    tiles = _tiles(_rows(len(x)), shape, packed.group_size, x.device, packed.bits, x.dtype)
     usual = next(iter(tiles))
     if not measured:
         return _multiply(x, packed, tiles[usual])
@@ -49,15 +57,19 @@ def _rows(count: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _tiles(rows: int, outputs: int, inputs: int, group_size: int, device: torch.device) -> dict[str, Tile | None]:
+def _tiles(
+    rows: int, shape: tuple[int, int], group_size: int, device: torch.device, bits: int, dtype: torch.dtype
+) -> dict[str, Tile | Slices | Blocks | None]:
     """By name; None stands for the dense product."""
-    from squeeze.kernels.w4a16 import kernel  # triton is optional
+    from squeeze.kernels.w4a16 import kernel, slices  # triton is optional
 
-    found = kernel.tiles(rows, (outputs, inputs), group_size, kernel.processors_of(device))
+    sliced = slices.fits(bits, group_size, shape[1], dtype)
+    early = slices.may_be_early(device)
+    found = kernel.tiles(rows, shape, group_size, kernel.processors_of(device), sliced, early)
     return {**found, DENSE: None}
 
 
-def _multiply(x: torch.Tensor, packed: Packed, tile: Tile | None) -> torch.Tensor:
+def _multiply(x: torch.Tensor, packed: Packed, tile: Tile | Slices | Blocks | None) -> torch.Tensor:
     if tile is None:
         return torch.nn.functional.linear(x, dequant.dequantize(packed, x.dtype))
     from squeeze.kernels.w4a16 import kernel

@@ -4,6 +4,7 @@ Output channels are the rows of the matrix product and activations its columns, 
 row needs no kernel of its own. Words are read as they lie, and each gives its codes in registers: a code is set as the
 mantissa of a 16-bit float (0x6400 | code is 1024 + code), the zero point is taken off with that, which is exact, and
 sums are scaled. Where a step has several groups, weights are scaled instead, and rounded once more.
+What is most common, 4 bits in groups of 128, has a kernel of its own: slices.py, blocks.py.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import triton
 import triton.language as tl
 
 from squeeze.kernels.split_k import Tile, launch
+from squeeze.kernels.w4a16 import blocks, slices
+from squeeze.kernels.w4a16.blocks import Blocks
+from squeeze.kernels.w4a16.slices import Slices
 
 if TYPE_CHECKING:
     from squeeze.kernels.dequant import Packed
@@ -151,8 +155,20 @@ def tile_for(rows: int, shape: tuple[int, int], group_size: int, processors: int
     return Tile(outputs, step, 4, columns, good[0] if good else splits[-1])
 
 
-def tiles(rows: int, shape: tuple[int, int], group_size: int, processors: int = _PROCESSORS) -> dict[str, Tile]:
-    """By name, those that may be faster on some GPU; the first is `tile_for`'s."""
+def tiles(
+    rows: int,
+    shape: tuple[int, int],
+    group_size: int,
+    processors: int = _PROCESSORS,
+    sliced: bool = False,
+    early: bool = False,
+) -> dict[str, Tile | Slices | Blocks]:
+    """By name, those that may be faster on some GPU; the first is the usual one: of slices.py or blocks.py where a
+    weight fits these (`sliced`), and else `tile_for`'s."""
+    if sliced and rows <= _MOST_ROWS:
+        few = slices.slices(rows, shape, early) if rows <= slices.MOST_ROWS else {}
+        many = blocks.blocks(rows, shape, processors, early) if rows > _LEAST_ROWS else {}
+        return {**many, **few}
     usual = tile_for(rows, shape, group_size, processors)
     return {
         f"{outputs} channels, {warps} warps, {split} splits": replace(usual, outputs=outputs, warps=warps, split=split)
@@ -161,10 +177,18 @@ def tiles(rows: int, shape: tuple[int, int], group_size: int, processors: int = 
     }
 
 
-def matmul(x: torch.Tensor, packed: Packed, tile: Tile | None = None) -> torch.Tensor:
+def matmul(x: torch.Tensor, packed: Packed, tile: Tile | Slices | Blocks | None = None) -> torch.Tensor:
     """As reference.matmul, but that weights are rounded to the dtype of x where a step has several groups."""
     shape = packed.outputs, packed.inputs
-    tile = tile or tile_for(len(x), shape, packed.group_size, processors_of(x.device))
+    if tile is None:
+        sliced = slices.fits(packed.bits, packed.group_size, packed.inputs, x.dtype)
+        early = slices.may_be_early(x.device)
+        found = tiles(max(len(x), 1), shape, packed.group_size, processors_of(x.device), sliced, early)
+        tile = next(iter(found.values()))
+    if isinstance(tile, Slices):
+        return slices.matmul(x, packed, tile)
+    if isinstance(tile, Blocks):
+        return blocks.matmul(x, packed, tile)
     words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
     zeros = words if packed.zeros is None else packed.zeros.contiguous()
     return launch(

@@ -1,6 +1,6 @@
 """Typical launches of the products with packed integers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from squeeze.kernels.dequant.launches import packed
@@ -24,5 +24,13 @@ def launches() -> Iterator[Launch]:
             operands=(x, weight.words, weight.scales, weight.zeros),
             result=meta(rows, outputs),
             operations=operations(partial(reference.matmul, x, weight)),
-            trips=lambda arguments: (arguments["split_inputs"] // arguments["K"],),
+            trips=_trips,
         )
+
+
+def _trips(arguments: Mapping[str, int]) -> tuple[int, ...]:
+    if "K" in arguments:
+        return (arguments["split_inputs"] // arguments["K"],)
+    if "W" in arguments:
+        return (arguments["split_groups"],)
+    return (-(-arguments["groups"] // (arguments["S"] * arguments["B"])),)

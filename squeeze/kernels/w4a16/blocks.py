@@ -1,0 +1,198 @@
+"""Products with 4-bit codes in groups of 128 for many rows, in one launch: as slices.py, but that warps take channels,
+and share the activations, which go through shared memory in the order of codes.
+
+Inputs are split over programs. Each writes its sums, and the last of a tile to arrive adds them, in their order, so
+that results are the same each time. Which is the last, a counter tells, which that program sets to zero again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from squeeze.kernels.w4a16.slices import GROUP, MAGIC, _pair
+
+if TYPE_CHECKING:
+    from squeeze.kernels.dequant import Packed
+
+__all__ = ["Blocks", "blocks", "matmul"]
+
+_SHAPES = {  # channels, warps, stages, programs of a processor, by rows
+    16: ((64, 4, 4, 4), (128, 8, 4, 2), (64, 4, 4, 2), (64, 4, 3, 6), (128, 8, 3, 3), (64, 4, 5, 3)),
+    32: ((64, 4, 4, 4), (128, 8, 4, 2), (64, 4, 3, 4), (64, 4, 4, 2), (64, 4, 3, 3), (128, 8, 3, 1)),
+    64: ((64, 4, 3, 3), (128, 8, 3, 1), (64, 4, 2, 3), (64, 4, 3, 2), (128, 8, 4, 1), (64, 4, 3, 1)),
+}
+_COUNTERS = 1 << 16  # of a device, for launches that CUDA graphs keep
+_counters: dict[tuple[torch.device, int], torch.Tensor] = {}  # zeros, by the stream
+_spare: dict[torch.device, torch.Tensor] = {}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What one program takes: `outputs` channels (16 or more a warp), `rows`, and one of `split` parts of inputs.
+    stages: groups of inputs that are in shared memory, or on their way there. early: see slices.py."""
+
+    outputs: int
+    warps: int
+    rows: int
+    split: int
+    stages: int = 4
+    early: bool = False
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _ask_for(places):  # type: ignore[no-untyped-def]
+    """Has the lines of these places brought to the L2 cache, where a kernel before sees to it that they are right."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64)], tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _group(  # type: ignore[no-untyped-def]
+    total, word, value, scale, zero, magic,
+    OFFSET: tl.constexpr, HAS_ZEROS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    """With the products of one group of inputs added."""
+    dtype: tl.constexpr = value.dtype
+    word = word.to(tl.uint32, bitcast=True)
+    value = tl.reshape(value, (M, 4, 4, 2, 2, 2))  # q v p j1 j0
+    value = tl.reshape(tl.permute(value, (2, 4, 5, 1, 3, 0)), (128, M))
+    code = tl.join(
+        tl.join(_pair(word, magic, 0, dtype), _pair(word, magic, 1, dtype)),
+        tl.join(_pair(word, magic, 2, dtype), _pair(word, magic, 3, dtype)),
+    )
+    code = tl.reshape(code, (8, W, N // (16 * W), 2, 4, 4, 2, 2, 2))
+    code = tl.reshape(tl.permute(code, (2, 1, 3, 0, 5, 8, 7, 4, 6)), (N, 128))
+    if HAS_ZEROS:
+        code -= (zero.to(tl.float32) + OFFSET).to(dtype)[:, None]
+    else:
+        code -= tl.full((1, 1), OFFSET + 8, dtype)
+    return total + tl.dot(code, value) * scale.to(tl.float32)[:, None]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _blocks(  # type: ignore[no-untyped-def]
+    out, sums, counters, x, words, scales, zeros, rows, outputs, inputs, stride, groups, split_groups, magic,
+    HAS_ZEROS: tl.constexpr, EARLY: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, W: tl.constexpr,
+):  # fmt: skip
+    dtype: tl.constexpr = x.dtype.element_ty
+    OFFSET: tl.constexpr = 1024 if dtype == tl.float16 else 128
+    n0 = tl.program_id(0) * N
+    m = tl.program_id(1) * M + tl.arange(0, M)
+    begin = tl.program_id(2) * split_groups
+    end = tl.minimum(begin + split_groups, groups)
+    part = tl.arange(0, N // (8 * W))[None, None, :, None]
+    local = (
+        part // 2 * (16 * W)
+        + tl.arange(0, W)[None, :, None, None] * 16
+        + part % 2 * 8
+        + tl.arange(0, 8)[:, None, None, None]
+    )
+    first_word = words
+    words += tl.minimum(n0 + local, outputs - 1).to(tl.int64) * stride + tl.arange(0, 16)[None, None, None, :]
+    x += tl.minimum(m, rows - 1).to(tl.int64)[:, None] * inputs + tl.arange(0, 128)[None, :]
+    n = n0 + tl.arange(0, N)
+    channel = tl.minimum(n, outputs - 1) * groups
+    scales += channel
+    zeros += channel if HAS_ZEROS else 0
+    if EARLY:
+        first = tl.minimum(begin * 16 + tl.arange(0, 8) * 8, stride - 8)
+        _ask_for(first_word + tl.minimum(n, outputs - 1).to(tl.int64)[:, None] * stride + first[None, :])
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    total = tl.zeros((N, M), tl.float32)
+    next_scale = tl.load(scales + begin)
+    next_zero = tl.load(zeros + begin) if HAS_ZEROS else next_scale
+    for group in tl.range(begin, end, num_stages=STAGES):
+        scale, zero = next_scale, next_zero
+        word, value = tl.load(words + group * 16), tl.load(x + group * 128)
+        following = tl.minimum(group + 1, groups - 1)
+        next_scale = tl.load(scales + following)
+        next_zero = tl.load(zeros + following) if HAS_ZEROS else next_scale
+        total = _group(total, word, value, scale, zero, magic, OFFSET, HAS_ZEROS, M, N, W)
+    out += m[None, :].to(tl.int64) * outputs + n[:, None]
+    mask = (m < rows)[None, :] & (n < outputs)[:, None]
+    if SPLIT == 1:
+        tl.store(out, total.to(dtype), mask=mask)
+    else:
+        tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        sums += tile.to(tl.int64) * (SPLIT * N * M) + tl.arange(0, N)[:, None] * M + tl.arange(0, M)[None, :]
+        tl.store(sums + tl.program_id(2) * (N * M), total)
+        tl.debug_barrier()
+        if tl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLIT - 1:
+            total = tl.load(sums, cache_modifier=".cg")
+            for number in tl.static_range(1, SPLIT):
+                total += tl.load(sums + number * (N * M), cache_modifier=".cg")
+            tl.store(out, total.to(dtype), mask=mask)
+            tl.store(counters + tile, 0)
+
+
+def blocks(rows: int, shape: tuple[int, int], processors: int, early: bool) -> dict[str, Blocks]:
+    """By name, those that may be fastest on some GPU; the first is the usual one. Inputs are split so that processors
+    have their programs."""
+    columns = min(max(triton.next_power_of_2(rows), 16), 64)
+    found = {}
+    for channels, warps, stages, programs in _SHAPES[columns]:
+        split = programs * processors // (-(-shape[0] // channels) * -(-rows // columns))
+        split = max(1, min(split, shape[1] // GROUP))
+        name = f"blocks of {channels} channels, {warps} warps, {stages} stages, {split} splits"
+        found[name] = Blocks(channels, warps, columns, split, stages, early)
+    return found
+
+
+def _zeros(device: torch.device, count: int) -> torch.Tensor:
+    """Counters that no other launch uses meanwhile: those of a stream, or, in a CUDA graph, which may be replayed on
+    any, of that launch alone."""
+    if device.type != "cuda":
+        return torch.zeros(count, dtype=torch.int32, device=device)
+    if torch.cuda.is_current_stream_capturing():
+        spare = _spare.get(device)
+        if spare is None or len(spare) < count:
+            return torch.zeros(count, dtype=torch.int32, device=device)
+        _spare[device] = spare[count:]
+        return spare[:count]
+    if device not in _spare:
+        _spare[device] = torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
+        torch.cuda.synchronize(device)
+    key = device, torch.cuda.current_stream(device).cuda_stream
+    if key not in _counters or len(_counters[key]) < count:
+        _counters[key] = torch.zeros(max(count, 1024), dtype=torch.int32, device=device)
+    return _counters[key]
+
+
+def matmul(x: torch.Tensor, packed: Packed, tile: Blocks) -> torch.Tensor:
+    """As reference.matmul, of a weight that fits."""
+    words, scales = packed.words.contiguous(), packed.scales[0].contiguous()
+    zeros = words if packed.zeros is None else packed.zeros.contiguous()
+    groups = packed.inputs // GROUP
+    split_groups = -(-groups // tile.split)
+    split = -(-groups // split_groups)
+    grid = -(-packed.outputs // tile.outputs), -(-len(x) // tile.rows), split
+    out = torch.empty((len(x), packed.outputs), dtype=x.dtype, device=x.device)
+    sums = counters = out
+    if split > 1:
+        shape = grid[0] * grid[1], split, tile.outputs, tile.rows
+        sums = torch.empty(shape, dtype=torch.float32, device=x.device)
+        counters = _zeros(x.device, shape[0])
+    early = {"launch_pdl": True} if tile.early else {}
+    if out.numel():
+        _blocks[grid](
+            *(out, sums, counters, x.contiguous(), words, scales, zeros, len(x), packed.outputs, packed.inputs),
+            *(words.shape[1], groups, split_groups, MAGIC[x.dtype]),
+            HAS_ZEROS=packed.zeros is not None,
+            EARLY=tile.early,
+            SPLIT=split,
+            STAGES=tile.stages,
+            M=tile.rows,
+            N=tile.outputs,
+            W=tile.warps,
+            num_warps=tile.warps,
+            **early,
+        )
+    return out
