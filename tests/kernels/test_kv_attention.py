@@ -177,6 +177,22 @@ def test_triton_kernel_in_float16(name, monkeypatch):
     torch.testing.assert_close(kernel.attend(query, view, 0.3).float(), expected, rtol=3e-3, atol=3e-3)
 
 
+@pytest.mark.parametrize(
+    ("block", "size", "key_bits", "value_bits", "group"),
+    [(64, 64, 4, 4, 32), (64, 32, 2, 8, 16), (32, 64, 8, 2, 64), (128, 64, 2, 4, 16)],
+)
+def test_triton_kernel_of_paired_rows(block, size, key_bits, value_bits, group):
+    """Units of four bytes and two; groups of several planes, of one, and of less."""
+    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
+    policy = Coded(GroupedCoder(key_bits, "tokens"), GroupedCoder(value_bits, "channels", group))
+    policy.block = block
+    view = layer_of(policy, length=3 * block + 9, heads=1, size=size, value_size=size, batch=1)._view()
+    query = query_of(heads=4, batch=1, size=size).to(torch.float16)
+    assert kernel.fits(query, view, None) and kernel.fast_codes.fits(query, view)
+    expected = reference.attend(query.float(), view, None, 0.1)
+    torch.testing.assert_close(kernel.attend(query, view, 0.1).float(), expected, rtol=3e-3, atol=3e-3)
+
+
 def test_triton_kernel_takes_what_it_can():
     kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
     view = layer_of(Coded(GroupedCoder(4, "tokens"), GroupedCoder(4, "channels")))._view()

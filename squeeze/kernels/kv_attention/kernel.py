@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from squeeze.kernels.kv_attention import fast as fast_codes
 from squeeze.kernels.kv_attention.unpack import codes_of, column_of
 from squeeze.kv.base import HeadGroup
 from squeeze.kv.grouped import GroupedCoder
@@ -26,7 +27,7 @@ from squeeze.numerics.hadamard import block_hadamard
 
 __all__ = ["Splits", "attend", "coded", "finished", "fits", "joined", "room"]
 
-_PROGRAMS = 1024  # to have at least, where there are so many blocks: several for each of a GPU's processors
+_PROGRAMS = 1536  # to have about, where there are so many blocks: what a large GPU runs at once
 _HEADS = 8  # columns of the least matrix product: as many query heads at least
 _TOGETHER = 8  # splits joined at a time
 _TOKENS = 64  # in full precision, at a time
@@ -287,7 +288,10 @@ def finished(query: torch.Tensor, view: LayerView, scaling: float, splits: Split
     return joined(query, view, scaling, splits)
 
 
-def coded(query: torch.Tensor, view: LayerView, scaling: float) -> Splits:
+def coded(
+    query: torch.Tensor, view: LayerView, scaling: float, programs: int | None = None, fast: bool = True,
+    stages: int = 3, regs: int | None = None, warps: int = 1,
+) -> Splits:  # fmt: skip
     """Attention to the coded tokens alone, values as they were coded (rotated)."""
     batch, heads, _, size = query.shape
     kv_heads, value_size = view.residual[0].shape[1], view.residual[1].shape[3]
@@ -296,36 +300,51 @@ def coded(query: torch.Tensor, view: LayerView, scaling: float) -> Splits:
     keys, values = group.keys, group.values
     assert isinstance(keys, GroupedCoder) and isinstance(values, GroupedCoder)
     rows = query.to(torch.float32) @ block_hadamard(size, query.device) if keys.rotate else query
-    splits = room(query, view)
+    splits = room(query, view, programs)
     k, v = _operands(keys, "keys", fields), _operands(values, "values", fields)
-    _decode[(batch * kv_heads, splits.tops.shape[2])](
-        *(rows.contiguous(), *k, *v),
+    numbers = (
         *(stride for x in (k, v) for field in x[:2] for stride in field.stride()[:2]),
-        *(*splits, kv_heads, view.blocks, _per_split(query, view), scaling * math.log2(math.e)),
-        GROUP=groups, G=max(triton.next_power_of_2(groups), _HEADS), T=view.block, D=size, DV=value_size,
-        K_WIDTH=keys.width, V_WIDTH=values.width, K_GROUPS=k[1].shape[-1], V_GROUPS=v[1].shape[-1],
+        *(*splits, kv_heads, view.blocks, _per_split(query, view, programs), scaling * math.log2(math.e)),
+    )
+    sizes = {"GROUP": groups, "G": max(triton.next_power_of_2(groups), _HEADS), "T": view.block, "D": size}
+    sizes |= {"DV": value_size, "K_WIDTH": keys.width, "V_WIDTH": values.width}
+    grid = batch * kv_heads, splits.tops.shape[2]
+    if fast and fast_codes.fits(query, view):
+        k_codes = fast_codes.units(k[0], 4 * k[0].shape[-1])
+        v_codes = fast_codes.units(v[0], min(4 * v[0].shape[-1], value_size // v[1].shape[-1]))
+        fast_codes.decode[grid](
+            *(rows.contiguous(), k_codes, *k[1:3], v_codes, *v[1:3], *numbers),
+            GROUPS=v[1].shape[-1], K_UNIT=k_codes.itemsize, V_UNIT=v_codes.itemsize, STAGES=stages,
+            num_warps=warps, **sizes, **({"maxnreg": regs} if regs else {}),
+        )  # fmt: skip
+        return splits
+    _decode[grid](
+        *(rows.contiguous(), *k, *v, *numbers),
+        K_GROUPS=k[1].shape[-1], V_GROUPS=v[1].shape[-1],
         K_TOKENS=keys.along == "tokens", V_TOKENS=values.along == "tokens",
-        K_POINTS=keys.points != "even", V_POINTS=values.points != "even", HALVES=query.dtype.itemsize == 2,
+        K_POINTS=keys.points != "even", V_POINTS=values.points != "even", HALVES=query.dtype.itemsize == 2, **sizes,
     )  # fmt: skip
     return splits
 
 
-def room(query: torch.Tensor, view: LayerView) -> Splits:
+def room(query: torch.Tensor, view: LayerView, programs: int | None = None) -> Splits:
     """For what `coded` leaves."""
     kv_heads, value_size = view.residual[0].shape[1], view.residual[1].shape[3]
-    shape = (len(query), kv_heads, -(-view.blocks // _per_split(query, view)), query.shape[1] // kv_heads)
+    shape = (len(query), kv_heads, -(-view.blocks // _per_split(query, view, programs)), query.shape[1] // kv_heads)
     tops, masses, sums = (
         torch.empty(size, dtype=torch.float32, device=query.device) for size in (shape, shape, (*shape, value_size))
     )
     return Splits(tops, masses, sums)
 
 
-def _per_split(query: torch.Tensor, view: LayerView) -> int:
+def _per_split(query: torch.Tensor, view: LayerView, programs: int | None = None) -> int:
     """Blocks of a program."""
-    return max(-(-view.blocks * len(query) * view.residual[0].shape[1] // _PROGRAMS), 1)
+    return max(-(-view.blocks * len(query) * view.residual[0].shape[1] // (programs or _PROGRAMS)), 1)
 
 
-def joined(query: torch.Tensor, view: LayerView, scaling: float, splits: Splits) -> torch.Tensor:
+def joined(
+    query: torch.Tensor, view: LayerView, scaling: float, splits: Splits, together: int = 0, warps: int = 4
+) -> torch.Tensor:
     """Attention to the coded tokens, of which `splits` tell, and to those in full precision, [B, Hq, 1, Dv]."""
     batch, heads, _, size = query.shape
     kv_heads, value_size = view.residual[0].shape[1], view.residual[1].shape[3]
@@ -336,7 +355,7 @@ def joined(query: torch.Tensor, view: LayerView, scaling: float, splits: Splits)
         *(stride for x in exact for stride in x.stride()[:3]),
         *(kv_heads, splits.tops.shape[2], exact[0].shape[2], exact[2].shape[2], scaling * math.log2(math.e)),
         GROUP=heads // kv_heads, G=max(triton.next_power_of_2(heads // kv_heads), _HEADS), D=size, DV=value_size,
-        TOKENS=_TOKENS, TOGETHER=_TOGETHER, num_stages=1,
+        TOKENS=_TOKENS, TOGETHER=together or _TOGETHER, num_stages=1, num_warps=warps,
     )  # fmt: skip
     return out
 
