@@ -1,10 +1,12 @@
 """KIVI's codes of 2, 4 and 8 bits in Triton: one warp a program, and no code goes through shared memory.
 
-A product's inner dimension lies across rows of codes: channels of keys, tokens of values. So two rows are paired
-before they are unpacked, a half of a word of each in one word, and a mask gives two float16 at once that lie beside
-each other in a tensor core's registers. Codes are masked where they stand, as subnormal float16: code * 2^(bit - 24),
-without loss; scores and sums are multiplied by what is missing. Words are the fastest of a product's rows, eight at
-least, as in registers: so all codes of a word are used by the thread that has read it.
+A tensor core wants two numbers of float16 in a register that lie beside each other along the dimension that a product
+sums over: channels of keys, tokens of values. Codes lie beside each other along the other one. So two rows are paired
+before they are unpacked, a half of a word of each in one word, and a mask then gives both numbers at once.
+
+A masked code stays where it stands and is read as a float16 below the normal ones: code * 2^(bit - 24), without loss.
+Scores and sums are multiplied by what is missing. Words, eight at least, run fastest along a product's rows, as
+registers do: so a thread uses all codes of a word it has read.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from squeeze.kv.view import LayerView
 __all__ = ["decode", "fits", "units"]
 
 _LEAST = 16  # bytes of a row, or channels of a group: eight units of two bytes
+_MOST = 1024  # numbers of a tile of scores, queries or sums: so much one warp has registers for
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -127,8 +130,8 @@ def decode(  # type: ignore[no-untyped-def]
     tops, masses, sums, heads, blocks, per_split, scaling,
     GROUP: tl.constexpr, G: tl.constexpr, T: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     K_WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, GROUPS: tl.constexpr, K_UNIT: tl.constexpr, V_UNIT: tl.constexpr,
-    STAGES: tl.constexpr,
 ):  # fmt: skip
+    """As kernel._decode, for what `fits`."""
     K_BYTES: tl.constexpr = T * K_WIDTH // 8  # of a row
     V_BYTES: tl.constexpr = DV * V_WIDTH // 8
     K_UNITS: tl.constexpr = K_BYTES // K_UNIT
@@ -163,7 +166,7 @@ def decode(  # type: ignore[no-untyped-def]
     for _ in tl.static_range(GROUPS):
         totals += (tl.zeros((CHANNELS, G), tl.float32),)  # type: ignore[assignment]
         leasts += (tl.zeros((8, G), tl.float32),)  # type: ignore[assignment]
-    for block in tl.range(split * per_split, tl.minimum((split + 1) * per_split, blocks), num_stages=STAGES):
+    for block in tl.range(split * per_split, tl.minimum((split + 1) * per_split, blocks), num_stages=2):
         words = tl.load(k_codes + block * (D * K_UNITS) + k_word)
         keys = _codes(words, D // 2, K_UNITS, K_UNIT, K_WIDTH, 0, PLANES)
         scale = tl.load(k_scales + block * D + d).to(tl.float32)
@@ -212,7 +215,7 @@ def decode(  # type: ignore[no-untyped-def]
 
 def fits(query: torch.Tensor, view: LayerView) -> bool:
     """Whether `decode` takes what kernel.fits says yes to: queries of 16 bits, KIVI's codes of 2, 4 or 8 bits on an
-    even grid, rows of eight units at least."""
+    even grid, rows of eight units at least, and tiles that one warp can hold."""
     group, fields = view.stores[0]
     keys, values = group.keys, group.values
     assert isinstance(keys, GroupedCoder) and isinstance(values, GroupedCoder)
@@ -220,10 +223,20 @@ def fits(query: torch.Tensor, view: LayerView) -> bool:
     k_groups, v_groups = (fields[f"{kind}.scale"].shape[-1] for kind in ("keys", "values"))
     if not kivi or k_groups != 1 or query.dtype.itemsize != 2 or min(keys.width, values.width) < 2:
         return False
+    (_, kv_heads, _, size), value_size = view.residual[0].shape, view.residual[1].shape[3]
+    if max(query.shape[1] // kv_heads, 8) * max(view.block, size, value_size) > _MOST:
+        return False
     rows = (fields[f"{kind}.codes"].shape[-1] for kind in ("keys", "values"))
-    return min(*rows, view.residual[1].shape[3] // v_groups) >= _LEAST
+    return min(*rows, value_size // v_groups) >= _LEAST
 
 
-def units(codes: torch.Tensor, size: int) -> torch.Tensor:
-    """Words int32 as units of four bytes, or of two where there are less than eight in `size` bytes read at once."""
-    return codes if size >= 2 * _LEAST else codes.view(torch.int16)
+def units(view: LayerView) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes of keys and values, in units of four bytes, or of two where less than eight of four are read at once."""
+    _, fields = view.stores[0]
+    keys, values = fields["keys.codes"], fields["values.codes"]
+    channels = view.residual[1].shape[3] // fields["values.scale"].shape[-1]
+    return _units(keys, keys.shape[-1]), _units(values, min(values.shape[-1], channels))
+
+
+def _units(codes: torch.Tensor, nbytes: int) -> torch.Tensor:
+    return codes.view(torch.int32 if nbytes >= 2 * _LEAST else torch.int16)
