@@ -10,6 +10,7 @@ from squeeze.kv.grouped import GroupedCoder
 from squeeze.kv.layer import PackedLayer
 from squeeze.kv.mask import additive_mask
 from squeeze.kv.selected import Selected
+from squeeze.kv.view import LayerView
 from tests.makers.kv_models import MODELS, tokens
 
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}  # float32 sums in another order
@@ -175,6 +176,76 @@ def test_triton_kernel_in_float16(name, monkeypatch):
     query = query_of(heads=9, batch=1, size=32).to(torch.float16)
     expected = reference.attend(query.float(), view, None, 0.3)
     torch.testing.assert_close(kernel.attend(query, view, 0.3).float(), expected, rtol=3e-3, atol=3e-3)
+
+
+@pytest.mark.parametrize(
+    ("block", "size", "key_bits", "value_bits", "group"),
+    [(64, 64, 4, 4, 32), (64, 32, 2, 8, 16), (32, 64, 8, 2, 64), (128, 64, 2, 4, 16)],
+)
+def test_triton_kernel_of_paired_rows(block, size, key_bits, value_bits, group, monkeypatch):
+    """Units of four bytes and two; groups of several planes, of one, and of less. Splits of two blocks and one."""
+    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
+    monkeypatch.setattr(kernel, "_PROGRAMS", 2)
+    policy = Coded(GroupedCoder(key_bits, "tokens"), GroupedCoder(value_bits, "channels", group))
+    policy.block = block
+    view = layer_of(policy, length=3 * block + 9, heads=1, size=size, value_size=size, batch=1)._view()
+    query = query_of(heads=4, batch=1, size=size).to(torch.float16)
+    assert kernel.fits(query, view, None) and kernel.paired.fits(query, view)
+    expected = reference.attend(query.float(), view, None, 0.1)
+    torch.testing.assert_close(kernel.attend(query, view, 0.1).float(), expected, rtol=3e-3, atol=3e-3)
+
+
+PAIRED = GroupedCoder(4, "tokens"), GroupedCoder(4, "channels", 32)
+DISPATCHED = {  # keys, values, dtype of the query, query heads: whether paired.py takes it
+    "bfloat16": (*PAIRED, torch.bfloat16, 4, True),
+    "float16": (*PAIRED, torch.float16, 8, True),
+    "keys of 2 bits, values of 8": (GroupedCoder(2, "tokens"), GroupedCoder(8, "channels", 16), torch.float16, 1, True),
+    "float32": (*PAIRED, torch.float32, 4, False),
+    "more heads than a warp holds": (*PAIRED, torch.bfloat16, 17, False),
+    "keys of 1 bit": (GroupedCoder(1, "tokens"), PAIRED[1], torch.bfloat16, 4, False),
+    "values of 1 bit": (PAIRED[0], GroupedCoder(1, "channels"), torch.bfloat16, 4, False),
+    "groups of few channels": (PAIRED[0], GroupedCoder(4, "channels", 8), torch.bfloat16, 4, False),
+    "groups within a block": (GroupedCoder(4, "tokens", 16), PAIRED[1], torch.bfloat16, 4, False),
+    "keys along channels": (GroupedCoder(4, "channels"), PAIRED[1], torch.bfloat16, 4, False),
+    "values along tokens": (PAIRED[0], GroupedCoder(4, "tokens"), torch.bfloat16, 4, False),
+    "values on points": (PAIRED[0], GroupedCoder(4, "channels", 32, points="normal"), torch.bfloat16, 4, False),
+}
+
+
+class Noted:
+    """In place of a kernel: whether it was launched."""
+
+    launched = False
+
+    def __getitem__(self, grid):
+        self.launched = True
+        return lambda *arguments, **constants: None
+
+
+@pytest.mark.parametrize("name", list(DISPATCHED))
+def test_triton_kernel_that_is_launched(name, monkeypatch):
+    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
+    keys, values, dtype, heads, is_paired = DISPATCHED[name]
+    policy = Coded(keys, values)
+    policy.block = 64
+    view = layer_of(policy, length=140, heads=1, size=64, value_size=64, batch=1)._view()
+    query = query_of(heads=heads, batch=1, size=64).to(dtype)
+    paired, plain = Noted(), Noted()
+    monkeypatch.setattr(kernel.paired, "decode", paired)
+    monkeypatch.setattr(kernel, "_decode", plain)
+    assert kernel.fits(query, view, None)
+    kernel.coded(query, view, 0.1)
+    assert (paired.launched, plain.launched) == (is_paired, not is_paired)
+
+
+@pytest.mark.parametrize(("batch", "blocks", "splits"), [(8, 510, 16), (1, 63, 63), (1, 2046, 121), (200, 510, 1)])
+def test_programs_of_the_triton_kernel(batch, blocks, splits):
+    """About a thousand, for eight KV heads, or one a block."""
+    kernel = pytest.importorskip("squeeze.kernels.kv_attention.kernel", reason="triton is not installed")
+    exact = [torch.empty(batch, 8, 0, 128, device="meta")] * 2
+    view = LayerView(exact, [], exact, blocks, 64, 0, 0)
+    query = torch.empty(batch, 32, 1, 128, device="meta")
+    assert kernel.room(query, view).tops.shape == (batch, 8, splits, 4)
 
 
 def test_triton_kernel_takes_what_it_can():

@@ -4,8 +4,8 @@ All query heads of a KV head share one pass over its codes (flash-decoding: Dao 
 without loss and go to tensor cores, with tokens or channels as rows and query heads as columns. Scales and minimums are
 folded in beside them where a tile has one for each row: into the query, the scores or the weights, which are rounded to
 float16 then. A program leaves its maximum, mass and weighted sum; a second kernel joins those with sinks and recent
-tokens. Queries of float32 are multiplied in float32. Rotations are folded into query and output. Everything that this
-does not take goes through tiles.py.
+tokens. Queries of float32 are multiplied in float32. Rotations are folded into query and output. KIVI's codes have a
+kernel of their own, paired.py, for queries of 16 bits. Everything that this does not take goes through tiles.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from squeeze.kernels.kv_attention import paired
 from squeeze.kernels.kv_attention.unpack import codes_of, column_of
 from squeeze.kv.base import HeadGroup
 from squeeze.kv.grouped import GroupedCoder
@@ -26,10 +27,11 @@ from squeeze.numerics.hadamard import block_hadamard
 
 __all__ = ["Splits", "attend", "coded", "finished", "fits", "joined", "room"]
 
-_PROGRAMS = 1024  # to have at least, where there are so many blocks: several for each of a GPU's processors
+_PROGRAMS = 1000  # to have about, where there are so many blocks: eight warps on each of an H100's 132 processors
 _HEADS = 8  # columns of the least matrix product: as many query heads at least
-_TOGETHER = 8  # splits joined at a time
+_TOGETHER = 16  # splits joined at a time, of as many heads
 _TOKENS = 64  # in full precision, at a time
+_CHANNELS = 32  # of values that a program joins
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -177,65 +179,53 @@ def _decode(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _exact(  # type: ignore[no-untyped-def]
-    q, scaling, keys, values, stride_t, value_stride_t, count, top, mass, total,
-    TOKENS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, dtype: tl.constexpr,
-):  # fmt: skip
-    """`count` tokens in full precision, added to a running softmax of [G] and [DV, G]."""
-    d, dv = tl.arange(0, D), tl.arange(0, DV)
-    for start in range(0, count, TOKENS):
-        t = start + tl.arange(0, TOKENS)
-        present = t < count
-        k = tl.load(keys + t[:, None] * stride_t + d[None, :], mask=present[:, None], other=0).to(dtype)
-        scores = tl.dot(k, q, input_precision="ieee") * scaling
-        scores = tl.where(present[:, None], scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 0))
-        weights = tl.exp2(scores - higher[None, :])
-        fade = tl.exp2(top - higher)
-        v = tl.load(values + t[None, :] * value_stride_t + dv[:, None], mask=present[None, :], other=0).to(dtype)
-        mass = mass * fade + tl.sum(weights, 0)
-        total = tl.dot(v, weights.to(dtype), total * fade[None, :], input_precision="ieee")
-        top = higher
-    return top, mass, total
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def _join(  # type: ignore[no-untyped-def]
     out, query, tops, masses, sums, sink_keys, sink_values, keys, values,
     sk_stride_b, sk_stride_h, sk_stride_t, sv_stride_b, sv_stride_h, sv_stride_t,
     k_stride_b, k_stride_h, k_stride_t, v_stride_b, v_stride_h, v_stride_t,
     heads, splits, sinks, recent, scaling,
-    GROUP: tl.constexpr, G: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, TOKENS: tl.constexpr,
-    TOGETHER: tl.constexpr,
+    GROUP: tl.constexpr, G: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, CHANNELS: tl.constexpr,
+    TOKENS: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
+    """CHANNELS of a row: each program takes all scores. Sinks and recent tokens are one sequence."""
     dtype: tl.constexpr = query.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     b, h = row // heads, row % heads
-    g, d, dv = tl.arange(0, G), tl.arange(0, D), tl.arange(0, DV)
+    g, d, dv = tl.arange(0, G), tl.arange(0, D), tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     here = g < GROUP
     q = tl.load(query + (row * GROUP + g[None, :]) * D + d[:, None], mask=here[None, :], other=0).to(dtype)
     top = tl.full((G,), float("-inf"), tl.float32)
     mass = tl.zeros((G,), tl.float32)
-    total = tl.zeros((DV, G), tl.float32)
+    total = tl.zeros((CHANNELS, G), tl.float32)
     sink_keys += b * sk_stride_b + h * sk_stride_h
     sink_values += b * sv_stride_b + h * sv_stride_h
-    top, mass, total = _exact(
-        q, scaling, sink_keys, sink_values, sk_stride_t, sv_stride_t, sinks, top, mass, total, TOKENS, D, DV, dtype
-    )
     keys += b * k_stride_b + h * k_stride_h
     values += b * v_stride_b + h * v_stride_h
-    top, mass, total = _exact(
-        q, scaling, keys, values, k_stride_t, v_stride_t, recent, top, mass, total, TOKENS, D, DV, dtype
-    )
+    for start in range(0, sinks + recent, TOKENS):
+        t = start + tl.arange(0, TOKENS)
+        present, is_sink = t < sinks + recent, t < sinks
+        later = present & ~is_sink
+        k = tl.load(sink_keys + t[:, None] * sk_stride_t + d[None, :], mask=is_sink[:, None], other=0)
+        k += tl.load(keys + (t - sinks)[:, None] * k_stride_t + d[None, :], mask=later[:, None], other=0)
+        v = tl.load(sink_values + t[None, :] * sv_stride_t + dv[:, None], mask=is_sink[None, :], other=0)
+        v += tl.load(values + (t - sinks)[None, :] * v_stride_t + dv[:, None], mask=later[None, :], other=0)
+        scores = tl.dot(k.to(dtype), q, input_precision="ieee") * scaling
+        scores = tl.where(present[:, None], scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, 0))
+        weights = tl.exp2(scores - higher[None, :])
+        fade = tl.exp2(top - higher)
+        mass = mass * fade + tl.sum(weights, 0)
+        total = tl.dot(v.to(dtype), weights.to(dtype), total * fade[None, :], input_precision="ieee")
+        top = higher
     for start in range(0, splits, TOGETHER):
         split = start + tl.arange(0, TOGETHER)
         place = (row * splits + split[:, None]) * GROUP + g[None, :]
         present = (split < splits)[:, None] & here[None, :]
+        part = tl.load(sums + place[:, None, :] * DV + dv[None, :, None], mask=present[:, None, :], other=0)
         top_here = tl.load(tops + place, mask=present, other=float("-inf"))
         higher = tl.where(here, tl.maximum(top, tl.max(top_here, 0)), 0.0)
         fade, fades = tl.exp2(top - higher), tl.exp2(top_here - higher[None, :])
         mass = mass * fade + tl.sum(fades * tl.load(masses + place, mask=present, other=0), 0)
-        part = tl.load(sums + place[:, None, :] * DV + dv[None, :, None], mask=present[:, None, :], other=0)
         total = total * fade[None, :] + tl.sum(part * fades[:, None, :], 0)
         top = higher
     target = out + (row * GROUP + g[None, :]) * DV + dv[:, None]
@@ -298,14 +288,25 @@ def coded(query: torch.Tensor, view: LayerView, scaling: float) -> Splits:
     rows = query.to(torch.float32) @ block_hadamard(size, query.device) if keys.rotate else query
     splits = room(query, view)
     k, v = _operands(keys, "keys", fields), _operands(values, "values", fields)
-    _decode[(batch * kv_heads, splits.tops.shape[2])](
-        *(rows.contiguous(), *k, *v),
+    numbers = (
         *(stride for x in (k, v) for field in x[:2] for stride in field.stride()[:2]),
         *(*splits, kv_heads, view.blocks, _per_split(query, view), scaling * math.log2(math.e)),
-        GROUP=groups, G=max(triton.next_power_of_2(groups), _HEADS), T=view.block, D=size, DV=value_size,
-        K_WIDTH=keys.width, V_WIDTH=values.width, K_GROUPS=k[1].shape[-1], V_GROUPS=v[1].shape[-1],
+    )
+    sizes = {"GROUP": groups, "G": max(triton.next_power_of_2(groups), _HEADS), "T": view.block, "D": size}
+    sizes |= {"DV": value_size, "K_WIDTH": keys.width, "V_WIDTH": values.width}
+    grid = batch * kv_heads, splits.tops.shape[2]
+    if paired.fits(query, view):
+        k_codes, v_codes = paired.units(view)
+        paired.decode[grid](
+            *(rows.contiguous(), k_codes, *k[1:3], v_codes, *v[1:3], *numbers),
+            GROUPS=v[1].shape[-1], K_UNIT=k_codes.itemsize, V_UNIT=v_codes.itemsize, num_warps=1, **sizes,
+        )  # fmt: skip
+        return splits
+    _decode[grid](
+        *(rows.contiguous(), *k, *v, *numbers),
+        K_GROUPS=k[1].shape[-1], V_GROUPS=v[1].shape[-1],
         K_TOKENS=keys.along == "tokens", V_TOKENS=values.along == "tokens",
-        K_POINTS=keys.points != "even", V_POINTS=values.points != "even", HALVES=query.dtype.itemsize == 2,
+        K_POINTS=keys.points != "even", V_POINTS=values.points != "even", HALVES=query.dtype.itemsize == 2, **sizes,
     )  # fmt: skip
     return splits
 
@@ -329,14 +330,16 @@ def joined(query: torch.Tensor, view: LayerView, scaling: float, splits: Splits)
     """Attention to the coded tokens, of which `splits` tell, and to those in full precision, [B, Hq, 1, Dv]."""
     batch, heads, _, size = query.shape
     kv_heads, value_size = view.residual[0].shape[1], view.residual[1].shape[3]
+    groups = heads // kv_heads
+    columns, channels = max(triton.next_power_of_2(groups), _HEADS), min(value_size, _CHANNELS)
     out = query.new_empty((batch, heads, 1, value_size))
     exact = [x if x.stride(-1) == 1 else x.contiguous() for x in (*view.sinks, *view.residual)]
-    _join[(batch * kv_heads,)](
+    _join[(batch * kv_heads, value_size // channels)](
         *(out, query.contiguous(), *(part.contiguous() for part in splits), *exact),
         *(stride for x in exact for stride in x.stride()[:3]),
         *(kv_heads, splits.tops.shape[2], exact[0].shape[2], exact[2].shape[2], scaling * math.log2(math.e)),
-        GROUP=heads // kv_heads, G=max(triton.next_power_of_2(heads // kv_heads), _HEADS), D=size, DV=value_size,
-        TOKENS=_TOKENS, TOGETHER=_TOGETHER, num_stages=1,
+        GROUP=groups, G=columns, D=size, DV=value_size, CHANNELS=channels,
+        TOKENS=_TOKENS, TOGETHER=max(_TOGETHER * _HEADS // columns, 1), num_stages=1,
     )  # fmt: skip
     return out
 

@@ -53,4 +53,5 @@ def launches() -> Iterator[Launch]:
 
 
 def _of_join(arguments: Mapping[str, int]) -> tuple[int, ...]:
-    return 1, -(-arguments["recent"] // arguments["TOKENS"]), -(-arguments["splits"] // arguments["TOGETHER"])
+    exact = arguments["sinks"] + arguments["recent"]
+    return -(-exact // arguments["TOKENS"]), -(-arguments["splits"] // arguments["TOGETHER"])
