@@ -60,7 +60,8 @@ GPU = Entry(
     needs=("a GPU", "triton"),
     rivals=("vllm", "bitsandbytes", "nvidia-nvcomp-cu12", "dfloat11"),
     options=(
-        option("--only", default="", help="cases named like this"),
+        option("--only", default="", help="cases named like this, or like one of these with | between them"),
+        option("--together", action="store_true", help="in one process: sooner, but a case that breaks ends all"),
         option("--again", action="store_true", help="measure what is measured on this device at this commit, too"),
         option("--seconds", type=float, default=600, help="that a row may take (600)"),
     ),
@@ -89,8 +90,7 @@ MODEL = Entry(
         option("--width", type=int, default=4096, help="of its states (4096)"),
         option("--tokens", type=int, default=64, help="that are generated (64)"),
         option("--device", default="cuda", help="(cuda)"),
-        option("--threads", type=int, default=0, help="(one a core)"),
-        option("--work", type=Path, default=None, metavar="FOLDER", help="for the model (a temporary one)"),
+        option("--work", type=Path, metavar="FOLDER", help="has the model, or gets it (a temporary one)"),
     ),
     tables={
         "gpu-model": Listing(
@@ -100,7 +100,7 @@ MODEL = Entry(
                 Column("tokens/s in bf16", "bf16, tokens/s", ".1f"),
                 Column("packed", "packed, tokens/s", ".1f"),
                 Column("of bf16's speed", "x", ".2f"),
-                Column("of its memory", "weights, share", ".2f"),
+                Column("of its memory", "memory, share", ".2f"),
             )
         )
     },
@@ -118,6 +118,7 @@ FILES = Entry(
         option("--on-cpu", type=int, default=100_000, help="that the CPU decodes, too (100,000)"),
         option("--lanes", type=int, default=1024, help="all of them mixed at a time (1,024)"),
         option("--model", type=Path, default=None, help="(smollm2)"),
+        option("--keep", type=Path, metavar="FOLDER", help="gets what was compressed"),
         option("--threads", type=int, default=0, help="(one a core)"),
     ),
     tables={

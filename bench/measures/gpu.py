@@ -19,7 +19,7 @@ from bench.shared.contest import Case, Gpu, contend
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    cases = [case for case in _cases() if options.only in case.name]
+    cases = [case for case in _cases() if any(part in case.name for part in options.only.split("|"))]
     if not torch.cuda.is_available():
         for case in cases:
             for one in case.contenders:
@@ -28,7 +28,12 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     done = set() if options.again else _measured(options, torch.cuda.get_device_name())
     for case in cases:
         wanted = [one.name for one in case.contenders if (case.name, one.name) not in done]
-        if wanted:
+        if wanted and options.together:
+            torch.manual_seed(1)
+            with torch.no_grad():
+                yield from contend(case, wanted, Gpu())
+            torch.cuda.empty_cache()
+        elif wanted:
             yield from apart(case, wanted, options.seconds, _contend)
 
 

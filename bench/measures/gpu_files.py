@@ -42,6 +42,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     coded, there = compressed(data)
     restored, back = decompressed(coded, "cuda")
     small, _ = compressed(data[: options.on_cpu])
+    if options.keep:
+        (options.keep / "text.sqz").write_bytes(coded)
+        (options.keep / "beginning.sqz").write_bytes(small)
     on_cpu, _ = decompressed(small, "cpu") if small else (b"", 0.0)
     if restored != data or on_cpu != data[: options.on_cpu]:
         raise SystemExit("Error: what was decoded differs")

@@ -1,56 +1,97 @@
 """A packed model of random weights on a GPU beside the same model in bf16: tokens a second one by one, and memory.
 
 The model has the shapes of Llama-2-7B, and weights drawn from a normal distribution whose scale differs by row. It is
-written as a checkpoint, packed, and each is loaded by transformers in a process of its own, as runtime.py does. Logits
-and tokens must be equal.
+written as a checkpoint and packed, and transformers loads one after the other. Logits and tokens must be equal.
 """
 
 import argparse
+import gc
 import json
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors.torch import save_file
 
 import squeeze
+import squeeze.integrations.transformers  # which loads packed folders
 from bench.entry import Row
-from bench.measures.runtime import Case, measured
 
+_PROMPT = 64  # tokens
 _SHARD = 8  # blocks in a file
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
+    about = {"blocks": options.blocks, "width": options.width}
     if options.device != "cpu" and not torch.cuda.is_available():
-        yield {"blocks": options.blocks, "width": options.width, "device": None, "status": "no GPU"}
+        yield about | {"device": None, "status": "no GPU"}
         return
-    with tempfile.TemporaryDirectory(dir=options.work) as name:
-        folders = [Path(name, "model"), Path(name, "packed")]
-        count = write(folders[0], options)
-        start = time.perf_counter()
-        squeeze.pack(*folders)
-        seconds, found, outputs = time.perf_counter() - start, [], []
-        for folder in folders:
-            saved = Path(name, f"{folder.name}.pt")
-            found.append(measured(Case(str(folder)), saved, options))
-            outputs.append(torch.load(saved, weights_only=True))
-    if not all(map(torch.equal, *outputs)):
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = prepared(options.work or Path(temporary), options)
+        dense, packed = (_measured(folder, options) for folder in folders)
+    if not all(map(torch.equal, dense.outputs, packed.outputs)):
         raise SystemExit("Error: the logits differ")
-    dense, packed = found
     device = "cpu" if options.device == "cpu" else torch.cuda.get_device_name()
     yield {
-        **{"blocks": options.blocks, "width": options.width, "parameters": count, "device": device},
-        **{"status": "measured", "tokens": options.tokens, "pack, s": seconds},
-        **{f"{way}, tokens/s": one["tokens_per_second"] for way, one in (("bf16", dense), ("packed", packed))},
-        **{"x": packed["tokens_per_second"] / dense["tokens_per_second"]},
-        **{f"{key}, share": packed[key] / dense[key] for key in ("weights", "peak")},
+        **about,
+        **{"parameters": dense.weights, "device": device, "status": "measured", "tokens": options.tokens},
+        **{f"{way}, tokens/s": one.speed for way, one in (("bf16", dense), ("packed", packed))},
+        **{"x": packed.speed / dense.speed, "memory, share": packed.memory / dense.memory},
+        **{"peak, share": packed.peak / dense.peak},
     }
 
 
-def write(folder: Path, options: argparse.Namespace) -> int:
-    """A checkpoint of Llama's shapes; how many weights it has."""
+def prepared(work: Path, options: argparse.Namespace) -> list[Path]:
+    """The folders of the model and of the packed one, which are made where they are not there."""
+    folders = [work / "model", work / "packed"]
+    if not folders[0].exists():
+        write(folders[0], options)
+    if not folders[1].exists():
+        squeeze.pack(*folders)
+    return folders
+
+
+@dataclass(frozen=True)
+class _Found:
+    """memory, peak: bytes on the device of the model, and the most while it generates; on the CPU 1."""
+
+    outputs: list[torch.Tensor]
+    speed: float
+    weights: int
+    memory: int
+    peak: int
+
+
+@torch.no_grad()
+def _measured(folder: Path, options: argparse.Namespace) -> _Found:
+    on_gpu, load = options.device != "cpu", transformers.AutoModelForCausalLM.from_pretrained
+    model = load(folder, dtype="auto", device_map=options.device).eval()
+    memory = torch.cuda.memory_allocated() if on_gpu else 1
+    ids = torch.arange(1, 1 + _PROMPT, device=options.device)[None]
+    model.generate(ids, max_new_tokens=4, pad_token_id=0)  # compiles
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    start = time.perf_counter()
+    text = model.generate(
+        ids, max_new_tokens=options.tokens, min_new_tokens=options.tokens, do_sample=False, pad_token_id=0
+    ).cpu()
+    speed = options.tokens / (time.perf_counter() - start)
+    peak = torch.cuda.max_memory_allocated() if on_gpu else 1
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    found = _Found([text, model(ids).logits.cpu()], speed, weights, memory, peak)
+    del model
+    gc.collect()
+    if on_gpu:
+        torch.cuda.empty_cache()
+    return found
+
+
+def write(folder: Path, options: argparse.Namespace) -> None:
+    """A checkpoint of Llama's shapes."""
     folder.mkdir(parents=True)
     width, wide, vocabulary = options.width, options.width * 43 // 16, 32000
     config = {
@@ -77,8 +118,6 @@ def write(folder: Path, options: argparse.Namespace) -> int:
             places |= dict.fromkeys(tensors, file)
             tensors = {}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
-    each = sum(outputs * inputs for outputs, inputs in shapes.values())
-    return options.blocks * each + 2 * vocabulary * width
 
 
 def draw(shape: tuple[int, int], device: str) -> torch.Tensor:

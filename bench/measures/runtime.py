@@ -63,8 +63,8 @@ def compared(cases: dict[str, Case], options: argparse.Namespace) -> Iterator[Ro
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(options.rounds):
             for name, case in cases.items():
-                found[name].append(measured(case, Path(folder, name), options))
-        measured(Case(next(iter(cases.values())).path, dtype="float32"), Path(folder, "exact"), options)
+                found[name].append(_measured(case, Path(folder, name), options))
+        _measured(Case(next(iter(cases.values())).path, dtype="float32"), Path(folder, "exact"), options)
         outputs = {name: torch.load(Path(folder, name), weights_only=True) for name in [*cases, "exact"]}
     first = next(iter(cases))
     for name, case in cases.items():
@@ -75,7 +75,7 @@ def compared(cases: dict[str, Case], options: argparse.Namespace) -> Iterator[Ro
         }
 
 
-def measured(case: Case, saved: Path, options: argparse.Namespace) -> Row:
+def _measured(case: Case, saved: Path, options: argparse.Namespace) -> Row:
     given = [json.dumps(asdict(case)), str(saved), str(options.tokens), options.device, str(options.threads)]
     command = [sys.executable, "-m", "bench.measures.runtime", *given]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
