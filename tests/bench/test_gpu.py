@@ -64,7 +64,9 @@ def test_names_of_rows_are_their_own():
 
 
 def options(tmp_path: Path, **given) -> argparse.Namespace:
-    return argparse.Namespace(**{"only": "", "again": False, "seconds": 60.0, "results": tmp_path} | given)
+    return argparse.Namespace(
+        **{"only": "", "again": False, "together": False, "seconds": 60.0, "results": tmp_path} | given
+    )
 
 
 def test_without_a_gpu_every_row_says_so(tmp_path, monkeypatch, capsys):
