@@ -38,6 +38,7 @@ TORCH_DTYPES = {
     "I64": torch.int64,
     "F64": torch.float64,
 }
+NARROW = True
 _WORDS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 
@@ -49,8 +50,9 @@ class DevicePlane:
     raw_bits: int
     precision: int
     constant: int
-    table: torch.Tensor  # int32 [tables, 2^precision]: frequency - 1, and offset within it from bit 13 on
-    prefixes: torch.Tensor  # int16 [tables, 2^precision]
+    field: int  # bits of a frequency: 12, or 13 where they are too few
+    table: torch.Tensor  # int32 [tables, 2^precision]: frequency - 1, offset within it, and, after 12 bits each, symbol
+    prefixes: torch.Tensor  # int16 [symbols], or, where a field is 13 bits, [tables, 2^precision]
     ids: torch.Tensor  # uint8 [segments]
     starts: torch.Tensor  # int64 [segments + 1]
     states: torch.Tensor  # int32 [segments, lanes]
@@ -107,17 +109,19 @@ def prepare(payload: torch.Tensor, dtype: str, size: int, is_fixed: bool = False
     return Prepared(dtype, size, payload, *parts, coded if on_cpu else None)
 
 
-def _slots(plane: Plane) -> tuple[np.ndarray, np.ndarray]:
-    """Of each slot [tables, 2^precision]: its symbol's frequency less one, and 13 bits above it its place among the
-    slots of the symbol, int32; and the prefix, int16."""
+def _slots(plane: Plane) -> tuple[int, np.ndarray, np.ndarray]:
+    """Field, table and prefixes of a DevicePlane."""
     if not plane.precision:
-        return np.zeros((1, 0), np.int32), np.zeros((1, 0), np.int16)
-    slots, tables, prefixes = np.arange(1 << plane.precision), [], []
+        return 13, np.zeros((1, 0), np.int32), np.zeros((1, 0), np.int16)
+    slots, symbols = np.arange(1 << plane.precision), np.arange(len(plane.prefixes))
+    field = 12 if NARROW and plane.frequencies.max() <= 1 << 12 else 13
+    tables, prefixes = [], []
     for frequencies in plane.frequencies:
         starts = np.repeat(np.cumsum(frequencies) - frequencies, frequencies)
-        tables.append(np.repeat(frequencies - 1, frequencies) | (slots - starts) << 13)
+        table = np.repeat(frequencies - 1, frequencies) | (slots - starts) << field
+        tables.append(table | np.repeat(symbols, frequencies) << 24 if field == 12 else table)
         prefixes.append(np.repeat(plane.prefixes, frequencies))
-    return np.array(tables, np.int32), np.array(prefixes).astype(np.int16)
+    return field, np.array(tables).astype(np.int32), np.array(plane.prefixes if field == 12 else prefixes).astype(np.int16)
 
 
 def device_planes(coded: Coded, payload: torch.Tensor) -> tuple[DevicePlane, ...]:
@@ -134,9 +138,10 @@ def _device_plane(coded: Coded, plane: Plane, payload: torch.Tensor) -> DevicePl
             return torch.from_numpy(array.copy()).view(dtype).to(payload.device)
         return payload[begin : begin + array.nbytes].view(dtype).view(array.shape)
 
-    table, prefixes = (torch.from_numpy(array).to(payload.device) for array in _slots(plane))
+    field, *slots = _slots(plane)
+    table, prefixes = (torch.from_numpy(array).to(payload.device) for array in slots)
     return DevicePlane(
-        *(plane.width, plane.raw_bits, plane.precision, plane.constant),
+        *(plane.width, plane.raw_bits, plane.precision, plane.constant, field),
         table=table,
         prefixes=prefixes,
         ids=there(plane.ids, torch.uint8),

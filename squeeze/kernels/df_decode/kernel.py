@@ -28,12 +28,144 @@ def _count_bits(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _decode_segment(  # type: ignore[no-untyped-def]
-    out, segment, size, states, starts, ids, table, prefixes, words, limit, raw, rows, constant,
-    LANES: tl.constexpr, PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr,
+def _prefix(prefixes, entry, slot, FIELD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of each slot; `entry` names its symbol where that has room: see df_decode.FIELDS."""
+    if FIELD == 12:
+        return tl.load(prefixes + (entry >> 24).to(tl.int32)).to(tl.uint32) & 0xFFFF
+    return tl.load(prefixes + slot).to(tl.uint32) & 0xFFFF
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _step(state, entry, PRECISION: tl.constexpr, FIELD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The state after a slot, before it takes a word."""
+    mask: tl.constexpr = (1 << FIELD) - 1
+    above = entry >> FIELD
+    if FIELD == 12:
+        above = above & mask
+    return ((entry & mask) + 1) * (state >> PRECISION) + above
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _ballot(low):  # type: ignore[no-untyped-def]
+    return tl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.u32 p, $1, 0; vote.sync.ballot.b32 $0, p, -1; }",
+        "=r,r",
+        [low.to(tl.uint32)],
+        dtype=tl.uint32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _load_until(source, place, end):  # type: ignore[no-untyped-def]
+    """What lies at places before `end`, and 0 for others."""
+    return tl.load(source + place, mask=place < end, other=0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _decode_by_warp(  # type: ignore[no-untyped-def]
+    out, segment, size, states, starts, ids, table, prefixes, words, limit, raw, rows,
+    PRECISION: tl.constexpr, FIELD: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr,
+    WARM: tl.constexpr, BALLOT: tl.constexpr,
 ):  # fmt: skip
-    """`size` values into `out`, where the first of them goes. No word is read from `limit` on: a damaged segment would
-    take one for each of its values."""
+    """`_decode_segment` where lanes are those of a warp.
+
+    A row waits for no memory but the table's: of the words, a lane holds one of the next 32 and one of the 32 after
+    them, and one is on its way; of its raw bits likewise.
+    """
+    lane = tl.arange(0, 32)
+    offset = tl.load(ids + segment).to(tl.int32) << PRECISION
+    table += offset
+    if FIELD == 13:
+        prefixes += offset
+    state = tl.load(states + segment * 32 + lane).to(tl.uint32)
+    start = tl.load(starts + segment)
+    words += start
+    limit = tl.minimum(limit - start, 1 << 30).to(tl.int32)
+    place = lane  # of the next word to load
+    window = _load_until(words, place, limit).to(tl.uint32) & 0xFFFF
+    window |= _load_until(words, place + 32, limit).to(tl.uint32) << 16
+    staged = _load_until(words, place + 64, limit)
+    place += 96
+    used = tl.zeros((), tl.int32)  # words of the window
+    bits = tl.zeros((32,), tl.uint64)  # raw ones that are at hand, `have` of them
+    have = tl.zeros((), tl.int32)
+    raw_place, raw_end, coming = lane, lane, bits.to(tl.int32)
+    if RAW_BITS > 0:
+        raw += segment * ((rows * RAW_BITS + 31) // 32 * 32)
+        raw_end = ((size.to(tl.int32) + 31 - lane) // 32 * RAW_BITS + 31) // 32 * 32
+        bits = _load_until(raw, raw_place, raw_end).to(tl.uint32).to(tl.uint64)
+        coming = _load_until(raw, raw_place + 32, raw_end)
+        raw_place += 64
+        have += 32
+    if WARM:  # a part of each 32 bytes of the table, so that it is near: what is added is 0
+        near = tl.load(table + tl.arange(0, (1 << PRECISION) // 8) * 8).to(tl.uint32)
+        mask: tl.constexpr = (1 << FIELD) - 1
+        used += tl.max(((near >> FIELD) & mask > near & mask).to(tl.int32), 0)
+    out += lane
+    for _ in range(0, size.to(tl.int32) // 32):
+        slot = (state & ((1 << PRECISION) - 1)).to(tl.int32)
+        entry = tl.load(table + slot).to(tl.uint32)
+        prefix = _prefix(prefixes, entry, slot, FIELD)
+        stepped = _step(state, entry, PRECISION, FIELD)
+        is_low = stepped < 32768
+        ones = tl.sum(tl.where(is_low, (1 << lane).to(tl.uint32), 0), 0)
+        before = (_ballot(is_low) if BALLOT else ones) & ((1 << lane) - 1).to(tl.uint32)
+        index = used + _count_bits(before).to(tl.int32)
+        both = tl.gather(window, index & 31, 0) << ((index & 32 ^ 32) // 2).to(tl.uint32)
+        used += _count_bits(ones).to(tl.int32)
+        state = tl.where(is_low, stepped << 16 | both >> 16, stepped)
+        value = _value(prefix, bits.to(tl.uint32), WIDTH, RAW_BITS, ROTATED)
+        bits >>= RAW_BITS
+        have -= RAW_BITS
+        tl.store(out, value.to(out.dtype.element_ty))
+        out += 32
+        if (used >= 32) | (have < RAW_BITS):  # seldom, and last: so no other row waits for what is on its way
+            if used >= 32:
+                window = window >> 16 | staged.to(tl.uint32) << 16
+                staged = _load_until(words, place, limit)
+                place += 32
+                used -= 32
+            if have < RAW_BITS:
+                bits |= coming.to(tl.uint32).to(tl.uint64) << have.to(tl.uint64)
+                coming = _load_until(raw, raw_place, raw_end)
+                raw_place += 32
+                have += 32
+    if size % 32 > 0:
+        present = lane < size % 32
+        field = tl.zeros((32,), tl.uint32)
+        if RAW_BITS > 0:
+            bit = size.to(tl.int32) // 32 * RAW_BITS
+            raw_place = bit // 32 * 32 + lane
+            shift = (bit % 32).to(tl.uint32)
+            field = tl.load(raw + raw_place, mask=present, other=0).to(tl.uint32) >> shift
+            spilt = present & (raw_place + 32 < raw_end)
+            field |= tl.load(raw + raw_place + 32, mask=spilt, other=0).to(tl.uint32) << 1 << (31 - shift)
+        slot = (state & ((1 << PRECISION) - 1)).to(tl.int32)
+        entry = tl.load(table + slot).to(tl.uint32)
+        value = _value(_prefix(prefixes, entry, slot, FIELD), field, WIDTH, RAW_BITS, ROTATED)
+        tl.store(out, value.to(out.dtype.element_ty), mask=present)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _value(prefix, raw, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of a prefix, and of the lowest of raw bits."""
+    value = prefix << RAW_BITS
+    if RAW_BITS > 0:
+        value |= raw & ((1 << RAW_BITS) - 1)
+    if ROTATED:
+        value = value >> 1 | value << (WIDTH - 1)
+    return value
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _decode_by_lanes(  # type: ignore[no-untyped-def]
+    out, segment, size, states, starts, ids, table, prefixes, words, limit, raw, rows, constant,
+    LANES: tl.constexpr, PRECISION: tl.constexpr, FIELD: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr,
+    ROTATED: tl.constexpr,
+):  # fmt: skip
+    """`_decode_segment` for any number of lanes."""
     lane = tl.arange(0, LANES)
     begin = segment * (rows * LANES)
     raw_begin = segment * (((rows * RAW_BITS + 31) // 32) * LANES)
@@ -50,7 +182,7 @@ def _decode_segment(  # type: ignore[no-untyped-def]
             if PRECISION > 0:
                 slot = (state & ((1 << PRECISION) - 1)).to(tl.int32)
                 entry = tl.load(table + offset + slot).to(tl.uint32)
-                stepped = ((entry & 0x1FFF) + 1) * (state >> PRECISION) + (entry >> 13)
+                stepped = _step(state, entry, PRECISION, FIELD)
                 small = (stepped < 32768) & present
                 low = small.to(tl.int32)
                 if LANES <= 32:
@@ -63,8 +195,7 @@ def _decode_segment(  # type: ignore[no-untyped-def]
                 stepped = tl.where(small, (stepped << 16) | word, stepped)
                 state = tl.where(present, stepped, state)
                 position += tl.sum(low, 0)
-                prefix = tl.load(prefixes + offset + slot).to(tl.uint32) & 0xFFFF
-                value = prefix << RAW_BITS
+                value = _prefix(prefixes, entry, offset + slot, FIELD) << RAW_BITS
             else:
                 value = tl.zeros((LANES,), tl.uint32) + (constant << RAW_BITS)
             if RAW_BITS > 0:
@@ -81,11 +212,32 @@ def _decode_segment(  # type: ignore[no-untyped-def]
         tl.store(out + index, value.to(out.dtype.element_ty), mask=present)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _decode_segment(  # type: ignore[no-untyped-def]
+    out, segment, size, states, starts, ids, table, prefixes, words, limit, raw, rows, constant,
+    LANES: tl.constexpr, PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr,
+    FIELD: tl.constexpr, WARP: tl.constexpr, WARM: tl.constexpr, BALLOT: tl.constexpr,
+):  # fmt: skip
+    """`size` values into `out`, where the first of them goes. No word is read from `limit` on: a damaged segment would
+    take one for each of its values."""
+    if PRECISION > 0 and LANES == 32 and WARP:
+        _decode_by_warp(
+            out, segment, size, states, starts, ids, table, prefixes, words, limit, raw, rows,
+            PRECISION, FIELD, WIDTH, RAW_BITS, ROTATED, WARM, BALLOT,
+        )  # fmt: skip
+    else:
+        _decode_by_lanes(
+            out, segment, size, states, starts, ids, table, prefixes, words, limit, raw, rows, constant,
+            LANES, PRECISION, FIELD, WIDTH, RAW_BITS, ROTATED,
+        )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=("limit",))  # type: ignore[untyped-decorator]
 def _decode(  # type: ignore[no-untyped-def]
     out, segments, states, starts, ids, table, prefixes, words, limit, raw, count, rows, constant,
     LANES: tl.constexpr, PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr,
-    ROTATED: tl.constexpr, PACKED: tl.constexpr,
+    ROTATED: tl.constexpr, PACKED: tl.constexpr, FIELD: tl.constexpr, WARP: tl.constexpr,
+    WARM: tl.constexpr, BALLOT: tl.constexpr,
 ):  # fmt: skip
     number = tl.program_id(0)
     segment = tl.load(segments + number)  # int64
@@ -96,7 +248,7 @@ def _decode(  # type: ignore[no-untyped-def]
         out += begin
     _decode_segment(
         out, segment, tl.minimum(count - begin, rows * LANES), states, starts, ids, table, prefixes, words, limit, raw,
-        rows, constant, LANES, PRECISION, WIDTH, RAW_BITS, ROTATED,
+        rows, constant, LANES, PRECISION, WIDTH, RAW_BITS, ROTATED, FIELD, WARP, WARM, BALLOT,
     )  # fmt: skip
 
 
@@ -109,7 +261,8 @@ def _place(places, column: tl.constexpr, kind: tl.constexpr):  # type: ignore[no
 def _decode_several(  # type: ignore[no-untyped-def]
     owners, places, rows,
     COLUMNS: tl.constexpr, LANES: tl.constexpr, PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr,
-    ROTATED: tl.constexpr,
+    ROTATED: tl.constexpr, FIELD: tl.constexpr, WARP: tl.constexpr, WARM: tl.constexpr,
+    BALLOT: tl.constexpr,
 ):  # fmt: skip
     """As `_decode`, of the planes that `places` [planes, COLUMNS] says: addresses, then numbers, as `row_of` writes."""
     number = tl.program_id(0).to(tl.int64)
@@ -123,10 +276,11 @@ def _decode_several(  # type: ignore[no-untyped-def]
         _place(places, 1, tl.int32), _place(places, 2, tl.int64), _place(places, 3, tl.uint8),
         _place(places, 4, tl.int32), _place(places, 5, tl.int16), _place(places, 6, tl.int16), tl.load(places + 10),
         _place(places, 7, of_raw), rows, tl.load(places + 11).to(tl.int32),
-        LANES, PRECISION, WIDTH, RAW_BITS, ROTATED,
+        LANES, PRECISION, WIDTH, RAW_BITS, ROTATED, FIELD, WARP, WARM, BALLOT,
     )  # fmt: skip
 
 
+VARIANT = {"WARP": True, "WARM": False, "BALLOT": False}
 COLUMNS = 12
 
 
@@ -151,6 +305,8 @@ def decode_several(
         WIDTH=plane.width,
         RAW_BITS=plane.raw_bits,
         ROTATED=rotated,
+        FIELD=plane.field,
+        **VARIANT,
         num_warps=1,
         enable_fp_fusion=False,
     )
@@ -171,6 +327,8 @@ def decode_plane(
         RAW_BITS=plane.raw_bits,
         ROTATED=rotated,
         PACKED=packed,
+        FIELD=plane.field,
+        **VARIANT,
         num_warps=1,
         enable_fp_fusion=False,
     )

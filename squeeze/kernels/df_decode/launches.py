@@ -12,7 +12,7 @@ from squeeze.kernels.launch import Launch, meta
 __all__ = ["launches"]
 
 # Drawn as bench/measures/gpu_decode.py draws matrices: what their planes have.
-_RAW_BITS, _PRECISION, _TABLES, _WORDS_A_VALUE = 5, 13, 8, 0.66
+_RAW_BITS, _PRECISION, _TABLES, _SYMBOLS, _WORDS_A_VALUE = 5, 13, 8, 256, 0.66
 _MATRIX = 4096 * 4096
 # Values of the matrices of a block of Llama-3.1-8B: query, key, value, output, gate, up, down.
 _BLOCK = (_MATRIX, 4096 * 1024, 4096 * 1024, _MATRIX, 4096 * 14336, 4096 * 14336, 4096 * 14336)
@@ -22,9 +22,9 @@ def _prepared(count: int) -> Prepared:
     lanes, rows = geometry(count)
     segments = -(-count // (lanes * rows))
     plane = DevicePlane(
-        *(16, _RAW_BITS, _PRECISION, 0),
+        *(16, _RAW_BITS, _PRECISION, 0, 12),
         table=meta(_TABLES, 1 << _PRECISION, dtype=torch.int32),
-        prefixes=meta(_TABLES, 1 << _PRECISION, dtype=torch.int16),
+        prefixes=meta(_SYMBOLS, dtype=torch.int16),
         ids=meta(segments, dtype=torch.uint8),
         starts=meta(segments + 1, dtype=torch.int64),
         states=meta(segments, lanes, dtype=torch.int32),

@@ -35,15 +35,16 @@ def decode_plane(
             value = _take(plane.raw, begins[:, None] + index).to(torch.int64)
         elif plane.precision:
             slot = states & ((1 << plane.precision) - 1)
-            entry = plane.table[tables, slot].to(torch.int64)
-            stepped = ((entry & 0x1FFF) + 1) * (states >> plane.precision) + (entry >> 13)
+            entry, mask = plane.table[tables, slot].to(torch.int64), (1 << plane.field) - 1
+            stepped = ((entry & mask) + 1) * (states >> plane.precision) + (entry >> plane.field & mask)
             small = (stepped < _STATE_LOW) & present
             rank = small.cumsum(1) - small.to(torch.int64)
             word = _take(plane.words, positions[:, None] + rank).to(torch.int64) & 0xFFFF
             stepped = torch.where(small, stepped << 16 | word, stepped)
             states = torch.where(present, stepped, states)
             positions = positions + small.sum(1)
-            value = (plane.prefixes[tables, slot].to(torch.int64) & 0xFFFF) << plane.raw_bits
+            prefix = plane.prefixes[entry >> 24 & 0xFF] if plane.field == 12 else plane.prefixes[tables, slot]
+            value = (prefix.to(torch.int64) & 0xFFFF) << plane.raw_bits
         else:
             value = torch.full(present.shape, plane.constant << plane.raw_bits, device=out.device)
         if 0 < plane.raw_bits < plane.width:
