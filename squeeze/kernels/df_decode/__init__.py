@@ -121,7 +121,11 @@ def _slots(plane: Plane) -> tuple[int, np.ndarray, np.ndarray]:
         table = np.repeat(frequencies - 1, frequencies) | (slots - starts) << field
         tables.append(table | np.repeat(symbols, frequencies) << 24 if field == 12 else table)
         prefixes.append(np.repeat(plane.prefixes, frequencies))
-    return field, np.array(tables).astype(np.int32), np.array(plane.prefixes if field == 12 else prefixes).astype(np.int16)
+    return (
+        field,
+        np.array(tables).astype(np.int32),
+        np.array(plane.prefixes if field == 12 else prefixes).astype(np.int16),
+    )
 
 
 def device_planes(coded: Coded, payload: torch.Tensor) -> tuple[DevicePlane, ...]:

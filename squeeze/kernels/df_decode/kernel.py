@@ -64,6 +64,12 @@ def _load_until(source, place, end):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _two_words(words, place, limit):  # type: ignore[no-untyped-def]
+    low = _load_until(words, place, limit).to(tl.uint16).to(tl.uint64)
+    return low | _load_until(words, place + 32, limit).to(tl.uint16).to(tl.uint64) << 16
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _decode_by_warp(  # type: ignore[no-untyped-def]
     out, segment, size, states, starts, ids, table, prefixes, words, limit, raw, rows,
     PRECISION: tl.constexpr, FIELD: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr,
@@ -71,8 +77,8 @@ def _decode_by_warp(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """`_decode_segment` where lanes are those of a warp.
 
-    A row waits for no memory but the table's: of the words, a lane holds one of the next 32 and one of the 32 after
-    them, and one is on its way; of its raw bits likewise.
+    A row waits for no memory but the table's: words and raw bits of the next rows are in registers, and those after
+    them on their way.
     """
     lane = tl.arange(0, 32)
     offset = tl.load(ids + segment).to(tl.int32) << PRECISION
@@ -84,11 +90,11 @@ def _decode_by_warp(  # type: ignore[no-untyped-def]
     words += start
     limit = tl.minimum(limit - start, 1 << 30).to(tl.int32)
     place = lane  # of the next word to load
-    window = _load_until(words, place, limit).to(tl.uint32) & 0xFFFF
-    window |= _load_until(words, place + 32, limit).to(tl.uint32) << 16
-    staged = _load_until(words, place + 64, limit)
-    place += 96
-    used = tl.zeros((), tl.int32)  # words of the window
+    window = _two_words(words, place, limit)  # of a lane: one of every 32, `blocks` of them
+    first, second = _load_until(words, place + 64, limit), _load_until(words, place + 96, limit)
+    place += 128
+    blocks = tl.zeros((), tl.int32) + 2
+    used = tl.zeros((), tl.int32)  # words of the first block
     bits = tl.zeros((32,), tl.uint64)  # raw ones that are at hand, `have` of them
     have = tl.zeros((), tl.int32)
     raw_place, raw_end, coming = lane, lane, bits.to(tl.int32)
@@ -107,13 +113,13 @@ def _decode_by_warp(  # type: ignore[no-untyped-def]
     for _ in range(0, size.to(tl.int32) // 32):
         slot = (state & ((1 << PRECISION) - 1)).to(tl.int32)
         entry = tl.load(table + slot).to(tl.uint32)
-        prefix = _prefix(prefixes, entry, slot, FIELD)
         stepped = _step(state, entry, PRECISION, FIELD)
         is_low = stepped < 32768
         ones = tl.sum(tl.where(is_low, (1 << lane).to(tl.uint32), 0), 0)
+        prefix = _prefix(prefixes, entry, slot, FIELD)
         before = (_ballot(is_low) if BALLOT else ones) & ((1 << lane) - 1).to(tl.uint32)
         index = used + _count_bits(before).to(tl.int32)
-        both = tl.gather(window, index & 31, 0) << ((index & 32 ^ 32) // 2).to(tl.uint32)
+        both = tl.gather(window.to(tl.uint32), index & 31, 0) << ((index & 32 ^ 32) // 2).to(tl.uint32)
         used += _count_bits(ones).to(tl.int32)
         state = tl.where(is_low, stepped << 16 | both >> 16, stepped)
         value = _value(prefix, bits.to(tl.uint32), WIDTH, RAW_BITS, ROTATED)
@@ -121,13 +127,20 @@ def _decode_by_warp(  # type: ignore[no-untyped-def]
         have -= RAW_BITS
         tl.store(out, value.to(out.dtype.element_ty))
         out += 32
-        if (used >= 32) | (have < RAW_BITS):  # seldom, and last: so no other row waits for what is on its way
-            if used >= 32:
-                window = window >> 16 | staged.to(tl.uint32) << 16
-                staged = _load_until(words, place, limit)
-                place += 32
-                used -= 32
-            if have < RAW_BITS:
+        is_over = used >= 32
+        window = tl.where(is_over, window >> 16, window)
+        blocks -= is_over.to(tl.int32)
+        used -= is_over.to(tl.int32) * 32
+        # Seldom, and last: the next row waits for what is asked for here.
+        if (blocks < 2) | (have < RAW_BITS):
+            if blocks <= 2:
+                pair = first.to(tl.uint16).to(tl.uint32) | second.to(tl.uint32) << 16
+                window |= pair.to(tl.uint64) << (blocks * 16).to(tl.uint64)
+                first = _load_until(words, place, limit)
+                second = _load_until(words, place + 32, limit)
+                place += 64
+                blocks += 2
+            if (have <= 32) & (RAW_BITS > 0):
                 bits |= coming.to(tl.uint32).to(tl.uint64) << have.to(tl.uint64)
                 coming = _load_until(raw, raw_place, raw_end)
                 raw_place += 32
@@ -220,7 +233,7 @@ def _decode_segment(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """`size` values into `out`, where the first of them goes. No word is read from `limit` on: a damaged segment would
     take one for each of its values."""
-    if PRECISION > 0 and LANES == 32 and WARP:
+    if PRECISION > 0 and RAW_BITS < WIDTH and LANES == 32 and WARP:
         _decode_by_warp(
             out, segment, size, states, starts, ids, table, prefixes, words, limit, raw, rows,
             PRECISION, FIELD, WIDTH, RAW_BITS, ROTATED, WARM, BALLOT,
