@@ -22,9 +22,9 @@ def _prepared(count: int) -> Prepared:
     lanes, rows = geometry(count)
     segments = -(-count // (lanes * rows))
     plane = DevicePlane(
-        *(16, _RAW_BITS, _PRECISION, 0, 12),
-        table=meta(_TABLES, 1 << _PRECISION, dtype=torch.int32),
-        prefixes=meta(_SYMBOLS, dtype=torch.int16),
+        *(16, _RAW_BITS, _PRECISION, 0, 0),
+        table=meta(_TABLES, 1 << _PRECISION, dtype=torch.uint8),
+        entries=meta(_TABLES, _SYMBOLS, dtype=torch.int64),
         ids=meta(segments, dtype=torch.uint8),
         starts=meta(segments + 1, dtype=torch.int64),
         states=meta(segments, lanes, dtype=torch.int32),
@@ -37,7 +37,7 @@ def _prepared(count: int) -> Prepared:
 
 def _operands(prepared: Prepared) -> tuple[torch.Tensor, ...]:
     plane = prepared.planes[0]
-    return plane.table, plane.prefixes, plane.starts, plane.states, plane.words, plane.raw
+    return plane.table, plane.entries, plane.starts, plane.states, plane.words, plane.raw
 
 
 def launches() -> Iterator[Launch]:
