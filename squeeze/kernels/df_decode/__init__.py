@@ -38,7 +38,6 @@ TORCH_DTYPES = {
     "I64": torch.int64,
     "F64": torch.float64,
 }
-FIELD = 0  # of tables made here, see `_tables`: 0 or 12
 _WORDS = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 
@@ -50,7 +49,6 @@ class DevicePlane:
     raw_bits: int
     precision: int
     constant: int
-    field: int  # what tables are made of, see `_tables`
     table: torch.Tensor  # uint8 [tables, 2^precision]: the symbol of a slot
     entries: torch.Tensor  # int64 [tables, 256], of a symbol: its frequency, start and prefix, after 16 bits each
     ids: torch.Tensor  # uint8 [segments]
@@ -109,34 +107,14 @@ def prepare(payload: torch.Tensor, dtype: str, size: int, is_fixed: bool = False
     return Prepared(dtype, size, payload, *parts, coded if on_cpu else None)
 
 
-def _tables(plane: Plane) -> tuple[int, np.ndarray, np.ndarray]:
-    """Field, table and entries of a DevicePlane.
-
-    A field of 0 is for tables of bytes: all that a GPU's processors decode from at once then stays in their caches.
-    With 12, or 13 where a frequency does not fit, a slot is an int32: frequency - 1 and the offset within it, so many
-    bits each. Its prefix is an int16: `entries` [symbols] where the int32's last 8 bits are a symbol, or [tables,
-    2^precision] where it has none left.
-    """
-    frequencies = plane.frequencies
-    field = FIELD if FIELD != 12 or not plane.precision or frequencies.max() <= 1 << 12 else 13
-    symbols, starts = np.arange(len(plane.prefixes)), np.cumsum(frequencies, axis=1) - frequencies
-    if not field:
-        entries = np.zeros((len(frequencies), 256), np.int64)
-        entries[:, : symbols.size] = frequencies | starts << 16 | plane.prefixes << 32
-        tables = [np.repeat(symbols, row) for row in frequencies]
-        return 0, np.array(tables).astype(np.uint8), entries
-    if not plane.precision:
-        return field, np.zeros((1, 0), np.int32), np.zeros((1, 0), np.int16)
-    slots = np.arange(1 << plane.precision)
-    tables = [
-        np.repeat(row - 1, row) | (slots - np.repeat(at, row)) << field
-        for row, at in zip(frequencies, starts, strict=True)
-    ]
-    if field == 12:
-        tables = [table | np.repeat(symbols, row) << 24 for table, row in zip(tables, frequencies, strict=True)]
-        return field, np.array(tables).astype(np.int32), plane.prefixes.astype(np.int16)
-    prefixes = [np.repeat(plane.prefixes, row) for row in frequencies]
-    return field, np.array(tables).astype(np.int32), np.array(prefixes).astype(np.int16)
+def _tables(plane: Plane) -> tuple[np.ndarray, np.ndarray]:
+    """Table and entries of a DevicePlane. They are in two, and a slot is a byte, so that all that a GPU's processor
+    decodes from at once stays in its cache."""
+    frequencies, symbols = plane.frequencies, np.arange(len(plane.prefixes))
+    starts = np.cumsum(frequencies, axis=1) - frequencies
+    entries = np.zeros((len(frequencies), 256), np.int64)
+    entries[:, : symbols.size] = frequencies | starts << 16 | plane.prefixes << 32
+    return np.array([np.repeat(symbols, row) for row in frequencies]).astype(np.uint8), entries
 
 
 def device_planes(coded: Coded, payload: torch.Tensor) -> tuple[DevicePlane, ...]:
@@ -153,10 +131,9 @@ def _device_plane(coded: Coded, plane: Plane, payload: torch.Tensor) -> DevicePl
             return torch.from_numpy(array.copy()).view(dtype).to(payload.device)
         return payload[begin : begin + array.nbytes].view(dtype).view(array.shape)
 
-    field, *tables = _tables(plane)
-    table, entries = (torch.from_numpy(array).to(payload.device) for array in tables)
+    table, entries = (torch.from_numpy(array).to(payload.device) for array in _tables(plane))
     return DevicePlane(
-        *(plane.width, plane.raw_bits, plane.precision, plane.constant, field),
+        *(plane.width, plane.raw_bits, plane.precision, plane.constant),
         table=table,
         entries=entries,
         ids=there(plane.ids, torch.uint8),

@@ -1,9 +1,18 @@
 """Decoding a plane in Triton: a program a segment, a lane of rANS a lane of the warp.
 
 In a row every lane looks up its slot, steps its state, and takes its next word
-if it runs low: whose word is which follows from a mask of the lanes that do. Raw
-bits are read and written coalesced, so a plane that is a whole tensor is written
-once, in its own type.
+if it runs low: whose word is which follows from a mask of the lanes that do. A
+row needs the state that the row before it left, so what counts is how long a
+row waits:
+
+- A table has a byte a slot, its symbol, of which the rest is known: those of all
+  warps of a processor then fit in its L1 cache.
+- An outer loop asks for words and raw bits some rows before they are needed, and
+  an inner one takes them out of registers, so that no row waits for memory.
+- A warp has an instruction for its mask, a ballot.
+
+Words and raw bits are read coalesced, and values written so: a plane that is a
+whole tensor is written once, in its own type.
 """
 
 from __future__ import annotations
@@ -28,51 +37,38 @@ def _count_bits(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _look_up(table, entries, state, PRECISION: tl.constexpr, FIELD: tl.constexpr):  # type: ignore[no-untyped-def]
+def _look_up(table, entries, state, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
     """Of each lane: its state after its slot, before it takes a word, and its prefix. See DevicePlane."""
     slot = (state & ((1 << PRECISION) - 1)).to(tl.int32)
     quotient = state >> PRECISION
-    if FIELD == 0:
-        entry = tl.load(entries + tl.load(table + slot).to(tl.int32)).to(tl.uint64)
-        low = entry.to(tl.uint32)
-        return (low & 0xFFFF) * quotient + (slot.to(tl.uint32) - (low >> 16)), (entry >> 32).to(tl.uint32)
+    entry = tl.load(entries + tl.load(table + slot).to(tl.int32)).to(tl.uint64)
+    low = entry.to(tl.uint32)
+    return (low & 0xFFFF) * quotient + (slot.to(tl.uint32) - (low >> 16)), (entry >> 32).to(tl.uint32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _mask_of(holds, lane, PTX: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The lanes of a warp of which something holds, a bit each, told each lane."""
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.u32 p, $1, 0; vote.sync.ballot.b32 $0, p, -1; }",
+            "=r,r",
+            [holds.to(tl.uint32)],
+            dtype=tl.uint32,
+            is_pure=True,
+            pack=1,
+        )
     else:
-        entry = tl.load(table + slot).to(tl.uint32)
-        mask: tl.constexpr = (1 << FIELD) - 1
-        stepped = ((entry & mask) + 1) * quotient + (entry >> FIELD & mask)
-        name = (entry >> 24).to(tl.int32) if FIELD == 12 else slot
-        return stepped, tl.load(entries + name).to(tl.uint32) & 0xFFFF
+        return tl.sum(tl.where(holds, (1 << lane).to(tl.uint32), 0), 0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _of_segment(table, entries, number, PRECISION: tl.constexpr, FIELD: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the table begins with a number, and its entries."""
-    if FIELD == 0:
-        entries += number * 256
-    if FIELD == 13:
-        entries += number << PRECISION
-    return table + (number << PRECISION), entries
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _ballot(low):  # type: ignore[no-untyped-def]
-    """The lanes of which something holds, told each lane."""
-    return tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.u32 p, $1, 0; vote.sync.ballot.b32 $0, p, -1; }",
-        "=r,r",
-        [low.to(tl.uint32)],
-        dtype=tl.uint32,
-        is_pure=True,
-        pack=1,
-    )
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _ask_for(place):  # type: ignore[no-untyped-def]
+def _ask_for(place, PTX: tl.constexpr):  # type: ignore[no-untyped-def]
     """Bring what lies at addresses nearer, to the cache that all share, and wait for nothing."""
-    tl.inline_asm_elementwise(
-        "{ prefetch.global.L2 [$1]; mov.u32 $0, 0; }", "=r,l", [place], dtype=tl.uint32, is_pure=False, pack=1
-    )
+    if PTX:
+        tl.inline_asm_elementwise(
+            "{ prefetch.global.L2 [$1]; mov.u32 $0, 0; }", "=r,l", [place], dtype=tl.uint32, is_pure=False, pack=1
+        )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -83,6 +79,7 @@ def _load_until(source, place, end):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _two_words(words, place, limit):  # type: ignore[no-untyped-def]
+    """Of each lane: the word at its place, and above it that of 32 places on."""
     low = _load_until(words, place, limit).to(tl.uint16).to(tl.uint64)
     return low | _load_until(words, place + 32, limit).to(tl.uint16).to(tl.uint64) << 16
 
@@ -90,17 +87,18 @@ def _two_words(words, place, limit):  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _decode_by_warp(  # type: ignore[no-untyped-def]
     out, segment, size, states, starts, ids, table, entries, words, limit, raw, rows,
-    PRECISION: tl.constexpr, FIELD: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr,
-    WARM: tl.constexpr, BALLOT: tl.constexpr, AHEAD: tl.constexpr,
+    PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     """`_decode_segment` where lanes are those of a warp.
 
     A row waits for no memory but the table's: words and raw bits of the next rows are in registers, and those after
-    them on their way. They are asked for in the outer loop: the compiler lets an inner one run while they come, but
-    waits where it would have to follow them through a branch.
+    them on their way. They are asked for in the outer loop: the compiler lets the inner one run while they come, and
+    would wait for them in a branch of it.
     """
     lane = tl.arange(0, 32)
-    table, entries = _of_segment(table, entries, tl.load(ids + segment).to(tl.int32), PRECISION, FIELD)
+    number = tl.load(ids + segment).to(tl.int32)
+    table += number << PRECISION
+    entries += number * 256
     state = tl.load(states + segment * 32 + lane).to(tl.uint32)
     start = tl.load(starts + segment)
     words += start
@@ -123,15 +121,10 @@ def _decode_by_warp(  # type: ignore[no-untyped-def]
         coming = _load_until(raw, raw_place + 32, raw_end)
         raw_place += 64
         have += 32
-    if AHEAD:
-        for piece in tl.static_range(2):
-            _ask_for(words + tl.minimum(place + 64 * piece + lane, limit - 1))
-            if RAW_BITS > 0:
-                _ask_for(raw + tl.minimum(raw_place + 32 * piece, raw_end - 1))
-    if WARM and PRECISION >= 10:  # a part of each 32 bytes of the table, so that it is near: what is added is 0
-        apart: tl.constexpr = 32 if FIELD == 0 else 8
-        near = tl.load(table + tl.arange(0, (1 << PRECISION) // apart) * apart).to(tl.int32) & 0xFF
-        spare += tl.max((near > rows * 65536).to(tl.int32), 0)
+    for piece in tl.static_range(2):
+        _ask_for(words + tl.minimum(place + 64 * piece + lane, limit - 1), PTX)
+        if RAW_BITS > 0:
+            _ask_for(raw + tl.minimum(raw_place + 32 * piece, raw_end - 1), PTX)
     out += lane
     left = size.to(tl.int32) // 32
     while left > 0:
@@ -143,24 +136,19 @@ def _decode_by_warp(  # type: ignore[no-untyped-def]
             place += 64
             blocks += 2
             spare += 64
-            if AHEAD:
-                _ask_for(words + tl.minimum(place + 64 + lane, limit - 1))
+            _ask_for(words + tl.minimum(place + 64 + lane, limit - 1), PTX)
         if (have <= 32) & (RAW_BITS > 0):
             bits |= coming.to(tl.uint32).to(tl.uint64) << have.to(tl.uint64)
             coming = _load_until(raw, raw_place, raw_end)
             raw_place += 32
             have += 32
-            if AHEAD:
-                _ask_for(raw + tl.minimum(raw_place + 32, raw_end - 1))
+            _ask_for(raw + tl.minimum(raw_place + 32, raw_end - 1), PTX)
         is_fed = True
         while is_fed:
-            stepped, prefix = _look_up(table, entries, state, PRECISION, FIELD)
+            stepped, prefix = _look_up(table, entries, state, PRECISION)
             spare -= tl.sum(late, 0)
             is_low = stepped < 32768
-            if BALLOT:
-                ones = _ballot(is_low)
-            else:
-                ones = tl.sum(tl.where(is_low, (1 << lane).to(tl.uint32), 0), 0)
+            ones = _mask_of(is_low, lane, PTX)
             index = used + _count_bits(ones & ((1 << lane) - 1).to(tl.uint32)).to(tl.int32)
             both = tl.gather(window.to(tl.uint32), index & 31, 0) << ((index & 32 ^ 32) // 2).to(tl.uint32)
             state = tl.where(is_low, stepped << 16 | both >> 16, stepped)
@@ -178,18 +166,29 @@ def _decode_by_warp(  # type: ignore[no-untyped-def]
             left -= 1
             is_fed = (spare > 0) & (have >= RAW_BITS) & (left > 0)
     if size % 32 > 0:
-        present = lane < size % 32
-        field = tl.zeros((32,), tl.uint32)
-        if RAW_BITS > 0:
-            bit = size.to(tl.int32) // 32 * RAW_BITS
-            raw_place = bit // 32 * 32 + lane
-            shift = (bit % 32).to(tl.uint32)
-            field = tl.load(raw + raw_place, mask=present, other=0).to(tl.uint32) >> shift
-            spilt = present & (raw_place + 32 < raw_end)
-            field |= tl.load(raw + raw_place + 32, mask=spilt, other=0).to(tl.uint32) << 1 << (31 - shift)
-        _, prefix = _look_up(table, entries, state, PRECISION, FIELD)
-        value = _value(prefix, field, WIDTH, RAW_BITS, ROTATED)
-        tl.store(out, value.to(out.dtype.element_ty), mask=present)
+        _decode_last_row(
+            out, size.to(tl.int32), state, table, entries, raw, raw_end, lane, PRECISION, WIDTH, RAW_BITS, ROTATED
+        )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _decode_last_row(  # type: ignore[no-untyped-def]
+    out, size, state, table, entries, raw, raw_end, lane,
+    PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr,
+):  # fmt: skip
+    """The row of a segment of `size` values that some lanes have no value of."""
+    present = lane < size % 32
+    field = tl.zeros((32,), tl.uint32)
+    if RAW_BITS > 0:
+        bit = size // 32 * RAW_BITS
+        place = bit // 32 * 32 + lane
+        shift = (bit % 32).to(tl.uint32)
+        field = tl.load(raw + place, mask=present, other=0).to(tl.uint32) >> shift
+        spilt = present & (place + 32 < raw_end)
+        field |= tl.load(raw + place + 32, mask=spilt, other=0).to(tl.uint32) << 1 << (31 - shift)
+    _, prefix = _look_up(table, entries, state, PRECISION)
+    value = _value(prefix, field, WIDTH, RAW_BITS, ROTATED)
+    tl.store(out, value.to(out.dtype.element_ty), mask=present)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -206,8 +205,7 @@ def _value(prefix, raw, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl
 @triton.jit  # type: ignore[untyped-decorator]
 def _decode_by_lanes(  # type: ignore[no-untyped-def]
     out, segment, size, states, starts, ids, table, entries, words, limit, raw, rows, constant,
-    LANES: tl.constexpr, PRECISION: tl.constexpr, FIELD: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr,
-    ROTATED: tl.constexpr,
+    LANES: tl.constexpr, PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr,
 ):  # fmt: skip
     """`_decode_segment` for any number of lanes."""
     lane = tl.arange(0, LANES)
@@ -216,7 +214,9 @@ def _decode_by_lanes(  # type: ignore[no-untyped-def]
     if PRECISION > 0:
         state = tl.load(states + segment * LANES + lane).to(tl.uint32)
         position = tl.load(starts + segment)
-        table, entries = _of_segment(table, entries, tl.load(ids + segment).to(tl.int32), PRECISION, FIELD)
+        number = tl.load(ids + segment).to(tl.int32)
+        table += number << PRECISION
+        entries += number * 256
     for row in range(0, (size + LANES - 1) // LANES):
         index = row * LANES + lane
         present = index < size
@@ -224,7 +224,7 @@ def _decode_by_lanes(  # type: ignore[no-untyped-def]
             value = tl.load(raw + begin + index, mask=present, other=0).to(tl.uint32)
         else:
             if PRECISION > 0:
-                stepped, prefix = _look_up(table, entries, state, PRECISION, FIELD)
+                stepped, prefix = _look_up(table, entries, state, PRECISION)
                 small = (stepped < 32768) & present
                 low = small.to(tl.int32)
                 if LANES <= 32:
@@ -258,20 +258,19 @@ def _decode_by_lanes(  # type: ignore[no-untyped-def]
 def _decode_segment(  # type: ignore[no-untyped-def]
     out, segment, size, states, starts, ids, table, entries, words, limit, raw, rows, constant,
     LANES: tl.constexpr, PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr, ROTATED: tl.constexpr,
-    FIELD: tl.constexpr, WARP: tl.constexpr, WARM: tl.constexpr, BALLOT: tl.constexpr,
-    AHEAD: tl.constexpr,
+    PTX: tl.constexpr,
 ):  # fmt: skip
     """`size` values into `out`, where the first of them goes. No word is read from `limit` on: a damaged segment would
     take one for each of its values."""
-    if PRECISION > 0 and RAW_BITS < WIDTH and LANES == 32 and WARP:
+    if PRECISION > 0 and RAW_BITS < WIDTH and LANES == 32:
         _decode_by_warp(
             out, segment, size, states, starts, ids, table, entries, words, limit, raw, rows,
-            PRECISION, FIELD, WIDTH, RAW_BITS, ROTATED, WARM, BALLOT, AHEAD,
+            PRECISION, WIDTH, RAW_BITS, ROTATED, PTX,
         )  # fmt: skip
     else:
         _decode_by_lanes(
             out, segment, size, states, starts, ids, table, entries, words, limit, raw, rows, constant,
-            LANES, PRECISION, FIELD, WIDTH, RAW_BITS, ROTATED,
+            LANES, PRECISION, WIDTH, RAW_BITS, ROTATED,
         )  # fmt: skip
 
 
@@ -279,8 +278,7 @@ def _decode_segment(  # type: ignore[no-untyped-def]
 def _decode(  # type: ignore[no-untyped-def]
     out, segments, states, starts, ids, table, entries, words, limit, raw, count, rows, constant,
     LANES: tl.constexpr, PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr,
-    ROTATED: tl.constexpr, PACKED: tl.constexpr, FIELD: tl.constexpr, WARP: tl.constexpr,
-    WARM: tl.constexpr, BALLOT: tl.constexpr, AHEAD: tl.constexpr,
+    ROTATED: tl.constexpr, PACKED: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     number = tl.program_id(0)
     segment = tl.load(segments + number)  # int64
@@ -291,7 +289,7 @@ def _decode(  # type: ignore[no-untyped-def]
         out += begin
     _decode_segment(
         out, segment, tl.minimum(count - begin, rows * LANES), states, starts, ids, table, entries, words, limit, raw,
-        rows, constant, LANES, PRECISION, WIDTH, RAW_BITS, ROTATED, FIELD, WARP, WARM, BALLOT, AHEAD,
+        rows, constant, LANES, PRECISION, WIDTH, RAW_BITS, ROTATED, PTX,
     )  # fmt: skip
 
 
@@ -304,32 +302,30 @@ def _place(places, column: tl.constexpr, kind: tl.constexpr):  # type: ignore[no
 def _decode_several(  # type: ignore[no-untyped-def]
     owners, places, rows,
     COLUMNS: tl.constexpr, LANES: tl.constexpr, PRECISION: tl.constexpr, WIDTH: tl.constexpr, RAW_BITS: tl.constexpr,
-    ROTATED: tl.constexpr, FIELD: tl.constexpr, WARP: tl.constexpr, WARM: tl.constexpr,
-    BALLOT: tl.constexpr, AHEAD: tl.constexpr,
+    ROTATED: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     """As `_decode`, of the planes that `places` [planes, COLUMNS] says: addresses, then numbers, as `row_of` writes."""
     number = tl.program_id(0).to(tl.int64)
     places += tl.load(owners + number).to(tl.int64) * COLUMNS
     kind: tl.constexpr = tl.uint8 if WIDTH == 8 else (tl.int16 if WIDTH == 16 else tl.int32)
     of_raw: tl.constexpr = kind if RAW_BITS == WIDTH else tl.int32
-    of_table: tl.constexpr = tl.uint8 if FIELD == 0 else tl.int32
-    of_entries: tl.constexpr = tl.int64 if FIELD == 0 else tl.int16
     segment = number - tl.load(places + 8)
     begin = segment * (rows * LANES)
     _decode_segment(
         _place(places, 0, kind) + begin, segment, tl.minimum(tl.load(places + 9) - begin, rows * LANES),
         _place(places, 1, tl.int32), _place(places, 2, tl.int64), _place(places, 3, tl.uint8),
-        _place(places, 4, of_table), _place(places, 5, of_entries), _place(places, 6, tl.int16), tl.load(places + 10),
+        _place(places, 4, tl.uint8), _place(places, 5, tl.int64), _place(places, 6, tl.int16), tl.load(places + 10),
         _place(places, 7, of_raw), rows, tl.load(places + 11).to(tl.int32),
-        LANES, PRECISION, WIDTH, RAW_BITS, ROTATED, FIELD, WARP, WARM, BALLOT, AHEAD,
+        LANES, PRECISION, WIDTH, RAW_BITS, ROTATED, PTX,
     )  # fmt: skip
 
 
-_HAS_PTX = not triton.knobs.runtime.interpret and torch.version.hip is None
-# WARP: lanes of a warp in a way of their own. WARM: tables are read before they are needed. BALLOT, AHEAD: with
-# instructions that Triton has no name for, one to learn whose lanes run low, and one to ask for memory early.
-VARIANT = {"WARP": True, "WARM": False, "BALLOT": _HAS_PTX, "AHEAD": _HAS_PTX}
 COLUMNS = 12
+
+
+def _has_ptx() -> bool:
+    """Whether kernels may use instructions of NVIDIA's that Triton has no name for."""
+    return not triton.knobs.runtime.interpret and torch.version.hip is None
 
 
 def row_of(prepared: Prepared, plane: DevicePlane, out: torch.Tensor, first: int) -> list[int]:
@@ -353,8 +349,7 @@ def decode_several(
         WIDTH=plane.width,
         RAW_BITS=plane.raw_bits,
         ROTATED=rotated,
-        FIELD=plane.field,
-        **VARIANT,
+        PTX=_has_ptx(),
         num_warps=1,
         enable_fp_fusion=False,
     )
@@ -375,8 +370,7 @@ def decode_plane(
         RAW_BITS=plane.raw_bits,
         ROTATED=rotated,
         PACKED=packed,
-        FIELD=plane.field,
-        **VARIANT,
+        PTX=_has_ptx(),
         num_warps=1,
         enable_fp_fusion=False,
     )

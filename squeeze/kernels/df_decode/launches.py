@@ -22,7 +22,7 @@ def _prepared(count: int) -> Prepared:
     lanes, rows = geometry(count)
     segments = -(-count // (lanes * rows))
     plane = DevicePlane(
-        *(16, _RAW_BITS, _PRECISION, 0, 0),
+        *(16, _RAW_BITS, _PRECISION, 0),
         table=meta(_TABLES, 1 << _PRECISION, dtype=torch.uint8),
         entries=meta(_TABLES, _SYMBOLS, dtype=torch.int64),
         ids=meta(segments, dtype=torch.uint8),

@@ -54,13 +54,8 @@ def decode_plane(
 def _look_up(plane: DevicePlane, tables: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """States after their slots, before they take a word, and the slots' prefixes."""
     slots, quotients = states & ((1 << plane.precision) - 1), states >> plane.precision
-    found = plane.table[tables, slots].to(torch.int64)
-    if plane.field == 0:
-        entries = plane.entries[tables, found]
-        return (entries & 0xFFFF) * quotients + slots - (entries >> 16 & 0xFFFF), entries >> 32
-    mask = (1 << plane.field) - 1
-    prefixes = plane.entries[found >> 24 & 0xFF] if plane.field == 12 else plane.entries[tables, slots]
-    return ((found & mask) + 1) * quotients + (found >> plane.field & mask), prefixes.to(torch.int64) & 0xFFFF
+    entries = plane.entries[tables, plane.table[tables, slots].to(torch.int64)]
+    return (entries & 0xFFFF) * quotients + slots - (entries >> 16 & 0xFFFF), entries >> 32
 
 
 def _take(source: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -51,7 +51,7 @@ class Together:
             for k, one in enumerate(self.prepared):
                 if _in_one_plane(one):
                     plane = one.planes[0]
-                    kind = one.lanes, one.rows, one.rotated, plane.width, plane.precision, plane.raw_bits, plane.field
+                    kind = one.lanes, one.rows, one.rotated, plane.width, plane.precision, plane.raw_bits
                     alike.setdefault(kind, []).append(k)
             made = [_Several([(self.prepared[k], parts[k]) for k in group]) for group in alike.values()]
             self._launches = place, made
