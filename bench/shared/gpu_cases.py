@@ -19,6 +19,7 @@ from squeeze.codecs.tensors import floats
 from squeeze.kernels import df_decode, w4a16
 from squeeze.kernels.blr import kernel as blr, reference as blocks
 from squeeze.kernels.dequant import Packed, kernel as dequant, reference as expansion
+from squeeze.kernels.df_decode.together import Together
 from squeeze.kernels.kv_attention import kernel as attention, tiles
 from squeeze.kernels.lowrank import kernel as lowrank, reference as pairs
 from squeeze.kernels.sparse24 import Packed24, kernel as sparse24
@@ -178,17 +179,21 @@ def _expanded() -> Case:
     )
 
 
+def _coded(outputs: int, inputs: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """A bf16 weight and its payload."""
+    values = draw_weights(outputs * inputs, inputs)
+    payload = floats.encode(values.view(np.uint8), "BF16", threads=8)
+    assert payload is not None
+    dense = torch.from_numpy(values.view(np.int16)).to(device.where).view(torch.bfloat16).view(outputs, inputs)
+    return dense, torch.from_numpy(payload).to(device.where)
+
+
 def _decoded() -> Case:
     """A copy of the weight stands for what no decoder can be faster than."""
 
     def data(device: Any) -> Product:
-        outputs, inputs = _shape(device)
-        values = draw_weights(outputs * inputs, inputs)
-        payload = floats.encode(values.view(np.uint8), "BF16", threads=8)
-        assert payload is not None
-        prepared = df_decode.prepare(torch.from_numpy(payload).to(device.where), "BF16", values.nbytes)
-        dense = torch.from_numpy(values.view(np.int16)).to(device.where).view(torch.bfloat16).view(outputs, inputs)
-        return Product(torch.randn_like(dense[:1]), prepared, dense, device)
+        dense, payload = _coded(*_shape(device), device)
+        return Product(torch.randn_like(dense[:1]), df_decode.prepare(payload, "BF16", dense.nbytes), dense, device)
 
     def copied(data: Product) -> Sequence[Call]:
         out = torch.empty_like(data.dense)
@@ -210,6 +215,47 @@ def _decoded() -> Case:
             Contender("squeeze", ours, tolerance=0),
             Contender("nvCOMP ANS", nvcomp, "nvidia.nvcomp", 0),
         ),
+        nbytes=lambda data: data.dense.nbytes,
+    )
+
+
+@dataclass(frozen=True)
+class Block:
+    """The coded weights of a block of a model, and their values one after the other, as bytes."""
+
+    together: Together
+    dense: torch.Tensor
+
+
+def _block_decoded() -> Case:
+    """Of Llama-7B, where weights of one shape have the same values."""
+
+    def data(device: Any) -> Block:
+        wide, narrow = (4096, 11008) if device.large else (64, 128)
+        shapes = [(wide, wide)] * 4 + [(narrow, wide)] * 2 + [(wide, narrow)]  # q, k, v, o; gate, up; down
+        drawn = {shape: _coded(*shape, device) for shape in dict.fromkeys(shapes)}
+        weights = [drawn[shape] for shape in shapes]
+        prepared = [df_decode.prepare(payload.clone(), "BF16", dense.nbytes) for dense, payload in weights]
+        return Block(Together(prepared), torch.cat([dense.view(-1) for dense, _ in weights]).view(torch.uint8))
+
+    def copied(data: Block) -> Sequence[Call]:
+        return [partial(torch.empty_like(data.dense).copy_, data.dense)]
+
+    def ours(data: Block) -> Sequence[Call]:
+        out = torch.empty_like(data.dense)  # which `together` fills: sizes are multiples of what it aligns to
+
+        def decode() -> torch.Tensor:
+            data.together.decode(out)
+            return out
+
+        return [decode]
+
+    contenders = Contender("copy", copied, tolerance=0), Contender("squeeze", ours, tolerance=0)
+    return Case(
+        "a block's coded bf16 weights decoded at once",
+        data,
+        lambda data: data.dense,
+        contenders,
         nbytes=lambda data: data.dense.nbytes,
     )
 
@@ -294,6 +340,7 @@ def _multiplied_by_cores(x: torch.Tensor, *cores: torch.Tensor) -> torch.Tensor:
 
 CASES: tuple[Case, ...] = (
     _decoded(),
+    _block_decoded(),
     _decoded_and_multiplied(),
     _expanded(),
     *(_quantised(rows) for rows in (1, 4, 16, 64)),

@@ -1,6 +1,6 @@
 """Typical launches of the decoders of planes, which promise the bits of their reference."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
@@ -12,7 +12,7 @@ from squeeze.kernels.launch import Launch, meta
 __all__ = ["launches"]
 
 # Drawn as bench/measures/gpu_decode.py draws matrices: what their planes have.
-_RAW_BITS, _PRECISION, _TABLES, _WORDS_A_VALUE = 5, 13, 8, 0.66
+_RAW_BITS, _PRECISION, _TABLES, _SYMBOLS, _WORDS_A_VALUE = 5, 13, 8, 256, 0.66
 _MATRIX = 4096 * 4096
 # Values of the matrices of a block of Llama-3.1-8B: query, key, value, output, gate, up, down.
 _BLOCK = (_MATRIX, 4096 * 1024, 4096 * 1024, _MATRIX, 4096 * 14336, 4096 * 14336, 4096 * 14336)
@@ -23,8 +23,8 @@ def _prepared(count: int) -> Prepared:
     segments = -(-count // (lanes * rows))
     plane = DevicePlane(
         *(16, _RAW_BITS, _PRECISION, 0),
-        table=meta(_TABLES, 1 << _PRECISION, dtype=torch.int32),
-        prefixes=meta(_TABLES, 1 << _PRECISION, dtype=torch.int16),
+        table=meta(_TABLES, 1 << _PRECISION, dtype=torch.uint8),
+        entries=meta(_TABLES, _SYMBOLS, dtype=torch.int64),
         ids=meta(segments, dtype=torch.uint8),
         starts=meta(segments + 1, dtype=torch.int64),
         states=meta(segments, lanes, dtype=torch.int32),
@@ -37,7 +37,12 @@ def _prepared(count: int) -> Prepared:
 
 def _operands(prepared: Prepared) -> tuple[torch.Tensor, ...]:
     plane = prepared.planes[0]
-    return plane.table, plane.prefixes, plane.starts, plane.states, plane.words, plane.raw
+    return plane.table, plane.entries, plane.starts, plane.states, plane.words, plane.raw
+
+
+def _trips(arguments: Mapping[str, int]) -> tuple[int, int]:
+    """Words and raw bits are asked for every third row or so; rows."""
+    return arguments["rows"] // 3, arguments["rows"]
 
 
 def launches() -> Iterator[Launch]:
@@ -50,7 +55,7 @@ def launches() -> Iterator[Launch]:
         operands=(segments, *_operands(prepared)),
         result=out,
         operations=0,
-        trips=lambda arguments: (arguments["rows"],),
+        trips=_trips,
         exact=True,
     )
     block = [_prepared(count) for count in _BLOCK if geometry(count) == geometry(_BLOCK[-1])]
@@ -62,6 +67,6 @@ def launches() -> Iterator[Launch]:
         operands=(owners, places, *(part for one in block for part in _operands(one))),
         result=meta(sum(one.count for one in block), dtype=torch.int16),
         operations=0,
-        trips=lambda arguments: (arguments["rows"],),
+        trips=_trips,
         exact=True,
     )

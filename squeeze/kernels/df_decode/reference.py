@@ -34,16 +34,14 @@ def decode_plane(
         if plane.raw_bits == plane.width:
             value = _take(plane.raw, begins[:, None] + index).to(torch.int64)
         elif plane.precision:
-            slot = states & ((1 << plane.precision) - 1)
-            entry = plane.table[tables, slot].to(torch.int64)
-            stepped = ((entry & 0x1FFF) + 1) * (states >> plane.precision) + (entry >> 13)
+            stepped, prefix = _look_up(plane, tables, states)
             small = (stepped < _STATE_LOW) & present
             rank = small.cumsum(1) - small.to(torch.int64)
             word = _take(plane.words, positions[:, None] + rank).to(torch.int64) & 0xFFFF
             stepped = torch.where(small, stepped << 16 | word, stepped)
             states = torch.where(present, stepped, states)
             positions = positions + small.sum(1)
-            value = (plane.prefixes[tables, slot].to(torch.int64) & 0xFFFF) << plane.raw_bits
+            value = prefix << plane.raw_bits
         else:
             value = torch.full(present.shape, plane.constant << plane.raw_bits, device=out.device)
         if 0 < plane.raw_bits < plane.width:
@@ -51,6 +49,13 @@ def decode_plane(
         if rotated:
             value = rotate_right(value & ((1 << plane.width) - 1), plane.width)
         out[(targets[:, None] + index)[present]] = value[present].to(out.dtype)
+
+
+def _look_up(plane: DevicePlane, tables: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """States after their slots, before they take a word, and the slots' prefixes."""
+    slots, quotients = states & ((1 << plane.precision) - 1), states >> plane.precision
+    entries = plane.entries[tables, plane.table[tables, slots].to(torch.int64)]
+    return (entries & 0xFFFF) * quotients + slots - (entries >> 16 & 0xFFFF), entries >> 32
 
 
 def _take(source: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
