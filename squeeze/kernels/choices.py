@@ -25,7 +25,9 @@ from squeeze.numerics.jit import cache_root
 __all__ = ["Choices", "folder", "of_device", "remembered"]
 
 _FORMAT = 1
-_ROUNDS = 5
+_ROUNDS, _CALLS = 5, 8
+_FILLER = 1 << 27  # bytes: more than a cache has
+_LEAST = 1e-7  # seconds
 _WORTH = 1.02  # by which the default must be slower to be left
 
 
@@ -47,15 +49,24 @@ class Choices:
     def __post_init__(self) -> None:
         self._chosen = _read(self.path, self.device, self.triton)
 
-    def of(self, shape: str, names: Sequence[str], run: Callable[[str], object], default: str) -> str:
+    def of(
+        self,
+        shape: str,
+        names: Sequence[str],
+        run: Callable[[str], Any],
+        default: str,
+        is_right: Callable[[Any], bool] = lambda result: True,
+    ) -> str:
         """The fastest way for a shape in words: `run` goes the way of a name. `default`, one of them, unless another
-        gains some per cent."""
+        gains some per cent; none whose result is not right."""
         if self._chosen.get(shape) in names:
             return self._chosen[shape]
         found: dict[str, float] = {}
         for name in names:
             try:
                 seconds = self.seconds(partial(run, name))
+                if seconds is not None and not is_right(run(name)):
+                    continue
             except Exception:  # Triton's and CUDA's, of a kernel that the device cannot hold
                 continue
             if seconds is None:
@@ -116,16 +127,36 @@ def remembered(device: str) -> dict[str, str]:
 
 
 def _seconds(call: Callable[[], object]) -> float | None:
-    """The least of some calls after one to warm up."""
+    """Of one call, with nothing of it in the cache.
+
+    The GPU's time alone: a call from Python takes longer to begin than many take to run. So some are recorded in a CUDA
+    graph, before each of which a buffer that fills the cache is written; that takes as long for all ways, and is taken
+    off.
+    """
     if torch.cuda.is_current_stream_capturing():
         return None
-    call()
-    best = float("inf")
+    filler = torch.empty(_FILLER, dtype=torch.uint8, device="cuda")
+    return max(_recorded([filler.zero_, call]) - _recorded([filler.zero_]), _LEAST)
+
+
+def _recorded(calls: Sequence[Callable[[], object]]) -> float:
+    """The least of some rounds of these calls, one after the other."""
+    apart = torch.cuda.Stream()
+    apart.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(apart):
+        for call in 2 * list(calls):  # compiles, and what is done before a first call
+            call()
+    torch.cuda.current_stream().wait_stream(apart)
+    graph, best = torch.cuda.CUDAGraph(), float("inf")
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for call in _CALLS * list(calls):
+            call()
+    graph.replay()
     for _ in range(_ROUNDS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()  # type: ignore[no-untyped-call]
-        call()
+        graph.replay()
         end.record()  # type: ignore[no-untyped-call]
         end.synchronize()  # type: ignore[no-untyped-call]
-        best = min(best, start.elapsed_time(end) / 1e3)  # type: ignore[no-untyped-call]
+        best = min(best, start.elapsed_time(end) / 1e3 / _CALLS)  # type: ignore[no-untyped-call]
     return best

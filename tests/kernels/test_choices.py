@@ -42,6 +42,15 @@ def test_a_way_that_the_device_cannot_go_is_left_out(tmp_path):
     assert found(tmp_path / "b.json", Clock(kernel=ValueError(), dense=ValueError())) == "kernel"
 
 
+def test_a_way_whose_result_is_wrong_is_left_out(tmp_path):
+    clock = Clock(kernel=1.0, dense=2.0)
+    both = Choices(tmp_path / "it.json", "A GPU", "3", clock)
+    way = both.of("a shape", ["kernel", "dense"], lambda name: name, "kernel", lambda name: name != "kernel")
+    assert way == "dense"
+        both.of("a shape", ["kernel", "dense"], lambda name: name, "kernel", lambda name: name != "kernel") == "dense"
+    )
+
+
 def test_where_nothing_can_be_measured_nothing_is_kept(tmp_path):
     assert found(tmp_path / "it.json", Clock(kernel=None, dense=None)) == "kernel"
     assert not (tmp_path / "it.json").exists()

@@ -1,6 +1,7 @@
 """Decoding on accelerators: the reference equals the CPU decoder, and the Triton kernel equals the reference."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -187,3 +188,22 @@ def test_several_tensors_at_once_on_a_gpu():
     found = both.decode(torch.zeros(both.size, dtype=torch.uint8, device="cuda"))
     for expected, values in zip(data, found, strict=True):
         assert np.array_equal(values.view(torch.uint8).cpu().numpy(), expected)
+
+
+@pytest.mark.parametrize("case", ["bf16, several segments", "bf16, in two planes", "fp32", "int32, negative"])
+def test_a_device_that_decodes_otherwise_is_found_out(case, monkeypatch):
+    _, prepared = prepared_for(*CASES[case])
+    there, here = replace(prepared, coded=None), replace(prepared, planes=())
+    monkeypatch.setattr(df_decode, "_known", {})
+    monkeypatch.setattr(df_decode, "_backend", lambda device: reference)
+    assert df_decode._is_right(there, here)
+
+    def wrong(*given):
+        reference.decode_plane(*given)
+        given[3].view(torch.uint8)[0] ^= 1
+
+    monkeypatch.setattr(df_decode, "_known", {})
+    monkeypatch.setattr(df_decode, "_backend", lambda device: SimpleNamespace(decode_plane=wrong))
+    with pytest.warns(UserWarning, match=r"^cpu decodes \w+ wrongly, so the CPU does it, slowly$"):
+        assert not df_decode._is_right(there, here)
+    assert not df_decode._is_right(there, here)  # without another warning

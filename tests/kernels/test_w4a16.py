@@ -190,13 +190,13 @@ def test_the_fastest_on_a_device_is_remembered(monkeypatch, tmp_path):
     found = choices.Choices(tmp_path / "it.json", "it", "3", seconds)
     monkeypatch.setattr(choices, "of_device", lambda device: found)
     calls = []
-    monkeypatch.setattr(w4a16, "_multiply", lambda x, packed, tile: calls.append(tile))
+    monkeypatch.setattr(w4a16, "_multiply", lambda x, packed, tile: calls.append(tile) or torch.ones(3, 16))
     monkeypatch.setattr(kernel, "processors_of", lambda device: 132)
     monkeypatch.setattr(slices, "may_be_early", lambda device: False)
     x = Rows(3)
     for _ in range(2):
         w4a16.matmul(x, packed)
-    assert calls[-2:] == [None, None] and len(calls) == 9
+    assert calls[-2:] == [None, None] and len(calls) == 2 * 7 + 1 + 2  # timed, looked at, beside one; then two products
     name = "w4a16 16x64, 4 bits, groups of 32, zero points, float16, 4 rows"
     assert choices._read(tmp_path / "it.json", "it", "3") == {name: "dense"}
 

@@ -5,6 +5,7 @@ turns it, or some of its segments, into values. reference.py defines the
 result; kernel.py equals it. Triton is imported only when a kernel is run.
 """
 
+import warnings
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
@@ -71,7 +72,7 @@ class Prepared:
     lanes: int
     rows: int
     planes: tuple[DevicePlane, ...]
-    coded: Coded | fixed.Coded | None  # on the CPU
+    coded: Coded | fixed.Coded | None  # where the CPU decodes it
 
     @property
     def per_segment(self) -> int:
@@ -96,15 +97,40 @@ class Prepared:
 
 def prepare(payload: torch.Tensor, dtype: str, size: int, is_fixed: bool = False) -> Prepared:
     """Parse a payload (uint8) of a tensor of `size` bytes; `is_fixed`: in codes of fixed length, which a GPU does not
-    decode. Raises DamagedError."""
+    decode. Raises DamagedError.
+
+    Before a GPU decodes a kind of planes, it is asked for a piece of the first tensor that has them: where it is not
+    what the CPU makes of it, the CPU decodes all such tensors, and a warning says so.
+    """
     if is_fixed:
         found = fixed.parse(payload.cpu().numpy(), dtype, size)
         return Prepared(dtype, size, payload, found.count, found.bits, True, found.lanes, found.rows, (), found)
     coded = parse(payload.cpu().numpy(), dtype, size)
     on_cpu = payload.device.type == "cpu"
     planes = () if on_cpu else device_planes(coded, payload)
-    parts = (coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows, planes)
-    return Prepared(dtype, size, payload, *parts, coded if on_cpu else None)
+    parts = (coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows)
+    by_cpu = Prepared(dtype, size, payload, *parts, (), coded)
+    by_gpu = Prepared(dtype, size, payload, *parts, planes, None)
+    return by_cpu if on_cpu or not _is_right(by_gpu, by_cpu) else by_gpu
+
+
+_known: dict[tuple[object, ...], bool] = {}  # whether a device decodes a kind of planes as the CPU does
+
+
+def _is_right(by_gpu: Prepared, by_cpu: Prepared) -> bool:
+    """Of the first and the last segment."""
+    device, planes = by_gpu.payload.device, by_gpu.planes
+    of_planes = tuple((plane.width, plane.precision, plane.raw_bits) for plane in planes)
+    kind = device, by_gpu.bits, by_gpu.rotated, by_gpu.lanes, of_planes
+    if kind not in _known:
+        segments = sorted({0, by_gpu.segments - 1})
+        size = len(segments) * by_gpu.per_segment * by_gpu.bits // 8
+        rooms = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in "12")
+        found, wanted = map(decode_segments, (by_gpu, by_cpu), (segments, segments), rooms)
+        _known[kind] = torch.equal(found.view(torch.uint8), wanted.view(torch.uint8))
+        if not _known[kind]:
+            warnings.warn(f"{device} decodes {by_gpu.dtype} wrongly, so the CPU does it, slowly", stacklevel=2)
+    return _known[kind]
 
 
 def _tables(plane: Plane) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ there: see choices.py.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +23,7 @@ __all__ = ["matmul"]
 
 _KERNEL_ROWS = 64  # more rows than these go to the dense product, where nothing is measured
 _MEASURED_ROWS = 256  # more go there without a measurement: the kernel would decode the weight as often again
+_NEAR = 0.05  # of the dense product: a kernel that is further away is wrong
 DENSE = "dense"
 
 
@@ -39,8 +40,17 @@ def matmul(x: torch.Tensor, packed: Packed) -> torch.Tensor:
     if not measured:
         return _multiply(x, packed, tiles[usual])
     default = usual if len(x) <= _KERNEL_ROWS else DENSE
+
+    @cache
+    def dense() -> torch.Tensor:
+        return _multiply(x, packed, None).float()
+
     name = choices.of_device(x.device).of(
-        shape_of(x, packed), list(tiles), lambda name: _multiply(x, packed, tiles[name]), default
+        shape_of(x, packed),
+        list(tiles),
+        lambda name: _multiply(x, packed, tiles[name]),
+        default,
+        lambda found: bool((found.float() - dense()).norm() <= _NEAR * dense().norm()),
     )
     return _multiply(x, packed, tiles[name])
 
