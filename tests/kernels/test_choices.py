@@ -47,8 +47,6 @@ def test_a_way_whose_result_is_wrong_is_left_out(tmp_path):
     both = Choices(tmp_path / "it.json", "A GPU", "3", clock)
     way = both.of("a shape", ["kernel", "dense"], lambda name: name, "kernel", lambda name: name != "kernel")
     assert way == "dense"
-        both.of("a shape", ["kernel", "dense"], lambda name: name, "kernel", lambda name: name != "kernel") == "dense"
-    )
 
 
 def test_where_nothing_can_be_measured_nothing_is_kept(tmp_path):

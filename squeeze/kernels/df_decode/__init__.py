@@ -124,9 +124,8 @@ def _is_right(by_gpu: Prepared, by_cpu: Prepared) -> bool:
     kind = device, by_gpu.bits, by_gpu.rotated, by_gpu.lanes, of_planes
     if kind not in _known:
         segments = sorted({0, by_gpu.segments - 1})
-        size = len(segments) * by_gpu.per_segment * by_gpu.bits // 8
-        rooms = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in "12")
-        found, wanted = map(decode_segments, (by_gpu, by_cpu), (segments, segments), rooms)
+        present = by_gpu.count - (by_gpu.segments - len(segments)) * by_gpu.per_segment
+        found, wanted = (decode_segments(one, segments).view(-1)[:present] for one in (by_gpu, by_cpu))
         _known[kind] = torch.equal(found.view(torch.uint8), wanted.view(torch.uint8))
         if not _known[kind]:
             warnings.warn(f"{device} decodes {by_gpu.dtype} wrongly, so the CPU does it, slowly", stacklevel=2)
