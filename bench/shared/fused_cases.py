@@ -51,7 +51,7 @@ def _sizes(device: Any) -> tuple[int, Config]:
     )
     frequencies = tuple(10000.0 ** (-2 * i / size) for i in range(size // 2))
     sizes = layers, width, heads, groups, size, feed_forward, vocabulary
-    return lanes, Config("llama", *sizes, 2048, 1e-5, frequencies, 1.0, 0)
+    return lanes, Config("llama", *sizes, 2048, float(np.float32(1e-5)), frequencies, 1.0, 0)
 
 
 def _norm(device: Any) -> _Way:

@@ -24,7 +24,8 @@ _FACTORS = 24  # binary digits of positions
 class Sizes(NamedTuple):
     """Of a network, for which kernels are compiled.
 
-    width, and that of the feed-forward network; leaves; heads; whether there are biases, and norms of heads; epsilon.
+    width, and that of the feed-forward network; leaves; heads; whether there are biases, and norms of heads; epsilon;
+    what multiplies cosines and sines.
     """
 
     width: int
@@ -34,6 +35,7 @@ class Sizes(NamedTuple):
     biased: bool = False
     normed: bool = False
     epsilon: float = 1e-5
+    factor: float = 1.0
 
 
 def chosen(device: str, products: Products, sizes: Sizes) -> tuple[Operations, str]:
@@ -78,8 +80,9 @@ class _Calls:
         first = self._random.integers(0, 3 * BLOCK * (_RING + 1), (self._lanes, 1))
         positions = self._moved(first + np.arange(self._n))
         table = self._moved(self._random.uniform(-1, 1, (2, _FACTORS, shape.size // 2)))
-        turned = TORCH.turns(table, 1.0, positions, shape, 1 << _FACTORS - 1)
-        yield "turns", lambda by: tuple(by.turns(table, 1.0, positions, shape, 1 << _FACTORS - 1))
+        most = 1 << _FACTORS - 1
+        turned = TORCH.turns(table, sizes.factor, positions, shape, most)
+        yield "turns", lambda by: tuple(by.turns(table, sizes.factor, positions, shape, most))
         qkv = self._product((shape.heads + 2 * shape.groups) * shape.size, sizes.biased)
         query, key = (self._floats(1, shape.size)[0] if sizes.normed else None for _ in range(2))
         kept, norms = self._kept(), Norms(query, key, sizes.epsilon)

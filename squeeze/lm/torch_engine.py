@@ -175,4 +175,5 @@ def sizes_of(weights: Weights) -> Sizes:
         biased=layer.qkv_bias is not None or layer.output_bias is not None,
         normed=layer.query_norm is not None or layer.key_norm is not None,
         epsilon=config.epsilon,
+        factor=config.attention_factor,
     )

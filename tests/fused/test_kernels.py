@@ -16,6 +16,7 @@ from squeeze.lm.llama import cos_sin_table
 from squeeze.numerics.rotation import block_of, factor
 from tests.makers.gpu import DEVICES
 
+EPSILON = float(np.float32(1e-5))  # as models have it
 ROOMS = [torch.int8, torch.float32]  # of activations: as products of bytes, and of floats, want them
 
 
@@ -58,8 +59,8 @@ def test_norms(device, dtype, rows, width):
     x = numbers(rows, width, device)
     for given in (None, product(rows, width, device, 1), product(rows, width, device, 2, biased=True)):
         outs = [room(rows, width, device, dtype) for _ in range(2)]
-        found = norming.normalise(x, given, 1e-5, outs[0])
-        assert same((*found, outs[0]), (*norm_reference.normalise(x, given, 1e-5, outs[1]), outs[1]))
+        found = norming.normalise(x, given, EPSILON, outs[0])
+        assert same((*found, outs[0]), (*norm_reference.normalise(x, given, EPSILON, outs[1]), outs[1]))
     outs = [room(rows, width, device, dtype) for _ in range(2)]
     assert same((norming.quantise(x, outs[0]), outs[0]), (norm_reference.quantise(x, outs[1]), outs[1]))
 
@@ -121,7 +122,7 @@ def test_attention(device, shape, lanes, n, ring, first):
     random = np.random.default_rng(6)
     weights = [torch.tensor(random.normal(size=shape.size).astype(np.float32), device=device) for _ in range(2)]
     outputs = (shape.heads + 2 * shape.groups) * shape.size
-    for norms, biased in ((Norms(None, None, 1e-6), False), (Norms(*weights, 1e-6), True))[n < 9 :]:
+    for norms, biased in ((Norms(None, None, EPSILON), False), (Norms(*weights, EPSILON), True))[n < 9 :]:
         given = product(lanes * n, outputs, device, 5, biased)
         ours, theirs = (kept(shape, lanes, ring, device) for _ in range(2))
         found = attending.heads(given, shape, norms, turned, positions, ours)

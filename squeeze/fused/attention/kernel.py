@@ -25,8 +25,15 @@ def turns(table: Tensor, factor: float, positions: Tensor, shape: Shape, most: i
     found = torch.empty((2, 2, rows, half), dtype=torch.float32, device=positions.device)
     if rows:
         turning.turns[(2 * rows, triton.cdiv(half, _ANGLES))](
-            *(found, table, positions, factor, rows, shape.far),
-            **{"HALF": half, "BITS": table.shape[1], "BLOCK": _ANGLES, "num_warps": 2, **EXACT},
+            *(found, table, positions, rows, shape.far),
+            **{
+                "FACTOR": float(factor),
+                "HALF": half,
+                "BITS": table.shape[1],
+                "BLOCK": _ANGLES,
+                "num_warps": 2,
+                **EXACT,
+            },
         )
     return Turns(*found)
 

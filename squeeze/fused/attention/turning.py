@@ -12,16 +12,18 @@ __all__ = ["heads", "turns"]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def turns(  # type: ignore[no-untyped-def]
-    out, table, positions, factor, rows, far, HALF: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr
+    out, table, positions, rows, far,
+    FACTOR: tl.constexpr, HALF: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A program takes a row, as it meets the window (the first `rows` programs) or the first block."""
+    """A program takes a row, as it meets the window (the first `rows` programs) or the first block. FACTOR is a
+    float64: of a number that is no constant, Triton would pass the nearest float32."""
     place = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     present = column < HALF
     position = tl.load(positions + place % rows)
     if place >= rows:
         position = tl.minimum(position, far)
-    cosine = tl.full((BLOCK,), 0.0, tl.float64) + factor
+    cosine = tl.full((BLOCK,), FACTOR, tl.float64)
     sine = tl.zeros((BLOCK,), tl.float64)
     for bit in range(0, BITS):
         if ((position >> bit) & 1) != 0:
