@@ -26,7 +26,7 @@ _SHAPES = {  # channels, warps, stages, programs of a processor, by rows
     32: ((64, 4, 4, 4), (128, 8, 4, 2), (64, 4, 3, 4), (64, 4, 4, 2), (64, 4, 3, 3), (128, 8, 3, 1)),
     64: ((64, 4, 3, 3), (128, 8, 3, 1), (64, 4, 2, 3), (64, 4, 3, 2), (128, 8, 4, 1), (64, 4, 3, 1)),
 }
-_COUNTERS = 1 << 16  # of a device, for launches that CUDA graphs keep
+_COUNTERS = 1 << 20  # of a device, for launches that CUDA graphs keep, those of choices.py among them
 _counters: dict[tuple[torch.device, int], torch.Tensor] = {}  # zeros, by the stream
 _spare: dict[torch.device, torch.Tensor] = {}
 
