@@ -137,7 +137,7 @@ def _encode_bytewise(data: np.ndarray, content: Content, settings: Settings, pro
 def _encode_language(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
     """By the language model, or without it where that is no larger."""
     with ExitStack() as stack:
-        size = _size_of_fast(data, stack) if data.size >= _LARGE else None
+        size = _size_of_fast(data, settings.allotment.per_text, stack) if data.size >= _LARGE else None
         coded = _encode_text(data, content, settings, progress)
         if coded and size and len(coded.payload) < _FAR_SMALLER * (size() or 0):
             return coded
@@ -146,8 +146,11 @@ def _encode_language(data: np.ndarray, content: Content, settings: Settings, pro
     return other if coded is None or (other and len(other.payload) <= len(coded.payload) + named) else coded
 
 
-def _size_of_fast(data: np.ndarray, stack: ExitStack) -> Callable[[], int | None]:
-    """The coded size of a text at level 3, which a thread finds out meanwhile; None where it is no shorter."""
+def _size_of_fast(data: np.ndarray, threads: int, stack: ExitStack) -> Callable[[], int | None]:
+    """The coded size of a text at level 3, which one of some threads finds out meanwhile, and a single one when it is
+    asked for; None where it is no shorter."""
+    if threads == 1:
+        return lambda: _length(bytewise.encode(data, LARGE["text"]))
     ended = Event()
 
     def go_on(_: int) -> None:
@@ -157,7 +160,11 @@ def _size_of_fast(data: np.ndarray, stack: ExitStack) -> Callable[[], int | None
     pool = stack.enter_context(ThreadPoolExecutor(1))
     stack.callback(ended.set)
     found = pool.submit(bytewise.encode, data, LARGE["text"], 0, go_on)
-    return lambda: None if found.result() is None else len(found.result() or b"")
+    return lambda: _length(found.result())
+
+
+def _length(coded: bytes | None) -> int | None:
+    return None if coded is None else len(coded)
 
 
 def _encode_text(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
