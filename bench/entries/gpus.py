@@ -72,6 +72,7 @@ GPU = Entry(
                 Column("way", "way"),
                 Column("GPU", "device"),
                 Column("us", "us", ",.1f"),
+                Column("GB/s", "GB/s", ",.0f"),
                 Column("times as fast as the first", "x", ".2f"),
             ),
             where=lambda row: row["status"] == "measured",
