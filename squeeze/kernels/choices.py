@@ -24,7 +24,7 @@ from squeeze.numerics.jit import cache_root
 
 __all__ = ["Choices", "folder", "of_device", "remembered"]
 
-_FORMAT = 1
+_FORMAT = 2  # 1: timed from Python
 _ROUNDS, _CALLS = 5, 8
 _FILLER = 1 << 27  # bytes: more than a cache has
 _LEAST = 1e-7  # seconds

@@ -111,7 +111,7 @@ def prepare(payload: torch.Tensor, dtype: str, size: int, is_fixed: bool = False
     parts = (coded.count, coded.bits, coded.rotated, coded.lanes, coded.rows)
     by_cpu = Prepared(dtype, size, payload, *parts, (), coded)
     by_gpu = Prepared(dtype, size, payload, *parts, planes, None)
-    return by_cpu if on_cpu or not _is_right(by_gpu, by_cpu) else by_gpu
+    return by_gpu if not on_cpu and _is_right(by_gpu, by_cpu) else by_cpu
 
 
 _known: dict[tuple[object, ...], bool] = {}  # whether a device decodes a kind of planes as the CPU does
@@ -122,6 +122,8 @@ def _is_right(by_gpu: Prepared, by_cpu: Prepared) -> bool:
     device, planes = by_gpu.payload.device, by_gpu.planes
     of_planes = tuple((plane.width, plane.precision, plane.raw_bits) for plane in planes)
     kind = device, by_gpu.bits, by_gpu.rotated, by_gpu.lanes, of_planes
+    if not by_gpu.count:
+        return True
     if kind not in _known:
         segments = sorted({0, by_gpu.segments - 1})
         present = by_gpu.count - (by_gpu.segments - len(segments)) * by_gpu.per_segment
