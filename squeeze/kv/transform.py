@@ -13,6 +13,7 @@ Fisher information); CSKV (Wang et al. 2024: shrunken channels beside a full-pre
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,17 +24,22 @@ from squeeze.kv.lloyd_max import lloyd_max
 from squeeze.kv.packing import pack, unpack
 from squeeze.kv.rotary import apply_rotary
 from squeeze.kv.store import Fields
-from squeeze.kv.unpacking import unpacked_channels
+from squeeze.kv.unpacking import MOST_BITS, unpacked_channels
 
-__all__ = ["GROUP", "MOST_BITS", "Transform", "TransformCoder"]
+__all__ = ["GROUP", "MOST_BITS", "Transform", "TransformCoder", "scales"]
 
 GROUP = 8  # channels that have equal bits
-MOST_BITS = 6  # of a channel
 _OCTAVE = 4  # scales between one power of two and the next
 _BIAS = 128  # code of the scale 1
 _TRIED = range(-2, 13)  # scales tried around the root mean square of a token
 _NUMBERS = ("sinks", "window", "block")
 _TENSORS = ("into", "back", "mean", "weights")  # of a TransformCoder, in a policy's file
+
+
+@cache
+def scales() -> torch.Tensor:
+    """float32 [256]: what codes of scales stand for."""
+    return ((torch.arange(256, dtype=torch.float32) - _BIAS) / _OCTAVE).exp2()
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,28 +133,23 @@ class TransformCoder:
         return codes, error
 
     def decode(self, fields: Fields, start: int, dtype: torch.dtype) -> torch.Tensor:
-        packed, scale = fields["codes"].flatten(2, 3), self.scale_of(fields["scale"].flatten(2, 3))
-        y = self.channels_of(packed, scale)
+        y = self.channels_of(fields["codes"].flatten(2, 3), fields["scale"].flatten(2, 3))
         states = y @ self.back.to(y.device).T + self.mean.to(y.device)
         if self.frequencies is not None:
             states = apply_rotary(states, self.frequencies, start)
         blocks: torch.Tensor = states.unflatten(2, fields["scale"].shape[2:4])
         return blocks.to(dtype)
 
-    def scale_of(self, codes: torch.Tensor) -> torch.Tensor:
-        """float32 scales of their codes, uint8 of any shape."""
-        return ((codes.to(torch.float32) - _BIAS) / _OCTAVE).exp2()
-
     def channels_of(self, packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """Packed codes [..., bytes] to y, points times scale [...], float32 [..., K]."""
+        """Packed codes [..., bytes] and codes of scales [...] to y, points times scale, float32 [..., K]."""
         if packed.device.type == "cpu" and self.widths:
-            channels = unpacked_channels(packed.flatten(0, -2), scale.flatten(), self.widths, GROUP)
+            channels = unpacked_channels(packed.flatten(0, -2), scale.flatten(), scales(), self.widths, GROUP)
             y: torch.Tensor = channels.T.unflatten(0, scale.shape)
             return y
-        return self.points_of(packed) * scale[..., None]
+        return self.points_of(packed) * scales().to(scale.device)[scale.int()][..., None]
 
     def points_of(self, packed: torch.Tensor) -> torch.Tensor:
-        """Packed codes [..., bytes] to points [..., K], in plain torch: what unpy equals."""
+        """Packed codes [..., bytes] to points [..., K], in plain torch: what unpacking.py equals."""
         y = torch.empty((*packed.shape[:-1], GROUP * len(self.widths)), device=packed.device)
         for width, channels, place in self.runs:
             codes = unpack(packed[..., place], width, channels.stop - channels.start)

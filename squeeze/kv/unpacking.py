@@ -4,105 +4,175 @@ Channels come first here, so that the loop runs along tokens with everything abo
 """
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
-from squeeze.kv.lloyd_max import CURVED, curve, lloyd_max
+from squeeze.kv.lloyd_max import lloyd_max
 from squeeze.kv.packing import bit_planes
 from squeeze.numerics.jit import lossy_kernel
+from squeeze.numerics.look_up import LANES, Table
 
-__all__ = ["unpacked_channels"]
+__all__ = ["MOST_BITS", "unpacked_channels"]
+
+MOST_BITS = 6  # of a channel
 
 _WORD = 4  # bytes
+_TILE = 256  # tokens
+_INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+_WORDS, _FLOATS = ir.VectorType(_INT32, LANES), ir.VectorType(ir.FloatType(), LANES)
 
 
 def unpacked_channels(
-    packed: torch.Tensor, scale: torch.Tensor, widths: tuple[int, ...], group: int, exact: bool = True
+    packed: torch.Tensor, scale: torch.Tensor, scales: torch.Tensor, widths: tuple[int, ...], group: int
 ) -> torch.Tensor:
-    """uint8 [N, bytes] and float32 [N] to float32 [K, N]: the points of the codes times the scale of their token.
+    """uint8 [N, bytes] and uint8 [N], codes of scales float32 [256], to float32 [K, N]: the points of the codes times
+    the scale of their token.
 
-    widths: bits of each group of `group` channels, descending, K = group * len(widths). exact: the points, and not
-    their curves, which are faster.
+    widths: bits of each group of `group` channels, descending, K = group * len(widths).
     """
-    out = torch.empty((group * len(widths), packed.shape[0]))
-    if packed.shape[1] % _WORD:
-        packed = torch.nn.functional.pad(packed, (0, -packed.shape[1] % _WORD))
-    words = packed.contiguous().numpy().view(np.uint32)
-    columns = np.empty(words.shape[::-1], np.uint32)
-    _transpose(words, columns)
-    _fill(columns, scale.contiguous().numpy(), *_plan(widths, group), 0 if exact else CURVED, out.numpy())
-    return out
+    tokens, size = packed.shape
+    if size < _WORD:
+        packed = torch.nn.functional.pad(packed, (0, _WORD - size))
+    out = torch.empty((group * len(widths), -(-tokens // LANES) * LANES))
+    numbers = packed.contiguous().numpy(), scale.contiguous().numpy(), scales.numpy()
+    _unpack(*numbers, *_plan(widths, group), out.numpy())
+    return out[:, :tokens]
 
 
 @cache
-def _plan(widths: tuple[int, ...], group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each channel, int64 [K, 8]: word, shift and mask of the high and of the low plane, bits of the low one (0
-    where there is none) and of both; its points, float32 [K, 64]; and their curve, float32 [K, 8].
-    """
-    plan, points, curves, byte = [], [], [], 0
+def _plan(widths: tuple[int, ...], group: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each channel, int64 [K, 5]: word and shift of the high and of the low plane (the high one's where there is no
+    low one), bits; and its points, float32 [K, 64]."""
+    size = sum(widths) * group // 8
+    plan, points, byte = [], [], 0
     for width in sorted(set(widths), reverse=True):
-        count, (high, low) = group * widths.count(width), (*bit_planes(width), 0)[:2]
-        table = torch.nn.functional.pad(lloyd_max(width), (0, 64 - (1 << width))).numpy()
-        high_bytes, low_bytes = count * high // 8, count * low // 8
+        count, planes = group * widths.count(width), bit_planes(width)
+        table = torch.nn.functional.pad(lloyd_max(width), (0, (1 << MOST_BITS) - (1 << width))).numpy()
         for channel in range(count):
-            first = [*_place(byte + channel % high_bytes, channel // high_bytes * high), (1 << high) - 1]
-            second = [0, 0, 0]
-            if low:
-                place = _place(byte + high_bytes + channel % low_bytes, channel // low_bytes * low)
-                second = [*place, (1 << low) - 1]
-            plan.append([*first, *second, low, width])
+            places: list[int] = []
+            start = byte
+            for bits in planes:
+                bytes_of_plane = count * bits // 8
+                places += _place(start + channel % bytes_of_plane, channel // bytes_of_plane * bits, size)
+                start += bytes_of_plane
+            plan.append([*(places + places)[:4], width])
             points.append(table)
-            curves.append(curve(min(width, CURVED)).numpy())
-        byte += high_bytes + low_bytes
-    shaped = np.array(plan, np.int64).reshape(-1, 8), np.array(points, np.float32).reshape(-1, 64)
-    return *shaped, np.array(curves, np.float32).reshape(-1, 8)
+        byte = start
+    return np.array(plan, np.int64).reshape(-1, 5), np.array(points, np.float32).reshape(-1, 1 << MOST_BITS)
 
 
-def _place(byte: int, shift: int) -> tuple[int, int]:
-    """The word that a byte of a token is in, and where bits that stand `shift` above the byte's lowest are in it."""
-    return byte // _WORD, byte % _WORD * 8 + shift
+def _place(byte: int, shift: int, size: int) -> tuple[int, int]:
+    """The word that a byte of a token's `size` is in, and where bits that stand `shift` above the byte's lowest are in
+    it. The last word ends where the token does."""
+    word = byte // _WORD
+    return word, (byte - _first(word, size)) * 8 + shift
+
+
+def _first(word: int, size: int) -> int:
+    return max(min(word * _WORD, size - _WORD), 0)
+
+
+@intrinsic
+def _word(typingctx, rows, row, at):
+    """The uint32 of the four bytes from rows[row, at] on."""
+
+    def codegen(context, builder, signature, args):
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        place = builder.add(builder.mul(args[1], builder.extract_value(array.shape, 1)), args[2])
+        return builder.load(_address(builder, array.data, place, _INT32), align=1)
+
+    return types.uint32(rows, types.int64, types.int64), codegen
+
+
+def _channel(width: int) -> Any:
+    """A compiled loop over the tokens of one channel of so many bits.
+
+    The intrinsic's arguments: words uint32 [words, tokens]; places int64 [4], word and shift of the high and of the low
+    plane; points float32 [64]; scale float32 [tokens]; out float32 [N], N a multiple of LANES and not above tokens.
+    """
+
+    @intrinsic
+    def fill(typingctx, words, places, points, scale, out):
+        def codegen(context, builder, signature, args):
+            arrays = [context.make_array(kind)(context, builder, args[i]) for i, kind in enumerate(signature.args)]
+            row = builder.extract_value(arrays[0].shape, 1)
+            table = Table(builder, arrays[2].data, max(8, 1 << width))
+            planes = []
+            for number, bits in enumerate(bit_planes(width)):
+                word, shift = (builder.load(builder.gep(arrays[1].data, [_INT64(2 * number + i)])) for i in (0, 1))
+                pointer = builder.gep(arrays[0].data, [builder.mul(word, row)])
+                planes.append((bits, pointer, _spread(builder, builder.trunc(shift, _INT32))))
+            vectors = builder.udiv(builder.extract_value(arrays[4].shape, 0), _INT64(LANES))
+            with cgutils.for_range(builder, vectors, intp=_INT64) as loop:
+                at = builder.mul(loop.index, _INT64(LANES))
+                codes = ir.Constant(_WORDS, [0] * LANES)
+                for bits, pointer, shift in planes:
+                    field = builder.lshr(_load(builder, pointer, at, _WORDS), shift)
+                    field = builder.and_(field, ir.Constant(_WORDS, [(1 << bits) - 1] * LANES))
+                    codes = builder.or_(builder.shl(codes, ir.Constant(_WORDS, [bits] * LANES)), field)
+                factor = _load(builder, arrays[3].data, at, _FLOATS)
+                values = builder.fmul(table.look_up(builder, codes), factor)
+                builder.store(values, _address(builder, arrays[4].data, at, _FLOATS), align=4)
+            return context.get_dummy_value()
+
+        return types.void(words, places, points, scale, out), codegen
+
+    return fill
+
+
+def _address(builder: Any, pointer: Any, at: Any, kind: Any) -> Any:
+    return builder.bitcast(builder.gep(pointer, [at]), kind.as_pointer())
+
+
+def _load(builder: Any, pointer: Any, at: Any, kind: Any) -> Any:
+    return builder.load(_address(builder, pointer, at, kind), align=4)
+
+
+def _spread(builder: Any, value: Any) -> Any:
+    single = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), value, _INT32(0))
+    return builder.shuffle_vector(single, single, ir.Constant(_WORDS, [0] * LANES))
+
+
+_one_bit, _two_bits, _three_bits, _four_bits, _five_bits, _six_bits = map(_channel, range(1, MOST_BITS + 1))
 
 
 @lossy_kernel(fastmath=False)
-def _transpose(rows, columns):
-    """Of words: bytes take eight times as long, as much as all the rest."""
-    for n in range(rows.shape[0]):
-        for i in range(rows.shape[1]):
-            columns[i, n] = rows[n, i]
+def _channel_of(bits, words, places, points, factors, out):
+    if bits == 1:
+        _one_bit(words, places, points, factors, out)
+    elif bits == 2:
+        _two_bits(words, places, points, factors, out)
+    elif bits == 3:
+        _three_bits(words, places, points, factors, out)
+    elif bits == 4:
+        _four_bits(words, places, points, factors, out)
+    elif bits == 5:
+        _five_bits(words, places, points, factors, out)
+    else:
+        _six_bits(words, places, points, factors, out)
 
 
 @lossy_kernel(fastmath=False)
-def _pointed(highs, lows, place, points, scale, values):
-    high_shift, high_mask, low_shift, low_mask, above = place
-    for n in range(values.shape[0]):
-        code = np.uint32(np.uint32(np.uint32(highs[n]) >> high_shift) & high_mask) << above
-        code |= np.uint32(np.uint32(lows[n]) >> low_shift) & low_mask
-        values[n] = points[code] * scale[n]
-
-
-@lossy_kernel(fastmath={"contract"})
-def _bent(highs, lows, place, step, terms, scale, values):
-    """As _pointed, by the points' curve; step: 2 / (number of points - 1)."""
-    high_shift, high_mask, low_shift, low_mask, above = place
-    lift = np.float32(np.int32(1) << np.int32(above))
-    a, b, c, d, e, f, g, h = terms[0], terms[1], terms[2], terms[3], terms[4], terms[5], terms[6], terms[7]
-    for n in range(values.shape[0]):
-        high = np.int32(np.uint32(np.uint32(highs[n]) >> high_shift) & high_mask)
-        low = np.int32(np.uint32(np.uint32(lows[n]) >> low_shift) & low_mask)
-        x = (np.float32(high) * lift + np.float32(low)) * step - np.float32(1)
-        y = x * x
-        values[n] = x * (a + y * (b + y * (c + y * (d + y * (e + y * (f + y * (g + y * h))))))) * scale[n]
-
-
-@lossy_kernel(fastmath=False)
-def _fill(packed, scale, plan, points, curves, curved, out):
-    """curved: most bits of channels whose points are taken from their curves."""
-    for channel in range(out.shape[0]):
-        high, high_shift, high_mask, low, low_shift, low_mask, above, bits = plan[channel]
-        place = np.uint32(high_shift), np.uint32(high_mask), np.uint32(low_shift), np.uint32(low_mask), np.uint32(above)
-        if bits > curved:
-            _pointed(packed[high], packed[low], place, points[channel], scale, out[channel])
-        else:
-            step = np.float32(2) / np.float32((1 << bits) - 1)
-            _bent(packed[high], packed[low], place, step, curves[channel], scale, out[channel])
+def _unpack(packed, scale, scales, plan, points, out):
+    """Some tokens at a time: their words to columns, and from these channel after channel. Of words: bytes take eight
+    times as long, as much as all the rest."""
+    tokens, size = packed.shape
+    words, factors = np.zeros((-(-size // _WORD), _TILE), np.uint32), np.zeros(_TILE, np.float32)
+    for first in range(0, tokens, _TILE):
+        count = min(_TILE, tokens - first)
+        for n in range(count):
+            factors[n] = scales[scale[first + n]]
+        for begin in range(0, count, LANES):
+            for i in range(words.shape[0]):
+                at = min(_WORD * i, size - _WORD)
+                for n in range(begin, min(begin + LANES, count)):
+                    words[i, n] = _word(packed, first + n, at)
+        last = -(-count // LANES) * LANES
+        for channel in range(out.shape[0]):
+            places, here = plan[channel, :4], out[channel, first : first + last]
+            _channel_of(plan[channel, 4], words, places, points[channel], factors, here)

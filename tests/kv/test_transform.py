@@ -7,7 +7,7 @@ from squeeze.errors import PolicyError
 from squeeze.kernels import kv_attention
 from squeeze.kernels.kv_attention import cpu, transformed
 from squeeze.kv import QuantizedKVCache
-from squeeze.kv.transform import TransformCoder
+from squeeze.kv.transform import TransformCoder, scales
 from squeeze.kv.waterfill import transform_policy
 from tests.makers.kv_models import calibrated_on_text, error_of, gpt2, llama, tokens
 
@@ -38,8 +38,8 @@ def test_transform_unpacking_equals_plain_torch(widths):
     into = torch.eye(64)[:count]
     coder = TransformCoder(widths, into, into.T.contiguous(), torch.zeros(64), torch.ones(count))
     fields = coder.encode(torch.randn(2, 1, 3, 32, 64), 0)
-    packed, scale = fields["codes"].flatten(2, 3), torch.rand(2, 1, 96)
-    assert torch.equal(coder.channels_of(packed, scale), coder.points_of(packed) * scale[..., None])
+    packed, scale = fields["codes"].flatten(2, 3), torch.randint(0, 256, (2, 1, 96), dtype=torch.uint8)
+    assert torch.equal(coder.channels_of(packed, scale), coder.points_of(packed) * scales()[scale.int(), None])
     rows, weights, plain = (
         torch.randn(3, 64),
         torch.rand(3, 96),

@@ -10,7 +10,7 @@ import numpy as np
 
 from squeeze.numerics.jit import lossy_kernel
 
-__all__ = ["add_dots", "add_rows", "dot_rows", "rotary_scores", "sum_rows"]
+__all__ = ["add_dots", "add_rows", "dot_rows", "rotate", "sum_rows"]
 
 _compiled = lossy_kernel(fastmath=True)
 
@@ -189,15 +189,18 @@ def add_dots(weights, codes, width, scales, least, points, out):
 
 
 @_compiled
-def rotary_scores(rows, keys, cos, sin, out):
-    """out[g, t] += rows[g] . R_t keys[:, t]; cos, sin: [n, tokens or more], of the pairs (i, n + i)."""
-    pairs = cos.shape[0]
-    for g in range(rows.shape[0]):
-        for i in range(pairs):
-            a, b = rows[g, i], rows[g, pairs + i]
-            for t in range(keys.shape[1]):
-                c, d = keys[i, t], keys[pairs + i, t]
-                out[g, t] += (a * c + b * d) * cos[i, t] + (b * c - a * d) * sin[i, t]
-        for i in range(2 * pairs, rows.shape[1]):
-            for t in range(keys.shape[1]):
-                out[g, t] += rows[g, i] * keys[i, t]
+def _rotate_pair(x, y, x_mean, y_mean, cos, sin):
+    for t in range(x.shape[0]):
+        a, b = x[t] + x_mean, y[t] + y_mean
+        x[t] = a * cos[t] - b * sin[t]
+        y[t] = a * sin[t] + b * cos[t]
+
+
+@_compiled
+def rotate(keys, mean, cos, sin, first):
+    """keys[:, t] + mean, [D, T], rotated as token first + t is, in place; cos, sin: [n, tokens] of pairs (i, n + i)."""
+    pairs, here = cos.shape[0], slice(first, first + keys.shape[1])
+    for i in range(pairs):
+        _rotate_pair(keys[i], keys[pairs + i], mean[i], mean[pairs + i], cos[i, here], sin[i, here])
+    for i in range(2 * pairs, keys.shape[0]):
+        keys[i] += mean[i]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from squeeze.kernels.kv_attention import loops
-from squeeze.kv.transform import GROUP, TransformCoder
+from squeeze.kv.transform import GROUP, TransformCoder, scales
 from squeeze.kv.unpacking import unpacked_channels
 
 __all__ = ["outputs", "scores"]
@@ -26,23 +26,22 @@ def scores(
     coder: TransformCoder, fields: dict[str, torch.Tensor], rows: torch.Tensor, start: int, out: torch.Tensor
 ) -> None:
     """rows [G, D] times the keys of one head, into out [G, tokens]. fields: [blocks, T, ...], from position `start`."""
-    tables = None if coder.frequencies is None else _cos_sin(coder.frequencies, start, -(-out.shape[1] // _TILE))
+    tokens = -(-out.shape[1] // _TILE) * _TILE
+    tables = None if coder.frequencies is None else _cos_sin(coder.frequencies, start, tokens)
     for first, channels in _tiles(coder, fields):
-        keys = torch.addmm(coder.mean[:, None], coder.back, channels)  # [D, tokens]
-        span = slice(first, first + keys.shape[1])
+        keys = coder.back @ channels  # [D, tokens]
         if tables is None:
-            out[:, span] = rows @ keys
-            continue
-        of_tile = rows.new_zeros((len(rows), keys.shape[1]))
-        loops.rotary_scores(rows.contiguous().numpy(), keys.numpy(), *tables[first // _TILE], of_tile.numpy())
-        out[:, span] = of_tile
+            keys += coder.mean[:, None]
+        else:
+            loops.rotate(keys.numpy(), coder.mean.numpy(), *tables, first)
+        out[:, first : first + keys.shape[1]] = rows @ keys
 
 
 @lru_cache(maxsize=4)  # all heads and layers rotate by the same
-def _cos_sin(frequencies: torch.Tensor, start: int, tiles: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Cosines and sines of each tile, [pairs, _TILE]."""
-    angle = frequencies[:, None] * torch.arange(start, start + tiles * _TILE, dtype=torch.float32)
-    return [(tile.cos().numpy(), tile.sin().numpy()) for tile in angle.split(_TILE, 1)]
+def _cos_sin(frequencies: torch.Tensor, start: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines, [pairs, tokens]."""
+    angle = frequencies[:, None] * torch.arange(start, start + tokens, dtype=torch.float32)
+    return angle.cos().numpy(), angle.sin().numpy()
 
 
 def outputs(coder: TransformCoder, fields: dict[str, torch.Tensor], weights: torch.Tensor, out: torch.Tensor) -> None:
@@ -55,7 +54,7 @@ def outputs(coder: TransformCoder, fields: dict[str, torch.Tensor], weights: tor
 
 def _tiles(coder: TransformCoder, fields: dict[str, torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
     """First token and channels [K, tokens] of each tile."""
-    packed, scale = fields["codes"].flatten(0, 1), coder.scale_of(fields["scale"].flatten(0, 1))
+    packed, scale = fields["codes"].flatten(0, 1), fields["scale"].flatten(0, 1)
     for first in range(0, len(packed), _TILE):
         span = slice(first, first + _TILE)
-        yield first, unpacked_channels(packed[span], scale[span], coder.widths, GROUP, exact=False)
+        yield first, unpacked_channels(packed[span], scale[span], scales(), coder.widths, GROUP)
