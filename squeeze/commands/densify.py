@@ -8,13 +8,17 @@ import click
 import squeeze
 from squeeze.commands import options
 from squeeze.commands.echo import echo
+from squeeze.system.limits import Limits
 
 
 @click.command()
 @options.converting()
 @options.base
+@options.limits
 @options.saying
-def densify(source: Path, target: Path, base: Path | None, force: bool, quiet: bool, as_json: bool) -> None:
+def densify(
+    source: Path, target: Path, base: Path | None, force: bool, limits: Limits, quiet: bool, as_json: bool
+) -> None:
     """Write every weight of a folder dense, so that any other tool reads it.
 
     IN is what `squeeze prune`, `factorize`, `quantize` or `delta` wrote, packed or not, a checkpoint of GPTQ or
@@ -22,7 +26,7 @@ def densify(source: Path, target: Path, base: Path | None, force: bool, quiet: b
 
     Example: squeeze densify my-model-24 my-model-dense
     """
-    size = squeeze.densify(source, target, overwrite=force, base=base)
+    size = squeeze.densify(source, target, overwrite=force, base=base, limits=limits)
     if as_json:
         click.echo(json.dumps({"command": "densify", "input": str(source), "output": str(target), "bytes": size}))
     elif not quiet:

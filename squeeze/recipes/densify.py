@@ -35,22 +35,28 @@ _CONFIGS = ("quantization_config", "compression_config", "sparsity_config")
 Load = Callable[[], torch.Tensor]
 
 
-def densify(source: Path | str, target: Path | str, overwrite: bool = False, base: Path | str | None = None) -> int:
+def densify(
+    source: Path | str,
+    target: Path | str,
+    overwrite: bool = False,
+    base: Path | str | None = None,
+    limits: Limits | None = None,
+) -> int:
     """Write a folder with every weight dense; the bytes of its tensors. base: of what `squeeze delta` wrote; without,
-    it is looked for beside the source.
+    it is looked for beside the source. limits: of the memory that a packed one may take.
 
-    Raises FormatError where nothing in the source is stored otherwise, or it is damaged, and SqueezeError for a base
-    that is missing or another; then nothing is written.
+    Raises FormatError where nothing in the source is stored otherwise, or it is damaged, LimitError where unpacking it
+    takes more than is allowed, and SqueezeError for a base that is missing or another; then nothing is written.
     """
     source, target = Path(source), Path(target)
     checkpoint = Checkpoint.open(source)
     folder.check_target(source, target, overwrite)
-    with _prepared(checkpoint, target, base) as prepared:
+    with _prepared(checkpoint, target, base, limits or Limits()) as prepared:
         return _densified(source, prepared, target, overwrite)
 
 
 @contextmanager
-def _prepared(checkpoint: Checkpoint, target: Path, base: Path | str | None) -> Iterator[Checkpoint]:
+def _prepared(checkpoint: Checkpoint, target: Path, base: Path | str | None, limits: Limits) -> Iterator[Checkpoint]:
     """A checkpoint, unpacked beside `target` meanwhile if it is packed, whose configuration says where the base is that
     it is the difference from."""
     source, described = checkpoint.folder, checkpoint.config.get("quantization_config") or {}
@@ -62,8 +68,8 @@ def _prepared(checkpoint: Checkpoint, target: Path, base: Path | str | None) -> 
     with ExitStack() as stack:
         if (source / folder.MANIFEST).is_file():
             unpacked = stack.enter_context(scratch_folder(target)) / "unpacked"
-            differs = any(packed.description.base for packed in packed_files(source, Limits()))
-            unpack(source, unpacked, base=base if differs else None)
+            differs = any(packed.description.base for packed in packed_files(source, limits))
+            unpack(source, unpacked, base=base if differs else None, limits=limits)
             checkpoint = Checkpoint.open(unpacked)
         if is_delta:
             checkpoint.config["quantization_config"]["base_folder"] = str(base)

@@ -83,3 +83,14 @@ def test_a_matrix_that_takes_all_memory(tmp_path):
     factorised(folder, "model.another", vectors)
     with pytest.raises(LimitError, match=r"^model\.another: its weight needs 4,398,046,511,104 bytes of memory"):
         squeeze.densify(folder, tmp_path / "out")
+
+
+def test_a_packed_folder_takes_no_more_than_the_limit(folders, tmp_path):
+    source, config = folders["own"]
+    (source / "config.json").write_text(json.dumps(config))
+    squeeze.pack(source, tmp_path / "packed")
+    refused = CliRunner().invoke(main, ["densify", "--memlimit", "1K", str(tmp_path / "packed"), str(tmp_path / "out")])
+    assert refused.exit_code == 1 and refused.stderr.count("\n") == 1
+    assert "the limit is 1,024: raise it with --memlimit" in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["packed"]
+    squeeze.densify(tmp_path / "packed", tmp_path / "out")
