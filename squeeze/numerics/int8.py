@@ -3,8 +3,8 @@
 Matrices are *packed* for it: panels of 16 outputs, in each the inputs in fours, every weight plus 128: uint8
 [outputs / 16, inputs / 4, 16, 4]. Processors with VNNI multiply four unsigned bytes by four signed ones and add the
 products to a sum in one instruction; what the 128 adds to a sum follows from the sum of the activations. Those with
-AVX2 alone widen both to words, and multiply these in pairs. On others the same integers come from vectors of generic
-LLVM. Sums wrap at 32 bits, and the result does not, to LONGEST inputs.
+AVX2 or AVX512 alone widen both to words, and multiply these in pairs. On others the same integers come from vectors of
+generic LLVM. Sums wrap at 32 bits, and the result does not, to LONGEST inputs.
 """
 
 from typing import Any
@@ -13,19 +13,18 @@ import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
-from squeeze.numerics import int8_vectors, processor
-from squeeze.numerics.int8_vectors import INT8, INT16, INT32, INT64, PANEL, STEP, Avx2, Generic, NarrowVnni, Vnni
+from squeeze.numerics import int8_vectors
+from squeeze.numerics.int8_vectors import INT8, INT16, INT32, INT64, PANEL, STEP
 from squeeze.numerics.jit import inline, part
 
 TOP = 127  # of activations and weights
 TOP_16 = 32639  # of 16-bit activations, the largest of which both halves are signed bytes
 SCRATCH = 24 * PANEL  # products of a step: of three rows and eight panels, or six rows and four
 LONGEST = (1 << 31) // (TOP * TOP)  # inputs
-_WIDE = processor.has("avx512vnni")
-_BYTES = _WIDE or processor.has("avxvnni")  # whether bytes are multiplied
-_PAIRS = not _BYTES and processor.has("avx2")  # whether words are, by AVX2
-PARTS = 2 if _BYTES else 1  # into which an activation of 16 bits is split
-ACTIVATION = np.int8 if _BYTES else np.int16  # what holds an activation: what is multiplied
+_ISA = int8_vectors.fastest()
+_TALLEST, _FEW, _MOST, _SOME = _ISA.tallest, _ISA.few, _ISA.most, _ISA.some
+PARTS = 2 if _ISA.four is INT32 else 1  # into which an activation of 16 bits is split
+ACTIVATION = np.int8 if PARTS == 2 else np.int16  # what holds an activation: what is multiplied
 
 
 def pack(matrix: np.ndarray) -> np.ndarray:
@@ -67,7 +66,7 @@ def _tile(rows: int, panels: int) -> Any:
             kind = INT8 if isa.four is INT32 else INT16
             a_rows = [moved(pointer(0, kind), a_offset, a_stride, r) for r in range(rows)]
             b_panels = [moved(pointer(3, INT8), b_offset, b_stride, p) for p in range(panels)]
-            runs = 2 if rows * panels * isa.vectors > _SUMS else 1
+            runs = 2 if rows * panels * isa.vectors > isa.together else 1
             size = STEP * PANEL // isa.vectors  # bytes
             vectors = [(start, v * size) for start in b_panels for v in range(isa.vectors)]
             count = len(vectors) // runs
@@ -85,15 +84,6 @@ def _tile(rows: int, panels: int) -> Any:
         return types.void(a, count, count, b, count, count, count, out, count, count), codegen
 
     return tile
-
-
-_ISA: Any = Vnni if _WIDE else NarrowVnni if _BYTES else Avx2 if _PAIRS else Generic
-_SUMS = 8 if _PAIRS else 32  # vectors of a run, where it is for a whole panel
-# Rows that go through together, the same where they are few; panels beside few rows, and beside more. All their sums
-# stay in registers: 32 of 16 sums, or 16 of 8.
-_TALLEST, _FEW, _MOST, _SOME = (
-    (6, 3, 8, 4) if _WIDE else (6, 2, 3, 1) if _BYTES else (6, 1, 2, 1) if _PAIRS else (3, 3, 1, 1)
-)
 
 
 def _of_height(panels: int, tallest: int) -> Any:

@@ -1,7 +1,8 @@
 """The instructions that multiply rows of activations by packed weights: VNNI's, AVX2's, and generic ones of LLVM.
 
-A class of instructions says how weights and activations reach vectors, how their products are added to sums, and how
-the sums of a panel follow in the end. `sums` is the loop over inputs. int8.py packs matrices, and chooses.
+A class of instructions says how weights and activations reach vectors, how their products are added to sums, how the
+sums of a panel follow in the end, and how many stay in registers. `sums` is the loop over inputs. int8.py packs
+matrices, and walks over them.
 """
 
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from llvmlite import ir
 
 from squeeze.numerics.jit import ask_for
+from squeeze.numerics.processor import has
 
-__all__ = ["INT8", "INT16", "INT32", "INT64", "PANEL", "STEP", "Avx2", "Generic", "NarrowVnni", "Vnni", "sums"]
+__all__ = ["INT8", "INT16", "INT32", "INT64", "PANEL", "STEP", "fastest", "sums"]
 
 PANEL = 16  # outputs side by side: a vector of sums
 STEP = 4  # inputs come in so many
@@ -30,6 +32,10 @@ class Vnni:
     width = PANEL  # outputs of an instruction
     vectors = 1  # of a panel
     ahead = 0  # bytes of weights that are asked for before they are needed; 0: the processor does that by itself
+    # Rows that go through together, the same where they are few; panels beside few rows, and beside more. All their
+    # sums stay in registers, of which there are 32, or 16 without AVX512.
+    tallest, few, most, some = 6, 3, 8, 4
+    together = 32  # vectors of sums in a run over the inputs, where it is for a whole panel
 
     def __init__(self, builder: Any) -> None:
         self.sums, vector = ir.VectorType(INT32, PANEL), ir.VectorType(INT32, self.width)
@@ -54,6 +60,7 @@ class NarrowVnni(Vnni):
     """8 outputs a vector: vpdpbusd of processors that have it without AVX512."""
 
     width = PANEL // 2
+    tallest, few, most, some = 6, 2, 3, 1
 
     def added(self, builder: Any, total: Any, weights: Any, activations: Any) -> Any:
         halves = (range(self.width), range(self.width, PANEL))
@@ -71,6 +78,8 @@ class Generic:
     four = INT64
     vectors = 1
     ahead = 0
+    tallest, few, most, some = 3, 3, 1, 1
+    together = 32
 
     def __init__(self, builder: Any) -> None:
         self.sums = ir.VectorType(INT32, 2 * PANEL)
@@ -101,11 +110,14 @@ class Avx2:
     width = 4
     vectors = PANEL // width
     ahead = 4096  # the next page, which the processor does not ask for
+    tallest, few, most, some = 6, 1, 2, 1
+    together = 8
+    name = "llvm.x86.avx2.pmadd.wd"
 
     def __init__(self, builder: Any) -> None:
-        self.sums, self.words = ir.VectorType(INT32, 8), ir.VectorType(INT16, 16)
+        self.sums, self.words = ir.VectorType(INT32, 2 * self.width), ir.VectorType(INT16, 4 * self.width)
         kind = ir.FunctionType(self.sums, [self.words] * 2)
-        self.multiply = builder.module.declare_intrinsic("llvm.x86.avx2.pmadd.wd", (), kind)
+        self.multiply = builder.module.declare_intrinsic(self.name, (), kind)
 
     def weights(self, builder: Any, address: Any) -> Any:
         values = ir.VectorType(INT8, 4 * self.width)
@@ -120,9 +132,30 @@ class Avx2:
         return builder.add(total, builder.call(self.multiply, [activations, weights]))
 
     def folded(self, builder: Any, totals: list[Any]) -> list[Any]:
-        mask = ir.Constant(ir.VectorType(INT32, 16), list(range(16)))
+        mask = ir.Constant(ir.VectorType(INT32, 4 * self.width), list(range(4 * self.width)))
         pairs = zip(totals[::2], totals[1::2], strict=True)
         return [_pairs(builder, builder.shuffle_vector(low, high, mask)) for low, high in pairs]
+
+
+class Avx512(Avx2):
+    """8 outputs a vector, otherwise as Avx2."""
+
+    width = 8
+    vectors = PANEL // width
+    tallest, few, most, some = 6, 1, 1, 2
+    together = 32
+    name = "llvm.x86.avx512.pmaddw.d.512"
+
+
+def fastest() -> Any:
+    """Of the classes of instructions that the processor has."""
+    if has("avx512vnni"):
+        return Vnni
+    if has("avxvnni"):
+        return NarrowVnni
+    if has("avx512bw"):
+        return Avx512
+    return Avx2 if has("avx2") else Generic
 
 
 def _pairs(builder: Any, values: Any) -> Any:

@@ -68,11 +68,13 @@ def test_activations_of_16_bits():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processor", ["nehalem", "haswell +avx2", "alderlake +avxvnni"])
+@pytest.mark.parametrize(
+    "processor", ["nehalem", "haswell +avx2", "alderlake +avxvnni", "skylake-avx512 +avx2,+avx512bw"]
+)
 def test_other_processors(processor, tmp_path):
     """Without instructions for bytes, or with narrower ones, the same tests pass."""
     name, _, features = processor.partition(" ")
-    flag = {"": "", "+avx2": "avx2", "+avxvnni": "avx_vnni"}[features]
+    flag = {"": "", "+avx2": "avx2", "+avxvnni": "avx_vnni"}.get(features, "avx512bw")
     if flag not in Path("/proc/cpuinfo").read_text():
         pytest.skip("this processor has no such instructions")
     settings = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features, "NUMBA_CACHE_DIR": str(tmp_path)}
