@@ -3,6 +3,7 @@
 Channels come first here, so that the loop runs along tokens with everything about a channel at hand.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -17,12 +18,12 @@ from squeeze.kv.packing import bit_planes
 from squeeze.numerics.jit import lossy_kernel
 from squeeze.numerics.look_up import LANES, Table
 
-__all__ = ["MOST_BITS", "unpacked_channels"]
+__all__ = ["MOST_BITS", "tiles", "unpacked_channels"]
 
 MOST_BITS = 6  # of a channel
 
 _WORD = 4  # bytes
-_TILE = 256  # tokens
+_SPAN = 1024  # tokens
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
 _WORDS, _FLOATS = ir.VectorType(_INT32, LANES), ir.VectorType(ir.FloatType(), LANES)
 
@@ -35,13 +36,24 @@ def unpacked_channels(
 
     widths: bits of each group of `group` channels, descending, K = group * len(widths).
     """
-    tokens, size = packed.shape
-    if size < _WORD:
-        packed = torch.nn.functional.pad(packed, (0, _WORD - size))
-    out = torch.empty((group * len(widths), -(-tokens // LANES) * LANES))
-    numbers = packed.contiguous().numpy(), scale.contiguous().numpy(), scales.numpy()
-    _unpack(*numbers, *_plan(widths, group), out.numpy())
-    return out[:, :tokens]
+    whole = tiles(packed, scale, scales, widths, group, max(len(packed), 1))
+    return next(whole, (0, torch.empty((group * len(widths), 0))))[1]
+
+
+def tiles(
+    packed: torch.Tensor, scale: torch.Tensor, scales: torch.Tensor, widths: tuple[int, ...], group: int, size: int
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """As `unpacked_channels`, at most `size` tokens at a time: the first token and channels [K, tokens], which are
+    there until the next are asked for."""
+    if packed.shape[1] < _WORD:
+        packed = torch.nn.functional.pad(packed, (0, _WORD - packed.shape[1]))
+    out = torch.empty((group * len(widths), -(-min(size, len(packed)) // LANES) * LANES))
+    numbers = packed.contiguous().numpy(), scale.contiguous().numpy(), scales.numpy(), *_plan(widths, group)
+    found = out.numpy()
+    for first in range(0, len(packed), size):
+        count = min(size, len(packed) - first)
+        _unpack(*numbers, first, count, found)
+        yield first, out[:, :count]
 
 
 @cache
@@ -158,21 +170,21 @@ def _channel_of(bits, words, places, points, factors, out):
 
 
 @lossy_kernel(fastmath=False)
-def _unpack(packed, scale, scales, plan, points, out):
-    """Some tokens at a time: their words to columns, and from these channel after channel. Of words: bytes take eight
-    times as long, as much as all the rest."""
-    tokens, size = packed.shape
-    words, factors = np.zeros((-(-size // _WORD), _TILE), np.uint32), np.zeros(_TILE, np.float32)
-    for first in range(0, tokens, _TILE):
-        count = min(_TILE, tokens - first)
+def _unpack(packed, scale, scales, plan, points, begin, tokens, out):
+    """Channels of so many tokens from `begin` on. Some at a time: their words to columns, and from these channel after
+    channel. Of words: bytes take eight times as long, as much as all the rest."""
+    size = packed.shape[1]
+    words, factors = np.zeros((-(-size // _WORD), _SPAN), np.uint32), np.zeros(_SPAN, np.float32)
+    for first in range(0, tokens, _SPAN):
+        count = min(_SPAN, tokens - first)
         for n in range(count):
-            factors[n] = scales[scale[first + n]]
-        for begin in range(0, count, LANES):
+            factors[n] = scales[scale[begin + first + n]]
+        for start in range(0, count, LANES):
             for i in range(words.shape[0]):
                 at = min(_WORD * i, size - _WORD)
-                for n in range(begin, min(begin + LANES, count)):
-                    words[i, n] = _word(packed, first + n, at)
-        last = -(-count // LANES) * LANES
+                for n in range(start, min(start + LANES, count)):
+                    words[i, n] = _word(packed, begin + first + n, at)
+        last = first + -(-count // LANES) * LANES
         for channel in range(out.shape[0]):
-            places, here = plan[channel, :4], out[channel, first : first + last]
+            places, here = plan[channel, :4], out[channel, first:last]
             _channel_of(plan[channel, 4], words, places, points[channel], factors, here)

@@ -197,10 +197,11 @@ def _rotate_pair(x, y, x_mean, y_mean, cos, sin):
 
 
 @_compiled
-def rotate(keys, mean, cos, sin, first):
-    """keys[:, t] + mean, [D, T], rotated as token first + t is, in place; cos, sin: [n, tokens] of pairs (i, n + i)."""
-    pairs, here = cos.shape[0], slice(first, first + keys.shape[1])
+def rotate(keys, tokens, mean, cos, sin, first):
+    """The first `tokens` of keys[:, t] + mean, [D, T], are rotated as token first + t is, in place; cos, sin: of pairs
+    (i, n + i), [n, more tokens]."""
+    pairs, here, there = cos.shape[0], slice(0, tokens), slice(first, first + tokens)
     for i in range(pairs):
-        _rotate_pair(keys[i], keys[pairs + i], mean[i], mean[pairs + i], cos[i, here], sin[i, here])
+        _rotate_pair(keys[i, here], keys[pairs + i, here], mean[i], mean[pairs + i], cos[i, there], sin[i, there])
     for i in range(2 * pairs, keys.shape[0]):
-        keys[i] += mean[i]
+        keys[i, here] += mean[i]

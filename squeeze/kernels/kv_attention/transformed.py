@@ -15,7 +15,7 @@ import torch
 
 from squeeze.kernels.kv_attention import loops
 from squeeze.kv.transform import GROUP, TransformCoder, scales
-from squeeze.kv.unpacking import unpacked_channels
+from squeeze.kv.unpacking import tiles
 
 __all__ = ["outputs", "scores"]
 
@@ -26,15 +26,19 @@ def scores(
     coder: TransformCoder, fields: dict[str, torch.Tensor], rows: torch.Tensor, start: int, out: torch.Tensor
 ) -> None:
     """rows [G, D] times the keys of one head, into out [G, tokens]. fields: [blocks, T, ...], from position `start`."""
-    tokens = -(-out.shape[1] // _TILE) * _TILE
-    tables = None if coder.frequencies is None else _cos_sin(coder.frequencies, start, tokens)
+    tokens, tables, mean = out.shape[1], None, coder.mean.numpy()
+    if coder.frequencies is not None:
+        tables = _cos_sin(coder.frequencies, start, -(-tokens // _TILE) * _TILE)
+    keys = rows.new_empty((len(mean), min(tokens, _TILE)))
+    numbers = keys.numpy()
     for first, channels in _tiles(coder, fields):
-        keys = coder.back @ channels  # [D, tokens]
+        here = keys[:, : channels.shape[1]]
+        torch.mm(coder.back, channels, out=here)
         if tables is None:
-            keys += coder.mean[:, None]
+            here += coder.mean[:, None]
         else:
-            loops.rotate(keys.numpy(), coder.mean.numpy(), *tables, first)
-        out[:, first : first + keys.shape[1]] = rows @ keys
+            loops.rotate(numbers, channels.shape[1], mean, *tables, first)
+        out[:, first : first + channels.shape[1]] = rows @ here
 
 
 @lru_cache(maxsize=4)  # all heads and layers rotate by the same
@@ -54,7 +58,4 @@ def outputs(coder: TransformCoder, fields: dict[str, torch.Tensor], weights: tor
 
 def _tiles(coder: TransformCoder, fields: dict[str, torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
     """First token and channels [K, tokens] of each tile."""
-    packed, scale = fields["codes"].flatten(0, 1), fields["scale"].flatten(0, 1)
-    for first in range(0, len(packed), _TILE):
-        span = slice(first, first + _TILE)
-        yield first, unpacked_channels(packed[span], scale[span], scales(), coder.widths, GROUP)
+    return tiles(fields["codes"].flatten(0, 1), fields["scale"].flatten(0, 1), scales(), coder.widths, GROUP, _TILE)
