@@ -86,9 +86,9 @@ class StoredForm(ABC):
         """What is left to do once all layers of a model are in place."""
 
 
-def expanded(module: str, weight: Expandable, dtype: torch.dtype) -> torch.Tensor:
+def expanded(module: str, weight: Expandable, dtype: torch.dtype, limits: Limits | None = None) -> torch.Tensor:
     """The dense weight of a module. Raises LimitError where it takes more memory than may be."""
-    Limits().need_memory(4 * weight.shape[0] * weight.shape[1], f"{module}: its weight")
+    (limits or Limits()).need_memory(4 * weight.shape[0] * weight.shape[1], f"{module}: its weight")
     return weight.dequantize(dtype)
 
 

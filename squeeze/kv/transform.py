@@ -150,7 +150,7 @@ class TransformCoder:
 
     def points_of(self, packed: torch.Tensor) -> torch.Tensor:
         """Packed codes [..., bytes] to points [..., K], in plain torch: what unpacking.py equals."""
-        y = torch.empty((*packed.shape[:-1], GROUP * len(self.widths)), device=packed.device)
+        y = torch.empty((*packed.shape[:-1], GROUP * len(self.widths)), dtype=torch.float32, device=packed.device)
         for width, channels, place in self.runs:
             codes = unpack(packed[..., place], width, channels.stop - channels.start)
             y[..., channels] = lloyd_max(width).to(packed.device)[codes.int()]

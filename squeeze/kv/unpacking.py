@@ -31,13 +31,13 @@ _WORDS, _FLOATS = ir.VectorType(_INT32, LANES), ir.VectorType(ir.FloatType(), LA
 def unpacked_channels(
     packed: torch.Tensor, scale: torch.Tensor, scales: torch.Tensor, widths: tuple[int, ...], group: int
 ) -> torch.Tensor:
-    """uint8 [N, bytes] and uint8 [N], codes of scales float32 [256], to float32 [K, N]: the points of the codes times
-    the scale of their token.
+    """Packed codes, uint8 [N, bytes], and the place of each token's scale in `scales`, uint8 [N] and float32 [256], to
+    float32 [K, N]: points times scales.
 
     widths: bits of each group of `group` channels, descending, K = group * len(widths).
     """
     whole = tiles(packed, scale, scales, widths, group, max(len(packed), 1))
-    return next(whole, (0, torch.empty((group * len(widths), 0))))[1]
+    return next(whole, (0, torch.empty((group * len(widths), 0), dtype=torch.float32)))[1]
 
 
 def tiles(
@@ -47,7 +47,8 @@ def tiles(
     there until the next are asked for."""
     if packed.shape[1] < _WORD:
         packed = torch.nn.functional.pad(packed, (0, _WORD - packed.shape[1]))
-    out = torch.empty((group * len(widths), -(-min(size, len(packed)) // LANES) * LANES))
+    columns = -(-min(size, len(packed)) // LANES) * LANES
+    out = torch.empty((group * len(widths), columns), dtype=torch.float32)
     numbers = packed.contiguous().numpy(), scale.contiguous().numpy(), scales.numpy(), *_plan(widths, group)
     found = out.numpy()
     for first in range(0, len(packed), size):
@@ -171,8 +172,8 @@ def _channel_of(bits, words, places, points, factors, out):
 
 @lossy_kernel(fastmath=False)
 def _unpack(packed, scale, scales, plan, points, begin, tokens, out):
-    """Channels of so many tokens from `begin` on. Some at a time: their words to columns, and from these channel after
-    channel. Of words: bytes take eight times as long, as much as all the rest."""
+    """Channels of so many tokens from `begin` on. The words of _SPAN tokens become columns, and channel after channel
+    is filled from these. Words, since to move bytes takes eight times as long."""
     size = packed.shape[1]
     words, factors = np.zeros((-(-size // _WORD), _SPAN), np.uint32), np.zeros(_SPAN, np.float32)
     for first in range(0, tokens, _SPAN):

@@ -1,7 +1,8 @@
-"""The instructions that multiply rows of activations by packed weights: VNNI's, AVX2's, and generic ones of LLVM.
+"""The instructions that multiply rows of activations by packed weights: VNNI's, AVX512's, AVX2's, and generic ones of
+LLVM.
 
 A class of instructions says how weights and activations reach vectors, how their products are added to sums, how the
-sums of a panel follow in the end, and how many stay in registers. `sums` is the loop over inputs. int8.py packs
+sums of a panel follow in the end, and how many sums stay in registers. `sums` is the loop over inputs. int8.py packs
 matrices, and walks over them.
 """
 
@@ -32,10 +33,10 @@ class Vnni:
     width = PANEL  # outputs of an instruction
     vectors = 1  # of a panel
     ahead = 0  # bytes of weights that are asked for before they are needed; 0: the processor does that by itself
-    # Rows that go through together, the same where they are few; panels beside few rows, and beside more. All their
-    # sums stay in registers, of which there are 32, or 16 without AVX512.
+    # `tallest` rows go through at once, beside `some` panels; up to `few` rows, beside `most`. All their sums stay in
+    # registers, of which there are 32, or 16 without AVX512.
     tallest, few, most, some = 6, 3, 8, 4
-    together = 32  # vectors of sums in a run over the inputs, where it is for a whole panel
+    together = 32  # vectors of sums that registers hold: with more, a panel takes two runs over the inputs
 
     def __init__(self, builder: Any) -> None:
         self.sums, vector = ir.VectorType(INT32, PANEL), ir.VectorType(INT32, self.width)

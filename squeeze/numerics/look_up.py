@@ -15,7 +15,7 @@ _FLOAT, _INT32 = ir.FloatType(), ir.IntType(32)
 
 
 class Table:
-    """size: float32 values at a pointer, 8, 16, 32 or 64. Registers hold them from where it is made."""
+    """size: values at a pointer, float32, 8, 16, 32 or 64; 16 can be read. They are loaded where a Table is made."""
 
     def __init__(self, builder: Any, pointer: Any, size: int) -> None:
         self.pointer = pointer
@@ -28,7 +28,7 @@ class Table:
         return builder.load(builder.bitcast(address, self.floats.as_pointer()), align=4)
 
     def look_up(self, builder: Any, codes: Any) -> Any:
-        """float32 [16] of codes, int32 [16]."""
+        """float32 [16] of codes, int32 [16] below `size`."""
         if not self.lanes:
             return self._loaded(builder, codes)
         if self.lanes == LANES:

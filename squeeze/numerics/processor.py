@@ -9,8 +9,10 @@ _config: Any = config
 
 
 def has(feature: str) -> bool:
-    """Whether it has a feature by LLVM's name, such as "avx512vnni". NUMBA_CPU_NAME may ask for another processor than
-    this machine's: that one has what NUMBA_CPU_FEATURES says."""
-    if _config.CPU_NAME:
-        return f"+{feature}" in (_config.CPU_FEATURES or "").split(",")
+    """Whether it has a feature by LLVM's name, such as "avx512vnni". Where NUMBA_CPU_NAME or NUMBA_CPU_FEATURES ask for
+    another processor than this machine's, it has what the latter says; NUMBA_ENABLE_AVX=0 leaves AVX out."""
+    if _config.CPU_FEATURES is not None:  # numba makes it "" for a name alone
+        return f"+{feature}" in _config.CPU_FEATURES.split(",")
+    if feature.startswith("avx") and not _config.ENABLE_AVX:
+        return False
     return bool(llvm.get_host_cpu_features().get(feature, False))

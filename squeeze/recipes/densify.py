@@ -43,16 +43,18 @@ def densify(
     limits: Limits | None = None,
 ) -> int:
     """Write a folder with every weight dense; the bytes of its tensors. base: of what `squeeze delta` wrote; without,
-    it is looked for beside the source. limits: of the memory that a packed one may take.
+    it is looked for beside the source. limits: of the memory that unpacking and a dense weight may take, and of what
+    is unpacked.
 
-    Raises FormatError where nothing in the source is stored otherwise, or it is damaged, LimitError where unpacking it
-    takes more than is allowed, and SqueezeError for a base that is missing or another; then nothing is written.
+    Raises FormatError where nothing in the source is stored otherwise, or it is damaged, LimitError where more is
+    needed than is allowed, and SqueezeError for a base that is missing or another; then nothing is written.
     """
     source, target = Path(source), Path(target)
     checkpoint = Checkpoint.open(source)
     folder.check_target(source, target, overwrite)
-    with _prepared(checkpoint, target, base, limits or Limits()) as prepared:
-        return _densified(source, prepared, target, overwrite)
+    limits = limits or Limits()
+    with _prepared(checkpoint, target, base, limits) as prepared:
+        return _densified(source, prepared, target, overwrite, limits)
 
 
 @contextmanager
@@ -76,10 +78,10 @@ def _prepared(checkpoint: Checkpoint, target: Path, base: Path | str | None, lim
         yield checkpoint
 
 
-def _densified(source: Path, checkpoint: Checkpoint, target: Path, overwrite: bool) -> int:
+def _densified(source: Path, checkpoint: Checkpoint, target: Path, overwrite: bool, limits: Limits) -> int:
     """The bytes of the tensors written. source: the folder that is spoken of."""
     model = dense_model(checkpoint.folder)
-    tensors = _tensors(checkpoint, source, model)
+    tensors = _tensors(checkpoint, source, model, limits)
     config = {key: value for key, value in checkpoint.config.items() if key not in _CONFIGS}
     with work_folder(target, "densifying", {"source": stamps(source)}, False) as work:
         parts, content = Parts(work), work / folder.CONTENT
@@ -99,7 +101,7 @@ def _densified(source: Path, checkpoint: Checkpoint, target: Path, overwrite: bo
     return size
 
 
-def _tensors(checkpoint: Checkpoint, source: Path, model: nn.Module) -> dict[str, Load]:
+def _tensors(checkpoint: Checkpoint, source: Path, model: nn.Module, limits: Limits) -> dict[str, Load]:
     """What loads each dense tensor. Raises FormatError where all are dense, or in a form that is not known."""
     described = checkpoint.config.get("quantization_config")
     if isinstance(described, dict) and str(described.get("quant_method")) in READERS:
@@ -118,7 +120,7 @@ def _tensors(checkpoint: Checkpoint, source: Path, model: nn.Module) -> dict[str
         found = stored.weight(module, leaves)
         if found.shape != (wanted := shapes(module) or found.shape):
             raise FormatError(f"{module}: a matrix {list(found.shape)} is stored, and the model has {list(wanted)}")
-        dense = expanded(module, found, stored.dtype)
+        dense = expanded(module, found, stored.dtype, limits)
         return dense.T if turned(module) else dense
 
     return tensors | {f"{module}.weight": partial(weight, module) for module in stored.modules}

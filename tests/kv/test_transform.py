@@ -1,5 +1,7 @@
 """Transform coding: its error, and attention without decoding."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -51,6 +53,25 @@ def test_transform_unpacking_equals_plain_torch(widths):
     transformed.outputs(coder, here, weights, found[1])
     torch.testing.assert_close(found[0], rows @ plain.T, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(found[1], 1 + weights @ plain, rtol=1e-4, atol=1e-4)
+
+
+def test_tokens_of_any_number_in_tiles(monkeypatch):
+    """46 blocks of 24: more than are unpacked at once, and a last tile that is no whole vector."""
+    monkeypatch.setattr(transformed, "_TILE", 1060)
+    widths, start = (6, 3, 1), 7
+    into, frequencies = torch.linalg.qr(torch.randn(64, 24))[0].T.contiguous(), 10000 ** (-torch.arange(24) / 24)
+    coder = TransformCoder(widths, into, into.T.contiguous(), torch.randn(64), torch.ones(24), frequencies)
+    fields = coder.encode(torch.randn(1, 1, 46, 24, 64), start)
+    rows, weights = torch.randn(3, 64), torch.rand(3, 46 * 24)
+    here = {name: field[0, 0] for name, field in fields.items()}
+    found = torch.empty(3, 46 * 24), torch.zeros(3, 64)
+    transformed.scores(coder, here, rows, start, found[0])
+    plain = coder.decode(fields, start, torch.float32)[0, 0].flatten(0, 1)
+    torch.testing.assert_close(found[0], rows @ plain.T, rtol=1e-4, atol=1e-4)
+    values = replace(coder, frequencies=None)
+    transformed.outputs(values, here, weights, found[1])
+    plain = values.decode(fields, start, torch.float32)[0, 0].flatten(0, 1)
+    torch.testing.assert_close(found[1], weights @ plain, rtol=1e-4, atol=1e-2)
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ import squeeze
 from squeeze.cli import main
 from squeeze.errors import FormatError, LimitError
 from squeeze.factor import METHOD, VERSION
+from squeeze.system.limits import Limits
 from tests.makers import tiny_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -81,8 +82,9 @@ def test_a_matrix_that_takes_all_memory(tmp_path):
     folder = tiny_models.write_folder(tmp_path / "model", tiny_models.byte_level(), vocab_size=400)
     vectors = {"left": torch.ones(1 << 20, 1), "right": torch.ones(1, 1 << 20)}
     factorised(folder, "model.another", vectors)
-    with pytest.raises(LimitError, match=r"^model\.another: its weight needs 4,398,046,511,104 bytes of memory"):
-        squeeze.densify(folder, tmp_path / "out")
+    for limits in (None, Limits(memory=1 << 40)):
+        with pytest.raises(LimitError, match=r"^model\.another: its weight needs 4,398,046,511,104 bytes of memory"):
+            squeeze.densify(folder, tmp_path / "out", limits=limits)
 
 
 def test_a_packed_folder_takes_no_more_than_the_limit(folders, tmp_path):

@@ -1,4 +1,5 @@
-"""The compiled loops of decoding steps on the CPU: products with a block of packed codes, unpacked in registers.
+"""The compiled loops of decoding steps on the CPU: products with a block of packed codes, unpacked in registers, and
+the rotation of keys that were transform-coded.
 
 Arrays of one head: weights [G, ...], codes uint8 [blocks, R, bytes], scales and minimums bfloat16 as uint16 [blocks, R,
 groups], points float32 or empty, where codes stand for minimum + scale * code: [2^width], what codes stand for before
@@ -198,8 +199,8 @@ def _rotate_pair(x, y, x_mean, y_mean, cos, sin):
 
 @_compiled
 def rotate(keys, tokens, mean, cos, sin, first):
-    """The first `tokens` of keys[:, t] + mean, [D, T], are rotated as token first + t is, in place; cos, sin: of pairs
-    (i, n + i), [n, more tokens]."""
+    """Add mean [D] to the first `tokens` columns of keys [D, T], and rotate column t to position first + t, in place.
+    cos, sin: [n, positions], of channels i and n + i."""
     pairs, here, there = cos.shape[0], slice(0, tokens), slice(first, first + tokens)
     for i in range(pairs):
         _rotate_pair(keys[i, here], keys[pairs + i, here], mean[i], mean[pairs + i], cos[i, there], sin[i, there])

@@ -1,8 +1,8 @@
-"""Decoding steps on the CPU over transform-coded tokens, some at a time: no key is rotated, no value transformed back.
+"""Decoding steps on the CPU over transform-coded tokens, some thousands at a time.
 
-A key is R (B y + m), R the rotary embedding of its position and y the coded channels, so a score sums, over the pairs
-of channels that R rotates, products with cosines and sines that all heads and layers share. The weighted sum of values
-is B (sum of w y) + m (sum of w): y is summed, and B used once.
+A key is R (B y + m), R the rotary embedding of its position and y the coded channels: keys are transformed back and
+rotated once for all query heads, by cosines and sines that all heads and layers share. No value is transformed back:
+the weighted sum of values is B (sum of w y) + m (sum of w), so y is summed, and B used once.
 """
 
 from __future__ import annotations
