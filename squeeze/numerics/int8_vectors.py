@@ -113,12 +113,12 @@ class Avx2:
     ahead = 4096  # the next page, which the processor does not ask for
     tallest, few, most, some = 6, 1, 2, 1
     together = 8
-    name = "llvm.x86.avx2.pmadd.wd"
+    instruction = "llvm.x86.avx2.pmadd.wd"
 
     def __init__(self, builder: Any) -> None:
         self.sums, self.words = ir.VectorType(INT32, 2 * self.width), ir.VectorType(INT16, 4 * self.width)
         kind = ir.FunctionType(self.sums, [self.words] * 2)
-        self.multiply = builder.module.declare_intrinsic(self.name, (), kind)
+        self.multiply = builder.module.declare_intrinsic(self.instruction, (), kind)
 
     def weights(self, builder: Any, address: Any) -> Any:
         values = ir.VectorType(INT8, 4 * self.width)
@@ -145,7 +145,7 @@ class Avx512(Avx2):
     vectors = PANEL // width
     tallest, few, most, some = 6, 1, 1, 2
     together = 32
-    name = "llvm.x86.avx512.pmaddw.d.512"
+    instruction = "llvm.x86.avx512.pmaddw.d.512"
 
 
 def fastest() -> Any:
