@@ -13,8 +13,7 @@ __all__ = ["ACTIVATIONS", "ActivationGrid"]
 _FP8 = torch.float8_e4m3fn
 _FP8_TOP, _FP4_TOP = 448.0, 6.0
 _INT8_TOP = 127.5  # half of the range of -128 to 127
-_FP4_BORDERS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
-_FP4_LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_AT_ONCE = 1 << 18  # values that a processor rounds at once: what they take stays near it
 _UP_FROM = 0.875  # of the next power of two, what is rounded up to it
 
 
@@ -33,6 +32,12 @@ class ActivationGrid:
         """x [..., I] as its rounded values, in its type. largest: float32 [], the largest magnitude that the
         calibration saw; None where it saw none, or where `ranged` is false. Raises RuntimeError where inputs are not
         whole groups."""
+        if x.device.type == "cpu" and x.numel() > _AT_ONCE:
+            rows = torch.split(x.reshape(-1, x.shape[-1]), max(1, _AT_ONCE // x.shape[-1]))
+            return torch.cat([self._of(part, largest) for part in rows]).reshape(x.shape)
+        return self._of(x, largest)
+
+    def _of(self, x: torch.Tensor, largest: torch.Tensor | None) -> torch.Tensor:
         values = x.to(torch.float32)
         groups = values.unflatten(-1, (-1, self.group_size)) if self.group_size > 0 else values
         scale = self._scale(groups.abs().amax(-1, keepdim=True), largest)
@@ -74,12 +79,9 @@ class ActivationGrid:
 
 def _to_fp4(values: torch.Tensor) -> torch.Tensor:
     """The nearest e2m1, that with an even code where two are as near."""
-    borders = torch.tensor(_FP4_BORDERS, device=values.device)
     size = values.abs()
-    low, high = torch.bucketize(size, borders), torch.bucketize(size, borders, right=True)
-    even = torch.where(low % 2 == 0, low, high)
-    levels = torch.tensor(_FP4_LEVELS, device=values.device)
-    return torch.copysign(levels[even], values)
+    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))  # from a level to the next
+    return torch.copysign((size / step).round_().mul_(step).clamp_(max=_FP4_TOP), values)
 
 
 ACTIVATIONS = {

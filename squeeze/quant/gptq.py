@@ -114,25 +114,30 @@ class GPTQ(GridMethod):
         """Codes [O, I], and the weights as they were when their column was rounded. Dynamic scales go into `params`."""
         quantizer, size = self.as_quantizer(), self.effective_group_size(weight.shape[1])
         work = weight[:, order]
-        groups, columns = (order // size).tolist(), order.tolist()
-        codes = torch.zeros(work.shape, dtype=torch.uint8, device=work.device)
+        groups = (order // size).tolist()
+        codes = torch.zeros((len(order), len(work)), dtype=torch.uint8, device=work.device)
         refitted: set[int] = set()
-        stop = len(columns) - outliers
+        stop = len(order) - outliers
         for first in range(0, stop, self.block_size):
             last = min(first + self.block_size, stop)
-            errors = torch.empty((len(work), last - first), dtype=work.dtype, device=work.device)
+            block = work[:, first:last].T.contiguous()  # [columns, O]: a column lies side by side
+            errors = torch.zeros_like(block)
             for j in range(first, last):
+                column = block[j - first]
                 if self.dynamic and groups[j] not in refitted:
                     refitted.add(groups[j])
+                    work[:, first:last] = block.T
                     self._refit(work, errors, upper, order, params, first, j, size, dtype)
                 mine = params[:, groups[j]]
-                code = quantizer.encode(work[:, j, None], mine)
-                error = (work[:, j] - quantizer.decode(code, mine)[:, 0]) / upper[j, j]
-                work[:, j + 1 : last].addr_(error, upper[j, j + 1 : last], alpha=-1)
-                errors[:, j - first], codes[:, j] = error, code[:, 0]
-            work[:, last:].addmm_(errors, upper[first:last, last:], alpha=-1)
+                code = quantizer.encode(column[:, None], mine)
+                error = errors[j - first]
+                torch.div(column - quantizer.decode(code, mine)[:, 0], upper[j, j], out=error)
+                block[j - first + 1 :].addr_(upper[j, j + 1 : last], error, alpha=-1)
+                codes[j] = code[:, 0]
+            work[:, first:last] = block.T
+            work[:, last:].addmm_(errors.T, upper[first:last, last:], alpha=-1)
         inverse = order.argsort()
-        return codes[:, inverse], work[:, inverse]
+        return codes[inverse].T.contiguous(), work[:, inverse]
 
     def _refit(
         self,
@@ -150,9 +155,9 @@ class GPTQ(GridMethod):
         group = int(order[j]) // size
         places = (order // size == group).nonzero()[:, 0]
         values = work[:, places].clone()
-        behind = places >= first + errors.shape[1]
+        behind = places >= first + len(errors)
         if j > first and behind.any():
-            values[:, behind] -= errors[:, : j - first] @ upper[first:j][:, places[behind]]
+            values[:, behind] -= errors[: j - first].T @ upper[first:j][:, places[behind]]
         fitted = self.as_quantizer().fit(values, None, dtype)
         params.scale[:, :, group] = fitted.scale
         if params.zero is not None and fitted.zero is not None:

@@ -4,6 +4,7 @@ A grid works on groups: weights [..., n] whose last dimension shares a scale. It
 """
 
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from typing import ClassVar, Protocol
 
@@ -251,11 +252,9 @@ class Codebook:
 
     def encode(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
         if len(self.planes) == 1:
-            sorted_levels = sorted({level + 0.0 for level in self.planes[0]})
-            codes = torch.tensor(list(map(self.planes[0].index, sorted_levels)), dtype=torch.uint8)
-            borders = torch.tensor([(a + b) / 2 for a, b in pairwise(sorted_levels)]).to(weight.device)
+            codes, borders = _rising(self.planes[0], weight.device)
             scaled = weight / params.scale[0, ..., None].clamp(min=_TINY)
-            return codes.to(weight.device)[torch.bucketize(scaled.to(borders.dtype), borders)]
+            return codes[torch.bucketize(scaled.to(borders.dtype), borders)]
         levels = (params.scale[..., None] * self._table(params)).sum(0)  # [..., levels]
         best = torch.full_like(weight, torch.inf)
         nearest = torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device)
@@ -267,12 +266,31 @@ class Codebook:
         return nearest
 
     def decode(self, codes: torch.Tensor, params: QParams) -> torch.Tensor:
+        if len(self.planes) == 1:
+            return _tensor(self.planes, codes.device)[0][codes.int()] * params.scale[0, ..., None]
         levels = (params.scale[..., None] * self._table(params)).sum(0)
         return levels.expand(*codes.shape[:-1], -1).gather(-1, codes.long())
 
     def _table(self, params: QParams) -> torch.Tensor:
         shape = (len(self.planes), *(1,) * (params.scale.ndim - 1), -1)
-        return self.codebook.to(params.scale.device).reshape(shape)
+        return _tensor(self.planes, params.scale.device).reshape(shape)
+
+
+@cache
+@torch.inference_mode(False)  # others may ask for gradients
+def _tensor(planes: tuple[tuple[float, ...], ...], device: torch.device) -> torch.Tensor:
+    """planes as float32 [P, levels]."""
+    return torch.tensor(planes, device=device)
+
+
+@cache
+@torch.inference_mode(False)
+def _rising(plane: tuple[float, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The codes of a plane's levels from the least to the largest, uint8 [n], and what lies midway between two of
+    them, float32 [n - 1]."""
+    levels = sorted({level + 0.0 for level in plane})
+    codes = torch.tensor(list(map(plane.index, levels)), dtype=torch.uint8, device=device)
+    return codes, torch.tensor([(a + b) / 2 for a, b in pairwise(levels)], device=device)
 
 
 @dataclass(frozen=True)

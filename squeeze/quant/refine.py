@@ -148,21 +148,22 @@ def _descend(
 ) -> torch.Tensor:
     """One pass over all columns, each rounded to what is best with the others as they are."""
     quantizer, size = method.as_quantizer(), method.effective_group_size(weight.shape[1])
-    codes = codes.clone()
     values = _decoded(quantizer, codes, params, size).to(hessian.dtype)
     pull = (weight - values) @ hessian  # [O, I], half the negative gradient
+    columns, curvature = codes.T.contiguous(), hessian.diagonal().tolist()  # a column lies side by side
     for first in range(0, weight.shape[1], _BLOCK):
         last = min(first + _BLOCK, weight.shape[1])
-        local, before = pull[:, first:last].clone(), values[:, first:last].clone()
+        local, before = pull[:, first:last].T.contiguous(), values[:, first:last].T.contiguous()
+        after = before.clone()
         for j in range(first, last):
-            if hessian[j, j] <= 0:
+            if curvature[j] <= 0:
                 continue
-            mine = params[:, j // size]
-            code = quantizer.encode((values[:, j] + local[:, j - first] / hessian[j, j])[:, None], mine)
+            mine, column = params[:, j // size], after[j - first]
+            code = quantizer.encode(torch.add(column, local[j - first], alpha=1 / curvature[j])[:, None], mine)
             if mask is not None:
-                code = torch.where(mask[:, j, None], code, codes[:, j, None])
+                code = torch.where(mask[:, j, None], code, columns[j, :, None])
             fresh = quantizer.decode(code, mine)[:, 0]
-            local.addr_(fresh - values[:, j], hessian[j, first:last], alpha=-1)
-            values[:, j], codes[:, j] = fresh, code[:, 0]
-        pull.addmm_(values[:, first:last] - before, hessian[first:last], alpha=-1)
-    return codes
+            local[j - first + 1 :].addr_(hessian[j, j + 1 : last], fresh - column, alpha=-1)
+            after[j - first], columns[j] = fresh, code[:, 0]
+        pull[:, last:].addmm_((after - before).T, hessian[first:last, last:], alpha=-1)
+    return columns.T.contiguous()
