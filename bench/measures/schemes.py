@@ -17,7 +17,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
 import squeeze
 from bench.entry import Row
@@ -103,7 +102,5 @@ class Schemes:
 
     def _losses(self, folder: Path) -> np.ndarray:
         model, tokens = load_model(folder), self.bench.tokens
-        model(tokens[None, :2])  # compressed-tensors expands weights then, and fp4 only to the type of the folder
-        nn.Module.float(model)  # which transformers forbids
         starts = range(0, len(tokens) - 1, WINDOW)[: self.options.windows]
         return np.array([math.log(evaluate(model, tokens[start : start + WINDOW]).perplexity) for start in starts])

@@ -89,6 +89,10 @@ def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None, said: dict[str, A
         folder, config=config, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **SAFE
     )
     model: nn.Module = loaded[0]
+    if dtype is not None and hasattr(model, "ct_decompress_hook"):
+        from squeeze.integrations import turned
+
+        turned.expand(model, dtype)
     if missing := loaded[1]["missing_keys"]:
         raise FormatError(f"{folder}: the checkpoint has no tensor for {printable(repr(min(missing)))}")
     return model

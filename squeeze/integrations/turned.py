@@ -1,4 +1,4 @@
-"""Folders of compressed-tensors in transformers, with the rotations that run with the network.
+"""Folders of compressed-tensors in transformers, with the rotations that run with the network, and in one type.
 
 transformers' own loader leaves a `transform_config` aside, so that a network whose weights wait for turned inputs
 would be wrong without a word. `register` puts one in its place that lets the package apply what is described.
@@ -6,8 +6,12 @@ would be wrong without a word. `register` puts one in its place that lets the pa
 
 from __future__ import annotations
 
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import Any
 
+import torch
+from torch import nn
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
 from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
 from transformers.utils.quantization_config import CompressedTensorsConfig
@@ -15,7 +19,7 @@ from transformers.utils.quantization_config import CompressedTensorsConfig
 from squeeze.quant.formats.compressed_tensors import METHOD
 from squeeze.quant.formats.transforms import online
 
-__all__ = ["TurnedConfig", "TurnedLoader", "register"]
+__all__ = ["TurnedConfig", "TurnedLoader", "expand", "register"]
 
 
 class TurnedConfig(CompressedTensorsConfig):
@@ -36,6 +40,10 @@ TurnedConfig.__name__ = CompressedTensorsConfig.__name__  # by which transformer
 class TurnedLoader(CompressedTensorsHfQuantizer):
     """Adds the modules of transforms once weights are loaded."""
 
+    def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
+        with redirect_stderr(StringIO()):  # bars of the package
+            super()._process_model_before_weight_loading(model, **kwargs)
+
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         super()._process_model_after_weight_loading(model, **kwargs)  # which returned nothing before transformers 5.23
         from compressed_tensors.transform import (  # type: ignore[import-untyped]
@@ -48,6 +56,15 @@ class TurnedLoader(CompressedTensorsHfQuantizer):
             scheme = TransformScheme.model_validate(described)
             TransformFactory.from_scheme(scheme, name=name).apply_to_model(model, use_tqdm=False)
         return model
+
+
+def expand(model: nn.Module, dtype: torch.dtype) -> None:
+    """Expand the weights of a model of `TurnedLoader`'s now, and give it one type. The package does so at the first
+    run, and then fp4 to bfloat16, whatever the rest of the model has."""
+    loader: Any = model.hf_quantizer
+    with redirect_stderr(StringIO()):
+        loader.compressor.decompress_model(model)
+    nn.Module.to(model, dtype)  # transformers' own refuses
 
 
 def register() -> None:

@@ -100,6 +100,18 @@ def run_by_the_package(folder, scheme):
     return torch.nn.Module.float(model)  # transformers' own forbids it
 
 
+@pytest.mark.parametrize("scheme", ["nvfp4", "mxfp4", "w8a8"])
+def test_a_folder_loads_in_float32_and_in_silence(written, scheme, capfd):
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+    folder = written(scheme)[0]
+    model = load_model(folder)
+    assert {value.dtype for value in model.parameters()} == {torch.float32}
+    with torch.no_grad():
+        found, expected = model(TOKENS).logits, quantised.load(folder, torch.float32)(TOKENS).logits
+    assert float((found - expected).norm() / expected.norm()) < 1e-2
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_is_described_as_the_package_describes_its_preset(written, scheme):
     package = pytest.importorskip("compressed_tensors.quantization", reason="compressed-tensors is not installed")
