@@ -18,10 +18,17 @@ EARLIER = [n for n, row in levels.LEVELS.items() if row.numerics > 1]  # which f
 LONG = [
     n for n in levels.LEVELS if n not in EARLIER
 ]  # which small files with an index have, written before short streams
+SLOW = (("words", 9), ("prose", 8))  # long texts, of which another of the levels 7 to 9 has each
 
 
-@pytest.mark.parametrize("level", levels.LEVELS)
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        pytest.param(name, level, marks=[pytest.mark.slow] * ((name, level) in SLOW))
+        for name in SAMPLES
+        for level in levels.LEVELS
+    ],
+)
 def test_golden_files_decode_and_are_still_written(name, level):
     coded = (FOLDER / f"{name}.{level}.sqz").read_bytes()  # missing: run `make golden`
     assert squeeze.decompress(coded) == SAMPLES[name]
@@ -29,11 +36,22 @@ def test_golden_files_decode_and_are_still_written(name, level):
 
 
 @pytest.mark.parametrize(
-    "level", [pytest.param(level, marks=[pytest.mark.slow] * (level in (8, 9))) for level in EARLIER]
+    ("name", "level"),
+    [
+        pytest.param(name, level, marks=[pytest.mark.slow] * (level in (8, 9) or (name, level) == ("words", 7)))
+        for name in SAMPLES
+        for level in EARLIER
+    ],
 )
-@pytest.mark.parametrize("name", SAMPLES)
 def test_golden_files_of_numerics_version_1_decode(name, level):
     assert squeeze.decompress((FOLDER / f"{name}.{level}.numerics1.sqz").read_bytes()) == SAMPLES[name]
+
+
+@pytest.mark.parametrize("name", samples.BATCHES)
+def test_golden_files_in_batches_decode_and_are_still_written(name):
+    coded = (FOLDER / f"{name}.8.batches.sqz").read_bytes()
+    assert squeeze.decompress(coded, threads=2) == SAMPLES[name]
+    assert samples.in_batches(SAMPLES[name]) == coded, "the format changed: it needs a new numerics version"
 
 
 @pytest.mark.parametrize("level", LONG)
@@ -67,11 +85,10 @@ def test_a_golden_dictionary_that_changes_the_network_decodes_and_is_still_writt
     assert samples.tuned_dictionary() == file.read_bytes()
 
 
-@pytest.mark.parametrize("level", [n for n, row in levels.LEVELS.items() if row.needs_language_model])
-def test_files_have_nothing_to_do_with_torch(level):
+def test_files_have_nothing_to_do_with_torch():
     """So no version of it can change them."""
     code = "import sys; sys.modules['torch'] = None; import squeeze; print(squeeze.decompress(sys.stdin.buffer.read()))"
-    coded = (FOLDER / f"words.{level}.sqz").read_bytes()
+    coded = (FOLDER / "words.8.sqz").read_bytes()
     done = subprocess.run([sys.executable, "-c", code], input=coded, capture_output=True, check=True)
     assert done.stdout.decode() == f"{SAMPLES['words']!r}\n"
 

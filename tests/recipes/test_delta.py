@@ -45,6 +45,22 @@ def pair(folders, tmp_path):
     return make
 
 
+@pytest.fixture(scope="module")
+def llama(folders, tmp_path_factory):
+    """A folder of a base, a fine-tune of it and the difference."""
+    place = tmp_path_factory.mktemp("llama")
+    base = shutil.copytree(folders("llama"), place / "base")
+    delta(base, write_tuned(base, place / "tuned"), place / "out")
+    return place
+
+
+@pytest.fixture
+def made(llama, tmp_path):
+    """The base and the fine-tune in a test's own folder, with the difference as `out` beside them."""
+    shutil.copytree(llama, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "base", tmp_path / "tuned"
+
+
 def delta(base, tuned, out, **options):
     return squeeze.delta(
         base, tuned, out=out, calibration=TOKENS, **{"bits": 2, "pattern": "2:4", "embedding_bits": 0, **options}
@@ -142,9 +158,8 @@ def test_few_rows_are_multiplied_by_codes(tmp_path, pair):
             assert torch.allclose(module(x), wanted, atol=1e-3), name
 
 
-def test_unpacked_it_is_the_same(tmp_path, pair):
-    base, tuned = pair("llama")
-    delta(base, tuned, tmp_path / "out")
+def test_unpacked_it_is_the_same(tmp_path, made):
+    base = made[0]
     squeeze.verify(tmp_path / "out", base=base)
     squeeze.unpack(tmp_path / "out", tmp_path / "unpacked", base=base)
     assert torch.equal(logits(tmp_path / "out"), logits(tmp_path / "unpacked"))
@@ -171,11 +186,11 @@ def test_models_share_their_base(tmp_path, pair):
     assert models[2].lm_head.weight.data_ptr() == embeddings[2]
 
 
-def test_a_packed_base_is_found_by_its_hash(tmp_path, pair):
-    base, tuned = pair("llama")
+def test_a_packed_base_is_found_by_its_hash(tmp_path, made):
+    base, tuned = made
+    (tmp_path / "out").rename(tmp_path / "same")
     squeeze.pack(base, tmp_path / "first-packed")
     delta(tmp_path / "first-packed", tuned, tmp_path / "out")
-    delta(base, tuned, tmp_path / "same")
     wanted = logits(tmp_path / "same")
     (tmp_path / "first-packed").rename(tmp_path / "packed")
     shutil.rmtree(base)
@@ -183,11 +198,10 @@ def test_a_packed_base_is_found_by_its_hash(tmp_path, pair):
     assert torch.equal(logits(tmp_path / "same"), wanted)
 
 
-def test_auto_model_takes_a_base_elsewhere(tmp_path, pair):
+def test_auto_model_takes_a_base_elsewhere(tmp_path, made):
     from squeeze.integrations import transformers as _  # noqa: F401
 
-    base, tuned = pair("llama")
-    delta(base, tuned, tmp_path / "out")
+    base = made[0]
     wanted = logits(tmp_path / "out")
     moved = base.rename(tmp_path.parent / f"{tmp_path.name}-moved")
     config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
@@ -216,11 +230,11 @@ def test_experts_come_back_dense(tmp_path, pair):
     assert torch.isfinite(logits(tmp_path / "dense")).all()
 
 
-def test_a_stopped_run_goes_on(tmp_path, pair, monkeypatch):
+def test_a_stopped_run_goes_on(tmp_path, made, monkeypatch):
     from squeeze.recipes import quantize as recipe
 
-    base, tuned = pair("llama")
-    delta(base, tuned, tmp_path / "wanted")
+    base, tuned = made
+    (tmp_path / "out").rename(tmp_path / "wanted")
     with monkeypatch.context() as patch:
         patch.setattr(recipe, "pack", lambda *arguments, **options: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -236,9 +250,8 @@ def damaged(path):
     path.write_bytes(data)
 
 
-def test_another_base_is_refused(tmp_path, pair):
-    base, tuned = pair("llama")
-    delta(base, tuned, tmp_path / "out")
+def test_another_base_is_refused(tmp_path, made):
+    base, tuned = made
     refusals = "is not the base that this checkpoint was packed with: the SHA-256 of its files differ"
     for ways in (load_model, lambda folder, base=None: squeeze.densify(folder, tmp_path / "dense", base=base)):
         with pytest.raises(SqueezeError, match=refusals):
@@ -253,9 +266,7 @@ def test_another_base_is_refused(tmp_path, pair):
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_damage_is_told(tmp_path, pair, cut):
-    base, tuned = pair("llama")
-    delta(base, tuned, tmp_path / "out")
+def test_damage_is_told(tmp_path, made, cut):
     path = tmp_path / "out" / "model.safetensors"
     if cut:
         path.write_bytes(path.read_bytes()[:-10])
@@ -290,9 +301,7 @@ def test_what_does_not_belong_together(tmp_path, folders, pair):
 
 
 @pytest.mark.parametrize("described", [None, {}, {"name": "base"}, {"name": "../base", "sha256": ["0"]}], ids=str)
-def test_descriptions_that_cannot_be(tmp_path, pair, described):
-    base, tuned = pair("llama")
-    delta(base, tuned, tmp_path / "out")
+def test_descriptions_that_cannot_be(tmp_path, made, described):
     path = tmp_path / "out" / "config.json"
     config = json.loads(path.read_text())
     config["quantization_config"]["base"] = described

@@ -1,6 +1,7 @@
 """`squeeze prune` and squeeze.prune: tiny models of several architectures, end to end, and how they are stored."""
 
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -64,20 +65,23 @@ def test_methods_end_to_end(tmp_path, folders, method):
     assert json.loads((tmp_path / "out" / "compression_report.json").read_text())["sparsity"] > 0.49
 
 
+@cache
 def weights():
     weight, hessian = problem(32, 128)
     grid = GPTQ(bits=4, group_size=32, symmetric=False)
-    yield SparseGPT().apply(weight.bfloat16(), hessian)
-    yield Wanda(pattern=Pattern.parse("60%")).apply(weight, hessian)
-    yield SparseGPT(quantizer=grid).apply(weight.bfloat16(), hessian)
-    yield SparseGPT(quantizer=GPTQ(bits=3, group_size=-1)).apply(weight[:, :50], hessian[:50, :50])
-    yield SLiM(base=SparseGPT(quantizer=grid)).apply(weight.bfloat16(), hessian)
-    yield SLiM(adapter=None).apply(weight.bfloat16(), hessian)
+    return [
+        SparseGPT().apply(weight.bfloat16(), hessian),
+        Wanda(pattern=Pattern.parse("60%")).apply(weight, hessian),
+        SparseGPT(quantizer=grid).apply(weight.bfloat16(), hessian),
+        SparseGPT(quantizer=GPTQ(bits=3, group_size=-1)).apply(weight[:, :50], hessian[:50, :50]),
+        SLiM(base=SparseGPT(quantizer=grid)).apply(weight.bfloat16(), hessian),
+        SLiM(adapter=None).apply(weight.bfloat16(), hessian),
+    ]
 
 
 @pytest.mark.parametrize("number", range(6))
 def test_what_is_stored_is_the_weight(number):
-    weight = list(weights())[number]
+    weight = weights()[number]
     stored = SparseFormat().tensors("a.b", weight)
     found = SparseFormat().weight("a.b", stored)
     assert torch.equal(found.mask, weight.mask) and found.pattern == weight.pattern
@@ -97,7 +101,7 @@ def test_sizes():
 
 
 def test_damaged_and_foreign_weights_are_named():
-    stored = SparseFormat().tensors("a", next(weights()))
+    stored = SparseFormat().tensors("a", weights()[0])
     cases = {
         "a.sparse_grid is missing": {"a.sparse_grid": None},
         "is not a sparse matrix": {"a.sparse_grid": torch.zeros(9, dtype=torch.int64)},

@@ -105,15 +105,29 @@ def test_blocks_see_what_the_blocks_before_became(tmp_path, folders):
     torch.testing.assert_close(seen[13], x.T @ x / len(x), rtol=1e-3, atol=1e-3 * float(seen[13].abs().max()))
 
 
+@pytest.fixture(scope="module")
+def by_gptq(folders):
+    """Write a folder in a format, with the report."""
+
+    def write(out, format):
+        method = GPTQ(bits=4, group_size=32)
+        return squeeze.quantize(folders("llama"), method, calibration=TOKENS, out=out, format=format)
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def dense_values(by_gptq, tmp_path_factory):
+    out = tmp_path_factory.mktemp("dense") / "out"
+    by_gptq(out, "dense")
+    return load_model(out).state_dict()
+
+
 @pytest.mark.parametrize("format", ["gptq", "compressed-tensors", "squeeze", "dense"])
-def test_formats_hold_the_same_weights(tmp_path, folders, format):
+def test_formats_hold_the_same_weights(tmp_path, by_gptq, dense_values, format):
     from squeeze.quant.formats import read
 
-    method = GPTQ(bits=4, group_size=32)
-    report = squeeze.quantize(folders("llama"), method, calibration=TOKENS, out=tmp_path / "out", format=format)
-    dense = tmp_path / "dense"
-    squeeze.quantize(folders("llama"), method, calibration=TOKENS, out=dense, format="dense")
-    wanted = load_model(dense).state_dict()
+    report, wanted = by_gptq(tmp_path / "out", format), dense_values
     assert (tmp_path / "out" / "compression_report.json").is_file()
     assert "## Compression" in (tmp_path / "out" / "README.md").read_text()
     if format == "dense":

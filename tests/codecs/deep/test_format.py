@@ -82,7 +82,7 @@ def test_files_of_a_dictionary_that_changes_the_network_decode_as_they_are_speci
 @pytest.mark.parametrize("level", [5, 6])
 @pytest.mark.parametrize(
     ("raw", "kind", "record"),
-    [(TEXT, "text", 0), (BINARY, "other", 0), (inputs.records(6), "table", 24)],
+    [(TEXT[:170], "text", 0), (BINARY, "other", 0), (inputs.records(4), "table", 24)],
     ids=["text", "binary", "table"],
 )
 def test_numerics_version_1_decodes_as_it_is_specified(raw, kind, record, level):
@@ -91,7 +91,8 @@ def test_numerics_version_1_decodes_as_it_is_specified(raw, kind, record, level)
 
 @pytest.mark.parametrize(("raw", "kind"), [(TEXT, "text"), (BINARY, "other")], ids=["text", "binary"])
 def test_blocks_that_are_not_tokenwise_decode_as_they_are_specified(raw, kind):
-    assert is_read_as_specified(raw, 8, 2, kind, 0)
+    """By the models of level 6."""
+    assert is_read_as_specified(raw[:90], 8, 2, kind, 0)
 
 
 def test_the_network_is_the_one_that_is_specified():

@@ -29,7 +29,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "level"), CASES)
 def test_every_edge_case_at_every_level(name, level):
     data = inputs.EDGE_CASES[name]
-    coded = squeeze.compress(data, level)
+    coded = squeeze.compress(data, level, verify=False)
     assert squeeze.decompress(coded) == data
     assert len(coded) <= len(data) + 64
 

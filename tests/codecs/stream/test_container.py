@@ -15,13 +15,13 @@ from squeeze.codecs.varint import varint
 from squeeze.errors import DamagedError, FormatError, TruncatedError
 from tests.makers import inputs
 
-DATA = inputs.words(2_000) + inputs.random_bytes(2_000) + inputs.words(1_000, seed=9)
+DATA = inputs.words(600) + inputs.random_bytes(600) + inputs.words(300, seed=9)
 
 
 @pytest.fixture(scope="module")
 def coded():
     sink = io.BytesIO()
-    compress_stream(io.BytesIO(DATA), sink, level=1, block_size=1_000)
+    compress_stream(io.BytesIO(DATA), sink, level=1, block_size=300)
     return sink.getvalue()
 
 

@@ -8,12 +8,27 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import coding, container
+from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.varint import varint
+from squeeze.lm import models
 from tests.makers import inputs
 from tests.makers.mutations import mutate
-from tests.makers.tokenwise import DATA, settings_of
+from tests.makers.tokenwise import TEXT, codecs_of, settings_of
+
+DATA = TEXT[:500] + inputs.random_bytes(500) + TEXT[2_000:2_400]
+
+
+@pytest.fixture(scope="module")
+def coded(folder) -> bytes:
+    """As that of conftest.py, of shorter blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coding, "_encode_bytewise", lambda *_: None)
+        sink = io.BytesIO()
+        compress_stream(io.BytesIO(DATA), sink, level=8, model=folder, lanes=3, window=32, block_size=500)
+    assert codecs_of(sink.getvalue()) == ["tokenwise", "stored", "tokenwise"]
+    return sink.getvalue()
 
 
 def outcome(data: bytes, threads: int = 1) -> bytes | None:
@@ -30,7 +45,7 @@ def test_mutated_files_never_give_wrong_data(coded):
 
 
 def test_cut_files_raise_and_give_nothing(coded):
-    for size in [*range(0, 120), *range(120, len(coded), 97), len(coded) - 1]:
+    for size in [*range(0, 120), *range(120, len(coded), 31), len(coded) - 1]:
         with pytest.raises(squeeze.SqueezeError):
             squeeze.decompress(coded[:size])
 
@@ -81,7 +96,8 @@ def forged(coded: bytes, **changes: object) -> bytes:
     return container.header_bytes(text) + coded[size:]
 
 
-def test_headers_that_name_another_model_or_too_little(coded):
+def test_headers_that_name_another_model_or_too_little(coded, monkeypatch):
+    monkeypatch.setattr(models, "bundled_path", lambda: None)  # whose identity takes long to compute
     weights = read_index(io.BytesIO(coded))[0].header["weights"]
     with pytest.raises(squeeze.ModelError):
         squeeze.decompress(forged(coded, weights="0" * 32))
@@ -108,7 +124,7 @@ def test_headers_that_name_another_model_or_too_little(coded):
 def test_damage_ends_the_threads(coded):
     running = threading.active_count()
     block = read_index(io.BytesIO(coded))[0].blocks[0]
-    for at in range(40, block.coded_length, 50):
+    for at in range(40, block.coded_length, 20):
         damaged = bytearray(coded)
         damaged[block.coded_offset + at] ^= 0x55
         assert outcome(bytes(damaged), threads=2) is None
@@ -121,6 +137,6 @@ def test_salvage(coded):
     damaged[blocks[0].coded_offset + blocks[0].coded_length // 2] ^= 1
     sink = io.BytesIO()
     totals = decompress_stream(io.BytesIO(bytes(damaged)), sink, salvage=True)
-    assert sink.getvalue() == bytes(1_500) + DATA[1_500:]
-    assert totals.damage[0] == "bytes 0 to 1500 are lost: their block is damaged"
-    assert totals.damage[1].startswith("the order of the other blocks in bytes 0 to 4000 is unproved: ")
+    assert sink.getvalue() == bytes(500) + DATA[500:]
+    assert totals.damage[0] == "bytes 0 to 500 are lost: their block is damaged"
+    assert totals.damage[1].startswith("the order of the other blocks in bytes 0 to 1400 is unproved: ")

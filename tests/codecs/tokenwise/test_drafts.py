@@ -9,12 +9,11 @@ from tests.makers import inputs
 from tests.makers.tokenwise import TEXT, preset
 
 
-@pytest.mark.parametrize("count", [1, 3, 9])
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("count", "threads"), [(1, 2), (3, 1), (3, 3), (9, 2)])
 def test_no_guess_changes_what_is_decoded(folder, count, threads):
     """Right ones only save time."""
     model = models.find(folder).network
-    repeated = TEXT[:700] + TEXT[:600] + TEXT[300:900]
+    repeated = TEXT[:400] + TEXT[:350] + TEXT[150:500]
     chosen = preset(len(repeated), count, 32)
     layout, payload = lanes.encode(repeated, model, chosen)
     other = b"".join(bytes([byte ^ (i % 7 == 0)]) for i, byte in enumerate(repeated))

@@ -1,6 +1,7 @@
 """Levels 7 to 9 with language models of a few thousand weights: any bytes, by any number of lanes and threads."""
 
 import io
+import itertools
 import json
 import threading
 from pathlib import Path
@@ -57,18 +58,17 @@ def test_any_bytes_in_any_lanes_by_any_threads(any_folder, case):
     """The coded bytes depend on lanes and window, and on nothing else."""
     model = models.find(any_folder).network
     short = BYTES[case][:200] + BYTES[case][200:][-200:]
-    for data in (short, TEXT[:200] + short + TEXT[:200]):
-        for count, window in ((1, None), (3, 16), (8, 32)):
-            chosen = preset(len(data), count, window)
-            one, two = (lanes.encode(data, model, chosen, threads) for threads in (1, 2))
-            assert one == two
-            if one is None:  # no shorter than the bytes themselves
-                continue
-            layout, payload = one
-            assert layout.lanes == min(count, layout.entries) and sum(layout.lengths) == len(data)
-            for threads in (1, 2) if count == 3 else (1,):
-                assert lanes.decode(payload, layout, model, chosen, threads).tobytes() == data
-            assert len(payload) < len(data)
+    in_text = TEXT[:130] + short + TEXT[:130]
+    for data, count, window in ((short, 8, 32), (in_text, 1, None), (in_text, 3, 16)):
+        chosen = preset(len(data), count, window)
+        one, two = (lanes.encode(data, model, chosen, threads) for threads in (1, 2))
+        assert one == two
+        if one is None:  # no shorter than the bytes themselves
+            continue
+        layout, payload = one
+        assert layout.lanes == min(count, layout.entries) and sum(layout.lengths) == len(data)
+        assert lanes.decode(payload, layout, model, chosen, 2 if count == 3 else 1).tobytes() == data
+        assert len(payload) < len(data)
     assert one or case.startswith(("random", "only escapes", "all bytes"))
 
 
@@ -95,9 +95,11 @@ def test_bytes_do_not_depend_on_how_many_go_through_the_model_at_once(folder, mo
                 assert lanes.encode(TEXT, model, preset(len(TEXT), count, 32), threads) == expected
 
 
-@pytest.mark.parametrize("level", WITH_LANGUAGE_MODEL)
-@pytest.mark.parametrize("name", {**inputs.EDGE_CASES, **BYTES})
-def test_every_case_at_every_level(folder, level, name):
+@pytest.mark.parametrize(
+    ("name", "level"), [*zip({**inputs.EDGE_CASES, **BYTES}, itertools.cycle(WITH_LANGUAGE_MODEL), strict=False)]
+)
+def test_every_case_at_one_of_the_levels(folder, level, name):
+    """Which code so few bytes by one lane in one window, and differ in the header alone."""
     data = {**inputs.EDGE_CASES, **BYTES}[name][:2_000]
     coded = squeeze.compress(data, level, model=folder)
     assert squeeze.decompress(coded) == data
@@ -110,7 +112,7 @@ def test_text_goes_through_the_model(folder, only_tokenwise, level):
     for size, named in ((None, {"weights": identity[:8]}), (4_000, {"model": "tiny", "weights": identity[:32]})):
         coded = squeeze.compress(TEXT, level, model=folder, block_size=size)
         assert codecs_of(coded) == ["tokenwise"]
-        assert squeeze.compress(TEXT, level, model=folder, threads=2, block_size=size) == coded
+        assert squeeze.compress(TEXT, level, model=folder, threads=2, block_size=size, verify=False) == coded
         header = read_index(io.BytesIO(coded))[0].header
         assert header == {"level": level, "numerics": 2} | named
     assert squeeze.decompress(coded, threads=2, model=folder) == squeeze.decompress(coded) == TEXT
@@ -232,7 +234,7 @@ class Interrupt:
 @pytest.mark.parametrize("count", [1, 6])
 def test_an_interruption_ends_the_work_and_its_threads(folder, only_tokenwise, threads, count, after):
     running = threading.active_count()
-    data = TEXT * 2
+    data = TEXT
     with pytest.raises(KeyboardInterrupt):
         squeeze.compress(data, 8, model=folder, lanes=count, threads=threads, progress=Interrupt(after))
     assert threading.active_count() == running
