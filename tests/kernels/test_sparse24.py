@@ -49,7 +49,7 @@ def test_kernels_are_the_reference(shape, dtype, device):
     for weight in weights(*shape):
         packed = Packed24.of(weight, dtype)
         there = moved(packed, device)
-        for rows, product in ((1, kernel.gemv), (2, kernel.gemv), (19, kernel.gemm)):
+        for rows, product in ((1, kernel.gemv), (3, kernel.gemv), (3, kernel.gemm), (19, kernel.gemm)):
             x = torch.randn((rows, shape[1]), generator=torch.Generator().manual_seed(rows)).to(dtype)
             wanted = reference.matmul(x, packed).float()
             found = product(x.to(device), there)

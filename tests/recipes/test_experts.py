@@ -20,7 +20,7 @@ from tests.makers.mixtures import IDS, KINDS
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-TOKENS = torch.randint(3, 199, (8, 48), generator=torch.Generator().manual_seed(2))
+TOKENS = torch.randint(3, 199, (24, 48), generator=torch.Generator().manual_seed(2))
 GRID = {"group_size": 32, "calibration": TOKENS}
 LEAVES = ("gate_proj", "up_proj", "down_proj")
 

@@ -17,13 +17,12 @@ from tests.makers import gguf_models
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-TOKENS = torch.randint(3, 390, (6, 48), generator=torch.Generator().manual_seed(2))
+TOKENS = torch.randint(3, 390, (11, 48), generator=torch.Generator().manual_seed(2))
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    folder, sizes = tmp_path_factory.mktemp("schemes") / "model", {"hidden_size": 128, "intermediate_size": 256}
-    return gguf_models.save("llama", folder, dtype=torch.bfloat16, **sizes)
+    return gguf_models.save("llama", tmp_path_factory.mktemp("schemes") / "model", dtype=torch.bfloat16)
 
 
 def made(original, out, scheme, method="gptq", **options):
@@ -152,13 +151,12 @@ def test_files_hold_what_the_format_names(written, scheme):
     weight = stored.get("model.layers.0.mlp.up_proj.weight")
     name = "model.layers.0.mlp.up_proj"
     if SCHEMES[scheme].bits == 8:
-        assert weight.dtype == (torch.int8 if scheme == "w8a8" else torch.float8_e4m3fn) and weight.shape == (256, 128)
-        up, down = {"w8a8": [(256, 1), (128, 1)], "fp8": [(1,)] * 2, "fp8_block": [(2, 1), (1, 2)]}[scheme]
-        assert stored[f"{name}.weight_scale"].shape == up
-        assert stored["model.layers.0.mlp.down_proj.weight_scale"].shape == down
+        assert weight.dtype == (torch.int8 if scheme == "w8a8" else torch.float8_e4m3fn) and weight.shape == (512, 256)
+        shape = {"w8a8": (512, 1), "fp8": (1,), "fp8_block": (4, 2)}[scheme]
+        assert stored[f"{name}.weight_scale"].shape == shape
         assert 8 <= report.bits_per_weight < 8.2
     else:
-        assert weight is None and stored[f"{name}.weight_packed"].shape == (256, 64)
+        assert weight is None and stored[f"{name}.weight_packed"].shape == (512, 128)
         kind = torch.float8_e4m3fn if scheme == "nvfp4" else torch.uint8
         assert stored[f"{name}.weight_scale"].dtype == kind
     assert (f"{name}.input_global_scale" in stored) == (scheme == "nvfp4")
