@@ -26,6 +26,7 @@ import squeeze
 import squeeze.integrations.transformers as integration
 from bench.entry import Row
 from squeeze.packing import container
+from squeeze.packing.description import Description
 
 _PROMPT = 64  # tokens
 _STEPS = 8  # of them that go through the model one by one
@@ -46,15 +47,22 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     for path in options.packed:
         name, product = _name(path), "fused"
         cases |= {name: Case(str(path)), f"{name}, fused": Case(str(path), product=product)}
-        size = int(options.resident * container.read(next(path.glob("*.safetensors"))).description.size)
+        size = int(options.resident * _described(path).size)
         if size:
             cases[f"{name}, {options.resident:.0%} resident"] = Case(str(path), size)
     yield from compared(cases, options)
 
 
 def _name(packed: Path) -> str:
-    level = container.read(next(packed.glob("*.safetensors"))).description.level
+    level = _described(packed).level
     return "packed" if level == "runtime" else f"packed, {level}"
+
+
+def _described(packed: Path) -> Description:
+    file = next(packed.glob("*.safetensors"), None)
+    if file is None:
+        raise SystemExit(f"Error: {packed}: no packed file is in this folder; `squeeze pack` makes them")
+    return container.read(file).description
 
 
 def compared(cases: dict[str, Case], options: argparse.Namespace) -> Iterator[Row]:
