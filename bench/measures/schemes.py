@@ -81,6 +81,7 @@ class Schemes:
             given = {"calibration": self.bench.calibration, "samples": self.options.samples}
             groups = {"group_size": GROUP} if scheme.startswith("w4") else {}
             groups |= {"rotate": ROTATIONS[way]} if way in ROTATIONS else {}
+            groups |= {"refine": 3} if way == "refined" else {}
             method = "rtn" if way == "rounded" else "gptq"
             squeeze.quantize(self.bench.original, method, out=out, scheme=scheme, **groups, **given)
         else:
