@@ -42,7 +42,7 @@ class TurnedLoader(CompressedTensorsHfQuantizer):
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
         with redirect_stderr(StringIO()):  # bars of the package
-            super()._process_model_before_weight_loading(model, **kwargs)
+            super()._process_model_before_weight_loading(model, **kwargs)  # type: ignore[no-untyped-call]
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         super()._process_model_after_weight_loading(model, **kwargs)  # which returned nothing before transformers 5.23
