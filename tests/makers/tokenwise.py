@@ -4,8 +4,10 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from squeeze.codecs.stream import levels
+from squeeze.codecs.stream import coding, levels
+from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import Settings, choose
@@ -31,3 +33,14 @@ def preset(size: int, count: int | None = None, window: int | None = None) -> To
 
 def codecs_of(coded: bytes) -> list[str]:
     return [block.codec for stream in read_index(io.BytesIO(coded)) for block in stream.blocks]
+
+
+def text_around_noise(folder: Path, data: bytes, block_size: int) -> bytes:
+    """A compressed text of two blocks and a stored one, the text by the language model alone; its index lies at the
+    end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coding, "_encode_bytewise", lambda *_: None)
+        sink = io.BytesIO()
+        compress_stream(io.BytesIO(data), sink, level=8, model=folder, lanes=3, window=32, block_size=block_size)
+    assert codecs_of(sink.getvalue()) == ["tokenwise", "stored", "tokenwise"]
+    return sink.getvalue()

@@ -1,14 +1,12 @@
 """Fixtures of tokenwise coding: a model of noise, and a file that it wrote."""
 
-import io
 from pathlib import Path
 
 import pytest
 
 from squeeze.codecs.stream import coding
-from squeeze.codecs.stream.compressor import compress_stream
 from tests.makers import tiny_models
-from tests.makers.tokenwise import DATA, calm, codecs_of
+from tests.makers.tokenwise import DATA, calm, text_around_noise
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,10 +35,4 @@ def only_tokenwise(monkeypatch) -> None:
 
 @pytest.fixture(scope="module")
 def coded(folder) -> bytes:
-    """A text of two blocks and a stored one, whose index lies at the end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coding, "_encode_bytewise", lambda *_: None)
-        sink = io.BytesIO()
-        compress_stream(io.BytesIO(DATA), sink, level=8, model=folder, lanes=3, window=32, block_size=1_500)
-    assert codecs_of(sink.getvalue()) == ["tokenwise", "stored", "tokenwise"]
-    return sink.getvalue()
+    return text_around_noise(folder, DATA, 1_500)

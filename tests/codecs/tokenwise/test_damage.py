@@ -8,27 +8,20 @@ import pytest
 
 import squeeze
 from squeeze.codecs.stream import coding, container
-from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
 from squeeze.codecs.varint import varint
 from squeeze.lm import models
 from tests.makers import inputs
 from tests.makers.mutations import mutate
-from tests.makers.tokenwise import TEXT, codecs_of, settings_of
+from tests.makers.tokenwise import TEXT, settings_of, text_around_noise
 
 DATA = TEXT[:500] + inputs.random_bytes(500) + TEXT[2_000:2_400]
 
 
 @pytest.fixture(scope="module")
 def coded(folder) -> bytes:
-    """As that of conftest.py, of shorter blocks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coding, "_encode_bytewise", lambda *_: None)
-        sink = io.BytesIO()
-        compress_stream(io.BytesIO(DATA), sink, level=8, model=folder, lanes=3, window=32, block_size=500)
-    assert codecs_of(sink.getvalue()) == ["tokenwise", "stored", "tokenwise"]
-    return sink.getvalue()
+    return text_around_noise(folder, DATA, 500)
 
 
 def outcome(data: bytes, threads: int = 1) -> bytes | None:
