@@ -14,7 +14,7 @@ from tests.golden.checkpoint import golden_checkpoint
 from tests.golden.samples import PAGE, RECORD, SAMPLES
 
 FOLDER = Path(__file__).parent / "golden"
-EARLIER = [n for n, row in levels.LEVELS.items() if row.numerics > 1]  # which files of numerics version 1 have too
+EARLIER = [n for n, row in levels.LEVELS.items() if row.numerics > 1]  # which files of numerics versions 1 and 2 have
 LONG = [
     n for n in levels.LEVELS if n not in EARLIER
 ]  # which small files with an index have, written before short streams
@@ -43,8 +43,9 @@ def test_golden_files_decode_and_are_still_written(name, level):
         for level in EARLIER
     ],
 )
-def test_golden_files_of_numerics_version_1_decode(name, level):
-    assert squeeze.decompress((FOLDER / f"{name}.{level}.numerics1.sqz").read_bytes()) == SAMPLES[name]
+@pytest.mark.parametrize("numerics", [1, 2])
+def test_golden_files_of_earlier_numerics_versions_decode(name, level, numerics):
+    assert squeeze.decompress((FOLDER / f"{name}.{level}.numerics{numerics}.sqz").read_bytes()) == SAMPLES[name]
 
 
 @pytest.mark.parametrize("name", samples.BATCHES)
@@ -52,6 +53,11 @@ def test_golden_files_in_batches_decode_and_are_still_written(name):
     coded = (FOLDER / f"{name}.8.batches.sqz").read_bytes()
     assert squeeze.decompress(coded, threads=2) == SAMPLES[name]
     assert samples.in_batches(SAMPLES[name]) == coded, "the format changed: it needs a new numerics version"
+
+
+@pytest.mark.parametrize("name", samples.BATCHES)
+def test_golden_files_in_batches_of_numerics_version_3_decode(name):
+    assert squeeze.decompress((FOLDER / f"{name}.8.numerics3.sqz").read_bytes(), threads=2) == SAMPLES[name]
 
 
 @pytest.mark.parametrize("level", LONG)
@@ -76,13 +82,20 @@ def _in_the_first_form(record, dictionary):
 
 def test_a_golden_dictionary_that_changes_the_network_decodes_and_is_still_written():
     file = FOLDER / "dictionary.5.network.sqzp"  # missing: run `make golden`
-    coded = file.with_suffix(".sqz").read_bytes()
-    assert squeeze.decompress(coded, dictionary=file) == PAGE % 77
     record = (FOLDER / "dictionary.5.record.sqz").read_bytes()
     assert squeeze.decompress(record, dictionary=file) == PAGE % 77
     assert squeeze.compress(PAGE % 77, dictionary=file) == record, "the format changed: it needs a new version"
-    assert _in_the_first_form(record, squeeze.Dictionary.read(file)) == coded
     assert samples.tuned_dictionary() == file.read_bytes()
+
+
+def test_a_golden_dictionary_of_numerics_version_2_decodes_and_still_codes_the_same():
+    """It changes the network that there was then."""
+    file = FOLDER / "dictionary.5.numerics2.sqzp"
+    coded, record = (file.with_suffix(suffix).read_bytes() for suffix in (".sqz", ".record.sqz"))
+    assert squeeze.decompress(coded, dictionary=file) == PAGE % 77
+    assert squeeze.decompress(record, dictionary=file) == PAGE % 77
+    assert squeeze.compress(PAGE % 77, dictionary=file) == record
+    assert _in_the_first_form(record, squeeze.Dictionary.read(file)) == coded
 
 
 def test_files_have_nothing_to_do_with_torch():
@@ -95,10 +108,10 @@ def test_files_have_nothing_to_do_with_torch():
 
 def test_every_golden_file_is_tested():
     known = {f"{name}.{level}.sqz" for name in SAMPLES for level in levels.LEVELS}
-    known |= {f"{name}.{level}.numerics1.sqz" for name in SAMPLES for level in EARLIER}
+    known |= {f"{name}.{level}.numerics{n}.sqz" for name in SAMPLES for level in EARLIER for n in (1, 2)}
     known |= {f"{name}.{level}.long.sqz" for name in SAMPLES for level in LONG}
-    known |= {f"{name}.8.batches.sqz" for name in samples.BATCHES} | {"dictionary.5.numerics1.sqz"}
-    known |= {"dictionary.5.network.sqz", "dictionary.5.record.sqz"}
+    known |= {f"{name}.8.{form}.sqz" for name in samples.BATCHES for form in ("batches", "numerics3")}
+    known |= {f"dictionary.5.{part}.sqz" for part in ("numerics1", "numerics2", "numerics2.record", "record")}
     assert {path.name for path in FOLDER.glob("*.sqz")} == known
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from squeeze.kernels.recurrence import scan
 from squeeze.recipes.train.byte_network import TAPS, Block, State
-from squeeze.recipes.train.recurrence import scan
 
 _HEAD = 32  # values of a head of attention
 _GROUPS = 4  # diagonal blocks of the gates of an RG-LRU

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def part(self, begin: int, end: int | None) -> "Split":
+        """Some of the documents, as a slice."""
+        return replace(self, **{name: getattr(self, name)[begin:end] for name in ("start", "size", "kind", "source")})
 
     def document(self, number: int) -> bytes:
         """The bytes of one document."""

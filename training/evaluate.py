@@ -23,7 +23,8 @@ def bits_by_kind(model: Flat | ByWords, split: Split, kinds: Sequence[str], most
     for number, kind in enumerate(kinds):
         chosen = np.flatnonzero(split.kind == number)[:most]
         if chosen.size:
-            costs, known = costs_of(model, [text(split, int(one))[:LENGTH] for one in chosen])
+            with torch.compiler.set_stance("force_eager"):  # compiling for these shapes takes longer
+                costs, known = costs_of(model, [text(split, int(one))[:LENGTH] for one in chosen])
             totals["bits"][kind] = _mean(costs, known)
             totals["early_bits"][kind] = _mean(costs[:, :_EARLY], known[:, :_EARLY])
     return {**totals, "held_bits": round(sum(totals["bits"].values()) / max(len(totals["bits"]), 1), 4)}

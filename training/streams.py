@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from training.corpus import Split
 
@@ -20,9 +22,10 @@ def text(split: Split, number: int) -> np.ndarray:
 
 
 class Batch(NamedTuple):
-    inputs: np.ndarray  # [rows, time], the byte before each, or the token
-    targets: np.ndarray  # int64 [rows, time], bytes or tokens; -1 where there is none
-    fresh: np.ndarray  # bool [rows]: a document begins
+    inputs: np.ndarray | Tensor  # [rows, time], the byte before each, or the token
+    targets: np.ndarray | Tensor  # int64 [rows, time], bytes or tokens; -1 where there is none
+    fresh: np.ndarray | Tensor  # bool [rows]: a document begins
+    known: int  # how many targets there are
 
 
 @dataclass
@@ -42,25 +45,53 @@ class Rows:
 
     def take(self) -> Batch:
         """The next piece of each row."""
-        rows = len(self.numbers)
-        inputs = np.full((rows, self.time), START, self.split.content.dtype)
-        targets = np.full((rows, self.time), -1, np.int64)
+        start, size = self.split.start[self.numbers, None], self.split.size[self.numbers, None]
+        place = self.offsets[:, None] + np.arange(self.time)
+        there = place < size
+        at, content = np.where(there, start + place, 0), self.split.content
+        targets = np.where(there, content[at].astype(np.int64), -1)
+        inputs = np.where(there & (place > 0), content[np.maximum(at - 1, 0)], np.array(START, content.dtype))
         fresh = self.offsets == 0
-        for row in range(rows):
-            document, offset = text(self.split, int(self.numbers[row])), int(self.offsets[row])
-            piece = document[offset : offset + self.time]
-            targets[row, : piece.size] = piece
-            inputs[row, 1 : piece.size] = piece[:-1]
-            if offset:
-                inputs[row, 0] = document[offset - 1]
-            self._advance(row, offset + self.time, document.size)
-        return Batch(inputs, targets, fresh)
+        return Batch(inputs, targets, fresh, self._advance(size[:, 0]))
 
-    def _advance(self, row: int, offset: int, size: int) -> None:
-        if offset < size:
-            self.offsets[row] = offset
-            return
-        self.offsets[row] = 0
-        self.numbers[row] += len(self.numbers)
-        if self.numbers[row] >= len(self.split):
-            self.numbers[row] = row
+    def _advance(self, size: np.ndarray) -> int:
+        """Go on to the next pieces; how many bytes or tokens the present ones have."""
+        count = int(np.minimum(size - self.offsets, self.time).sum())
+        self.offsets += self.time
+        ended = self.offsets >= size
+        self.offsets[ended] = 0
+        self.numbers[ended] += len(self.numbers)
+        beyond = self.numbers >= len(self.split)
+        self.numbers[beyond] = np.flatnonzero(beyond)
+        return count
+
+
+class RowsOnDevice(Rows):
+    """The same with all texts on a device, where pieces are gathered: a GPU waits for no copy of them."""
+
+    content: Tensor
+
+    @classmethod
+    def on(cls, device: torch.device, rows: Rows) -> "RowsOnDevice":
+        made = cls(rows.split, rows.time, rows.numbers, rows.offsets)
+        made.content = torch.from_numpy(np.array(rows.split.content)).to(device)
+        return made
+
+    def take(self) -> Batch:
+        size, device = self.split.size[self.numbers], self.content.device
+        start, end, begin = on(device, np.stack([self.split.start[self.numbers], size, self.offsets]))
+        fresh = on(device, self.offsets == 0)
+        place = begin[:, None] + torch.arange(self.time, device=device)
+        there = place < end[:, None]
+        at = torch.where(there, start[:, None] + place, 0)
+        targets = torch.where(there, self.content[at].long(), -1)
+        inputs = torch.where(there & (place > 0), self.content[(at - 1).clamp_min(0)].long(), START)
+        return Batch(inputs, targets, fresh, self._advance(size))
+
+
+def on(device: torch.device, array: np.ndarray | Tensor) -> Tensor:
+    """The array there; from pinned memory where that is a GPU, which then waits for no earlier work."""
+    tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

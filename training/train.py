@@ -1,6 +1,6 @@
 """`python -m training.train`: train a model on a prepared corpus, from where the last run stopped.
 
-The rate rises for a hundredth of the way, stays, and falls to zero over the last fifth (Hägele et al. 2024,
+The rate rises for a hundredth of the way, stays, and falls to zero over the last part (Hägele et al. 2024,
 arXiv:2405.18392): a run that stopped can be given more bytes. Matrices are updated by Muon, all else by AdamW.
 """
 
@@ -21,9 +21,9 @@ from squeeze.recipes.train.byte_network import ByWords, Flat, Shape, State, buil
 from squeeze.recipes.train.trainer import in_halves
 from training import checkpoint, corpus as corpora
 from training.evaluate import bits_by_kind
-from training.streams import Batch, Rows
+from training.streams import Batch, Rows, RowsOnDevice, on
 
-_WARM, _FALL = 0.01, 0.2  # shares of the run
+_WARM = 0.01  # share of the run
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,13 @@ class Plan:
     rate: float = 0.02  # of Muon
     adam_rate: float = 0.003
     decay: float = 0.05
+    fall: float = 0.2  # share of the run in which the rates fall
     total: int = 300_000_000  # bytes
 
     def factor(self, seen: int) -> float:
         """What the rates are multiplied by after so many bytes."""
         share = seen / self.total
-        return min(1.0, (share + 1e-4) / _WARM, max(0.0, (1 - share) / _FALL))
+        return min(1.0, (share + 1e-4) / _WARM, max(0.0, (1 - share) / self.fall))
 
 
 @dataclass
@@ -62,8 +63,8 @@ class Training:
         ]
         self.state = self.model.start(len(self.rows.numbers))
 
-    def step(self) -> float:
-        """Learn from the next piece of every row; its loss in bits a byte."""
+    def step(self) -> Tensor:
+        """Learn from the next piece of every row; its loss in nats a byte, which a GPU may still be computing."""
         for optimizer, rate in zip(self.optimizers, (self.plan.rate, self.plan.adam_rate), strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rate * self.plan.factor(self.seen)
@@ -74,8 +75,8 @@ class Training:
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        self.seen += int((batch.targets >= 0).sum())
-        return float(loss.detach()) / float(np.log(2))
+        self.seen += batch.known
+        return loss.detach()
 
 
 def _is_matrix(name: str, weight: Tensor) -> bool:
@@ -87,21 +88,21 @@ def _loss(model: Flat | ByWords, batch: Batch, state: State) -> tuple[Tensor, St
     """Mean loss in nats, and the state for what follows."""
     device = model.head.weight.device
     begun = model.start(len(batch.fresh))
-    fresh = torch.from_numpy(batch.fresh).to(device)
+    fresh = on(device, batch.fresh)
     state = [
         torch.where(fresh.view(-1, *[1] * (old.ndim - 1)), new, old) for new, old in zip(begun, state, strict=True)
     ]
-    inputs = torch.from_numpy(batch.inputs).to(device).long()
+    inputs = on(device, batch.inputs).long()
     with torch.autocast(device.type, torch.bfloat16, enabled=in_halves(device)):
         logits, state = model(inputs, state)
-    targets = torch.from_numpy(batch.targets).to(device)
+    targets = on(device, batch.targets)
     loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
     return loss, [part.detach() for part in state]
 
 
 def run(training: Training, minutes: float, every: float) -> Iterator[dict[str, Any]]:
     """Train until all bytes were seen or the time is up; yields what to log, `every` so many minutes and at the end."""
-    losses: list[float] = []
+    losses: list[Tensor] = []
     begun = noted = time.monotonic()
     before = training.seconds
     while training.seen < training.plan.total and time.monotonic() - begun < 60 * minutes:
@@ -114,8 +115,8 @@ def run(training: Training, minutes: float, every: float) -> Iterator[dict[str, 
         yield _record(training, losses)
 
 
-def _record(training: Training, losses: list[float]) -> dict[str, Any]:
-    mean = sum(losses) / len(losses)
+def _record(training: Training, losses: list[Tensor]) -> dict[str, Any]:
+    mean = float(torch.stack(losses).mean()) / float(np.log(2))
     return {"bytes": training.seen, "seconds": round(training.seconds), "train_bits": round(mean, 4)}
 
 
@@ -134,6 +135,7 @@ def _options(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]
 @click.command()
 @click.option("--corpus", type=click.Path(path_type=Path, exists=True), required=True, help="What prepare wrote.")
 @click.option("--into", type=click.Path(path_type=Path), required=True, help="The folder of checkpoint and log.")
+@click.option("--documents", type=int, help="How many to read, from the first; all.")
 @click.option("--minutes", default=1e9, help="The most that this run takes.")
 @click.option("--every", default=5.0, show_default=True, help="Minutes between checkpoints.")
 @click.option("--device", default="cpu", show_default=True)
@@ -142,7 +144,15 @@ def _options(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]
 @_options(Shape)
 @_options(Plan)
 def main(
-    corpus: Path, into: Path, minutes: float, every: float, device: str, threads: int, compiles: bool, **given: Any
+    corpus: Path,
+    into: Path,
+    documents: int | None,
+    minutes: float,
+    every: float,
+    device: str,
+    threads: int,
+    compiles: bool,
+    **given: Any,
 ) -> None:
     """Train a model on CORPUS, or go on where the last run in INTO stopped."""
     if threads:
@@ -155,7 +165,10 @@ def main(
     kinds, facts = corpora.names(corpus)["kinds"], json.loads((corpus / "corpus.json").read_text("utf-8"))
     held = corpora.read(corpus, "held_out")
     into.mkdir(parents=True, exist_ok=True)
-    training = Training(build(shape).to(device), plan, Rows.begin(corpora.read(corpus, "train"), plan.rows, plan.time))
+    rows = Rows.begin(corpora.read(corpus, "train").part(0, documents), plan.rows, plan.time)
+    if device != "cpu":
+        rows = RowsOnDevice.on(torch.device(device), rows)
+    training = Training(build(shape).to(device), plan, rows)
     if checkpoint.exists(into):
         checkpoint.restore(training, into)
     else:
@@ -165,6 +178,8 @@ def main(
                 **asdict(shape),
                 **asdict(plan),
                 "corpus": facts["train"]["sha256"][:16],
+                "documents": len(rows.split),
+                "device": device,
                 "parameters": parameters(training.model),
             },
         )

@@ -42,7 +42,7 @@ def preset_of(level, numerics, kind):
     """Contexts in three groups, match lengths, selectors, most buckets: from 7.17."""
     text = FORMAT.read_text().split("### 7.17")[1].split("\n##")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    names = [str(level), f"{level} in version {numerics}"]
+    names = [str(level), f"{level} from version 2" if numerics > 1 else f"{level} in version 1"]
     sizes = next(row for row in rows if row[0] == str(level) and len(row) == 5)
     table = next(row for row in rows if row[0] in names and kind in row[1].split(", ") and len(row) == 4)
     groups = [re.findall(r"\((\S+) (\S+) (\S+) (\S+)\)", part) for part in table[3].split(" / ")]
@@ -50,13 +50,13 @@ def preset_of(level, numerics, kind):
     contexts = [[(a, mask(b), c, mask(d)) for a, b, c, d in group] for group in groups]
     assert sum(map(len, contexts)) == int(table[2])
     most = int(sizes[4 if kind == "text" else 3].split(" * ")[0]) << 18
-    selectors = 7 if (level, numerics, kind) == (5, 2, "text") else int(sizes[2])
+    selectors = 7 if numerics > 1 and (level, kind) == (5, "text") else int(sizes[2])
     return contexts, [int(x) for x in sizes[1].split(", ")], selectors, most
 
 
 @cache
 def known_of(level):
-    """7.1: what models begin with that have the network."""
+    """7.1: what models begin with that have a network."""
     return naive_dictionary.read_tensors(FORMAT.parents[1] / f"squeeze/codecs/stream/text.{level}.safetensors")
 
 
@@ -152,7 +152,9 @@ class Decoder:
 
     def __init__(self, level, numerics, kind, record, size, dictionary=None):
         """dictionary: what a file of 13.1 without text knows, and the tensors of its network."""
-        level = 6 if (level, numerics) in ((7, 2), (8, 2), (9, 2)) else level  # section 6
+        if level > 6:  # section 6
+            level, numerics = 6, 2 if numerics < 4 else 3
+        number = numerics - 1 if level > 4 and kind != "table" else 0
         self.contexts, matches, self.sets, most = preset_of(level, numerics, kind)
         self.ends = [0, *np.cumsum([len(group) for group in self.contexts])]
         self.contexts = list(chain(*self.contexts))
@@ -167,7 +169,7 @@ class Decoder:
         self.matches = [Matches(least, size) for least in matches]
         # 7.1: at most one of them
         own = dictionary[1] if dictionary else None
-        self.network = naive_recurrent.Network(own) if numerics == 2 and level > 4 and kind != "table" else None
+        self.network = naive_recurrent.Network(number, own) if number else None
         self.state_space = None
         if numerics == 1 and level > 4:
             self.state_space = StateSpaceModel(*((64, 128) if level == 6 and kind != "table" else (16, 32)))

@@ -8,14 +8,20 @@ from safetensors.numpy import load_file
 
 from tests.references.naive_ssm import F, exp, sigmoid
 
-FILE = Path(__file__).parents[2] / "squeeze" / "codecs" / "recurrent" / "weights.safetensors"
+FOLDER = Path(__file__).parents[2] / "squeeze" / "codecs" / "recurrent"
 WORDS = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
 
 @cache
-def tensors():
-    """7.18; matrices as int64, in which sums are exact."""
-    return {name: integers(x) if x.dtype != F else x for name, x in load_file(FILE).items()}
+def stored(number):
+    """7.18: those of a network's file."""
+    return load_file(FOLDER / f"weights.{number}.safetensors")
+
+
+@cache
+def tensors(number=2):
+    """The same with matrices as int64, in which sums are exact."""
+    return {name: integers(x) if x.dtype != F else x for name, x in stored(number).items()}
 
 
 def integers(x):
@@ -28,21 +34,21 @@ def halves(x):
     return np.concatenate([x & 15, x >> 4], 1).astype(np.int64)
 
 
-def change_shapes():
+def change_shapes(number=2):
     """13.4: the tensors that change, in order, and the rows and columns of their matrices."""
-    names = sorted(name for name in load_file(FILE) if not name.endswith(".scale") and not name.startswith("grams."))
-    shapes = {name: load_file(FILE)[name] for name in names}
+    of = stored(number)
+    shapes = {name: of[name] for name in sorted(of) if not name.endswith(".scale") and not name.startswith("grams.")}
     return {
         name: (1 if x.ndim == 1 else x.shape[0], x.shape[-1] * (2 if x.dtype == np.uint8 else 1))
         for name, x in shapes.items()
     }
 
 
-def changed(matrices):
+def changed(matrices, number=2):
     """13.4: the tensors of a dictionary's own network, as `tensors` has them."""
-    after = dict(tensors())
-    for (name, _), added in zip(change_shapes().items(), matrices, strict=True):
-        x = load_file(FILE)[name]
+    after = dict(tensors(number))
+    for (name, _), added in zip(change_shapes(number).items(), matrices, strict=True):
+        x = stored(number)[name]
         if x.dtype == np.int8:
             after[name] = (x + added).clip(-127, 127)
         elif x.dtype == np.uint8:
@@ -92,9 +98,9 @@ class Block:
 
 
 class Network:
-    def __init__(self, of=None):
-        """of: tensors as `changed` gives them, if they are not those of the package."""
-        self.of = of = of or tensors()
+    def __init__(self, number=2, of=None):
+        """number: of the package's network. of: tensors as `changed` gives them, in place of its."""
+        self.of = of = of or tensors(number)
         self.past, self.separated, self.said = 0, True, np.zeros(of["embedding"].shape[1], F)
         blocks = {"before": 1, "words": 2, "after": 1}
         self.stacks = {name: [Block(f"{name}.{k}", of) for k in range(n)] for name, n in blocks.items()}

@@ -11,7 +11,7 @@ from squeeze.recipes.train.byte_network import Shape, build, parameters
 from tests.makers.corpora import corpus_of
 from training import checkpoint
 from training.corpus import read
-from training.streams import START, Rows
+from training.streams import START, Rows, RowsOnDevice
 from training.train import Plan, Training, main
 
 SHAPE = Shape(16, 2, 24, word_width=20, word_layers=1, word_feed_forward=24)
@@ -47,6 +47,15 @@ def test_rows_hold_every_byte_of_their_documents_in_order(corpus):
         cycle = [chosen.document(number) for number in range(row, len(chosen), 3)]
         whole = seen[row][:-1]
         assert whole == (cycle * len(whole))[: len(whole)]
+
+
+def test_rows_on_a_device_are_the_same(corpus):
+    plain, other = (Rows.begin(read(corpus, "train").part(0, 7), 3, 16) for _ in range(2))
+    other = RowsOnDevice.on(torch.device("cpu"), other)
+    for _ in range(300):
+        expected, found = plain.take(), other.take()
+        assert all(np.array_equal(a, b) for a, b in zip(expected, found, strict=True))
+        assert found.known == (expected.targets >= 0).sum()
 
 
 def test_too_few_documents_are_refused(corpus):

@@ -24,7 +24,7 @@ class DeepPreset:
     selectors: int  # of mixer weight sets
     buckets: int  # the most buckets of slots, of 192 bytes each
     rates: tuple[float, ...]  # of learning, see deep/arrays.py
-    network: bool = False  # whether the pretrained one (codecs/recurrent) takes part
+    network: int = 0  # which pretrained one (codecs/recurrent) takes part, by its number, if any
     taught: str = ""  # which dictionary of the package they begin with (codecs/stream/built_in.py), if any
     ssm: Sizes | None = None  # of the state-space model that files of numerics version 1 have in its place
 
@@ -211,8 +211,8 @@ def group_of(context: Context) -> int:
     return 1 if registers <= _OF_WORDS else 2
 
 
-def preset(level: int, kind: str) -> DeepPreset:
-    """The models of a level from 4 to 6 for a kind of content."""
+def preset(level: int, kind: str, network: int = 2) -> DeepPreset:
+    """The models of a level from 4 to 6 for a kind of content, those of 5 and 6 beside the network of this number."""
     table = CONTEXTS[kind]
     if level == 4:
         contexts = (table[name] for name in _FAST[kind])
@@ -225,8 +225,9 @@ def preset(level: int, kind: str) -> DeepPreset:
         if kind == "text":
             buckets = 13 << 18  # 624 MiB: with all else less than 1 GiB
     selectors = 7 if level == 5 and kind == "text" else _SELECTORS[level]
-    network, taught = kind != "table", f"text.{level}" if kind == "text" else ""
-    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), selectors, buckets, _RATES, network, taught)
+    taught = f"text.{level}" if kind == "text" else ""
+    beside = network if kind != "table" else 0
+    return DeepPreset(_grouped(table.values()), (4, 6, 9, 14, 24), selectors, buckets, _RATES, beside, taught)
 
 
 def first_preset(level: int, kind: str) -> DeepPreset:
@@ -234,7 +235,7 @@ def first_preset(level: int, kind: str) -> DeepPreset:
     sizes = Sizes(width=64, inner=128, chunk=16, last_rate=0.001)
     if level == 5 or kind == "table":  # in tables the smaller one learned more
         sizes = Sizes(width=16, inner=32, chunk=16, last_rate=0.001)
-    present = replace(preset(level, kind), network=False, taught="", ssm=sizes)
+    present = replace(preset(level, kind), network=0, taught="", ssm=sizes)
     if level == 5 and kind == "text":
         contexts = _grouped(context for name, context in TEXT.items() if name not in _FOLLOWED)
         return replace(present, contexts=contexts, selectors=10)

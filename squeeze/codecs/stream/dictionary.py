@@ -77,7 +77,7 @@ class Dictionary:
         preset, memory = preset_of(self.level, self.numerics, self.content), None
         if self.text.size:
             memory = learned.read(self.text, preset, self.content.record)
-        return Start(memory, (*built_in(preset), self.learned), changes.network(self.change))
+        return Start(memory, (*built_in(preset), self.learned), changes.network(self.change, preset.network))
 
 
 # The older name.

@@ -97,7 +97,7 @@ def parse(data: bytes) -> Parsed:
 
 def _has_network(header: dict[str, Any]) -> bool:
     content = Content(header["content"], header["record"])
-    return preset_of(header["level"], header["numerics"], content).network
+    return preset_of(header["level"], header["numerics"], content).network > 0
 
 
 def _check(header: Any) -> None:
@@ -203,14 +203,14 @@ def unpack(file: Parsed, preset: DeepPreset) -> tuple[np.ndarray, Learned, Chang
         weights = take(begun.size // width, width).ravel().astype(np.float32)
         second = np.ldexp(np.float32(1), -header["ssm_second"])
         known = known._replace(ssm=StateSpace(begun + weights * _STEP, second, header["ssm_steps"]))
-    change = _unpack_change(take) if file.has_network else None
+    change = _unpack_change(preset, take) if file.has_network else None
     if next(remaining, None) is not None:
         raise ValueError("more parts than there are")
     return text, known, change
 
 
-def _unpack_change(take: Take) -> Change:
-    return {name: take(*shape) for name, shape in changes.shapes(weights.pretrained_tensors()).items()}
+def _unpack_change(preset: DeepPreset, take: Take) -> Change:
+    return {name: take(*shape) for name, shape in changes.shapes(weights.pretrained_tensors(preset.network)).items()}
 
 
 def assemble(count: int, apm_count: int, preset: DeepPreset, take: Take) -> Learned:

@@ -44,11 +44,11 @@ class TextModel:
         return TokenPreset(self.bytewise, lanes, max(window // 16, 1) * 16, batch or 0)
 
 
-def _deep(number: int, kind: str) -> "DeepPreset":
+def _deep(number: int, kind: str, network: int = 2) -> "DeepPreset":
     # Start-up: what levels 4 to 6 compile takes a tenth of a second to load, which other levels do without.
     from squeeze.codecs.deep.presets import preset
 
-    return preset(number, kind)
+    return preset(number, kind, network)
 
 
 def _first_deep(number: int, kind: str) -> "DeepPreset":
@@ -95,26 +95,30 @@ _ROWS = (
     ),
     Level(3, "context mixing, large", 300_000, presets.LARGE.__getitem__, beside=Beside(2, 1 << 16)),
     Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True, beside=Beside(3, 1 << 18)),
-    Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 2),
-    Level(6, "deep context mixing, more, and a pretrained network", 15_000, partial(_deep, 6), True, 2),
-    Level(7, "language model, short window", 1_600, partial(_deep, 6), False, 2, TextModel(512, 64, 1 << 13, 16)),
-    Level(8, "language model", 1_400, partial(_deep, 6), False, 2, TextModel(1024, 16, 1 << 14, 4)),
-    Level(9, "language model, long window", 700, partial(_deep, 6), False, 2, TextModel(4096, 4, 1 << 18, 1)),
+    Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 3),
+    Level(6, "deep context mixing, more, and a pretrained network", 15_000, partial(_deep, 6), True, 3),
+    Level(7, "language model, short window", 1_600, partial(_deep, 6), False, 4, TextModel(512, 64, 1 << 13, 16)),
+    Level(8, "language model", 1_400, partial(_deep, 6), False, 4, TextModel(1024, 16, 1 << 14, 4)),
+    Level(9, "language model, long window", 700, partial(_deep, 6), False, 4, TextModel(4096, 4, 1 << 18, 1)),
 )
 LEVELS = {row.number: row for row in _ROWS}
+_WITH_TEXT = [(row, row.text) for row in _ROWS if row.text is not None]
 _EARLIER = (  # what files were written by before
     *(replace(LEVELS[number], models=partial(_first_deep, number), numerics=1) for number in (5, 6)),
+    *(replace(LEVELS[number], models=partial(_deep, number, network=1), numerics=2) for number in (5, 6)),
     *(
-        replace(row, models=presets.LARGE.__getitem__, numerics=1, text=replace(row.text, arithmetic=1))
-        for row in _ROWS
-        if row.text is not None
+        replace(row, models=presets.LARGE.__getitem__, numerics=1, text=replace(text, arithmetic=1))
+        for row, text in _WITH_TEXT
+    ),
+    *(
+        replace(row, models=partial(_deep, 6, network=1), numerics=numerics, text=replace(text, in_batches=batches))
+        for row, text in _WITH_TEXT
+        for numerics, batches in ((2, False), (3, True))
     ),
 )
 
 _IN_BATCHES = {  # what files are written by where that is asked for
-    row.number: replace(row, numerics=3, text=replace(row.text, in_batches=True))
-    for row in _ROWS
-    if row.text is not None
+    row.number: replace(row, numerics=5, text=replace(text, in_batches=True)) for row, text in _WITH_TEXT
 }
 
 

@@ -5,7 +5,7 @@ De et al. 2024, arXiv:2402.19427). `Flat` is a stack of them over bytes. `ByWord
 after its first separating byte, and adds what they say to every byte until the next (SpaceByte, Slagle 2024,
 arXiv:2404.14408, with recurrences in place of attention): more parameters for the same work a byte. So do embeddings
 of the latest two, three and four bytes by their hashes (Pagnoni et al. 2024, arXiv:2412.09871). Matrices of words are
-rounded to 4 bits while they are trained.
+rounded to 4 bits while they are trained, and tables where asked.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from squeeze.recipes.train.recurrence import scan
+from squeeze.kernels.recurrence import scan
 
 BYTES = 256
 TAPS = 4  # bytes that the convolution before a recurrence sees
@@ -38,6 +38,7 @@ class Shape:
     word_feed_forward: int = 0
     gram_rows: int = 0  # of the tables of embeddings of the latest bytes; a power of two, or 0 for no such tables
     word_bits: int = WORD_BITS  # of the matrices of words; 0 for no rounding
+    gram_bits: int = 0  # of the tables, likewise
 
     def products(self, bytes_a_word: float = 5.0) -> float:
         """Multiplications a byte."""
@@ -201,8 +202,14 @@ class _Model(nn.Module):
             gram = gram | known[:, longest - length : known.shape[1] - length + 1] << 8 * (length - 1)
             if length in GRAMS and len(self.grams):
                 k = GRAMS.index(length)
-                x = x + self.grams[k](gram_row(gram, gram_rows(length, self.shape.gram_rows)))
+                row = gram_row(gram, gram_rows(length, self.shape.gram_rows))
+                x = x + self._looked_up(self.grams[k], row)
         return x, known[:, -(longest - 1) :]
+
+    def _looked_up(self, table: nn.Module, row: Tensor) -> Tensor:
+        if not self.shape.gram_bits:
+            return table(row)  # type: ignore[no-any-return]
+        return functional.embedding(row, rounded(table.weight, self.shape.gram_bits))  # type: ignore[arg-type]
 
     def _first_bytes(self, batch: int) -> Tensor:
         return torch.zeros(batch, longest_gram() - 1, dtype=torch.long, device=self.head.weight.device)

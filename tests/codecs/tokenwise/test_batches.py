@@ -90,7 +90,7 @@ def coded(folder) -> bytes:
 
 def test_a_file_says_that_it_is_in_batches(coded, folder, only_tokenwise):
     assert codecs_of(coded) == ["tokenwise", "stored", "tokenwise"]
-    assert read_index(io.BytesIO(coded))[0].header["numerics"] == 3
+    assert read_index(io.BytesIO(coded))[0].header["numerics"] == 5
     for threads in (1, 2):
         assert squeeze.decompress(coded, threads=threads) == DATA
     with squeeze.open(io.BytesIO(coded), threads=2) as file:
@@ -101,8 +101,8 @@ def test_a_file_says_that_it_is_in_batches(coded, folder, only_tokenwise):
 
 
 def test_what_an_older_version_says(coded, monkeypatch):
-    monkeypatch.setattr(container, "NUMERICS_VERSION", 2)
-    with pytest.raises(squeeze.FormatError, match="numerics version 3 is unknown: decompress with a newer squeeze"):
+    monkeypatch.setattr(container, "NUMERICS_VERSION", 4)
+    with pytest.raises(squeeze.FormatError, match="numerics version 5 is unknown: decompress with a newer squeeze"):
         squeeze.decompress(coded)
 
 

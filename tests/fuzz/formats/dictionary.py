@@ -19,7 +19,7 @@ from tests.fuzz.limited import limited
 from tests.fuzz.streams import compile_levels
 from tests.makers import inputs
 
-_WITH_NETWORK = Path(__file__).parents[2] / "golden" / "dictionary.5.network.sqzp"
+_WITH_NETWORK = Path(__file__).parents[2] / "golden" / "dictionary.5.numerics2.sqzp"
 _RAW = inputs.words(150, seed=5)
 
 
