@@ -21,7 +21,7 @@ from squeeze.recipes.train.byte_network import ByWords, Flat, Shape, State, buil
 from squeeze.recipes.train.trainer import in_halves
 from training import checkpoint, corpus as corpora
 from training.evaluate import bits_by_kind
-from training.streams import Batch, Rows, RowsOnDevice, on
+from training.streams import Batch, Rows
 
 _WARM = 0.01  # share of the run
 
@@ -88,15 +88,13 @@ def _loss(model: Flat | ByWords, batch: Batch, state: State) -> tuple[Tensor, St
     """Mean loss in nats, and the state for what follows."""
     device = model.head.weight.device
     begun = model.start(len(batch.fresh))
-    fresh = on(device, batch.fresh)
     state = [
-        torch.where(fresh.view(-1, *[1] * (old.ndim - 1)), new, old) for new, old in zip(begun, state, strict=True)
+        torch.where(batch.fresh.view(-1, *[1] * (old.ndim - 1)), new, old)
+        for new, old in zip(begun, state, strict=True)
     ]
-    inputs = on(device, batch.inputs).long()
     with torch.autocast(device.type, torch.bfloat16, enabled=in_halves(device)):
-        logits, state = model(inputs, state)
-    targets = on(device, batch.targets)
-    loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+        logits, state = model(batch.inputs, state)
+    loss = functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=-1)
     return loss, [part.detach() for part in state]
 
 
@@ -165,9 +163,7 @@ def main(
     kinds, facts = corpora.names(corpus)["kinds"], json.loads((corpus / "corpus.json").read_text("utf-8"))
     held = corpora.read(corpus, "held_out")
     into.mkdir(parents=True, exist_ok=True)
-    rows = Rows.begin(corpora.read(corpus, "train").part(0, documents), plan.rows, plan.time)
-    if device != "cpu":
-        rows = RowsOnDevice.on(torch.device(device), rows)
+    rows = Rows.begin(corpora.read(corpus, "train").part(0, documents), plan.rows, plan.time, device)
     training = Training(build(shape).to(device), plan, rows)
     if checkpoint.exists(into):
         checkpoint.restore(training, into)
