@@ -101,6 +101,11 @@ def test_numerics_version_2_decodes_as_it_is_specified(level):
     assert is_read_as_specified(TEXT[:170], level, 2, "text", 0)
 
 
+@pytest.mark.parametrize("level", [5, 6, 7])
+def test_what_is_written_today_has_the_latest_network(level):
+    assert levels.level(level).models("text").network == levels.level(level).models("other").network == weights.LATEST
+
+
 @pytest.mark.parametrize("number", weights.CHECKSUMS)
 def test_the_networks_are_those_that_are_specified(number):
     assert f"`{weights.file_of(number).name}` | `0x{weights.CHECKSUMS[number]:016x}` |" in FORMAT.read_text()
