@@ -29,7 +29,7 @@ _HEADER_COST = 80  # bytes that a coded block must save, so that it pays for hea
 _IDENTITY_COST = 4  # bytes that name the language model in a short stream
 _SHORT_COST = 2  # the same in a short stream, so that it pays for its payload's length
 # From so many raw bytes of text on, what a language model makes of them is taken at once where it is less than this
-# share of what level 3 does: level 6 makes 0.65 of that, or more.
+# share of what level 3 does: level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
 _LARGE, _FAR_SMALLER = 1 << 19, 0.55
 _SMALL = 1 << 12  # raw bytes below which a dictionary is used whatever the block seems to hold
 
