@@ -9,7 +9,9 @@ from safetensors.numpy import load_file
 from squeeze.codecs.recurrent import arrays, model, reference, weights
 from squeeze.numerics.jit import kernel
 from squeeze.recipes.train.byte_network import WORD_BITS, Shape, build, rounded
+from tests.makers.corpora import corpus_of
 from training import checkpoint, export
+from training.corpus import read
 from training.streams import Rows
 from training.train import Plan, Training
 
@@ -54,8 +56,8 @@ def test_the_package_computes_what_was_trained(name):
 
 
 def test_the_command(tmp_path):
-    split = type("Split", (), {"__len__": lambda self: 3})()
-    training = Training(trained(SHAPES["by words"]), Plan(rows=3), Rows.begin(split, 3, 16))
+    rows = Rows.begin(read(corpus_of(tmp_path), "train"), 3, 16)
+    training = Training(trained(SHAPES["by words"]), Plan(rows=3), rows)
     checkpoint.save(training, tmp_path)
     run = CliRunner().invoke(export.main, ["--run", str(tmp_path), "--into", str(tmp_path / "weights.safetensors")])
     assert run.exit_code == 0, run.output
