@@ -101,7 +101,8 @@ def test_an_object_that_changes_is_read_again(engine):
     assert squeeze.decompress(Store.objects["corpus/a.txt.sqz"]) == b"changed meanwhile"
 
 
-def test_a_store_that_fails_is_one_line():
+def test_a_store_that_fails_is_one_line(monkeypatch):
+    monkeypatch.setattr("squeeze.cluster.run.PAUSE", 0.01)
     Store.fail("put", OSError(28, "No space left"))
     said = fails("compress", "-1", "-q", "-r", *CLUSTER, "fake://corpus")
     assert said.splitlines()[0].startswith("Error: fake://corpus/a.txt: ") and "Traceback" not in said
