@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.tensors import float_payload, floats, small
-from squeeze.codecs.tensors.content import InMemory
+from squeeze.codecs.tensors.content import InFile, InMemory
 from squeeze.codecs.tensors.float_plan import Plan
 from squeeze.codecs.tensors.float_writer import MemoryWriter
 from squeeze.codecs.tensors.small import SmallPlan
 from squeeze.errors import DamagedError
+from squeeze.system.positional import Positional
 from tests.makers.floats import as_bf16, bytes_of, weights
 
 EDGES = (31, 32, 65, 1023, 4096, 9_001, 16_384, 32_767, 32_768, 32_769, 49_536, 70_001, 229_376)
@@ -59,6 +60,20 @@ def test_the_same_bytes_as_in_steps(count):
 def test_others_are_left_to_steps(dtype, count, threads):
     data = bytes_of(as_bf16(weights(count)) if dtype == "BF16" else weights(count))
     assert not isinstance(small.plan_of(InMemory(data), dtype, threads), SmallPlan)
+
+
+def test_files_and_arrays_that_are_read_only_are_small_too(tmp_path):
+    data = bytes_of(as_bf16(weights(4_000)))
+    expected, _ = in_steps(data, "BF16")
+    (tmp_path / "content").write_bytes(b"?" + data.tobytes())
+    frozen = np.frombuffer(data.tobytes(), np.uint8)
+    with (tmp_path / "content").open("rb") as file:
+        for content in (InMemory(frozen), InFile(Positional(file), 1, data.size)):
+            plan, writer = small.plan_of(content, "BF16", 1), MemoryWriter()
+            assert isinstance(plan, SmallPlan)
+            assert np.array_equal(writer.payload(plan.write(writer)), expected)
+    out = np.empty_like(data)
+    assert small.decode(np.frombuffer(expected.tobytes(), np.uint8), "BF16", out, 1) and np.array_equal(out, data)
 
 
 def test_a_damaged_payload_is_left_to_what_names_its_fault():
