@@ -60,6 +60,9 @@ def recipes() -> dict[str, tuple]:
     for bits in (4, 3):
         for kind in ("sym", "asym"):
             found[f"llm-compressor-{kind}-{bits}"] = None, f"rtn-{kind}-{bits}", {"bits": bits, "asym": kind == "asym"}
+    for kind, bits in (("sym", 4), ("asym", 3)):
+        method = GPTQ(bits=bits, group_size=GROUP, symmetric=kind == "sym", damping=0.01)
+        found[f"gptq-{kind}-{bits}-damping-0.01"] = method, f"rtn-{kind}-{bits}", {}
     found["gptq-sym-4-corrected-0.5"] = GPTQ(bits=4, group_size=GROUP), "rtn-sym-4", {"correction": 0.5}
     found["gptq-out-of-domain-sym-4"] = GPTQ(bits=4, group_size=GROUP), "rtn-sym-4", {"calibration": "enwik8.1m"}
     return found

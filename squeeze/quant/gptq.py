@@ -26,17 +26,18 @@ _ESCALATIONS = 6  # times that the damping is multiplied by 10
 
 @dataclass(frozen=True, kw_only=True)
 class GPTQ(GridMethod):
-    """damping: share of the Hessian's mean diagonal that is added to it. block_size: columns whose errors are spread
-    to the columns behind the block at once. act_order: columns with the largest inputs first; groups stay contiguous,
-    so no g_idx is stored (with dynamic scales whole groups are ordered, and columns in each). dynamic: choose a group's
-    scales when its first column is reached instead of before all. weighted: clip by squared error weighted with the
-    Hessian's diagonal. refine: rounds of refitting scales and re-rounding columns after the sweep. outliers: columns
-    kept in the weight's own type, those with the largest inputs (QUIK, Ashkboos et al. 2023). exact: all in float64."""
+    """damping: share of the Hessian's mean diagonal that is added to it; more than its factor needs, so that codes fit
+    the calibration's tokens less closely. block_size: columns whose errors are spread to the columns behind the block
+    at once. act_order: columns with the largest inputs first; groups stay contiguous, so no g_idx is stored (with
+    dynamic scales whole groups are ordered, and columns in each). dynamic: choose a group's scales when its first
+    column is reached instead of before all. weighted: clip by squared error weighted with the Hessian's diagonal.
+    refine: rounds of refitting scales and re-rounding columns after the sweep. outliers: columns kept in the weight's
+    own type, those with the largest inputs (QUIK, Ashkboos et al. 2023). exact: all in float64."""
 
     name: ClassVar[str] = "gptq"
     needs_hessian: ClassVar[bool] = True
 
-    damping: float = option(0.01, "Share of the Hessian's mean diagonal added to it.", least=0)
+    damping: float = option(0.2, "Share of the Hessian's mean diagonal added to it.", least=0)
     block_size: int = option(128, "Columns whose errors are spread to those behind at once.", least=1)
     act_order: bool = option(True, "Take the largest inputs first.")
     dynamic: bool = option(False, "Choose a group's scale when it is reached.")
@@ -47,9 +48,10 @@ class GPTQ(GridMethod):
 
     @classmethod
     def textbook(cls, **options: object) -> "GPTQ":
-        """The paper's own algorithm: dynamic scales from the whole range, no order, nothing after the sweep."""
+        """The paper's own algorithm: dynamic scales from the whole range, no order, little damping, nothing after the
+        sweep."""
         plain = {"clip": False, "act_order": False, "dynamic": True, "weighted": False, "refine": 0, "exact": True}
-        return cls(**{**plain, **options})  # type: ignore[arg-type]
+        return cls(**{"damping": 0.01, **plain, **options})  # type: ignore[arg-type]
 
     def apply(self, weight: torch.Tensor, hessian: torch.Tensor) -> QuantizedTensor:
         """weight [O, I] of floats; hessian: [I, I], the mean (or sum) of x x^T over inputs x.

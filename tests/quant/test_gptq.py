@@ -91,7 +91,7 @@ def test_order_lowers_the_error():
 def test_outliers_are_kept_and_take_up_the_errors_of_the_others():
     weight, hessian = problem()
     weight = weight.bfloat16()
-    plain, kept = (GPTQ(bits=3, group_size=64, outliers=n).apply(weight, hessian) for n in (0, 7))
+    plain, kept = (GPTQ(bits=3, group_size=64, outliers=n, damping=0.01).apply(weight, hessian) for n in (0, 7))
     columns, values = kept.outliers
     assert sorted(columns.tolist()) == sorted(hessian.diagonal().argsort(descending=True)[:7].tolist())
     assert torch.equal(kept.dequantize(torch.bfloat16)[:, columns], values)
@@ -113,7 +113,7 @@ def test_damping_is_raised_until_it_is_enough_and_that_is_said():
     vector = hessian[0]
     indefinite = torch.outer(vector, vector) / vector.norm() ** 2
     indefinite -= 0.02 * indefinite.diagonal().mean() * torch.eye(192)
-    result = GPTQ(bits=4, group_size=64).compress(weight, indefinite)
+    result = GPTQ(bits=4, group_size=64, damping=0.01).compress(weight, indefinite)
     assert result.notes == ("damping raised to 0.1",)
     assert inverse_factor(hessian, 0.01)[1] == 0.01
 
