@@ -37,7 +37,7 @@ class GPTQ(GridMethod):
     name: ClassVar[str] = "gptq"
     needs_hessian: ClassVar[bool] = True
 
-    damping: float = option(0.2, "Share of the Hessian's mean diagonal added to it.", least=0)
+    damping: float = option(0.1, "Share of the Hessian's mean diagonal added to it.", least=0)
     block_size: int = option(128, "Columns whose errors are spread to those behind at once.", least=1)
     act_order: bool = option(True, "Take the largest inputs first.")
     dynamic: bool = option(False, "Choose a group's scale when it is reached.")
