@@ -88,10 +88,12 @@ def test_order_lowers_the_error():
     assert error() < error(act_order=False)
 
 
-def test_outliers_are_kept_and_take_up_the_errors_of_the_others():
+@pytest.mark.parametrize(("damping", "refine"), [(0.01, 1), (0.1, 0)])  # what keeps columns is not refined
+def test_outliers_are_kept_and_take_up_the_errors_of_the_others(damping, refine):
     weight, hessian = problem()
     weight = weight.bfloat16()
-    plain, kept = (GPTQ(bits=3, group_size=64, outliers=n, damping=0.01).apply(weight, hessian) for n in (0, 7))
+    method = GPTQ(bits=3, group_size=64, damping=damping, refine=refine)
+    plain, kept = (method.replaced(outliers=n).apply(weight, hessian) for n in (0, 7))
     columns, values = kept.outliers
     assert sorted(columns.tolist()) == sorted(hessian.diagonal().argsort(descending=True)[:7].tolist())
     assert torch.equal(kept.dequantize(torch.bfloat16)[:, columns], values)
