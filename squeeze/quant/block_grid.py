@@ -188,6 +188,9 @@ class BlockGrid:
         scaled, offset = params.scale[0][..., None] * self._level(codes), _offset(params)
         return scaled if offset is None else scaled + offset[..., None]
 
+    def rounded(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
+        return self.decode(self.encode(weight, params), params)
+
     def _nearest(self, weight: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None) -> torch.Tensor:
         values = (weight if offset is None else weight - offset[..., None]) * _inverse(scale)[..., None]
         if self._even:

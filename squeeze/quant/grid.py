@@ -74,6 +74,10 @@ class Quantizer(Protocol):
         """float32 [..., n]."""
         ...
 
+    def rounded(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
+        """The nearest levels, as `encode` and `decode` give them, float32 [..., n]."""
+        ...
+
 
 @dataclass(frozen=True)
 class Integer:
@@ -120,6 +124,11 @@ class Integer:
     def decode(self, codes: torch.Tensor, params: QParams) -> torch.Tensor:
         return (codes.to(torch.float32) - self._zero(params)) * params.scale[0][..., None]
 
+    def rounded(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
+        scale, zero = params.scale[0][..., None], self._zero(params)
+        whole = torch.round(weight / scale).to(torch.float32)
+        return whole.add_(zero).clamp_(0, (1 << self.bits) - 1).sub_(zero).mul_(scale)
+
     def _zero(self, params: QParams) -> torch.Tensor | int:
         return 1 << (self.bits - 1) if params.zero is None else params.zero[..., None]
 
@@ -160,8 +169,8 @@ def stored(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def error(grid: Quantizer, weight: torch.Tensor, importance: torch.Tensor | None, params: QParams) -> torch.Tensor:
     """Squared error of each group [...]."""
-    difference = (grid.decode(grid.encode(weight, params), params) - weight).square_()
-    return (difference if importance is None else difference * importance).sum(-1)
+    squared = (grid.rounded(weight, params) - weight).square_()
+    return (squared if importance is None else squared.mul_(importance)).sum(-1)
 
 
 def _least_error(
@@ -252,9 +261,8 @@ class Codebook:
 
     def encode(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
         if len(self.planes) == 1:
-            codes, borders = _rising(self.planes[0], weight.device)
-            scaled = weight / params.scale[0, ..., None].clamp(min=_TINY)
-            return codes[torch.bucketize(scaled.to(borders.dtype), borders)]
+            codes, _, borders = _rising(self.planes[0], weight.device)
+            return codes[self._places(weight, params, borders)]
         levels = (params.scale[..., None] * self._table(params)).sum(0)  # [..., levels]
         best = torch.full_like(weight, torch.inf)
         nearest = torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device)
@@ -271,6 +279,17 @@ class Codebook:
         levels = (params.scale[..., None] * self._table(params)).sum(0)
         return levels.expand(*codes.shape[:-1], -1).gather(-1, codes.long())
 
+    def rounded(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
+        if len(self.planes) > 1:
+            return self.decode(self.encode(weight, params), params)
+        _, levels, borders = _rising(self.planes[0], weight.device)
+        return levels[self._places(weight, params, borders)].mul_(params.scale[0, ..., None])
+
+    def _places(self, weight: torch.Tensor, params: QParams, borders: torch.Tensor) -> torch.Tensor:
+        """Of one plane: which of its rising levels are nearest."""
+        scaled = weight / params.scale[0, ..., None].clamp(min=_TINY)
+        return torch.bucketize(scaled.to(borders.dtype), borders, out_int32=True)
+
     def _table(self, params: QParams) -> torch.Tensor:
         shape = (len(self.planes), *(1,) * (params.scale.ndim - 1), -1)
         return _tensor(self.planes, params.scale.device).reshape(shape)
@@ -285,12 +304,13 @@ def _tensor(planes: tuple[tuple[float, ...], ...], device: torch.device) -> torc
 
 @cache
 @torch.inference_mode(False)
-def _rising(plane: tuple[float, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The codes of a plane's levels from the least to the largest, uint8 [n], and what lies midway between two of
-    them, float32 [n - 1]."""
+def _rising(plane: tuple[float, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A plane's levels from the least to the largest: their codes, uint8 [n], themselves, float32 [n], and what lies
+    midway between two of them, float32 [n - 1]."""
     levels = sorted({level + 0.0 for level in plane})
     codes = torch.tensor(list(map(plane.index, levels)), dtype=torch.uint8, device=device)
-    return codes, torch.tensor([(a + b) / 2 for a, b in pairwise(levels)], device=device)
+    borders = torch.tensor([(a + b) / 2 for a, b in pairwise(levels)], device=device)
+    return codes, torch.tensor(levels, device=device), borders
 
 
 @dataclass(frozen=True)

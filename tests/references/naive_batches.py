@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 
+from squeeze.codecs.bitmodels import mixer
 from squeeze.codecs.bitmodels.histories import NEXT, RATES
 from squeeze.codecs.bitmodels.match import _MULTIPLY
 
@@ -65,8 +66,10 @@ def _learn_decision(arrays, m, log, p, d):
     for k in range(7):
         cell, (name, rate) = int(log.cells[p, d, k]), apms.get(k, ("x.apms", 6))
         if cell >= 0:
-            value = int(arrays[name][cell >> 6, cell & 63])
-            arrays[name][cell >> 6, cell & 63] = value + ((((1 << 32) - 1 if bit else 0) - value) >> rate)
+            row, step = cell >> 6, cell & 63
+            identity = int(mixer.IDENTITY[step])
+            value = int(arrays[name][row, step]) ^ identity
+            arrays[name][row, step] = (value + ((((1 << 32) - 1 if bit else 0) - value) >> rate)) ^ identity
     for k in range(6 if is_stop else m.hashes.size):
         if is_stop:
             adapt(arrays["x.stop_maps"][k], int(log.slots[p, d, k]), bit, STOP_LIMIT)

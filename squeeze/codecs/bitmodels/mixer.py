@@ -14,6 +14,7 @@ from squeeze.numerics.logistic import SQUASH, clamp_logit
 
 WEIGHT_ONE = 1 << 16
 APM_STEPS = 33
+IDENTITY = np.minimum(SQUASH[2048 - 128 * (APM_STEPS // 2) :: 128], (1 << 32) - 1).astype(np.uint32)  # of each step
 
 
 @inline
@@ -34,10 +35,9 @@ def train(weights, inputs, error, rate):
 
 
 def fresh_apm(rows: int) -> np.ndarray:
-    """uint32 [rows, APM_STEPS]: every row maps a probability to itself."""
-    logits = range(-(APM_STEPS // 2), APM_STEPS // 2 + 1)
-    identity = [SQUASH[2048 + 128 * x] for x in logits]
-    return np.tile(np.minimum(np.array(identity), (1 << 32) - 1).astype(np.uint32), (rows, 1))
+    """uint32 [rows, APM_STEPS]: every row maps a probability to itself. What is stored is a probability XOR that of its
+    step in IDENTITY, so that memory which is not touched need not be written."""
+    return np.zeros((rows, APM_STEPS), np.uint32)
 
 
 @inline
@@ -45,7 +45,8 @@ def refine(apm, row, logit):
     """The 32-bit probability that followed this logit before, interpolated between two steps."""
     position = logit + (16 << 12)
     i, fraction = position >> 12, position & 4095
-    return (np.int64(apm[row, i]) * (4096 - fraction) + np.int64(apm[row, i + 1]) * fraction) >> 12
+    below, above = apm[row, i] ^ IDENTITY[np.uint64(i)], apm[row, i + 1] ^ IDENTITY[np.uint64(i + 1)]
+    return (np.int64(below) * (4096 - fraction) + np.int64(above) * fraction) >> 12
 
 
 @inline
@@ -61,8 +62,9 @@ def learn_apm(apm, row, logit, bit, rate):
 
 @inline
 def learn_step(apm, row, i, bit, rate):
-    value = np.int64(apm[row, i])
-    apm[row, i] = np.uint32(value + ((((bit << 32) - bit) - value) >> rate))
+    identity = IDENTITY[np.uint64(i)]
+    value = np.int64(apm[row, i] ^ identity)
+    apm[row, i] = np.uint32(value + ((((bit << 32) - bit) - value) >> rate)) ^ identity
 
 
 FINE_BITS = 20  # fractional bits of the weights where a strong predictor is among the inputs

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import ssm_arrays
+from squeeze.codecs.bitmodels import mixer, ssm_arrays
 from squeeze.codecs.bitmodels.ssm_arrays import Sizes, StateSpaceModel
 from squeeze.codecs.deep import predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
@@ -125,7 +125,7 @@ def _recall(model: DeepModel, learned: Learned) -> None:
     width = model.inputs.size
     model.weights.reshape(-1, width)[learned.rows] = learned.weights
     model.visits[learned.rows] = learned.visits
-    model.apms[learned.apm_rows] = learned.apms
+    model.apms[learned.apm_rows] = learned.apms ^ mixer.IDENTITY
     model.finals[...] = learned.finals
     for fresh, taught in zip(maps_of(model), learned.maps, strict=True):
         fresh[...] = taught

@@ -165,7 +165,7 @@ def matrices(known: Learned, preset: DeepPreset) -> Iterator[np.ndarray]:
     weights[1:] -= weights[0]
     yield weights
     yield _gaps(known.apm_rows)
-    yield (known.apms >> 20).astype(np.int64) - (mixer.fresh_apm(1) >> 20)
+    yield (known.apms >> 20).astype(np.int64) - (mixer.IDENTITY >> 20)
     for fresh_map, taught in zip(learned.maps_of(fresh), known.maps, strict=True):
         before, after = fresh_map.reshape(-1, 256), taught.reshape(-1, 256)
         yield (after >> 20).astype(np.int64) - (before >> 20)
@@ -223,7 +223,7 @@ def assemble(count: int, apm_count: int, preset: DeepPreset, take: Take) -> Lear
     weights = take(rows.size, fresh.inputs.size)
     weights[1:] += weights[0]
     apm_rows = _rows(take(1, apm_count), fresh.apms.shape[0])
-    apms = (take(apm_rows.size, mixer.APM_STEPS) << 20) + mixer.fresh_apm(1)
+    apms = (take(apm_rows.size, mixer.APM_STEPS) << 20) + mixer.IDENTITY
     maps = _unpack_maps(fresh, take)
     finals = take(fresh.finals.size // fresh.logits.size, fresh.logits.size).ravel().astype(np.float32)
     return Learned(

@@ -205,14 +205,15 @@ def learn(
 def _gathered(model: DeepModel) -> Learned:
     width = model.inputs.size
     rows = _first(model.visits, _ROWS)
-    moved = np.abs(model.apms.astype(np.int64) - mixer.fresh_apm(1)).sum(1)
+    apms = model.apms ^ mixer.IDENTITY
+    moved = np.abs(apms.astype(np.int64) - mixer.IDENTITY).sum(1)
     apm_rows = _first(moved, _APM_ROWS)
     return Learned(
         rows=rows,
         visits=model.visits[rows],
         weights=model.weights.reshape(-1, width)[rows],
         apm_rows=apm_rows,
-        apms=model.apms[apm_rows],
+        apms=apms[apm_rows],
         maps=learned.maps_of(model),
         finals=model.finals,
     )
