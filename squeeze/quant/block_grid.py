@@ -15,6 +15,7 @@ import torch
 from squeeze.errors import SqueezeError
 from squeeze.quant import narrow
 from squeeze.quant.grid import ROWS, QParams
+from squeeze.quant.levels import Levels
 
 __all__ = ["BlockGrid", "BlockParams", "moved"]
 
@@ -188,8 +189,12 @@ class BlockGrid:
         scaled, offset = params.scale[0][..., None] * self._level(codes), _offset(params)
         return scaled if offset is None else scaled + offset[..., None]
 
-    def rounded(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
-        return self.decode(self.encode(weight, params), params)
+    def levels_of(self, params: QParams) -> Levels:
+        given = params.scale[0], _inverse(params.scale[0])
+        if self._even:
+            return Levels.integers(len(self.levels), *given, -self.levels[0], _offset(params))
+        table = torch.tensor(self.levels)
+        return Levels.table(table, torch.arange(len(table)), (table[1:] + table[:-1]) / 2, *given, _offset(params))
 
     def _nearest(self, weight: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None) -> torch.Tensor:
         values = (weight if offset is None else weight - offset[..., None]) * _inverse(scale)[..., None]

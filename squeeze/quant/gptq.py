@@ -12,7 +12,7 @@ import torch
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.method import HessianError, Result
 from squeeze.options import option
-from squeeze.quant import refine
+from squeeze.quant import columns, refine
 from squeeze.quant.grid import QParams
 from squeeze.quant.method import GridMethod
 from squeeze.quant.rtn import RTN
@@ -115,6 +115,8 @@ class GPTQ(GridMethod):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Codes [O, I], and the weights as they were when their column was rounded. Dynamic scales go into `params`."""
         quantizer, size = self.as_quantizer(), self.effective_group_size(weight.shape[1])
+        if weight.device.type == "cpu" and not self.dynamic and (levels := quantizer.levels_of(params)):
+            return columns.sweep(weight, upper, order, len(order) - outliers, size, levels)
         work = weight[:, order]
         groups = (order // size).tolist()
         codes = torch.zeros((len(order), len(work)), dtype=torch.uint8, device=work.device)

@@ -3,6 +3,7 @@
 A grid works on groups: weights [..., n] whose last dimension shares a scale. It knows nothing of matrices or methods.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -11,7 +12,8 @@ from typing import ClassVar, Protocol
 import torch
 
 from squeeze.errors import SqueezeError
-from squeeze.quant import narrow
+from squeeze.quant import columns, narrow
+from squeeze.quant.levels import Levels
 from squeeze.quant.nested import Nested
 
 __all__ = ["CODEBOOKS", "ROWS", "Codebook", "Integer", "NestedCodebook", "PerTensor", "QParams", "Quantizer", "make"]
@@ -74,8 +76,8 @@ class Quantizer(Protocol):
         """float32 [..., n]."""
         ...
 
-    def rounded(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
-        """The nearest levels, as `encode` and `decode` give them, float32 [..., n]."""
+    def levels_of(self, params: QParams) -> Levels | None:
+        """The same for the loops of columns.py, of parameters on the CPU; None where those are not for this grid."""
         ...
 
 
@@ -103,10 +105,11 @@ class Integer:
         if not self.clip:
             return self._params(low, high, dtype)
         if weight.ndim < 3 or len(weight) <= ROWS:
-            return _least_error(self, weight, importance, [self._params(s * low, s * high, dtype) for s in _shrinks()])
-        shared = None if importance is None else torch.split(importance.expand_as(weight), ROWS)
+            shares = weight.new_tensor(_shrinks()).reshape(-1, *(1,) * low.ndim)
+            return _least_error(self, weight, importance, self._params(shares * low, shares * high, dtype))
         rows = torch.split(weight, ROWS)
-        pieces = [self.fit(part, shared[i] if shared else None, dtype) for i, part in enumerate(rows)]
+        own = None if importance is None or len(importance) == 1 else torch.split(importance, ROWS)
+        pieces = [self.fit(part, own[i] if own else importance, dtype) for i, part in enumerate(rows)]
         zeros = [part.zero for part in pieces if part.zero is not None]
         return QParams(torch.cat([part.scale for part in pieces], 1), torch.cat(zeros) if zeros else None)
 
@@ -124,10 +127,9 @@ class Integer:
     def decode(self, codes: torch.Tensor, params: QParams) -> torch.Tensor:
         return (codes.to(torch.float32) - self._zero(params)) * params.scale[0][..., None]
 
-    def rounded(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
-        scale, zero = params.scale[0][..., None], self._zero(params)
-        whole = torch.round(weight / scale).to(torch.float32)
-        return whole.add_(zero).clamp_(0, (1 << self.bits) - 1).sub_(zero).mul_(scale)
+    def levels_of(self, params: QParams) -> Levels:
+        scale, zero = params.scale[0], 1 << (self.bits - 1) if params.zero is None else params.zero
+        return Levels.integers(1 << self.bits, scale, 1 / scale, zero)
 
     def _zero(self, params: QParams) -> torch.Tensor | int:
         return 1 << (self.bits - 1) if params.zero is None else params.zero[..., None]
@@ -169,22 +171,23 @@ def stored(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def error(grid: Quantizer, weight: torch.Tensor, importance: torch.Tensor | None, params: QParams) -> torch.Tensor:
     """Squared error of each group [...]."""
-    squared = (grid.rounded(weight, params) - weight).square_()
-    return (squared if importance is None else squared.mul_(importance)).sum(-1)
+    difference = (grid.decode(grid.encode(weight, params), params) - weight).square_()
+    return (difference if importance is None else difference * importance).sum(-1)
 
 
-def _least_error(
-    grid: Quantizer, weight: torch.Tensor, importance: torch.Tensor | None, tried: list[QParams]
-) -> QParams:
-    """Of each group's candidates the one with the least error."""
-    best, least = tried[0], error(grid, weight, importance, tried[0])
-    for params in tried[1:]:
-        errors = error(grid, weight, importance, params)
-        better = errors < least
-        zero = None if best.zero is None or params.zero is None else torch.where(better, params.zero, best.zero)
-        best = QParams(torch.where(better, params.scale, best.scale), zero, best.factor)
-        least = torch.minimum(errors, least)
-    return best
+def _least_error(grid: Quantizer, weight: torch.Tensor, importance: torch.Tensor | None, tried: QParams) -> QParams:
+    """Of each group's candidates, parameters [T, ...], the ones with the least error."""
+    if weight.device.type == "cpu" and weight.ndim == 3 and (levels := grid.levels_of(tried)):
+        best = columns.search(weight, importance, levels)
+    else:
+        best = torch.stack([error(grid, weight, importance, tried[t,]) for t in range(tried.scale.shape[1])]).argmin(0)
+    scale = tried.scale.gather(1, best.expand(len(tried.scale), 1, *best.shape))[:, 0]
+    return QParams(scale, None if tried.zero is None else tried.zero.gather(0, best[None])[0], tried.factor)
+
+
+def _stacked(params: Sequence[QParams]) -> QParams:
+    """Parameters without zero points as candidates."""
+    return QParams(torch.stack([one.scale for one in params], 1), None, params[0].factor)
 
 
 _NF4 = (
@@ -229,19 +232,20 @@ class Codebook:
             factor = narrow.factor_of(largest / top) if self.scale_kind == "float8" else None
             shares = (1.0, 2.0, 0.5) if factor is None else torch.linspace(1.5, 0.5, 21).tolist()
             scales = [narrow.rounded(self.scale_kind, s * largest / top, factor)[None] for s in shares]
-            return _least_error(self, weight, importance, [QParams(scale, None, factor) for scale in scales])
+            choices = _stacked([QParams(scale, None, factor) for scale in scales])
+            return _least_error(self, weight, importance, choices)
         if len(self.planes) == 1:
             least = 0.3 if len(self.planes[0]) == 3 else _LEAST_SHRINK
             shrinks = torch.linspace(1.0, least, _SHRINKS).tolist()
-            tried = [QParams(stored(s * largest / top, dtype)[None]) for s in shrinks]
-            return self._refit(weight, importance, _least_error(self, weight, importance, tried), dtype)
+            choices = _stacked([QParams(stored(s * largest / top, dtype)[None]) for s in shrinks])
+            return self._refit(weight, importance, _least_error(self, weight, importance, choices), dtype)
         spread = weight.abs().mean(-1)
         tried = [
             QParams(torch.stack([stored(a * spread, dtype), stored(b * spread, dtype)]))
             for a, b in ((1.2, 0.5), (1.5, 0.6), (1.8, 0.8), (1.5, 0.4), (2.2, 0.9))
         ]
         fitted = [self._refit(weight, importance, params, dtype) for params in tried]
-        return _least_error(self, weight, importance, fitted)
+        return _least_error(self, weight, importance, _stacked(fitted))
 
     def _refit(
         self, weight: torch.Tensor, importance: torch.Tensor | None, params: QParams, dtype: torch.dtype
@@ -256,13 +260,14 @@ class Codebook:
             ridge = 1e-6 * gram.diagonal(dim1=-2, dim2=-1).mean(-1) + 1e-30
             gram = gram + ridge[..., None, None] * torch.eye(len(table), dtype=gram.dtype, device=gram.device)
             scale = torch.linalg.solve(gram, right).abs().movedim(-1, 0).float()
-            params = _least_error(self, weight, importance, [params, QParams(stored(scale, dtype))])
+            params = _least_error(self, weight, importance, _stacked([params, QParams(stored(scale, dtype))]))
         return params
 
     def encode(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
         if len(self.planes) == 1:
             codes, _, borders = _rising(self.planes[0], weight.device)
-            return codes[self._places(weight, params, borders)]
+            scaled = weight / params.scale[0, ..., None].clamp(min=_TINY)
+            return codes[torch.bucketize(scaled.to(borders.dtype), borders)]
         levels = (params.scale[..., None] * self._table(params)).sum(0)  # [..., levels]
         best = torch.full_like(weight, torch.inf)
         nearest = torch.zeros(weight.shape, dtype=torch.uint8, device=weight.device)
@@ -279,16 +284,11 @@ class Codebook:
         levels = (params.scale[..., None] * self._table(params)).sum(0)
         return levels.expand(*codes.shape[:-1], -1).gather(-1, codes.long())
 
-    def rounded(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
+    def levels_of(self, params: QParams) -> Levels | None:
         if len(self.planes) > 1:
-            return self.decode(self.encode(weight, params), params)
-        _, levels, borders = _rising(self.planes[0], weight.device)
-        return levels[self._places(weight, params, borders)].mul_(params.scale[0, ..., None])
-
-    def _places(self, weight: torch.Tensor, params: QParams, borders: torch.Tensor) -> torch.Tensor:
-        """Of one plane: which of its rising levels are nearest."""
-        scaled = weight / params.scale[0, ..., None].clamp(min=_TINY)
-        return torch.bucketize(scaled.to(borders.dtype), borders, out_int32=True)
+            return None
+        codes, levels, borders = _rising(self.planes[0], params.scale.device)
+        return Levels.table(levels, codes, borders, params.scale[0], 1 / params.scale[0].clamp(min=_TINY))
 
     def _table(self, params: QParams) -> torch.Tensor:
         shape = (len(self.planes), *(1,) * (params.scale.ndim - 1), -1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from squeeze.quant import narrow
+from squeeze.quant import columns, narrow
 from squeeze.quant.block_grid import BlockGrid, BlockParams, moved
 from squeeze.quant.grid import ROWS, Codebook, NestedCodebook, QParams, Quantizer, stored
 
@@ -150,7 +150,9 @@ def _descend(
     quantizer, size = method.as_quantizer(), method.effective_group_size(weight.shape[1])
     values = _decoded(quantizer, codes, params, size).to(hessian.dtype)
     pull = (weight - values) @ hessian  # [O, I], half the negative gradient
-    columns, curvature = codes.T.contiguous(), hessian.diagonal().tolist()  # a column lies side by side
+    if weight.device.type == "cpu" and (levels := quantizer.levels_of(params)):
+        return columns.descend(codes, values, pull, hessian, size, levels, mask)
+    by_column, curvature = codes.T.contiguous(), hessian.diagonal().tolist()  # a column lies side by side
     for first in range(0, weight.shape[1], _BLOCK):
         last = min(first + _BLOCK, weight.shape[1])
         local, before = pull[:, first:last].T.contiguous(), values[:, first:last].T.contiguous()
@@ -161,9 +163,9 @@ def _descend(
             mine, column = params[:, j // size], after[j - first]
             code = quantizer.encode(torch.add(column, local[j - first], alpha=1 / curvature[j])[:, None], mine)
             if mask is not None:
-                code = torch.where(mask[:, j, None], code, columns[j, :, None])
+                code = torch.where(mask[:, j, None], code, by_column[j, :, None])
             fresh = quantizer.decode(code, mine)[:, 0]
             local[j - first + 1 :].addr_(hessian[j, j + 1 : last], fresh - column, alpha=-1)
-            after[j - first], columns[j] = fresh, code[:, 0]
+            after[j - first], by_column[j] = fresh, code[:, 0]
         pull[:, last:].addmm_((after - before).T, hessian[first:last, last:], alpha=-1)
-    return columns.T.contiguous()
+    return by_column.T.contiguous()

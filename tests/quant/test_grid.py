@@ -37,17 +37,6 @@ def test_no_level_is_nearer_than_the_one_taken(name):
         assert (found <= (other - WEIGHT).abs() + 1e-6).all()
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_rounding_is_coding_and_back(name):
-    grid = GRIDS[name]
-    params = grid.fit(WEIGHT, None, torch.float16)
-    far = torch.stack([WEIGHT, 3 * WEIGHT, 1e20 * WEIGHT, 0 * WEIGHT])
-    for weight in (far, far.double()):
-        found = grid.rounded(weight, params)
-        assert found.dtype == torch.float32
-        assert torch.equal(found, grid.decode(grid.encode(weight, params), params))
-
-
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_clipping_lowers_the_error_that_it_is_asked_to_lower(bits, symmetric):

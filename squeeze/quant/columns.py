@@ -1,0 +1,140 @@
+"""Rounding on a CPU, compiled: GPTQ's loops over columns, and the search for scales.
+
+gptq.py, refine.py and grid.py else do the same by operations on a whole column, or on all weights, at a time. Rows are
+independent of each other, so that each goes through a block of columns alone, in the nearest cache.
+"""
+
+import numpy as np
+import torch
+
+from squeeze.codecs.tensors.floats import spread
+from squeeze.numerics.jit import inline, lossy_kernel
+from squeeze.quant.levels import Levels
+
+__all__ = ["descend", "search", "sweep"]
+
+_BLOCK = 128  # columns between two products with those behind
+_LEAST_WORK = 1 << 16  # weights to round that are worth a thread
+_ALL = np.empty((0, 0), np.bool_)  # a mask that leaves out nothing
+
+
+def sweep(
+    weight: torch.Tensor, upper: torch.Tensor, order: torch.Tensor, stop: int, size: int, levels: Levels
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As GPTQ's for the first `stop` columns of an order: codes [O, I], 0 in other columns, and the weights as they
+    were when their column was rounded. weight: [O, I]; upper: [I, I], in that order; size: of a group."""
+    work, upper = weight[:, order], upper.contiguous()
+    codes = torch.zeros(work.shape, dtype=torch.uint8)
+    places, groups = order.numpy(), (order // size).numpy()
+    for first in range(0, stop, _BLOCK):
+        last = min(first + _BLOCK, stop)
+        errors = work.new_empty((len(work), last - first))
+        arrays = work.numpy(), upper.numpy(), codes.numpy(), errors.numpy()
+        _by_rows(len(work), last - first, _sweep, (*arrays, places, groups, levels, first, last))
+        work[:, last:].addmm_(errors, upper[first:last, last:], alpha=-1)
+    return codes, work[:, order.argsort()]
+
+
+def descend(
+    codes: torch.Tensor,
+    values: torch.Tensor,
+    pull: torch.Tensor,
+    hessian: torch.Tensor,
+    size: int,
+    levels: Levels,
+    mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """As refine.py's pass over all columns: better codes [O, I]. values: what codes stand for; pull: half the error's
+    negative gradient; both are used up."""
+    inputs, codes, hessian = codes.shape[1], codes.clone(memory_format=torch.contiguous_format), hessian.contiguous()
+    groups = np.arange(inputs) // size
+    kept = _ALL if mask is None else mask.contiguous().numpy()
+    for first in range(0, inputs, _BLOCK):
+        last = min(first + _BLOCK, inputs)
+        moves = pull.new_zeros((len(codes), last - first))
+        arrays = values.numpy(), pull.numpy(), hessian.numpy(), codes.numpy(), moves.numpy(), kept
+        _by_rows(len(codes), last - first, _descend, (*arrays, groups, levels, first, last))
+        pull[:, last:].addmm_(moves, hessian[first:last, last:], alpha=-1)
+    return codes
+
+
+def search(weight: torch.Tensor, importance: torch.Tensor | None, levels: Levels) -> torch.Tensor:
+    """int64 [O, G]: which of several choices of levels [T, O, G] has the least squared error for groups of weights
+    [O, G, n], the first of equals. importance: [O or 1, G, n] or None, a factor of squared errors."""
+    importance = weight.new_ones(1) if importance is None else importance
+    shared = importance.expand(len(importance) if importance.ndim == 3 else 1, *weight.shape[1:])
+    best = torch.zeros(weight.shape[:2], dtype=torch.int64)
+    arrays = weight.contiguous().numpy(), shared.contiguous().numpy()
+    _by_rows(len(weight), len(levels.scale) * weight[0].numel(), _search, (*arrays, levels, best.numpy()))
+    return best
+
+
+def _by_rows(rows: int, work: int, loop, arguments: tuple) -> None:  # type: ignore[no-untyped-def]
+    """Run a loop over all rows, of which each has so many weights to round, some of them in each thread."""
+    threads = min(torch.get_num_threads(), rows * work // _LEAST_WORK)
+    spread(lambda first, last: loop(*arguments, first, last), rows, threads)
+
+
+@inline
+def _nearest(weight, scale, inverse, offset, origin, levels):
+    """The code of the nearest level, and what it stands for."""
+    scaled = (weight - offset) * inverse
+    if levels.borders.size == 0:
+        code = min(max(np.float32(np.rint(scaled)) + origin, np.float32(0)), np.float32(levels.levels.size - 1))
+        return np.uint8(code), (code - origin) * scale + offset
+    place = 0
+    for i in range(levels.borders.size):
+        place += levels.borders[i] < scaled
+    return levels.codes[place], levels.levels[place] * scale + offset
+
+
+@inline
+def _of_group(levels, at):
+    return levels.scale[at], levels.inverse[at], levels.offset[at], levels.origin[at]
+
+
+@inline
+def _take(values, times, others):
+    """Take away so many times the others."""
+    for i in range(values.size):
+        values[i] -= times * others[i]
+
+
+@lossy_kernel(fastmath=False)
+def _sweep(work, upper, codes, errors, places, groups, levels, first, last, begin, end):
+    for row in range(begin, end):
+        for j in range(first, last):
+            code, level = _nearest(work[row, j], *_of_group(levels, (row, groups[j])), levels)
+            error = (work[row, j] - level) / upper[j, j]
+            codes[row, places[j]], errors[row, j - first] = code, error
+            _take(work[row, j + 1 : last], error, upper[j, j + 1 : last])
+
+
+@lossy_kernel(fastmath=False)
+def _descend(values, pull, hessian, codes, moves, kept, groups, levels, first, last, begin, end):
+    for row in range(begin, end):
+        for j in range(first, last):
+            if hessian[j, j] <= 0 or (kept.size and not kept[row, j]):
+                continue
+            wanted = values[row, j] + pull[row, j] / hessian[j, j]
+            code, level = _nearest(wanted, *_of_group(levels, (row, groups[j])), levels)
+            move = level - values[row, j]
+            codes[row, j], moves[row, j - first] = code, move
+            _take(pull[row, j + 1 : last], move, hessian[j, j + 1 : last])
+
+
+@lossy_kernel(fastmath={"reassoc", "contract", "nsz"})
+def _search(weight, importance, levels, best, begin, end):
+    tried, _, groups = levels.scale.shape
+    for row in range(begin, end):
+        shared = row if importance.shape[0] > 1 else 0
+        for group in range(groups):
+            values, weights, least = weight[row, group], importance[shared, group], np.float32(np.inf)
+            for t in range(tried):
+                scale, inverse, offset, origin = _of_group(levels, (t, row, group))
+                total = np.float32(0)
+                for i in range(values.size):
+                    _, level = _nearest(values[i], scale, inverse, offset, origin, levels)
+                    total += weights[i] * (level - values[i]) * (level - values[i])
+                if total < least:
+                    best[row, group], least = t, total
