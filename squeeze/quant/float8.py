@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import torch
 
-from squeeze.quant.grid import ROWS, QParams, error, stored
+from squeeze.quant.grid import ROWS, QParams, error, rising, stored
+from squeeze.quant.levels import Levels
 
 __all__ = ["FLOATS", "Float8"]
 
@@ -68,8 +69,9 @@ class Float8:
     def decode(self, codes: torch.Tensor, params: QParams) -> torch.Tensor:
         return codes.contiguous().view(_TYPE).to(torch.float32) * params.scale[0][..., None]
 
-    def levels_of(self, params: QParams) -> None:
-        return None
+    def levels_of(self, params: QParams) -> Levels:
+        plane = tuple(self.codebook[0].nan_to_num(0).tolist())
+        return Levels.table(*rising(plane, params.scale.device), params.scale[0], 1 / params.scale[0])
 
 
 FLOATS = {"fp8": Float8(), "fp8-block": Float8(128, 128), "fp8-tensor": Float8(-1, -1)}

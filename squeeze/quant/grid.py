@@ -16,7 +16,18 @@ from squeeze.quant import columns, narrow
 from squeeze.quant.levels import Levels
 from squeeze.quant.nested import Nested
 
-__all__ = ["CODEBOOKS", "ROWS", "Codebook", "Integer", "NestedCodebook", "PerTensor", "QParams", "Quantizer", "make"]
+__all__ = [
+    "CODEBOOKS",
+    "ROWS",
+    "Codebook",
+    "Integer",
+    "NestedCodebook",
+    "PerTensor",
+    "QParams",
+    "Quantizer",
+    "make",
+    "rising",
+]
 
 ROWS = 256  # whose scales are found at once: what they take stays near the processor
 _SHRINKS = 40  # clipping ranges tried, from the whole one down
@@ -265,7 +276,7 @@ class Codebook:
 
     def encode(self, weight: torch.Tensor, params: QParams) -> torch.Tensor:
         if len(self.planes) == 1:
-            codes, _, borders = _rising(self.planes[0], weight.device)
+            _, codes, borders = rising(self.planes[0], weight.device)
             scaled = weight / params.scale[0, ..., None].clamp(min=_TINY)
             return codes[torch.bucketize(scaled.to(borders.dtype), borders)]
         levels = (params.scale[..., None] * self._table(params)).sum(0)  # [..., levels]
@@ -287,8 +298,8 @@ class Codebook:
     def levels_of(self, params: QParams) -> Levels | None:
         if len(self.planes) > 1:
             return None
-        codes, levels, borders = _rising(self.planes[0], params.scale.device)
-        return Levels.table(levels, codes, borders, params.scale[0], 1 / params.scale[0].clamp(min=_TINY))
+        scale = params.scale[0]
+        return Levels.table(*rising(self.planes[0], scale.device), scale, 1 / scale.clamp(min=_TINY))
 
     def _table(self, params: QParams) -> torch.Tensor:
         shape = (len(self.planes), *(1,) * (params.scale.ndim - 1), -1)
@@ -304,13 +315,13 @@ def _tensor(planes: tuple[tuple[float, ...], ...], device: torch.device) -> torc
 
 @cache
 @torch.inference_mode(False)
-def _rising(plane: tuple[float, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A plane's levels from the least to the largest: their codes, uint8 [n], themselves, float32 [n], and what lies
-    midway between two of them, float32 [n - 1]."""
+def rising(plane: tuple[float, ...], device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A plane's levels from the least to the largest, float32 [n], their codes, uint8 [n], and what lies midway between
+    two of them, float32 [n - 1]."""
     levels = sorted({level + 0.0 for level in plane})
     codes = torch.tensor(list(map(plane.index, levels)), dtype=torch.uint8, device=device)
     borders = torch.tensor([(a + b) / 2 for a, b in pairwise(levels)], device=device)
-    return codes, torch.tensor(levels, device=device), borders
+    return torch.tensor(levels, device=device), codes, borders
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import torch
 from squeeze.engine.method import layer_error
 from squeeze.quant import refine
 from squeeze.quant.block_grid import BlockGrid
+from squeeze.quant.float8 import Float8
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.grid import Codebook, Integer
 
@@ -16,6 +17,7 @@ METHODS = {
     "in float64": GPTQ(bits=2, group_size=64, exact=True),
     "with outliers": GPTQ(bits=3, group_size=64, outliers=5),
     **{grid: GPTQ(grid=grid, group_size=64) for grid in ("whole", "nf4", "nf4-nested", "mxfp4", "nvfp4", "ternary")},
+    **{grid: GPTQ(grid=grid) for grid in ("fp8", "fp8-tensor")},
     **{grid: GPTQ(grid=grid) for grid in ("q4_1", "q2_k", "q3_k", "iq4_nl")},
 }
 
@@ -35,7 +37,7 @@ def by_torch(monkeypatch):
     """Without the compiled loops."""
 
     def without():
-        for grid in (Integer, Codebook, BlockGrid):
+        for grid in (Integer, Codebook, BlockGrid, Float8):
             monkeypatch.setattr(grid, "levels_of", lambda self, params: None)
 
     return without
