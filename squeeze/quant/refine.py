@@ -80,7 +80,8 @@ def _best_scales(
     right = torch.empty((rows, len(planes) * groups), dtype=torch.float64, device=target.device)
 
     def by_group(values: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.pad(values, (0, pad)).reshape(rows, groups, size).sum(-1).double()
+        whole = torch.nn.functional.pad(values, (0, pad)) if pad else values
+        return whole.reshape(rows, groups, size).sum(-1).double()
 
     for p, plane in enumerate(planes):
         right[:, p * groups : (p + 1) * groups] = by_group(plane * target)

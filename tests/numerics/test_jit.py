@@ -223,11 +223,8 @@ print(values.tolist(), nothing.address > 0)
 """
 
 
-@pytest.mark.parametrize(
-    "spoil", [lambda path: path.write_bytes(b""), lambda path: path.write_bytes(path.read_bytes()[:40])]
-)
-@pytest.mark.parametrize("ending", ["nbi", "nbc"])
-def test_compiled_code_that_a_crash_cut_off_is_made_again(tmp_path, spoil, ending):
+@pytest.mark.parametrize(("ending", "kept"), [("nbi", 0), ("nbc", 40)])
+def test_compiled_code_that_a_crash_cut_off_is_made_again(tmp_path, ending, kept):
     (tmp_path / "own.py").write_text(SOURCE)
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     environment.pop("NUMBA_CACHE_DIR", None)
@@ -238,7 +235,7 @@ def test_compiled_code_that_a_crash_cut_off_is_made_again(tmp_path, spoil, endin
 
     assert runs() == "[0, 2, 4] True\n"
     for path in tmp_path.rglob(f"*.{ending}"):
-        spoil(path)
+        path.write_bytes(path.read_bytes()[:kept])
     assert runs() == "[0, 2, 4] True\n"
     assert runs() == "[0, 2, 4] True\n"
 

@@ -157,7 +157,7 @@ def test_types_are_chosen_such_that_the_file_has_the_size(tmp_path, kind):
     with pytest.raises(SqueezeError, match="a file of 100 bytes is too small: the least that it takes is ") as error:
         squeeze.quantize(folder, "rtn", out=out, target_bytes=100, **given)
     least = int(str(error.value).split()[-1])
-    for size in (least, int(1.2 * least), int(1.5 * least), 4 * least):
+    for size in (least, int(1.5 * least), 4 * least):
         report = squeeze.quantize(folder, "rtn", out=out, target_bytes=size, overwrite=True, **given)
         assert out.stat().st_size <= size and report.stored_bytes < size and not report.fallbacks
         types = {name: kind for name, kind in gguf_models.types_of(out).items() if name.startswith("blk.")}
