@@ -35,12 +35,13 @@ def refine(
             last = min(first + size, inputs)
             local, before = pull[:, first:last].clone(), values[:, first:last].clone()
             for start in range(first, last, pattern.of):
-                group = slice(start, min(start + pattern.of, last))
+                stop = min(start + pattern.of, last)
+                group, behind = slice(start, stop), slice(stop - first, None)
                 old = values[:, group].clone()
-                right = local[:, start - first : group.stop - first] + old @ hessian[group, group]
+                right = local[:, start - first : stop - first] + old @ hessian[group, group]
                 values[:, group], mask[:, group] = _best(right, inverses[start // pattern.of], pattern)
-                local -= (values[:, group] - old) @ hessian[group, first:last]
-            pull -= (values[:, first:last] - before) @ hessian[first:last]
+                local[:, behind].addmm_(values[:, group] - old, hessian[group, stop:last], alpha=-1)
+            pull[:, last:].addmm_(values[:, first:last] - before, hessian[first:last, last:], alpha=-1)
     return values, mask
 
 
