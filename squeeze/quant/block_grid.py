@@ -190,11 +190,12 @@ class BlockGrid:
         return scaled if offset is None else scaled + offset[..., None]
 
     def levels_of(self, params: QParams) -> Levels:
-        given = params.scale[0], _inverse(params.scale[0])
+        scale, offset = params.scale[0], _offset(params)
         if self._even:
-            return Levels.integers(len(self.levels), *given, -self.levels[0], _offset(params))
-        table = torch.tensor(self.levels)
-        return Levels.table(table, torch.arange(len(table)), (table[1:] + table[:-1]) / 2, *given, _offset(params))
+            return Levels.integers(len(self.levels), scale, -self.levels[0], offset, _inverse(scale))
+        levels = torch.tensor(self.levels)
+        table = levels, torch.arange(len(levels)), (levels[1:] + levels[:-1]) / 2
+        return Levels.table(table, scale, offset, _inverse(scale))
 
     def _nearest(self, weight: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None) -> torch.Tensor:
         values = (weight if offset is None else weight - offset[..., None]) * _inverse(scale)[..., None]

@@ -13,21 +13,22 @@ from squeeze.quant.levels import Levels
 
 __all__ = ["descend", "search", "sweep"]
 
-_BLOCK = 128  # columns between two products with those behind
+_BLOCK = 128  # columns between two products with all behind
 _LEAST_WORK = 1 << 16  # weights to round that are worth a thread
 _ALL = np.empty((0, 0), np.bool_)  # a mask that leaves out nothing
 
 
 def sweep(
-    weight: torch.Tensor, upper: torch.Tensor, order: torch.Tensor, stop: int, size: int, levels: Levels
+    weight: torch.Tensor, upper: torch.Tensor, order: torch.Tensor, stop: int, block: int, size: int, levels: Levels
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As GPTQ's for the first `stop` columns of an order: codes [O, I], 0 in other columns, and the weights as they
-    were when their column was rounded. weight: [O, I]; upper: [I, I], in that order; size: of a group."""
+    were when their column was rounded. weight: [O, I]; upper: [I, I], in that order; block: columns between two
+    products with all behind; size: of a group."""
     work, upper = weight[:, order], upper.contiguous()
     codes = torch.zeros(work.shape, dtype=torch.uint8)
     places, groups = order.numpy(), (order // size).numpy()
-    for first in range(0, stop, _BLOCK):
-        last = min(first + _BLOCK, stop)
+    for first in range(0, stop, block):
+        last = min(first + block, stop)
         errors = work.new_empty((len(work), last - first))
         arrays = work.numpy(), upper.numpy(), codes.numpy(), errors.numpy()
         _by_rows(len(work), last - first, _sweep, (*arrays, places, groups, levels, first, last))
@@ -64,7 +65,7 @@ def search(weight: torch.Tensor, importance: torch.Tensor | None, levels: Levels
     importance = weight.new_ones(1) if importance is None else importance
     shared = importance.expand(len(importance) if importance.ndim == 3 else 1, *weight.shape[1:])
     best = torch.zeros(weight.shape[:2], dtype=torch.int64)
-    arrays = weight.contiguous().numpy(), shared.contiguous().numpy()
+    arrays = weight.detach().contiguous().numpy(), shared.contiguous().numpy()
     _by_rows(len(weight), len(levels.scale) * weight[0].numel(), _search, (*arrays, levels, best.numpy()))
     return best
 

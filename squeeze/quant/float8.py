@@ -71,7 +71,7 @@ class Float8:
 
     def levels_of(self, params: QParams) -> Levels:
         plane = tuple(self.codebook[0].nan_to_num(0).tolist())
-        return Levels.table(*rising(plane, params.scale.device), params.scale[0], 1 / params.scale[0])
+        return Levels.table(rising(plane, params.scale.device), params.scale[0])
 
 
 FLOATS = {"fp8": Float8(), "fp8-block": Float8(128, 128), "fp8-tensor": Float8(-1, -1)}

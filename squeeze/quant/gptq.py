@@ -67,7 +67,7 @@ class GPTQ(GridMethod):
     def compress(self, weight: torch.Tensor, hessian: torch.Tensor | None = None) -> Result[QuantizedTensor]:
         if hessian is None or hessian.shape != (weight.shape[1], weight.shape[1]):
             raise HessianError(f"a matrix of {weight.shape[1]} inputs needs a Hessian of that size")
-        dtype, values = self.stored_as(weight), weight.to(torch.float64 if self.exact else torch.float32)
+        dtype, values = self.stored_as(weight), weight.detach().to(torch.float64 if self.exact else torch.float32)
         hessian = hessian.to(values.dtype)
         dead = hessian.diagonal() == 0
         notes: tuple[str, ...] = (f"{int(dead.sum())} inputs are always 0",) if dead.any() else ()
@@ -116,7 +116,7 @@ class GPTQ(GridMethod):
         """Codes [O, I], and the weights as they were when their column was rounded. Dynamic scales go into `params`."""
         quantizer, size = self.as_quantizer(), self.effective_group_size(weight.shape[1])
         if weight.device.type == "cpu" and not self.dynamic and (levels := quantizer.levels_of(params)):
-            return columns.sweep(weight, upper, order, len(order) - outliers, size, levels)
+            return columns.sweep(weight, upper, order, len(order) - outliers, self.block_size, size, levels)
         work = weight[:, order]
         groups = (order // size).tolist()
         codes = torch.zeros((len(order), len(work)), dtype=torch.uint8, device=work.device)

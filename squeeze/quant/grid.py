@@ -119,7 +119,8 @@ class Integer:
             shares = weight.new_tensor(_shrinks()).reshape(-1, *(1,) * low.ndim)
             return _least_error(self, weight, importance, self._params(shares * low, shares * high, dtype))
         rows = torch.split(weight, ROWS)
-        own = None if importance is None or len(importance) == 1 else torch.split(importance, ROWS)
+        shared = importance is None or importance.shape[:-2] != weight.shape[:-2]
+        own = None if importance is None or shared else torch.split(importance, ROWS)
         pieces = [self.fit(part, own[i] if own else importance, dtype) for i, part in enumerate(rows)]
         zeros = [part.zero for part in pieces if part.zero is not None]
         return QParams(torch.cat([part.scale for part in pieces], 1), torch.cat(zeros) if zeros else None)
@@ -139,8 +140,8 @@ class Integer:
         return (codes.to(torch.float32) - self._zero(params)) * params.scale[0][..., None]
 
     def levels_of(self, params: QParams) -> Levels:
-        scale, zero = params.scale[0], 1 << (self.bits - 1) if params.zero is None else params.zero
-        return Levels.integers(1 << self.bits, scale, 1 / scale, zero)
+        zero = 1 << (self.bits - 1) if params.zero is None else params.zero
+        return Levels.integers(1 << self.bits, params.scale[0], zero)
 
     def _zero(self, params: QParams) -> torch.Tensor | int:
         return 1 << (self.bits - 1) if params.zero is None else params.zero[..., None]
@@ -298,8 +299,7 @@ class Codebook:
     def levels_of(self, params: QParams) -> Levels | None:
         if len(self.planes) > 1:
             return None
-        scale = params.scale[0]
-        return Levels.table(*rising(self.planes[0], scale.device), scale, 1 / scale.clamp(min=_TINY))
+        return Levels.table(rising(self.planes[0], params.scale.device), params.scale[0])
 
     def _table(self, params: QParams) -> torch.Tensor:
         shape = (len(self.planes), *(1,) * (params.scale.ndim - 1), -1)

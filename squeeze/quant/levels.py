@@ -1,11 +1,14 @@
 """What weights can become, as the loops of columns.py read it: arrays in place of a grid and its parameters."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 
 __all__ = ["Levels"]
+
+_TINY = 2.0**-126
 
 
 class Levels(NamedTuple):
@@ -25,39 +28,38 @@ class Levels(NamedTuple):
         cls,
         count: int,
         scale: torch.Tensor,
-        inverse: torch.Tensor,
         origin: torch.Tensor | float,
         offset: torch.Tensor | None = None,
+        inverse: torch.Tensor | None = None,
     ) -> Self:
         """So many successive integers; the code 0 stands for -origin."""
-        whole = torch.arange(count, device=scale.device)
-        return cls._of(scale, inverse, offset, origin, whole, whole, torch.empty(0))
+        whole = torch.arange(count)
+        return cls._of((whole, whole, torch.empty(0)), scale, origin, offset, inverse)
 
     @classmethod
     def table(
         cls,
-        levels: torch.Tensor,
-        codes: torch.Tensor,
-        borders: torch.Tensor,
+        table: Sequence[torch.Tensor],
         scale: torch.Tensor,
-        inverse: torch.Tensor,
         offset: torch.Tensor | None = None,
+        inverse: torch.Tensor | None = None,
     ) -> Self:
-        return cls._of(scale, inverse, offset, 0, levels, codes, borders)
+        """table: levels, their codes, and borders."""
+        return cls._of(table, scale, 0, offset, inverse)
 
     @classmethod
     def _of(
         cls,
+        table: Sequence[torch.Tensor],
         scale: torch.Tensor,
-        inverse: torch.Tensor,
-        offset: torch.Tensor | None,
         origin: torch.Tensor | float,
-        levels: torch.Tensor,
-        codes: torch.Tensor,
-        borders: torch.Tensor,
+        offset: torch.Tensor | None,
+        inverse: torch.Tensor | None,
     ) -> Self:
         def each(value: torch.Tensor | float) -> np.ndarray:
-            return torch.as_tensor(value, dtype=torch.float32).expand_as(scale).contiguous().numpy()
+            return torch.as_tensor(value, dtype=torch.float32).expand_as(scale).detach().contiguous().numpy()
 
-        table = levels.float().numpy(), codes.to(torch.uint8).numpy(), borders.numpy()
-        return cls(each(scale), each(inverse), each(0 if offset is None else offset), each(origin), *table)
+        inverse = 1 / scale.clamp(min=_TINY) if inverse is None else inverse
+        levels, codes, borders = table
+        arrays = levels.float().numpy(), codes.to(torch.uint8).numpy(), borders.numpy()
+        return cls(each(scale), each(inverse), each(0 if offset is None else offset), each(origin), *arrays)

@@ -9,6 +9,7 @@ from squeeze.quant.block_grid import BlockGrid
 from squeeze.quant.float8 import Float8
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.grid import Codebook, Integer
+from squeeze.quant.rtn import RTN
 
 METHODS = {
     "symmetric": GPTQ(bits=3, group_size=48),
@@ -92,3 +93,13 @@ def test_scales_are_those_of_the_least_error(grid, weighted, by_torch):
     wanted = grid.fit(weight, importance, torch.float16)
     assert float((found.scale != wanted.scale).float().mean()) < 2e-3
     assert torch.allclose(found.scale, wanted.scale, rtol=0.1)
+
+
+@pytest.mark.parametrize("method", [RTN(), RTN(grid="nf4"), GPTQ(), GPTQ(grid="mxfp4")])
+def test_parameters_that_learn_and_weights_near_nothing_are_rounded(method, matrix):
+    weight, hessian = matrix
+    given = () if isinstance(method, RTN) else (hessian,)
+    expected = method.apply(weight, *given)
+    assert torch.equal(method.apply(torch.nn.Parameter(weight), *given).codes, expected.codes)
+    small = method.apply((weight * 1e-40).bfloat16(), *given).dequantize(torch.float32)
+    assert torch.isfinite(small).all() and float(small.abs().max()) < 1e-37
