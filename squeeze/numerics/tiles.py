@@ -43,6 +43,22 @@ def _shuffle(builder: Any, vector: Any, indices: Any) -> Any:
     return builder.shuffle_vector(vector, ir.Constant(vector.type, _UNDEFINED), mask)
 
 
+def spread_pair(builder: Any, address: Any) -> Any:
+    """Two int16 side by side, where an int32 pointer points to, for each output of a panel: int32 [2 * PANEL]."""
+    single = ir.Constant(ir.VectorType(_INT32, PANEL), _UNDEFINED)
+    pair = builder.insert_element(single, builder.load(address, align=2), _INT32(0))
+    everywhere = builder.bitcast(_shuffle(builder, pair, [0] * PANEL), ir.VectorType(_INT16, 2 * PANEL))
+    return builder.sext(everywhere, ir.VectorType(_INT32, 2 * PANEL))
+
+
+def pair_sums(builder: Any, activations: Any, weights: Any) -> Any:
+    """int32 [PANEL]: products of int32 [2 * PANEL] that hold 16-bit values, added in pairs."""
+    products = builder.mul(activations, weights, flags=["nsw"])
+    even = _shuffle(builder, products, range(0, 2 * PANEL, 2))
+    odd = _shuffle(builder, products, range(1, 2 * PANEL, 2))
+    return builder.add(even, odd)
+
+
 def _tile(rows: int, panels: int, element: ir.IntType) -> Any:
     """A compiled product of `rows` rows of activations and `panels` panels of packed weights.
 
@@ -65,8 +81,7 @@ def _tile(rows: int, panels: int, element: ir.IntType) -> Any:
                 return builder.gep(start, [builder.add(offset, builder.mul(stride, _INT64(count)))])
 
             sums = ir.VectorType(_INT32, PANEL)
-            pair_vector, wide = ir.VectorType(_INT16, 2 * PANEL), ir.VectorType(_INT32, 2 * PANEL)
-            weights = ir.VectorType(element, 2 * PANEL)
+            wide, weights = ir.VectorType(_INT32, 2 * PANEL), ir.VectorType(element, 2 * PANEL)
             a_rows = [moved(pointer(0, _INT16), a_offset, a_stride, r) for r in range(rows)]
             b_panels = [moved(pointer(3, element), b_offset, b_stride, p) for p in range(panels)]
             before = builder.block
@@ -85,14 +100,9 @@ def _tile(rows: int, panels: int, element: ir.IntType) -> Any:
             added = []
             for start in a_rows:
                 address = builder.bitcast(builder.gep(start, [builder.mul(k, _INT64(2))]), _INT32.as_pointer())
-                pair = builder.insert_element(ir.Constant(sums, _UNDEFINED), builder.load(address, align=2), _INT32(0))
-                everywhere = builder.bitcast(_shuffle(builder, pair, [0] * PANEL), pair_vector)
-                activations = builder.sext(everywhere, wide)
+                activations = spread_pair(builder, address)
                 for weight in loaded:
-                    products = builder.mul(activations, weight, flags=["nsw"])
-                    even = _shuffle(builder, products, range(0, 2 * PANEL, 2))
-                    odd = _shuffle(builder, products, range(1, 2 * PANEL, 2))
-                    added.append(builder.add(totals[len(added)], builder.add(even, odd)))
+                    added.append(builder.add(totals[len(added)], pair_sums(builder, activations, weight)))
             following = builder.add(k, _INT64(1))
             k.add_incoming(following, builder.block)
             for total, value in zip(totals, added, strict=True):

@@ -1,8 +1,8 @@
 """The arrays of a small pretrained network over bytes (model.py): weights that are shared, and the state of one stream.
 
 Matrices are int8, those of words odd numbers of 4 bits, with a float32 scale for each output. They are packed in
-panels: for the instructions of numerics/quads.py where the processor has them, for those of numerics/tiles.py
-elsewhere, with the same sums. The gains of norms are part of the matrices that follow them.
+panels: for the instructions of numerics/quads.py where the processor has them, elsewhere for those of tiles.py and, of
+4 bits, nibbles.py, with the same sums. The gains of norms are part of the matrices that follow them.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ STATE = layout.fields("separated past")  # whether the latest byte separated wor
 class Matrices(NamedTuple):
     """One matrix of every block of a stack."""
 
-    panels: np.ndarray  # uint8 [blocks, bytes] of quads.pack, or int8 [blocks, outputs / 16, inputs / 2, 16, 2]
+    panels: np.ndarray  # uint8 [blocks, bytes], as quads.pack, tiles.pack or nibbles.pack lays them
     bits: int  # of a weight: 8, or 4
     scales: np.ndarray  # float32 [blocks, outputs]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from squeeze.codecs.bitmodels import frequencies
 from squeeze.codecs.recurrent.arrays import GRAMS
-from squeeze.numerics import exact, quads, tiles
+from squeeze.numerics import exact, nibbles, quads, tiles
 from squeeze.numerics.exact import exp_negative, maximum, sigmoid
 from squeeze.numerics.jit import inline, part
 
@@ -30,10 +30,13 @@ def _sums_by_fours(matrices, block, s, inputs):
 
 @inline
 def _sums_by_pairs(matrices, block, s, inputs):
-    panels = matrices.panels[block]
-    pairs = panels.shape[1]
-    stride = 2 * tiles.PANEL * pairs
-    tiles.narrow_tile(1, panels.shape[0], s.quantised, 0, 0, panels, 0, stride, pairs, s.sums, 0, 0)
+    panels, outputs = matrices.panels[block], matrices.scales.shape[1]
+    if matrices.bits == 4:
+        nibbles.multiply(s.quantised, panels, outputs, inputs, s.sums)
+    else:
+        pairs = inputs // 2
+        stride = 2 * tiles.PANEL * pairs
+        tiles.narrow_tile(1, outputs // tiles.PANEL, s.quantised, 0, 0, panels, 0, stride, pairs, s.sums, 0, 0)
 
 
 _sums = _sums_by_fours if quads.AVAILABLE else _sums_by_pairs

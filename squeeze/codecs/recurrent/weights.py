@@ -15,7 +15,7 @@ import numpy as np
 
 from squeeze.codecs import shipped
 from squeeze.codecs.recurrent.arrays import BYTES, GRAMS, TAPS, Matrices, Network, Stack, Weights, begin
-from squeeze.numerics import exact, quads, tiles
+from squeeze.numerics import exact, nibbles, quads, tiles
 
 CHECKSUMS = {  # XXH3-64 of the file of each pretrained network, by its number: other weights give other bytes
     1: 0x768B6ADC9034C0AA,
@@ -129,7 +129,9 @@ def _matrices(tensors: Tensors, names: list[str], shape: tuple[int, int], bits: 
 
 
 def _pack(codes: np.ndarray, bits: int) -> np.ndarray:
-    return quads.pack(codes, bits) if quads.AVAILABLE else tiles.pack(codes)
+    if quads.AVAILABLE:
+        return quads.pack(codes, bits)
+    return (nibbles.pack(codes) if bits == 4 else tiles.pack(codes)).view(np.uint8).ravel()
 
 
 def _integers(tensors: Tensors, name: str, shape: tuple[int, int], bits: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from squeeze.codecs.recurrent import arrays, model, reference, weights
-from squeeze.numerics import quads, tiles
+from squeeze.numerics import nibbles, quads, tiles
 from squeeze.numerics.jit import kernel
 from tests.makers import inputs, recurrent
 from tests.makers.integers import codes, integers
@@ -65,7 +65,11 @@ def sums_by_fours(matrices, scratch, inputs):
     model._sums_by_fours(matrices, 0, scratch, inputs)
 
 
-WAYS = [(sums_by_pairs, lambda codes, bits: tiles.pack(codes))] + [(sums_by_fours, quads.pack)] * quads.AVAILABLE
+def pack_pairs(codes, bits):
+    return (nibbles if bits == 4 else tiles).pack(codes).view(np.uint8).ravel()
+
+
+WAYS = [(sums_by_pairs, pack_pairs)] + [(sums_by_fours, quads.pack)] * quads.AVAILABLE
 
 
 @pytest.mark.parametrize(("sums", "pack"), WAYS, ids=lambda way: getattr(way, "__name__", ""))

@@ -1,0 +1,113 @@
+"""Products of one row of 16-bit activations and weights of 4 bits, by multiplying pairs: half the bytes of tiles.py's.
+
+A row against weights that are used once is bound by how they reach the registers. Weights are odd, from -15 to 15, and
+stored as their half plus 7.5; what that adds to the sums follows from the sum of the activations. The integers are
+those of tiles.py.
+
+Panels of 16 outputs lie one after the other, in each the inputs in eights, [panels, inputs / 8, 16, 2] of 16 bits: the
+first of them hold inputs 0, 2, 4 and 6 of an output, from the lowest bits up, the second 1, 3, 5 and 7.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from squeeze.numerics.jit import part
+from squeeze.numerics.tiles import PANEL, pair_sums, spread_pair
+
+STEP = 8  # inputs come in so many
+_WORDS = 2 * PANEL  # of a step of one panel
+_PAIRS = STEP // 2
+_AT_ONCE = 4  # panels
+
+_INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (16, 32, 64))
+
+
+def pack(matrix: np.ndarray) -> np.ndarray:
+    """int8 [N, K], odd and from -15 to 15 -> uint16 [N / 16, K / 8, 16, 2]. N is a multiple of 16, K of 8."""
+    stored = (matrix + 15 >> 1).astype(np.uint16).reshape(-1, PANEL, matrix.shape[1] // STEP, _PAIRS, 2)
+    words = (stored << np.arange(0, 16, 4, dtype=np.uint16)[:, None]).sum(3, dtype=np.uint16)
+    return np.ascontiguousarray(words.transpose(0, 2, 1, 3))
+
+
+def _tile(panels: int) -> Any:
+    """A compiled product of one row and so many panels, without what the stored form adds.
+
+    The intrinsic's arguments: activations int16; weights and the number of the first panel; steps, at least one; int32
+    results.
+    """
+
+    @intrinsic
+    def tile(typingctx, activations, weights, panel, steps, out):
+        def codegen(context, builder, signature, arguments):
+            def pointer(i, kind):
+                array = context.make_array(signature.args[i])(context, builder, arguments[i])
+                return builder.bitcast(array.data, kind.as_pointer())
+
+            _, _, panel, steps, _ = arguments
+            sums, packed, wide = (ir.VectorType(*of) for of in ((_INT32, PANEL), (_INT16, _WORDS), (_INT32, _WORDS)))
+            stride = builder.mul(steps, _INT64(_WORDS))
+            start = builder.gep(pointer(1, _INT16), [builder.mul(panel, stride)])
+            row = pointer(0, _INT32)  # a pair each
+            before = builder.block
+            body, after = builder.append_basic_block("step"), builder.append_basic_block("done")
+            builder.branch(body)
+            builder.position_at_end(body)
+            k = builder.phi(_INT64)
+            k.add_incoming(_INT64(0), before)
+            totals = [builder.phi(sums) for _ in range(panels)]
+            for total in totals:
+                total.add_incoming(ir.Constant(sums, None), before)
+            first = builder.gep(row, [builder.mul(k, _INT64(_PAIRS))])
+            pairs = [spread_pair(builder, builder.gep(first, [_INT64(i)])) for i in range(_PAIRS)]
+            added = []
+            for p, total in enumerate(totals):
+                place = builder.add(builder.mul(stride, _INT64(p)), builder.mul(k, _INT64(_WORDS)))
+                words = builder.load(builder.bitcast(builder.gep(start, [place]), packed.as_pointer()), align=2)
+                added.append(total)
+                for i, pair in enumerate(pairs):
+                    shifted = builder.lshr(words, ir.Constant(packed, [4 * i] * _WORDS))
+                    weights = builder.zext(builder.and_(shifted, ir.Constant(packed, [15] * _WORDS)), wide)
+                    added[p] = builder.add(added[p], pair_sums(builder, pair, weights))
+            following = builder.add(k, _INT64(1))
+            k.add_incoming(following, builder.block)
+            for total, value in zip(totals, added, strict=True):
+                total.add_incoming(value, builder.block)
+            builder.cbranch(builder.icmp_signed("<", following, steps), body, after)
+            builder.position_at_end(after)
+            for p, value in enumerate(added):
+                place = builder.mul(builder.add(panel, _INT64(p)), _INT64(PANEL))
+                address = builder.gep(pointer(4, _INT32), [place])
+                builder.store(value, builder.bitcast(address, sums.as_pointer()), align=4)
+            return context.get_dummy_value()
+
+        return types.void(activations, weights, types.int64, types.int64, out), codegen
+
+    return tile
+
+
+_several, _single = _tile(_AT_ONCE), _tile(1)
+
+
+@part
+def multiply(activations, weights, outputs, inputs, out):
+    """int32 sums `out` [at least `outputs`]: int16 activations [inputs] times packed weights [bytes].
+
+    `inputs` is at most exact.CHUNK.
+    """
+    panels, steps, panel = outputs // PANEL, inputs // STEP, 0
+    while panels - panel >= _AT_ONCE:
+        _several(activations, weights, panel, steps, out)
+        panel += _AT_ONCE
+    while panel < panels:
+        _single(activations, weights, panel, steps, out)
+        panel += 1
+    total = np.int32(0)
+    for i in range(inputs):
+        total += np.int32(activations[i])
+    added = 15 * total
+    for i in range(outputs):
+        out[i] = 2 * out[i] - added
