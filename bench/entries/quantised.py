@@ -97,8 +97,8 @@ SCHEMES = Entry(
         option(
             "--ways",
             default="rounded,gptq,rtn",
-            help="beside ours: rounded, refined (three rounds), rotated, full (rotations at run time, too), and "
-            "llm-compressor's gptq and rtn",
+            help="beside ours: plain (not smoothed), rounded, refined (three rounds), rotated, full (rotations at run "
+            "time, too), and llm-compressor's gptq and rtn",
         ),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
         option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
@@ -111,6 +111,7 @@ SCHEMES = Entry(
                 Column("scheme", "scheme"),
                 Column("GPTQ", "gap", ".4f"),
                 Column("RTN", "rounded", ".4f"),
+                Column("GPTQ, not smoothed", "plain", ".4f"),
                 Column("GPTQ, three rounds", "refined", ".4f"),
                 Column("GPTQ, R1 and R2", "rotated", ".4f"),
                 Column("GPTQ, R1 to R4", "full", ".4f"),

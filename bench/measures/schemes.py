@@ -82,6 +82,7 @@ class Schemes:
             groups = {"group_size": GROUP} if scheme.startswith("w4") else {}
             groups |= {"rotate": ROTATIONS[way]} if way in ROTATIONS else {}
             groups |= {"refine": 3} if way == "refined" else {}
+            groups |= {"smooth": 0.0} if way == "plain" else {}
             method = "rtn" if way == "rounded" else "gptq"
             squeeze.quantize(self.bench.original, method, out=out, scheme=scheme, **groups, **given)
         else:

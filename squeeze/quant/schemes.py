@@ -11,7 +11,8 @@ __all__ = ["SCHEMES", "Scheme"]
 @dataclass(frozen=True)
 class Scheme:
     """grid, bits, group_size, symmetric: as GridMethod has them. activations: one of activations.ACTIVATIONS;
-    None for inputs that are not rounded. any_group: whether groups may have another size."""
+    None for inputs that are not rounded. any_group: whether groups may have another size. smooth: the strength with
+    which inputs are smoothed before GPTQ."""
 
     grid: str
     bits: int
@@ -19,10 +20,11 @@ class Scheme:
     activations: str | None = None
     symmetric: bool = True
     any_group: bool = False
+    smooth: float = 0.0
 
 
 SCHEMES = {
-    "w8a8": Scheme("integer", 8, -1, "int8-token"),
+    "w8a8": Scheme("integer", 8, -1, "int8-token", smooth=0.5),
     "fp8_dynamic": Scheme("fp8", 8, -1, "fp8-token"),
     "fp8_block": Scheme("fp8-block", 8, 128, "fp8-group"),
     "fp8": Scheme("fp8-tensor", 8, -1, "fp8-tensor"),

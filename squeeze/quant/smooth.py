@@ -12,8 +12,9 @@ import torch
 
 from squeeze.checkpoint.architectures import NORM_BEFORE, architecture_of
 from squeeze.checkpoint.checkpoint import Checkpoint
+from squeeze.errors import ModelError
 
-__all__ = ["SmoothedCheckpoint", "divided"]
+__all__ = ["SmoothedCheckpoint", "can_be_smoothed", "divided"]
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,7 @@ class SmoothedCheckpoint(Checkpoint):
     def of(cls, checkpoint: Checkpoint, squares: dict[str, torch.Tensor], strength: float) -> "SmoothedCheckpoint":
         """squares: of the inputs of every matrix, as input_squares has them. Raises ModelError for architectures that
         are not of Llama's kind."""
-        message = f"{checkpoint.folder}: architecture {{kind}} cannot be smoothed; {{known}} can"
-        architecture_of(checkpoint.config, message, experts=False)
+        _check(checkpoint)
         norms, factors = {}, {}
         for module, square in squares.items():
             name = _norm_of(module)
@@ -60,6 +60,19 @@ class SmoothedCheckpoint(Checkpoint):
             rows = self.rows[module].to(tensor.device)
             values = values.float() / (rows[:, None] if values.ndim > 1 else rows)
         return values.to(tensor.dtype)
+
+
+def can_be_smoothed(checkpoint: Checkpoint) -> bool:
+    try:
+        _check(checkpoint)
+    except ModelError:
+        return False
+    return True
+
+
+def _check(checkpoint: Checkpoint) -> None:
+    message = f"{checkpoint.folder}: architecture {{kind}} cannot be smoothed; {{known}} can"
+    architecture_of(checkpoint.config, message, experts=False)
 
 
 def divided(norm: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

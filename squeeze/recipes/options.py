@@ -80,7 +80,9 @@ class Quantizing(Checked):
         choices=(FULL,),
     )
     rotation_block: int | None = option(None, "Rotate in blocks of so many inputs.", least=2)
-    smooth: float = option(0.0, "Scale inputs with this strength first; 0.2 is good.", least=0, most=1)
+    smooth: float | None = option(
+        None, "Scale inputs with this strength first (SmoothQuant); GPTQ's w8a8 begins with 0.5.", least=0, most=1
+    )
     target_bits: float | None = option(None, "Choose bits by matrix: so many stored bits a weight in all.", above=0)
     target_bytes: int | None = option(
         None, "Or a whole checkpoint of this size.", least=1, unit="bytes", spelling="--target-size"

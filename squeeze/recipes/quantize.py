@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from squeeze.quant.kv_scales import SCHEME, scaled_cache
 from squeeze.quant.method import GridMethod
 from squeeze.quant.rotate import RotatedCheckpoint
 from squeeze.quant.scaling import scaled
-from squeeze.quant.smooth import SmoothedCheckpoint
+from squeeze.quant.schemes import SCHEMES
+from squeeze.quant.smooth import SmoothedCheckpoint, can_be_smoothed
 from squeeze.recipes.bits import by_budget, by_name
 from squeeze.recipes.fitting import fitted, scaled_as
 from squeeze.recipes.gguf_types import BOUNDS, by_size
@@ -77,6 +78,7 @@ def quantize(
     methods = {name: scaled_as(one, settings.format) for name, one in (methods or {}).items()}
     shared |= {"overwrite": overwrite, "correction": settings.correction}
     run = Run(source=Path(str(source)), out=Path(out), common=common, **shared)
+    settings = replace(settings, smooth=_strength(run, settings, [chosen, *methods.values()]))
     calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
     ranged = chosen.rounding is not None and chosen.rounding.ranged
     described = _described(chosen, settings, common)
@@ -146,6 +148,17 @@ def _gguf(
     return target.finish(report, folder, overwrite)
 
 
+def _strength(run: Run, settings: Quantizing, methods: Sequence[GridMethod]) -> float:
+    """With which inputs are smoothed: what was asked for, or else what the scheme begins with, for a method that is
+    calibrated and scales nothing itself, and an architecture that can be smoothed."""
+    if settings.smooth is not None:
+        return settings.smooth
+    own = SCHEMES[settings.scheme].smooth if settings.scheme else 0.0
+    if not own or settings.rotate or not methods[0].needs_hessian or any(isinstance(one, AWQ) for one in methods):
+        return 0.0
+    return own if can_be_smoothed(run.open()) else 0.0
+
+
 def _prepared(
     run: Run,
     settings: Quantizing,
@@ -167,7 +180,7 @@ def _prepared(
     sample = tokens[: max(_SQUARES_TOKENS // tokens.shape[1], 1)]
     if scales:
         return scaled(checkpoint, sample, scales.get, run.device, run.common.bound)
-    return SmoothedCheckpoint.of(checkpoint, input_squares(checkpoint, sample, run.device), settings.smooth)
+    return SmoothedCheckpoint.of(checkpoint, input_squares(checkpoint, sample, run.device), settings.smooth or 0.0)
 
 
 def _running(checkpoint: Checkpoint, settings: Quantizing) -> dict[str, Any]:

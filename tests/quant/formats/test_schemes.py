@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import squeeze
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import SqueezeError
 from squeeze.integrations import quantised
 from squeeze.integrations.load_model import load_model
@@ -142,6 +143,23 @@ def test_gptq_loses_less_than_rounding(original, written, scheme):
             found = quantised.load(written(scheme, method)[0], torch.float32)(TOKENS).logits
             lost[method] = float((found - wanted).norm())
     assert lost["gptq"] < lost["rtn"]
+
+
+def test_gptqs_w8a8_is_smoothed_where_nothing_else_was_asked_for(original, written, tmp_path):
+    assert written("w8a8")[1].settings["smooth"] == 0.5
+    unsmoothed = made(original, tmp_path / "plain", "w8a8", smooth=0.0)
+    rotated = made(original, tmp_path / "rotated", "w8a8", rotate=True)
+    others = (unsmoothed, rotated, written("w8a8", "rtn")[1], written("w4a8")[1])
+    assert not any("smooth" in report.settings for report in others)
+    folders = (original, tmp_path / "plain", written("w8a8")[0])
+    name = "model.layers.0.input_layernorm.weight"
+    first, plain, smoothed = (Checkpoint.open(folder).load([name])[name] for folder in folders)
+    assert torch.equal(first, plain) and not torch.equal(first, smoothed)
+
+
+def test_w8a8_of_a_network_that_cannot_be_smoothed_is_plain(tmp_path):
+    folder = gguf_models.save("mixtral", tmp_path / "model", dtype=torch.bfloat16, num_hidden_layers=1)
+    assert "smooth" not in made(folder, tmp_path / "out", "w8a8").settings
 
 
 @pytest.mark.parametrize("scheme", ["w8a8", "fp8", "fp8_block", "nvfp4", "mxfp4a16"])
