@@ -66,7 +66,7 @@ def search(weight: torch.Tensor, importance: torch.Tensor | None, levels: Levels
     shared = importance.expand(len(importance) if importance.ndim == 3 else 1, *weight.shape[1:])
     best = torch.zeros(weight.shape[:2], dtype=torch.int64)
     arrays = weight.detach().contiguous().numpy(), shared.contiguous().numpy()
-    _by_rows(len(weight), len(levels.scale) * weight[0].numel(), _search, (*arrays, levels, best.numpy()))
+    _by_rows(len(weight), len(levels.scale) * weight.shape[1:].numel(), _search, (*arrays, levels, best.numpy()))
     return best
 
 

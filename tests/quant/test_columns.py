@@ -103,3 +103,7 @@ def test_parameters_that_learn_and_weights_near_nothing_are_rounded(method, matr
     assert torch.equal(method.apply(torch.nn.Parameter(weight), *given).codes, expected.codes)
     small = method.apply((weight * 1e-40).bfloat16(), *given).dequantize(torch.float32)
     assert torch.isfinite(small).all() and float(small.abs().max()) < 1e-37
+
+
+def test_a_matrix_without_rows_has_no_codes(matrix):
+    assert RTN().apply(matrix[0][:0]).codes.shape == (0, 512)
