@@ -14,8 +14,9 @@ from squeeze.system.storage import remote
 __all__ = ["Failed", "Found", "Source", "found"]
 
 _LARGE = 1 << 20  # bytes from which a file is read when it is its turn
-_BATCH, _BATCH_FILES = 1 << 23, 4096
-_AHEAD = 3  # batches, so that there is more than a block when the one before it is coded
+_BATCH, _BATCH_FILES = 1 << 20, 512  # few, so that what is wanted first is soon there
+_AT_ONCE = 2  # batches that are read
+_AHEAD = 24  # batches that are read or wait, so that there is more than a block when the one before it is coded
 _PIECE = 1 << 20
 _CHANGED = "changed while it was read: compress it again when nothing writes to it"
 Failed = Callable[[Path, Exception], None]
@@ -45,7 +46,7 @@ def found(sources: Iterable[Source], failed: Failed) -> Iterator[Found]:
     """All sources that can be read, in order; `failed` is told of the others. Memory holds some megabytes of them.
 
     The pieces of a large one raise OSError where reading fails, and VerifyError where it is another than it was."""
-    for batch in ordered_map(_read, _batches(sources), _AHEAD):
+    for batch in ordered_map(_read, _batches(sources), _AT_ONCE, ahead=_AHEAD):
         for source, data in batch:
             if isinstance(data, Exception):
                 failed(source.path, data)

@@ -9,7 +9,7 @@ __all__ = ["DISTRIBUTION", "EXTRAS", "explained", "how_to_install"]
 
 DISTRIBUTION = "squeeze-neural"  # on PyPI, where another project is called squeeze
 EXTRAS = {
-    "cloud": ("fsspec", "gcsfs", "huggingface_hub", "s3fs"),
+    "cloud": ("fsspec", "gcsfs", "huggingface_hub", "obstore", "s3fs"),
     "cluster": ("pandas", "pyarrow", "ray"),
     "llamacpp": ("llama_cpp",),
     "models": ("accelerate", "torch", "transformers", "yaml"),

@@ -74,9 +74,10 @@ def ordered_map(
     threads: int,
     cost: Callable[[T], int] = lambda item: 0,
     fits: Callable[[int], bool] = lambda total: True,
+    ahead: int | None = None,
 ) -> Iterator[R]:
-    """`map` over a few items at a time: at most `threads` results are worked on or wait, and of several only as many
-    as their costs in all fit."""
+    """`map` over a few items at a time: at most `ahead` results (None: `threads`) are worked on or wait, and of several
+    only as many as their costs in all fit."""
     if threads <= 1:
         yield from map(function, items)
         return
@@ -88,7 +89,7 @@ def ordered_map(
             while waiting and not fits(sum(cost for _, cost in waiting) + needed):
                 yield waiting.popleft()[0].result()
             waiting.append((pool.submit(function, item), needed))
-            if len(waiting) >= threads:
+            if len(waiting) >= (ahead or threads):
                 yield waiting.popleft()[0].result()
         while waiting:
             yield waiting.popleft()[0].result()

@@ -21,6 +21,7 @@ from squeeze.errors import SqueezeError
 from squeeze.system.listing import infos, objects
 from squeeze.system.remote_errors import about_url, broken, persistently
 from squeeze.system.remote_file import RemoteFile
+from squeeze.system.s3_objects import first_bytes
 
 __all__ = ["URL", "RemotePath", "look_together", "read_together"]
 
@@ -291,14 +292,21 @@ def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:
     if not paths:
         return []
     sizes = [path.lstat().st_size for path in paths]
-    fs, names = paths[0]._place[0], [path._place[1] for path in paths]
     wanted = [number for number, size in enumerate(sizes) if size]  # a store refuses ranges of nothing
-    ends = [sizes[number] + 1 for number in wanted]
     with about_url(str(paths[0].parent)):
-        more = {"batch_size": _TOGETHER} if "batch_size" in signature(fs.cat_ranges).parameters else {}
-        came = fs.cat_ranges([names[number] for number in wanted], [0] * len(ends), ends, on_error="return", **more)
-    found = dict(zip(wanted, came, strict=True))
+        names, ends = [paths[number]._place[1] for number in wanted], [sizes[number] + 1 for number in wanted]
+        found = dict(zip(wanted, _first_bytes(paths[0]._place[0], names, ends), strict=True))
     return [_of_size(path, found.get(number, b""), sizes[number]) for number, path in enumerate(paths)]
+
+
+def _first_bytes(fs: Any, names: list[str], ends: list[int]) -> list[bytes | Exception]:
+    """The bytes of objects up to their ends, or errors: by what is fast where it has them, else as fsspec asks."""
+    fast = first_bytes(fs, names, ends)
+    left = [number for number, data in enumerate(fast) if data is None]
+    more = {"batch_size": _TOGETHER} if "batch_size" in signature(fs.cat_ranges).parameters else {}
+    ranges = [names[number] for number in left], [0] * len(left), [ends[number] for number in left]
+    slow = iter(fs.cat_ranges(*ranges, on_error="return", **more) if left else [])
+    return [next(slow) if data is None else data for data in fast]
 
 
 def look_together(paths: list[RemotePath]) -> None:

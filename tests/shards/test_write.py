@@ -106,6 +106,7 @@ def test_what_cannot_be_read_is_told_and_left_out(tmp_path, monkeypatch):
 
 def test_few_files_are_listed_ahead(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_BATCH_FILES", 10)
+    monkeypatch.setattr(reading, "_AHEAD", 3)
     asked = 0
     (tmp_path / "one").write_bytes(b"few bytes")
 

@@ -1,6 +1,7 @@
 """S3, as the server of moto speaks it on loopback: uploads in parts, their ends, and refused credentials."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from squeeze.cluster.files import stamp_of
 from squeeze.cluster.run import Run
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
+from squeeze.system.remote_path import RemotePath, read_together
+from squeeze.system.s3_objects import first_bytes
 from tests.makers.checkpoints import model_folder
 from tests.makers.command import TEXT, call, fails, run
 from tests.makers.inline import Inline
@@ -101,6 +104,69 @@ def test_small_objects_go_into_shards(s3):
     assert found == contents and len(shards) > 1 and not uploads(s3)
     member = run("decompress", shards[0], "--member", "sub/07 [a]*?.txt")
     assert member.stdout_bytes == TEXT[:7]
+
+
+@pytest.fixture
+def small(s3):
+    """Objects as they are listed, and what they hold."""
+    contents = {name: name.encode() * 9 for name in ("a", "b c.txt", "deep/d", "e [x]*?%41", "f")} | {"empty": b""}
+    for name, data in contents.items():
+        s3.put_object(Bucket="bucket", Key=f"tree/{name}", Body=data, ACL="public-read")
+    return list(storage.remote(storage.path_of("s3://bucket/tree")).walk()), [contents[k] for k in sorted(contents)]
+
+
+def test_small_objects_come_together(small):
+    paths, contents = small
+    assert read_together(paths) == contents
+
+
+def test_small_objects_are_left_to_s3fs_where_obstore_is_missing(small, monkeypatch):
+    paths, contents = small
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    assert read_together(paths) == contents
+    assert first_bytes(paths[0]._place[0], ["bucket/tree/a"], [9]) == [None]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"anon": True}, {"key": "a", "secret": "b"}, {"key": "a", "secret": "b", "token": "c"}],
+    ids=["of-the-environment", "anonymous", "keys", "keys-of-a-role"],
+)
+def test_obstore_gets_what_has_a_plain_name(small, settings):
+    import fsspec
+
+    pytest.importorskip("obstore")
+    fs = fsspec.filesystem("s3", **settings)
+    paths = [f"bucket/tree/{name}" for name in ("a", "none", "b c.txt", "e [x]*?%41", "f")]
+    assert first_bytes(fs, paths, [5, 5, 100, 100, 9]) == [b"a" * 5, None, b"b c.txt" * 9, None, b"f" * 9]
+
+
+def test_settings_that_are_not_plain_are_left_to_s3fs(small):
+    import fsspec
+
+    assert first_bytes(fsspec.filesystem("s3", requester_pays=True), ["bucket/tree/a"], [9]) == [None]
+    assert first_bytes(fsspec.filesystem("memory"), ["/tree/a"], [9]) == [None]
+
+
+def test_small_objects_that_are_gone_or_changed_have_an_error_each(s3, small):
+    paths, contents = small
+    s3.delete_object(Bucket="bucket", Key="tree/a")
+    s3.put_object(Bucket="bucket", Key="tree/f", Body=b"longer than it was")
+    gone, *rest, changed = read_together(paths)
+    assert isinstance(gone, FileNotFoundError) and "replaced after it was listed" in str(changed)
+    assert rest == contents[1:-1]
+
+
+def test_nothing_to_sign_with_is_an_error_for_each_object(small, monkeypatch):
+    import s3fs
+
+    paths, _ = small
+    for name in [name for name in os.environ if name.startswith("AWS_") and "KEY" in name]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "none")
+    s3fs.S3FileSystem.clear_instance_cache()
+    found = read_together([RemotePath(str(path), path._known) for path in paths])
+    assert all(isinstance(one, PermissionError) for one in found if one != b"")
 
 
 def test_large_objects_are_sent_in_parts(s3):
