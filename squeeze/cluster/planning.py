@@ -17,7 +17,7 @@ __all__ = ["Planner"]
 _MOST_FILES = 500  # of a call: what is lost with a worker is done again
 _FILE_SECONDS = 0.01  # of opening, writing and syncing one
 _RATIO = 4  # raw bytes that a coded one is taken for
-_AHEAD = 4096  # files that are listed before they are planned, at most
+_AHEAD = 4096  # files that are listed before they are planned
 _CALLS = 2  # into which what is left is cut for each that runs at the same time
 _LEAST = 1 / 30  # of the time of a call, when it is one of the last
 
@@ -31,8 +31,8 @@ class Planner:
     def calls(
         self, files: Iterable[File], at_once: Callable[[], float] = lambda: 1.0
     ) -> Iterator[list[File] | list[Part]]:
-        """Groups of small files, and the parts of each large one, as the files come. So many files are listed ahead
-        that the last ones can be made shorter, of which so many run at the same time."""
+        """Groups of small files, and the parts of each large one, as the files come. Some are listed ahead, so that of
+        the last ones the longest begin first, and calls get shorter. So many calls run at the same time."""
         ahead: deque[tuple[File, float]] = deque()
         held = 0.0  # seconds of what is listed ahead
         for file, cost in self._costs(files):
@@ -41,7 +41,7 @@ class Planner:
                 continue
             ahead.append((file, cost))
             held += cost
-            while len(ahead) > _AHEAD or held > (_CALLS * at_once() + 1) * self._seconds:
+            while len(ahead) > _AHEAD:
                 batch, taken = _taken(ahead, self._seconds)
                 held -= taken
                 yield batch

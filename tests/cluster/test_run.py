@@ -235,8 +235,9 @@ def test_every_plan_covers_its_files(tmp_path):
 def test_the_last_calls_are_so_short_that_all_workers_end_together(tmp_path, workers):
     chance = random.Random(2)
     sizes = [int(chance.lognormvariate(8, 1.5)) for _ in range(400 * workers)]
-    files = [File(tmp_path / f"{n}", size, "", None) for n, size in enumerate([*sizes, 200_000])]  # a large one last
-    planner, busy, calls = Planner(Task(COMPRESS, OPTIONS, ""), 5.0), [0.0] * workers, 0
+    last = [200_000, 4_000_000]  # which is one block
+    files = [File(tmp_path / f"{n}", size, "", None) for n, size in enumerate([*sizes, *last])]
+    planner, busy, calls = Planner(Task(COMPRESS, OPTIONS | {"block_size": None}, ""), 5.0), [0.0] * workers, 0
     cost = dict(planner._costs(iter(files)))
     for batch in planner.calls(iter(files), lambda: float(workers)):
         busy[busy.index(min(busy))] += sum(cost[file] for file in batch)
