@@ -11,10 +11,10 @@ from functools import reduce
 import numpy as np
 
 from squeeze.codecs.tensors import rans
-from squeeze.codecs.tensors.content import Parts, spread
+from squeeze.codecs.tensors.content import InMemory, Parts, spread
 from squeeze.codecs.tensors.float_layout import space
 from squeeze.codecs.tensors.float_payload import MAX_TABLES, WORDS, Array
-from squeeze.codecs.tensors.planes import choose_groups, count_prefixes, cut_plane
+from squeeze.codecs.tensors.planes import choose_groups, count_prefixes, count_segments, cut_plane
 from squeeze.codecs.tensors.tables import quantise, tables_text
 from squeeze.numerics.jit import kernel, lossy_kernel
 from squeeze.system.arena import kept
@@ -54,8 +54,13 @@ def _counts(parts: Parts, cut: Cut, prefix_bits: int) -> Array:
 def _samples(parts: Parts, cut: Cut, prefix_bits: int, step: int) -> Array:
     """The same of every `step`th segment, uint32 [segments / step, 2^prefix_bits]."""
     rows = np.zeros((-(-parts.segments // step), 1 << prefix_bits), np.uint32)
+    below = cut.drop + cut.width - prefix_bits
 
     def work(first: int, last: int) -> None:
+        if isinstance(parts.content, InMemory) and cut.bits <= 32:
+            values, size = parts.values(0, parts.segments), parts.per_segment
+            count_segments(values, cut.rotate, below, size, step, first, last, space().tables, rows)
+            return
         for row in range(first, last):
             _count(parts.values(row * step, row * step + 1), cut, rows[row])
 

@@ -120,6 +120,17 @@ def count_prefixes(values, rotate, below, tables, row):
 
 
 @kernel
+def count_segments(values, rotate, below, per_segment, step, first, last, tables, rows):
+    """Add the prefixes of every `step`th segment to a row of its own, from rows first to last: as count_prefixes, of
+    fewer than 2^32 values each."""
+    for row in range(first, last):
+        begin = np.uint64(row * step * per_segment)
+        end = min(begin + np.uint64(per_segment), np.uint64(values.size))
+        tally(values, rotate, below, begin, end, rows.shape[1], tables)
+        collect(tables, rows[row])
+
+
+@kernel
 def choose_groups(values, rotate, below, first, last, per_segment, lengths, tables, counts, ids, sums):
     """Put each of segments first to last in the group whose code lengths code it shortest, into `ids`, and add its
     prefixes to those of the group.

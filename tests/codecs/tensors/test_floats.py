@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from squeeze.codecs.tensors import float_payload, floats, floats_archive, planes
+from squeeze.codecs.tensors.content import InFile
 from squeeze.codecs.tensors.float_payload import DTYPES
+from squeeze.codecs.tensors.float_writer import MemoryWriter
 from squeeze.errors import DamagedError, SqueezeError
+from squeeze.system.positional import Positional
 from tests.makers.floats import as_bf16, bytes_of, weights
 
 CODECS = [floats, floats_archive]
@@ -136,6 +139,18 @@ def test_threads_make_no_difference_to_the_bytes():
         one = codec.encode(data, "BF16", threads=1)
         assert np.array_equal(codec.encode(data, "BF16", threads=3), one)
         assert np.array_equal(codec.decode(one, "BF16", data.size, threads=3), data)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "F64"])
+def test_bytes_are_the_same_from_memory_and_from_a_file(dtype, tmp_path):
+    scales = np.repeat(np.float32([1e-3, 1, 1e3]), 150_000)  # so that segments have tables of their own
+    values = weights(450_000) * scales
+    data = bytes_of(as_bf16(values) if dtype == "BF16" else values.astype({"F32": "f4", "F64": "f8"}[dtype]))
+    (tmp_path / "tensor").write_bytes(data.tobytes())
+    with (tmp_path / "tensor").open("rb") as file:
+        writer = MemoryWriter()
+        size = floats.write(InFile(Positional(file), 0, data.size), dtype, writer, threads=2)
+        assert np.array_equal(writer.payload(size), floats.encode(data, dtype))
 
 
 def test_segments_decode_on_their_own():
