@@ -17,7 +17,8 @@ __all__ = ["Planner"]
 _MOST_FILES = 500  # of a call: what is lost with a worker is done again
 _FILE_SECONDS = 0.01  # of opening, writing and syncing one
 _RATIO = 4  # raw bytes that a coded one is taken for
-_AHEAD = 4096  # files that are listed before they are planned
+_AHEAD = 4096  # files that are listed before they are planned, at most
+_CALLS_AHEAD = 20  # and so many calls for each that runs at the same time
 _CALLS = 2  # into which what is left is cut for each that runs at the same time
 _LEAST = 1 / 30  # of the time of a call, when it is one of the last
 
@@ -41,7 +42,7 @@ class Planner:
                 continue
             ahead.append((file, cost))
             held += cost
-            while len(ahead) > _AHEAD:
+            while len(ahead) > _AHEAD or held > _CALLS_AHEAD * at_once() * self._seconds:
                 batch, taken = _taken(ahead, self._seconds)
                 held -= taken
                 yield batch

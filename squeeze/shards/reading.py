@@ -15,7 +15,7 @@ __all__ = ["Failed", "Found", "Source", "found"]
 
 _LARGE = 1 << 20  # bytes from which a file is read when it is its turn
 _BATCH, _BATCH_FILES = 1 << 20, 512  # few, so that what is wanted first is soon there
-_AT_ONCE = 2  # batches that are read
+_AT_ONCE = 8  # batches that are read
 _AHEAD = 24  # batches that are read or wait, so that there is more than a block when the one before it is coded
 _PIECE = 1 << 20
 _CHANGED = "changed while it was read: compress it again when nothing writes to it"
