@@ -81,7 +81,7 @@ class GPTQ(GridMethod):
         params = self.fit(values.index_fill(1, outliers, 0), importance, dtype)
         codes, compensated = self._sweep(values, order, upper, params, dtype, len(outliers))
         del upper
-        for _ in range(self.refine if not len(outliers) else 0):
+        for _ in range(self.refine if len(values) and not len(outliers) else 0):
             codes, params = refine.refine(self, values, hessian, codes, params, dtype)
         tensor = self.assemble(codes, params, dtype)
         if len(outliers):

@@ -107,3 +107,4 @@ def test_parameters_that_learn_and_weights_near_nothing_are_rounded(method, matr
 
 def test_a_matrix_without_rows_has_no_codes(matrix):
     assert RTN().apply(matrix[0][:0]).codes.shape == (0, 512)
+    assert GPTQ().apply(matrix[0][:0], torch.eye(512)).codes.shape == (0, 512)
