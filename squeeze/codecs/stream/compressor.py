@@ -105,6 +105,11 @@ def _compress(
             stream = _smallest(first, settings, lower, size, verify, progress)
             write_all(sink, stream)
             return Totals(len(first), len(stream))
+    if settings.language and not settings.bound and container.MAX_SHORT < len(first) < size:
+        coded = list(_coded(_parts(first, io.BytesIO(), size), settings, verify, progress))
+        if not any(block and block.kind == container.TOKENWISE for _, block in coded):
+            writer = Writer(source, sink, to_header(_plain(settings)))  # whose blocks these are
+        return _written(writer, coded)
     if settings.level is None or len(first) > container.MAX_SHORT or len(first) == size:
         return _write_long(writer, _parts(first, source, size), settings, verify, progress)
     parts = list(_parts(first, io.BytesIO(), size))
@@ -141,7 +146,11 @@ def _write_long(
     writer: Writer, parts: Iterable[tuple[np.ndarray, Content]], settings: Settings, verify: bool, progress: Progress
 ) -> Totals:
     """A stream of blocks, with an index."""
-    for data, coded in _coded(parts, settings, verify, progress):
+    return _written(writer, _coded(parts, settings, verify, progress))
+
+
+def _written(writer: Writer, blocks_: Iterable[tuple[np.ndarray, Coded | None]]) -> Totals:
+    for data, coded in blocks_:
         writer.write_block(data, coded)
     return writer.finish()
 

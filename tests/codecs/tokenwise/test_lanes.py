@@ -126,6 +126,13 @@ def test_text_beside_other_content(folder, only_tokenwise):
     assert squeeze.decompress(sink.getvalue(), threads=2) == data
 
 
+@pytest.mark.parametrize("data", [bytes(66_000), inputs.records(3_000)], ids=["zeros", "records"])
+def test_what_the_model_does_not_help_is_a_file_of_the_level_without_it(folder, data):
+    expected = squeeze.compress(data, 6)
+    for level in WITH_LANGUAGE_MODEL:
+        assert squeeze.compress(data, level, model=folder) == expected
+
+
 def test_streams_of_several_levels_and_models(folder, only_tokenwise, tmp_path):
     tokenizer = tiny_models.sentence_piece()
     other = tiny_models.write_folder(tmp_path / "other", tokenizer, calm(tokenizer))
