@@ -24,6 +24,7 @@ __all__ = [
     "check_size",
     "dense_model",
     "empty_model",
+    "existing_folder",
     "explained",
     "load_config",
     "load_tokenizer",
@@ -134,11 +135,19 @@ def check_size(model: "nn.Module", checkpoint: "Checkpoint") -> None:
         )
 
 
-def load_tokenizer(folder: Path | str) -> Any:
-    """The folder's tokenizer by transformers. Raises ModelError where it has none."""
-    folder = Path(folder)
+def existing_folder(path: Path | str) -> Path:
+    """The folder of a model. Raises ModelError where there is none."""
+    folder = Path(path)
+    if folder.is_file():
+        raise ModelError(f"{folder}: is a file, not a model's folder: `squeeze import` makes one of a GGUF file")
     if not folder.is_dir():
         raise ModelError(f"{folder}: no such folder")
+    return folder
+
+
+def load_tokenizer(folder: Path | str) -> Any:
+    """The folder's tokenizer by transformers. Raises ModelError where it has none."""
+    folder = existing_folder(folder)
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ModelError(f"{folder}: has no tokenizer that transformers can load")
     if (folder / CONFIG).is_file():

@@ -8,7 +8,15 @@ import torch
 from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.checkpoint.pretrained import SAFE, check_size, empty_model, explained, load_config, quiet
+from squeeze.checkpoint.pretrained import (
+    SAFE,
+    check_size,
+    empty_model,
+    existing_folder,
+    explained,
+    load_config,
+    quiet,
+)
 from squeeze.deltas.stored import DeltaForm
 from squeeze.engine.experts import is_expert
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
@@ -38,9 +46,7 @@ def load_model(
     contradict each other, and SqueezeError for a resident part or a product of a folder that is not packed, and for a
     base that is missing, another, or that none is the difference from.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise ModelError(f"{folder}: no such folder")
+    folder = existing_folder(folder)
     checkpoint = Checkpoint.open(folder)
     method = _method_of(checkpoint)
     if resident is not None and not (folder / MANIFEST).is_file():

@@ -103,6 +103,8 @@ def test_what_is_not_a_model(tmp_path, folder):
     for load in (load_model, load_tokenizer):
         with pytest.raises(ModelError, match="missing: no such folder"):
             load(tmp_path / "missing")
+        with pytest.raises(ModelError, match=r"safetensors: is a file, .* `squeeze import` makes one of a GGUF file"):
+            load(tmp_path / "model.safetensors")
 
 
 def test_command(tmp_path, folder, other):
