@@ -238,9 +238,12 @@ def _kv(rows: Sequence[Row]) -> list[Series]:
     ]
 
 
+_BOUND = "-bound-4"
+
+
 def _gguf(rows: Sequence[Row]) -> list[Series]:
-    """Without rows that had a bound."""
-    shown = [row for row in rows if "bound" not in row["type"]]
+    """Rows with the bound of a token's weight that is the default."""
+    shown = [row | {"type": row["type"].removesuffix(_BOUND)} for row in rows if row["type"].endswith(_BOUND)]
     chosen, fixed = ([row for row in shown if row["type"].startswith("auto") == auto] for auto in (True, False))
 
     def points(rows: Sequence[Row], field: str, named: bool = True) -> list[Point]:

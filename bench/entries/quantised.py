@@ -74,6 +74,7 @@ GGUF = Entry(
                 Column("bytes", "bytes", ","),
                 Column("gap", "gap", ".4f"),
                 Column("llama.cpp with imatrix", "imatrix", ".4f"),
+                Column("llama.cpp without", "plain", ".4f"),
                 Column("gap, relative to imatrix's", percent("of imatrix", 0)),
                 Column("better in 90 % of draws", lambda row: {True: "yes", False: "no"}.get(row.get("sure"))),
             )
