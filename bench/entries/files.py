@@ -127,6 +127,18 @@ _SPEED = (
     option("--runs", type=int, default=1, help="turns of each tool, of which the shortest times count"),
 )
 
+
+def _by_pair(rows: Sequence[Row]) -> list[Row]:
+    """The rows of several runs, of a pair of levels each, as one."""
+    pairs: dict[tuple[int, int], Row] = {}
+    for row in rows:
+        pair = pairs.setdefault((row["lower"], row["higher"]), row | {"files": 0, "larger": 0, "worst": 0.0})
+        pair["files"] += int(next(word for word in row["file"].split() if word.isdigit()))  # "50 after the first 100"
+        pair["larger"] += row["larger"]
+        pair["worst"] = max(pair["worst"], row["worst"])
+    return list(pairs.values())
+
+
 MONOTONE = Entry(
     measures="whether a level is larger than the one below, by more than 0.1 % and 32 bytes, on files of every kind",
     minutes=40,
@@ -140,6 +152,19 @@ MONOTONE = Entry(
         option("--levels", default="1,2,3,4,5,6"),
     ),
     quick="--count 4 --first 2000 --levels 1,2,3,4",
+    tables={
+        "monotone": Listing(
+            (
+                Column("level", lambda row: f"-{row['higher']}"),
+                Column("beside", lambda row: f"-{row['lower']}"),
+                Column("files", "files"),
+                Column("larger", "larger"),
+                Column("largest share of the lower level's bytes", "worst", ".3f"),
+            ),
+            where=lambda row: "monotone" in row,
+            prepare=_by_pair,
+        )
+    },
 )
 
 SPEED = Entry(
