@@ -32,7 +32,9 @@ from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder
 from squeeze.version import __version__
 
-__all__ = ["Compression", "Writer", "plan"]
+__all__ = ["WORK", "Compression", "Writer", "plan"]
+
+WORK = "compressing"  # in the name of the folder of a run
 
 Progress = Callable[[str, int, int], None]  # what is at work, blocks done, blocks
 _LEAST_ROWS = 32  # matrices with fewer, such as gates, are left
@@ -127,7 +129,7 @@ class Compression:
         network = Network(self.checkpoint or Checkpoint.open(self.source), self.device)
         if self.tokens is not None:
             network.check(self.tokens)
-        with work_folder(self.target, "compressing", self._task(), self.resume) as work:
+        with work_folder(self.target, WORK, self._task(), self.resume) as work:
             job = self._job(network, work.absolute())  # as other processes know it
             report = Report(str(self.source), str(self.target), self.method.name, self.writer.name, dict(self.settings))
             for layers in _blocks(job, self.tokens, self.progress or (lambda what, done, total: None)):

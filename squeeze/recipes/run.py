@@ -12,7 +12,7 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, saved
 from squeeze.engine.method import Method
-from squeeze.engine.pipeline import Compression, Progress, Writer
+from squeeze.engine.pipeline import WORK, Compression, Progress, Writer
 from squeeze.engine.report import NAME as REPORT, Report
 from squeeze.engine.workers import Here, Workers
 from squeeze.errors import SqueezeError
@@ -23,7 +23,7 @@ from squeeze.quant.sources import floats
 from squeeze.recipes.options import Common
 from squeeze.recipes.tokens import calibration_name, calibration_tokens
 from squeeze.recipes.train.distil import is_trained
-from squeeze.system.work import other_settings
+from squeeze.system.work import forget, other_settings
 
 __all__ = ["Run", "Source", "read", "takes_models", "tokens_of"]
 
@@ -134,6 +134,7 @@ class Run:
         same = report.method == method and report.settings == _as_json(settings)
         if not same or Path(report.source).resolve() != self.source.resolve():
             raise SqueezeError(other_settings(self.out))
+        forget(self.out, WORK)
         report.target = str(self.out)
         return report
 

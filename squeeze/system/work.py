@@ -21,7 +21,7 @@ from typing import Any
 from squeeze.errors import SqueezeError
 from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync
 
-__all__ = ["other_settings", "scratch_folder", "work_folder"]
+__all__ = ["forget", "other_settings", "scratch_folder", "work_folder"]
 
 _LOCK, _TASK = "lock", "task.json"
 _MARKER = 32  # letters of its name
@@ -58,6 +58,13 @@ def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | No
         with harmless_to(target, folder):
             _delete(folder, inside, marker)
             sync(folder.parent)
+
+
+def forget(target: Path, work: str) -> None:
+    """Delete the folder `.TARGET.WORK` of a run that ended well, if it is still there. Raises as `work_folder`."""
+    if _place(target, work).is_dir():
+        with work_folder(target, work, {}, resume=False):
+            pass
 
 
 @contextmanager
