@@ -101,7 +101,6 @@ def _store(fs: Any, name: str, bucket: _Bucket) -> Any:
     signed = _signed(fs)
     if bucket.store is None or signed != bucket.signed:
         by: dict[str, Any] = {"credential_provider": lambda: signed} if signed else {"skip_signature": True}
-        bucket.signed = signed
         bucket.store = S3Store(
             name,
             endpoint=address,
@@ -113,6 +112,7 @@ def _store(fs: Any, name: str, bucket: _Bucket) -> Any:
             client_options={"allow_http": address.startswith("http:")},
             retry_config=_RETRIES,
         )
+        bucket.signed = signed  # last: until then other threads make a store of their own
     return bucket.store
 
 

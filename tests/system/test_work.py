@@ -8,7 +8,7 @@ import pytest
 
 from squeeze.errors import SqueezeError
 from squeeze.system import work as module
-from squeeze.system.work import scratch_folder, work_folder
+from squeeze.system.work import forget, scratch_folder, work_folder
 
 TARGET, PLACE = Path("q"), Path(".q.packing")
 
@@ -154,6 +154,19 @@ def test_what_a_run_leaves_that_was_killed_at_once_is_taken(lock):
         (PLACE / "lock").write_text(lock)
     with open_work() as folder:
         assert (folder / "task.json").exists()
+
+
+def test_what_a_run_that_ended_well_left_behind_goes():
+    forget(TARGET, "packing")
+    assert not PLACE.exists()
+    stop(part="half")
+    forget(TARGET, "packing")
+    assert not PLACE.exists()
+    PLACE.mkdir()
+    (PLACE / "precious").write_text("mine")
+    with pytest.raises(SqueezeError, match="squeeze did not make it"):
+        forget(TARGET, "packing")
+    assert (PLACE / "precious").exists()
 
 
 def test_two_runs_exclude_each_other():

@@ -149,9 +149,9 @@ def _write_long(
     return _written(writer, _coded(parts, settings, verify, progress))
 
 
-def _written(writer: Writer, blocks_: Iterable[tuple[np.ndarray, Coded | None]]) -> Totals:
-    for data, coded in blocks_:
-        writer.write_block(data, coded)
+def _written(writer: Writer, coded: Iterable[tuple[np.ndarray, Coded | None]]) -> Totals:
+    for data, block in coded:
+        writer.write_block(data, block)
     return writer.finish()
 
 
