@@ -204,6 +204,31 @@ PLANE = Entry(
     module="speed",
 )
 
+THREADS = Entry(
+    measures="what a second thread brings to compressing a file of one block at levels 5 and 6",
+    minutes=3,
+    key=("file", "level", "verified"),
+    needs=("a corpus",),
+    options=(
+        option("file", nargs="?", type=Path, help="else text/enwik8.1m of the corpus"),
+        option("--levels", default="5,6", help="with commas between them"),
+        option("--bytes", type=int, default=1_000_000, help="from its start"),
+        option("--runs", type=int, default=2, help="turns of each, of which the shortest times count"),
+    ),
+    quick="--bytes 20000 --runs 1",
+    tables={
+        "threads": Listing(
+            (
+                Column("level", lambda row: -row["level"]),
+                Column("proved", lambda row: "yes" if row["verified"] else "no"),
+                Column("one thread, KB/s", "KB/s", ".1f"),
+                Column("two threads, x one", "gain", ".2f"),
+            ),
+            order=lambda row: (row["level"], row["verified"]),
+        )
+    },
+)
+
 MEMORY = Entry(
     measures="peak resident memory of compressing and decompressing at each level",
     minutes=8,
@@ -297,6 +322,7 @@ ENTRIES = {
     "monotone": MONOTONE,
     "speed": SPEED,
     "plane": PLANE,
+    "threads": THREADS,
     "memory": MEMORY,
     "ablate": ABLATE,
     "priors": PRIORS,

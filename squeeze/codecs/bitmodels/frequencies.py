@@ -19,6 +19,12 @@ def count(shares, counts):
     for i in range(BYTES):
         share = shares[i] * _ONE
         counts[BYTES + i] = 1 + (np.int64(share) if share <= _ONE else 0)  # NaN is 0 everywhere
+    add_up(counts)
+
+
+@inline
+def add_up(counts):
+    """Fill the sums of `counts` from the frequencies."""
     for i in range(BYTES - 1, 0, -1):
         counts[i] = counts[2 * i] + counts[2 * i + 1]
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from squeeze.codecs.bitmodels import coder as arithmetic, context_state, frequencies
 from squeeze.codecs.bitmodels.meter import Meter, Recorder
-from squeeze.codecs.deep import measure, predictors
+from squeeze.codecs.deep import ahead, measure, predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
 from squeeze.codecs.deep.learned import Start, started_model, state_space_model
 from squeeze.codecs.deep.model import begin_byte, code_byte
@@ -61,17 +61,22 @@ class Job(NamedTuple):
     code: Callable[..., int]  # that drives both
     coder: np.ndarray  # of bitmodels/coder.py
     coded: np.ndarray  # uint8
+    counts: np.ndarray | None  # int64 [512]: those of the network that the model sees
     begin: int  # where the block begins in the model's data, after what a dictionary has read
     decoding: bool
     meter: Meter | None = None
 
 
-def _run(job: Job, progress: Progress) -> bool:
-    """Code the whole block, in steps small enough to notice an interrupt between them; whether its end was reached."""
+def _start(job: Job) -> None:
     if job.decoding:
         arithmetic.start_decoder(job.coder, job.coded)
     else:
         arithmetic.start_encoder(job.coder)
+
+
+def _run(job: Job, progress: Progress) -> bool:
+    """Code the whole block, in steps small enough to notice an interrupt between them; whether its end was reached."""
+    _start(job)
     size = job.model.data.size
     for begin in range(job.begin, size, STEP):
         end = min(begin + STEP, size)
@@ -83,15 +88,38 @@ def _run(job: Job, progress: Progress) -> bool:
     return True
 
 
-def _job(data: np.ndarray, coded: np.ndarray, preset: DeepPreset, record: int, start: Start | None) -> Job:
-    """A job for uint8 `data`, by models that begin with `start`; nothing of the block is coded yet."""
+def _run_behind(job: Job, known: np.ndarray, progress: Progress) -> bool:
+    """As `_run`, where the network is ahead, in a thread of its own: the block holds the bytes `known`, or should."""
+    _start(job)
+    latest = int(job.model.registers[context_state.HISTORY]) & 0xFF
+    for begin, said in ahead.listen(job.network, latest, known):
+        first, part = job.begin + begin, known[begin : begin + said.top.size]
+        if ahead.code(job.model, job.counts, said, part, job.coder, job.coded, first, job.decoding) < first + part.size:
+            return False
+        if progress:
+            progress(part.size)
+    return True
+
+
+def _job(
+    data: np.ndarray, coded: np.ndarray, preset: DeepPreset, record: int, start: Start | None, behind: bool = False
+) -> Job:
+    """A job for uint8 `data`, by models that begin with `start`; nothing of the block is coded yet. behind: the models
+    see what the network said, and not what it says."""
     coder, (network, drive) = np.zeros(3, np.uint64), _network(preset, start)
     counts = network.counts if preset.network or preset.ssm else None
+    if behind:
+        counts = np.ones_like(network.counts)
     if start is None:
-        return Job(build_model(data, preset, record, 0, counts), network, drive, coder, coded, 0, False)
+        return Job(build_model(data, preset, record, 0, counts), network, drive, coder, coded, counts, 0, False)
     text = start.text
     model = started_model(np.concatenate([text, data]), preset, record, start, counts)
-    return Job(model, network, drive, coder, coded, text.size, False)
+    return Job(model, network, drive, coder, coded, counts, text.size, False)
+
+
+def _goes_ahead(preset: DeepPreset, size: int, threads: int) -> bool:
+    """Whether the network gets a thread of its own for `size` known bytes."""
+    return bool(preset.network) and threads > 1 and size > 2 * ahead.CHUNK
 
 
 def _network(preset: DeepPreset, start: Start | None) -> tuple[Any, Callable[..., int]]:
@@ -104,12 +132,18 @@ def _network(preset: DeepPreset, start: Start | None) -> tuple[Any, Callable[...
 
 
 def encode(
-    data: np.ndarray, preset: DeepPreset, record: int = 0, progress: Progress = None, start: Start | None = None
+    data: np.ndarray,
+    preset: DeepPreset,
+    record: int = 0,
+    progress: Progress = None,
+    start: Start | None = None,
+    threads: int = 1,
 ) -> bytes | None:
     """The coded form of uint8 `data`, or None where it would not be shorter. `start` is what a dictionary knows."""
     coded = np.zeros(data.size + 4 * arithmetic.SPARE, np.uint8)
-    job = _job(data.copy(), coded, preset, record, start)
-    if not _run(job, progress):
+    behind = _goes_ahead(preset, data.size, threads)
+    job = _job(data.copy(), coded, preset, record, start, behind)
+    if not (_run_behind(job, data, progress) if behind else _run(job, progress)):
         return None
     length = arithmetic.finish_encoder(job.coder, coded)
     return coded[:length].tobytes() if length < data.size else None
@@ -123,10 +157,17 @@ def decode(
     progress: Progress = None,
     start: Start | None = None,
     recorder: Recorder | None = None,
+    guessed: np.ndarray | None = None,
+    threads: int = 1,
 ) -> np.ndarray:
-    """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so. A recorder
-    measures what each cost."""
+    """The `length` bytes that `payload` was coded from, as uint8; DamagedError where it cannot be so. Where they are as
+    guessed, threads help. A recorder measures what each cost."""
     coded = np.frombuffer(bytearray(payload), np.uint8)
+    if guessed is not None and recorder is None and _goes_ahead(preset, length, threads):
+        job = _job(np.zeros(length, np.uint8), coded, preset, record, start, True)._replace(decoding=True)
+        if _run_behind(job, guessed, progress):
+            return job.model.data[job.begin :]
+        progress = None  # it was told
     meter = recorder.start(length, [predictors.input_names(preset)]) if recorder else None
     job = _job(np.zeros(length, np.uint8), coded, preset, record, start)._replace(decoding=True, meter=meter)
     if not _run(job, progress):

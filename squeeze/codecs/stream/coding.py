@@ -15,7 +15,7 @@ import xxhash
 from squeeze.codecs.bitmodels.meter import Recorder
 from squeeze.codecs.bytewise import coder as bytewise
 from squeeze.codecs.presets import LARGE, Preset
-from squeeze.codecs.stream import blocks, container, memory
+from squeeze.codecs.stream import blocks, container, memory, split
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.settings import Settings
 from squeeze.errors import DamagedError, VerifyError
@@ -48,11 +48,13 @@ def encode_block(
     """A coded block, or None where storing `data` is no larger."""
     if settings.dictionary and data.size < _SMALL and not blocks.is_packed(content):
         content = settings.dictionary.content
-    if blocks.is_packed(content) or data.size == 0:
+    texts = split.find(data) if settings.language and not settings.short else None
+    if data.size == 0 or (blocks.is_packed(content) and texts is None):
         report(progress, data.size * (2 if verify else 1))
         return None
-    coded = None
-    if content.kind == "text" and settings.language:
+    if texts is not None:
+        coded = _encode_split(data, content, texts, settings, progress)
+    elif content.kind == "text" and settings.language:
         coded = _encode_language(data, content, settings, progress)
     else:
         coded = _encode_bytewise(data, content, settings, progress)
@@ -82,8 +84,11 @@ def decode_block(
     guessed: np.ndarray | None = None,
     recorder: Recorder | None = None,
 ) -> np.ndarray:
-    """The `length` raw bytes of a coded block, as uint8; with a language model faster where they are as guessed. A
-    recorder measures what they cost."""
+    """The `length` raw bytes of a coded block, as uint8; faster where they are as guessed. A recorder measures what
+    they cost."""
+    if coded.kind == container.STORED:
+        report(progress, length)
+        return np.frombuffer(coded.payload, np.uint8)
     if settings.level is None:
         raise DamagedError("the header names no level, but a block is coded: the file is damaged")
     payload = io.BytesIO(coded.payload)
@@ -92,15 +97,51 @@ def decode_block(
         content = settings.dictionary.content
     else:
         content, _ = container.read_content(payload)
-    if coded.kind == container.TOKENWISE:
-        if settings.language is None:
-            raise DamagedError("a block needs a language model, and the header names none: the file is damaged")
+    if coded.kind in container.BY_LANGUAGE and settings.language is None:
+        raise DamagedError("a block needs a language model, and the header names none: the file is damaged")
+    if coded.kind == container.SPLIT:
+        data = np.empty(length, np.uint8)
+        for part in parts_of(coded, length):
+            known = None if guessed is None else guessed[part.places]
+            data[part.places] = decode_block(part.coded, part.size, settings, progress, known)
+        return data
+    if settings.language and coded.kind == container.TOKENWISE:
         return settings.language.decode(payload, length, settings.allotment.per_text, progress, guessed, recorder)
     preset = settings.level.models(content.kind)
-    data = _decode_bytes(payload.read(), length, preset, content, settings, progress, recorder)
+    if guessed is not None and content.kind == "executable":
+        guessed = guessed.copy()
+        blocks.calls_to_absolute(guessed)
+    data = _decode_bytes(payload.read(), length, preset, content, settings, progress, guessed, recorder)
     if content.kind == "executable":
         blocks.calls_to_relative(data)
     return data
+
+
+@dataclass(frozen=True)
+class Part:
+    """Of a split block, the texts or the rest."""
+
+    coded: Coded
+    places: np.ndarray  # bool [raw bytes of the block]: those that are its own
+
+    @property
+    def size(self) -> int:
+        """Its raw bytes."""
+        return int(np.count_nonzero(self.places))
+
+
+def parts_of(coded: Coded, length: int) -> tuple[Part, Part]:
+    """The texts and the rest of a split block of `length` raw bytes. Raises DamagedError."""
+    payload = io.BytesIO(coded.payload)
+    content, _ = container.read_content(payload)
+    of_text, text, rest = split.read(payload, length)
+    size = length - int(np.count_nonzero(of_text))
+    if len(rest) > size:
+        raise DamagedError("a block's lengths are impossible: the file is damaged")
+    other = Coded(container.STORED, rest)
+    if len(rest) < size:
+        other = Coded(container.BYTEWISE, container.content_bytes(content) + rest)
+    return Part(Coded(container.TOKENWISE, text), of_text), Part(other, ~of_text)
 
 
 def memory_of(settings: Settings, kind: int, length: int, payload: int) -> int:
@@ -109,6 +150,9 @@ def memory_of(settings: Settings, kind: int, length: int, payload: int) -> int:
         return 0
     if kind == container.TOKENWISE:
         return length + 3 * payload
+    if kind == container.SPLIT:
+        parts = (memory_of(settings, one, length, payload) for one in (container.TOKENWISE, container.BYTEWISE))
+        return 4 * length + sum(parts)
     number, text = settings.level.number, settings.dictionary.text.size if settings.dictionary else 0
     learned = memory.of_models(number, text) + text + length if text else 0
     return memory.of_models(number, text + length) + length + 3 * payload + learned
@@ -146,6 +190,33 @@ def _encode_language(data: np.ndarray, content: Content, settings: Settings, pro
     return other if coded is None or (other and len(other.payload) <= len(coded.payload) + named) else coded
 
 
+def _encode_split(
+    data: np.ndarray, content: Content, of_text: np.ndarray, settings: Settings, progress: Progress
+) -> Coded | None:
+    """Texts by the language model and the rest without it, or all of it without where that is no larger."""
+    rest = data[~of_text]
+    coded = _encode_text(data[of_text], Content("text"), settings, progress)
+    whole = None if blocks.is_packed(content) else _encode_bytewise(data, content, settings, None)
+    if coded is None:
+        report(progress, rest.size)
+        return whole
+    payload = _join(of_text, coded, rest, settings, progress)
+    return whole if whole and len(whole.payload) <= len(payload) else Coded(container.SPLIT, payload)
+
+
+def _join(of_text: np.ndarray, text: Coded, rest: np.ndarray, settings: Settings, progress: Progress) -> bytes:
+    """The payload of a split block whose texts are coded."""
+    content, other = blocks.content(rest), None
+    if blocks.is_packed(content):
+        content = Content("other")
+        report(progress, rest.size)
+    else:
+        other = _encode_bytewise(rest, content, settings, progress)
+    kind = container.content_bytes(content)
+    coded = other.payload.removeprefix(kind) if other else b""
+    return kind + split.join(of_text, text.payload, coded if other and len(coded) < rest.size else rest.tobytes())
+
+
 def _size_of_fast(data: np.ndarray, threads: int, stack: ExitStack) -> Callable[[], int | None]:
     """The coded size of a text at level 3, which one of some threads finds out meanwhile, and a single one when it is
     asked for; None where it is no shorter."""
@@ -178,7 +249,8 @@ def _encode_bytes(
 ) -> bytes | None:
     """The coded form by the coder of the preset's kind, or None where it would not be shorter."""
     if not isinstance(preset, Preset):
-        coded: bytes | None = _deep().encode(data, preset, content.record, progress, settings.start(content, preset))
+        start = settings.start(content, preset)
+        coded: bytes | None = _deep().encode(data, preset, content.record, progress, start, settings.per_block)
         return coded
     return bytewise.encode(data, preset, content.record, progress)
 
@@ -190,11 +262,14 @@ def _decode_bytes(
     content: Content,
     settings: Settings,
     progress: Progress,
+    guessed: np.ndarray | None,
     recorder: Recorder | None,
 ) -> np.ndarray:
     if not isinstance(preset, Preset):
-        start = settings.start(content, preset)
-        data: np.ndarray = _deep().decode(payload, length, preset, content.record, progress, start, recorder)
+        start, threads = settings.start(content, preset), settings.per_block
+        data: np.ndarray = _deep().decode(
+            payload, length, preset, content.record, progress, start, recorder, guessed, threads
+        )
         return data
     return bytewise.decode(payload, length, preset, content.record, progress, recorder)
 

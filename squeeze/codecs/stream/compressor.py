@@ -10,11 +10,12 @@ file is container.py's.
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any, BinaryIO, Unpack
 
 import numpy as np
 
-from squeeze.codecs.stream import blocks, container, levels
+from squeeze.codecs.stream import blocks, container, levels, split
 from squeeze.codecs.stream.coding import Coded, Progress, encode_block, memory_of
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.header import to_header
@@ -107,13 +108,13 @@ def _compress(
             return Totals(len(first), len(stream))
     if settings.language and not settings.bound and container.MAX_SHORT < len(first) < size:
         coded = list(_coded(_parts(first, io.BytesIO(), size), settings, verify, progress))
-        if not any(block and block.kind == container.TOKENWISE for _, block in coded):
+        if not any(block and block.kind in container.BY_LANGUAGE for _, block in coded):
             writer = Writer(source, sink, to_header(_plain(settings)))  # whose blocks these are
         return _written(writer, coded)
     if settings.level is None or len(first) > container.MAX_SHORT or len(first) == size:
         return _write_long(writer, _parts(first, source, size), settings, verify, progress)
     parts = list(_parts(first, io.BytesIO(), size))
-    if settings.language is None or (len(parts) < 2 and not settings.bound):
+    if settings.language is None or not (settings.bound or len(parts) > 1 or any(map(_has_texts, parts))):
         stream = _short(first, settings, verify, progress)
     else:
         long = io.BytesIO()
@@ -121,6 +122,11 @@ def _compress(
         stream = min(_short(first, _plain(settings), verify, None), long.getvalue(), key=len)
     write_all(sink, stream)
     return Totals(len(first), len(stream))
+
+
+def _has_texts(part: tuple[np.ndarray, Content]) -> bool:
+    """Whether a part that seems to be something else holds texts."""
+    return part[1].kind != "text" and split.find(part[0]) is not None
 
 
 def _smallest(
@@ -160,15 +166,21 @@ def _coded(
 ) -> Iterator[tuple[np.ndarray, Coded | None]]:
     """Blocks with their coded form; None where they are stored. Fewer are coded at a time than there are threads where
     memory is short."""
+    parts = iter(parts)
+    first = list(islice(parts, 2 if settings.allotment.blocks > 1 else 0))
+    if len(first) == 1:
+        settings = replace(settings, alone=True)
 
     def encode(part: tuple[np.ndarray, Content]) -> tuple[np.ndarray, Coded | None]:
         return part[0], encode_block(*part, settings, verify, progress)
 
     def cost(part: tuple[np.ndarray, Content]) -> int:
-        of_text = settings.language and part[1].kind == "text"
-        return memory_of(settings, container.TOKENWISE if of_text else container.BYTEWISE, part[0].size, part[0].size)
+        kind = container.BYTEWISE
+        if settings.language:
+            kind = container.TOKENWISE if part[1].kind == "text" else container.SPLIT
+        return memory_of(settings, kind, part[0].size, part[0].size)
 
-    return ordered_map(encode, parts, settings.allotment.blocks, cost, Limits().allows_memory)
+    return ordered_map(encode, chain(first, parts), settings.allotment.blocks, cost, Limits().allows_memory)
 
 
 def coded_blocks(
@@ -185,14 +197,14 @@ def _short(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> 
     content = dictionary.content if dictionary else blocks.content(data)
     coded, model = None, None
     if settings.language and content.kind == "text":
-        coded = encode_block(data, content, replace(settings, short=True), verify, progress)
+        coded = encode_block(data, content, replace(settings, short=True, alone=True), verify, progress)
         if coded is not None and coded.kind == container.TOKENWISE:
             model = settings.language.model.identity
         progress = None  # it is told already
     if settings.language and model is None:
         settings = _plain(settings)
     if model is None:
-        coded = encode_block(data, content, replace(settings, short=True), verify, progress)
+        coded = encode_block(data, content, replace(settings, short=True, alone=True), verify, progress)
     assert settings.level
     header = container.short_header_bytes(
         settings.level.number, settings.level.numerics, dictionary.identity if dictionary else None, model

@@ -26,8 +26,9 @@ MAGIC = b"\xf5SQ"
 RECORD_MAGIC = b"\xf5\xac"  # no bit of its second byte is that of MAGIC
 END_MARK = b"QS"
 
-END, STORED, BYTEWISE, TOKENWISE = 0, 1, 2, 3
-CODECS = {STORED: "stored", BYTEWISE: "bytewise", TOKENWISE: "tokenwise"}
+END, STORED, BYTEWISE, TOKENWISE, SPLIT = 0, 1, 2, 3, 4
+CODECS = {STORED: "stored", BYTEWISE: "bytewise", TOKENWISE: "tokenwise", SPLIT: "split"}
+BY_LANGUAGE = (TOKENWISE, SPLIT)  # what needs a language model
 
 MAX_HEADER = 1 << 16
 _MOST_VALUES, _DEEPEST = 64, 4  # in a header: its values, and how far they are nested

@@ -12,6 +12,7 @@ from squeeze.codecs.stream.container import (
     END,
     END_MARK,
     MAX_BLOCK,
+    SPLIT,
     STORED,
     BlockHeader,
     Header,
@@ -36,7 +37,9 @@ class Block:
     """Where one block lies, and what is in it."""
 
     kind: int
-    content: str  # "text", "executable", "table 16", "other", "stored", or "prior": what a dictionary is of
+    content: (
+        str  # "text", "executable", "table 16", "other", "text and other", "stored", or "prior": a dictionary's
+    )
     raw_offset: int
     raw_length: int
     coded_offset: int  # of the block's header
@@ -213,7 +216,8 @@ def _content(file: BinaryIO, stream: Header, block: BlockHeader) -> str:
         return "stored"
     if stream.names_content:
         return "prior"
-    return str(read_content(file)[0])
+    content = str(read_content(file)[0])
+    return f"text and {content}" if block.kind == SPLIT else content
 
 
 def _block(header: BlockHeader, content: str, raw_offset: int, offset: int) -> Block:

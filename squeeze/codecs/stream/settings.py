@@ -31,10 +31,18 @@ class Settings:
     dictionary: "Dictionary | None" = None
     short: bool = False  # a short stream, which has one block and next to nothing around it
     limits: Limits | None = None  # that a file from somewhere must keep
+    alone: bool = False  # whether no other block is worked on at the same time
 
     @cached_property
     def allotment(self) -> Threads:
         return sharing.allot(self.level, self.threads, self.language.at_once if self.language else 1)
+
+    @property
+    def per_block(self) -> int:
+        """Threads for a block that no language model reads."""
+        if self.language:
+            return self.allotment.per_text if self.allotment.blocks == 1 else 1
+        return self.allotment.blocks if self.alone else 1
 
     @property
     def bound(self) -> bool:

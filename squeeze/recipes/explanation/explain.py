@@ -8,7 +8,7 @@ from typing import Unpack
 
 from squeeze.codecs.stream import container, levels
 from squeeze.codecs.stream.compressor import compress_stream
-from squeeze.codecs.stream.measuring import MeasuredBlock, measure
+from squeeze.codecs.stream.measuring import MeasuredBlock, measure, restored
 from squeeze.codecs.stream.resources import DictionarySource, LanguageKeywords, Resources
 from squeeze.errors import LevelError, OptionError
 from squeeze.recipes.explanation.explanation import BlockCost, Explanation
@@ -76,7 +76,7 @@ def explain(
     coded = data if compressed else _compressed(data, level, threads, dictionary, progress, language)
     resources = Resources(threads, language.get("model"), dictionary, limits or Limits(), language.get("adapter"))
     blocks = list(measure(io.BytesIO(coded), resources, None if compressed else data, progress))
-    raw = b"".join(block.data.tobytes() for block in blocks) if compressed else data
+    raw = restored(blocks) if compressed else data
     written = max((block.level or 0 for block in blocks), default=0)
     begin, end = _checked(span, len(raw))
     other = None
@@ -149,8 +149,9 @@ def _checked(span: tuple[int, int | None], size: int) -> tuple[int, int]:
 def _cost(measured: MeasuredBlock) -> BlockCost:
     block, meter = measured.block, measured.recorder.meter
     return BlockCost(
-        start=block.raw_offset,
-        end=block.raw_offset + block.raw_length,
+        start=int(measured.places[0]) if measured.places.size else block.raw_offset,
+        end=int(measured.places[-1]) + 1 if measured.places.size else block.raw_offset,
+        size=measured.places.size,
         codec=block.codec,
         content=str(measured.content) if meter else "stored",
         payload=block.payload_length,

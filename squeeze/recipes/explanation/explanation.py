@@ -23,10 +23,11 @@ _SECTIONS = 12  # of the file, that the table names
 
 @dataclass(frozen=True)
 class BlockCost:
-    """A block of the file."""
+    """A block of the file, or one of the two parts of a split block."""
 
-    start: int  # raw bytes
-    end: int
+    start: int  # its first byte in the file
+    end: int  # behind its last one
+    size: int  # raw bytes: fewer than lie between where the other part's are among them
     codec: str  # "bytewise" (levels 1 to 6), "tokenwise" (a language model) or "stored"
     content: str
     payload: int  # coded bytes, with a few that say what the block holds and that end the coder
@@ -107,7 +108,7 @@ class Explanation:
         for block in self.blocks:
             kind, _, record = block.content.partition(" ")
             first, last = max(block.start, begin), min(block.end, end)
-            if kind == "table" and first < last:
+            if kind == "table" and first < last and block.size == block.end - block.start:
                 spans.append(Span(first - begin, last - begin, int(record), (first - block.start) % int(record)))
         return columns.of_records(self.bits_of_bytes, spans)
 
@@ -128,7 +129,7 @@ class Explanation:
         sums: dict[str, Total] = {}
         for block in self.blocks:
             before = sums.get(block.content, Total(0, 0.0))
-            sums[block.content] = Total(before.size + block.end - block.start, before.bits + block.bits)
+            sums[block.content] = Total(before.size + block.size, before.bits + block.bits)
         return sums
 
     @property

@@ -62,8 +62,12 @@ def gather(blocks: Sequence[MeasuredBlock]) -> tuple[Units, Names]:
         next(block.recorder.spell(leaf) for block in blocks if block.recorder.spell) for leaf in leaves
     )
     known = np.array(leaves, np.int64)
-    pieces = [_units(block, {name: i for i, name in enumerate(parts)}, known) for block in blocks] or [_stored(0, 0)]
+    pieces = [_units(block, {name: i for i, name in enumerate(parts)}, known) for block in blocks]
+    pieces = pieces or [_stored(np.empty(0, np.int64))]
     joined = {field.name: np.concatenate([getattr(piece, field.name) for piece in pieces]) for field in fields(Units)}
+    order = np.argsort(joined["starts"], kind="stable")  # the parts of a split block take turns
+    joined = {name: values[order] for name, values in joined.items()}
+    joined["ends"] = np.append(joined["starts"][1:], joined["ends"].max(initial=0))[: order.size]
     return Units(**joined), Names(parts, symbols)
 
 
@@ -75,18 +79,18 @@ def _leaves(block: MeasuredBlock) -> set[int]:
 
 
 def _units(block: MeasuredBlock, parts: dict[str, int], leaves: np.ndarray) -> Units:
-    recorder, offset, size = block.recorder, block.block.raw_offset, block.block.raw_length
+    recorder, places = block.recorder, block.places
     meter: Meter | None = recorder.meter
     if meter is None:
-        return _stored(offset, size)
-    symbols, shifts, starts = meter.symbols.astype(np.int32), meter.rival_shifts, np.arange(size)
+        return _stored(places)
+    symbols, shifts, starts = meter.symbols.astype(np.int32), meter.rival_shifts, np.arange(places.size)
     if recorder.spell:
         symbols = np.where(symbols < 0, -1, _TOKEN + np.searchsorted(leaves, symbols)).astype(np.int32)
         shifts, starts = np.full(shifts.size, NO_SHIFT, np.uint8), meter.starts
-    sources = np.where(meter.sources >= 0, meter.sources + np.int64(offset), DICTIONARY)
+    sources = np.where(meter.sources >= 0, places[np.maximum(meter.sources, 0)], DICTIONARY)
     return Units(
-        starts=starts + offset,
-        ends=np.append(starts[1:], size) + offset,
+        starts=places[starts],
+        ends=places[np.append(starts[1:], places.size) - 1] + 1,
         bits=meter.bits,
         model_bits=meter.model_bits,
         rivals=meter.rivals,
@@ -100,12 +104,12 @@ def _units(block: MeasuredBlock, parts: dict[str, int], leaves: np.ndarray) -> U
     )
 
 
-def _stored(offset: int, size: int) -> Units:
+def _stored(places: np.ndarray) -> Units:
     """Bytes that are not coded: each costs eight bits."""
-    starts = np.arange(size, dtype=np.int64) + offset
+    size = places.size
     return Units(
-        starts=starts,
-        ends=starts + 1,
+        starts=places,
+        ends=places + 1,
         bits=np.full(size, 8, np.float32),
         model_bits=np.full(size, np.nan, np.float32),
         rivals=np.zeros(size, np.float32),

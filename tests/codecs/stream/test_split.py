@@ -1,0 +1,174 @@
+"""Texts within other things go by the language model, and the rest without it."""
+
+import base64
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+import squeeze
+from squeeze.codecs.stream import coding, container, levels, split
+from squeeze.codecs.stream.coding import Coded
+from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.index import read_index
+from squeeze.codecs.stream.settings import Settings
+from squeeze.codecs.varint import varint
+from squeeze.errors import DamagedError
+from tests.makers import inputs, tiny_models
+from tests.makers.tokenwise import calm, settings_of
+
+TEXT = inputs.python_text(3_000)
+CODE = inputs.machine_code(500)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    tokenizer = tiny_models.byte_level()
+    return tiny_models.write_folder(tmp_path_factory.mktemp("split") / "tiny", tokenizer, calm(tokenizer))
+
+
+def found(data: bytes) -> list[tuple[int, int]]:
+    """Begins and ends of texts."""
+    of_text = split.find(np.frombuffer(data, np.uint8))
+    if of_text is None:
+        return []
+    turns = np.flatnonzero(np.diff(of_text, prepend=False, append=False))
+    return [(int(begin), int(end)) for begin, end in turns.reshape(-1, 2)]
+
+
+def archive(texts: list[bytes]) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        for i, text in enumerate(texts):
+            member = tarfile.TarInfo(f"member-{i}.txt")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+    return sink.getvalue()
+
+
+def test_a_text_of_four_kilobytes_in_a_program_is_seen():
+    text = inputs.python_text(9_000)[:4096]
+    ((begin, end),) = found(CODE + text + CODE)
+    assert abs(begin - len(CODE)) < 8
+    assert abs(end - len(CODE) - len(text)) < 8
+
+
+def test_the_members_of_an_archive_are_texts_and_its_headers_are_not():
+    texts = [inputs.python_text(900), "grüße, 日本語\n".encode() * 100, inputs.words(1_000)]
+    data = archive(texts)
+    assert [data[begin:end] for begin, end in found(data)] == texts
+
+
+def test_base64_is_no_text():
+    packed = base64.encodebytes(inputs.random_bytes(9_000))
+    ((_, end), (begin, _)) = found(TEXT + packed + TEXT)
+    assert end - len(TEXT) < 1024  # windows of so many bytes are looked at
+    assert len(TEXT) + len(packed) - begin < 1024
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", TEXT, inputs.random_bytes(20_000), CODE, CODE + TEXT[:400] + CODE, inputs.words(5_000), bytes(5_000)],
+    ids=["nothing", "text", "random", "code", "short", "words", "zeros"],
+)
+def test_nothing_is_split_where_it_does_not_pay(data):
+    assert found(data) == []
+
+
+@given(st.lists(st.integers(8, 300), min_size=2, max_size=20), st.booleans())
+def test_places_and_payloads_come_back(lengths, begins):
+    of_text = np.repeat((np.arange(len(lengths)) + begins) % 2 == 1, lengths)
+    payload = io.BytesIO(split.join(of_text, b"texts", b"the rest"))
+    restored, text, rest = split.read(payload, of_text.size)
+    assert np.array_equal(restored, of_text)
+    assert (text, rest) == (b"texts", b"the rest")
+
+
+@pytest.mark.parametrize("level", [7, 8, 9])
+def test_a_split_block_is_smaller_and_comes_back(folder, level):
+    data = archive([TEXT[i : i + 800] for i in range(0, len(TEXT) - 800, 700)])
+    coded = squeeze.compress(data, level, model=folder)
+    ((block,),) = [stream.blocks for stream in read_index(io.BytesIO(coded))]
+    assert block.codec in ("split", "bytewise")
+    assert squeeze.decompress(coded, model=folder) == data
+
+
+def force(data: bytes, settings) -> Coded:
+    """A split block, whether it pays or not."""
+    array = np.frombuffer(data, np.uint8)
+    of_text = split.find(array)
+    text = coding._encode_text(array[of_text], Content("text"), settings, None)
+    return Coded(container.SPLIT, coding._join(of_text, text, array[~of_text], settings, None))
+
+
+@pytest.mark.parametrize(
+    "rest", [CODE, inputs.random_bytes(5_000), inputs.records(300)], ids=["code", "packed", "table"]
+)
+def test_all_kinds_of_rest_come_back(folder, rest):
+    settings = settings_of(folder, 1)
+    data = rest[: len(rest) // 2] + TEXT + rest[len(rest) // 2 :] + TEXT[:700]
+    coded = force(data, settings)
+    raw = np.frombuffer(data, np.uint8)
+    for guessed in (None, raw):
+        assert coding.decode_block(coded, len(data), settings, None, guessed).tobytes() == data
+
+
+def test_progress_is_told_of_each_byte_once(folder):
+    settings, told = settings_of(folder, 1), []
+    data = CODE + TEXT + CODE
+    coding.encode_block(np.frombuffer(data, np.uint8), Content("executable"), settings, False, told.append)
+    assert sum(told) == len(data)
+    told.clear()
+    coding.decode_block(force(data, settings), len(data), settings, told.append)
+    assert sum(told) == len(data)
+
+
+def test_damage_is_told(folder):
+    settings = settings_of(folder, 1)
+    for payload in (
+        b"\x00" + varint(1) + varint(100),
+        b"\x00" + varint(3) + varint(50) + varint(0) + varint(50) + varint(1) + b"x",
+        b"\x00" + varint(2) + varint(50) + varint(49) + varint(1) + b"x",
+        b"\x00" + varint(2) + varint(50) + varint(50) + varint(101) + b"x" * 101,
+        b"\x00" + varint(2) + varint(50) + varint(50) + varint(1) + b"x" * 90,
+        b"\x00" + varint(99),
+    ):
+        with pytest.raises(DamagedError):
+            coding.decode_block(Coded(container.SPLIT, payload), 100, settings)
+
+
+@pytest.mark.parametrize("place", range(0, 60, 7))
+def test_a_flipped_byte_is_told_or_changes_what_comes_back(folder, place):
+    settings = settings_of(folder, 1)
+    data = CODE + TEXT + CODE
+    coded = force(data, settings)
+    payload = bytearray(coded.payload)
+    payload[place] ^= 0x41
+    try:
+        restored = coding.decode_block(Coded(container.SPLIT, bytes(payload)), len(data), settings)
+    except DamagedError:
+        return
+    assert restored.size == len(data)
+
+
+def test_what_each_byte_cost_is_told_of_both_parts(folder):
+    data = archive([TEXT[i : i + 800] for i in range(0, len(TEXT) - 800, 700)])
+    with pytest.MonkeyPatch.context() as patch:
+        whole = coding._encode_bytewise
+        patch.setattr(
+            coding, "_encode_bytewise", lambda part, *rest: whole(part, *rest) if part.size < len(data) else None
+        )
+        coded = squeeze.compress(data, 8, model=folder)
+    explanation = squeeze.explain(coded, model=folder)
+    assert explanation.data == data
+    assert {block.codec for block in explanation.blocks} == {"tokenwise", "bytewise"}
+    assert sum(total.size for total in explanation.by_content.values()) == len(data)
+    assert explanation.bits_of_bytes.size == len(data)
+    assert explanation.bits / 8 < len(coded)
+
+
+def test_a_header_without_a_language_model_has_no_split_blocks():
+    with pytest.raises(DamagedError, match="the header names none"):
+        coding.decode_block(Coded(container.SPLIT, b"\x00\x02"), 100, Settings(levels.LEVELS[6], 1))
