@@ -178,13 +178,17 @@ MEMORY = Entry(
     },
 )
 
+_WHOLE_TASKS = "nothing,plan,modegpt,slicegpt,heal,recover,recover-32"
+
 WHOLE_MEMORY = Entry(
-    measures="peak memory of pairs, slices, healing and recovery of random weights, beside all of them in float32",
+    measures="peak memory of plans, pairs, slices, healing and recovery of random weights, beside all of them in float32",
     minutes=15,
     key=("task", "place", "blocks"),
     options=(
         WORK,
         option("--blocks", type=int, default=24, help="of eleven million weights (24)"),
+        option("--tasks", default=_WHOLE_TASKS, help=f"with commas between them ({_WHOLE_TASKS})"),
+        option("--places", default="by block,in memory", help="where training takes place (by block,in memory)"),
         option("--threads", type=int, default=1),
     ),
     tables={

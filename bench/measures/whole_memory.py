@@ -1,6 +1,6 @@
 """Peak memory of what looks at a model as a whole, beside all its weights in float32: pairs, slices, training.
 
-Writes a Llama checkpoint of random bf16 weights into WORK, and runs each in a process of its own: `modegpt`,
+Writes a Llama checkpoint of random bf16 weights into WORK, and runs each in a process of its own: `plan`, `modegpt`,
 `slicegpt`, two steps of healing what modegpt made, and of recovering what magnitude pruned, by block and in memory.
 `held` is the most memory that was no file's (sampled), `peak` the most with pages of files, which the system drops when
 memory is short.
@@ -26,6 +26,8 @@ CONFIG = {
     **{"vocab_size": _VOCABULARY, "rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
     **{"tie_word_embeddings": False, "torch_dtype": "bfloat16"},
 }
+_MADE = {"plan": "planned", "modegpt": "paired", "slicegpt": "sliced"}  # where each writes
+_TRAINED = {"heal": "paired", "recover": "pruned", "recover-32": "pruned"}  # what each trains
 RUN = """
 import re, sys, threading, time, torch, transformers
 import squeeze
@@ -44,7 +46,7 @@ threading.Thread(target=watch, daemon=True).start()
 tokens = torch.randint(0, 16000, (4, 128), generator=torch.Generator().manual_seed(0))
 by_block.free_memory = lambda: 0 if place == "by block" else 1 << 60
 training, started = Training(minutes=60, steps=2), time.perf_counter()
-if task in ("modegpt", "slicegpt"):
+if task in ("plan", "modegpt", "slicegpt"):
     squeeze.factorize(source, task, keep=0.75, calibration=tokens, out=out, overwrite=True)
 elif task == "prune":
     squeeze.prune(source, "magnitude", out=out, overwrite=True)
@@ -92,12 +94,16 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         sizes = {"weights": weights, "held": held, "peak": peak, "seconds": seconds, "threads": options.threads}
         return {"task": task, "place": place, "blocks": options.blocks, **sizes}
 
-    yield run("nothing", "none")
-    yield run("modegpt", "paired")
-    yield run("slicegpt", "sliced")
-    run("prune", "pruned")
-    for task, made in (("heal", "paired"), ("recover", "pruned"), ("recover, rank 32", "pruned")):
-        for place in ("by block", "in memory"):
+    tasks = [task.strip() for task in options.tasks.split(",")]
+    if unknown := set(tasks) - {"nothing", *_MADE, *_TRAINED}:
+        raise SystemExit(f"Error: there is no task {min(unknown)!r}")
+    for task, out in {"nothing": "none", **_MADE}.items():
+        if task in tasks:
+            yield run(task, out)
+    if any(task.startswith("recover") for task in tasks):
+        run("prune", "pruned")
+    for task, made in _TRAINED.items():
+        for place in options.places.split(",") if task in tasks else ():
             shutil.rmtree(work / "trained", ignore_errors=True)
             shutil.copytree(work / made, work / "trained")
             yield run(task, "trained", place)

@@ -96,6 +96,7 @@ class _Collector:
     def remove(self) -> None:
         for hook in self._hooks:
             hook.remove()
+        self._last = "", None  # its graph has hooks that hold this collector, a circle that is never freed
 
     def found(self, tokens: int) -> dict[str, Curvature]:
         for name, moments in self.inputs.items():
