@@ -32,7 +32,7 @@ __all__ = ["main"]
 @options.threads
 @options.limits
 def main(
-    source: Path, output: Path | None, stdout: bool, force: bool, prior: Path | None, threads: int, limits: Limits
+    source: Path, output: Path | None, stdout: bool, force: bool, prior: Path | str | None, threads: int, limits: Limits
 ) -> None:
     """Restore FILE.sqz to FILE, with no more than levels 1 to 6 need.
 
@@ -53,7 +53,7 @@ def main(
 
 
 def _restore(
-    source: Path, target: Path | None, force: bool, dictionary: Path | None, threads: int, limits: Limits
+    source: Path, target: Path | None, force: bool, dictionary: Path | str | None, threads: int, limits: Limits
 ) -> None:
     """target: None for standard output."""
     if target:

@@ -47,7 +47,7 @@ def compress(
     window: int | None,
     batch: int | None,
     backend: str | None,
-    prior: Path | None,
+    prior: Path | str | None,
     cluster: str | None,
     manifest: Path | None,
     page: Path | None,
@@ -81,7 +81,7 @@ def compress(
         "level": row.number,
         "verify": verify,
         "block_size": block_size,
-        "dictionary": learned,
+        "dictionary": learned or prior,
     }
     if template and shards:
         sharded.run(job, settings, template, shards, levels[-1:] if train_dictionary else None)

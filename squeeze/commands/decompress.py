@@ -41,7 +41,7 @@ def decompress(
     model: Path | None,
     adapter: Path | None,
     device: str,
-    prior: Path | None,
+    prior: Path | str | None,
     limits: Limits,
     cluster: str | None,
     manifest: Path | None,

@@ -48,7 +48,7 @@ def explain(
     span: tuple[int, int | None] | None,
     against: int | None,
     against_model: Path | None,
-    prior: Path | None,
+    prior: Path | str | None,
     threads: int,
     quiet: bool,
     as_json: bool,

@@ -1,12 +1,13 @@
 """Options that several commands share, each declared once, and the kinds of value they take."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from squeeze.codecs.stream.resources import BUILT_IN
 from squeeze.errors import OptionError
 from squeeze.options.option import size_of
 from squeeze.system import storage
@@ -28,6 +29,17 @@ class PathOrUrl(click.Path):
         if not self._urls:
             self.fail(f"{value!r} is a URL, and this takes a path: fetch the file first", param, ctx)
         return storage.path_of(value)
+
+
+class PlaceOrName(PathOrUrl):
+    """A path or a URL, or one of some names; ./NAME is a path."""
+
+    def __init__(self, names: Sequence[str]):
+        super().__init__(urls=True)
+        self._names = names
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value in self._names else super().convert(value, param, ctx)
 
 
 PATH, PLACE = PathOrUrl(urls=False), PathOrUrl(urls=True)
@@ -138,9 +150,10 @@ _DICTIONARY = ("-D", "--dictionary", "--prior")
 dictionary = click.option(
     *_DICTIONARY,
     "prior",
-    type=PLACE,
-    metavar="FILE",
-    help="What `squeeze train` learned from files like these; needed again to decompress.",
+    type=PlaceOrName(BUILT_IN),
+    metavar="FILE|NAME",
+    help="What `squeeze train` learned from files like these; needed again to decompress. Or what is built in: auto "
+    "(default), none, or text at -5 and -6.",
 )
 
 

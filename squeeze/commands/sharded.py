@@ -35,7 +35,7 @@ option = options.several(
 
 
 def template(
-    size: int | None, trains: bool, prior: Path | None, elsewhere: object, common: dict[str, Any]
+    size: int | None, trains: bool, prior: Path | str | None, elsewhere: object, common: dict[str, Any]
 ) -> "Template | None":
     """What shards are to be called, from -o, which is taken out of what commands have in common; None where there are
     none."""

@@ -26,7 +26,7 @@ def test(
     model: Path | None,
     adapter: Path | None,
     device: str,
-    prior: Path | None,
+    prior: Path | str | None,
     limits: Limits,
     cluster: str | None,
     manifest: Path | None,

@@ -41,6 +41,22 @@ def test_train_and_use_a_prior(note: Path):
     )
 
 
+def test_what_is_built_in_has_names(note: Path):
+    run("compress", "-4", "--dictionary", "none", note)
+    run("test", "-D", "auto", "note.txt.sqz")
+    Path("sample.txt").write_bytes(TEXT[:3000])
+    run("train", "-4", "sample.txt", "-o", "none")
+    run("compress", "-f", "-D", "./none", note)
+    assert "needs the dictionary" in fails("test", "-D", "none", "note.txt.sqz")
+    run("test", "-D", "./none", "note.txt.sqz")
+    assert fails("compress", "-c", "-D", "prose", note) == (
+        "Error: there is no dictionary 'prose': give auto, none or text, or a file of `squeeze train`\n"
+    )
+    assert fails("compress", "-c", "-D", "text", note) == (
+        "Error: note.txt: the built-in dictionary text belongs to levels 5 and 6\n"
+    )
+
+
 def test_train_a_network_of_ones_own(note: Path):
     samples = [f"{number:02}.json" for number in range(60)]
     for number, sample in enumerate(samples):

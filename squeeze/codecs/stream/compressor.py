@@ -19,8 +19,15 @@ from squeeze.codecs.stream import blocks, container, levels, split
 from squeeze.codecs.stream.coding import Coded, Progress, encode_block, memory_of
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.header import to_header
-from squeeze.codecs.stream.resources import DictionarySource, LanguageKeywords, LanguageOptions, as_dictionary, either
-from squeeze.codecs.stream.settings import Settings, choose
+from squeeze.codecs.stream.resources import (
+    DictionarySource,
+    LanguageKeywords,
+    LanguageOptions,
+    as_dictionary,
+    built_in_name,
+    either,
+)
+from squeeze.codecs.stream.settings import Settings, begun, choose
 from squeeze.codecs.stream.totals import Totals
 from squeeze.codecs.stream.writer import Writer
 from squeeze.errors import LevelError
@@ -68,7 +75,8 @@ def compress_stream(
     "llamacpp" for any GGUF model, in a file that opens on machines like this one only and is always verified. `device`
     runs the model: "auto" (all GPUs, where there are some), "cpu", "cuda" (all GPUs) or "cuda:N"; the file is the same.
     `dictionary` (`prior` by its older name) is a Dictionary that `train` made, or its file's path: it sets the level,
-    and is needed again to decompress.
+    and is needed again to decompress. Or it names what is built in, which is not: "auto" (None) begins each block as
+    the level has it for what it seems to hold, "text" as levels 5 and 6 have it for text, "none" with nothing built in.
     `progress(n)` is told of n more raw bytes coded or verified.
     """
     settings, size = prepare(level, threads, block_size, either(dictionary, prior), LanguageOptions(**language))
@@ -90,7 +98,8 @@ def prepare(
     size = levels.DEFAULT_BLOCK if block_size is None else block_size
     if not 1 <= size <= container.MAX_BLOCK:
         raise LevelError(f"a block holds from 1 byte to {container.MAX_BLOCK >> 20} MiB: choose a block size between")
-    return choose(row, threads, known, language), size
+    settings, name = choose(row, threads, known, language), built_in_name(dictionary)
+    return (begun(settings, name) if name else settings), size
 
 
 def _compress(
@@ -107,13 +116,13 @@ def _compress(
             write_all(sink, stream)
             return Totals(len(first), len(stream))
     if settings.language and not settings.bound and container.MAX_SHORT < len(first) < size:
-        coded = list(_coded(_parts(first, io.BytesIO(), size), settings, verify, progress))
+        coded = list(_coded(_parts(first, io.BytesIO(), size, settings), settings, verify, progress))
         if not any(block and block.kind in container.BY_LANGUAGE for _, block in coded):
             writer = Writer(source, sink, to_header(_plain(settings)))  # whose blocks these are
         return _written(writer, coded)
     if settings.level is None or len(first) > container.MAX_SHORT or len(first) == size:
-        return _write_long(writer, _parts(first, source, size), settings, verify, progress)
-    parts = list(_parts(first, io.BytesIO(), size))
+        return _write_long(writer, _parts(first, source, size, settings), settings, verify, progress)
+    parts = list(_parts(first, io.BytesIO(), size, settings))
     if settings.language is None or not (settings.bound or len(parts) > 1 or any(map(_has_texts, parts))):
         stream = _short(first, settings, verify, progress)
     else:
@@ -143,7 +152,7 @@ def _alone(raw: bytes, settings: Settings, size: int, verify: bool, progress: Pr
     if len(raw) <= container.MAX_SHORT:
         return _short(raw, settings, verify, progress)
     sink = io.BytesIO()
-    parts = _parts(raw, io.BytesIO(), size)
+    parts = _parts(raw, io.BytesIO(), size, settings)
     _write_long(Writer(io.BytesIO(raw), sink, to_header(settings)), parts, settings, verify, progress)
     return sink.getvalue()
 
@@ -188,13 +197,13 @@ def coded_blocks(
 ) -> Iterator[tuple[np.ndarray, Coded | None]]:
     """The blocks that `compress_stream` cuts a source into, unless it is a short one, with their coded form; None
     where they are stored. In a file of which only a part is read that begins at a multiple of `size`."""
-    return _coded(_parts(_read_full(source, size), source, size), settings, verify, progress)
+    return _coded(_parts(_read_full(source, size), source, size, settings), settings, verify, progress)
 
 
 def _short(raw: bytes, settings: Settings, verify: bool, progress: Progress) -> bytes:
     """A short stream, which has no index. With a language model it is of a level without where that does no worse."""
     data, dictionary = np.frombuffer(raw, np.uint8), settings.dictionary
-    content = dictionary.content if dictionary else blocks.content(data)
+    content = dictionary.content if dictionary else settings.content or blocks.content(data)
     coded, model = None, None
     if settings.language and content.kind == "text":
         coded = encode_block(data, content, replace(settings, short=True, alone=True), verify, progress)
@@ -216,12 +225,15 @@ def _plain(settings: Settings) -> Settings:
     return Settings(levels.without_language_model(), settings.threads)
 
 
-def _parts(chunk: bytes, source: BinaryIO, size: int) -> Iterator[tuple[np.ndarray, Content]]:
+def _parts(chunk: bytes, source: BinaryIO, size: int, settings: Settings) -> Iterator[tuple[np.ndarray, Content]]:
     """A chunk and the rest of the source in parts of one kind of content, at most `size` bytes each."""
     while chunk:
         data = np.frombuffer(chunk, np.uint8)
-        for start, end, content in blocks.regions(data):
-            yield data[start:end], content
+        if settings.content:
+            yield data, settings.content
+        else:
+            for start, end, content in blocks.regions(data):
+                yield data[start:end], content
         chunk = _read_full(source, size)
 
 

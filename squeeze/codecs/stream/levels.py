@@ -139,6 +139,23 @@ def of_file(number: object, numerics: object) -> Level | None:
     return next((row for row in rows_of(number) if row.numerics == numerics), None)
 
 
+def has_built_in(row: Level, kind: str) -> bool:
+    """Whether models of this kind of content begin with a dictionary of the package, and no language model is before
+    them."""
+    models = row.models(kind)
+    return row.text is None and not isinstance(models, Preset) and bool(models.taught)
+
+
+def without_built_in(row: Level) -> Level:
+    """The row of the same level by which a block begins with nothing but what it says itself: no network, and nothing
+    that mixers were taught. Raises LevelError for a level with a language model."""
+    if row.text is not None:
+        raise LevelError(
+            f"levels {those_with_language_model()} do not go without what is built in: use one from 1 to 6"
+        )
+    return next(one for one in rows_of(row.number) if one.numerics == 1)
+
+
 def level(number: int) -> Level:
     """The row of a level. Raises LevelError where there is none."""
     if number not in LEVELS:

@@ -1,6 +1,7 @@
 """What a user gives besides the data: threads, a dictionary, a language model and how to run it."""
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from squeeze.codecs.stream.dictionary import Dictionary
 
 DictionarySource: TypeAlias = "Dictionary | str | os.PathLike[str] | None"
+# What is built in, by name: as the level has it for what a block seems to hold, nothing, or as it has it for text.
+AUTO, NONE, TEXT = BUILT_IN = ("auto", "none", "text")
 
 
 @dataclass(frozen=True)
@@ -61,14 +64,32 @@ def either(dictionary: DictionarySource, prior: DictionarySource) -> DictionaryS
     return prior if dictionary is None else dictionary
 
 
-def as_dictionary(source: DictionarySource, limits: Limits | None = None) -> "Dictionary | None":
-    """The dictionary that a user named, by itself or by the path of its file. Raises DictionaryError or LimitError."""
+def built_in_name(source: DictionarySource) -> str | None:
+    """The name in place of a dictionary of the user's own, if it is one; None stands for "auto"."""
     if source is None:
+        return AUTO
+    return source if isinstance(source, str) and source in BUILT_IN else None
+
+
+def as_dictionary(source: DictionarySource, limits: Limits | None = None) -> "Dictionary | None":
+    """The dictionary that a user named, by itself or by the path of its file; None for what is built in. Raises
+    DictionaryError or LimitError."""
+    if source is None or built_in_name(source):
         return None
     # Start-up: a dictionary brings the models of levels 4 to 6, which no other use of a stream needs at once.
     from squeeze.codecs.stream.dictionary import Dictionary
 
-    return source if isinstance(source, Dictionary) else Dictionary.read(source, limits=limits)
+    if isinstance(source, Dictionary):
+        return source
+    try:
+        return Dictionary.read(source, limits=limits)
+    except FileNotFoundError as error:
+        if not re.fullmatch(r"[\w-]+", name := str(source)):
+            raise
+        known = f"{', '.join(BUILT_IN[:-1])} or {BUILT_IN[-1]}"
+        raise DictionaryError(
+            f"there is no dictionary {printable(name)!r}: give {known}, or a file of `squeeze train`"
+        ) from error
 
 
 def needed_dictionary(identity: str, resources: Resources) -> "Dictionary":

@@ -1,13 +1,13 @@
 """What decides how the blocks of a stream are coded: chosen by a user here, or read from a header in header.py."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from squeeze.codecs.stream import levels, threads as sharing
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.levels import Level, those_with_language_model
-from squeeze.codecs.stream.resources import LanguageOptions
+from squeeze.codecs.stream.resources import AUTO, NONE, LanguageOptions
 from squeeze.codecs.stream.threads import Threads
 from squeeze.errors import LevelError
 from squeeze.system.limits import Limits
@@ -32,6 +32,7 @@ class Settings:
     short: bool = False  # a short stream, which has one block and next to nothing around it
     limits: Limits | None = None  # that a file from somewhere must keep
     alone: bool = False  # whether no other block is worked on at the same time
+    content: Content | None = None  # what every block to be coded counts as; None for what it seems to hold
 
     @cached_property
     def allotment(self) -> Threads:
@@ -63,6 +64,18 @@ class Settings:
         from squeeze.codecs.stream import built_in  # start-up, as in levels.py
 
         return built_in.start(models)
+
+
+def begun(settings: Settings, name: str) -> Settings:
+    """Those for compressing with what is built in by this name (resources.py), where there is no dictionary. Raises
+    LevelError where the level does not have it, or cannot do without it."""
+    if name == AUTO or settings.level is None:
+        return settings
+    if name == NONE:
+        return replace(settings, level=levels.without_built_in(settings.level))
+    if not levels.has_built_in(settings.level, name):
+        raise LevelError(f"the built-in dictionary {name} belongs to levels 5 and 6")
+    return replace(settings, content=Content(name))
 
 
 def choose(level: Level, threads: int | None, dictionary: "Dictionary | None", options: LanguageOptions) -> Settings:

@@ -1,5 +1,6 @@
-"""What mixers begin with, and the files of the package that say so."""
+"""What is built in: the files of the package, and the names by which users choose."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pytest
 import squeeze
 from squeeze.codecs import shipped
 from squeeze.codecs.deep import coder, presets
-from squeeze.codecs.stream import built_in
-from squeeze.errors import SqueezeError
+from squeeze.codecs.stream import built_in, levels
+from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.index import read_index
+from squeeze.codecs.stream.resources import AUTO, BUILT_IN, NONE
+from squeeze.errors import DictionaryError, LevelError, SqueezeError
 from tests.makers import inputs
 from tests.references import naive_dictionary
 
@@ -56,3 +60,60 @@ def test_a_dictionary_without_text_is_read_as_specified(tmp_path):
     for row, weights in zip(known.rows.tolist(), known.weights, strict=True):
         assert np.array_equal(np.float32(0.03) + read.weights[row], weights)
     assert sorted(read.apms) == known.apm_rows.tolist()
+
+
+def test_what_comes_with_the_package_has_a_name():
+    assert set(BUILT_IN) - {AUTO, NONE} == {name.partition(".")[0] for name in built_in.CHECKSUMS}
+
+
+@pytest.mark.parametrize("level", [1, 3, 4])
+def test_levels_with_nothing_built_in_need_not_go_without(level):
+    data = inputs.PROSE[:700]
+    assert len({squeeze.compress(data, level, dictionary=name) for name in (None, AUTO, NONE)}) == 1
+
+
+def test_without_what_is_built_in():
+    """By the first numerics version of the level, which has no network."""
+    data = inputs.PROSE[:700]
+    plain, alone = squeeze.compress(data, 5, dictionary=AUTO), squeeze.compress(data, 5, dictionary=NONE)
+    assert plain == squeeze.compress(data, 5)
+    assert read_index(io.BytesIO(alone))[0].header == {"level": 5, "numerics": 1}
+    assert len(plain) < len(alone) < len(data)
+    assert squeeze.decompress(alone) == squeeze.decompress(alone, dictionary=NONE) == data
+
+
+def test_what_is_no_text_begins_as_text():
+    """As a short stream, and in blocks; where it is named, nothing is guessed."""
+    data = b" ".join(word + b"\b" + word[-1:] for word in inputs.PROSE.split())  # each word's last letter struck twice
+    sink = io.BytesIO()
+    compress_stream(io.BytesIO(data), sink, level=5, dictionary="text", block_size=1_000)
+    assert [block.content for block in read_index(io.BytesIO(sink.getvalue()))[0].blocks] == ["text"] * 2
+    plain, named = squeeze.compress(data, 5), squeeze.compress(data, 5, dictionary="text")
+    assert [read_index(io.BytesIO(one))[0].blocks[0].content for one in (plain, named)] == ["other", "text"]
+    assert len(named) < len(plain)
+    assert squeeze.decompress(sink.getvalue()) == squeeze.decompress(named) == data
+
+
+@pytest.mark.parametrize("level", [3, 4, 7])
+def test_levels_without_that_dictionary(level):
+    with pytest.raises(LevelError, match="the built-in dictionary text belongs to levels 5 and 6"):
+        squeeze.compress(b"abc", level, dictionary="text")
+
+
+def test_a_language_model_is_not_left_out():
+    with pytest.raises(LevelError, match="levels 7 to 9 do not go without what is built in: use one from 1 to 6"):
+        squeeze.compress(b"abc", 7, dictionary=NONE)
+    for number in (5, 6):
+        assert levels.without_built_in(levels.level(number)).models("text").network == 0
+
+
+def test_a_name_that_nothing_has(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wanted = "^there is no dictionary 'prose': give auto, none or text, or a file of `squeeze train`$"
+    with pytest.raises(DictionaryError, match=wanted):
+        squeeze.compress(b"abc", dictionary="prose")
+    for missing in ("prose.sqzp", Path("folder/prose")):
+        with pytest.raises(FileNotFoundError):
+            squeeze.compress(b"abc", dictionary=missing)
+    known = squeeze.train([inputs.words(2_000)], tmp_path / "none", level=4)
+    assert squeeze.compress(inputs.PROSE, dictionary=Path("none")) == squeeze.compress(inputs.PROSE, dictionary=known)
