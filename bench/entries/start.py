@@ -33,6 +33,13 @@ START = Entry(
     options=(
         option("--levels", default="1,3,5,6,8", help="with commas between them (1,3,5,6,8)"),
         option("--measured", type=int, default=2048, metavar="BYTES", help="of the text, from its start (2048)"),
+        option(
+            "--dictionary",
+            type=int,
+            default=1 << 20,
+            metavar="BYTES",
+            help="of text in a dictionary, whose first and second use are timed (1048576); 0 for none",
+        ),
         option("--repeat", type=int, default=7, help="runs of each, of which the median counts (7)"),
     ),
     tables={

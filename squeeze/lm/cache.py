@@ -6,7 +6,6 @@ A cache that cannot be written or read is no error: everything works without it,
 """
 
 import hashlib
-import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,16 +15,14 @@ import numpy as np
 
 from squeeze.lm import mapped as tensorfile
 from squeeze.lm.mapped import MappedFile
+from squeeze.system.cache import replace, root
 
 _IDENTITY = re.compile(r"[0-9a-f]{8,64}")
 _LAYOUT = "2"  # of the cached file: packing, names of tensors
 
 
 def folder() -> Path:
-    if override := os.environ.get("SQUEEZE_CACHE"):
-        return Path(override) / "models"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "squeeze" / "models"
+    return root() / "models"
 
 
 def get(identity: str) -> MappedFile | None:
@@ -59,7 +56,7 @@ def known_as(fingerprint: str) -> tuple[str, str] | None:
 def remember(fingerprint: str, identity: str, tokenizer: str) -> None:
     text = f"{identity} {digest(tokenizer)}"
     with suppress(OSError, RuntimeError):
-        tensorfile.replace(folder() / "sources" / fingerprint, [np.frombuffer(text.encode(), np.uint8)])
+        replace(folder() / "sources" / fingerprint, [np.frombuffer(text.encode(), np.uint8)])
 
 
 def digest(tokenizer: str) -> str:

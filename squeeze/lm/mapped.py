@@ -5,10 +5,7 @@ file is valid everywhere) and carries a checksum of header and data in its metad
 """
 
 import json
-import os
-import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import xxhash
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.errors import FormatError
+from squeeze.system.cache import replace
 
 _ALIGNMENT = 64
 _DTYPES = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "F16": np.float16, "BF16": np.uint16, "F32": np.float32}
@@ -87,18 +85,3 @@ def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, 
     text = json.dumps({"__metadata__": checked, **header}, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
     replace(path, [np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8), *chunks])
-
-
-def replace(path: Path, chunks: list[np.ndarray]) -> None:
-    """Put a file of these bytes in place at once; nobody ever sees a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as file:
-            for chunk in chunks:
-                file.write(chunk.data)
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise

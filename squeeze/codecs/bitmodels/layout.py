@@ -38,6 +38,11 @@ def aligned_zeros(size: int) -> np.ndarray:
     return memory[skip : skip + size]
 
 
+def seen_as(memory: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """uint8 memory as an array of the type and shape of another. Raises ValueError where it has another size."""
+    return memory.view(like.dtype).reshape(like.shape)
+
+
 def widened(table: np.ndarray, size: int) -> np.ndarray:
     """A copy with rows of at least `size`, a power of two, in which every hash finds what it found before."""
     return np.tile(table, (1, max(size // table.shape[1], 1)))

@@ -90,7 +90,7 @@ def _remember(own: Contexts, before: Contexts) -> Contexts:
     """Slots that fill from those of `before`, and its runs."""
     runs = layout.widened(before.runs, own.runs.shape[1])
     own.state.memory_buckets, own.state.run_mask = before.state.buckets, runs.shape[1] - 1
-    return own._replace(memory=before.slots, memory_counters=before.counters, runs=runs)
+    return own._replace(memory=before.slots, memory_counters=before.slots.view(np.uint16), runs=runs)
 
 
 @inline
@@ -278,4 +278,5 @@ PREDICTOR = Predictor(
     end_byte=_end_byte,
     maps=("maps", "run_maps"),
     remember=_remember,
+    remembers=("slots", "runs"),
 )

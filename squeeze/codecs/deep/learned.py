@@ -6,11 +6,12 @@ that has no memory: mixers and adaptive maps. codecs/stream
 makes both, and keeps them in a file.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from squeeze.codecs.bitmodels import mixer, ssm_arrays
+from squeeze.codecs.bitmodels import layout, mixer, ssm_arrays
 from squeeze.codecs.bitmodels.ssm_arrays import Sizes, StateSpaceModel
 from squeeze.codecs.deep import predictors
 from squeeze.codecs.deep.arrays import DeepModel, build_model
@@ -79,6 +80,22 @@ def read(text: np.ndarray, preset: DeepPreset, record: int) -> Memory:
     model = build_model(text.copy(), preset, record)
     _read(model, text.size)
     return Memory(text, model)
+
+
+def arrays_of(memory: Memory) -> dict[str, np.ndarray]:
+    """All that `remember` takes of a memory, by name: what a file must keep of it."""
+    model = memory.model
+    copied = {name: getattr(model, name) for name in _COPIED}
+    return {"text": memory.text, **copied, **predictors.remembered(model.predictors)}
+
+
+def restored(kept: Mapping[str, np.ndarray], preset: DeepPreset, record: int) -> Memory:
+    """The memory that `arrays_of` took apart; `kept` has the bytes of each array, uint8. Raises KeyError or ValueError
+    where they are not its own."""
+    model = build_model(kept["text"], preset, record)
+    copied = {name: layout.seen_as(kept[name], getattr(model, name)) for name in _COPIED}
+    read = predictors.with_remembered(model.predictors, kept)
+    return Memory(kept["text"], model._replace(predictors=read, **copied))
 
 
 def started_model(

@@ -88,4 +88,5 @@ PREDICTOR = Predictor(
     end_byte=_end_byte,
     maps=("maps",),
     remember=_remember,
+    remembers=("state", "table"),
 )

@@ -52,6 +52,7 @@ class Predictor:
     end_byte: Step | None = None  # (m, own, position): data[position] is complete, and registers know it
     maps: tuple[str, ...] = ()  # adaptive maps, which a dictionary keeps; their sizes are multiples of 256
     remember: Callable[[Arrays, Arrays], Arrays] | None = None  # (fresh, those of a memory): go on from the memory
+    remembers: tuple[str, ...] = ()  # arrays that it takes of those of a memory; other ones are as fresh ones
 
 
 def in_turn(steps: Sequence[Step | None]) -> Step:

@@ -1,7 +1,10 @@
 """All predictors of levels 4 to 6, in the order of their inputs. The order is part of the format."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from squeeze.codecs.bitmodels import layout
 from squeeze.codecs.deep import byte_predictions, contexts, matches
 from squeeze.codecs.deep.predictor import WEIGHT, Arrays, Extent, Predictor, gather_in_turn, in_turn
 from squeeze.codecs.deep.presets import DeepPreset
@@ -61,6 +64,22 @@ def with_maps(arrays: tuple[Arrays, ...], maps: list[np.ndarray]) -> tuple[Array
     return tuple(
         own._replace(**{name: next(remaining) for name in p.maps}) if p.maps else own
         for p, own in zip(PREDICTORS, arrays, strict=True)
+    )
+
+
+def remembered(arrays: tuple[Arrays, ...]) -> dict[str, np.ndarray]:
+    """Those of a memory that `remember` takes, by name."""
+    found = enumerate(zip(PREDICTORS, arrays, strict=True))
+    return {f"{k}.{name}": getattr(own, name) for k, (p, own) in found for name in p.remembers}
+
+
+def with_remembered(arrays: tuple[Arrays, ...], kept: Mapping[str, np.ndarray]) -> tuple[Arrays, ...]:
+    """The arrays, with those of a memory in the place of theirs, whose bytes are kept by name. Raises KeyError or
+    ValueError where they are other ones."""
+    new = {name: layout.seen_as(kept[name], fresh) for name, fresh in remembered(arrays).items()}
+    return tuple(
+        own._replace(**{name: new[f"{k}.{name}"] for name in p.remembers}) if p.remembers else own
+        for k, (p, own) in enumerate(zip(PREDICTORS, arrays, strict=True))
     )
 
 

@@ -2,17 +2,17 @@
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from squeeze.codecs.deep import learned
-from squeeze.codecs.deep.learned import Learned, Start
+from squeeze.codecs.deep.learned import Learned, Memory, Start
 from squeeze.codecs.recurrent import change as changes
 from squeeze.codecs.recurrent.change import Change
-from squeeze.codecs.stream import dictionary_file, memory as memories
+from squeeze.codecs.stream import dictionary_cache, dictionary_file, memory as taken
 from squeeze.codecs.stream.built_in import built_in
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.dictionary_file import MAX_FILE, preset_of, row_of
@@ -37,6 +37,7 @@ class Dictionary:
     learned: Learned
     identity: str  # SHA-256 of the file, in hexadecimal digits
     change: Change | None = None  # of the network beside the models
+    memory: Memory | None = field(default=None, repr=False)  # what the text leaves behind, where the cache has it
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, limits: Limits | None = None) -> "Dictionary":
@@ -54,17 +55,18 @@ class Dictionary:
         """The dictionary in a file's bytes. Raises DictionaryError or LimitError."""
         file = dictionary_file.parse(data)
         header = file.header
-        needed = memories.of_models(header["level"], header["text"]) + _UNPACKED * len(data) + _OF_LEARNED
+        needed = taken.of_models(header["level"], header["text"]) + _UNPACKED * len(data) + _OF_LEARNED
         needed += _OF_CHANGE if file.has_network else 0
         (limits or Limits()).need_memory(needed, "the dictionary")
         content = Content(header["content"], header["record"])
         preset = preset_of(header["level"], header["numerics"], content)
+        identity = hashlib.sha256(data).hexdigest()
+        memory = dictionary_cache.get(identity, preset, content.record, header["text"])
         try:
-            text, known, change = dictionary_file.unpack(file, preset)
+            text, known, change = dictionary_file.unpack(file, preset, memory.text if memory else None)
         except (SqueezeError, ValueError, StopIteration) as error:
             raise DictionaryError("not a dictionary that this version can use: train it anew") from error
-        identity = hashlib.sha256(data).hexdigest()
-        return cls(header["level"], header["numerics"], content, text, known, identity, change)
+        return cls(header["level"], header["numerics"], content, text, known, identity, change, memory)
 
     @property
     def row(self) -> Level:
@@ -73,10 +75,11 @@ class Dictionary:
 
     @cached_property
     def start(self) -> Start:
-        """What a block's models begin with; the first use reads the text."""
-        preset, memory = preset_of(self.level, self.numerics, self.content), None
-        if self.text.size:
+        """What a block's models begin with; the first use reads the text, unless the cache has what that leaves."""
+        preset, memory = preset_of(self.level, self.numerics, self.content), self.memory
+        if memory is None and self.text.size:
             memory = learned.read(self.text, preset, self.content.record)
+            dictionary_cache.put(self.identity, preset, self.content.record, memory)
         return Start(memory, (*built_in(preset), self.learned), changes.network(self.change, preset.network))
 
 

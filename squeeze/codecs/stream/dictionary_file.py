@@ -183,13 +183,16 @@ def _unpack_maps(fresh: DeepModel, take: Take) -> list[np.ndarray]:
     return maps
 
 
-def unpack(file: Parsed, preset: DeepPreset) -> tuple[np.ndarray, Learned, Change | None]:
-    """The text, what was learned, and the change of the network.
+def unpack(
+    file: Parsed, preset: DeepPreset, text: np.ndarray | None = None
+) -> tuple[np.ndarray, Learned, Change | None]:
+    """The text, which is decoded where it is not given, what was learned, and the change of the network.
 
     Raises ValueError, or a child of SqueezeError, where the parts make no sense.
     """
     header, (coded, *matrices) = file.header, file.parts
-    text = np.frombuffer(bytearray(coded), np.uint8)
+    if text is None:
+        text = np.frombuffer(bytearray(coded), np.uint8)
     if text.size != header["text"]:
         text = bytewise.decode(coded, header["text"], _TEXT_MODELS[header["content"]], header["record"])
     remaining = iter(matrices)

@@ -1,0 +1,95 @@
+"""Memories on disk: what reading a dictionary's text leaves behind (deep/learned.py), so that a text is read once.
+
+A file has 8 bytes of XXH3-64 of all that follows, 8 of the header's length, the header (JSON: the key, and where each
+array begins and ends), and the arrays, each at a cache line. It is mapped, and arrays are views of it. The key covers
+the dictionary, the models, and every source that the compiled code comes from: another squeeze reads anew. Files lie
+where compiled code does, and whoever can write there needs no such file to do harm: the checksum is against damage.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from squeeze.codecs.bitmodels.layout import LINE
+from squeeze.codecs.deep import learned
+from squeeze.codecs.deep.learned import Memory
+from squeeze.codecs.deep.presets import DeepPreset
+from squeeze.numerics.jit import cache_folder
+from squeeze.system import cache
+
+__all__ = ["folder", "get", "put"]
+
+LEAST = 1 << 15  # bytes of text: less is read as soon
+MOST = 2 << 30  # bytes of all files: two of the largest, or a dozen of what `squeeze train` makes
+_BEFORE = 16  # bytes before the header
+_TROUBLE = (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError)  # of a file that is not ours
+
+
+def folder() -> Path:
+    return cache.root() / "dictionaries"
+
+
+def get(identity: str, preset: DeepPreset, record: int, size: int) -> Memory | None:
+    """What a dictionary's text of `size` bytes leaves behind, if it was read before and the file is undamaged."""
+    if size < LEAST:
+        return None
+    with suppress(*_TROUBLE):
+        key = _key(identity, preset, record)
+        path = folder() / key
+        data = np.memmap(path, np.uint8, "c").view(np.ndarray)  # private: what is written to it stays in memory
+        checksum, length = (int(number) for number in data[:_BEFORE].view(np.uint64))
+        begin = _BEFORE + length
+        header = json.loads(data[_BEFORE:begin].tobytes())
+        if header["key"] != key or xxhash.xxh3_64_intdigest(data[8:].data) != checksum:
+            return None
+        kept = {name: data[begin:][slice(*place)] for name, place in header["arrays"].items()}
+        memory = learned.restored(kept, preset, record)
+        with suppress(OSError):
+            os.utime(path)  # what was used last stays longest
+        return memory
+    return None
+
+
+def put(identity: str, preset: DeepPreset, record: int, memory: Memory) -> None:
+    """Keep what a dictionary's text leaves behind, where the folder and the disk allow it."""
+    if memory.text.size < LEAST:
+        return
+    chunks: list[np.ndarray] = []
+    places, end = {}, 0
+    for name, array in learned.arrays_of(memory).items():
+        places[name] = end, end + array.nbytes
+        chunks += [array.reshape(-1).view(np.uint8), np.zeros(-array.nbytes % LINE, np.uint8)]
+        end += array.nbytes + chunks[-1].size
+    key = _key(identity, preset, record)
+    chunks.insert(0, _header(key, places))
+    digest = xxhash.xxh3_64(chunks[0][8:].data)
+    for chunk in chunks[1:]:
+        digest.update(chunk.data)
+    chunks[0][:8].view(np.uint64)[0] = digest.intdigest()
+    with suppress(OSError, RuntimeError):
+        place = folder()
+        place.mkdir(parents=True, exist_ok=True)
+        if cache.make_room(place, chunks[0].size + end, MOST):
+            cache.replace(place / key, chunks)
+
+
+def _key(identity: str, preset: DeepPreset, record: int) -> str:
+    sources = cache_folder(Path(learned.__file__)).name
+    told = hashlib.sha256(f"{sources} {preset!r} {record} {sys.byteorder}".encode())
+    return f"{identity}-{told.hexdigest()[:16]}"
+
+
+def _header(key: str, places: dict[str, tuple[int, int]]) -> np.ndarray:
+    """uint8, with room for the checksum; the arrays begin behind it, which the offsets count from."""
+    text = json.dumps({"key": key, "arrays": places}).encode()
+    text += b" " * (-(_BEFORE + len(text)) % LINE)
+    header = np.zeros(_BEFORE + len(text), np.uint8)
+    header[8:_BEFORE].view(np.uint64)[0] = len(text)
+    header[_BEFORE:] = np.frombuffer(text, np.uint8)
+    return header
