@@ -167,6 +167,25 @@ MONOTONE = Entry(
     },
 )
 
+NEWER = Entry(
+    measures="files of your own, or their beginnings, beside what another squeeze makes of them: mean ratio, and worst",
+    minutes=0,
+    options=(
+        option("files", nargs="+", type=Path, help="such as texts newer than the corpus of either"),
+        option(
+            "--against",
+            type=Path,
+            required=True,
+            metavar="PYTHON",
+            help="an interpreter that has the other squeeze, or a checkout of it, which this interpreter runs",
+        ),
+        option("--levels", default="5", help="with commas between them (5)"),
+        option(
+            "--prefixes", default="", metavar="BYTES", help="first so many bytes, such as 2000,10000,50000; else all"
+        ),
+    ),
+)
+
 SPEED = Entry(
     measures="speed of levels on files of 100 kB and more, as multiples of zpaq's in the same run",
     minutes=10,
@@ -320,6 +339,7 @@ PRIORS = Entry(
 ENTRIES = {
     "sizes": SIZES,
     "monotone": MONOTONE,
+    "newer": NEWER,
     "speed": SPEED,
     "plane": PLANE,
     "threads": THREADS,
