@@ -2,12 +2,15 @@
 
 The models are those of the file's kind of content. The whole level's round trip is checked first. What mixers were
 taught fits only the whole models, so what a context or a weight set brings is measured beside mixers that were not.
+All that is built in is left out as `--dictionary none` does it: by the models of numerics version 1. With a dictionary,
+its parts are left out, and nothing else.
 """
 
 import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,9 +18,12 @@ from bench.entry import Row
 from bench.shared.texts import text
 from squeeze.codecs.bitmodels import context_state as state
 from squeeze.codecs.deep import coder as deep, presets as deeplevels
+from squeeze.codecs.deep.learned import Start
 from squeeze.codecs.deep.presets import DeepPreset
-from squeeze.codecs.stream import blocks, built_in
+from squeeze.codecs.stream import blocks, built_in, levels
 from squeeze.codecs.stream.container import Content
+from squeeze.codecs.stream.dictionary import Dictionary
+from squeeze.codecs.stream.dictionary_file import preset_of
 
 _WORDS = (
     state.WORD,
@@ -27,7 +33,7 @@ _WORDS = (
     state.PAIR,
     state.LETTERS,
 )
-TAUGHT = "what mixers were taught"
+TAUGHT, BUILT_IN = "what mixers were taught", "all that is built in"
 _FAMILIES = {  # registers of contexts
     "words": _WORDS,
     "what followed": (state.FOLLOWED,),
@@ -59,22 +65,46 @@ def groups(preset: DeepPreset) -> Iterator[tuple[str, list[deeplevels.Context]]]
         yield name, [c for c in preset.contexts if c[0] in registers or (c[0] in bare and c[2] in registers)]
 
 
-def variants(level: int, kind: str, each: bool) -> Iterator[tuple[str, DeepPreset]]:
-    """(what is left out, the preset without it); first with nothing left out."""
+class Variant(NamedTuple):
+    """A level without a part of it."""
+
+    without: str
+    preset: DeepPreset
+    start: Start | None = None
+
+
+def of_dictionary(known: Dictionary) -> Iterator[Variant]:
+    """A level with a dictionary, without its parts; first with nothing left out."""
+    preset, start = preset_of(known.level, known.numerics, known.content), known.start
+    yield Variant("nothing", preset, start)
+    if start.memory:
+        yield Variant("the dictionary's text", preset, start._replace(memory=None))
+    yield Variant("what it taught mixers", preset, start._replace(learned=built_in.built_in(preset)))
+    if start.network:
+        yield Variant("its change of the network", preset, start._replace(network=None))
+    yield Variant("the dictionary", preset, built_in.start(preset))
+
+
+def variants(level: int, kind: str, each: bool) -> Iterator[Variant]:
+    """First with nothing left out."""
     preset = deeplevels.preset(level, kind)
-    yield "nothing", preset
+    yield Variant("nothing", preset, built_in.start(preset) if preset.taught else None)
+    if preset.taught or preset.network:
+        alone = levels.without_built_in(levels.level(level)).models(kind)
+        assert isinstance(alone, DeepPreset)
+        yield Variant(BUILT_IN, alone)
     if preset.taught:
         preset = replace(preset, taught="")
-        yield TAUGHT, preset
+        yield Variant(TAUGHT, preset)
     if preset.network:
-        yield "network", replace(preset, network=False)
-    yield "matches but two", replace(preset, matches=preset.matches[1::2])
-    yield "weight sets but the first five", replace(preset, selectors=5)
+        yield Variant("network", replace(preset, network=False))
+    yield Variant("matches but two", replace(preset, matches=preset.matches[1::2]))
+    yield Variant("weight sets but the first five", replace(preset, selectors=5))
     names = {context: name for name, context in (deeplevels.CONTEXTS[kind] | deeplevels.MORE[kind]).items()}
     parts = [(names.get(c, str(c)), [c]) for c in preset.contexts] if each else groups(preset)
     for name, contexts in parts:
         if contexts:
-            yield name, replace(preset, contexts=tuple(c for c in preset.contexts if c not in contexts))
+            yield Variant(name, replace(preset, contexts=tuple(c for c in preset.contexts if c not in contexts)))
 
 
 def _content(data: np.ndarray) -> Content:
@@ -85,16 +115,18 @@ def _content(data: np.ndarray) -> Content:
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     path = text(options.file, "enwik8.1m")
     data = np.frombuffer(path.read_bytes()[: options.bytes], np.uint8)
-    content = _content(data)
+    known = Dictionary.read(options.dictionary) if options.dictionary else None
+    level, content = (known.level, known.content) if known else (options.level, _content(data))
     whole: tuple[int, float] | None = None
-    for name, preset in variants(options.level, content.kind, options.each):
+    for variant in of_dictionary(known) if known else variants(level, content.kind, options.each):
+        name = variant.without
         if whole and options.only not in name and name != TAUGHT:
             continue
-        coded, seconds = _coded(data, preset, content, name, prove=whole is None)
+        coded, seconds = _coded(data, variant, content, prove=whole is None)
         whole = whole or (coded, seconds)
         row: Row = {
             "file": path.name,
-            "level": options.level,
+            "level": level,
             "of": data.size,
             "without": name,
             "bytes": coded,
@@ -104,12 +136,12 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         }
         if name == TAUGHT:
             whole = coded, seconds
-        yield row
+        yield row | ({"dictionary": known.identity[:8]} if known else {})
 
 
-def _coded(data: np.ndarray, preset: DeepPreset, content: Content, name: str, prove: bool) -> tuple[int, float]:
+def _coded(data: np.ndarray, variant: Variant, content: Content, prove: bool) -> tuple[int, float]:
     """Bytes, and seconds of processor time. prove: decode and compare."""
-    known = built_in.start(preset) if preset.taught else None
+    name, preset, known = variant
     deep.encode(data[:1000], preset, content.record, start=known)  # compiles
     start = time.process_time()
     coded = deep.encode(data, preset, content.record, start=known)
