@@ -337,6 +337,36 @@ PRIORS = Entry(
     },
 )
 
+TRAIN_MINUTES = Entry(
+    measures="small records: what `squeeze train --minutes` brings beside a dictionary, the level alone, zstd's best",
+    minutes=8,
+    key=("set", "records", "level", "minutes"),
+    rivals=("zstd",),
+    options=(
+        option("--level", type=int, default=5, choices=(5, 6), help="(5)"),
+        option("--minutes", type=float, default=4, help="of training for each set (4)"),
+        option("--device", default="cpu", help="that trains (cpu)"),
+        option("--records", type=int, default=100, help="to measure (100)"),
+        option("--train", type=int, default=2000, help="records to train on, if there are so many (2000)"),
+        option("--sets", default="sources", help="as those of priors: events,articles,sources (sources)"),
+    ),
+    tables={
+        "train-minutes": Listing(
+            (
+                Column("records", lambda row: f"{row['records']} {row['set']} of {row['raw']:.0f} bytes"),
+                Column("level", lambda row: -row["level"]),
+                Column("minutes", "minutes", "g"),
+                Column("zstd's best dictionary", "zstd", ".1f"),
+                Column("the level alone", "alone", ".1f"),
+                Column("with a dictionary", "dictionary", ".1f"),
+                Column("and the network trained", "network", ".1f"),
+                Column("of zstd's", percent("of zstd", 1)),
+                Column("of the dictionary's", percent("of dictionary", 1)),
+            )
+        )
+    },
+)
+
 
 ENTRIES = {
     "sizes": SIZES,
@@ -348,4 +378,5 @@ ENTRIES = {
     "memory": MEMORY,
     "ablate": ABLATE,
     "priors": PRIORS,
+    "train-minutes": TRAIN_MINUTES,
 }

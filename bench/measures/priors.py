@@ -38,17 +38,32 @@ def sets(names: list[str], train: int, count: int) -> Iterator[tuple[str, list[b
             yield name, articles(text / "wiki.calibration.raw", train), articles(text / "wiki.eval.raw", count)
 
 
+def write(records: list[bytes], folder: Path) -> list[Path]:
+    folder.mkdir()
+    paths = [folder / str(i) for i in range(len(records))]
+    for path, record in zip(paths, records, strict=True):
+        path.write_bytes(record)
+    return paths
+
+
 def measure_squeeze(level: int, train: list[bytes], records: list[bytes], folder: Path) -> Result:
     path = folder / f"{level}.sqzp"
     prior = squeeze.train(train, path, level=level)
     squeeze.compress(records[0], prior=prior)  # compiles, and reads the prior's text
-    start, total = time.perf_counter(), 0
+    start = time.perf_counter()
+    total = coded_bytes(records, level, prior)
+    return f"squeeze -{level}", total / len(records), path.stat().st_size, (time.perf_counter() - start) / len(records)
+
+
+def coded_bytes(records: list[bytes], level: int, dictionary: squeeze.Dictionary | None) -> int:
+    """Of all records, each compressed alone and restored."""
+    total = 0
     for record in records:
-        coded = squeeze.compress(record, prior=prior, verify=False)
-        if squeeze.decompress(coded, prior=prior) != record:
+        coded = squeeze.compress(record, level, dictionary=dictionary, verify=False)
+        if squeeze.decompress(coded, dictionary=dictionary) != record:
             raise SystemExit("Error: the round trip changed a record")
         total += len(coded)
-    return f"squeeze -{level}", total / len(records), path.stat().st_size, (time.perf_counter() - start) / len(records)
+    return total
 
 
 def measure_zstd(size: int, records: list[bytes], folder: Path) -> Result:
@@ -85,10 +100,8 @@ def _run(command: list[str], data: bytes = b"") -> bytes:
 def measure(levels: list[int], train: list[bytes], records: list[bytes]) -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part, contents in (("train", train), ("records", records)):
-            (folder / part).mkdir()
-            for i, content in enumerate(contents):
-                (folder / part / str(i)).write_bytes(content)
+        write(train, folder / "train")
+        write(records, folder / "records")
         if shutil.which("zstd"):
             for size in DICTIONARIES:
                 yield measure_zstd(size, records, folder)
