@@ -181,7 +181,7 @@ MEMORY = Entry(
 _WHOLE_TASKS = "nothing,plan,modegpt,slicegpt,heal,recover,recover-32"
 
 WHOLE_MEMORY = Entry(
-    measures="peak memory of plans, pairs, slices, healing and recovery of random weights, beside all of them in float32",
+    measures="peak memory of plans, pairs, slices, healing and recovery of random weights, beside all in float32",
     minutes=15,
     key=("task", "place", "blocks"),
     options=(

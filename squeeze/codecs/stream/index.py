@@ -37,9 +37,7 @@ class Block:
     """Where one block lies, and what is in it."""
 
     kind: int
-    content: (
-        str  # "text", "executable", "table 16", "other", "text and other", "stored", or "prior": a dictionary's
-    )
+    content: str  # "text", "executable", "table 16", "other", "text and other", "stored", or "prior": a dictionary's
     raw_offset: int
     raw_length: int
     coded_offset: int  # of the block's header
