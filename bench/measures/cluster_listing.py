@@ -33,9 +33,6 @@ class _Nothing:
     def __init__(self) -> None:
         self._waiting: deque[Any] = deque()
 
-    def memory_to_ask_for(self, needed: int) -> int:
-        return needed
-
     def share(self, value: Any) -> Any:
         return value
 

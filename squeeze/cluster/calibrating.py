@@ -48,12 +48,11 @@ class _OnBlock:
         self._needs = self._needed()
 
     def _needed(self) -> Needs:
-        engine = self._workers.engine
         widest = max((weight_of(one).shape[1] for one in self._block.modules() if is_linear(one)), default=0)
         memory = _LEAST_MEMORY + sum(value.nbytes for value in self._block.parameters()) + _SQUARES * widest**2
         first = next(self._block.parameters(), None)
         gpus = 1 if first is not None and first.is_cuda else 0
-        return Needs(self._workers.threads, gpus, engine.memory_to_ask_for(memory))
+        return Needs(self._workers.threads, gpus, memory)
 
     def over(self, function: Callable[..., T], parts: Iterable[tuple[Any, ...]]) -> Iterator[T]:
         self._tell_state()

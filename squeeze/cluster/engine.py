@@ -1,20 +1,28 @@
-"""Calls on the workers of a Ray cluster, a few more at a time than there are processors for."""
+"""Calls on the workers of a Ray cluster, a few more at a time than there are processors for.
+
+A call says what it needs, so that a cluster that grows gets the nodes for it. No public function of Ray tells whether a
+cluster grows, and a call that no node can take waits forever. So a local cluster counts as fixed, and in any other a
+node is waited for, `patience` seconds long: then calls that lack nothing but memory get what the largest node has, and
+others end the run.
+"""
 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from squeeze.errors import ClusterError
 from squeeze.system import extras
 
-__all__ = ["LOCAL", "SETTINGS", "Call", "Engine", "Lost", "Needs", "connect"]
+__all__ = ["LOCAL", "PATIENCE", "PROCESS", "SETTINGS", "Call", "Engine", "Lost", "Needs", "connect"]
 
 K = TypeVar("K")
 LOCAL = "local"
 _AHEAD = 2.0  # calls for each processor: one runs, and one waits beside it
 _SEEN_FOR = 5.0  # seconds between two looks at how large the cluster is
+PATIENCE = 600.0  # seconds that a node is waited for which is large enough: machines of a cloud take minutes to start
+PROCESS = 1 << 28  # bytes of a worker beside what its call takes: Python, Ray, and compiled code
 _GRACE = 10.0  # seconds that workers have to leave nothing half done
 SETTINGS = {  # of the environment
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -35,6 +43,17 @@ class Needs:
     gpus: float = 0
     memory: int = 0
 
+    def __str__(self) -> str:
+        words = [f"{self.cpus:g} processor{'s' * (self.cpus != 1)}"] if self.cpus else []
+        words += [f"{self.gpus:g} GPU{'s' * (self.gpus != 1)}"] if self.gpus else []
+        words += [f"{self.memory / 1e9:.1f} GB of memory"] if self.memory else []
+        return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+    def met_by(self, has: dict[str, float]) -> bool:
+        """Whether a node with these resources can take the call."""
+        named = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
+        return all(has.get(name, 0) >= count for name, count in named.items())
+
 
 @dataclass(frozen=True)
 class Call(Generic[K]):
@@ -49,8 +68,8 @@ class Call(Generic[K]):
 
 def connect(address: str) -> "Engine[Any]":
     """The workers of "local", a cluster of this machine's processors; of "ray://HOST:PORT"; or of "auto": of the
-    cluster that this machine belongs to, and "local" where it belongs to none. Raises PackageError, or ClusterError
-    where no cluster answers."""
+    cluster that RAY_ADDRESS names, or else this machine belongs to, and "local" where it belongs to none. Raises
+    PackageError, or ClusterError where no cluster answers."""
     if address not in ("auto", LOCAL) and "://" not in address:
         raise ClusterError(f"{address!r} is no cluster: use auto, local or ray://HOST:PORT")
     for name, value in SETTINGS.items():
@@ -65,10 +84,13 @@ def connect(address: str) -> "Engine[Any]":
             try:
                 ray.init(address="auto", **settings)
             except ConnectionError:
+                if os.environ.get("RAY_ADDRESS"):
+                    raise
                 address = LOCAL
         if address == LOCAL:
             ray.init(address=LOCAL, include_dashboard=False, **settings)
-        elif address != "auto":
+            return Engine(ray, grows=False)
+        if address != "auto":
             ray.init(address=address, **settings)
     except Exception as error:  # Ray raises that itself
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -77,13 +99,19 @@ def connect(address: str) -> "Engine[Any]":
 
 
 class Engine(Generic[K]):
-    """Runs calls, and gives their results as they come. ours: whether to leave the cluster in the end."""
+    """Runs calls, and gives their results as they come. ours: whether to leave the cluster in the end; grows: whether
+    nodes may come; patience: seconds that one is waited for; warn: told in a sentence what the cluster lacks."""
 
-    def __init__(self, ray: Any, ours: bool = True) -> None:
-        self._ray, self._ours = ray, ours
+    def __init__(self, ray: Any, ours: bool = True, grows: bool = True) -> None:
+        self._ray, self._ours, self._grows = ray, ours, grows
+        self.patience = PATIENCE
+        self.warn: Callable[[str], None] = lambda sentence: None
         self._running: dict[Any, Call[K]] = {}
         self._seen, self._processors = 0.0, 1.0
         self._remote: dict[Callable[..., Any], Any] = {}
+        self._asked: dict[Needs, Needs] = {}  # what is asked of Ray for calls of such needs
+        self._lacking: dict[Needs, float] = {}  # since when no node has that
+        self._looked = 0.0
 
     @property
     def processors(self) -> float:
@@ -92,20 +120,6 @@ class Engine(Generic[K]):
             self._seen = time.monotonic()
             self._processors = self._ray.cluster_resources().get("CPU", 0.0) or self._processors
         return self._processors
-
-    def memory_to_ask_for(self, needed: int) -> int:
-        """What a call says that it takes: 0 where no node that is there now has so much, so that it would wait."""
-        nodes = [node["Resources"].get("memory", 0) for node in self._ray.nodes() if node["Alive"]]
-        return needed if needed <= max(nodes, default=0) else 0
-
-    def lacking(self, needs: Needs) -> str:
-        """What calls of such needs would wait for, since no node that is there now has it; empty where one has."""
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        if needs.gpus and not any(node.get("GPU", 0) >= needs.gpus for node in nodes):
-            return "a GPU"
-        if not any(node.get("CPU", 0) >= needs.cpus for node in nodes):
-            return f"{needs.cpus:g} processors"
-        return ""
 
     def at_once(self, needs: Needs) -> float:
         """How many calls of such needs run at the same time: by processors, or, where it asks for some, by GPUs."""
@@ -127,21 +141,58 @@ class Engine(Generic[K]):
         return self._ray.put(value)
 
     def submit(self, call: Call[K]) -> None:
+        """Raises ClusterError where no node can take it, and none is waited for."""
+        if call.needs not in self._asked:
+            self._asked[call.needs] = call.needs
+            self._look(call.needs)
         if call.function not in self._remote:
             self._remote[call.function] = self._ray.remote(call.function)
-        needs = {"num_cpus": call.needs.cpus, "num_gpus": call.needs.gpus}
-        if call.needs.memory:
-            needs["memory"] = call.needs.memory
+        asked = self._asked[call.needs]
+        needs = {"num_cpus": asked.cpus, "num_gpus": asked.gpus}
+        if asked.memory:
+            needs["memory"] = asked.memory
         options = {"name": call.name, "max_retries": 0, **needs}
         reference = self._remote[call.function].options(**options).remote(*call.arguments)
         self._running[reference] = call
 
+    def _look(self, needs: Needs) -> None:
+        """Whether a node has what calls of such needs ask for; less memory is asked for where none came in time. Raises
+        ClusterError where more than memory is lacking then."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        asked, now = self._asked[needs], time.monotonic()
+        if any(asked.met_by(node) for node in nodes):
+            self._lacking.pop(needs, None)
+            return
+        lacking = f"no node of the cluster has {asked}"
+        if self._grows and now - self._lacking.get(needs, now) < self.patience:
+            if needs not in self._lacking:
+                self.warn(f"{lacking}; this waits up to {self.patience:g} s for one that has")
+            self._lacking.setdefault(needs, now)
+            return
+        came = f", and none came in {self.patience:g} s" if self._grows else ""
+        rest = [node for node in nodes if replace(asked, memory=0).met_by(node)]
+        if not rest:
+            raise ClusterError(lacking + came)
+        most = int(max(node.get("memory", 0) for node in rest))
+        self._asked[needs] = replace(asked, memory=most)
+        self.warn(f"{lacking}{came}; a task gets all memory of the largest, {most / 1e9:.1f} GB, and may fail")
+        self._lacking.pop(needs, None)
+        for reference in [reference for reference, call in self._running.items() if call.needs == needs]:
+            self._ray.cancel(reference, force=False)
+            self.submit(self._running.pop(reference))
+
     def next(self, timeout: float | None = None) -> tuple[Call[K], Any, BaseException | None] | None:
         """A call that has ended, its result, and instead of that Lost, or what the function raised; None where none has
-        ended after so many seconds."""
-        ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=timeout)
-        if not ended:
-            return None
+        ended after so many seconds. Raises ClusterError where calls wait for a node that does not come."""
+        until = None if timeout is None else time.monotonic() + timeout
+        ended: list[Any] = []
+        while not ended:
+            self._look_again()
+            pause = min(_SEEN_FOR, self.patience or _SEEN_FOR)
+            pause = pause if until is None else min(pause, max(until - time.monotonic(), 0.0))
+            ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=pause)
+            if not ended and until is not None and time.monotonic() >= until:
+                return None
         reference = ended[0]
         call = self._running.pop(reference)
         try:
@@ -150,6 +201,13 @@ class Engine(Generic[K]):
             return call, None, error.cause if isinstance(error.cause, Exception) else error
         except self._ray.exceptions.RayError as error:
             return call, None, Lost(str(error).strip() or type(error).__name__)
+
+    def _look_again(self) -> None:
+        """At what all that runs needs: nodes may be gone, too."""
+        if time.monotonic() - self._looked >= min(_SEEN_FOR, self.patience):
+            self._looked = time.monotonic()
+            for needs in {call.needs for call in self._running.values()}:
+                self._look(needs)
 
     def close(self) -> None:
         """Stop what runs, and leave a cluster that was not joined before, or end a local one."""

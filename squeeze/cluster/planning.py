@@ -6,13 +6,19 @@ and Kuck 1987).
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
+from squeeze.cluster.engine import PROCESS
 from squeeze.cluster.files import COMPRESS, File, Part, Task
-from squeeze.codecs.stream import container, levels
+from squeeze.codecs.stream import forecast, levels
 from squeeze.codecs.stream.index import Stream, read_index
-from squeeze.errors import FormatError
+from squeeze.codecs.stream.resources import Resources, as_dictionary
+from squeeze.errors import FormatError, SqueezeError
+from squeeze.system.limits import Limits
 
-__all__ = ["Planner"]
+__all__ = ["Planned", "Planner"]
 
 _MOST_FILES = 500  # of a call: what is lost with a worker is done again
 _FILE_SECONDS = 0.01  # of opening, writing and syncing one
@@ -23,58 +29,80 @@ _CALLS = 2  # into which what is left is cut for each that runs at the same time
 _LEAST = 1 / 30  # of the time of a call, when it is one of the last
 
 
+@dataclass(frozen=True)
+class Planned:
+    """Files of one call, or all parts of one, each of which is a call. memory: bytes of a call; 0: not known."""
+
+    items: list[File] | list[Part]
+    memory: int = 0
+
+
+class _Ahead(NamedTuple):
+    """A file that is listed. seconds: that it takes; memory: bytes, 0 where that is not known."""
+
+    file: File
+    seconds: float
+    memory: int
+
+
 class Planner:
     """Cuts what is to be done into calls of about so many seconds on one slow processor."""
 
     def __init__(self, task: Task, seconds: float):
         self._task, self._seconds = task, seconds
 
-    def calls(
-        self, files: Iterable[File], at_once: Callable[[], float] = lambda: 1.0
-    ) -> Iterator[list[File] | list[Part]]:
+    def calls(self, files: Iterable[File], at_once: Callable[[], float] = lambda: 1.0) -> Iterator[Planned]:
         """Groups of small files, and the parts of each large one, as the files come. Some are listed ahead, so that of
         the last ones the longest begin first, and calls get shorter. So many calls run at the same time."""
-        ahead: deque[tuple[File, float]] = deque()
+        ahead: deque[_Ahead] = deque()
         held = 0.0  # seconds of what is listed ahead
-        for file, cost in self._costs(files):
-            if cost > 2 * self._seconds and (parts := self._parts(file)):
-                yield parts
+        for one in self._costs(files):
+            if one.seconds > 2 * self._seconds and (parts := self._parts(one.file)):
+                yield Planned(parts, one.memory)
                 continue
-            ahead.append((file, cost))
-            held += cost
+            ahead.append(one)
+            held += one.seconds
             while len(ahead) > _AHEAD or held > _CALLS_AHEAD * at_once() * self._seconds:
                 batch, taken = _taken(ahead, self._seconds)
                 held -= taken
                 yield batch
         least = self._seconds * _LEAST
-        ahead = deque(sorted(ahead, key=lambda one: -one[1] if one[1] > least else 0.0))
+        ahead = deque(sorted(ahead, key=lambda one: -one.seconds if one.seconds > least else 0.0))
         while ahead:
             share = max(held / (_CALLS * at_once()), least)
             batch, taken = _taken(ahead, min(share, self._seconds))
             held -= taken
             yield batch
 
-    def _costs(self, files: Iterable[File]) -> Iterator[tuple[File, float]]:
-        """Files with the seconds that each takes. By which level they are coded, is told by one of some."""
-        level, since, count = 0, 0.0, 0
+    def _costs(self, files: Iterable[File]) -> Iterator[_Ahead]:
+        """Files with what each takes. By which level they are coded, is told by one of some."""
+        level, memory, since, count = 0, 0, 0.0, 0
         for file in files:
             if not count or since > self._seconds or count == _MOST_FILES:
-                level, since, count = self._level(file), 0.0, 0
+                (level, memory), since, count = self._level(file), 0.0, 0
             cost = file.size * self._seconds_a_byte(level) + _FILE_SECONDS
             since, count = since + cost, count + 1
-            yield file, cost
+            yield _Ahead(file, cost, memory)
 
-    def _level(self, file: File) -> int:
-        """By which files are coded, told by one of a batch."""
+    def _level(self, file: File) -> tuple[int, int]:
+        """By which files are coded, told by one of a batch, and the bytes of memory that a call takes to restore some.
+        0: they are compressed, so that the run says it, or the file cannot be read, of which a worker will tell."""
         if self._task.operation == COMPRESS:
-            return int(self._task.options["level"])
+            return int(self._task.options["level"]), 0
         try:
             with file.source.open("rb") as source:
-                header = container.read_header(source)
-            number = header.fields.get("level") if header else None
-        except (OSError, FormatError):
-            return levels.DEFAULT
-        return number if number in levels.LEVELS else levels.DEFAULT
+                number, memory = forecast.to_restore(source, self._resources)
+        except (OSError, SqueezeError):
+            return levels.DEFAULT, 0
+        return number or levels.DEFAULT, memory + PROCESS
+
+    @cached_property
+    def _resources(self) -> Resources:
+        """What restoring needs, whose memory is told without a GPU. Raises DictionaryError or LimitError."""
+        given = self._task.options
+        limits = given.get("limits") or Limits()
+        dictionary = as_dictionary(given.get("dictionary"), limits)
+        return Resources(given["threads"], given.get("model"), dictionary, limits, given.get("adapter"))
 
     def _seconds_a_byte(self, level: int) -> float:
         """Of a source."""
@@ -104,7 +132,7 @@ class Planner:
 
     def _coded_parts(self, file: File, streams: list[Stream]) -> list[Part]:
         """Whole blocks, too."""
-        most = self._seconds / (self._seconds_a_byte(self._level(file)) / _RATIO)
+        most = self._seconds / (self._seconds_a_byte(self._level(file)[0]) / _RATIO)
         starts, length = [0], 0
         for block in (block for stream in streams for block in stream.blocks):
             if length and length + block.raw_length > most:
@@ -116,12 +144,12 @@ class Planner:
         return [Part(file, number, begin, end - begin) for number, (begin, end) in spans] if len(starts) > 1 else []
 
 
-def _taken(ahead: deque[tuple[File, float]], seconds: float) -> tuple[list[File], float]:
+def _taken(ahead: deque[_Ahead], seconds: float) -> tuple[Planned, float]:
     """The first files, which take about so many seconds, and how many: at least one file."""
     batch: list[File] = []
-    taken = 0.0
-    while ahead and len(batch) < _MOST_FILES and (not batch or taken + ahead[0][1] <= seconds):
-        file, cost = ahead.popleft()
-        batch.append(file)
-        taken += cost
-    return batch, taken
+    taken, memory = 0.0, 0
+    while ahead and len(batch) < _MOST_FILES and (not batch or taken + ahead[0].seconds <= seconds):
+        one = ahead.popleft()
+        batch.append(one.file)
+        taken, memory = taken + one.seconds, max(memory, one.memory)
+    return Planned(batch, memory), taken

@@ -17,18 +17,19 @@ from squeeze.cluster.engine import Call, Engine, Lost, Needs
 from squeeze.cluster.files import COMPRESS, PACK, Done, File, Part, Task
 from squeeze.cluster.held import Held
 from squeeze.cluster.manifest import Manifest, Record
-from squeeze.cluster.planning import Planner
+from squeeze.cluster.planning import Planned, Planner
 from squeeze.errors import escaped
 
 __all__ = ["ATTEMPTS", "FILES", "Kind", "Run"]
 
 ATTEMPTS = 4
 _LEAST_WAIT = 0.1  # seconds
+_STEP = 1 << 27  # bytes of memory to which needs are rounded up: Ray keeps a queue for each that differs
 PAUSE = 5.0  # seconds before what failed is tried again, and twice as long each time; lost workers are not waited for
 
 
 class Plans(Protocol):
-    def calls(self, files: Iterable[File], at_once: Callable[[], float]) -> Iterator[list[File] | list[Part]]:
+    def calls(self, files: Iterable[File], at_once: Callable[[], float]) -> Iterator[Planned]:
         """Groups of files, and all parts of one, as the files come. at_once: how many calls run at a time, now."""
 
 
@@ -50,6 +51,7 @@ class _Cut:
     """A file that is worked on in parts."""
 
     file: File
+    needs: Needs
     parts: list[Part]
     waiting: int
     attempts: int = 1
@@ -61,6 +63,7 @@ class _Batch:
     """Files of one call, tried so many times before."""
 
     files: Sequence[File]
+    needs: Needs
     attempts: int = 1
 
 
@@ -78,7 +81,7 @@ _Key = _Batch | _Piece
 
 @dataclass
 class Run:
-    """One task over many files. needs: of a call; seconds: that one takes, about."""
+    """One task over many files. needs: of a call, but for memory that the planner knows; seconds: that one takes."""
 
     engine: Engine[Any]
     task: Task
@@ -126,26 +129,29 @@ class Run:
         self._later.append((time.monotonic() + wait, call))
 
     def _planned(self, files: Iterable[File]) -> Iterator[Call[_Key]]:
-        for group in self.kind.planner(self.task, self.seconds).calls(files, lambda: self.engine.at_once(self.needs)):
-            first = group[0]
+        planner = self.kind.planner(self.task, self.seconds)
+        for planned in planner.calls(files, lambda: self.engine.at_once(self.needs)):
+            group, first = planned.items, planned.items[0]
+            memory = planned.memory or self.needs.memory
+            needs = replace(self.needs, memory=-(-memory // _STEP) * _STEP)
             if isinstance(first, File):
-                yield self._of_batch(_Batch(Held(group)))  # type: ignore[arg-type]
+                yield self._of_batch(_Batch(Held(group), needs))  # type: ignore[arg-type]
                 continue
-            cut = _Cut(first.file, group, len(group))  # type: ignore[arg-type]
+            cut = _Cut(first.file, needs, group, len(group))  # type: ignore[arg-type]
             for part in group:
                 yield self._of_piece(_Piece(cut, part))  # type: ignore[arg-type]
 
     def _of_batch(self, batch: _Batch) -> Call[_Key]:
         more = f" and {len(batch.files) - 1} more" if len(batch.files) > 1 else ""
         name = f"{self.task.operation} {escaped(next(iter(batch.files)).source.name)}{more}"
-        return Call(batch, name, self.kind.whole, (batch.files, self._shared), self.needs)
+        return Call(batch, name, self.kind.whole, (batch.files, self._shared), batch.needs)
 
     def _of_piece(self, piece: _Piece) -> Call[_Key]:
         cut, name = piece.cut, escaped(piece.cut.file.source.name)
         if piece.part is None:
-            return Call(piece, f"join {name}", self.kind.join, (cut.file, len(cut.parts), self._shared), self.needs)
+            return Call(piece, f"join {name}", self.kind.join, (cut.file, len(cut.parts), self._shared), cut.needs)
         title = f"{self.task.operation} {name}, part {piece.part.number + 1} of {len(cut.parts)}"
-        return Call(piece, title, self.kind.part, (piece.part, self._shared), self.needs)
+        return Call(piece, title, self.kind.part, (piece.part, self._shared), cut.needs)
 
     def _ended(self, key: _Key, result: Any, error: BaseException | None) -> Iterator[Done]:
         lost = isinstance(error, Lost)
@@ -161,7 +167,7 @@ class Run:
         for done in result:
             if done.error and done.again and key.attempts < ATTEMPTS:
                 file = _now(done.file) if error is None else done.file
-                call = self._of_batch(_Batch([file], key.attempts + 1))
+                call = self._of_batch(_Batch([file], key.needs, key.attempts + 1))
                 self._again(call, key.attempts, error is not None)
             else:
                 yield self._noted(done, key.attempts)

@@ -21,7 +21,7 @@ from squeeze.system.moving import harmless_to
 from squeeze.system.remote_path import look_together
 
 if TYPE_CHECKING:
-    from squeeze.cluster.engine import Engine, Needs
+    from squeeze.cluster.engine import Engine
     from squeeze.cluster.files import Done, File, Task
     from squeeze.cluster.manifest import Manifest
     from squeeze.cluster.run import Run
@@ -31,10 +31,28 @@ if TYPE_CHECKING:
 
 __all__ = ["checkpoint", "cluster", "connected", "option", "run", "test", "workers"]
 
-cluster = click.option(
-    "--cluster",
-    metavar="NAME",
-    help="Let the workers of a Ray cluster do it: auto, local (this machine's cores) or ray://HOST:PORT.",
+_PATIENCE = f"{__name__}.patience"  # in the context's meta
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: float) -> None:
+    ctx.meta[_PATIENCE] = value
+
+
+cluster = options.several(
+    click.option(
+        "--cluster",
+        metavar="NAME",
+        help="Let the workers of a Ray cluster do it: auto, local (this machine's cores) or ray://HOST:PORT.",
+    ),
+    click.option(
+        "--cluster-wait",
+        metavar="S",
+        type=click.FloatRange(0),
+        default=600.0,
+        expose_value=False,
+        callback=_keep,
+        help="Seconds to wait for a machine that is large enough, which a growing cluster may add (600).",
+    ),
 )
 option = options.several(
     cluster,
@@ -196,10 +214,7 @@ def checkpoint(operation: str, cluster: str, manifest: Path | None, **given: Any
 
     if operation != "verify":
         given["manifest"] = manifest
-    from squeeze.cluster.engine import Needs
-
     with closing(connected(cluster)) as engine:
-        _warn(engine, Needs(given["threads"]))
         totals: Totals = getattr(checkpoints, operation)(engine, failed=failed, **given)
     return totals
 
@@ -239,7 +254,10 @@ def connected(cluster: str | None) -> "Engine[Any]":
 
     if cluster is None:
         raise click.UsageError("--manifest belongs to --cluster: give both")
-    return engines.connect(cluster)
+    engine = engines.connect(cluster)
+    engine.warn = lambda sentence: echo(f"Warning: {sentence}", err=True)
+    engine.patience = click.get_current_context().meta[_PATIENCE]
+    return engine
 
 
 @contextmanager
@@ -249,10 +267,8 @@ def workers(cluster: str | None, threads: int) -> Iterator["Workers | None"]:
         yield None
         return
     from squeeze.cluster.calibrating import ClusterWorkers
-    from squeeze.cluster.engine import Needs
 
     with closing(connected(cluster)) as engine:
-        _warn(engine, Needs(threads or 1))
         yield ClusterWorkers(engine, threads or 1)
 
 
@@ -265,14 +281,13 @@ def _go(
     memory: int,
     page: Path | None,
 ) -> "Run":
-    from squeeze.cluster.engine import Needs
+    from squeeze.cluster.engine import PROCESS, Needs
     from squeeze.cluster.run import Run
     from squeeze.cluster.summary import Summary
 
     summary = Summary(task.operation)
     gpus = 1 if str(task.options.get("device")).startswith("cuda") else 0
-    needs = Needs(task.options["threads"], gpus, engine.memory_to_ask_for(memory))
-    _warn(engine, needs)
+    needs = Needs(task.options["threads"], gpus, PROCESS + memory)
     with job.progress("files") as tick:
         going = Run(engine, task, notes, needs)
         for done in going.results(files):
@@ -285,11 +300,6 @@ def _go(
     sizes = f"{summary.raw} bytes raw, {summary.coded} compressed"
     job.say(f"{going.files} files{failed}, {sizes}, {summary.seconds:.1f} s on {engine.processors:g} cores")
     return going
-
-
-def _warn(engine: "Engine[Any]", needs: "Needs") -> None:
-    if lacking := engine.lacking(needs):
-        echo(f"Warning: no node of the cluster has {lacking}; this waits for one that has", err=True)
 
 
 def _standing(going: "Run", summary: "Summary", engine: "Engine[Any]") -> str:

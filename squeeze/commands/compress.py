@@ -1,6 +1,7 @@
 """`squeeze compress`."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -100,7 +101,7 @@ def compress(
             page=page,
             name=files.compressed_name,
             wanted=lambda path: not is_compressed(path),
-            memory=forecast.needed(row, block_size, per_call, language),
+            memory=forecast.needed(row, block_size, per_call, replace(language, device="cpu")),
         )
         return
     sources = job.sources(lambda path: True)

@@ -124,7 +124,7 @@ def _on_cluster(
 
     def calls() -> Iterator[Call[Path]]:
         for one in checkpoints:
-            needs = Needs(threads, gpus, engine.memory_to_ask_for(beside + raw_size(one)))
+            needs = Needs(threads, gpus, beside + raw_size(one))
             yield Call(one, f"eval {one.name}", _by_a_worker, (threads, one, original, tasks, silent), needs)
 
     with bar("eval", len(checkpoints), unit="", quiet=params["quiet"], as_json=params["as_json"]) as tick:

@@ -67,7 +67,7 @@ def sweep(
             yield pair, report, ""
         else:
             todo.append(pair)
-    for outcome in each(engine, _calls(engine, todo, settings)) if engine else _one_by_one(todo, settings):
+    for outcome in each(engine, _calls(todo, settings)) if engine else _one_by_one(todo, settings):
         error = outcome.error
         yield outcome.key, outcome.result, "" if error is None else str(error) or type(error).__name__
 
@@ -115,10 +115,10 @@ def _made_before(pair: Pair) -> Report | None:
     return report if same and report.source == str(pair.model) else None
 
 
-def _calls(engine: Engine[Any], todo: Sequence[Pair], settings: Settings) -> Iterator[Call[Pair]]:
+def _calls(todo: Sequence[Pair], settings: Settings) -> Iterator[Call[Pair]]:
     gpus = 1 if settings.device.startswith("cuda") else 0
     for pair in todo:
-        memory = engine.memory_to_ask_for(_LEAST_MEMORY + _NETWORKS * raw_size(pair.model))
+        memory = _LEAST_MEMORY + _NETWORKS * raw_size(pair.model)
         name = f"apply {pair.recipe.stem} to {pair.model.name}"
         yield Call(pair, name, applied, (pair, settings), Needs(settings.threads, gpus, memory))
 

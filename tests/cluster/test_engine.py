@@ -1,10 +1,14 @@
 """What an engine tells of a cluster, and how it leaves one, beside a Ray that is none."""
 
+import sys
+import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from squeeze.cluster.engine import Call, Engine, Needs
+from squeeze.cluster.engine import Call, Engine, Needs, connect
+from squeeze.errors import ClusterError
 
 
 @pytest.mark.parametrize(
@@ -15,21 +19,152 @@ def test_how_many_calls_run_at_a_time(needs, calls):
     assert cluster.at_once(needs) == calls
 
 
-def test_what_no_node_has_is_named():
-    nodes = [
-        {"Alive": True, "Resources": {"CPU": 4.0}},
-        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
-        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+class Nodes:
+    """What of Ray an engine asks about nodes, and calls of it, each of which is a list of what it asked for."""
+
+    GB = 1_000_000_000.0
+
+    def __init__(self, *has: dict[str, float]):
+        self.has, self.started, self.cancelled, self.ended = list(has), [], [], []
+
+    def nodes(self):
+        gone = {"CPU": 64.0, "GPU": 8.0, "memory": 999 * self.GB}
+        return [{"Alive": True, "Resources": one} for one in self.has] + [{"Alive": False, "Resources": gone}]
+
+    def remote(self, function):
+        def options(name, max_retries, **asked):
+            return SimpleNamespace(remote=lambda *arguments: self.started.append(asked) or len(self.started) - 1)
+
+        return SimpleNamespace(options=options)
+
+    def cancel(self, reference, force):
+        self.cancelled.append(reference)
+
+    def wait(self, running, num_returns, timeout):
+        """A call ends where a node can take it."""
+        asked = {one: self.started[one] for one in running}
+        fits = [
+            one
+            for one, need in asked.items()
+            if any(
+                node.get("CPU", 0) >= need["num_cpus"]
+                and node.get("GPU", 0) >= need["num_gpus"]
+                and node.get("memory", 0) >= need.get("memory", 0)
+                for node in self.has
+            )
+        ]
+        time.sleep(0 if fits else timeout)
+        return fits[:1], []
+
+    def get(self, reference):
+        return self.started[reference]
+
+
+def engine_of(nodes: Nodes, **options: Any) -> tuple[Engine[str], list[str]]:
+    made: Engine[str] = Engine(nodes, **options)
+    said: list[str] = []
+    made.patience, made.warn = 0.05, said.append
+    return made, said
+
+
+SMALL, LARGE = {"CPU": 2.0, "memory": 4 * Nodes.GB}, {"CPU": 1.0, "GPU": 1.0, "memory": 9 * Nodes.GB}
+MUCH = Needs(1, 0, 30_000_000_000)
+
+
+def test_a_call_asks_for_what_it_needs():
+    engine, said = engine_of(nodes := Nodes(SMALL, LARGE))
+    for number, needs in enumerate((Needs(), Needs(2, 0, 4 * 10**9), Needs(1, 1, 5 * 10**9))):
+        engine.submit(Call(str(number), "a call", print, (), needs))
+    assert nodes.started == [
+        {"num_cpus": 1, "num_gpus": 0},
+        {"num_cpus": 2, "num_gpus": 0, "memory": 4 * 10**9},
+        {"num_cpus": 1, "num_gpus": 1, "memory": 5 * 10**9},
     ]
-    cluster: Engine[str] = Engine(SimpleNamespace(nodes=lambda: nodes))
-    needs = (Needs(4), Needs(2, 1), Needs(8), Needs(1, 2))
-    assert [cluster.lacking(one) for one in needs] == ["", "", "8 processors", "a GPU"]
+    assert not said
+
+
+def test_a_local_cluster_gives_what_memory_it_has_at_once():
+    engine, said = engine_of(nodes := Nodes(SMALL, LARGE), grows=False)
+    for _ in range(2):
+        engine.submit(Call("a", "a call", print, (), MUCH))
+    assert [one["memory"] for one in nodes.started] == [9 * 10**9] * 2
+    lacking = "no node of the cluster has 1 processor and 30.0 GB of memory"
+    assert said == [f"{lacking}; a task gets all memory of the largest, 9.0 GB, and may fail"]
+
+
+def test_a_growing_cluster_is_asked_and_waited_for():
+    engine, said = engine_of(nodes := Nodes(SMALL))
+    for key in ("a", "b"):
+        engine.submit(Call(key, "a call", print, (), MUCH))
+    assert [one["memory"] for one in nodes.started] == [30 * 10**9] * 2 and not nodes.cancelled
+    assert engine.next(0.01) is None
+    nodes.has.append({"CPU": 8.0, "memory": 64 * Nodes.GB})
+    ended = engine.next()
+    assert ended and ended[0].key == "a" and ended[1]["memory"] == 30 * 10**9
+    assert said == [
+        "no node of the cluster has 1 processor and 30.0 GB of memory; this waits up to 0.05 s for one that has"
+    ]
+
+
+def test_where_no_node_comes_calls_get_the_largest_memory_that_there_is():
+    engine, said = engine_of(nodes := Nodes(SMALL))
+    engine.submit(Call("a", "a call", print, (), MUCH))
+    ended = engine.next()
+    assert ended and ended[0].key == "a" and ended[1]["memory"] == 4 * 10**9
+    assert nodes.cancelled == [0] and not engine.is_busy
+    assert said[1:] == [
+        "no node of the cluster has 1 processor and 30.0 GB of memory, and none came in 0.05 s; "
+        "a task gets all memory of the largest, 4.0 GB, and may fail"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [
+        (Needs(8), "8 processors"),
+        (Needs(1, 1), "1 processor and 1 GPU"),
+        (Needs(2, 2, 3 * 10**9), "2 processors, 2 GPUs and 3.0 GB of memory"),
+    ],
+)
+def test_where_more_than_memory_is_lacking_the_run_ends(needs, words):
+    engine, _ = engine_of(Nodes(SMALL), grows=False)
+    with pytest.raises(ClusterError, match=f"^no node of the cluster has {words}$"):
+        engine.submit(Call("a", "a call", print, (), needs))
+    engine, said = engine_of(Nodes(SMALL))
+    engine.submit(Call("a", "a call", print, (), needs))
+    with pytest.raises(ClusterError, match=rf"has {words}, and none came in 0\.05 s"):
+        engine.next()
+    assert len(said) == 1
+
+
+def test_a_node_that_goes_is_waited_for_too():
+    engine, said = engine_of(nodes := Nodes(SMALL, LARGE))
+    engine.submit(Call("a", "a call", print, (), Needs(1, 1)))
+    nodes.has.remove(LARGE)
+    with pytest.raises(ClusterError, match="1 processor and 1 GPU, and none came"):
+        engine.next()
+    assert len(said) == 1
+
+
+def test_a_cluster_that_is_named_and_does_not_answer_is_an_error(monkeypatch):
+    def init(address, **settings):
+        if address == "auto":
+            raise ConnectionError("it refuses\nall")
+
+    fake = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert not connect("auto")._grows
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(ClusterError, match=r"^the cluster auto does not answer: it refuses$"):
+        connect("auto")
 
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_what_runs_may_end_by_itself_before_it_is_killed(ours):
     said = []
     fake = SimpleNamespace(
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": 1.0}}],
         remote=lambda function: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda number: number)),
         cancel=lambda reference, force: said.append((reference, force)),
         wait=lambda running, num_returns, timeout: ([1], [2]),

@@ -58,8 +58,30 @@ def test_calls(nodes):
     assert found["doubled"] == (42, "NoneType")
     assert found["fails"] == (None, "ValueError")
     assert found["ends"] == (None, "Lost")
-    assert engine.memory_to_ask_for(1) == 1
-    assert engine.memory_to_ask_for(1 << 60) == 0
+
+
+def test_a_node_that_comes_takes_what_none_could(nodes):
+    cluster, _ = nodes
+    engine, said = engines.connect("auto"), []
+    engine.patience, engine.warn = 60, said.append
+    engine.submit(Call("much", "a call", doubled, (4,), Needs(1, 0, 1 << 45)))
+    assert engine.next(1.0) is None and len(said) == 1
+    third = cluster.add_node(num_cpus=1, memory=1 << 46)  # as an autoscaler does
+    call, result, error = engine.next()
+    assert (call.key, result, error) == ("much", 8, None) and len(said) == 1
+    cluster.remove_node(third)
+
+
+def test_where_none_comes_a_call_gets_the_largest_memory_or_ends_the_run(nodes):
+    engine, said = engines.connect("auto"), []
+    engine.patience, engine.warn = 0.5, said.append
+    engine.submit(Call("much", "a call", doubled, (4,), Needs(1, 0, 1 << 47)))
+    call, result, error = engine.next()
+    assert (call.key, result, error) == ("much", 8, None) and "and may fail" in said[1]
+    engine.submit(Call("gpu", "a call", doubled, (4,), Needs(1, 1)))
+    with pytest.raises(ClusterError, match=r"1 processor and 1 GPU, and none came in 0\.5 s"):
+        engine.next()
+    engine._running.clear()
 
 
 def test_files_survive_workers_and_a_node(nodes, tmp_path):

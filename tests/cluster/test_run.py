@@ -224,11 +224,11 @@ def test_every_plan_covers_its_files(tmp_path):
     groups = list(Planner(Task(COMPRESS, OPTIONS, ""), 0.05).calls(iter(files)))
     planned: dict[Path, int] = {}
     for group in groups:
-        for one in group:
+        for one in group.items:
             name = one.source if isinstance(one, File) else one.file.source
             planned[name] = planned.get(name, 0) + (one.size if isinstance(one, File) else one.length)
     assert planned == {file.source: file.size for file in files}
-    assert any(not isinstance(group[0], File) for group in groups)
+    assert any(not isinstance(group.items[0], File) for group in groups)
 
 
 @pytest.mark.parametrize("workers", [2, 7])
@@ -238,9 +238,9 @@ def test_the_last_calls_are_so_short_that_all_workers_end_together(tmp_path, wor
     last = [200_000, 4_000_000]  # which is one block
     files = [File(tmp_path / f"{n}", size, "", None) for n, size in enumerate([*sizes, *last])]
     planner, busy, calls = Planner(Task(COMPRESS, OPTIONS | {"block_size": None}, ""), 5.0), [0.0] * workers, 0
-    cost = dict(planner._costs(iter(files)))
+    cost = {one.file: one.seconds for one in planner._costs(iter(files))}
     for batch in planner.calls(iter(files), lambda: float(workers)):
-        busy[busy.index(min(busy))] += sum(cost[file] for file in batch)
+        busy[busy.index(min(busy))] += sum(cost[file] for file in batch.items)
         calls += 1
     assert max(busy) < 1.02 * sum(busy) / workers
     assert calls < sum(busy) / 5.0 + 20 * workers

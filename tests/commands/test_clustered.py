@@ -8,6 +8,8 @@ import pytest
 import squeeze
 from squeeze.cluster import engine as engines
 from squeeze.cluster.manifest import Manifest
+from squeeze.errors import ClusterError
+from tests.makers import tiny_models
 from tests.makers.command import call, fails, names, run, usage_error
 from tests.makers.inline import Inline
 
@@ -194,6 +196,55 @@ def test_a_stop_leaves_nothing_half_done(engine, tree):
 
 
 def test_what_the_cluster_lacks_is_said(engine, tree):
-    engine.lacking = lambda needs: "a GPU"
-    said = call("compress", "-1", "-r", "-q", "--cluster", "local", tree).stderr
-    assert said == "Warning: no node of the cluster has a GPU; this waits for one that has\n"
+    def lacks(call):
+        engine.warn(f"no node of the cluster has {call.needs}")
+        raise ClusterError("none came")
+
+    engine.breaks = lacks
+    result = call("compress", "-1", "-r", "-q", "--cluster", "local", "--cluster-wait", "7", tree)
+    lacking = "no node of the cluster has 1 processor and 0.4 GB of memory"
+    assert (result.exit_code, result.stderr) == (1, f"Warning: {lacking}\nError: none came\n")
+    assert engine.patience == 7 and files(tree) == [MANIFEST, "a.txt", "b/c.txt", "b/d/e.txt"]
+    assert "--cluster-wait" in usage_error("compress", "-r", "--cluster", "local", "--cluster-wait", "-1", tree)
+
+
+@pytest.mark.parametrize("operation", ["decompress", "test"])
+def test_what_restoring_takes_is_asked_for_by_level(engine, operation):
+    for level, name in ((1, "a.txt"), (3, "b.txt")):
+        Path(name).write_bytes(b"some words " * 40)
+        run("compress", "-q", f"-{level}", "--rm", name)
+    Path("broken.sqz").write_bytes(b"nothing of ours")
+    asked = {}
+
+    def notes(call):
+        asked[next(iter(call.arguments[0])).source.name] = call.needs
+
+    engine.breaks = notes
+    for name in ("a.txt.sqz", "b.txt.sqz", "broken.sqz"):
+        call(operation, "-q", "--cluster", "local", "-T", "2", name)
+    assert {needs.cpus for needs in asked.values()} == {2}
+    assert {name: needs.memory >> 20 for name, needs in asked.items()} == {
+        "broken.sqz": 256,
+        "a.txt.sqz": 512,
+        "b.txt.sqz": 1536,
+    }
+
+
+def test_what_a_language_model_takes_is_asked_for_with_a_gpu(engine):
+    """Of workers: the machine that runs the command may have none."""
+    tokenizer = tiny_models.byte_level()
+    tiny_models.write_folder(Path("tiny"), tokenizer, vocab_size=tokenizer.get_vocab_size())
+    Path("a.txt").write_bytes(b"some words " * 40)
+    run("compress", "-q", "-7", "--model", "tiny", "a.txt")
+    asked = {}
+
+    def notes(call):
+        asked[call.name] = call.needs
+        raise KeyboardInterrupt
+
+    engine.breaks = notes
+    for operation, file in (("compress", "tiny/tokenizer.json"), ("decompress", "a.txt.sqz")):
+        level = ["-7"] * (operation == "compress")
+        call(operation, *level, "--model", "tiny", "--device", "cuda", "--cluster", "local", "-f", file)
+    assert list(asked) == ["compress tokenizer.json", "decompress a.txt.sqz"]
+    assert all(needs.gpus == 1 and needs.memory > 1 << 30 for needs in asked.values())

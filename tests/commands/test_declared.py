@@ -25,7 +25,7 @@ OF_THE_RUN = {
     *("source", "target", "force", "threads", "quiet", "as_json", "device", "resume", "_click_default_help", "help"),
     *("text", "windows", "max_ppl_increase", "max_kl", "packed", "page"),
     *("tasks", "task_folder", "task_limit", "shots", "max_task_drop"),
-    *("cluster", "manifest"),
+    *("cluster", "cluster_wait", "manifest"),
 }
 OF_FOLLOWING = {"pack": {"follow", "interval", "until_idle", "keep", "remove_source"}}
 

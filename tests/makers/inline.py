@@ -25,12 +25,6 @@ class Inline:
         self.most = self.calls = 0
         self.closed = False
 
-    def memory_to_ask_for(self, needed: int) -> int:
-        return needed
-
-    def lacking(self, needs: Needs) -> str:
-        return ""
-
     def at_once(self, needs: Needs) -> float:
         return self.processors
 

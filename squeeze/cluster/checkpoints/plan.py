@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from squeeze.cluster.files import PACK, UNPACK, File, Part, Task
+from squeeze.cluster.planning import Planned
 from squeeze.packing.container import PackedFile
 from squeeze.packing.sources import Source
 
@@ -25,21 +26,21 @@ class Planner:
     def __init__(self, heads: Heads, task: Task, seconds: float):
         self._heads, self._task, self._seconds = heads, task, seconds
 
-    def calls(self, files: Iterable[File], at_once: object = None) -> Iterator[list[File] | list[Part]]:
+    def calls(self, files: Iterable[File], at_once: object = None) -> Iterator[Planned]:
         """The parts of each file that has more than one, and groups of all others."""
         batch: list[File] = []
         size = 0
         for file in files:
             if self._task.operation in (PACK, UNPACK) and len(parts := self._parts(file)) > 1:
-                yield parts
+                yield Planned(parts)
                 continue
             if batch and (size + file.size > _MOST or len(batch) == _MOST_FILES):
-                yield batch
+                yield Planned(batch)
                 batch, size = [], 0
             batch.append(file)
             size += file.size
         if batch:
-            yield batch
+            yield Planned(batch)
 
     def _parts(self, file: File) -> list[Part]:
         """Whole tensors: some, or a large one. One more part is the hash of the source, where that is to be found."""

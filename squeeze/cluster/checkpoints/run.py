@@ -52,8 +52,8 @@ class _Checkpoint:
         if notes:
             before = {record.source: record for record in read_manifest(notes.path)[1]}
             todo = [file for file in found if not self._is_done(file, notes, before.get(str(file.source)))]
-        needed = memory_of(self.heads, self.task.options.get("level"))
-        needs = Needs(self.task.options["threads"], 0, self.engine.memory_to_ask_for(needed))
+        memory = memory_of(self.heads, self.task.options.get("level"))
+        needs = Needs(self.task.options["threads"], 0, memory)
         kind = Kind(partial(Planner, self.heads), work.whole, work.part, work.join)
         going = Run(self.engine, self.task, notes, needs, kind=kind)
         for done in going.results(todo):

@@ -1,12 +1,15 @@
-"""What compressing will take, in words for whoever waits for it."""
+"""What compressing and restoring will take: in words for whoever waits for it, in bytes for whoever places it."""
 
-from squeeze.codecs.stream import levels, memory as taken
+from typing import BinaryIO
+
+from squeeze.codecs.stream import container, levels, memory as taken
+from squeeze.codecs.stream.header import from_header
 from squeeze.codecs.stream.levels import Level
-from squeeze.codecs.stream.resources import LanguageOptions
-from squeeze.codecs.stream.settings import choose
+from squeeze.codecs.stream.resources import LanguageOptions, Resources
+from squeeze.codecs.stream.settings import Settings, choose
 from squeeze.numerics.jit import is_compiled
 
-__all__ = ["compiling", "memory", "needed", "slowness"]
+__all__ = ["compiling", "memory", "needed", "slowness", "to_restore"]
 
 _SLOW = 60  # seconds of estimated work from which a word is due
 
@@ -33,14 +36,35 @@ def memory(level: Level, size: int | None, threads: int | None, asked: LanguageO
     """For the largest file, of `size` bytes or unknown, at a level with a language model."""
     if not level.needs_language_model:
         return None
+    size = levels.DEFAULT_BLOCK if size is None else min(size, levels.DEFAULT_BLOCK)
     return f"Level {level.number} will take about {needed(level, size, threads, asked) >> 20} MiB of memory."
 
 
-def needed(level: Level, size: int | None, threads: int | None, asked: LanguageOptions) -> int:
-    """Bytes of memory for a file, or for blocks of `size` bytes or of what they have at most."""
-    size = levels.DEFAULT_BLOCK if size is None else size
-    language = choose(level, threads, None, asked).language if level.needs_language_model else None
-    if language:
-        return language.memory(size)
-    size = min(size, levels.DEFAULT_BLOCK)
-    return (threads or 1) * (taken.of_models(level.number, size) + 4 * size)
+def needed(level: Level, block: int | None, threads: int | None, asked: LanguageOptions) -> int:
+    """Bytes of memory that compressing takes, by as many blocks at a time as there are threads. block: raw bytes of one
+    at most, None for what blocks have."""
+    settings = choose(level, threads, None, asked) if level.needs_language_model else Settings(level, threads)
+    return _of(settings, levels.DEFAULT_BLOCK if block is None else block)
+
+
+def to_restore(file: BinaryIO, resources: Resources) -> tuple[int | None, int]:
+    """The level of a .sqz file, and the bytes of memory that restoring it takes, as its first bytes tell: those of
+    other streams and longer blocks behind them are not looked at. The level is None where all is stored.
+
+    Raises as `from_header` does.
+    """
+    header = container.read_header(file)
+    settings = from_header(header, resources) if header else Settings()
+    if header is None or settings.level is None:
+        return None, 0
+    block = None if header.short else container.read_block_header(file)
+    length = block.raw_length if block and block.kind != container.STORED else 0
+    return settings.level.number, _of(settings, max(length, levels.DEFAULT_BLOCK))
+
+
+def _of(settings: Settings, block: int) -> int:
+    assert settings.level
+    of_bytes = taken.of_models(settings.level.number, block) + 4 * block
+    if settings.language:
+        return max(settings.language.memory(block), of_bytes)
+    return (settings.threads or 1) * of_bytes
