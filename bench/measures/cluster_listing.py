@@ -36,6 +36,9 @@ class _Nothing:
     def share(self, value: Any) -> Any:
         return value
 
+    def at_once(self, needs: Any) -> float:
+        return self.processors
+
     def has_room(self, needs: Any) -> bool:
         return len(self._waiting) < 2 * self.processors
 
@@ -46,7 +49,7 @@ class _Nothing:
     def submit(self, call: Any) -> None:
         self._waiting.append(call)
 
-    def next(self) -> tuple[Any, Any, None]:
+    def next(self, timeout: float | None = None) -> tuple[Any, Any, None]:
         from squeeze.cluster.files import Done
 
         call = self._waiting.popleft()

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+from xxhash import xxh3_128_digest
+
 from squeeze.errors import SqueezeError, escaped
 from squeeze.system.moving import about
 
@@ -110,17 +113,28 @@ class Manifest:
             self._file.flush()
 
 
-def read_manifest(path: Path) -> tuple[str, list[Record], bool]:
-    """The operation, the latest record of each source, and whether the last run ended with all of them done. Raises
-    SqueezeError where the file is no manifest."""
-    found: dict[str, Record] = {}
+def read_manifest(path: Path) -> tuple[str, Iterator[Record], bool]:
+    """The operation, the latest record of each source, and whether the last run ended with all of them done. Records are
+    read as they are asked for: what is held of each is the digest of its source. Raises SqueezeError where the file is
+    no manifest."""
+    sources = bytearray()
     operation, complete = "", False
     for line, _ in _lines(path):
         complete = "complete" in line
         operation = str(line.get("operation", operation))
         if "source" in line:
-            found[line["source"]] = Record(**line)
-    return operation, list(found.values()), complete
+            sources += xxh3_128_digest(line["source"].encode(errors="surrogatepass"))
+    return operation, _latest(path, np.frombuffer(sources, np.uint64).reshape(-1, 2)), complete
+
+
+def _latest(path: Path, sources: np.ndarray) -> Iterator[Record]:
+    """The records after which none is of the same source. sources: digests of all, [records, 2]."""
+    order = np.lexsort(sources.T)  # which leaves those of one source in the order of their lines
+    follows = (sources[order[1:]] == sources[order[:-1]]).all(axis=1)
+    latest = np.ones(len(sources), bool)
+    latest[order[:-1][follows]] = False
+    lines = (line for line, _ in _lines(path) if "source" in line)
+    return (Record(**line) for line, kept in zip(lines, latest, strict=False) if kept)
 
 
 def _key(record: Record) -> int:

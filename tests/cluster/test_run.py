@@ -1,6 +1,8 @@
 """Files by calls of an engine: planned, tried again, put together, and the same bytes as on one machine."""
 
 import random
+import tracemalloc
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 import squeeze
 from squeeze.cluster.engine import Needs
 from squeeze.cluster.files import COMPRESS, DECOMPRESS, TEST, Done, File, Task, stamp_of
-from squeeze.cluster.manifest import Manifest, read_manifest
+from squeeze.cluster.manifest import Manifest, Record, read_manifest
 from squeeze.cluster.planning import Planner
 from squeeze.cluster.run import ATTEMPTS, Run
 from tests.makers.inline import Inline
@@ -265,9 +267,30 @@ def test_a_manifest_knows_what_is_done(tmp_path):
     assert len(list(rest.results(files[1:]))) == 1
     again.complete(2)
     again.close()
-    operation, records, complete = read_manifest(path)
+    operation, found, complete = read_manifest(path)
+    records = list(found)
     assert (operation, complete, [Path(one.source).name for one in records]) == (COMPRESS, True, ["a", "b"])
     assert {one.output_size for one in records} == {file.target.stat().st_size for file in files}
+
+
+def test_of_each_source_the_latest_record_is_read_and_little_is_held(tmp_path):
+    path, number = tmp_path / "manifest.jsonl", 20_000
+    manifest = Manifest(path, COMPRESS, OPTIONS)
+    for size, sources in ((1, range(number)), (2, range(0, number, 1000)), (3, [5, 7]), (4, [7])):
+        for one in sources:
+            manifest.note(Record(f"folder/{one:05d}\udcff", size, "stamp"))
+    manifest.complete(number)
+    manifest.close()
+    tracemalloc.start()
+    try:
+        operation, records, complete = read_manifest(path)
+        sizes = Counter(record.size for record in records)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (operation, complete) == (COMPRESS, True)
+    assert sizes == {1: number - 22, 2: 20, 3: 1, 4: 1}
+    assert peak < 100 * number
 
 
 def test_a_manifest_of_another_run_is_refused(tmp_path):

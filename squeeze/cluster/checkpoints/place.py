@@ -47,7 +47,7 @@ def making(
                 notes.withdraw()
                 raise
             yield Out(target, notes)
-            notes.complete(len(read_manifest(path)[1]))
+            notes.complete(sum(1 for _ in read_manifest(path)[1]))
         return
     if manifest:
         raise SqueezeError("--manifest is for targets at URLs: on the disk a run's notes are beside the target")
