@@ -107,7 +107,7 @@ class Engine(Generic[K]):
         self.patience = PATIENCE
         self.warn: Callable[[str], None] = lambda sentence: None
         self._running: dict[Any, Call[K]] = {}
-        self._seen, self._processors = 0.0, 1.0
+        self._seen, self._resources = 0.0, dict[str, float]()
         self._remote: dict[Callable[..., Any], Any] = {}
         self._asked: dict[Needs, Needs] = {}  # what is asked of Ray for calls of such needs
         self._lacking: dict[Needs, float] = {}  # since when no node has that
@@ -116,15 +116,17 @@ class Engine(Generic[K]):
     @property
     def processors(self) -> float:
         """Of the whole cluster, which may grow and shrink."""
+        return self._of_all("CPU") or 1.0
+
+    def _of_all(self, name: str) -> float:
         if time.monotonic() - self._seen > _SEEN_FOR:
-            self._seen = time.monotonic()
-            self._processors = self._ray.cluster_resources().get("CPU", 0.0) or self._processors
-        return self._processors
+            self._seen, self._resources = time.monotonic(), self._ray.cluster_resources()
+        return float(self._resources.get(name, 0.0))
 
     def at_once(self, needs: Needs) -> float:
         """How many calls of such needs run at the same time: by processors, or, where it asks for some, by GPUs."""
         if needs.gpus:
-            return max(float(self._ray.cluster_resources().get("GPU", 0.0)) / needs.gpus, 1.0)
+            return max(self._of_all("GPU") / needs.gpus, 1.0)
         return max(self.processors / needs.cpus, 1.0) if needs.cpus else self.processors
 
     def has_room(self, needs: Needs) -> bool:

@@ -114,9 +114,11 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> tuple[str, Iterator[Record], bool]:
-    """The operation, the latest record of each source, and whether the last run ended with all of them done. Records are
-    read as they are asked for: what is held of each is the digest of its source. Raises SqueezeError where the file is
-    no manifest."""
+    """The operation, the latest record of each source, and whether the last run ended with all of them done.
+
+    Records are read as they are asked for: what is held of each is the digest of its source. Raises SqueezeError where
+    the file is no manifest.
+    """
     sources = bytearray()
     operation, complete = "", False
     for line, _ in _lines(path):

@@ -56,6 +56,7 @@ class _Cut:
     waiting: int
     attempts: int = 1
     joins: int = 0  # that were tried
+    told: int = 0  # bytes of the file by which progress was told
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ _Key = _Batch | _Piece
 
 @dataclass
 class Run:
-    """One task over many files. needs: of a call, but for memory that the planner knows; seconds: that one takes."""
+    """One task over many files. needs: of a call, but for memory that the planner knows; seconds: that one takes;
+    progress: told how many more bytes of sources are done."""
 
     engine: Engine[Any]
     task: Task
@@ -89,6 +91,7 @@ class Run:
     needs: Needs
     seconds: float = 30.0
     kind: Kind = FILES
+    progress: Callable[[int], None] = lambda count: None
     failures: int = 0
     files: int = 0
     lost: int = 0  # calls whose worker or node went away
@@ -185,16 +188,25 @@ class Run:
             self._again(self._of_piece(replace(piece, attempts=piece.attempts + 1)), piece.attempts, lost)
         elif done.error or piece.part is None:
             cut.waiting = -1
-            yield self._noted(done, cut.attempts)
+            yield self._noted(done, cut.attempts, cut.told)
         else:
             cut.waiting -= 1
+            self._tell(cut)
             if cut.waiting == 0:
                 cut.joins += 1
                 self._ready.append(self._of_piece(_Piece(cut, None)))
 
-    def _noted(self, done: Done, attempts: int) -> Done:
+    def _tell(self, cut: _Cut) -> None:
+        """Of a file in parts, of which the joining is one, too. Those that are made again were told before."""
+        size = cut.file.size * (len(cut.parts) - cut.waiting) // (len(cut.parts) + 1)
+        if size > cut.told:
+            self.progress(size - cut.told)
+            cut.told = size
+
+    def _noted(self, done: Done, attempts: int, told: int = 0) -> Done:
         self.files += 1
         self.failures += bool(done.error)
+        self.progress(done.file.size - told)
         if self.manifest:
             self.manifest.note(record_of(done, self.task.operation, attempts))
         return done

@@ -14,6 +14,7 @@ import click
 from squeeze.commands import options
 from squeeze.commands.echo import echo
 from squeeze.commands.job import Job, explain, is_compressed
+from squeeze.commands.progress import Tick
 from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from squeeze.cluster.files import Done, File, Task
     from squeeze.cluster.manifest import Manifest
     from squeeze.cluster.run import Run
-    from squeeze.cluster.summary import Summary
     from squeeze.engine.workers import Workers
     from squeeze.packing.pack import Totals
 
@@ -200,8 +200,10 @@ def test(
         with closing(connected(cluster)) as engine:
             _go(job, task, None, engine, found, 0, page)
     else:
-        for file in found:
-            _say(job, whole([file], task)[0])
+        with job.progress("files") as tick:
+            for file in _counted(found, tick):
+                _say(job, whole([file], task)[0])
+                tick(file.size)
     job.finish()
 
 
@@ -289,12 +291,10 @@ def _go(
     gpus = 1 if str(task.options.get("device")).startswith("cuda") else 0
     needs = Needs(task.options["threads"], gpus, PROCESS + memory)
     with job.progress("files") as tick:
-        going = Run(engine, task, notes, needs)
-        for done in going.results(files):
-            tick(done.file.size)
+        going = Run(engine, task, notes, needs, progress=lambda count: _tell(tick, count, going))
+        for done in going.results(_counted(files, tick)):
             summary.add(done)
             _say(job, done)
-            tick.say(_standing(going, summary, engine))
     write_page(page, [summary.as_json(going, engine.processors)])
     failed = f", {going.failures} failed" if going.failures else ""
     sizes = f"{summary.raw} bytes raw, {summary.coded} compressed"
@@ -302,9 +302,21 @@ def _go(
     return going
 
 
-def _standing(going: "Run", summary: "Summary", engine: "Engine[Any]") -> str:
+def _counted(files: Iterable["File"], tick: Tick) -> Iterator["File"]:
+    """The same, until it is known how many bytes there are in all."""
+    total = 0
+    for file in files:
+        total += file.size
+        yield file
+    tick.expect(total)
+
+
+def _tell(tick: Tick, count: int, going: "Run") -> None:
+    workers = going.engine.at_once(going.needs)
     failed = f", {going.failures} failed" if going.failures else ""
-    return f"{going.files} files{failed}, {engine.processors:g} cores"
+    numbers = {"files": going.files, "failed": going.failures, "workers": workers}
+    tick.say(f"{going.files} files{failed}, {workers:g} workers", **numbers)
+    tick(count)
 
 
 def _say(job: Job, done: "Done") -> None:

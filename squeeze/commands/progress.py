@@ -3,11 +3,12 @@ machines.
 
 In a pipe nothing is shown but with --json, and then lines after ten seconds and at most once a second, such as
 
-    {"progress": "big.txt", "done": 1048576, "total": 6000000, "unit": "B", "rate": 524288.0, "left": 9.4,
+    {"progress": "big.txt", "done": 1048576, "total": 6000000, "unit": "B", "rate": 524288.0, "eta_seconds": 9.4,
      "memory": 183500800}
 
-with rate in units a second, left in seconds and memory in bytes; `step` names what is worked on, or says how it goes,
-as in "perplexity 17.3". -q silences both. Whatever is shown, a tick stops the thread that calls it after Ctrl-C.
+with rate in units a second and memory in bytes; total and eta_seconds are null until it is known how much there is.
+`step` names what is worked on, or says how it goes, as in "perplexity 17.3"; a run on a cluster has files, failed and
+workers as well. -q silences both. Whatever is shown, a tick stops the thread that calls it after Ctrl-C.
 """
 
 import json
@@ -39,8 +40,13 @@ class Tick:
         _stop_if_asked()
         self._shown.update(count / self._passes)
 
-    def say(self, text: str) -> None:
-        self._shown.step = text
+    def say(self, text: str, **numbers: float) -> None:
+        """numbers: what the text says, for machines."""
+        self._shown.step, self._shown.numbers = text, numbers
+
+    def expect(self, total: int) -> None:
+        """Say how many units there are in all, where that was not known before."""
+        self._shown.total = total
 
 
 def is_shown(quiet: bool, as_json: bool) -> bool:
@@ -91,6 +97,7 @@ class _Line:
         from tqdm import tqdm  # here, since `--help` does not need it
 
         self.step, self.n, self.total, self._looked = "", 0.0, total, 0.0
+        self.numbers: dict[str, float] = {}
         self._bar = tqdm(total=total, desc=escaped(name), unit=unit, leave=False, disable=silent, **settings)
 
     def __enter__(self) -> "_Line":
@@ -117,9 +124,9 @@ class _Lines:
 
     def __init__(self, name: str, total: int | None, unit: str) -> None:
         self.name, self.total, self.unit, self.step = name, total, unit, ""
-        self.n = 0.0
-        self._started: float | None = None
-        self._said = 0.0
+        self.numbers: dict[str, float] = {}
+        self.n, self._started = 0.0, time.monotonic()
+        self._said = self._started + _FIRST - _EVERY
 
     def __enter__(self) -> "_Lines":
         return self
@@ -129,8 +136,6 @@ class _Lines:
 
     def update(self, count: float) -> None:
         now = time.monotonic()
-        if self._started is None:
-            self._started, self._said = now, now + _FIRST - _EVERY
         self.n += count
         if now - self._said >= _EVERY and (not self.total or self.n < self.total):
             self._said = now
@@ -140,7 +145,7 @@ class _Lines:
         line: dict[str, Any] = {"progress": self.name, "done": round(self.n), "total": self.total, "unit": self.unit}
         line |= {"step": self.step} if self.step else {}
         seconds = (self.total - self.n) / rate if self.total and rate else None
-        line |= {"rate": round(rate, 3), "left": seconds and round(seconds, 1)}
+        line |= {**self.numbers, "rate": round(rate, 3), "eta_seconds": seconds and round(seconds, 1)}
         memory = resident()
         click.echo(json.dumps(line | ({"memory": memory} if memory else {})), err=True)
 

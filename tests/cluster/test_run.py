@@ -77,6 +77,22 @@ def test_streams_after_each_other_are_restored_in_parts(tmp_path):
     assert file.target.read_bytes() == b"".join(pieces)
 
 
+@pytest.mark.parametrize("function", ["", "work", "join"])
+def test_progress_counts_each_byte_once_and_parts_as_they_end(tmp_path, large, function):
+    small, told, lost = made(tmp_path, "small", b"few bytes"), [], []
+
+    def breaks(call):
+        if call.function.__name__ == function and len(lost) < 3:
+            lost.append(call)
+            raise RuntimeError("killed")
+
+    going = run(Inline(breaks=breaks), [])
+    going.progress = told.append
+    assert not any(done.error for done in going.results([large, small]))
+    assert sum(told) == large.size + small.size and len(told) > 10 and min(told) > 0
+    assert len(lost) == 3 * bool(function)
+
+
 def test_small_files_go_together(tmp_path):
     files = [made(tmp_path, f"{number:03d}", b"few bytes") for number in range(40)]
     engine = Inline()

@@ -195,6 +195,18 @@ def test_a_stop_leaves_nothing_half_done(engine, tree):
     assert files(tree) == [MANIFEST, "a.txt", "b/c.txt", "b/d/e.txt"]
 
 
+def test_lines_of_progress_tell_files_failures_workers_and_the_time_left(engine, tree, monkeypatch):
+    for name in ("_FIRST", "_EVERY"):
+        monkeypatch.setattr(f"squeeze.commands.progress.{name}", 0.0)
+    engine.breaks = lambda call: (tree / "a.txt").unlink(missing_ok=True)
+    result = call("compress", "-1", "-r", "--json", "--cluster", "local", tree)
+    lines = [json.loads(line) for line in result.stderr.splitlines() if line.startswith("{")]
+    assert [line["done"] for line in lines] == [150, 360]
+    told = [(line["files"], line["failed"], line["workers"], line["total"]) for line in lines]
+    assert told == [(1, 1, 1, 630), (2, 1, 1, 630)]
+    assert all(line["unit"] == "B" and line["rate"] > 0 and line["eta_seconds"] >= 0 for line in lines)
+
+
 def test_what_the_cluster_lacks_is_said(engine, tree):
     def lacks(call):
         engine.warn(f"no node of the cluster has {call.needs}")

@@ -42,7 +42,7 @@ def in_parts(monkeypatch):
     """Calls are so short that each block of a large object is one."""
     Store.put("corpus/large.txt", LARGE)
     original = Run.__init__
-    monkeypatch.setattr(Run, "__init__", lambda self, *rest: original(self, *rest, seconds=0.02))
+    monkeypatch.setattr(Run, "__init__", lambda self, *rest, **more: original(self, *rest, **more, seconds=0.02))
 
 
 def test_there_and_back():

@@ -45,20 +45,34 @@ def test_one_line_has_what_is_worked_on_and_the_memory(monkeypatch):
 
 
 def test_lines_of_progress(monkeypatch, capsys):
-    clock = iter([0.0, 9.5, 12.0, 12.5, 30.0])
+    clock = iter([0.0, 0.0, 9.5, 12.0, 12.5, 30.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with progress.bar("big.txt", 100, as_json=True) as tick:
         for _ in range(5):
             tick(20)
     (line,) = capsys.readouterr().err.splitlines()
-    wanted = {"progress": "big.txt", "done": 60, "total": 100, "unit": "B", "rate": 5.0, "left": 8.0}
+    wanted = {"progress": "big.txt", "done": 60, "total": 100, "unit": "B", "rate": 5.0, "eta_seconds": 8.0}
     said = json.loads(line)
     assert said.pop("memory", 1 << 24) >= 1 << 24
     assert said == wanted
 
 
+def test_the_time_left_is_told_once_it_is_known_how_much_there_is(monkeypatch, capsys):
+    clock = iter([0.0, 0.0, 14.0, 18.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.bar("files", None, as_json=True) as tick:
+        for done in range(3):
+            if done == 2:
+                tick.expect(100)
+            tick.say(f"{done} files", files=done)
+            tick(20)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    told = [(line["files"], line["total"], line["eta_seconds"]) for line in lines]
+    assert told == [(1, None, None), (2, 100, 12.0)]
+
+
 def test_steps_have_lines_too(monkeypatch, capsys):
-    clock = iter([0.0, 14.0, 18.0])
+    clock = iter([0.0, 0.0, 14.0, 18.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with progress.steps("out", as_json=True) as step:
         for done in range(3):
@@ -68,7 +82,7 @@ def test_steps_have_lines_too(monkeypatch, capsys):
 
 
 def test_what_is_worked_on_is_said(monkeypatch, capsys):
-    clock = iter([0.0, 14.0])
+    clock = iter([0.0, 0.0, 14.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with progress.bar("model", 100, as_json=True) as tick:
         for perplexity in (21.0, 17.5):

@@ -55,13 +55,12 @@ class _Checkpoint:
         memory = memory_of(self.heads, self.task.options.get("level"))
         needs = Needs(self.task.options["threads"], 0, memory)
         kind = Kind(partial(Planner, self.heads), work.whole, work.part, work.join)
-        going = Run(self.engine, self.task, notes, needs, kind=kind)
+        going = Run(self.engine, self.task, notes, needs, kind=kind, progress=self.progress)
         for done in going.results(todo):
             if done.error:
                 self.failed(done)
             else:
                 self.results[work.name_in(root, done.file.source)] = done
-            self.progress(done.file.size)
         if going.failures:
             again = "; the same command goes on with them" if notes else ""
             raise ClusterError(f"{going.failures} of {len(found)} files failed{again}")
