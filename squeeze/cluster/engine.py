@@ -9,6 +9,7 @@ others end the run.
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -98,6 +99,19 @@ def connect(address: str) -> "Engine[Any]":
     return Engine(ray)
 
 
+def _from_here(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, to be run in the folder that this process is in, where a worker sees that, too: so relative paths
+    mean the same files."""
+    folder = os.getcwd()
+
+    def run(*arguments: Any) -> Any:
+        with suppress(OSError):
+            os.chdir(folder)
+        return function(*arguments)
+
+    return run
+
+
 class Engine(Generic[K]):
     """Runs calls, and gives their results as they come. ours: whether to leave the cluster in the end; grows: whether
     nodes may come; patience: seconds that one is waited for; warn: told in a sentence what the cluster lacks."""
@@ -148,7 +162,7 @@ class Engine(Generic[K]):
             self._asked[call.needs] = call.needs
             self._look(call.needs)
         if call.function not in self._remote:
-            self._remote[call.function] = self._ray.remote(call.function)
+            self._remote[call.function] = self._ray.remote(_from_here(call.function))
         asked = self._asked[call.needs]
         needs = {"num_cpus": asked.cpus, "num_gpus": asked.gpus}
         if asked.memory:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -84,14 +85,15 @@ def test_where_none_comes_a_call_gets_the_largest_memory_or_ends_the_run(nodes):
     engine._running.clear()
 
 
-def test_files_survive_workers_and_a_node(nodes, tmp_path):
+def test_files_survive_workers_and_a_node(nodes, in_folder):
+    """Their paths are relative, and the nodes were started in another folder."""
     cluster, second = nodes
     files = []
     for number in range(12):
-        path = tmp_path / f"{number}"
+        path = Path(f"{number}")
         path.write_bytes(b"some bytes %d " % number * (3000 if number == 5 else 50))
         status = path.stat()
-        files.append(File(path, status.st_size, stamp_of(status), tmp_path / f"{number}.sqz"))
+        files.append(File(path, status.st_size, stamp_of(status), Path(f"{number}.sqz")))
     going = Run(engines.connect("auto"), Task(COMPRESS, OPTIONS, ".mark"), None, Needs(), seconds=0.01)
     done = []
     for one in going.results(files):
