@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from squeeze.errors import ClusterError
@@ -102,7 +103,7 @@ def connect(address: str) -> "Engine[Any]":
 def _from_here(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, to be run in the folder that this process is in, where a worker sees that, too: so relative paths
     mean the same files."""
-    folder = os.getcwd()
+    folder = Path.cwd()
 
     def run(*arguments: Any) -> Any:
         with suppress(OSError):

@@ -34,6 +34,7 @@ from squeeze.version import __version__
 __all__ = [
     "COMPRESS",
     "DECOMPRESS",
+    "HASH",
     "PACK",
     "TEST",
     "UNPACK",
@@ -54,6 +55,7 @@ __all__ = [
 
 COMPRESS, DECOMPRESS, TEST = "compress", "decompress", "test"
 PACK, UNPACK, VERIFY = "pack", "unpack", "verify"
+HASH = -1  # where the part of a file begins that is the checksums, or the hash, of its source
 _PIECE = 1 << 20
 _DELETED = 4  # times that objects are deleted until none is seen
 
@@ -72,7 +74,7 @@ class File:
 
 @dataclass(frozen=True)
 class Part:
-    """Of a file: `length` raw bytes from `begin` on, the number `number`."""
+    """Of a file: `length` raw bytes from `begin` on, the number `number`. HASH: the checksums of parts of `length`."""
 
     file: File
     number: int
@@ -208,25 +210,30 @@ class _Compared:
 def _part(part: Part, task: Task) -> Done:
     settings, size = _prepared(task)
     target = _folder(part.file, task, settings) / f"{part.number:08d}"
+    done = Done(part.file, part.length)
     if task.operation != TEST and _is_there(target, part, task):
-        return Done(part.file, part.length)
+        return done
     with unchanged(part.file) as source:
         if task.operation == TEST:
             _copy(part, None, task)
-            return Done(part.file, part.length)
+            return done
         if not storage.remote(target):
             target.parent.mkdir(exist_ok=True)
         with files.replacing(target) as sink:
-            if task.operation == COMPRESS:
+            if part.begin == HASH:
+                sink.write(parts.checksums(source, part.file.size, part.length))
+            elif task.operation == COMPRESS:
                 parts.code_part(source, part.begin, part.length, sink, settings, size, task.options["verify"])
             else:
                 _copy(part, sink, task)
             still_the_same(part.file)
-    return Done(part.file, part.length)
+    return done
 
 
 def _is_there(target: Path, part: Part, task: Task) -> bool:
     with suppress(FileNotFoundError), target.open("rb") as made:
+        if part.begin == HASH:
+            return made.seek(0, os.SEEK_END) == parts.size_of_checksums(part.file.size, part.length)
         return parts.is_whole(made) if task.operation == COMPRESS else made.seek(0, os.SEEK_END) == part.length
     return False
 
@@ -253,11 +260,12 @@ def _join(file: File, count: int, task: Task) -> Done:
             return _tested(file, sum(stream.raw_size for stream in read_index(source)), source)
         assert file.target
         with _output(file, source, task) as sink:
-            opened = _opened(folder / f"{number:08d}" for number in range(count))
+            paths = [folder / f"{number:08d}" for number in range(count)]
             if task.operation == COMPRESS:
-                totals = parts.join(source, opened, sink, settings)
+                known = paths.pop().read_bytes()
+                totals = parts.join(source, _opened(paths), known, sink, settings)
             else:
-                totals = Totals(_put_together(read_index(source), opened, sink), file.size)
+                totals = Totals(_put_together(read_index(source), _opened(paths), sink), file.size)
         checksum = _checksum_of(file.target if task.operation == COMPRESS else source)
     remove(folder)
     return Done(file, totals.raw, totals.coded, checksum)
@@ -329,7 +337,7 @@ def _folder(file: File, task: Task, settings: Settings) -> Path:
     have other settings: another version's, or those of a dictionary or a model that is another one now."""
     place = file.target or file.source
     options = sorted((name, str(value)) for name, value in task.options.items())
-    told = (task.operation, file.stamp, options, __version__, to_header(settings))
+    told = (task.operation, file.stamp, options, __version__, parts.FORMAT, to_header(settings))
     digest = xxhash.xxh3_64_hexdigest(repr(told).encode())
     return place.with_name(f".{place.name[:NAME_LIMIT]}.{digest[:12]}.parts")
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from squeeze.cluster.engine import PROCESS
-from squeeze.cluster.files import COMPRESS, File, Part, Task
+from squeeze.cluster.files import COMPRESS, HASH, File, Part, Task
 from squeeze.codecs.stream import forecast, levels
 from squeeze.codecs.stream.index import Stream, read_index
 from squeeze.codecs.stream.resources import Resources, as_dictionary
@@ -121,14 +121,15 @@ class Planner:
             return []  # a worker finds out, and says
 
     def _raw_parts(self, file: File) -> list[Part]:
-        """Whole blocks, but for the last."""
+        """Whole blocks, but for the last. The checksums of the source are one more, which begins with them."""
         block = self._task.options["block_size"] or levels.DEFAULT_BLOCK
         most = self._seconds / self._seconds_a_byte(int(self._task.options["level"]))
         length = max(round(most / block), 1) * block
         if file.size < 2 * length:
             return []
         starts = range(0, file.size, length)
-        return [Part(file, number, begin, min(length, file.size - begin)) for number, begin in enumerate(starts)]
+        parts = [Part(file, number, begin, min(length, file.size - begin)) for number, begin in enumerate(starts)]
+        return [Part(file, len(parts), HASH, length), *parts]
 
     def _coded_parts(self, file: File, streams: list[Stream]) -> list[Part]:
         """Whole blocks, too."""

@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from squeeze.cluster.files import PACK, UNPACK, File, Part, Task
+from squeeze.cluster.files import HASH, PACK, UNPACK, File, Part, Task
 from squeeze.cluster.planning import Planned
 from squeeze.packing.container import PackedFile
 from squeeze.packing.sources import Source
 
-__all__ = ["HASH", "Planner", "memory_of"]
+__all__ = ["Planner", "memory_of"]
 
-HASH = -1  # where the part of a packed file begins that is the hash of its source
 _MOST = 1 << 28  # bytes of a part: a worker has as much on its disk for a while
 _MOST_FILES = 500
 # Raw bytes a second of one slow processor, coded and proved, and decoded.

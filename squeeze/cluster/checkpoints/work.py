@@ -11,8 +11,7 @@ from typing import BinaryIO
 
 import xxhash
 
-from squeeze.cluster.checkpoints.plan import HASH
-from squeeze.cluster.files import PACK, VERIFY, Done, File, Part, Task, guarded, remove, still_the_same, unchanged
+from squeeze.cluster.files import HASH, PACK, VERIFY, Done, File, Part, Task, guarded, remove, still_the_same, unchanged
 from squeeze.errors import DamagedError, FormatError
 from squeeze.packing import parts
 from squeeze.packing.base import is_packed

@@ -36,16 +36,21 @@ class Writer:
             self._stored_length += data.size
             if self._source is None:
                 self._put_stored(data.size, [data.tobytes()])
+            self._raw += data.size
         else:
-            self._flush_stored()
-            checksum = xxhash.xxh3_64_intdigest(data.data)
-            self._put_block(coded.kind, data.size, len(coded.payload), checksum, [coded.payload])
-        self._raw += data.size
+            self.write_coded(coded, data.size, xxhash.xxh3_64_intdigest(data.data))
 
-    def finish(self) -> Totals:
+    def write_coded(self, coded: Coded, length: int, checksum: int) -> None:
+        """A block of `length` raw bytes that are not at hand. `finish` has to be told the stream's checksum then."""
+        self._flush_stored()
+        self._put_block(coded.kind, length, len(coded.payload), checksum, [coded.payload])
+        self._raw += length
+
+    def finish(self, checksum: int | None = None) -> Totals:
+        """checksum: XXH3-64 of all raw bytes; None where all were given."""
         self._begin({})
         self._flush_stored()
-        self._index.checksum = self._hash.intdigest()
+        self._index.checksum = self._hash.intdigest() if checksum is None else checksum
         self._put(index_bytes(self._index))
         return Totals(self._raw, self._coded)
 
