@@ -1,0 +1,74 @@
+"""What others read of .sqz: frames of polars, datasets of Hugging Face, and arrays of zarr."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import squeeze
+from tests.makers.remote import Store
+
+fsspec = pytest.importorskip("fsspec")
+pytestmark = pytest.mark.usefixtures("in_folder")
+ROWS = [{"number": number, "word": f"word {number}"} for number in range(300)]
+
+
+@pytest.fixture
+def written():
+    """Rows as JSON and as CSV, on the disk and in a store."""
+    import squeeze.integrations.fsspec  # registers the codec
+
+    texts = {
+        "rows.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS),
+        "rows.csv": "number,word\n" + "".join(f"{row['number']},{row['word']}\n" for row in ROWS),
+    }
+    Store.reset()
+    for name, text in texts.items():
+        coded = squeeze.compress(text.encode(), 1)
+        Path(f"{name}.sqz").write_bytes(coded)
+        Store.put(f"bucket/{name}.sqz", coded)
+
+
+@pytest.mark.parametrize("place", ["", "fake://bucket/"])
+def test_polars(written, place):
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    for name, read in (("rows.jsonl", polars.read_ndjson), ("rows.csv", polars.read_csv)):
+        with fsspec.open(f"{place}{name}.sqz", compression="infer") as file:
+            assert read(file).to_dicts() == ROWS
+        with fsspec.open(f"sqz://{name}::{place}{name}.sqz") as file:
+            assert read(file).to_dicts() == ROWS
+
+
+@pytest.mark.parametrize("place", ["", "fake://bucket/"])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_datasets(written, tmp_path, monkeypatch, place, streaming):
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)  # nothing is asked of the hub
+    datasets.disable_progress_bars()
+    for name, kind in (("rows.jsonl", "json"), ("rows.csv", "csv")):
+        url = f"sqz://{name}::{place or f'{tmp_path}/'}{name}.sqz"
+        options = {"split": "train", "streaming": streaming, "cache_dir": str(tmp_path / "cache")}
+        assert list(datasets.load_dataset(kind, data_files=url, **options)) == ROWS
+
+
+def test_zarr(tmp_path):
+    zarr = pytest.importorskip("zarr", "3", reason="zarr is not installed")
+    import numcodecs
+    import numpy as np
+
+    from squeeze.integrations.numcodecs import Squeeze
+
+    numcodecs.register_codec(Squeeze)  # as an installed squeeze is by itself
+    values = np.arange(20 * 30, dtype="int32").reshape(20, 30)
+    options = {"shape": values.shape, "chunks": (7, 10), "dtype": "int32", "zarr_format": 2}
+    zarr.create_array("array", compressors=Squeeze(1), **options)[:] = values
+    array = zarr.open_array("array", mode="r+")
+    assert (array[:] == values).all() and (array[5:9, 8:12] == values[5:9, 8:12]).all()
+    assert array.compressors == (Squeeze(1),)
+    chunk = Path("array/0.0").read_bytes()
+    assert squeeze.decompress(chunk) == np.ascontiguousarray(values[:7, :10]).tobytes()
+    array[3:5] = 0
+    assert array[:].sum() == values.sum() - values[3:5].sum()
+    Path("array/0.0").write_bytes(chunk[:-1])
+    with pytest.raises(squeeze.SqueezeError):
+        zarr.open_array("array", mode="r")[:7, :10]
