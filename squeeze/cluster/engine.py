@@ -8,6 +8,7 @@ others end the run.
 
 import os
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -120,7 +121,7 @@ class Engine(Generic[K]):
     def __init__(self, ray: Any, ours: bool = True, grows: bool = True) -> None:
         self._ray, self._ours, self._grows = ray, ours, grows
         self.patience = PATIENCE
-        self.warn: Callable[[str], None] = lambda sentence: None
+        self.warn: Callable[[str], None] = warnings.warn
         self._running: dict[Any, Call[K]] = {}
         self._seen, self._resources = 0.0, dict[str, float]()
         self._remote: dict[Callable[..., Any], Any] = {}
