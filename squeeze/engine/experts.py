@@ -16,7 +16,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.view import View
 from squeeze.engine.calibration import Stage
 
-__all__ = ["Experts", "Fused", "Layout", "in_memory", "is_expert", "seeing_all"]
+__all__ = ["Experts", "Fused", "Layout", "in_memory", "is_expert", "seeing_all", "taken_apart"]
 
 LEAVES = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 
@@ -126,11 +126,27 @@ class Fused:
 
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
         """Put the tensors of all experts into the places of their parts, where every part is dense."""
-        if not all(part in tensors for part in self.all_names):
+        if not all(part in tensors and tensors[part].is_floating_point() for part in self.all_names):
             return
         for name, stored in self.stored.items():
             entries = [self.layout.joined([tensors.pop(part) for part in parts]) for parts in self.names(name)]
             tensors[stored] = torch.stack(entries)
+
+
+def taken_apart(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint as if it held every expert's matrices, where it holds those of a layer in one tensor, gate before
+    up, as transformers' own classes do: PREFIX.experts.gate_up_proj [E, 2 I, H] and PREFIX.experts.down_proj [E, H, I].
+    """
+    layout = Layout(transposed=False, interleaved=False, biased=False)
+    views: dict[str, View] = {}
+    hidden: set[str] = set()
+    for stored in checkpoint.files:
+        prefix, _, name = stored.rpartition(".")
+        shape = checkpoint.info(stored).shape
+        if prefix.endswith(".experts") and name in LEAVES and len(shape) == 3:
+            views |= Fused(prefix, layout, {name: stored}, shape[0]).views(checkpoint)
+            hidden.add(stored)
+    return checkpoint.showing(views, hidden) if views else checkpoint
 
 
 class Expert(nn.Module):

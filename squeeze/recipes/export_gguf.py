@@ -19,7 +19,8 @@ import torch
 
 from squeeze.checkpoint.architectures import HEAD
 from squeeze.checkpoint.checkpoint import Checkpoint
-from squeeze.errors import ModelError, printable
+from squeeze.engine.experts import taken_apart
+from squeeze.errors import ModelError, OptionError, printable
 from squeeze.quant.blocks import BlockTensor, grid_of, outer_type, type_of
 from squeeze.quant.rtn import RTN
 from squeeze.recipes.gguf_metadata import Metadata
@@ -60,13 +61,23 @@ class Export:
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Export":
         """Raises ModelError for what llama.cpp has no words for, FormatError where something is missing."""
-        export = cls(checkpoint, Metadata.of(checkpoint), {})
+        export = cls(taken_apart(checkpoint), Metadata.of(checkpoint), {})
         assert export.named
         return export
 
     def with_blocks(self, folder: Path, types: Mapping[str, str]) -> "Export":
         """The same of a folder that was made from it, in which modules are in blocks."""
-        return replace(self, checkpoint=Checkpoint.open(folder), types=types)
+        return replace(self, checkpoint=taken_apart(Checkpoint.open(folder)), types=types)
+
+    def check_alike(self, types: Mapping[str, str]) -> None:
+        """Raises OptionError where the file would hold matrices in one tensor that are not all of one type. types: of
+        modules; others stay as they are."""
+        for name, sources in self.named.items():
+            found = [types.get(source.removesuffix(".weight")) for source in sources]
+            kinds = [kind and type_of(kind) for kind in found]
+            if odd := [source for source, kind in zip(sources, kinds, strict=True) if kind != kinds[0]]:
+                told = f"{printable(odd[0])} is to be stored in another way than {printable(sources[0])}"
+                raise OptionError(f"{told}, and GGUF has both in one tensor, {name}")
 
     @cached_property
     def named(self) -> dict[str, tuple[str, ...]]:

@@ -16,47 +16,19 @@ from squeeze.checkpoint.architectures import EMBEDDING
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import FormatError, ModelError, printable
 from squeeze.lm import rotary
+from squeeze.lm.gguf_families import FAMILIES, FULL, LOCAL, Family
 from squeeze.lm.gguf_vocabulary import Vocabulary, vocabulary_of
 from squeeze.system.json_object import read_object
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
-__all__ = ["FAMILIES", "Family", "Metadata"]
+__all__ = ["Metadata"]
 
-
-_GELU = "gelu_pytorch_tanh"
-_FULL, _LOCAL = "full_attention", "sliding_attention"
-
-
-@dataclass(frozen=True)
-class Family:
-    """How llama.cpp has an architecture. name: of its network; interleaved: rotary pairs are neighbouring rows of
-    queries and keys; experts: whether there are any; activation: the only one that it runs; shifted: a checkpoint's
-    norms are stored less one, and a file's are not; period: the last of so many blocks attends to all tokens, and the
-    others to those in a window; local_base: of rotary angles in these, where it is another."""
-
-    name: str
-    interleaved: bool = False
-    experts: bool = False
-    activation: str = "silu"
-    shifted: bool = False
-    period: int = 0
-    local_base: float | None = None
-
-
-FAMILIES = {  # by config.json's model_type
-    "llama": Family("LLAMA", interleaved=True),
-    "mistral": Family("LLAMA", interleaved=True),
-    "mixtral": Family("LLAMA", interleaved=True, experts=True),
-    "qwen2": Family("QWEN2"),
-    "qwen3": Family("QWEN3"),
-    "qwen3_moe": Family("QWEN3MOE", experts=True),
-    "gemma2": Family("GEMMA2", activation=_GELU, shifted=True, period=2),
-    "gemma3_text": Family("GEMMA3", activation=_GELU, shifted=True, period=6, local_base=10000.0),
-}
 _ROPE = ("default", "dynamic", "linear", "yarn", "llama3")  # dynamic scaling begins beyond the trained context
+_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 _SCALED = ("linear", "yarn")
+_SCALED_BY = 256  # where config.json does not say it
 _MANY = 1 << 32
 _MOST = 1e30
 
@@ -113,9 +85,11 @@ class Metadata:
         """What llama.cpp cannot run, and whether it is so."""
         rope, kind, kind_of = self._rope, self._rope_type, self.config["model_type"]
         return {
-            f"the activation {self._activation}": self._activation != self.family.activation,
+            f"the activation {self._activation}": self._activation not in self.family.activations,
             **self._faults_of_windows(),
             "sliding windows": bool(self.config.get("use_sliding_window")),
+            "attention in both directions": bool(self.config.get("use_bidirectional_attention")),
+            "no cap on its logits": self.family.capped and any(self.config.get(key, ...) is None for key in _CAPS),
             "experts whose shares do not sum to 1": kind_of == "qwen3_moe" and not self.config.get("norm_topk_prob"),
             "blocks with and without experts": bool(self.config.get("mlp_only_layers"))
             or self.config.get("decoder_sparse_step", 1) != 1,
@@ -129,23 +103,29 @@ class Metadata:
 
     @property
     def _activation(self) -> str:
-        return str(self.config.get("hidden_activation") or self.config.get("hidden_act") or self.family.activation)
+        return str(self.config.get("hidden_activation") or self.config.get("hidden_act") or self.family.activations[0])
 
     def _faults_of_windows(self) -> dict[str, bool]:
         """Of an architecture with windows in some blocks: what llama.cpp has otherwise, and whether it is so."""
         period, config = self.family.period, self.config
         if not period:
             return {}
-        wanted = [_LOCAL if (i + 1) % period else _FULL for i in range(_whole(config, "num_hidden_layers"))]
-        local = self._rope_of(_LOCAL).get("rope_theta", config.get("rope_local_base_freq", self.family.local_base))
+        wanted = [LOCAL if (i + 1) % period else FULL for i in range(_whole(config, "num_hidden_layers"))]
+        local = self._rope_of(LOCAL).get("rope_theta", config.get("rope_local_base_freq", self.family.local_base))
         return {
             f"windows in other blocks than {period - 1} of {period}": (config.get("layer_types") or wanted) != wanted,
             "another size of a window's pattern": config.get("sliding_window_pattern", period) != period,
-            "queries that are scaled otherwise than by their size": config.get("query_pre_attn_scalar")
-            not in (None, 0, self._head_size),
+            "queries that are scaled otherwise than by their size": self._scaled_otherwise,
             f"rotary angles of base {local} in windows": self.family.local_base not in (None, local),
-            "attention in both directions": bool(config.get("use_bidirectional_attention")),
         }
+
+    @property
+    def _scaled_otherwise(self) -> bool:
+        """Whether queries are divided by the root of another number than llama.cpp takes."""
+        size: float = self._head_size
+        if _whole(self.config, "num_hidden_layers") == self.family.by_width:
+            size = _whole(self.config, "hidden_size") / _whole(self.config, "num_attention_heads")
+        return bool(self.config.get("query_pre_attn_scalar", _SCALED_BY) != size)
 
     def _rope_of(self, kind: str) -> dict[str, Any]:
         """What is said of rotary angles in the blocks of a kind alone."""
@@ -156,9 +136,9 @@ class Metadata:
     def _rope(self) -> dict[str, Any]:
         own = {key: self.config[key] for key in ("rope_theta", "partial_rotary_factor") if self.config.get(key)}
         told = dict(self.config.get("rope_parameters") or {})
-        for kind in (_FULL, _LOCAL):
+        for kind in (FULL, LOCAL):
             told.pop(kind, None)
-        rope = {**told, **self._rope_of(_FULL), **(self.config.get("rope_scaling") or {})}
+        rope = {**told, **self._rope_of(FULL), **(self.config.get("rope_scaling") or {})}
         return {"rope_theta": 10000.0, **own, **rope}
 
     @property
@@ -205,13 +185,22 @@ class Metadata:
             return _whole(self.config, "head_dim")
         return _whole(self.config, "hidden_size") // _whole(self.config, "num_attention_heads")
 
+    @property
+    def _context(self) -> int:
+        """Tokens for which llama.cpp computes what the network was trained for: those of a window that it does not
+        know, where there is one."""
+        context = _whole(self.config, "max_position_embeddings")
+        if self.family.windowed and self.config.get("sliding_window"):
+            return min(context, _whole(self.config, "sliding_window"))
+        return context
+
     @cached_property
     def _values(self) -> dict[str, int | float]:
         """What the gguf package's writer has a method add_NAME for."""
         config, size = self.config, self._head_size
         values: dict[str, int | float] = {
             "block_count": _whole(config, "num_hidden_layers"),
-            "context_length": _whole(config, "max_position_embeddings"),
+            "context_length": self._context,
             "embedding_length": _whole(config, "hidden_size"),
             "feed_forward_length": _whole(config, "intermediate_size"),
             "head_count": _whole(config, "num_attention_heads"),
@@ -230,7 +219,7 @@ class Metadata:
                 "expert_feed_forward_length": _whole(config, "moe_intermediate_size", "intermediate_size"),
             }
         if self.family.period:
-            caps = [key for key in ("attn_logit_softcapping", "final_logit_softcapping") if config.get(key) is not None]
+            caps = [key for key in _CAPS if config.get(key) is not None]
             values |= {
                 "sliding_window": _whole(config, "sliding_window"),
                 **{key: _number(config, key) for key in caps},

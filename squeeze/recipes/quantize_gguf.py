@@ -95,7 +95,8 @@ class GgufTarget:
         asked: bool = True,
     ) -> "GgufTarget":
         """methods: others than `method` for the modules named. asked: whether the type of `method` is what was asked
-        for. Raises ModelError where llama.cpp cannot run the checkpoint."""
+        for. Raises ModelError where llama.cpp cannot run the checkpoint, OptionError where experts of a layer would
+        not all have one type."""
         export, network = Export.of(checkpoint), Network(checkpoint)
         types, others, left, told = {}, dict(methods), [], {}
         for full in [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]:
@@ -111,6 +112,7 @@ class GgufTarget:
                 others[name] = wanted.replaced(grid=kind)
                 reason = f"whose blocks of {GRIDS[wanted.grid].width} do not fill {inputs} inputs"
                 told[name] = f"{type_of(kind)} in place of {type_of(wanted.grid)}, {reason}"
+        export.check_alike(types)
         return cls(path, export, method.grid if asked else None, types, others, tuple(left), told)
 
     @property

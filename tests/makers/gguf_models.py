@@ -36,6 +36,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {**SIZES, "head_dim": 128, "sliding_window": None}),
     "qwen2": ("Qwen2Config", {**SIZES, "tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {**SIZES, "head_dim": 128, "tie_word_embeddings": True}),
+    "gemma": ("GemmaConfig", {**SIZES, "head_dim": 128}),
     "gemma2": ("Gemma2Config", {**SIZES, "head_dim": 64, "query_pre_attn_scalar": 64, "sliding_window": 8}),
     "gemma3": (
         "Gemma3TextConfig",
@@ -52,9 +53,15 @@ TEMPLATE = "{% for message in messages %}{{ message['role'] + ': ' + message['co
 
 
 def save(
-    kind: str, folder: Path, tokenizer: tokenizers.Tokenizer | None = None, dtype=torch.float32, **changes: Any
+    kind: str,
+    folder: Path,
+    tokenizer: tokenizers.Tokenizer | None = None,
+    dtype: torch.dtype = torch.float32,
+    fused: bool = False,
+    **changes: Any,
 ) -> Path:
-    """A network of one of KINDS as a folder with its tokenizer."""
+    """A network of one of KINDS as a folder with its tokenizer. fused: with the experts of a layer as one tensor, as
+    transformers has them in memory."""
     import transformers
 
     tokenizer = tokenizer or tiny_models.byte_level(space=False)
@@ -67,7 +74,7 @@ def save(
             parameter.data += torch.rand(parameter.shape) - 0.5 * ("bias" in key)
         elif "mlp.gate.weight" not in key:
             parameter.data *= 2  # so that logits are far from uniform
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, save_original_format=not fused)
     (folder / "tokenizer.json").write_text(tokenizer.to_str())
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|endoftext|>", "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -136,7 +143,7 @@ def check_network(path: Path, folder: Path) -> None:
     ours, theirs = GgufFile(path), GgufFile(floats)
     for name, shape in ours.shapes.items():
         assert np.array_equal(ours.float_rows(name, 0, shape[0]), theirs.float_rows(name, 0, shape[0])), name
-    gelu = "gelu" in Metadata.of(Checkpoint.open(folder)).family.activation  # llama.cpp: from a table in half precision
+    gelu = "silu" not in Metadata.of(Checkpoint.open(folder)).family.activations  # llama.cpp: a table in half precision
     assert float((llama_logits(floats, IDS) - wanted).abs().max()) < (1e-2 if gelu else 1e-3)
     apart = (llama_logits(path, IDS) - wanted).norm(dim=-1) / wanted.norm(dim=-1)
     assert float(apart.median()) < 0.05  # where routing is the same

@@ -41,11 +41,15 @@ def byte_level(space: bool = True) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def sentence_piece() -> tokenizers.Tokenizer:
-    """BPE as Llama 2 has it: spaces as U+2581, a token for each byte, a space put before the text."""
+def sentence_piece(space: bool = True) -> tokenizers.Tokenizer:
+    """BPE as Llama 2 has it: spaces as U+2581, a token for each byte, a space put before the text; without `space` as
+    Gemma has it."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="always")
-    tokenizer.decoder = tokenizers.decoders.Metaspace()
+    if space:
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="always")
+        tokenizer.decoder = tokenizers.decoders.Metaspace()
+    else:
+        _split_as_gemma(tokenizer)
     special = ["<unk>", "<s>", "</s>"]
     byte_tokens = [f"<0x{b:02X}>" for b in range(256)]
     trainer = tokenizers.trainers.BpeTrainer(
@@ -55,6 +59,13 @@ def sentence_piece() -> tokenizers.Tokenizer:
     description = json.loads(tokenizer.to_str())
     description["added_tokens"] = [token for token in description["added_tokens"] if token["content"] in special]
     return tokenizers.Tokenizer.from_str(json.dumps(description))
+
+
+def _split_as_gemma(tokenizer: tokenizers.Tokenizer) -> None:
+    decoders, normalizers = tokenizers.decoders, tokenizers.normalizers
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
 
 
 def tensors(vocabulary: int, seed: int = 1) -> dict[str, np.ndarray]:

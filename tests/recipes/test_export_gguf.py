@@ -11,6 +11,7 @@ import torch
 import squeeze
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.errors import FormatError, ModelError
+from squeeze.integrations.load_model import load_model
 from squeeze.lm.gguffile import GgufFile
 from squeeze.recipes.export_gguf import Export
 from tests.makers import gguf_models, hostile, inputs, tiny_models
@@ -30,6 +31,49 @@ def test_llama_cpp_has_the_network_that_transformers_has(tmp_path, kind):
     folder = gguf_models.save(kind, tmp_path / "model")
     Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
     gguf_models.check_network(tmp_path / "out.gguf", folder)
+
+
+@pytest.mark.parametrize(("kind", "blocks"), [("gemma2", 46), pytest.param("gemma3", 62, marks=pytest.mark.slow)])
+def test_the_largest_gemmas_scale_queries_by_the_width(tmp_path, kind, blocks):
+    """llama.cpp tells them by their number of blocks."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32, "query_pre_attn_scalar": 16}
+    folder = gguf_models.save(kind, tmp_path / "model", num_hidden_layers=blocks, **sizes)
+    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
+    with torch.no_grad():
+        wanted = load_model(folder)(gguf_models.IDS[None]).logits[0]
+    found = gguf_models.llama_logits(tmp_path / "out.gguf", gguf_models.IDS)
+    assert float((found - wanted).norm() / wanted.norm()) < 0.02
+    changed(folder, query_pre_attn_scalar=32)
+    with pytest.raises(ModelError, match=r"queries that are scaled otherwise than by their size$"):
+        Export.of(Checkpoint.open(folder))
+
+
+def test_what_the_first_folders_of_gemma_call_their_activation(tmp_path):
+    folder = gguf_models.save("gemma", tmp_path / "model")
+    changed(folder, hidden_act="gelu", hidden_activation=None)
+    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
+    gguf_models.check_network(tmp_path / "out.gguf", folder)
+
+
+@pytest.mark.parametrize("kind", ["mistral", "mixtral"])
+def test_a_window_that_llama_cpp_does_not_know_is_the_context(tmp_path, kind):
+    folder = gguf_models.save(kind, tmp_path / "model", sliding_window=48)
+    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
+    assert GgufFile(tmp_path / "out.gguf").fields["llama.context_length"] == 48
+    gguf_models.check_network(tmp_path / "out.gguf", folder)
+
+
+def test_llama_cpp_has_the_tokens_of_gemmas_tokenizer(tmp_path):
+    tokenizer = tiny_models.sentence_piece(space=False)
+    folder = gguf_models.save("gemma", tmp_path / "model", tokenizer)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
+    model = gguf_models.opened(tmp_path / "out.gguf")
+    for text in (TEXT, " " + TEXT, inputs.python_text(2_000).decode("ascii", "ignore")):
+        assert model.tokenize(text.encode(), add_bos=False) == tokenizer.encode(text, add_special_tokens=False).ids
+    model.close()
+    fields = GgufFile(tmp_path / "out.gguf").fields
+    assert fields["tokenizer.ggml.model"] == "llama" and fields["tokenizer.ggml.add_space_prefix"] is False
 
 
 @pytest.mark.parametrize("sentence_piece", [False, True])
@@ -84,6 +128,10 @@ def changed(folder, **values):
         ("llama", {"hidden_act": "gelu"}, "cannot be written as GGUF: it has the activation gelu"),
         ("gemma2", {"query_pre_attn_scalar": 32}, "it has queries that are scaled otherwise than by their size"),
         ("gemma2", {"layer_types": ["full_attention"] * 2}, "it has windows in other blocks than 1 of 2"),
+        ("gemma2", {"final_logit_softcapping": None}, "cannot be written as GGUF: it has no cap on its logits"),
+        ("gemma2", {"attn_logit_softcapping": None}, "cannot be written as GGUF: it has no cap on its logits"),
+        ("gemma", {"hidden_act": "relu"}, "cannot be written as GGUF: it has the activation relu"),
+        ("gemma", {"use_bidirectional_attention": True}, "it has attention in both directions"),
         ("gemma3", {"hidden_activation": "silu"}, "cannot be written as GGUF: it has the activation silu"),
         ("gemma3", {"rope_local_base_freq": 5e4, "rope_parameters": None}, "angles of base 50000.0 in windows"),
         ("qwen2", {"use_sliding_window": True}, "cannot be written as GGUF: it has sliding windows"),
@@ -137,7 +185,7 @@ def test_configurations_that_say_no_numbers(tmp_path, kind, changes, message):
 
 
 def test_other_architectures(tmp_path, folders):
-    known = "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, gemma2, gemma3_text"
+    known = "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, gemma, gemma2, gemma3_text"
     with pytest.raises(ModelError, match=f"the architecture 'gpt2' cannot be written as GGUF, only {known}$"):
         squeeze.quantize(folders("gpt2"), "rtn", out=tmp_path / "out.gguf", format="gguf")
     with pytest.raises(FormatError, match=r"has no tokenizer\.json, and a GGUF file holds the tokenizer$"):
