@@ -33,7 +33,7 @@ COMMANDS = {  # name: where it is, and the first line of its help
     "generate": ("generate:generate", "Continue PROMPT, as it comes; with --kv, in less memory."),
     "history": ("history:history", "Show what a packed checkpoint is a difference from, and what that is."),
     "imatrix": ("imatrix:imatrix", "Write llama.cpp's importance matrix of a model's folder."),
-    "import": ("import_:import_", "Write a GGUF file of the Llama family as a Hugging Face folder."),
+    "import": ("import_:import_", "Write a GGUF file as a Hugging Face folder."),
     "info": ("info:info", "Show versions, CPU, GPUs, folders and models."),
     "inspect": ("inspect:inspect", "Show the entropy of each field, the bound, the coded size and the gap between."),
     "kv-eval": ("kv_eval:kv_eval", "Measure what KV cache policies cost and save."),

@@ -1,7 +1,7 @@
 """Texts as tokens: files, data sets of this machine, and the tokenizer of a model's folder."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from squeeze.errors import SqueezeError, printable
 __all__ = ["read_text", "read_tokens", "tokenize"]
 
 
-def read_tokens(text: Path | str, folder: Path | str) -> torch.Tensor:
-    """int64 [T]: the tokens of a UTF-8 text file, by the tokenizer of a model's folder."""
+def read_tokens(
+    text: Path | str, folder: Path | str, load: Callable[[Path | str], Any] = load_tokenizer
+) -> torch.Tensor:
+    """int64 [T]: the tokens of a UTF-8 text file, by the tokenizer that `load` makes of a model's folder."""
     try:
         content = Path(text).read_text("utf-8")
     except UnicodeDecodeError:
         raise SqueezeError(f"{text}: is not text in UTF-8") from None
-    return tokenize(load_tokenizer(folder), content)
+    return tokenize(load(folder), content)
 
 
 def tokenize(tokenizer: Any, text: str) -> torch.Tensor:

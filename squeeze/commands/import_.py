@@ -17,9 +17,10 @@ from squeeze.commands.progress import bar
 @options.force()
 @options.saying
 def import_(source: Path, target: Path, force: bool, quiet: bool, as_json: bool) -> None:
-    """Write a GGUF file of the Llama family as a Hugging Face folder in bf16, with config and tokenizer.
+    """Write a GGUF file as a Hugging Face folder in bf16, with config and tokenizer.
 
-    MODEL.gguf may be smollm2, the bundled model.
+    Of Llama, Mistral, Mixtral, Qwen2, Qwen3, Qwen3-MoE, Gemma, Gemma 2, and what of Gemma 3 handles text. MODEL.gguf
+    may be smollm2, the bundled model.
 
     Example: squeeze import model.gguf my-model
     """

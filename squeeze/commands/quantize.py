@@ -47,8 +47,8 @@ def quantize(
     if not quiet:
         say_estimate(source, common, asked.settings.correction, params["device"], asked.made().needs_hessian)
     if asked.settings.format == GGUF:
-        if packed or verdict.text or verdict.tasks:
-            raise click.UsageError("--pack, --text and --tasks are for formats that are folders, not for gguf")
+        if packed:
+            raise click.UsageError("--pack is for formats that are folders, not for gguf")
         quantize_gguf.check_file(target, force)
     else:
         folder.check_target(source, target, force)

@@ -1,4 +1,4 @@
-"""A model's folder in any form that squeeze or transformers stores weights in, as a model that runs."""
+"""A model's folder in any form that squeeze or transformers stores weights in, or a GGUF file, as a model that runs."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,17 +15,19 @@ from squeeze.checkpoint.pretrained import (
     existing_folder,
     explained,
     load_config,
+    load_tokenizer,
     quiet,
 )
 from squeeze.deltas.stored import DeltaForm
 from squeeze.engine.experts import is_expert
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
+from squeeze.integrations import gguf
 from squeeze.integrations.forms import FORMS
 from squeeze.packing.folder import CONVERTED, MANIFEST, METHODS
 from squeeze.quant.formats.compressed_groups import PACKED
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "tokenizer_of"]
 
 
 def load_model(
@@ -36,25 +38,26 @@ def load_model(
     base: Path | str | None = None,
     product: str | None = None,
 ) -> nn.Module:
-    """A causal language model by transformers, ready to run. dtype: None for float32 on a CPU, else, and for what
-    transformers dequantises, the folder's own. resident: of a packed folder, bytes of weights that are decoded once and
-    kept. base: of a folder of `squeeze delta`; without, it is looked for beside it. product: of a packed folder,
-    "exact" or "fused", as SqueezeConfig has it.
+    """A causal language model by transformers, ready to run. folder: of a model, or a GGUF file, whose blocks are
+    dequantised. dtype: None for float32 on a CPU, else, and for what transformers dequantises, the folder's own.
+    resident: of a packed folder, bytes of weights that are decoded once and kept. base: of a folder of `squeeze delta`;
+    without, it is looked for beside it. product: of a packed folder, "exact" or "fused", as SqueezeConfig has it.
 
     Folders of GPTQ, AWQ and bitsandbytes, and of compressed-tensors where transformers cannot, are read by our own
     code. Raises ModelError where transformers cannot run the model, FormatError where its files are damaged or
     contradict each other, and SqueezeError for a resident part or a product of a folder that is not packed, and for a
     base that is missing, another, or that none is the difference from.
     """
-    folder = existing_folder(folder)
-    checkpoint = Checkpoint.open(folder)
-    method = _method_of(checkpoint)
+    checkpoint = None if gguf.is_gguf(folder) else Checkpoint.open(existing_folder(folder))
+    folder, method = Path(folder), None if checkpoint is None else _method_of(checkpoint)
     if resident is not None and not (folder / MANIFEST).is_file():
         raise SqueezeError(f"{folder}: is not packed, so that all of it is resident")
     if base is not None and method != DeltaForm.method:
         raise SqueezeError(f"{folder}: is no difference from a base, and needs none")
     if product is not None and not (folder / MANIFEST).is_file():
         raise SqueezeError(f"{folder}: is not packed, so that no product decodes its weights")
+    if checkpoint is None:
+        return gguf.load(folder, dtype or (torch.float32 if device == "cpu" else None)).to(device)
     quiet()
     # transformers takes seconds to import: only once a model is loaded
     from squeeze.integrations import loading, quantised, transformers  # noqa: F401  the last registers packed folders
@@ -72,6 +75,11 @@ def load_model(
         told = {"resident": resident, "product": product, "base_folder": None if base is None else str(base)}
         said = {name: value for name, value in told.items() if value is not None}
         return _loaded(checkpoint, kind, said).to(device).eval()
+
+
+def tokenizer_of(folder: Path | str) -> Any:
+    """The tokenizer of a model's folder, or GGUF file, by transformers. Raises ModelError where it has none."""
+    return gguf.load_tokenizer(folder) if gguf.is_gguf(folder) else load_tokenizer(folder)
 
 
 def _read_here(checkpoint: Checkpoint) -> bool:

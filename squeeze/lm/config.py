@@ -20,13 +20,15 @@ class Family:
 
     context: positions, where config.json leaves them out; head_size: likewise, None for the width by the heads.
     interleaved: GGUF files hold the two channels of a rotary pair side by side. window_by_choice: a sliding window
-    counts only where `use_sliding_window` says so.
+    counts only where `use_sliding_window` says so. taken: keys of GGUF's metadata that name what other readers than the
+    exact engine know to tell (integrations/gguf).
     """
 
     context: int
     head_size: int | None = None
     interleaved: bool = False
     window_by_choice: bool = False
+    taken: tuple[str, ...] = ()
 
 
 ARCHITECTURES = {  # by config.json's model_type, and general.architecture of GGUF files
@@ -83,21 +85,27 @@ class Config:
         return cls(**{**values, **floats, "frequencies": frequencies})
 
 
-def unsupported(name: str, feature: str) -> ModelError:
-    *most, last = ARCHITECTURES
+def unsupported(name: str, feature: str, families: Mapping[str, Family] = ARCHITECTURES) -> ModelError:
+    *most, last = families
     return ModelError(f"{name}: {feature} is not supported; plain {', '.join(most)} and {last} models are")
 
 
-def known_architecture(name: str, value: Any) -> str:
-    """One of ARCHITECTURES. Raises ModelError for others."""
-    if not isinstance(value, str) or value not in ARCHITECTURES:
-        raise unsupported(name, f"architecture '{printable(value)}'")
+def known_architecture(name: str, value: Any, families: Mapping[str, Family] = ARCHITECTURES) -> str:
+    """One of the families. Raises ModelError for others."""
+    if not isinstance(value, str) or value not in families:
+        raise unsupported(name, f"architecture '{printable(value)}'", families)
     return value
 
 
-def from_gguf(name: str, fields: Mapping[str, Any], vocabulary: int, factors: list[float] | None) -> Config:
+def from_gguf(
+    name: str,
+    fields: Mapping[str, Any],
+    vocabulary: int,
+    factors: list[float] | None,
+    families: Mapping[str, Family] = ARCHITECTURES,
+) -> Config:
     """From GGUF metadata, the embedding's rows and the divisors in rope_freqs.weight."""
-    architecture = known_architecture(name, fields.get("general.architecture"))
+    architecture = known_architecture(name, fields.get("general.architecture"), families)
 
     def get(key: str, default: Any = None) -> Any:
         return fields.get(f"{architecture}.{key}", default)
@@ -109,8 +117,8 @@ def from_gguf(name: str, fields: Mapping[str, Any], vocabulary: int, factors: li
         return value
 
     for key, feature in _UNSUPPORTED_KEYS.items():
-        if get(key):
-            raise unsupported(name, feature)
+        if get(key) and key not in families[architecture].taken:
+            raise unsupported(name, feature, families)
     heads, width = whole("attention.head_count"), whole("embedding_length")
     head_size = whole("attention.key_length", width // heads)
     if whole("attention.value_length", head_size) != head_size:

@@ -5,7 +5,7 @@ Tensors are renamed to one set of names, and read as float32 a few rows at a tim
 
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from squeeze.checkpoint.config_json import check_layers, read_config
 from squeeze.checkpoint.weight_files import weight_files
 from squeeze.errors import FormatError, ModelError, printable
 from squeeze.lm import config, vocabulary
-from squeeze.lm.config import Config
+from squeeze.lm.config import ARCHITECTURES, Config, Family
 from squeeze.lm.gguffile import GgufFile
 from squeeze.lm.shard import Shard
 from squeeze.system.json_object import parse_object
@@ -115,19 +115,25 @@ def damage_told(path: Path) -> Iterator[None]:
 
 def open_source(path: Path) -> Source:
     """Read the description of a model; ModelError where it is not one that we can run."""
-    return _open_folder(path) if path.is_dir() else _open_gguf(path)
+    return _open_folder(path) if path.is_dir() else gguf_source(path, gguf_file(path))
 
 
-def _renamed(name: str, style: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _renamed(
+    name: str,
+    style: int,
+    tensors: dict[str, Tensor],
+    parts: Mapping[str, tuple[str, str]] = INNER,
+    families: Mapping[str, Family] = ARCHITECTURES,
+) -> dict[str, Tensor]:
     outer = {names[style]: ours for ours, names in OUTER.items()}
-    inner = {names[style]: ours for ours, names in INNER.items()}
+    inner = {names[style]: ours for ours, names in parts.items()}
     layer = re.compile((r"model\.layers\.(0|[1-9]\d{0,4})\.(.*)", r"blk\.(0|[1-9]\d{0,4})\.(.*)")[style], re.ASCII)
     out = {}
     for key, tensor in tensors.items():
         match = layer.fullmatch(key)
         ours = f"{match[1]}.{inner[match[2]]}" if match and match[2] in inner else outer.get(key)
         if ours is None:
-            raise config.unsupported(name, f"a network with a tensor '{printable(key)}'")
+            raise config.unsupported(name, f"a network with a tensor '{printable(key)}'", families)
         if not tensor.shape or 0 in tensor.shape:
             raise ModelError(f"{name}: the model is damaged: tensor {printable(key)} has no elements")
         out[ours] = tensor
@@ -154,31 +160,42 @@ def _open_folder(path: Path) -> Source:
     return Source(name, config.from_folder(name, values, rows), tensors, tokenizer, interleaved=False)
 
 
-def _open_gguf(path: Path) -> Source:
+def gguf_file(path: Path) -> GgufFile:
+    """Raises ModelError for another file, and what damage raises."""
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise ModelError(f"{path}: not a GGUF file")
-    gguf = GgufFile(path)
-    fields = gguf.fields
+    return GgufFile(path)
+
+
+def gguf_source(
+    path: Path,
+    file: GgufFile,
+    parts: Mapping[str, tuple[str, str]] = INNER,
+    families: Mapping[str, Family] = ARCHITECTURES,
+) -> Source:
+    """parts: of a layer, as INNER has them; families: what is taken. Raises ModelError for others."""
+    fields = file.fields
     name = printable(fields.get("general.name") or path.stem)
     if fields.get("split.count", 1) not in (0, 1):
         raise ModelError(f"{path}: one part of a split model; join its parts with llama-gguf-split --merge first")
-    config.known_architecture(name, fields.get("general.architecture"))
-    by_key = {key: Tensor(shape, partial(gguf.float_rows, key)) for key, shape in gguf.shapes.items()}
+    config.known_architecture(name, fields.get("general.architecture"), families)
+    by_key = {key: Tensor(shape, partial(file.float_rows, key)) for key, shape in file.shapes.items()}
     factors = by_key.pop("rope_freqs.weight", None)
     divisors = None if factors is None else [float(f) for f in factors.rows(0, factors.shape[0])]
-    tensors = _renamed(name, 1, by_key)
-    settings = config.from_gguf(name, fields, _rows(name, tensors), divisors)
+    tensors = _renamed(name, 1, by_key, parts, families)
+    settings = config.from_gguf(name, fields, _rows(name, tensors), divisors, families)
     tokenizer = vocabulary.from_gguf(name, fields)
-    return Source(name, settings, tensors, tokenizer, config.ARCHITECTURES[settings.architecture].interleaved)
+    return Source(name, settings, tensors, tokenizer, families[settings.architecture].interleaved)
 
 
-def check_whole(source: Source) -> None:
-    """Raises ModelError where a tensor is missing, or has another shape than the description says."""
+def check_whole(source: Source, parts: Mapping[str, tuple[int, ...]] | None = None) -> None:
+    """Raises ModelError where a tensor is missing, or has another shape than the description says. parts: shapes of a
+    layer's, where they are not those of `shapes_of`."""
     settings, tensors = source.config, source.tensors
     if settings.layers > len(tensors):
         raise ModelError(f"{source.name}: it is described as {settings.layers} layers, and has {len(tensors)} tensors")
-    shapes = _shapes(settings)
+    shapes = _all_shapes(settings, shapes_of(settings) if parts is None else parts)
     for name, tensor in tensors.items():
         if name not in shapes:
             raise ModelError(f"{source.name}: the model has a tensor '{name}' that its description does not explain")
@@ -195,9 +212,10 @@ def check_whole(source: Source) -> None:
 _OPTIONAL = ("query_bias", "key_bias", "value_bias", "output_bias", "query_norm", "key_norm")
 
 
-def _shapes(settings: Config) -> dict[str, tuple[int, ...]]:
+def shapes_of(settings: Config) -> dict[str, tuple[int, ...]]:
+    """Of each tensor that a layer can have."""
     queries, keys = settings.heads * settings.head_size, settings.kv_heads * settings.head_size
-    inner: dict[str, tuple[int, ...]] = {
+    return {
         **dict.fromkeys(("attention_norm", "feed_forward_norm", "output_bias"), (settings.width,)),
         **dict.fromkeys(("query_norm", "key_norm"), (settings.head_size,)),
         **dict.fromkeys(("key", "value"), (keys, settings.width)),
@@ -206,11 +224,14 @@ def _shapes(settings: Config) -> dict[str, tuple[int, ...]]:
         **{"query": (queries, settings.width), "query_bias": (queries,), "output": (settings.width, queries)},
         "down": (settings.width, settings.feed_forward),
     }
+
+
+def _all_shapes(settings: Config, parts: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     outer = {
         **dict.fromkeys(("embedding", "head"), (settings.vocabulary, settings.width)),
         "final_norm": (settings.width,),
     }
-    return outer | {f"{i}.{part}": shape for i in range(settings.layers) for part, shape in inner.items()}
+    return outer | {f"{i}.{part}": shape for i in range(settings.layers) for part, shape in parts.items()}
 
 
 def _rows(name: str, tensors: dict[str, Tensor]) -> int:

@@ -9,7 +9,7 @@ from torch import nn
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.quality import evaluate
 from squeeze.engine.report import Report
-from squeeze.integrations.load_model import load_model
+from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.recipes.tokens import check_vocabulary
 
 __all__ = ["evaluate", "measure", "opened"]
@@ -25,9 +25,9 @@ def opened(
     resident: int | None = None,
     base: Path | None = None,
 ) -> tuple[torch.Tensor, nn.Module, nn.Module | None]:
-    """The tokens [T] of a text, a model, and the original that it is compared with. resident,
-    base: of the model, as load_model has them."""
-    tokens = read_tokens(text, original or checkpoint)
+    """The tokens [T] of a text, a model, and the original that it is compared with, each a folder or a GGUF file.
+    resident, base: of the model, as load_model has them."""
+    tokens = read_tokens(text, original or checkpoint, tokenizer_of)
     reference = load_model(original, device=device) if original else None
     model = load_model(checkpoint, device=device, resident=resident, base=base)
     for network in (model, reference):
@@ -65,4 +65,5 @@ def measure(
     report.before = evaluate(original, tokens, **shared)  # type: ignore[arg-type]
     model = load_model(Path(report.target), device=device, base=base)
     report.after = evaluate(model, tokens, original=original, **shared)  # type: ignore[arg-type]
-    report.write(Path(report.target))
+    if Path(report.target).is_dir():
+        report.write(Path(report.target))

@@ -1,4 +1,4 @@
-"""A model's folder as a GGUF file: the way back of import_gguf.py, for what llama.cpp runs.
+"""A model's folder as a GGUF file, for what llama.cpp runs: the way back of integrations/gguf.
 
 The gguf package has the container and the names of tensors. A tensor is in memory at a time.
 """

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from squeeze.checkpoint.pretrained import explained, load_tokenizer
+from squeeze.checkpoint.pretrained import explained
 from squeeze.checkpoint.text import tokenize
 from squeeze.errors import SqueezeError
-from squeeze.integrations.load_model import load_model
+from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.kv.evict import Eviction
 from squeeze.recipes.tokens import check_vocabulary
 
@@ -34,15 +34,15 @@ def opened(
     base: Path | None = None,
     product: str | None = None,
 ) -> tuple[nn.Module, Any]:
-    """A folder's model and tokenizer; resident, base, product: as load_model has them. Of its settings for generating
-    only _SETTINGS count: others choose code to run, or make work without end."""
+    """The model and tokenizer of a folder or a GGUF file; resident, base, product: as load_model has them. Of its
+    settings for generating only _SETTINGS count: others choose code to run, or make work without end."""
     from transformers import GenerationConfig
 
     model: Any = load_model(folder, device=device, resident=resident, base=base, product=product)
     with explained(folder):
         settings = {name: getattr(model.generation_config, name, None) for name in _SETTINGS}
         model.generation_config = GenerationConfig(**settings)
-    return model, load_tokenizer(folder)
+    return model, tokenizer_of(folder)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from transformers.cache_utils import QuantizedCache
 
-from squeeze.checkpoint.pretrained import explained, load_tokenizer
+from squeeze.checkpoint.pretrained import explained
 from squeeze.checkpoint.text import read_tokens, tokenize
 from squeeze.errors import PolicyError
-from squeeze.integrations.load_model import load_model
+from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.kernels.kv_attention import install
 from squeeze.kv.base import Policy
 from squeeze.kv.cache import QuantizedKVCache
@@ -107,8 +107,8 @@ def rows(
     if options.save_policy and len(specs) + bool(options.kv_budget) != 1:
         raise PolicyError("--save-policy takes one policy")
     kind = getattr(torch, options.dtype) if options.dtype else None
-    model, tokenizer = load_model(folder, kind, options.device), load_tokenizer(folder)
-    tokens = read_tokens(text, folder)
+    model, tokenizer = load_model(folder, kind, options.device), tokenizer_of(folder)
+    tokens = read_tokens(text, folder, tokenizer_of)
     check_vocabulary(model, tokens)
     with explained(folder):
         policies = policies_of(model, tokenizer, specs, options)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from squeeze.checkpoint.pretrained import explained, load_tokenizer
+from squeeze.checkpoint.pretrained import explained
 from squeeze.engine.report import Report
 from squeeze.engine.tasks import TaskScore
 from squeeze.errors import SqueezeError, printable
-from squeeze.integrations.load_model import load_model
+from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.system import extras
 
 __all__ = ["Progress", "Tasks", "measure_tasks", "scores"]
@@ -119,10 +119,10 @@ def scores(
     theirs = {}
     if original is not None:
         model = load_model(original, device=device)
-        theirs = tasks.run(model, load_tokenizer(original), progress, "before")
+        theirs = tasks.run(model, tokenizer_of(original), progress, "before")
         del model
     model = load_model(folder, device=device, resident=resident, base=base)
-    ours = tasks.run(model, load_tokenizer(folder), progress, "after" if original else "")
+    ours = tasks.run(model, tokenizer_of(folder), progress, "after" if original else "")
     return [_beside(found, theirs.get(key)) for key, found in ours.items()]
 
 
@@ -130,7 +130,8 @@ def measure_tasks(report: Report, tasks: Tasks, device: str = "cpu", progress: P
     """Score the model before and after compressing it, into the report."""
     shown: dict[str, Any] = {"progress": progress} if progress else {}
     report.tasks = scores(tasks, Path(report.target), Path(report.source), device=device, **shown)
-    report.write(Path(report.target))
+    if Path(report.target).is_dir():
+        report.write(Path(report.target))
 
 
 def _beside(ours: _Found, theirs: _Found | None) -> TaskScore:

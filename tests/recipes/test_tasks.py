@@ -97,6 +97,7 @@ def test_every_form(model, folder, tmp_path):
     dense = scores(tasks, model)
     assert scores(tasks, tmp_path / "packed") == dense
     assert len(scores(tasks, tmp_path / "quantised")) == len(dense)
+    assert len(scores(tasks, tiny_models.write_gguf(tmp_path / "a.gguf", tiny_models.byte_level()))) == len(dense)
 
 
 def test_eval(model, other, folder, tmp_path):
@@ -174,6 +175,4 @@ def test_errors_of_folders(model, tmp_path):
     asked = ("--tasks", "first", "--task-folder", makers.write(tmp_path / "tasks"))
     done = call("delta", model, model, tmp_path / "out", "--bits", 2, *asked)
     assert done.exit_code == 2 and "a difference is scored once it is written: squeeze eval OUT --base" in done.output
-    done = call("quantize", model, tmp_path / "a.gguf", "--format", "gguf", "--type", "q8_0", *asked)
-    assert done.exit_code == 2 and "--pack, --text and --tasks are for formats that are folders" in done.output
     assert not (tmp_path / "out").exists()
