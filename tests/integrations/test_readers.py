@@ -51,7 +51,34 @@ def test_datasets(written, tmp_path, monkeypatch, place, streaming):
         assert list(datasets.load_dataset(kind, data_files=url, **options)) == ROWS
 
 
-def test_zarr(tmp_path):
+def test_zarr_3():
+    zarr = pytest.importorskip("zarr", "3.1", reason="zarr is not installed")
+    import numpy as np
+
+    from squeeze.integrations.zarr import SqueezeCodec
+
+    zarr.registry.register_codec("squeeze", SqueezeCodec)  # as an installed squeeze is by itself
+    values = np.arange(20 * 30, dtype="int32").reshape(20, 30)
+    options = {"shape": values.shape, "chunks": (7, 10), "dtype": "int32"}
+    zarr.create_array("array", compressors=SqueezeCodec(1), **options)[:] = values
+    array = zarr.open_array("array", mode="r+")
+    assert array.metadata.zarr_format == 3
+    assert array.compressors == (SqueezeCodec(1),)
+    assert (array[:] == values).all() and (array[5:9, 8:12] == values[5:9, 8:12]).all()
+    chunk = Path("array/c/0/0").read_bytes()
+    assert squeeze.decompress(chunk) == np.ascontiguousarray(values[:7, :10]).tobytes()
+    array[3:5] = 0
+    assert array[:].sum() == values.sum() - values[3:5].sum()
+    Path("array/c/0/0").write_bytes(chunk[:-1])
+    with pytest.raises(squeeze.SqueezeError):
+        zarr.open_array("array", mode="r")[:7, :10]
+    named = Path("array/zarr.json").read_text()
+    Path("array/zarr.json").write_text(named.replace('"level": 1', '"level": 1, "more": 2'))
+    with pytest.raises(squeeze.FormatError, match="needs a newer squeeze"):
+        zarr.open_array("array", mode="r")
+
+
+def test_zarr_2(tmp_path):
     zarr = pytest.importorskip("zarr", "3", reason="zarr is not installed")
     import numcodecs
     import numpy as np
