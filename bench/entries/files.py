@@ -170,6 +170,8 @@ MONOTONE = Entry(
 NEWER = Entry(
     measures="files of your own, or their beginnings, beside what another squeeze makes of them: mean ratio, and worst",
     minutes=0,
+    key=("name", "of", "level"),
+    keeps=lambda row: bool(row.get("name")),
     options=(
         option("files", nargs="+", type=Path, help="such as texts newer than the corpus of either"),
         option(
@@ -183,7 +185,21 @@ NEWER = Entry(
         option(
             "--prefixes", default="", metavar="BYTES", help="first so many bytes, such as 2000,10000,50000; else all"
         ),
+        option("--name", default="", help="what the files are; means of files with a name are kept"),
     ),
+    tables={
+        "newer": Listing(
+            (
+                Column("files", "name"),
+                Column("so many", "files"),
+                Column("bytes of each", lambda row: "all" if row["of"] == "all" else f"the first {row['of']:,}"),
+                Column("level", lambda row: -row["level"]),
+                Column("of the older one's, mean", percent("mean ratio", 1)),
+                Column("worst", percent("worst", 1)),
+            ),
+            order=lambda row: (row["name"], row["level"], str(row["of"]) == "all", row["of"]),
+        )
+    },
 )
 
 SPEED = Entry(
