@@ -122,7 +122,7 @@ def _quantised(name: str, tensors: Mapping[str, torch.Tensor], as_layers: bool) 
     }
     if as_layers:
         outputs, inputs = (int(size) for size in leaves["grid"].tolist()[:2])
-        return QuantLinear(inputs, outputs, leaves, None)
+        return QuantLinear(inputs, outputs, leaves, None, name)
     return _QUANTISED.stored(name, {f"{name}.{leaf}": tensor for leaf, tensor in leaves.items()})
 
 

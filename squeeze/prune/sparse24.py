@@ -3,8 +3,9 @@
 docs/format.md specifies it. A module has sparse_mask and sparse_values, uint8 payloads of codecs/tensors/zeros.py and
 floats.py (or the bare bytes where these are no longer), and sparse_grid int64 [9]: O, I, N, M, parts per million
 removed without N:M, the unit, the number of the values' dtype in DTYPES, and bits and group size of codes, or 0. Where
-values are codes, those of the weights kept lie 8 / bits to a byte (3 bits: two), and scales, zeros, codebook and
-global_scale are as QuantizedTensor has them. Adapters are left_* and right_*: weight, or what the format squeeze has.
+values are codes, those of the weights kept lie 8 // bits to a byte (3 bits: two, 5 and more: one), and scales, zeros,
+codebook and global_scale are as QuantizedTensor has them. Adapters are left_* and right_*: weight, or what the format
+squeeze has.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from squeeze.codecs.tensors import floats, zeros
 from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import take
 from squeeze.quant.formats.own import SqueezeFormat
+from squeeze.quant.formats.spec import BITS
 from squeeze.system.limits import Limits
 
 __all__ = ["LEAVES", "METHOD", "SparseFormat"]
@@ -69,7 +71,7 @@ class SparseFormat:
         """The inverse of `tensors`. Raises FormatError where tensors are missing or contradict each other, DamagedError
         where a payload does."""
         grid = take(name, tensors, "sparse_grid", torch.int64).flatten().tolist()
-        if len(grid) != 9 or not 0 <= grid[6] < len(DTYPES) or min(grid[:2]) < 1 or grid[7] not in (0, 2, 3, 4, 8):
+        if len(grid) != 9 or not 0 <= grid[6] < len(DTYPES) or min(grid[:2]) < 1 or grid[7] not in (0, *BITS):
             raise FormatError(f"{name}: is not a sparse matrix")
         outputs, inputs, kept, of, removed, unit, kind, bits, group_size = grid
         pattern, width = Pattern(kept, of, removed / 1e6, unit), 1 if bits else DTYPES[kind].itemsize

@@ -17,11 +17,11 @@ from torch import nn
 from squeeze.engine.gradients import backward
 from squeeze.engine.network import Network, weight_of
 from squeeze.errors import SqueezeError
+from squeeze.quant.formats.spec import BITS
 from squeeze.system.memory import trim
 
 __all__ = ["allocate", "choose", "fisher"]
 
-BITS = (2, 3, 4, 8)
 _UNITS = 1 << 16  # parts of the budget that sizes are rounded up to
 _TABLE = 1 << 27  # bytes that the table of choices may take
 _EXPERT = re.compile(r"\.experts\.\d+\.")

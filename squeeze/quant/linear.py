@@ -13,10 +13,13 @@ from torch.nn import functional
 
 from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.checkpoint.stored import named
+from squeeze.errors import FormatError
 from squeeze.kernels import dequant, w4a16
 from squeeze.kernels.dequant import Packed
 from squeeze.kernels.w4a16 import cpu
 from squeeze.quant.formats import FORMATS
+from squeeze.quant.formats.own import sizes
 
 __all__ = ["QuantLinear"]
 
@@ -45,10 +48,18 @@ class QuantLinear(nn.Module):
     scales: torch.Tensor
     grid: torch.Tensor
 
-    def __init__(self, in_features: int, out_features: int, stored: dict[str, torch.Tensor], bias: torch.Tensor | None):
-        """stored: the buffers, by the format's leaves."""
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        stored: dict[str, torch.Tensor],
+        bias: torch.Tensor | None,
+        name: str = "a quantised layer",
+    ):
+        """stored: the buffers, by the format's leaves. name: in errors. What is computed raises FormatError where the
+        buffers are not those of such a layer."""
         super().__init__()
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features, self.out_features, self._name = in_features, out_features, name
         for leaf in FORMATS["squeeze"].leaves:
             self.register_buffer(leaf, stored.get(leaf))
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
@@ -113,7 +124,10 @@ class QuantLinear(nn.Module):
         return self._runtime
 
     def _prepare(self) -> _Runtime:
-        bits, group_size = (int(value) for value in self.grid.tolist()[2:])
+        *shape, bits, group_size = sizes(self._name, named(self._name, self._present()))
+        if shape != [self.out_features, self.in_features]:
+            wanted = f"{self.out_features} x {self.in_features}"
+            raise FormatError(f"{self._name}: is a matrix of {shape[0]} x {shape[1]}, and the layer is {wanted}")
         zeros, outliers = self._buffers["zeros"], self._buffers["outliers"]
         if zeros is not None:
             zeros = packing.unpack(zeros, bits, self.scales.shape[2])
@@ -127,6 +141,10 @@ class QuantLinear(nn.Module):
             change = inputs, (outliers.to(torch.float32) - torch.cat(list(pieces))).T.contiguous()
         on_cpu = cpu.prepare(packed) if self.codes.device.type == "cpu" else None
         return _Runtime(self.codes, packed, on_cpu, change)
+
+    def _present(self) -> dict[str, torch.Tensor]:
+        """The buffers that there are."""
+        return {leaf: buffer for leaf, buffer in self._buffers.items() if buffer is not None}
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

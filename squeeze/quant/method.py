@@ -23,7 +23,7 @@ __all__ = ["GridMethod"]
 
 @dataclass(frozen=True, kw_only=True)
 class GridMethod(ABC):
-    """bits: 2, 3, 4 or 8 of an integer grid. group_size: inputs that share a scale, -1 for all of a row; MXFP4 and
+    """bits: 2 to 8 of an integer grid. group_size: inputs that share a scale, -1 for all of a row; MXFP4 and
     NVFP4 have their own. symmetric: without zero points. grid: "integer", "whole" (one scale for the matrix), a name of
     grid.CODEBOOKS or float8.FLOATS, or a type of GGUF's (blocks.GRIDS), which says all of these itself. clip: search
     the range of each group for the least squared error. scale_dtype: in which scales are stored; None for the weight's

@@ -55,4 +55,4 @@ class QuantizedForm(StoredForm):
             raise FormatError(
                 f"{module}: has {leaves['codes'].shape[0]} output channels, but the model needs {outputs}"
             )
-        return QuantLinear(inputs, outputs, dict(leaves), bias)
+        return QuantLinear(inputs, outputs, dict(leaves), bias, module)

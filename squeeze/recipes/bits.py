@@ -108,10 +108,11 @@ def by_budget(run: Run, checkpoint: Checkpoint, method: GridMethod, settings: Qu
         candidate, wrong = fitting(method.replaced(bits=bits), settings.format, *weight.shape)
         if candidate is None:
             raise SqueezeError(f"a matrix cannot be stored: {wrong}")
+        writer = make_writer(settings.format, candidate, {}, checkpoint)  # refuses what the format does not hold
         tensor = candidate.fallback().compress(weight.bfloat16()).tensor
         if settings.format == DENSE:
             return tensor.dequantize(), -(-tensor.stored_bits // 8)
-        stored = make_writer(settings.format, candidate, {}, checkpoint).tensors("x", tensor, False)
+        stored = writer.tensors("x", tensor, False)
         return tensor.dequantize(), sum(value.nbytes for value in stored.values())
 
     def budget(weights: int) -> float:

@@ -7,6 +7,7 @@ from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.kernels import choices, dequant, w4a16
 from squeeze.kernels.dequant import Packed, reference as expansion
 from squeeze.kernels.w4a16 import cpu, reference
+from squeeze.quant.formats.spec import BITS
 from squeeze.quant.linear import QuantLinear
 from tests.makers.gpu import DEVICES, moved
 from tests.makers.quantised import Grid, matrix, others, rounded
@@ -20,7 +21,8 @@ needs_triton = pytest.mark.skipif(kernel is None, reason="triton is not installe
 
 # Output channels, inputs, group size.
 SHAPES = [(16, 64, 32), (5, 96, -1), (9, 70, 13), (1, 33, 64), (17, 128, 64)]
-INTEGERS = [Grid(bits, 32, symmetric) for bits in (2, 3, 4, 8) for symmetric in (True, False)]
+INTEGERS = [Grid(bits, 32, symmetric) for bits in BITS for symmetric in (True, False)]
+MULTIPLIED = [grid for grid in INTEGERS if grid.bits in (2, 3, 4, 8)]
 
 
 def packed_for(grid, outputs, inputs, group_size, dtype=torch.float16):
@@ -70,7 +72,7 @@ def test_the_kernel_expands_codebooks(name, device):
 
 
 @needs_triton
-@pytest.mark.parametrize("grid", INTEGERS, ids=str)
+@pytest.mark.parametrize("grid", MULTIPLIED, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_kernel_multiplies_as_the_reference(grid, shape, device):
@@ -252,8 +254,11 @@ def test_the_cpu_leaves_odd_groups_and_codebooks_to_others():
 
 
 @needs_triton
-def test_dispatch_expands_for_many_rows(monkeypatch):
-    packed = packed_for(Grid(4, 32), 16, 64, 32, torch.float32)
+@pytest.mark.parametrize("bits", [4, 5, 6, 7])
+def test_dispatch_expands_for_many_rows_and_for_bits_without_a_kernel(monkeypatch, bits):
+    if bits > 4:
+        monkeypatch.setattr(kernel, "matmul", None)
+    packed = packed_for(Grid(bits, 32), 16, 64, 32, torch.float32)
     for rows in (1, 5, 65):
         x = torch.randn((rows, 64), generator=torch.Generator().manual_seed(4))
         close(w4a16.matmul(x, packed), reference.matmul(x, packed), 1e-5)

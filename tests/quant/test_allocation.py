@@ -12,6 +12,8 @@ from squeeze.engine.network import Network, weight_of
 from squeeze.engine.pipeline import plan
 from squeeze.errors import SqueezeError
 from squeeze.quant.allocation import allocate, choose, fisher
+from squeeze.quant.formats import read
+from squeeze.quant.formats.spec import BITS
 from squeeze.quant.gptq import GPTQ
 from tests.makers import mixtures, tiny_models
 from tests.makers.hf_models import tiny_model
@@ -24,13 +26,13 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 def test_the_best_of_all_mixes_is_chosen(seed):
     draw = random.Random(seed)
     names = [f"layer{i}" for i in range(5)]
-    costs = {n: {b: draw.random() * 4.0**-b for b in (2, 3, 4, 8)} for n in names}
+    costs = {n: {b: draw.random() * 4.0**-b for b in BITS} for n in names}
     weights = {n: draw.choice([100, 300, 800]) for n in names}
-    sizes = {n: {b: b * weights[n] for b in (2, 3, 4, 8)} for n in names}
+    sizes = {n: {b: b * weights[n] for b in BITS} for n in names}
     budget = int(draw.uniform(2, 8) * sum(weights.values()))
     found = choose(costs, sizes, budget)
     assert sum(sizes[n][b] for n, b in found.items()) <= budget
-    mixes = itertools.product((2, 3, 4, 8), repeat=5)
+    mixes = itertools.product(BITS, repeat=5)
     fits = [m for m in mixes if sum(sizes[n][b] for n, b in zip(names, m, strict=True)) <= 0.999 * budget]
     best = min((sum(costs[n][b] for n, b in zip(names, m, strict=True)) for m in fits), default=None)
     if best is not None:
@@ -133,7 +135,7 @@ def test_target_bits_are_met(tmp_path, folder, format):
     options = {"calibration": tokens, "format": format, "out": tmp_path / "out"}
     report = squeeze.quantize(folder, GPTQ(group_size=16), target_bits=5.5, **options)
     assert len({layer.bits for layer in report.layers}) > 1
-    assert 4.5 < report.bits_per_weight <= 5.5
+    assert 5.0 < report.bits_per_weight <= 5.5
     if format == "dense":
         return
     size = report.stored_bytes - 1000
@@ -141,3 +143,12 @@ def test_target_bits_are_met(tmp_path, folder, format):
     assert 0.9 * size < report.stored_bytes <= size
     with pytest.raises(SqueezeError, match="the matrices take at least"):
         squeeze.quantize(folder, GPTQ(group_size=16), target_bits=1.0, overwrite=True, **options)
+
+
+@pytest.mark.parametrize(("format", "widths"), [("squeeze", BITS), ("gptq", (2, 3, 4, 8))])
+def test_bits_are_chosen_among_those_of_the_format(tmp_path, folder, format, widths):
+    tokens = torch.randint(0, 300, (4, 32), generator=torch.Generator().manual_seed(1))
+    options = {"calibration": tokens, "format": format, "out": tmp_path / "out", "target_bits": 7.0}
+    squeeze.quantize(folder, GPTQ(group_size=32), **options)
+    found = {weight.bits for _, weight in read(tmp_path / "out").weights()}
+    assert found <= set(widths) and bool(found & {5, 6, 7}) == (5 in widths), found

@@ -1,5 +1,8 @@
 """GPTQ against the textbook in float64, and what each option is for, on matrices made on the spot."""
 
+from functools import partial
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -47,7 +50,7 @@ def textbook(weight, hessian, bits, group_size, symmetric, damping=0.01):
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 7, 8])
 @pytest.mark.parametrize(("group_size", "block_size"), [(64, 128), (32, 32), (96, 64), (192, 50)])
 def test_the_textbooks_integers(bits, symmetric, group_size, block_size):
     weight, hessian = problem()
@@ -57,6 +60,19 @@ def test_the_textbooks_integers(bits, symmetric, group_size, block_size):
     assert (found.codes == wanted).double().mean() >= 0.999
     ours, theirs = layer_error(weight, found.dequantize(), hessian), layer_error(weight, values, hessian)
     assert ours == pytest.approx(theirs, rel=1e-2)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("method", [RTN, GPTQ, partial(GPTQ, dynamic=True), partial(GPTQ, act_order=False)])
+def test_each_bit_lowers_the_error(method, symmetric):
+    """To less than 0.6 of it, and to no less than it would on a grid that is twice as fine."""
+    weight, hessian = problem()
+    errors = []
+    for bits in range(3, 9):
+        found = method(bits=bits, group_size=64, symmetric=symmetric).apply(weight, hessian)
+        assert found.bits == bits and int(found.codes.max()) < 1 << bits
+        errors.append(layer_error(weight, found.dequantize(), hessian))
+    assert all(0.15 * a < b < 0.4 * a for a, b in pairwise(errors)), errors
 
 
 def test_dead_inputs_are_rounded_to_nothing():

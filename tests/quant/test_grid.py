@@ -10,11 +10,11 @@ from squeeze.quant.rtn import RTN
 WEIGHT = torch.randn((6, 5, 64), generator=torch.Generator().manual_seed(2)) * 0.05
 GRIDS = {
     f"{bits}-{kind}": Integer(bits, kind == "sym", clip)
-    for bits in (2, 3, 4, 8)
+    for bits in (2, 3, 4, 6, 8)
     for kind in ("sym", "asym")
     for clip in (False, True)
 }
-GRIDS |= {f"{bits}-whole": PerTensor(bits) for bits in (2, 3, 4, 8)} | CODEBOOKS
+GRIDS |= {f"{bits}-whole": PerTensor(bits) for bits in (2, 3, 4, 5, 8)} | CODEBOOKS
 GRIDS["fp8"] = FLOATS["fp8"]
 
 

@@ -21,6 +21,9 @@ GRIDS = {
     "3 bits, asymmetric": Grid(3, 32, False),
     "2 bits, outliers": Grid(2, 64, False, outliers=True),
     "8 bits, a channel": Grid(8, -1),
+    "5 bits, asymmetric": Grid(5, 32, False),
+    "6 bits, outliers": Grid(6, 64, outliers=True),
+    "7 bits, short groups": Grid(7, 13, False),
     "short groups": Grid(4, 7, False),
     "nf4, outliers": Grid(4, 64, codebook="nf4", outliers=True),
 }
@@ -78,6 +81,12 @@ SPECS = {
             "model.layers.1.self_attn.q_proj": Grid(8, -1),
         },
         ignored=("model.layers.2.mlp.up_proj",),
+    ),
+    "5 to 7 bits": QuantizationSpec(
+        6,
+        32,
+        modules={"model.layers.0.mlp.up_proj": Grid(5, 32, False), "model.layers.1.self_attn.q_proj": Grid(7, -1)},
+        ignored=("lm_head",),
     ),
 }
 
@@ -176,3 +185,24 @@ def test_experts_are_expanded_into_the_tensor_that_holds_them_all(tmp_path):
     assert isinstance(found.model.layers[0].self_attn.q_proj, QuantLinear)
     with torch.no_grad():
         assert near(found(IDS).logits, expected(IDS).logits, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (0, 9, r"m\.codes has shape \[8, 8\], not \[9, 8\]"),
+        (1, 33, r"m\.codes has shape \[8, 8\], not \[8, 5\]"),
+        (1, 63, "m: is a matrix of 8 x 63, and the layer is 8 x 64"),
+        (2, 1, "1 bits: choose from"),
+        (2, 5, r"m\.codes has shape \[8, 8\], not \[8, 10\]"),
+        (2, 9, "9 bits: choose from"),
+        (3, 16, "m: 2 groups of 16 do not make 64 inputs"),
+    ],
+)
+def test_a_layer_refuses_a_grid_that_is_not_its_own(place, value, message):
+    """In place of reading behind its buffers."""
+    layer = QuantLinear.of(rounded(matrix(8, 64), Grid(4, 32, False)))
+    layer._name, layer.grid[place] = "m", value
+    for compute in (lambda: layer(torch.ones(1, 64)), layer.dequantize):
+        with pytest.raises(FormatError, match=message):
+            compute()

@@ -1,7 +1,7 @@
 """Products of activations with packed integer weights: Triton on a GPU, numba on the CPU. reference.py defines them.
 
 On a GPU the tile of the kernel, or the dense product of the expanded weight in its place, is the one that is fastest
-there: see choices.py.
+there: see choices.py. Codes of 5, 6 and 7 bits always go to the dense product.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = ["matmul"]
 
 _KERNEL_ROWS = 64  # more rows than these go to the dense product, where nothing is measured
 _MEASURED_ROWS = 256  # more go there without a measurement: the kernel would decode the weight as often again
+_BITS = (2, 3, 4, 8)  # of codes that the kernel decodes
 _NEAR = 0.05  # of the dense product: a kernel that is further away is wrong
 DENSE = "dense"
 
@@ -30,7 +31,8 @@ DENSE = "dense"
 def matmul(x: torch.Tensor, packed: Packed) -> torch.Tensor:
     """x [R, I] @ weight [O, I]^T -> [R, O] in the dtype of x, on a GPU; on the CPU see quant/linear.py."""
     measured = x.device.type == "cuda"
-    if packed.codebook is not None or packed.global_scale is not None or not len(x):
+    plain = packed.codebook is None and packed.global_scale is None and packed.bits in _BITS
+    if not plain or not len(x):
         return _multiply(x, packed, None)
     if len(x) > (_MEASURED_ROWS if measured else _KERNEL_ROWS):
         return _multiply(x, packed, None)

@@ -20,13 +20,15 @@ from squeeze.numerics.jit import inline, kernel
 
 _TOP = 16383  # of an activation: a chunk of 256 times 255, and as much for the zero point, fit 32 bits
 _CHUNK = 256
+_WIDTHS = (2, 4, 8)  # bits of codes that lie whole in bytes
 _ROWS = 4  # output channels at a time
 _LEAST_WORK = 1 << 21  # codes that are worth a thread
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A weight as the CPU's kernels take it: `bits` 2, 4 or 8 (3 are widened to 4), scales and zeros by chunk."""
+    """A weight as the CPU's kernels take it: `bits` 2, 4 or 8 (3 are widened to 4, and 5, 6 and 7 to 8), scales and
+    zeros by chunk."""
 
     codes: np.ndarray  # uint8 [O, bytes]
     scales: np.ndarray  # float32 [O, C]
@@ -44,8 +46,9 @@ def prepare(packed: Packed) -> Prepared | None:
         return None
     chunk = max(n for n in range(32, min(size, _CHUNK) + 1, 32) if size % n == 0)
     bits, words = packed.bits, packed.words
-    if bits == 3 or (bits == 2 and chunk % 64):
-        words, bits = packing.pack(packing.unpack(words, bits, packed.inputs), 4), 4
+    wide = 4 if bits == 2 and chunk % 64 else next(width for width in _WIDTHS if width >= bits)
+    if wide != bits:
+        words, bits = packing.pack(packing.unpack(words, bits, packed.inputs), wide), wide
     scales = packed.scales[0].to(torch.float32)
     zeros = packed.zeros
     if zeros is None:

@@ -28,6 +28,14 @@ def only_integers(format: str, spec: QuantizationSpec) -> None:
             raise FormatError(f"{prefix}{format} cannot keep outlier columns: use the format squeeze")
 
 
+def only_bits(format: str, spec: QuantizationSpec, held: tuple[int, ...]) -> None:
+    """Raises FormatError for integers of other bits than `held`."""
+    for grid in spec.grids.values():
+        if grid.bits not in held:
+            known = f"{', '.join(map(str, held[:-1]))} or {held[-1]}"
+            raise FormatError(f"{format} holds codes of {known} bits, not {grid.bits}: the format squeeze does")
+
+
 def only_plain(format: str, name: str, weight: QuantizedTensor) -> None:
     """Raises FormatError for a weight that is more than integers, scales and zero points."""
     if weight.codebook is not None or weight.outliers is not None or weight.global_scale is not None:

@@ -20,6 +20,7 @@ from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import (
     expect,
     group_size_of,
+    only_bits,
     only_fitting,
     only_integers,
     only_plain,
@@ -32,6 +33,7 @@ from squeeze.quant.formats.spec import Grid, QuantizationSpec
 from squeeze.version import __version__
 
 _HEAD = "lm_head"
+_BITS = (2, 3, 4, 8)  # of codes that its clients read
 # What vLLM makes of several modules: a rule for each of them has to match the whole as well.
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
@@ -60,6 +62,7 @@ class GPTQFormat:
 
     def check(self, spec: QuantizationSpec) -> None:
         only_integers(self.name, spec)
+        only_bits(self.name, spec, _BITS)
         if self.version == 1 and not all(grid.symmetric for grid in spec.grids.values()):
             raise FormatError("gptq is for symmetric grids, as its clients disagree on zero points: use gptq_v2")
 
@@ -145,13 +148,15 @@ class GPTQFormat:
             raise FormatError(f"gptq packed in {printable(config['pack_dtype'])} is not supported: only int32 is")
         meta = config.get("meta")
         method = meta.get("method") if isinstance(meta, Mapping) else None
-        return QuantizationSpec(
+        spec = QuantizationSpec(
             *(common.bits, common.group_size, common.symmetric),
             ignored=ignored if config.get("lm_head") else (*ignored, _HEAD),
             modules=modules,
             patterns=patterns,
             method=method if isinstance(method, str) else None,
         )
+        only_bits(self.name, spec, _BITS)
+        return spec
 
 
 def _ones(bits: int, count: int) -> torch.Tensor:

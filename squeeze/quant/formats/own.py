@@ -77,31 +77,24 @@ class SqueezeFormat:
 
     def stored(self, name: str, tensors: Mapping[str, torch.Tensor]) -> QuantizedTensor:
         """As `weight`, from the tensors alone, which tell all."""
-        words, scales = take(name, tensors, "codes", torch.int32), take(name, tensors, "scales")
-        grid, zeros = take(name, tensors, "grid", torch.int64), tensors.get(f"{name}.zeros")
-        if grid.numel() != 4 or scales.ndim != 3:
-            raise FormatError(f"{name}: is not a matrix")
-        outputs, inputs, bits, group_size = (int(size) for size in grid.flatten().tolist())
-        Grid(bits, group_size)
-        planes, groups = scales.shape[0], scales.shape[2]
-        expect(name, "codes", words, outputs, packing.words_for(inputs, bits))
-        expect(name, "scales", scales, planes, outputs, groups)
+        outputs, inputs, bits, group_size = sizes(name, tensors)
+        scales, zeros = tensors[f"{name}.scales"], tensors.get(f"{name}.zeros")
         if zeros is not None:
-            expect(name, "zeros", zeros, outputs, packing.words_for(groups, bits))
-            zeros = packing.unpack(zeros, bits, groups)
+            zeros = packing.unpack(zeros, bits, scales.shape[2])
         narrow = scales.dtype in NARROW
         tensor = QuantizedTensor(
-            packing.unpack(words, bits, inputs),
+            packing.unpack(tensors[f"{name}.codes"], bits, inputs),
             scales.to(torch.float32) if narrow else scales,
             zeros,
             bits,
-            group_size_of(name, inputs, groups, group_size),
+            group_size,
             tensors.get(f"{name}.codebook"),
             tensors.get(f"{name}.global_scale"),
             _outliers(name, tensors, outputs, inputs),
             8 if narrow else None,
         )
-        _check_codes(name, tensor, planes)
+        if tensor.codebook is not None and tensor.codes.numel() and int(tensor.codes.max()) >= tensor.codebook.shape[1]:
+            raise FormatError(f"{name}: a code is beyond the {tensor.codebook.shape[1]} entries of the codebook")
         return tensor
 
     def config(self, spec: QuantizationSpec) -> dict[str, Any]:
@@ -135,6 +128,25 @@ class SqueezeFormat:
             method=None if method is None else str(method),
             patterns=patterns,
         )
+
+
+def sizes(name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[int, int, int, int]:
+    """Outputs, inputs, bits, and inputs of a group: what the grid of a module says. Raises FormatError where codes,
+    scales, zero points or codebook are of other shapes, or of types that are not theirs."""
+    words, scales = take(name, tensors, "codes", torch.int32), take(name, tensors, "scales")
+    grid, zeros = take(name, tensors, "grid", torch.int64), tensors.get(f"{name}.zeros")
+    if grid.numel() != 4 or scales.ndim != 3:
+        raise FormatError(f"{name}: is not a matrix")
+    outputs, inputs, bits, group_size = (int(size) for size in grid.flatten().tolist())
+    Grid(bits, group_size)
+    planes, groups = scales.shape[0], scales.shape[2]
+    expect(name, "codes", words, outputs, packing.words_for(inputs, bits))
+    expect(name, "scales", scales, planes, outputs, groups)
+    if zeros is not None:
+        take(name, tensors, "zeros", torch.int32)
+        expect(name, "zeros", zeros, outputs, packing.words_for(groups, bits))
+    _check_planes(name, tensors.get(f"{name}.codebook"), planes)
+    return outputs, inputs, bits, group_size_of(name, inputs, groups, group_size)
 
 
 def _described(grid: Grid) -> dict[str, Any]:
@@ -179,15 +191,9 @@ def _outliers(
     return columns, values
 
 
-def _check_codes(name: str, weight: QuantizedTensor, planes: int) -> None:
-    """Raises FormatError where codes or planes have no entry in the codebook."""
-    if weight.codebook is None:
-        if planes != 1:
-            raise FormatError(f"{name}: {planes} planes of scales, but no codebook")
-        return
-    if weight.codebook.ndim != 2 or weight.codebook.shape[0] != planes:
-        raise FormatError(
-            f"{name}: the codebook has shape {list(weight.codebook.shape)}, but there are {planes} planes"
-        )
-    if weight.codes.numel() and int(weight.codes.max()) >= weight.codebook.shape[1]:
-        raise FormatError(f"{name}: a code is beyond the {weight.codebook.shape[1]} entries of the codebook")
+def _check_planes(name: str, codebook: torch.Tensor | None, planes: int) -> None:
+    """Raises FormatError where planes of scales have none of a codebook."""
+    if codebook is None and planes != 1:
+        raise FormatError(f"{name}: {planes} planes of scales, but no codebook")
+    if codebook is not None and (codebook.ndim != 2 or codebook.shape[0] != planes):
+        raise FormatError(f"{name}: the codebook has shape {list(codebook.shape)}, but there are {planes} planes")

@@ -12,7 +12,7 @@ from squeeze.quant.formats.patterns import fits
 
 __all__ = ["BITS", "CODEBOOKS", "Grid", "QuantizationSpec"]
 
-BITS = (2, 3, 4, 8)
+BITS = (2, 3, 4, 5, 6, 7, 8)  # of integers: our own format holds all
 CODEBOOKS = ("nf4", "nf4-nested", "mxfp4", "nvfp4", "fp8", "ternary")
 
 

@@ -33,6 +33,11 @@ SPECS = {
         ignored=("lm_head", "model.layers.0.mlp.up_proj"),
     ),
 }
+WIDE = {
+    "5 bits": QuantizationSpec(5, 32, ignored=("lm_head",)),
+    "6 bits, asymmetric, per channel": QuantizationSpec(6, -1, False, ignored=("lm_head",)),
+    "7 bits and others": QuantizationSpec(7, 32, modules={"model.layers.1.mlp.up_proj": Grid(6, -1)}),
+}
 
 
 def check(theirs, source, weights, dtype, tolerance=1e-3):
@@ -44,10 +49,10 @@ def check(theirs, source, weights, dtype, tolerance=1e-3):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", SPECS | WIDE)
 def test_compressed_tensors_computes_our_logits(tmp_path, name):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
-    spec = SPECS[name]
+    spec = (SPECS | WIDE)[name]
     source = tiny_model(tmp_path / "model", spec.dtype, tied=False)
     weights = write(source, tmp_path / "quantised", "compressed-tensors", spec)
     options = {} if spec.symmetric else {"quantization_config": transformers.CompressedTensorsConfig(dequantize=True)}

@@ -11,10 +11,11 @@ from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec, format_of, read
 from squeeze.quant.formats.reading import summary
+from squeeze.quant.formats.spec import BITS
 from tests.makers.hf_models import tiny_model
 from tests.makers.quantised import FP4, TRITS, matrix, rounded, write
 
-INTEGERS = [Grid(b, size, symmetric) for b in (2, 3, 4, 8) for size in (32, -1) for symmetric in (True, False)]
+INTEGERS = [Grid(b, size, symmetric) for b in BITS for size in (32, -1) for symmetric in (True, False)]
 
 
 def same(first, second):
@@ -53,7 +54,8 @@ def test_codes_are_a_stream_of_bits_from_the_lowest_up(width, count):
 @pytest.mark.parametrize("grid", INTEGERS, ids=str)
 @pytest.mark.parametrize("format", FORMATS)
 def test_integers_come_back(format, grid):
-    if format == "bitsandbytes" or (format == "awq" and (grid.bits, grid.symmetric) != (4, False)):
+    unfit = format == "awq" and (grid.bits, grid.symmetric) != (4, False)
+    if format == "bitsandbytes" or unfit or (format.startswith("gptq") and grid.bits in (5, 6, 7)):
         with pytest.raises(FormatError, match=f"{format} holds"):
             FORMATS[format].check(spec_of(grid))
         return
@@ -61,6 +63,20 @@ def test_integers_come_back(format, grid):
     if format == "gptq" and not grid.symmetric:
         weight = replace(weight, zeros=weight.zeros.clamp(min=1))
     assert same(weight, round_trip(format, weight, spec_of(grid)))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, -1), (5, 33, -1), (9, 70, 13), (3, 129, 64), (2, 31, 32)], ids=str)
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("width", BITS)
+def test_our_own_format_holds_every_width_in_every_shape(width, symmetric, shape):
+    """As few words as hold the codes, zero points among them; all come back."""
+    outputs, inputs, size = shape
+    grid = Grid(width, size, symmetric)
+    weight = rounded(matrix(outputs, inputs), grid)
+    tensors = FORMATS["squeeze"].tensors("m", weight, torch.bfloat16)
+    assert tensors["m.codes"].shape == (outputs, -(-inputs * width // 32))
+    assert symmetric or tensors["m.zeros"].shape == (outputs, -(-weight.scales.shape[2] * width // 32))
+    assert same(weight, FORMATS["squeeze"].weight("m", tensors, spec_of(grid)))
 
 
 def test_mxfp4_nvfp4_ternary_and_outliers_come_back():
@@ -305,7 +321,7 @@ def read_names(folder):
         (lambda t: t.update({"m.codes": t["m.codes"][:, :-1]}), r"tensor m.codes has shape \[8, 7\], not \[8, 8\]"),
         (lambda t: t.update({"m.scales": t["m.scales"][:, :, :1]}), "m: 1 groups of 32 do not make 64 inputs"),
         (lambda t: t.update({"m.scales": t["m.scales"][0]}), "m: is not a matrix"),
-        (lambda t: t.update({"m.grid": torch.tensor([8, 64, 5, 32])}), "5 bits: choose from"),
+        (lambda t: t.update({"m.grid": torch.tensor([8, 64, 9, 32])}), "9 bits: choose from 2, 3, 4, 5, 6, 7, 8"),
         (lambda t: t.update({"m.grid": torch.tensor([8, 64, 4])}), "m: is not a matrix"),
         (lambda t: t.pop("m.zeros"), "m: the weight has no zero points"),
         (lambda t: t.update({"m.outlier_inputs": t["m.outlier_inputs"] + 64}), "outlier column lies outside"),
@@ -330,6 +346,12 @@ def test_what_a_format_cannot_hold_is_said():
         FORMATS["gptq"].tensors("m", rounded(matrix(32, 64) * 1e-6, Grid(4, 32)), torch.float16)
     with pytest.raises(FormatError, match=r"symmetric grids.*gptq_v2"):
         FORMATS["gptq"].check(QuantizationSpec(4, 128, False))
+    for format in ("gptq", "gptq_v2"):
+        for spec in (QuantizationSpec(6), QuantizationSpec(4, modules={"a": Grid(6)})):
+            with pytest.raises(FormatError, match=f"^{format} holds codes of 2, 3, 4 or 8 bits, not 6: the format sq"):
+                FORMATS[format].check(spec)
+    with pytest.raises(FormatError, match=r"^awq holds codes of 4 bits only$"):
+        FORMATS["awq"].check(QuantizationSpec(6, 32, False))
     weight = rounded(matrix(32, 64).abs(), Grid(4, 32, False))
     with pytest.raises(FormatError, match="a zero point is 0"):
         FORMATS["gptq"].tensors("m", weight, torch.bfloat16)
@@ -364,7 +386,9 @@ GROUPS = {
         (GROUPS | {"ignore": 0.5}, "does not say how"),
         (GROUPS | {"config_groups": {"a": {"weights": INTEGERS | {"num_bits": float("inf")}}}}, "does not say how"),
         (GROUPS | {"format": [0] * 3_000}, r"^compressed-tensors of format \[[0, ]{190,200}\.\.\. are not supported"),
-        ({"quant_method": "gptq", "bits": 5}, "5 bits: choose from 2, 3, 4, 8"),
+        ({"quant_method": "gptq", "bits": 9}, "9 bits: choose from 2, 3, 4, 5, 6, 7, 8"),
+        ({"quant_method": "gptq", "bits": 5}, "^gptq holds codes of 2, 3, 4 or 8 bits, not 5: the format s"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:a": {"bits": 6}}}, "^gptq holds codes of .* bits, not 6"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:[": {"bits": 8}}}, "no regular expression"),
         (GROUPS | {"format": "marlin-24"}, "of format 'marlin-24' are not supported: pack-quantized, "),
         ({"quant_method": "squeeze-quantized", "version": 2}, "use a newer squeeze"),
