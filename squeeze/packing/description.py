@@ -19,13 +19,14 @@ from squeeze.packing import fields
 from squeeze.system.json_object import parse_object, parsed_size
 from squeeze.system.limits import Limits
 
-NEWEST_FORMAT = 3
+NEWEST_FORMAT = 4
 LEVELS = ("fast", "runtime", "archive")
 STORED, FIXED, RANS, ARCHIVE = "stored", "fixed", "rans", "archive"
 DELTA = "delta+"  # before the coding of a difference, by XOR
 ULPS = "ulps"  # of a difference in units of the last place
 ZEROS = "zeros+"  # before the coding of what is not 0
 RELAID = tuple(f"{kind}+{coding}" for kind in fields.KINDS for coding in (RANS, ARCHIVE))
+_NEW = tuple(f"{kind}+{coding}" for kind in fields.NEW for coding in (RANS, ARCHIVE))
 CODINGS = (
     *(STORED, FIXED, RANS, ARCHIVE, DELTA + RANS, DELTA + ARCHIVE, ULPS, ZEROS + RANS, ZEROS + ARCHIVE),
     *RELAID,
@@ -95,10 +96,12 @@ class Description:
 
     @property
     def format(self) -> int:
-        """The version: what reads 2 knows no units of the last place; what reads 1 neither codes of fixed length nor
-        tensors that lie anywhere in a file."""
-        if any(record.coding == ULPS for record in self.records):
+        """The version: what reads 3 knows no words of 5-bit and 7-bit codes; what reads 2 no units of the last place;
+        what reads 1 neither codes of fixed length nor tensors that lie anywhere in a file."""
+        if any(record.coding in _NEW for record in self.records):
             return NEWEST_FORMAT
+        if any(record.coding == ULPS for record in self.records):
+            return 3
         return 1 if self.level != "fast" and self.places is None else 2
 
     def to_text(self) -> str:

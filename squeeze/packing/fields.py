@@ -1,10 +1,11 @@
 """Words of packed integers laid out anew as bytes that entropy coding can take: quantised weights mostly.
 
-Codes of 2, 4 and 8 bits lie whole in the bytes of their words. Codes of 3 bits straddle them, so two codes each are
-given a byte of their own; GPTQ packs them down the columns of a matrix, others along its rows.
+Codes of 2, 4 and 8 bits lie whole in the bytes of their words. Others straddle them: codes of 5, 6 and 7 bits are given
+a byte each, and so are two codes of 3 bits. GPTQ packs those down the columns of a matrix, others along its rows.
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -15,8 +16,10 @@ from squeeze.codecs.tensors.content import Content, InMemory
 from squeeze.errors import DamagedError
 from squeeze.system.arena import kept
 
-BYTES, THREES, THREES_DOWN = "bytes", "threes", "threes-down"
-KINDS = (BYTES, THREES, THREES_DOWN)
+BYTES, THREES, THREES_DOWN, FIVES, SEVENS = "bytes", "threes", "threes-down", "fives", "sevens"
+KINDS = (BYTES, THREES, THREES_DOWN, FIVES, SEVENS)
+NEW = (FIVES, SEVENS)  # which readers of packed format 3 do not know
+_UNITS = {THREES: (3, 4), THREES_DOWN: (3, 4), FIVES: (5, 8), SEVENS: (7, 8)}  # bytes of words, and of their layout
 DTYPES = ("I32", "U32")
 
 
@@ -24,36 +27,41 @@ def relaid(data: Bytes, shape: tuple[int, ...], kind: str) -> Bytes | None:
     """A tensor's bytes in the layout `kind`; None where its shape does not allow that."""
     if kind == BYTES or not fits(shape, kind):
         return data if kind == BYTES else None
-    return _coded(_transposed(data, 3, shape[1]) if kind == THREES_DOWN else data)
+    return _coded(_transposed(data, 3, shape[1]) if kind == THREES_DOWN else data, *_UNITS[kind])
 
 
 def restored(data: Bytes, shape: tuple[int, ...], kind: str) -> Bytes:
     """Undo `relaid`."""
     if kind == BYTES:
         return data
-    return _transposed(_decoded(data), shape[1], 3) if kind == THREES_DOWN else _decoded(data)
+    found = _decoded(data, *_UNITS[kind])
+    return _transposed(found, shape[1], 3) if kind == THREES_DOWN else found
 
 
-def _coded(data: Bytes) -> Bytes:
-    """Four bytes for each three."""
-    triples = data.reshape(-1, 3)
-    first, second, third = triples[:, 0], triples[:, 1], triples[:, 2]
-    out = np.empty((len(triples), 4), np.uint8)
-    out[:, 0] = first & 63
-    out[:, 1] = first >> 6 | (second & 15) << 2
-    out[:, 2] = second >> 4 | (third & 3) << 4
-    out[:, 3] = third >> 2
+def _coded(data: Bytes, given: int, made: int) -> Bytes:
+    """`made` bytes for each `given`, whose bits are spread over them from the lowest of the first on."""
+    units, width = data.reshape(-1, given), 8 * given // made
+    out = np.empty((len(units), made), np.uint8)
+    for i in range(made):
+        byte, shift = divmod(i * width, 8)
+        field = units[:, byte] >> shift
+        if shift + width > 8:
+            field |= units[:, byte + 1] << (8 - shift)
+        np.bitwise_and(field, (1 << width) - 1, out=out[:, i])
     return out.reshape(-1)
 
 
-def _decoded(data: Bytes) -> Bytes:
+def _decoded(data: Bytes, given: int, made: int) -> Bytes:
     """Undo `_coded`."""
-    a, b, c, d = data.reshape(-1, 4).T
-    triples = np.empty((len(a), 3), np.uint8)
-    triples[:, 0] = a | b << 6
-    triples[:, 1] = b >> 2 | c << 4
-    triples[:, 2] = c >> 4 | d << 2
-    return triples.reshape(-1)
+    spread, width = data.reshape(-1, made).T, 8 * given // made
+    out = np.empty((len(data) // made, given), np.uint8)
+    for byte in range(given):
+        first = 8 * byte // width  # the first part that has bits of it
+        field = spread[first] >> (8 * byte - width * first)
+        for i in range(first + 1, -(-8 * (byte + 1) // width)):
+            field |= spread[i] << (width * i - 8 * byte)
+        out[:, byte] = field
+    return out.reshape(-1)
 
 
 def _transposed(data: Bytes, rows: int, columns: int) -> Bytes:
@@ -64,12 +72,17 @@ def _transposed(data: Bytes, rows: int, columns: int) -> Bytes:
 
 def size_of(size: int, kind: str) -> int:
     """Bytes of the layout of a tensor of `size` bytes."""
-    return size if kind == BYTES else size // 3 * 4
+    if kind == BYTES:
+        return size
+    given, made = _UNITS[kind]
+    return size // given * made
 
 
 def fits(shape: tuple[int, ...], kind: str) -> bool:
     if kind == THREES_DOWN:
         return len(shape) == 2 and shape[0] % 3 == 0 and prod(shape) > 0
+    if kind in NEW:
+        return prod(shape) > 0 and len(shape) > 0 and shape[-1] % _UNITS[kind][0] == 0
     return kind == BYTES or (prod(shape) > 0 and prod(shape) % 3 == 0)
 
 
@@ -95,14 +108,17 @@ def _relaid(content: Content, shape: tuple[int, ...], kind: str) -> Content | No
         return None if laid is None else InMemory(laid)
     if kind == BYTES or not fits(shape, kind):
         return content if kind == BYTES else None
-    return _Units(_Turned(content, 3, shape[1]) if kind == THREES_DOWN else content, _coded, 3, 4)
+    given, made = _UNITS[kind]
+    turned = _Turned(content, 3, shape[1]) if kind == THREES_DOWN else content
+    return _Units(turned, partial(_coded, given=given, made=made), given, made)
 
 
 def restored_content(content: Content, shape: tuple[int, ...], kind: str) -> Content:
     """`restored` of a layout that is read in parts."""
     if kind == BYTES:
         return content
-    found = _Units(content, _decoded, 4, 3)
+    given, made = _UNITS[kind]
+    found = _Units(content, partial(_decoded, given=given, made=made), made, given)
     return _Turned(found, shape[1], 3) if kind == THREES_DOWN else found
 
 

@@ -114,8 +114,8 @@ def test_what_no_writer_wrote_is_refused(name, packed, tmp_path):
 
 
 def test_another_version_is_named(packed, tmp_path):
-    path = changed(packed, tmp_path / "c.safetensors", put("format", 4))
-    with pytest.raises(FormatError, match="packed format 4 is unknown: use a newer squeeze"):
+    path = changed(packed, tmp_path / "c.safetensors", put("format", 5))
+    with pytest.raises(FormatError, match="packed format 5 is unknown: use a newer squeeze"):
         container.read(path)
 
 

@@ -20,7 +20,7 @@ from tests.makers.quantised import matrix, rounded, write
 
 
 @pytest.mark.parametrize("kind", fields.KINDS)
-@pytest.mark.parametrize("shape", [(3, 7), (6, 1), (1, 3), (2, 3), (9, 5), (3,), (4, 4), (0, 3), ()])
+@pytest.mark.parametrize("shape", [(3, 7), (6, 1), (1, 3), (2, 3), (9, 5), (3,), (4, 4), (0, 3), (), (7,), (2, 35)])
 def test_layouts_can_be_undone(kind, shape):
     data = np.random.default_rng(1).integers(0, 256, 4 * int(np.prod(shape)), np.uint8)
     laid = fields.relaid(data, shape, kind)
@@ -40,6 +40,14 @@ def test_a_byte_holds_two_codes_of_three_bits():
     assert np.array_equal(np.sort(down), np.sort(pairs))
 
 
+@pytest.mark.parametrize(("width", "kind"), [(5, fields.FIVES), (6, fields.THREES), (7, fields.SEVENS)])
+def test_a_byte_holds_a_code_of_more_than_four_bits(width, kind):
+    codes = torch.randint(0, 1 << width, (5, 64), dtype=torch.uint8)
+    words = bits.pack(codes, width)
+    laid = fields.relaid(words.numpy().view(np.uint8).reshape(-1), tuple(words.shape), kind)
+    assert np.array_equal(laid, codes.flatten().numpy())
+
+
 @pytest.mark.parametrize("level", container.LEVELS)
 @pytest.mark.parametrize(
     ("format", "leaf", "width", "coding"),
@@ -47,6 +55,9 @@ def test_a_byte_holds_two_codes_of_three_bits():
         ("compressed-tensors", "weight_packed", 3, "threes"),
         ("gptq_v2", "qweight", 3, "threes-down"),
         ("squeeze", "codes", 2, "bytes"),
+        ("squeeze", "codes", 5, "fives"),
+        ("squeeze", "codes", 6, "threes"),
+        ("compressed-tensors", "weight_packed", 7, "sevens"),
         ("gptq", "qweight", 4, "bytes"),
     ],
 )
@@ -64,13 +75,19 @@ def test_codes_are_found_in_their_words(format, leaf, width, coding, level):
     assert payload.size < 1.02 * entropy + 1500
 
 
-@pytest.mark.parametrize("format", ["gptq_v2", "compressed-tensors", "squeeze"])
-def test_folders_come_back_and_are_read_packed(tmp_path, format):
+@pytest.mark.parametrize(
+    ("format", "width", "version"),
+    [("gptq_v2", 3, 1), ("compressed-tensors", 3, 1), ("squeeze", 3, 1), ("squeeze", 5, 4), ("squeeze", 6, 1)],
+)
+def test_folders_come_back_and_are_read_packed(tmp_path, format, width, version):
+    """version: of the packed file's format, which says whether older readers know its codings."""
     source = tiny_model(tmp_path / "model", tied=False)
-    spec = QuantizationSpec(3, 32, False, ignored=("lm_head",))
+    spec = QuantizationSpec(width, 32, False, ignored=("lm_head",))
     write(source, tmp_path / "quantised", format, spec)
     totals = squeeze.pack(tmp_path / "quantised", tmp_path / "packed")
     assert totals.coded < totals.raw
+    description = container.read(tmp_path / "packed" / "model.safetensors").description
+    assert description.format == version
     squeeze.unpack(tmp_path / "packed", tmp_path / "back")
     for path in (tmp_path / "quantised").iterdir():
         assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()
@@ -90,10 +107,10 @@ def test_inspect_tells_the_bits_of_a_weight(tmp_path):
     source = tiny_model(tmp_path / "model", tied=False)
     write(source, tmp_path / "quantised", "gptq", QuantizationSpec(4, 32, ignored=("lm_head",)))
     runner = CliRunner()
-    found = json.loads(runner.invoke(cli.main, ["inspect", "--json", str(tmp_path / "quantised")]).output)["quantised"]
+    found = json.loads(runner.invoke(cli.main, ["inspect", "--json", str(tmp_path / "quantised")]).stdout)["quantised"]
     per_weight = 4 + 16 / 32 + 4 / 32
     assert found["format"] == "gptq" and found["modules"] == 21
     assert per_weight < found["bits_per_weight"] < per_weight + 0.3  # and the group of each input
     shown = runner.invoke(cli.main, ["inspect", str(tmp_path / "quantised")]).output
     assert f"21 modules, {found['bits_per_weight']:.3f} bits a weight" in shown
-    assert "quantised" not in json.loads(runner.invoke(cli.main, ["inspect", "--json", str(source)]).output)
+    assert "quantised" not in json.loads(runner.invoke(cli.main, ["inspect", "--json", str(source)]).stdout)

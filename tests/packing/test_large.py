@@ -68,6 +68,11 @@ def checkpoint(seed=1):
     words = bits.pack(codes, 3)
     for name, laid in (("threes", words), ("threes down", words.T.contiguous()), ("pairs", words[:99].reshape(2, -1))):
         found[name] = ("I32", tuple(laid.shape), laid.numpy().tobytes())
+    for name, width in (("fives", 5), ("sevens", 7)):
+        middle = 1 << (width - 1)
+        wide = np.clip(generator.standard_normal((70, 6_400)) * middle / 4 + middle, 0, 2 * middle - 1)
+        words = bits.pack(torch.from_numpy(wide.astype(np.uint8)), width)
+        found[name] = ("I32", tuple(words.shape), words.numpy().tobytes())
     return found
 
 
@@ -85,7 +90,7 @@ def test_parts_make_no_difference_to_the_bytes(request, level, threads):
 
 def archived(seed=1):
     """A tensor of each kind of coding at the level archive."""
-    names = ("bf16", "f32", "zeros", "noise", "codes", "threes down", "tiny", "empty")
+    names = ("bf16", "f32", "zeros", "noise", "codes", "threes down", "fives", "tiny", "empty")
     return {name: found for name, found in checkpoint(seed).items() if name in names}
 
 
