@@ -50,7 +50,7 @@ def load(path: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     tensors = {name: view.read(None).to(kind) for name, view in views.items()}
     with explained(path):
         loaded: Any = type(empty).from_pretrained(  # type: ignore[attr-defined]
-            None, config=config, state_dict=tensors, dtype=kind, output_loading_info=True, **SAFE
+            None, config=config, state_dict=tensors, dtype=kind, use_safetensors=True, output_loading_info=True, **SAFE
         )
     network: nn.Module = loaded[0]
     if missing := loaded[1]["missing_keys"]:
