@@ -1,4 +1,4 @@
-"""A codec of Zarr's format 3, whose chunks are .sqz then: zarr finds it by its entry point. Format 2 has numcodecs.py's."""
+"""A codec of Zarr's format 3, whose chunks are .sqz then. zarr finds it by its entry point. Format 2 has numcodecs'."""
 
 import asyncio
 from dataclasses import dataclass

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -85,3 +86,21 @@ def group_size_of(name: str, columns: int, groups: int, size: int) -> int:
     if inputs < 1 or -(-columns // inputs) != groups:
         raise FormatError(f"{name}: {groups} groups of {size} do not make {columns} inputs")
     return inputs
+
+
+def of_columns(name: str, leaf: str, tensors: Mapping[str, torch.Tensor], weight: QuantizedTensor) -> QuantizedTensor:
+    """The weight, where the columns of a group lie apart: the tensor NAME.leaf has the group of each, integers [I]; -1
+    where none was written. Each column is then a group of its own, with the scale of its group. Raises FormatError
+    where there is no such group."""
+    group = tensors.get(f"{name}.{leaf}")
+    if group is None or bool((group == -1).all()):
+        return weight
+    inputs, groups = weight.shape[1], weight.scales.shape[-1]
+    expect(name, leaf, group, inputs)
+    if torch.equal(group.long(), torch.arange(inputs) // weight.group_size):
+        return weight
+    if int(group.min()) < 0 or int(group.max()) >= groups:
+        raise FormatError(f"{name}: {leaf} names groups that are not there")
+    scales = weight.scales[..., group.long()]
+    zeros = None if weight.zeros is None else weight.zeros[:, group.long()]
+    return replace(weight, scales=scales, zeros=zeros, group_size=1)

@@ -78,8 +78,6 @@ def grid_of(described: Mapping[str, Any]) -> Grid:
     mappings do for what is missing."""
     weights, inputs = described["weights"], described.get("input_activations")
     strategy, kind, bits = weights.get("strategy"), weights.get("type", "int"), int(weights["num_bits"])
-    if weights.get("actorder") in ("group", "dynamic"):
-        raise FormatError("compressed-tensors: weights whose groups are permuted (actorder group) are not supported")
     codebook, rows, size = None, 1, -1
     if strategy in ("group", "tensor_group"):
         size = int(weights["group_size"])

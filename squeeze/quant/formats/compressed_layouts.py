@@ -3,6 +3,7 @@
 pack-quantized: weight_packed int32 [O, ceil(I bits / 32)], codes packed along the inputs; weight_scale [O, G];
 weight_shape int64 [2]; and where the grid is asymmetric weight_zero_point int32 [ceil(O bits / 32), G], packed along
 the outputs. Values are stored as they are here, from 0; the client subtracts 2^(bits - 1) from codes and zero points.
+Others wrote weight_g_idx int32 [I] beside them, the group of each input, where inputs of a group lie apart (actorder).
 int-quantized: weight int8 [O, I], less 2^(bits - 1) already; weight_scale [O, G]; weight_zero_point int8 [O, G].
 float-quantized and naive-quantized: weight float8_e4m3fn [O, I]; weight_scale [O, G], [O / 128, I / 128] or [1].
 nvfp4-pack-quantized and mxfp4-pack-quantized: weight_packed uint8 [O, I / 2], the first code of two in the lower bits;
@@ -18,7 +19,7 @@ from squeeze.checkpoint import bits as packing
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.errors import FormatError
 from squeeze.quant.float8 import FLOATS
-from squeeze.quant.formats.common import expect, group_size_of, scales_as, take
+from squeeze.quant.formats.common import expect, group_size_of, of_columns, scales_as, take
 from squeeze.quant.formats.spec import Grid
 from squeeze.quant.grid import CODEBOOKS
 
@@ -89,7 +90,8 @@ def weight_from(name: str, tensors: Tensors, grid: Grid) -> QuantizedTensor:
     else:
         codes, zeros = _from_packed(name, tensors, grid, scales)
     size = group_size_of(name, codes.shape[1], scales.shape[1], grid.group_size)
-    return QuantizedTensor(codes, scales[None], zeros, grid.bits, size)
+    weight = QuantizedTensor(codes, scales[None], zeros, grid.bits, size)
+    return of_columns(name, "weight_g_idx", tensors, weight)
 
 
 def _from_packed(

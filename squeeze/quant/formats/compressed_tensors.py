@@ -30,7 +30,7 @@ class CompressedTensorsFormat:
     name: str = METHOD
     leaves: tuple[str, ...] = (
         *("weight_scale", "weight_packed", "weight", "weight_shape", "weight_zero_point", "weight_global_scale"),
-        *("input_scale", "input_global_scale"),
+        *("weight_g_idx", "input_scale", "input_global_scale"),
     )
     scale_dtype: torch.dtype | None = None
     transposed: bool = False

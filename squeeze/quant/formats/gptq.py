@@ -20,6 +20,7 @@ from squeeze.errors import FormatError, printable
 from squeeze.quant.formats.common import (
     expect,
     group_size_of,
+    of_columns,
     only_bits,
     only_fitting,
     only_integers,
@@ -104,18 +105,12 @@ class GPTQFormat:
         inputs = packed.shape[0] * 32 // bits
         expect(name, "scales", scales, groups, outputs)
         expect(name, "qzeros", words, groups, packing.words_for(outputs, bits))
-        order = tensors.get(f"{name}.g_idx")
         zeros = self._zeros(words, bits, outputs).T.contiguous()
         plain = grid.symmetric and not bool(torch.any(zeros != 1 << (bits - 1)))
         codes, scales = packing.unpack(packed.T.contiguous(), bits, inputs), scales.T.contiguous()
         size = group_size_of(name, inputs, groups, grid.group_size)
-        if order is not None:
-            expect(name, "g_idx", order, inputs)
-        if order is not None and not torch.equal(order, (torch.arange(inputs) // size).to(order.dtype)):
-            if int(order.min()) < 0 or int(order.max()) >= groups:
-                raise FormatError(f"{name}: g_idx names groups that are not there")
-            scales, zeros, size = scales[:, order.long()], zeros[:, order.long()], 1
-        return QuantizedTensor(codes, scales[None], None if plain else zeros, bits, size)
+        weight = QuantizedTensor(codes, scales[None], None if plain else zeros, bits, size)
+        return of_columns(name, "g_idx", tensors, weight)
 
     def _zeros(self, words: torch.Tensor, bits: int, outputs: int) -> torch.Tensor:
         """uint8 [G, O]. Borrows of version 1 go through whole words where no field straddles two."""

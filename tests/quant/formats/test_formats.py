@@ -178,7 +178,6 @@ def test_integers_that_contradict_their_description(leaf, tensor, message):
     [
         ("weights", {"strategy": "attn_head"}, "the strategy 'attn_head' is not supported"),
         ("weights", {"type": "float", "num_bits": 6}, r"weights of 6 bits \(float, group\) are not supported"),
-        ("weights", {"actorder": "group"}, "actorder group"),
         ("input_activations", {"num_bits": 6}, "inputs of .* are not supported"),
         ("format", "marlin-24", "of format 'marlin-24' are not supported"),
     ],
@@ -190,6 +189,31 @@ def test_descriptions_that_are_not_known(part, changes, message):
     group[part] = changes if part == "format" else {**group[part], **changes}
     with pytest.raises(FormatError, match=message):
         format.spec(config)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("actorder", ["group", "static"])
+def test_compressed_tensors_reads_groups_in_any_order(symmetric, actorder):
+    """As versions of the package that wrote them did: a column has the scale of the group that is named for it."""
+    weight, format = rounded(matrix(32, 64), Grid(4, 32, symmetric)), FORMATS["compressed-tensors"]
+    spec = QuantizationSpec(4, 32, symmetric)
+    tensors = format.tensors("m", weight, torch.bfloat16)
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(2)).int() % 2
+    named = actorder == "group"
+    tensors["m.weight_g_idx"] = order if named else torch.full_like(order, -1)
+    config = format.config(spec)
+    config["config_groups"]["group_0"]["weights"]["actorder"] = actorder
+    found = format.weight("m", tensors, format.spec(config)).dequantize()
+    dense = weight.dequantize()
+    for column in range(64):
+        group = int(order[column]) if named else column // 32
+        zero = 8 if weight.zeros is None else weight.zeros[:, group].float()
+        expected = (weight.codes[:, column].float() - zero) * weight.scales[0, :, group].float()
+        assert torch.equal(found[:, column], expected)
+    assert torch.equal(found, dense) != named
+    tensors["m.weight_g_idx"] = order + 1
+    with pytest.raises(FormatError, match="m: weight_g_idx names groups that are not there"):
+        format.weight("m", tensors, format.spec(config))
 
 
 def test_gptq_stores_zero_points_less_one():
