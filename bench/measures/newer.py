@@ -37,7 +37,13 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     for (count, level), of_files in ratios.items():
         worst, name = max(of_files)
         mean = statistics.geometric_mean([ratio for ratio, _ in of_files])
-        total = {"name": options.name, "files": len(of_files), "of": "all" if count is None else count, "level": level, "mean ratio": mean}
+        total = {
+            "name": options.name,
+            "files": len(of_files),
+            "of": "all" if count is None else count,
+            "level": level,
+            "mean ratio": mean,
+        }
         yield total | {"worst": worst, "worst of": name}
 
 
