@@ -16,6 +16,7 @@ from squeeze.checkpoint.pretrained import explained
 from squeeze.engine.calibration import Activations
 from squeeze.engine.forward import each_block, states_in
 from squeeze.engine.network import Call, Network, run_block
+from squeeze.system.memory import trim
 
 __all__ = ["Loss", "backward", "head_of", "next_token"]
 
@@ -54,6 +55,7 @@ def backward(
             states("hidden", number).path.unlink()
             states("gradient", number + 1).path.unlink()
             network.release(name)
+            trim()
 
 
 def _back(

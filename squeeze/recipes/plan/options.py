@@ -29,6 +29,7 @@ from squeeze.factor.planner import Option, Unit
 from squeeze.factor.sensitivity import KEEP, KINDS, Predictor, examples, kind_of
 from squeeze.factor.shared import SharedSVD
 from squeeze.recipes.plan.edits import WithNote
+from squeeze.system.memory import trim
 
 __all__ = ["DENSE", "SCORES", "VALUES", "Maker", "PlanContext", "shared_method", "tails", "unit"]
 
@@ -104,6 +105,7 @@ class PlanContext:
         if block != self._loaded:
             if self._loaded:
                 self.network.release(self._loaded)
+                trim()
             self.network.load(block)
             self._loaded = block
 

@@ -12,7 +12,7 @@ import xxhash
 
 import squeeze
 from squeeze.codecs.stream import container, index, levels
-from squeeze.codecs.stream.coding import Coded, _encode_text, decode_block
+from squeeze.codecs.stream.coding import Coded, _encode_text, _join, decode_block
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.header import from_header, to_header
 from squeeze.codecs.stream.resources import LanguageOptions, Resources
@@ -58,6 +58,8 @@ class Sqz:
             self.model = tiny_models.write_gguf(folder / "tiny.gguf", tiny_models.byte_level())
         compile_levels()
         self.samples = [self._sample(raw, size) for raw, size in self._inputs()]
+        if self.model:
+            self.samples.append(self._split(self.model))
         self.samples.append(self._joined(self.samples[0], self.samples[-1]))
         for number, sample in enumerate(self.samples):
             for way in ("decompress", "salvage", "open", "list"):
@@ -89,6 +91,21 @@ class Sqz:
             kind, payload = (coded.kind, coded.payload) if coded else (container.STORED, piece)
             stream.parts.append(Part(kind, len(piece), payload, xxhash.xxh3_64_intdigest(piece), piece))
         return stream
+
+    @staticmethod
+    def _split(model: Path) -> Sample:
+        """A block of texts among machine code, too short for a writer to split it."""
+        settings = choose(levels.level(8), 1, None, LanguageOptions(model, lanes=2))
+        text, code = inputs.words(900)[:250], inputs.machine_code(30)
+        raw = code + text + code + text
+        of_text = np.repeat([False, True, False, True], [len(code), len(text)] * 2)
+        data = np.frombuffer(raw, np.uint8)
+        coded = _encode_text(data[of_text], Content("text"), settings, None)
+        assert coded
+        payload = _join(of_text, coded, data[~of_text], settings, None)
+        checksum = xxhash.xxh3_64_intdigest(raw)
+        stream = Stream(to_header(settings), [Part(container.SPLIT, len(raw), payload, checksum, raw)], checksum)
+        return Sample(raw, stream.to_bytes(), [stream])
 
     @staticmethod
     def _joined(one: Sample, other: Sample) -> Sample:
@@ -154,7 +171,7 @@ class Sqz:
             case 1:
                 part.payload_length = mutations.size(random, len(part.payload))
             case 2:
-                part.kind = random.choice((1, 2, 3, 4, 255))
+                part.kind = random.choice((1, 2, 3, 4, 5, 255))
             case 3:
                 part.checksum = random.choice((0, part.checksum ^ 1, (1 << 64) - 1))
             case _:
