@@ -19,12 +19,14 @@ import transformers
 import squeeze
 from bench.entry import Row
 from bench.shared.small_models import bytes_of
+from squeeze.engine import block
 from squeeze.engine.experts import is_expert
 from squeeze.engine.quality import evaluate
 from squeeze.integrations.load_model import load_model
 
 _LENGTH = 256
 _FEW = 2  # sequences of the calibration
+SHOWN = ("_reached_by_few", lambda *_: None)  # of a walk, what finds experts to be shown all tokens, and what finds none
 _WAYS: dict[str, dict[str, Any]] = {
     "rtn-4": {"method": "rtn", "bits": 4},
     "gptq-4": {"bits": 4},
@@ -53,7 +55,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     for name, asked in _WAYS.items():
         way = {"method": "gptq", **asked}
         tokens = calibration[: way.pop("samples", options.samples)]
-        with patch("squeeze.engine.block._reached_by_few", _nobody) if "nearest" in name else patch.dict({}):
+        with patch.object(block._Walk, *SHOWN) if "nearest" in name else patch.dict({}):
             report = squeeze.quantize(
                 original,
                 **way,
@@ -68,10 +70,6 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         figures = {"bits": report.bits_per_weight, "bytes": bytes_of(report.layers), "noted": len(report.fallbacks)}
         gap = math.log(perplexity / base)
         yield {**about, "name": name, "experts": weights / experts, **figures, "perplexity": perplexity, "gap": gap}
-
-
-def _nobody(*args: Any) -> None:
-    """In the place of block._reached_by_few."""
 
 
 def _bytes(path: Path) -> torch.Tensor:
