@@ -26,7 +26,7 @@ from squeeze.integrations.load_model import load_model
 
 _LENGTH = 256
 _FEW = 2  # sequences of the calibration
-SHOWN = ("_reached_by_few", lambda *_: None)  # of a walk, what finds experts to be shown all tokens, and what finds none
+SHOWN = ("_reached_by_few", lambda *_: None)  # of a walk, what finds experts to show all tokens, and what finds none
 _WAYS: dict[str, dict[str, Any]] = {
     "rtn-4": {"method": "rtn", "bits": 4},
     "gptq-4": {"bits": 4},
