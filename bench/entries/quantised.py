@@ -208,12 +208,12 @@ WHOLE_MEMORY = Entry(
 
 EXPERTS = Entry(
     measures="what quantising a mixture of experts costs, on a small one that is trained here",
-    minutes=15,
+    minutes=30,
     key=("name", "steps", "samples", "windows"),
     needs=("a corpus",),
     options=(
         WORK,
-        option("--steps", type=int, default=400, help="of training (400)"),
+        option("--steps", type=int, default=2000, help="of training (2000)"),
         option("--samples", type=int, default=64, help="of 256 bytes of the calibration (64)"),
         option("--windows", type=int, default=64, help="of 256 bytes to measure on (64)"),
         option("--threads", type=int, default=1),
