@@ -100,6 +100,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     for task, out in {"nothing": "none", **_MADE}.items():
         if task in tasks:
             yield run(task, out)
+        elif task == "modegpt" and "heal" in tasks:
+            run(task, out)
     if any(task.startswith("recover") for task in tasks):
         run("prune", "pruned")
     for task, made in _TRAINED.items():

@@ -51,51 +51,39 @@ def test_datasets(written, tmp_path, monkeypatch, place, streaming):
         assert list(datasets.load_dataset(kind, data_files=url, **options)) == ROWS
 
 
-def test_zarr_3():
+@pytest.mark.parametrize(("version", "chunk"), [(2, "0.0"), (3, "c/0/0")])
+def test_zarr(version, chunk):
     zarr = pytest.importorskip("zarr", "3.1", reason="zarr is not installed")
-    import numpy as np
-
-    from squeeze.integrations.zarr import SqueezeCodec
-
-    zarr.registry.register_codec("squeeze", SqueezeCodec)  # as an installed squeeze is by itself
-    values = np.arange(20 * 30, dtype="int32").reshape(20, 30)
-    options = {"shape": values.shape, "chunks": (7, 10), "dtype": "int32"}
-    zarr.create_array("array", compressors=SqueezeCodec(1), **options)[:] = values
-    array = zarr.open_array("array", mode="r+")
-    assert array.metadata.zarr_format == 3
-    assert array.compressors == (SqueezeCodec(1),)
-    assert (array[:] == values).all() and (array[5:9, 8:12] == values[5:9, 8:12]).all()
-    chunk = Path("array/c/0/0").read_bytes()
-    assert squeeze.decompress(chunk) == np.ascontiguousarray(values[:7, :10]).tobytes()
-    array[3:5] = 0
-    assert array[:].sum() == values.sum() - values[3:5].sum()
-    Path("array/c/0/0").write_bytes(chunk[:-1])
-    with pytest.raises(squeeze.SqueezeError):
-        zarr.open_array("array", mode="r")[:7, :10]
-    named = Path("array/zarr.json").read_text()
-    Path("array/zarr.json").write_text(named.replace('"level": 1', '"level": 1, "more": 2'))
-    with pytest.raises(squeeze.FormatError, match="needs a newer squeeze"):
-        zarr.open_array("array", mode="r")
-
-
-def test_zarr_2(tmp_path):
-    zarr = pytest.importorskip("zarr", "3", reason="zarr is not installed")
     import numcodecs
     import numpy as np
 
     from squeeze.integrations.numcodecs import Squeeze
+    from squeeze.integrations.zarr import SqueezeCodec
 
-    numcodecs.register_codec(Squeeze)  # as an installed squeeze is by itself
+    numcodecs.register_codec(Squeeze)  # as an installed squeeze does both by itself
+    zarr.registry.register_codec("squeeze", SqueezeCodec)
+    codec = Squeeze(1) if version == 2 else SqueezeCodec(1)
     values = np.arange(20 * 30, dtype="int32").reshape(20, 30)
-    options = {"shape": values.shape, "chunks": (7, 10), "dtype": "int32", "zarr_format": 2}
-    zarr.create_array("array", compressors=Squeeze(1), **options)[:] = values
+    options = {"shape": values.shape, "chunks": (7, 10), "dtype": "int32", "zarr_format": version}
+    zarr.create_array("array", compressors=codec, **options)[:] = values
     array = zarr.open_array("array", mode="r+")
+    assert array.metadata.zarr_format == version
+    assert array.compressors == (codec,)
     assert (array[:] == values).all() and (array[5:9, 8:12] == values[5:9, 8:12]).all()
-    assert array.compressors == (Squeeze(1),)
-    chunk = Path("array/0.0").read_bytes()
-    assert squeeze.decompress(chunk) == np.ascontiguousarray(values[:7, :10]).tobytes()
+    first = Path("array", chunk).read_bytes()
+    assert squeeze.decompress(first) == np.ascontiguousarray(values[:7, :10]).tobytes()
     array[3:5] = 0
     assert array[:].sum() == values.sum() - values[3:5].sum()
-    Path("array/0.0").write_bytes(chunk[:-1])
+    Path("array", chunk).write_bytes(first[:-1])
     with pytest.raises(squeeze.SqueezeError):
         zarr.open_array("array", mode="r")[:7, :10]
+
+
+def test_a_codec_of_zarr_has_a_level_and_nothing_else():
+    pytest.importorskip("zarr", "3.1", reason="zarr is not installed")
+    from squeeze.integrations.zarr import SqueezeCodec
+
+    described = SqueezeCodec(2).to_dict()
+    assert SqueezeCodec.from_dict(described) == SqueezeCodec(2)
+    with pytest.raises(squeeze.FormatError, match="needs a newer squeeze"):
+        SqueezeCodec.from_dict({**described, "configuration": {"level": 1, "more": 2}})
