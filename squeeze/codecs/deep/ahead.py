@@ -19,6 +19,7 @@ from squeeze.codecs.recurrent.arrays import Network
 from squeeze.numerics.jit import kernel
 
 CHUNK = 512  # bytes that the network is ahead
+LEAST = 1 << 15  # bytes of a block: what runs behind it is compiled apart, which fewer are not worth
 
 
 class Said(NamedTuple):

@@ -119,7 +119,7 @@ def _job(
 
 def _goes_ahead(preset: DeepPreset, size: int, threads: int) -> bool:
     """Whether the network gets a thread of its own for `size` known bytes."""
-    return bool(preset.network) and threads > 1 and size > 2 * ahead.CHUNK
+    return bool(preset.network) and threads > 1 and size >= ahead.LEAST
 
 
 def _network(preset: DeepPreset, start: Start | None) -> tuple[Any, Callable[..., int]]:

@@ -16,6 +16,11 @@ TEXT = inputs.python_text(6_000)
 PRESET = presets.preset(5, "text")
 
 
+@pytest.fixture(autouse=True)
+def short_blocks(monkeypatch):
+    monkeypatch.setattr(ahead, "LEAST", 2 * ahead.CHUNK)
+
+
 def array(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8)
 
