@@ -2,17 +2,14 @@
 
 import os
 import random
-import tracemalloc
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import squeeze
 from squeeze.cluster.engine import Needs
-from squeeze.cluster.files import COMPRESS, DECOMPRESS, HASH, TEST, Done, File, Task, stamp_of
-from squeeze.cluster.manifest import Manifest, Record, read_manifest
-from squeeze.cluster.planning import Planner
+from squeeze.cluster.files import COMPRESS, DECOMPRESS, TEST, Done, File, Task, stamp_of
+from squeeze.cluster.manifest import Manifest, read_manifest
 from squeeze.cluster.run import ATTEMPTS, Run
 from tests.makers.inline import Inline
 from tests.makers.inputs import words
@@ -280,35 +277,6 @@ def test_a_large_file_that_is_damaged(tmp_path, large):
     assert not (tmp_path / "damaged").exists()
 
 
-def test_every_plan_covers_its_files(tmp_path):
-    chance = random.Random(1)
-    files = [made(tmp_path, f"{n}", bytes(chance.choice([0, 1, 5, 3000, 70000]))) for n in range(60)]
-    groups = list(Planner(Task(COMPRESS, OPTIONS, ""), 0.05).calls(iter(files)))
-    planned: dict[Path, int] = {}
-    for group in groups:
-        for one in group.items:
-            name = one.source if isinstance(one, File) else one.file.source
-            if isinstance(one, File) or one.begin != HASH:
-                planned[name] = planned.get(name, 0) + (one.size if isinstance(one, File) else one.length)
-    assert planned == {file.source: file.size for file in files}
-    assert any(not isinstance(group.items[0], File) for group in groups)
-
-
-@pytest.mark.parametrize("workers", [2, 7])
-def test_the_last_calls_are_so_short_that_all_workers_end_together(tmp_path, workers):
-    chance = random.Random(2)
-    sizes = [int(chance.lognormvariate(8, 1.5)) for _ in range(400 * workers)]
-    last = [200_000, 4_000_000]  # which is one block
-    files = [File(tmp_path / f"{n}", size, "", None) for n, size in enumerate([*sizes, *last])]
-    planner, busy, calls = Planner(Task(COMPRESS, OPTIONS | {"block_size": None}, ""), 5.0), [0.0] * workers, 0
-    cost = {one.file: one.seconds for one in planner._costs(iter(files))}
-    for batch in planner.calls(iter(files), lambda: float(workers)):
-        busy[busy.index(min(busy))] += sum(cost[file] for file in batch.items)
-        calls += 1
-    assert max(busy) < 1.02 * sum(busy) / workers
-    assert calls < sum(busy) / 5.0 + 20 * workers
-
-
 def test_a_manifest_knows_what_is_done(tmp_path):
     files = [made(tmp_path, name, name.encode() * 50) for name in ("a", "b")]
     path = tmp_path / "manifest.jsonl"
@@ -332,42 +300,6 @@ def test_a_manifest_knows_what_is_done(tmp_path):
     records = list(found)
     assert (operation, complete, [Path(one.source).name for one in records]) == (COMPRESS, True, ["a", "b"])
     assert {one.output_size for one in records} == {file.target.stat().st_size for file in files}
-
-
-def test_of_each_source_the_latest_record_is_read_and_little_is_held(tmp_path):
-    path, number = tmp_path / "manifest.jsonl", 20_000
-    manifest = Manifest(path, COMPRESS, OPTIONS)
-    for size, sources in ((1, range(number)), (2, range(0, number, 1000)), (3, [5, 7]), (4, [7])):
-        for one in sources:
-            manifest.note(Record(f"folder/{one:05d}\udcff", size, "stamp"))
-    manifest.complete(number)
-    manifest.close()
-    tracemalloc.start()
-    try:
-        operation, records, complete = read_manifest(path)
-        sizes = Counter(record.size for record in records)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert (operation, complete) == (COMPRESS, True)
-    assert sizes == {1: number - 22, 2: 20, 3: 1, 4: 1}
-    assert peak < 100 * number
-
-
-def test_a_manifest_of_another_run_is_refused(tmp_path):
-    path = tmp_path / "manifest.jsonl"
-    Manifest(path, COMPRESS, OPTIONS).close()
-    with pytest.raises(squeeze.SqueezeError, match="other options"):
-        Manifest(path, COMPRESS, OPTIONS | {"level": 2})
-    open_one = Manifest(path, COMPRESS, OPTIONS)
-    with pytest.raises(squeeze.SqueezeError, match="another process"):
-        Manifest(path, COMPRESS, OPTIONS)
-    open_one.close()
-    head = path.read_text().splitlines()[0]
-    for text in ("{}\n", "nothing\n", f"{head}\nx\n{head}\n"):
-        path.write_text(text)
-        with pytest.raises(squeeze.SqueezeError, match="no manifest"):
-            Manifest(path, COMPRESS, OPTIONS)
 
 
 def test_an_output_that_is_there_is_kept_and_has_to_be_the_same(tmp_path, large):

@@ -1,0 +1,48 @@
+"""A run's manifest: read back in little memory, and refused where it is another run's."""
+
+import tracemalloc
+from collections import Counter
+
+import pytest
+
+import squeeze
+from squeeze.cluster.files import COMPRESS
+from squeeze.cluster.manifest import Manifest, Record, read_manifest
+
+OPTIONS = {"level": 1, "verify": True, "block_size": 4096, "threads": 1}
+
+
+def test_of_each_source_the_latest_record_is_read_and_little_is_held(tmp_path):
+    path, number = tmp_path / "manifest.jsonl", 20_000
+    manifest = Manifest(path, COMPRESS, OPTIONS)
+    for size, sources in ((1, range(number)), (2, range(0, number, 1000)), (3, [5, 7]), (4, [7])):
+        for one in sources:
+            manifest.note(Record(f"folder/{one:05d}\udcff", size, "stamp"))
+    manifest.complete(number)
+    manifest.close()
+    tracemalloc.start()
+    try:
+        operation, records, complete = read_manifest(path)
+        sizes = Counter(record.size for record in records)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (operation, complete) == (COMPRESS, True)
+    assert sizes == {1: number - 22, 2: 20, 3: 1, 4: 1}
+    assert peak < 100 * number
+
+
+def test_a_manifest_of_another_run_is_refused(tmp_path):
+    path = tmp_path / "manifest.jsonl"
+    Manifest(path, COMPRESS, OPTIONS).close()
+    with pytest.raises(squeeze.SqueezeError, match="other options"):
+        Manifest(path, COMPRESS, OPTIONS | {"level": 2})
+    open_one = Manifest(path, COMPRESS, OPTIONS)
+    with pytest.raises(squeeze.SqueezeError, match="another process"):
+        Manifest(path, COMPRESS, OPTIONS)
+    open_one.close()
+    head = path.read_text().splitlines()[0]
+    for text in ("{}\n", "nothing\n", f"{head}\nx\n{head}\n"):
+        path.write_text(text)
+        with pytest.raises(squeeze.SqueezeError, match="no manifest"):
+            Manifest(path, COMPRESS, OPTIONS)
