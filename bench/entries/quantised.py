@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.entries.small import WORK, beside_base, small
+from bench.entries.small import ADAPTED, WORK, beside_base, small
 from bench.entry import Entry, option
 from bench.tables import Column, Listing, percent
 
@@ -12,7 +12,11 @@ QUANTIZE = Entry(
     key=("name", "samples", "windows"),
     needs=("a corpus", "the bundled model"),
     rivals=("llmcompressor",),
-    options=(*small(128), option("--rival", type=Path, metavar="PYTHON", help="of an environment with llmcompressor")),
+    options=(
+        *small(128),
+        ADAPTED,
+        option("--rival", type=Path, metavar="PYTHON", help="of an environment with llmcompressor"),
+    ),
     tables={
         "quantize": Listing(
             (
@@ -59,6 +63,7 @@ GGUF = Entry(
     rivals=("llama-cpp-python",),
     options=(
         WORK,
+        ADAPTED,
         option("--types", default="q4_0,q4_k,q3_k,q2_k", help="with commas between them; auto:SIZE chooses"),
         option("--bound", type=float, help="of a token's weight in our calibration (none)"),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
@@ -90,6 +95,7 @@ SCHEMES = Entry(
     rivals=("llmcompressor",),
     options=(
         WORK,
+        ADAPTED,
         option(
             "--schemes",
             default="w8a8,fp8_dynamic,fp8,nvfp4,nvfp4a16,mxfp4,mxfp4a16,w4a8",

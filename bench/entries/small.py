@@ -7,6 +7,8 @@ from bench.entry import Option, Row, option
 
 WORK = option("work", type=Path, help="a folder for the model, what is made of it, and a log of rows")
 
+ADAPTED = option("--adapted", action="store_true", help="the model with its adapter, whose weights lie on no grid")
+
 
 def small(samples: int = 24) -> tuple[Option, ...]:
     """Options of benchmarks that calibrate on one text and measure on another."""

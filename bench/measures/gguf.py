@@ -1,6 +1,6 @@
 """GGUF files of each type: ours beside llama.cpp's own quantiser with an importance matrix.
 
-The original is the bundled SmolLM2-135M as bf16, whose weights lie on a grid of 4 bits (q4_1), so that q4_1 and what
+The original is one of originals.py's: the bundled model's weights lie on a grid of 4 bits (q4_1), so that q4_1 and what
 is finer cost next to nothing. All files of a row have the same types of all tensors. llama.cpp measures them; the
 importance matrix is the mean square of the original's inputs on the tokens that we calibrate on. A file that stands in
 WORK is not made again, nor measured. Where we choose types of tensors for a size, there is no other file beside ours.
@@ -18,13 +18,12 @@ import numpy as np
 import squeeze
 from bench.entry import Row
 from bench.shared import llamacpp
+from bench.shared.originals import folder_of, named, original
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.inputs import input_squares
 from squeeze.lm.gguffile import GgufFile
-from squeeze.lm.models import bundled_path
 from squeeze.recipes.export_gguf import Export
-from squeeze.recipes.import_gguf import import_gguf
 from squeeze.recipes.tokens import calibration_tokens
 
 _DRAWS = 10_000
@@ -37,16 +36,13 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 class Bench:
-    """args: work, types, bound, samples, windows and threads."""
+    """args: work, adapted, types, bound, samples, windows and threads."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.work = args, args.work
+        self.args, self.work = args, folder_of(args.work, args.adapted)
         texts = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
         self.calibration = texts / "wiki.calibration.raw"
-        self.work.mkdir(exist_ok=True, parents=True)
-        self.original, self.floats = self.work / "original", self.work / "original.gguf"
-        if not self.original.is_dir():
-            import_gguf(bundled_path(), self.original)
+        self.original, self.floats = original(args.work, args.adapted), self.work / "original.gguf"
         if not self.floats.is_file():
             Export.of(Checkpoint.open(self.original)).write(self.floats)
         self.tokens = read_tokens(texts / "wiki.eval.raw", self.original)
@@ -91,7 +87,12 @@ class Bench:
         if not ours.is_file():
             self._make(ours, kind, int(size) if size else None)
         types, mine = types_of(ours), self._losses(ours) - self.before
-        row = {"type": name, "samples": self.args.samples, "windows": len(mine), "bytes": ours.stat().st_size}
+        row = {
+            "type": named(name, self.args.adapted),
+            "samples": self.args.samples,
+            "windows": len(mine),
+            "bytes": ours.stat().st_size,
+        }
         row |= {"gap": float(mine.mean())}
         if size:
             return row

@@ -19,6 +19,7 @@ import numpy as np
 
 import squeeze
 from bench.entry import Row
+from bench.shared.originals import named
 from bench.shared.small_models import Bench, bytes_of
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.quant.awq import AWQ
@@ -32,7 +33,8 @@ GROUP = 64
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     bench = Bench(options, "quantize")
-    yield from bench.run(recipes(), lambda name: measure(bench, name))
+    for row in bench.run(recipes(), lambda name: measure(bench, name)):
+        yield row | {field: named(row[field], options.adapted) for field in ("name", "base")}
 
 
 def recipes() -> dict[str, tuple]:

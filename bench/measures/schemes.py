@@ -21,6 +21,7 @@ import numpy as np
 import squeeze
 from bench.entry import Row
 from bench.measures.gguf import sure
+from bench.shared import originals
 from bench.shared.small_models import Bench
 from squeeze.engine.quality import evaluate
 from squeeze.integrations.load_model import load_model
@@ -52,7 +53,8 @@ class Schemes:
         those that were asked for, in 90 % of draws of windows."""
         gaps = {way: self._gaps(scheme, way) for way in ("ours", *self.options.ways.split(","))}
         mean = {way: float(values.mean()) for way, values in gaps.items()}
-        row = {"scheme": scheme, "samples": self.options.samples, "windows": len(self.before), "gap": mean.pop("ours")}
+        named = {"scheme": originals.named(scheme, self.options.adapted)}
+        row = {**named, "samples": self.options.samples, "windows": len(self.before), "gap": mean.pop("ours")}
         rivals = [way for way in RIVALS if way in gaps]
         if not rivals:
             return row | mean

@@ -1,7 +1,8 @@
 """What the benchmarks of smaller models share: the original, texts to calibrate and to measure on, and a log of rows.
 
-The original is the bundled SmolLM2-135M as bf16 in WORK/original. Every row is added to WORK/NAME.jsonl when it is
-done, and rows that are there, of the same samples and windows, are not measured again: a run that was stopped goes on.
+The original is one of originals.py's, in WORK/original, or in WORK/adapted/original with all that is made of it. Every
+row is added to NAME.jsonl there when it is done, and rows that are there, of the same samples and windows, are not
+measured again: a run that was stopped goes on.
 """
 
 import argparse
@@ -17,25 +18,23 @@ from typing import Any
 import torch
 
 from bench.entry import Row
+from bench.shared.originals import folder_of, original
 from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.quality import Quality, evaluate
 from squeeze.integrations.load_model import load_model
-from squeeze.lm.models import bundled_path
-from squeeze.recipes.import_gguf import import_gguf
 
 
 class Bench:
-    """args: work, samples, windows, threads, kl and rows; name: of the log of rows."""
+    """args: work, samples, windows, threads, kl and rows, and where there is a choice, adapted; name: of the log of
+    rows."""
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
         torch.set_num_threads(args.threads)
-        self.args, self.work = args, args.work
+        adapted = getattr(args, "adapted", False)
+        self.args, self.work = args, folder_of(args.work, adapted)
         self.texts = Path(os.environ["SQUEEZE_CORPUS"]) / "text"
         self.calibration, self.text = self.texts / "wiki.calibration.raw", self.texts / "wiki.eval.raw"
-        self.work.mkdir(exist_ok=True, parents=True)
-        self.original, self.log = self.work / "original", self.work / f"{name}.jsonl"
-        if not self.original.is_dir():
-            import_gguf(bundled_path(), self.original)
+        self.original, self.log = original(args.work, adapted), self.work / f"{name}.jsonl"
         self.same = {"samples": args.samples, "windows": args.windows}
         lines = map(json.loads, self.log.read_text().splitlines() if self.log.is_file() else ())
         self.found: dict[str, Row] = {line["name"]: line for line in lines if self.same.items() <= line.items()}
@@ -52,8 +51,8 @@ class Bench:
         return {**known, "top1": found.top1_agreement}
 
     def _evaluated(self, folder: Path, compared: bool) -> Quality:
-        original = load_model(self.original) if compared else None
-        return evaluate(load_model(folder), self.tokens, windows=self.args.windows, original=original)
+        beside = load_model(self.original) if compared else None
+        return evaluate(load_model(folder), self.tokens, windows=self.args.windows, original=beside)
 
     def run(self, names: Iterable[str], measure: Callable[[str], Row]) -> Iterator[Row]:
         """The rows that were asked for, of `names` all, as they are measured."""
