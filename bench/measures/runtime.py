@@ -45,11 +45,15 @@ class Case:
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     cases = {"original": Case(str(options.model))}
     for path in options.packed:
-        name, product = _name(path), "fused"
-        cases |= {name: Case(str(path)), f"{name}, fused": Case(str(path), product=product)}
+        name = _name(path)
+        cases |= {name: Case(str(path)), f"{name}, fused": Case(str(path), product="fused")}
         size = int(options.resident * _described(path).size)
         if size:
-            cases[f"{name}, {options.resident:.0%} resident"] = Case(str(path), size)
+            part = f"{options.resident:.0%} resident"
+            cases |= {
+                f"{name}, {part}": Case(str(path), size),
+                f"{name}, fused, {part}": Case(str(path), size, "fused"),
+            }
     yield from compared(cases, options)
 
 
