@@ -8,6 +8,7 @@ from squeeze.codecs.bitmodels import coder as arithmetic, histories, mixer
 from squeeze.codecs.tensors.float_payload import Array
 from squeeze.numerics.jit import inline, kernel
 from squeeze.numerics.logistic import STRETCH, squash
+from squeeze.system.arena import kept
 
 _RATE, _LIMIT = 10, 511
 _INPUTS, _MANTISSA_INPUTS = 8, 4  # predictions of an exponent's and of a mantissa's decision, each with a bias more
@@ -34,11 +35,10 @@ class ArchiveModel(NamedTuple):
 
 def build_model(tree: Array, columns: int, mixed: int, mean: int) -> ArchiveModel:
     nodes = 1 << max(int(len(tree) - 1).bit_length(), 1)
-    fresh = np.uint32(1 << 31)
     return ArchiveModel(
         tree=tree,
-        maps=np.full((_INPUTS, 2048 * nodes), fresh, np.uint32),
-        mantissa_maps=np.full((_MANTISSA_INPUTS, 2048 << mixed), fresh, np.uint32),
+        maps=_maps("maps of archive", _INPUTS, 2048 * nodes),
+        mantissa_maps=_maps("mantissa maps of archive", _MANTISSA_INPUTS, 2048 << mixed),
         weights=np.full((nodes, _INPUTS + 1), _START, np.int32),
         mantissa_weights=np.full((1 << mixed, _MANTISSA_INPUTS + 1), _START, np.int32),
         column_means=np.full(columns, mean << 8, np.int32),
@@ -49,6 +49,13 @@ def build_model(tree: Array, columns: int, mixed: int, mean: int) -> ArchiveMode
         inputs=np.zeros(_INPUTS + 1, np.int32),
         mantissa_inputs=np.zeros(_MANTISSA_INPUTS + 1, np.int32),
     )
+
+
+def _maps(name: str, inputs: int, size: int) -> Array:
+    """uint32 [inputs, size] that know nothing, in memory that is a thread's own."""
+    maps: Array = kept(name, 4 * inputs * size).view(np.uint32).reshape(inputs, size)
+    maps[:] = 1 << 31
+    return maps
 
 
 @inline

@@ -26,6 +26,7 @@ __all__ = [
     "Cut",
     "model_of",
     "segments",
+    "tops",
 ]
 
 FORMAT = 1
@@ -72,13 +73,18 @@ class Cut:
         return rotated
 
     def top(self, content: Content, first: int, last: int) -> Array:
-        """uint16 of some values."""
-        found: Array = np.empty(last - first, np.uint16)
+        """uint16 of some values, in memory that is a thread's own."""
+        found = tops(last - first)
         for begin in range(first, last, AT_ONCE):
             end = min(begin + AT_ONCE, last)
             rotated = self.rotated(content, begin, end)
             found[begin - first : end - first] = rotated >> rotated.dtype.type(self.bits - self.exponent - self.mixed)
         return found
+
+
+def tops(count: int) -> Array:
+    """uint16 [count], undefined: a thread has one."""
+    return kept("tops of archive", 2 * count).view(np.uint16)
 
 
 def segments(count: int, columns: int) -> Iterator[tuple[int, int]]:
@@ -89,4 +95,5 @@ def segments(count: int, columns: int) -> Iterator[tuple[int, int]]:
 
 
 def model_of(values: Array, tree: Tree, columns: int, mixed: int) -> ArchiveModel:
+    """What predicts a segment: a thread has one."""
     return build_model(tree.nodes, min(columns, values.size), mixed, tree.mean)

@@ -19,6 +19,7 @@ from squeeze.codecs.tensors.archive_payload import (
     Cut,
     model_of,
     segments,
+    tops,
 )
 from squeeze.codecs.tensors.archive_tree import Tree
 from squeeze.codecs.tensors.content import Content, Section
@@ -103,27 +104,28 @@ class Segments:
 
     def decode(self, number: int, out: Array) -> None:
         """The same into `out`, uint8. Raises DamagedError."""
-        cut, begin, values, tops = self.cut, self.spans[number][0], out.view(WORDS[self.cut.bits]), self._tops(number)
+        cut, begin, values, found = self.cut, self.spans[number][0], out.view(WORDS[self.cut.bits]), self._tops(number)
         one, last = values.dtype.type(1), values.dtype.type(cut.bits - 1)
         for first in range(0, values.size, AT_ONCE):
             part = values[first : first + AT_ONCE]
             low = kept("rest of archive", part.size * cut.width)
             self.rest.fill((begin + first) * cut.width, low)
-            np.left_shift(tops[first : first + part.size], cut.rest, out=part, casting="unsafe", dtype=part.dtype)
+            np.left_shift(found[first : first + part.size], cut.rest, out=part, casting="unsafe", dtype=part.dtype)
             np.bitwise_or(part, low.view(WORDS[8 * cut.width]), out=part)
             np.bitwise_or(part >> one, part << last, out=part)
 
     def _tops(self, number: int) -> Array:
         first, last = self.spans[number]
-        coded: Array = np.empty(self.places[number + 1] - self.places[number], np.uint8)
+        coded = kept("codes of archive", self.places[number + 1] - self.places[number])
         self.streams.fill(self.places[number], coded)
-        tops: Array = np.zeros(last - first, np.uint16)
-        model, coder = model_of(tops, self.tree, self.columns, self.cut.mixed), np.zeros(3, np.uint64)
+        found = tops(last - first)
+        found[:] = 0  # code looks at what is there
+        model, coder = model_of(found, self.tree, self.columns, self.cut.mixed), np.zeros(3, np.uint64)
         arithmetic.start_decoder(coder, coded)
-        columns = min(self.columns, tops.size)
-        if code(model, tops, self.cut.mixed, columns, 0, tops.size, self.tree.paths, coder, coded, True) < tops.size:
+        columns = min(self.columns, found.size)
+        if code(model, found, self.cut.mixed, columns, 0, found.size, self.tree.paths, coder, coded, True) < found.size:
             raise damaged("its coded bytes end too early")
-        return tops
+        return found
 
 
 class DecodedArchive:

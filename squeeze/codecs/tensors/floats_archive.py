@@ -31,7 +31,7 @@ from squeeze.codecs.tensors.content import PART, Content, InMemory, in_parts, wh
 from squeeze.codecs.tensors.decoded_archive import DecodedArchive, decoded
 from squeeze.codecs.tensors.float_payload import DTYPES, WORDS, Array
 from squeeze.codecs.tensors.float_writer import Behind, MemoryWriter, Writer, copy
-from squeeze.system.arena import fresh
+from squeeze.system.arena import fresh, kept
 
 __all__ = ["decode", "encode", "write"]
 
@@ -138,7 +138,7 @@ def _tree(content: Content, cut: Cut, threads: int) -> Tree:
 def _encoded(values: Array, tree: Tree, columns: int, mixed: int) -> Array:
     """uint8, the code of a segment's tops; none where it is longer than it may be."""
     model, columns = model_of(values, tree, columns, mixed), min(columns, values.size)
-    coder, coded = np.zeros(3, np.uint64), np.zeros(4 * values.size + 1024, np.uint8)
+    coder, coded = np.zeros(3, np.uint64), kept("codes of archive", 4 * values.size + 1024)
     arithmetic.start_encoder(coder)
     end = code(model, values, mixed, columns, 0, values.size, tree.paths, coder, coded, False)
     size = arithmetic.finish_encoder(coder, coded) if end == values.size else 0
