@@ -1,5 +1,7 @@
 """Files by the workers of a Ray cluster, and in object storage."""
 
+from pathlib import Path
+
 from bench.entry import Entry, Row, option
 from bench.tables import Column, Listing, percent
 
@@ -161,6 +163,34 @@ SHARDS = Entry(
         )
     },
 )
+RANGE_READS = Entry(
+    measures="a few bytes out of a large .sqz file on an S3 server on loopback: requests, and bytes fetched",
+    minutes=3,
+    key=("level", "bytes"),
+    needs=("s3fs", "moto"),
+    options=(
+        option("--gigabytes", type=float, default=1, help="of the file (1)"),
+        option("--level", type=int, default=1, help="it is compressed at (1)"),
+        option("--bytes", type=int, default=1024, help="that are read (1024)"),
+        option("--readings", type=int, default=20, help="at random places, each of the file opened anew (20)"),
+        option("--folder", type=Path, help="where twice as much fits (that of temporary files)"),
+    ),
+    tables={
+        "range-reads": Listing(
+            (
+                Column("level", lambda row: -row["level"]),
+                Column("file, bytes", "file", ","),
+                Column("bytes read", "bytes", ","),
+                Column("requests for the index", "index, requests"),
+                Column("its bytes", "index, bytes", ","),
+                Column("requests for the range", "range, requests"),
+                Column("bytes fetched", "range, bytes", ","),
+                Column("seconds", "seconds", ".2f"),
+            ),
+            order=lambda row: row["level"],
+        )
+    },
+)
 DEMO = Entry(
     measures="a corpus in S3 compressed by two nodes, one worker killed meanwhile; proved, and one member read",
     minutes=2,
@@ -173,5 +203,6 @@ ENTRIES = {
     "cluster-listing": CLUSTER_LISTING,
     "cluster-model": CLUSTER_MODEL,
     "shards": SHARDS,
+    "range-reads": RANGE_READS,
     "demo-cluster": DEMO,
 }

@@ -8,14 +8,20 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
 from bench.shared.faulty import Faulty
 
+Application = Callable[..., Iterable[bytes]]
 _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+def reached_at(address: str) -> dict[str, str]:
+    """The environment in which s3:// is the server at an address."""
+    return {**os.environ, **_CREDENTIALS, "AWS_ENDPOINT_URL": address}
 
 
 @contextmanager
@@ -28,18 +34,35 @@ def serving(folder: Path, rate: float = 0, seed: int = 0) -> Iterator[dict[str, 
         sound, address = server.stdout.readline().strip(), server.stdout.readline().strip()
         if not address:
             raise SystemExit("Error: moto's server did not start: pip install 's3fs' 'moto[server]'")
-        about = {"AWS_ENDPOINT_URL": address, "SOUND_URL": sound, "SERVER_PROCESS": str(server.pid)}
-        yield {**os.environ, **_CREDENTIALS, **about}
+        yield {**reached_at(address), "SOUND_URL": sound, "SERVER_PROCESS": str(server.pid)}
         server.stdin.close()
 
 
-@contextmanager
-def faulty(rate: float, seed: int) -> Iterator[str]:
-    """The address of the stores of this process, which fail in a share of requests."""
+def stores() -> Application:
+    """What answers for the stores of this process."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+    return DomainDispatcherApplication(create_backend_app)
+
+
+def fill(folder: Path) -> None:
+    """Put the files of a folder into `bucket` of this process."""
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.s3.models import s3_backends
+
+    store = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+    store.create_bucket("bucket", "us-east-1")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.put_object("bucket", path.relative_to(folder).as_posix(), path.read_bytes())
+
+
+@contextmanager
+def listening(application: Application) -> Iterator[str]:
+    """The address at which threads of this process serve it."""
     from werkzeug.serving import make_server
 
-    application = Faulty(DomainDispatcherApplication(create_backend_app), rate, seed)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = make_server("127.0.0.1", 0, application, threaded=True)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -51,23 +74,10 @@ def faulty(rate: float, seed: int) -> Iterator[str]:
 
 
 def main(folder: Path, rate: float = 0, seed: int = 0) -> None:
-    from moto.core import DEFAULT_ACCOUNT_ID
-    from moto.s3.models import s3_backends
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    store = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
-    store.create_bucket("bucket", "us-east-1")
-    for path in folder.rglob("*"):
-        if path.is_file():
-            store.put_object("bucket", path.relative_to(folder).as_posix(), path.read_bytes())
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with faulty(rate, seed) as address:
-        print(f"http://{host}:{port}\n{address}", flush=True)
+    fill(folder)
+    with listening(stores()) as sound, listening(Faulty(stores(), rate, seed)) as address:
+        print(f"{sound}\n{address}", flush=True)
         sys.stdin.read()
-    server.stop()
 
 
 if __name__ == "__main__":

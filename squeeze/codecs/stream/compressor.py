@@ -106,7 +106,7 @@ def _compress(
     source: BinaryIO, sink: BinaryIO, settings: Settings, size: int, verify: bool, progress: Progress
 ) -> Totals:
     """Compress in blocks of at most `size` raw bytes, or as a short stream."""
-    writer = Writer(source, sink, to_header(settings))
+    writer = Writer(sink, to_header(settings))
     first = _read_full(source, size)
     if settings.level and not settings.dictionary and len(first) < size:
         raw = np.frombuffer(first, np.uint8)
@@ -118,7 +118,7 @@ def _compress(
     if settings.language and not settings.bound and container.MAX_SHORT < len(first) < size:
         coded = list(_coded(_parts(first, io.BytesIO(), size, settings), settings, verify, progress))
         if not any(block and block.kind in container.BY_LANGUAGE for _, block in coded):
-            writer = Writer(source, sink, to_header(_plain(settings)))  # whose blocks these are
+            writer = Writer(sink, to_header(_plain(settings)))  # whose blocks these are
         return _written(writer, coded)
     if settings.level is None or len(first) > container.MAX_SHORT or len(first) == size:
         return _write_long(writer, _parts(first, source, size, settings), settings, verify, progress)
@@ -127,7 +127,7 @@ def _compress(
         stream = _short(first, settings, verify, progress)
     else:
         long = io.BytesIO()
-        _write_long(Writer(io.BytesIO(first), long, to_header(settings)), iter(parts), settings, verify, progress)
+        _write_long(Writer(long, to_header(settings)), iter(parts), settings, verify, progress)
         stream = min(_short(first, _plain(settings), verify, None), long.getvalue(), key=len)
     write_all(sink, stream)
     return Totals(len(first), len(stream))
@@ -153,7 +153,7 @@ def _alone(raw: bytes, settings: Settings, size: int, verify: bool, progress: Pr
         return _short(raw, settings, verify, progress)
     sink = io.BytesIO()
     parts = _parts(raw, io.BytesIO(), size, settings)
-    _write_long(Writer(io.BytesIO(raw), sink, to_header(settings)), parts, settings, verify, progress)
+    _write_long(Writer(sink, to_header(settings)), parts, settings, verify, progress)
     return sink.getvalue()
 
 

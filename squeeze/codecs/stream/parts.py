@@ -99,7 +99,7 @@ def is_whole(part: BinaryIO) -> bool:
 def join(source: BinaryIO, parts: Iterable[BinaryIO], known: bytes, sink: BinaryIO, settings: Settings) -> Totals:
     """Write the stream of a file whose parts are given in order. known: its `checksums`. Raises VerifyError where the
     file is not what the parts were coded from, and DamagedError where they are damaged."""
-    writer, raw = Writer(source, sink, to_header(settings)), 0
+    writer, raw = Writer(sink, to_header(settings)), 0
     whole, *expected = (known[place : place + _DIGEST] for place in range(0, len(known), _DIGEST))
     for part, checksum in zip_longest(parts, expected):
         if part is None or checksum is None:

@@ -9,6 +9,7 @@ import pytest
 import squeeze
 from squeeze.codecs.stream import reader
 from squeeze.codecs.stream.index import read_index
+from tests.makers import inputs
 from tests.makers.streams import WHOLE, of_both_forms, several
 
 
@@ -76,3 +77,26 @@ def test_damage_is_noticed_where_it_is_read_and_only_there(coded):
                         file.read(10)
                 else:
                     assert file.read(10) == WHOLE[block.raw_offset : block.raw_offset + 10]
+
+
+def test_a_range_of_what_is_stored_reads_no_more_than_its_mebibyte():
+    data, places = inputs.random_bytes(9 << 20), []
+    source = Noting(squeeze.compress(data, 1), places)
+    with squeeze.open(source) as file:
+        places.clear()
+        file.seek(5_000_000)
+        assert file.read(1_000) == data[5_000_000:5_001_000]
+    assert sum(places) < 5 << 19
+
+
+class Noting(io.BytesIO):
+    """Notes how much each reading gives."""
+
+    def __init__(self, data, sizes):
+        super().__init__(data)
+        self.sizes = sizes
+
+    def read(self, size=-1):
+        found = super().read(size)
+        self.sizes.append(len(found))
+        return found
