@@ -47,13 +47,15 @@ SPEED = Entry(
     minutes=0,
     key=("checkpoint",),
     rivals=("zipnn",),
-    options=(_PATHS, option("--runs", type=int, default=3, help="of which the shortest counts (3)")),
+    options=(_PATHS, option("--runs", type=int, default=5, help="of which the median counts (5)")),
     tables={
         "pack-speed": Listing(
             (
                 Column("checkpoint", "checkpoint"),
                 Column("encoding, of zipnn", "encode of zipnn", ".2f"),
                 Column("decoding, of zipnn", "decode of zipnn", ".2f"),
+                Column("encoding on two threads, of zipnn", "encode of zipnn, two threads", ".2f"),
+                Column("decoding on two threads, of zipnn", "decode of zipnn, two threads", ".2f"),
                 Column("two threads, of one", pair("squeeze encode on two threads", "squeeze decode on two threads")),
                 Column("zipnn's", pair("zipnn encode on two threads", "zipnn decode on two threads")),
             )

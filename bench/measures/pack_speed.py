@@ -4,6 +4,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from functools import partial
+from statistics import median
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from bench.entry import Row
 from bench.shared.floats import Run, main_type, tensors_of, theirs
 from squeeze.codecs.tensors import floats
 from squeeze.system.in_order import in_order
+
+WAYS = ("encode", "decode")
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -23,26 +26,27 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def speeds(runs: dict[str, Run], size: int, count: int) -> Row:
-    """MB/s both ways of each on one thread, what two threads bring, and ours as a multiple of zipnn's."""
-    best = {threads: shortest(runs, threads, count) for threads in (1, 2)}
+    """MB/s both ways of each on one thread, what two threads bring, and ours as multiples of zipnn's."""
+    usual = {threads: medians(runs, threads, count) for threads in (1, 2)}
     row: Row = {}
     for name in runs:
-        for way, one, two in zip(("encode", "decode"), best[1][name], best[2][name], strict=True):
+        for way, one, two in zip(WAYS, usual[1][name], usual[2][name], strict=True):
             row[f"{name} {way} MB/s"] = round(size / 1e6 / one, 1)
             row[f"{name} {way} on two threads"] = round(one / two, 3)
     if "zipnn" in runs:
-        for way in ("encode", "decode"):
-            row[f"{way} of zipnn"] = round(row[f"squeeze {way} MB/s"] / row[f"zipnn {way} MB/s"], 3)
+        for threads, told in ((1, ""), (2, ", two threads")):
+            pairs = zip(WAYS, usual[threads]["squeeze"], usual[threads]["zipnn"], strict=True)
+            row |= {f"{way} of zipnn{told}": round(its / mine, 3) for way, mine, its in pairs}
     return row
 
 
-def shortest(runs: dict[str, Run], threads: int, count: int) -> dict[str, tuple[float, float]]:
+def medians(runs: dict[str, Run], threads: int, count: int) -> dict[str, tuple[float, float]]:
     """Seconds of both ways; the first run of each warms up."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(count + 1):
         for name, run in runs.items():
             times[name].append(run(threads)[1])
-    return {name: (min(a for a, _ in kept[1:]), min(b for _, b in kept[1:])) for name, kept in times.items()}
+    return {name: (median(a for a, _ in kept[1:]), median(b for _, b in kept[1:])) for name, kept in times.items()}
 
 
 def encode(dtype: str, data: np.ndarray, threads: int) -> np.ndarray | None:
