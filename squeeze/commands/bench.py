@@ -82,16 +82,16 @@ def _on_cluster(
     threads: int,
     runs: int,
 ) -> "Iterator[Result]":
-    """A call for each file, which has its processors to itself as far as Ray knows."""
-    from squeeze.cluster.engine import Call, Needs
+    """A call for each file, which has its processors to itself as far as Ray knows, and memory for the level that takes
+    most."""
+    from squeeze.cluster.engine import PROCESS, Call, Needs
     from squeeze.cluster.tasks import each
     from squeeze.recipes import benchmark
 
     with closing(clustered.connected(cluster)) as engine:
         settings = (list(levels), rivals, processes, threads, runs)
-        calls = (
-            Call(path, f"bench {path.name}", benchmark.of_file, (path, *settings), Needs(threads)) for path in paths
-        )
+        needs = Needs(threads, 0, PROCESS + benchmark.memory(levels, rivals, threads))
+        calls = (Call(path, f"bench {path.name}", benchmark.of_file, (path, *settings), needs) for path in paths)
         for outcome in each(engine, calls):
             if outcome.error is None:
                 yield from outcome.result

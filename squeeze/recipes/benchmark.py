@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from squeeze.codecs.stream import levels as known
+from squeeze.codecs.stream import forecast, levels as known
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.decompressor import decompress_stream
+from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.errors import SqueezeError
 
 _WARM_UP = bytes(range(256)) * 16
@@ -84,6 +85,8 @@ RIVALS = {
     ),
 }
 
+_RIVAL = 1 << 30  # bytes of memory of any of them
+
 
 def choose(
     levels: Iterable[int],
@@ -110,6 +113,13 @@ def choose(
         else:
             notes.append(f"{name} is not installed; skipped")
     return tools, notes
+
+
+def memory(levels: Sequence[int], against: Sequence[str], threads: int) -> int:
+    """Bytes that what takes most of all takes that `choose` is given."""
+    rows = map(known.level, set(levels) or {known.DEFAULT})
+    ours = (forecast.needed(row, None, threads, LanguageOptions()) for row in rows)
+    return max(_RIVAL if against else 0, *ours)
 
 
 def of_file(

@@ -56,3 +56,11 @@ def test_bench_reports_a_rival_that_fails(
     fake_rival(tmp_path / "bin", "xz", script)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin:/usr/bin")
     assert fails("bench", "-1", "--against", "xz", note) == f"Error: note.txt: xz -9e: {error}\n"
+
+
+def test_memory_is_that_of_the_level_or_the_rival_that_takes_most():
+    from squeeze.recipes import benchmark
+
+    assert benchmark.memory([1], [], 1) < benchmark.memory([6, 1], [], 1)
+    assert benchmark.memory([], [], 1) == benchmark.memory([3], [], 1)
+    assert benchmark.memory([1], ["xz"], 1) == 1 << 30
