@@ -21,18 +21,22 @@ def history(source: Path, as_json: bool) -> None:
     Example: squeeze history run/checkpoint-1000
     """
     from squeeze.packing import history as chains
+    from squeeze.packing.beside import SHOWN
 
-    if not as_json:
-        click.echo(_ROW.format("raw", "packed", "ratio", "SHA-256", "checkpoint"))
-    for link in chains.history(source):
+    for number, link in enumerate(chains.history(source)):
         if as_json:
             record = {"path": str(link.path) if link.path else None, "raw": link.raw, "coded": link.coded}
-            click.echo(json.dumps(record | {"sha256": list(link.sha256), "base": list(link.base)}))
-        elif link.path is None:
-            echo(_ROW.format("", "", "", link.sha256[0][:16], "no packed checkpoint beside has it"))
+            record |= {"sha256": list(link.sha256), "base": list(link.base)}
+            click.echo(json.dumps(record | ({"faults": list(link.faults)} if link.faults else {})))
+            continue
+        if number == 0:
+            click.echo(_ROW.format("raw", "packed", "ratio", "SHA-256", "checkpoint"))
+        if link.path is None:
+            missing = "; ".join(["no packed checkpoint beside has it", *link.faults])
+            echo(_ROW.format("", "", "", link.sha256[0][:SHOWN], missing))
         else:
             sizes = f"{link.raw:,}", f"{link.coded:,}", f"{link.coded / link.raw:.3f}"
-            echo(_ROW.format(*sizes, link.sha256[0][:16], printable(str(link.path))))
+            echo(_ROW.format(*sizes, link.sha256[0][:SHOWN], printable(str(link.path))))
 
 
 _ROW = "{:>16} {:>16} {:>7}  {:<16}  {}"

@@ -12,7 +12,8 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.config_json import CONFIG, read_config
 from squeeze.checkpoint.safetensors import Tensor, named
 from squeeze.errors import DamagedError, FormatError, ModelError, SqueezeError, escaped, printable
-from squeeze.packing.base import Base, Hashes
+from squeeze.packing.base import Base
+from squeeze.packing.beside import Hashes
 from squeeze.packing.load import torch_dtype
 from squeeze.system.limits import Limits
 

@@ -5,7 +5,7 @@ by the hashes that it names. So the checkpoints of a training run, each packed a
 are a chain in one folder.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +15,14 @@ from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
 from squeeze.codecs.tensors.content import Content, InFile
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.packing import container, decoding, folder
+from squeeze.packing.beside import Hashes, no_base_beside, packed_beside, packed_files
 from squeeze.packing.container import PackedFile, Record
-from squeeze.packing.sources import CODED, may_be_coded, source_of
+from squeeze.packing.sources import CODED, source_of
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of
 
 MAX_CHAIN = 256  # differences of differences
-
-
-Hashes = tuple[str, ...]  # sorted SHA-256 of the files of a checkpoint that are of one kind, unpacked
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,10 @@ class Base:
         hashes: dict[bool, list[str]] = {False: [], True: []}
         wanted: set[Hashes] = set()
         for name in folder.files_to_take(path):
-            found = file_of(folder.place(path, name), name, limits)
+            try:
+                found = file_of(folder.place(path, name), name, limits)
+            except FormatError as error:
+                raise type(error)(f"{escaped(str(folder.place(path, name)))}: {error}") from None
             if found is None:
                 continue
             file, packed, is_torch = found
@@ -66,10 +67,7 @@ class Base:
                 raise FormatError(f"{path}: a chain of more than {MAX_CHAIN} differences")
             base = cls.beside(path, wanted, limits, depth + 1)
             if base is None:
-                raise SqueezeError(
-                    f"{escaped(str(path))} is stored as a difference, and no packed checkpoint beside it is its base: "
-                    "put it there, or unpack this one first"
-                )
+                raise no_base_beside(path, wanted, limits)
         return cls(path, tensors, tuple(sorted(hashes[False])), tuple(sorted(hashes[True])), base)
 
     @classmethod
@@ -80,9 +78,13 @@ class Base:
 
     @classmethod
     def of(cls, source: Path, limits: Limits) -> "Base | None":
-        """What a packed file or folder is a difference from, if it is one, and that is found beside it."""
+        """What a packed file or folder is a difference from, if it is one: it is found beside it. Raises SqueezeError
+        where it is not."""
         wanted = {packed.description.base for packed in packed_files(source, limits)} - {()}
-        return cls.beside(source, wanted, limits) if wanted else None
+        base = cls.beside(source, wanted, limits) if wanted else None
+        if wanted and base is None:
+            raise no_base_beside(source, wanted, limits, "put it there, or name the base")
+        return base
 
     @classmethod
     def needed(cls, source: Path, named: Path | str | None, limits: Limits) -> "Base | None":
@@ -136,7 +138,8 @@ class Base:
         """Raises SqueezeError where this is not the base with these hashes."""
         if hashes not in self.identities:
             raise SqueezeError(
-                f"{self.path} is not the base that this checkpoint was packed with: the SHA-256 of its files differ"
+                f"{self.path} is not the base that this checkpoint is the difference from: the SHA-256 of its files "
+                "differ"
             )
 
     def content(self, like: Tensor | Record, name: str, scope: str, opened: ExitStack) -> Content | None:
@@ -150,8 +153,9 @@ class Base:
             return stored
         is_delta = record.is_difference
         other = self.base.content_for(record, name, scope, opened) if self.base and is_delta else None
-        with self._about(file, name):
-            content = decoding.content_to_reread(stored, record, other, 1, opened)
+        with self._about(file):
+            with container.naming(name):
+                content = decoding.content_to_reread(stored, record, other, 1, opened)
             decoding.check_content(content, record, name, 1)
         return content
 
@@ -166,8 +170,9 @@ class Base:
             stored = tensorfile.read_tensor(reading, tensor)  # after what it differs from: a chain holds two at a time
         if record is None:
             return stored
-        with self._about(file, name):
-            data = container.decode_tensor(stored, record, other, 1)
+        with self._about(file):
+            with container.naming(name):
+                data = container.decode_tensor(stored, record, other, 1)
             container.check_tensor(data, record, name)
         return data
 
@@ -181,11 +186,11 @@ class Base:
         return file, tensor, record
 
     @contextmanager
-    def _about(self, file: TensorFile, name: str) -> Iterator[None]:
+    def _about(self, file: TensorFile) -> Iterator[None]:
         try:
             yield
         except DamagedError as error:
-            raise DamagedError(f"the base {escaped(str(file.path))}: {named(name)}: {error}") from None
+            raise DamagedError(f"the base {escaped(str(file.path))}: {error}") from None
 
 
 def file_of(path: Path, name: str, limits: Limits) -> tuple[TensorFile, PackedFile | None, bool] | None:
@@ -202,55 +207,9 @@ def file_of(path: Path, name: str, limits: Limits) -> tuple[TensorFile, PackedFi
     return (source.file, None, source.is_torch) if source else None
 
 
-def packed_beside(path: Path, wanted: Collection[Hashes], limits: Limits) -> Path | None:
-    """The packed checkpoint in the folder that holds `path` whose files, unpacked, have these hashes; of several one
-    that is no difference from another of them. What cannot be read is passed over."""
-    place, found = path.resolve(), None
-    for other in sorted(place.parent.iterdir()):
-        if other == place or (other.is_file() and not may_be_coded(other.name)):
-            continue
-        files = _if_readable(other, limits)
-        if set(wanted) <= set(hashes_of(files)):
-            found = path.parent / other.name
-            if not {file.description.base for file in files} & set(wanted):
-                break
-    return found
-
-
-def _if_readable(path: Path, limits: Limits) -> list[PackedFile]:
-    """The files of a packed checkpoint, or none where it cannot be read."""
-    try:
-        return list(packed_files(path, limits))
-    except (OSError, SqueezeError):
-        return []
-
-
-def hashes_of(files: Iterable[PackedFile]) -> list[Hashes]:
-    """Those by which a packed checkpoint of these files is known: of its files of safetensors, and of torch."""
-    kinds: dict[bool, list[str]] = {False: [], True: []}
-    for file in files:
-        kinds[file.is_torch].append(file.description.sha256)
-    return [tuple(sorted(hashes)) for hashes in kinds.values() if hashes]
-
-
 def is_packed(path: Path, limits: Limits) -> bool:
     """Whether a file is a packed one, whatever its name."""
     try:
         return path.name.endswith(CODED) and container.is_packed(tensorfile.read(path, limits))
     except (FormatError, LimitError):
         return False
-
-
-def packed_files(path: Path, limits: Limits) -> Iterator[PackedFile]:
-    """The files of a packed checkpoint that can be read within limits; nothing where it is none. Raises FormatError and
-    OSError where a packed folder cannot be read."""
-    names = [""]
-    if path.is_dir():
-        if not (path / folder.MANIFEST).is_file():
-            return
-        names = [name for name in folder.files_to_take(path) if may_be_coded(name)]
-    for name in names:
-        try:
-            yield container.read(folder.place(path, name), limits)
-        except (OSError, SqueezeError):
-            continue

@@ -5,7 +5,8 @@ codecs/tensors/floats.py's and codecs/tensors/floats_archive.py's, files and fol
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -65,6 +66,7 @@ __all__ = [
     "faulty",
     "header_bytes",
     "is_packed",
+    "naming",
     "no_base",
     "other_checksum",
     "places_of",
@@ -257,7 +259,7 @@ def _checked(base: Bytes | None, record: Record) -> Bytes:
 
 
 def no_base() -> FormatError:
-    return FormatError("the base has no such tensor: it is not the base that this checkpoint was packed with")
+    return FormatError("the base has no such tensor: it is not the base that this checkpoint is the difference from")
 
 
 def check_tensor(data: Bytes, record: Record, name: str) -> None:
@@ -267,3 +269,12 @@ def check_tensor(data: Bytes, record: Record, name: str) -> None:
 
 def other_checksum(name: str) -> DamagedError:
     return DamagedError(f"{named(name)}: its checksum differs: the file is damaged")
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Names the tensor that is damaged."""
+    try:
+        yield
+    except DamagedError as error:
+        raise DamagedError(f"{named(name)}: {error}") from None

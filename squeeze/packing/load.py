@@ -83,8 +83,6 @@ def _stays_coded(record: Record, device: str) -> bool:
 
 
 def _check_base(packed: PackedFile, base: Base | None) -> None:
-    if packed.description.base and base is None:
-        raise SqueezeError("this checkpoint is stored as a difference: name its base, or put its packed base beside it")
     if base and packed.description.base:
         base.check(packed.description.base)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from squeeze.errors import FormatError, SqueezeError
 from squeeze.packing import container, folder
-from squeeze.packing.base import Hashes, hashes_of
+from squeeze.packing.beside import Hashes, hashes_of
 from squeeze.packing.container import PackedFile
 from squeeze.packing.journal import Journal, group
 from squeeze.packing.sources import may_be_coded

@@ -20,6 +20,7 @@ from squeeze.codecs.tensors.segment_ranges import Fetch, fetch_segments
 from squeeze.errors import SqueezeError, printable
 from squeeze.packing import container
 from squeeze.packing.base import Base
+from squeeze.packing.beside import checkpoint_of
 from squeeze.packing.container import PackedFile, Record
 from squeeze.packing.payloads import Fetched, Mapped
 from squeeze.system.limits import Limits
@@ -45,7 +46,8 @@ def safe_open(
     filename: str | PathLike[str], framework: str, device: Any = "cpu", *, limits: Limits | None = None, **options: Any
 ) -> Any:
     """As `safetensors.safe_open`, for packed files, too: an object with `keys`, `offset_keys`, `metadata`,
-    `get_tensor`, `get_tensors` and `get_slice`, which is a context manager. A difference finds its base beside it.
+    `get_tensor`, `get_tensors` and `get_slice`, which is a context manager. A difference finds its base beside it,
+    or beside the packed folder that it is a file of.
     A packed file may be at a URL of fsspec: the header is fetched, and each tensor when it is asked for.
 
     framework: "pt" or "np". device: where tensors of torch go. limits: what a packed file may take. options: others of
@@ -68,7 +70,8 @@ def safe_open(
     try:
         return SafeOpen(path, framework, device, limits or Limits())
     except SqueezeError as error:
-        raise OpenError(f"{filename}: {error}") from error
+        names_it = str(error).startswith((str(path), str(checkpoint_of(path))))  # as of a base that is missing
+        raise OpenError(str(error) if names_it else f"{filename}: {error}") from error
 
 
 class SafeOpen:
@@ -84,9 +87,7 @@ class SafeOpen:
         description = packed.description
         original = packed.original
         self._metadata, self._order = original.metadata, [tensor.name for tensor in original.tensors]
-        self._base = Base.of(path, limits) if description.base else None
-        if description.base and self._base is None:
-            raise SqueezeError("is stored as a difference: put its packed base beside it, or unpack it first")
+        self._base = Base.of(checkpoint_of(path), limits) if description.base else None
         self._device = device if framework in _TORCH else None
         pairs = zip(packed.file.tensors, description.records, strict=True)
         self._records = {tensor.name: (tensor, record) for tensor, record in pairs}

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,9 @@ from typing import BinaryIO
 
 import xxhash
 
-from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor
 from squeeze.codecs.tensors.content import Content, InFile, pieces, whole
-from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped, printable
+from squeeze.errors import DamagedError, FormatError, LimitError, escaped, printable
 from squeeze.packing import container, decoding, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import Record
@@ -185,7 +184,7 @@ class Restoring:
                 if record.size >= LARGE:
                     yield record.size, partial(self._pieces, tensor, record, scope, payload)
                 else:
-                    with _about(tensor):
+                    with container.naming(tensor.name):
                         yield record.size, partial(self._tensor, tensor, record, scope, whole(payload))
 
         return in_order(tasks(), self.threads)
@@ -193,7 +192,7 @@ class Restoring:
     def _tensor(self, tensor: Tensor, record: Record, scope: str, payload: Bytes, threads: int) -> tuple[Bytes]:
         is_delta = record.is_difference
         other = self.base.for_record(tensor.name, record, scope) if self.base and is_delta else None
-        with _about(tensor):
+        with container.naming(tensor.name):
             data = container.decode_tensor(payload, record, other, threads)
         container.check_tensor(data, record, tensor.name)
         return (data,)
@@ -204,7 +203,7 @@ class Restoring:
         is_delta, checksum = record.is_difference, xxhash.xxh3_64()
         with ExitStack() as opened:
             other = self.base.content_for(record, tensor.name, scope, opened) if self.base and is_delta else None
-            with _about(tensor):
+            with container.naming(tensor.name):
                 for piece in pieces(decoding.content_of(payload, record, other, threads), threads):
                     checksum.update(piece.data)
                     yield piece
@@ -216,19 +215,6 @@ def other_hash() -> DamagedError:
     return DamagedError("the SHA-256 of what was restored differs: the file is damaged")
 
 
-@contextmanager
-def _about(tensor: Tensor) -> Iterator[None]:
-    """Names the tensor that is damaged."""
-    try:
-        yield
-    except DamagedError as error:
-        raise DamagedError(f"{tensorfile.named(tensor.name)}: {error}") from None
-
-
 def _check_base(hashes: tuple[str, ...], base: Base | None) -> None:
-    if hashes and base is None:
-        raise SqueezeError(
-            "this checkpoint is stored as a difference: name its base with --base, or put its packed base beside it"
-        )
     if base is not None and hashes:
         base.check(hashes)

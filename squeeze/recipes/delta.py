@@ -21,7 +21,7 @@ from squeeze.engine.pipeline import Progress, plan
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
 from squeeze.packing import folder
-from squeeze.packing.base import packed_files
+from squeeze.packing.beside import packed_files
 from squeeze.prune.sparsegpt import SparseGPT
 from squeeze.quant.gptq import GPTQ
 from squeeze.recipes.evaluate import measure

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,10 @@ import squeeze
 from squeeze.errors import DamagedError, FormatError, SqueezeError
 from squeeze.packing import base, container
 from squeeze.packing.description import Description
+from squeeze.packing.folder import sha256_of
 from squeeze.packing.history import history
+from squeeze.packing.safe_open import OpenError
+from squeeze.recipes.inspect import inspect
 from squeeze.system.limits import Limits
 from tests.makers.checkpoints import content, model_folder, same, write
 from tests.makers.command import call, fails
@@ -57,26 +61,97 @@ def test_a_base_is_the_same_packed_or_not(run):
     squeeze.pack(run[1], "delta.safetensors", base=run[0])
     squeeze.unpack("delta.safetensors", "again.safetensors", base=f"packed/{run[0]}")
     assert same("again.safetensors", run[1])
-    with pytest.raises(SqueezeError, match="name its base with --base, or put its packed base beside it"):
+    with pytest.raises(SqueezeError, match=r"^delta.safetensors is stored as .*: put it there, or name the base$"):
         squeeze.unpack("delta.safetensors", "no.safetensors")
 
 
+def missing(name: str, digest: str) -> str:
+    return (
+        f"packed/{name} is stored as a difference, and no packed checkpoint beside it is its base (SHA-256 {digest}): "
+    )
+
+
 def test_a_missing_link_is_named(run):
+    digest = sha256_of(Path(run[1]))[:16]
     Path("packed", run[1]).unlink()
-    with pytest.raises(SqueezeError, match=r"step-2.safetensors is stored as a difference, and no packed checkpoint"):
-        squeeze.unpack(f"packed/{run[3]}", "back.safetensors")
-    with pytest.raises(SqueezeError, match="put its packed base beside it"):
-        squeeze.unpack(f"packed/{run[2]}", "back.safetensors")
+    said = missing(run[2], digest)
+    assert fails("unpack", f"packed/{run[3]}", "back.safetensors") == f"Error: {said}put it there\n"
+    assert fails("verify", f"packed/{run[2]}") == f"Error: {said}put it there, or name the base\n"
+    with pytest.raises(SqueezeError, match=re.escape(said)):
+        squeeze.load(f"packed/{run[2]}")
+    with pytest.raises(OpenError, match=f"^{re.escape(said)}"):
+        squeeze.safe_open(f"packed/{run[2]}", framework="np")
+    with pytest.raises(SqueezeError, match=re.escape(said)):
+        list(inspect(f"packed/{run[2]}"))
     assert not Path("back.safetensors").exists()
 
 
 def test_a_base_that_differs_by_a_bit_is_found_out(run):
-    data = bytearray(Path("packed", run[0]).read_bytes())
-    data[len(data) // 2] ^= 4
-    Path("packed", run[0]).write_bytes(data)
-    with pytest.raises(DamagedError, match=r"the base .*step-0.safetensors: tensor 'w'"):
-        squeeze.unpack(f"packed/{run[3]}", "back.safetensors")
+    path = Path("packed", run[0])
+    data = bytearray(path.read_bytes())
+    data[-30] ^= 4
+    path.write_bytes(data)
+    for use in (squeeze.verify, lambda path: dict(squeeze.load(path))):
+        with pytest.raises(DamagedError) as caught:
+            use(f"packed/{run[3]}")
+        assert str(caught.value).removeprefix(f"packed/{run[3]}: ") == (
+            f"the base {path}: tensor 'bias': its checksum differs: the file is damaged"
+        )
+    assert fails("unpack", f"packed/{run[3]}", "back.safetensors").count("bias") == 1
     assert not Path("back.safetensors").exists()
+
+
+def cut(path: Path) -> str:
+    path.write_bytes(path.read_bytes()[:-9])
+    return "the file ends 9 bytes too early: it was cut off"
+
+
+def spoilt(path: Path) -> str:
+    path.write_bytes(path.read_bytes().replace(b'"data_offsets"', b'"data_offset\\"', 1))
+    return "not a safetensors file: its header is not JSON"
+
+
+def other_words(path: Path) -> str:
+    path.write_bytes(path.read_bytes().replace(b"sha256", b"sha257", 1))
+    return "the description of the packed checkpoint is damaged: it cannot be read"
+
+
+@pytest.mark.parametrize("harm", [cut, spoilt, other_words])
+def test_a_base_that_cannot_be_read_is_named(run, harm):
+    Path("packed/notes.pt").write_bytes(b"no checkpoint")
+    write("packed/plain.safetensors", {})
+    fault = f"packed/{run[0]} cannot be read: {harm(Path('packed', run[0]))}"
+    digest = sha256_of(Path(run[0]))[:16]
+    with pytest.raises(DamagedError) as caught:
+        squeeze.unpack(f"packed/{run[2]}", "back.safetensors")
+    assert str(caught.value) == missing(run[1], digest) + fault
+    assert call("history", f"packed/{run[1]}").stdout.endswith(
+        f" {digest}  no packed checkpoint beside has it; {fault}\n"
+    )
+    found = json.loads(call("history", "--json", f"packed/{run[1]}").stdout.splitlines()[-1])
+    assert found["path"] is None and found["faults"] == [fault]
+    assert fails("history", f"packed/{run[0]}") == f"Error: {fault}\n"
+    assert fails("pack", "--base", f"packed/{run[0]}", run[1], "other").startswith(f"Error: packed/{run[0]}: ")
+
+
+def test_a_folder_that_cannot_be_read_is_named():
+    for folder in ("one", "two"):
+        model_folder(folder)
+    Path("packed").mkdir()
+    squeeze.pack("one", "packed/one")
+    squeeze.pack("two", "packed/two", base="packed/one")
+    manifest, shard = Path("packed/one/squeeze.json"), Path("packed/one/model-00002-of-00002.safetensors")
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    squeeze.verify("packed/two")  # which needs the weights alone
+    assert fails("history", "packed/one").startswith(f"Error: {manifest}")
+    squeeze.pack("one", "packed/one", overwrite=True)
+    fault = f"{shard} cannot be read: {cut(shard)}"
+    with pytest.raises(DamagedError, match=rf"^packed/two is stored .*\): {fault}$"):
+        squeeze.verify("packed/two")
+
+
+def test_history_of_what_is_not_there():
+    assert fails("history", "nothing") == "Error: nothing: No such file or directory\n"
 
 
 def test_limits_hold_for_all_that_is_read(run, monkeypatch):

@@ -13,7 +13,7 @@ import squeeze
 from squeeze.codecs.tensors import floats
 from squeeze.packing import container
 from squeeze.packing.safe_open import OpenError
-from tests.makers.checkpoints import tensors, write
+from tests.makers.checkpoints import model_folder, tensors, write
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -214,7 +214,7 @@ def test_a_difference_finds_its_base(packed):
     ):
         assert torch.equal(file.get_slice("layer.weight")[3:9], plain.get_tensor("layer.weight")[3:9])
     packed.unlink()
-    with pytest.raises(OpenError, match="is stored as a difference: put its packed base beside it"):
+    with pytest.raises(OpenError, match=r"^difference.safetensors is stored as a difference, and no packed checkpoint"):
         squeeze.safe_open("difference.safetensors", framework="pt")
 
 
@@ -224,3 +224,27 @@ def test_a_loader_that_was_written_for_safetensors_takes_it(packed, monkeypatch)
     found = safetensors.torch.load_file(packed)
     assert found.keys() == expected.keys()
     assert all(bytes_of(found[name]) == bytes_of(tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_shard_of_a_difference_finds_the_base_beside_its_folder(is_there):
+    """Also in a folder within the packed one, as pipelines have them."""
+    for name in ("one", "two"):
+        model_folder(name)
+        write(f"{name}/sub/other.safetensors", tensors(3))
+    Path("packed").mkdir()
+    squeeze.pack("one", "packed/one")
+    squeeze.pack("two", "packed/two", base="packed/one")
+    if not is_there:
+        Path("packed/one").rename("elsewhere")
+        with pytest.raises(OpenError, match=r"^/.*packed/two is stored as a difference, and no packed checkpoint"):
+            squeeze.safe_open("packed/two/sub/other.safetensors", framework="np")
+        return
+    for path in sorted(Path("two").rglob("*.safetensors")):
+        with (
+            squeeze.safe_open(Path("packed") / path, framework="pt") as packed,
+            safetensors.safe_open(path, framework="pt") as plain,
+        ):
+            assert any(record.is_difference for _, record in packed._records.values())
+            for name in plain.keys():  # noqa: SIM118 - it is no mapping
+                assert bytes_of(packed.get_tensor(name)) == bytes_of(plain.get_tensor(name))

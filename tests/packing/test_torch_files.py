@@ -162,7 +162,7 @@ def test_a_chain_of_folders(training):
     squeeze.unpack("run/1", "again", base="0")
     assert content("again") == content("1")
     for other in ("1", "run/1"):
-        with pytest.raises(SqueezeError, match="is not the base that this checkpoint was packed with"):
+        with pytest.raises(SqueezeError, match="is not the base that this checkpoint is the difference from"):
             squeeze.verify("run/1", base=other)
 
 
@@ -176,7 +176,7 @@ def test_a_chain_of_files(training):
     assert same("back.pt", "step-2.pt")
     assert len(list(history("run/2.pt"))) == 3
     Path("run/1.pt").unlink()
-    with pytest.raises(SqueezeError, match="put its packed base beside it"):
+    with pytest.raises(SqueezeError, match="no packed checkpoint beside it is its base"):
         squeeze.unpack("run/2.pt", "no.pt")
     assert not Path("no.pt").exists()
     squeeze.unpack("run/2.pt", "with.pt", base="step-1.pt")

@@ -252,7 +252,7 @@ def damaged(path):
 
 def test_another_base_is_refused(tmp_path, made):
     base, tuned = made
-    refusals = "is not the base that this checkpoint was packed with: the SHA-256 of its files differ"
+    refusals = "is not the base that this checkpoint is the difference from: the SHA-256 of its files differ"
     for ways in (load_model, lambda folder, base=None: squeeze.densify(folder, tmp_path / "dense", base=base)):
         with pytest.raises(SqueezeError, match=refusals):
             ways(tmp_path / "out", base=tuned)
