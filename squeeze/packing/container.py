@@ -5,7 +5,7 @@ codecs/tensors/floats.py's and codecs/tensors/floats_archive.py's, files and fol
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +56,7 @@ __all__ = [
     "PackedFile",
     "Record",
     "allowed",
+    "base_of",
     "check_limits",
     "check_tensor",
     "coder",
@@ -116,6 +117,11 @@ def reserve(source: Source, level: str, base: tuple[str, ...]) -> int:
             Description(file.size, "0" * 64, file.header, level, records, base, places_of(source)),
         )
     )
+
+
+def base_of(records: Iterable[Record], base: tuple[str, ...]) -> tuple[str, ...]:
+    """What a description says of the base of tensors that were packed with it: nothing where none is a difference."""
+    return base if any(record.is_difference for record in records) else ()
 
 
 def allowed(coding: str, dtype: str) -> bool:

@@ -22,6 +22,7 @@ from squeeze.checkpoint.safetensors import Bytes
 from squeeze.errors import FormatError, SqueezeError, VerifyError, printable
 from squeeze.packing import container, folder, one
 from squeeze.packing.base import Base, is_packed
+from squeeze.packing.beside import packed_files
 from squeeze.packing.container import Description, Record
 from squeeze.packing.running_hash import RunningHash
 from squeeze.packing.sources import Source, source_of
@@ -73,7 +74,8 @@ def pack(
 
     level: "fast" (for checkpoints written often), "runtime" (decodes fast, on GPUs too) or "archive" (smallest, CPU
     only). base: a checkpoint, packed or not; what is written is the difference from its tensors of the same names,
-    unless it ends a chain of `max_chain` differences already. strict: refuse a folder of which something would be left
+    unless it ends a chain of `max_chain` differences already. A file of which no tensor is smaller as a difference
+    needs no base. strict: refuse a folder of which something would be left
     out, such as empty folders and pipes.
     progress(n) is told of n more raw bytes done, told(raw, coded) of each tensor's bytes. Raises
     FormatError for what is no file of tensors, SqueezeError where a file is in the way, VerifyError if a coded tensor
@@ -107,6 +109,7 @@ def pack(
         if source.is_dir():
             added = folder.write_manifest(source, work / folder.CONTENT, hashes, coded)
             totals = Totals(totals.raw, totals.coded + added)
+        notes += unhelpful(source, work / folder.CONTENT, known)
         folder.move_into_place(work / folder.CONTENT, target, overwrite)
     return replace(totals, left_out=omitted, notes=tuple(notes))
 
@@ -127,6 +130,16 @@ def base_of_chain(source: Path, base: Path | str | None, max_chain: int) -> tupl
         f"(--max-chain {max_chain})"
     )
     return None, [note]
+
+
+def unhelpful(source: Path, packed: Path, base: Base | None) -> list[str]:
+    """What there is to say, in words, where nothing in a packed file or folder is a difference from the base."""
+    if base is None or any(file.description.base for file in packed_files(packed, Limits())):
+        return []
+    return [
+        f"{printable(source)}: packed whole, since no tensor is smaller as the difference from {printable(base.path)}: "
+        "it needs no base"
+    ]
 
 
 def described(source: Path, names: list[str], level: str, base: Base | None) -> dict[str, Any]:
@@ -243,7 +256,8 @@ class _Job:
             digest = state.finish(file.gaps[-1])
             records = tuple(record for record, _ in done)
             places = container.places_of(found)
-            description = Description(file.size, digest, file.header, self.level, records, base, places)
+            needed = container.base_of(records, base)
+            description = Description(file.size, digest, file.header, self.level, records, needed, places)
             names, sizes = [tensor.name for tensor in file.tensors], [size for _, size in done]
             writing.truncate(start + sum(sizes))
             writing.seek(0)

@@ -178,7 +178,8 @@ def _header(found: Source, packing: Packing, sized: list[Sized], sha256: str) ->
     file = found.file
     records, sizes = tuple(record for record, _ in sized), [size for _, size in sized]
     places = container.places_of(found)
-    described = Description(file.size, sha256, file.header, packing.level, records, packing.hashes, places)
+    base = container.base_of(records, packing.hashes)
+    described = Description(file.size, sha256, file.header, packing.level, records, base, places)
     length = container.reserve(found, packing.level, packing.hashes)
     return container.header_bytes([tensor.name for tensor in file.tensors], sizes, described, length)
 

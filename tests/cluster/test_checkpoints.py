@@ -96,6 +96,12 @@ def test_one_file_and_a_difference(engine, in_parts):
     run("unpack", "--base", "base.safetensors", *CLUSTER, "two.safetensors", "back.safetensors")
     assert Path("back.safetensors").read_bytes() == Path("tuned.safetensors").read_bytes()
     run("verify", "--base", "base.safetensors", *CLUSTER, "two.safetensors")
+    write("unlike.safetensors", {"layer.weight": base["wide"]})
+    notes = squeeze.pack("unlike.safetensors", "one.safetensors", base="base.safetensors", overwrite=True).notes
+    result = call("pack", "-f", "--base", "base.safetensors", *CLUSTER[1:], "unlike.safetensors", "two.safetensors")
+    assert result.exit_code == 0 and f"Note: {notes[0]}\n" in result.stderr
+    assert Path("one.safetensors").read_bytes() == Path("two.safetensors").read_bytes()
+    run("verify", *CLUSTER, "two.safetensors")
 
 
 @pytest.mark.parametrize("place", ["", "fake://bucket/"])

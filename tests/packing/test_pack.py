@@ -15,8 +15,8 @@ from squeeze.errors import DamagedError, FormatError, SqueezeError
 from squeeze.packing import container
 from squeeze.system.work import work_folder
 from tests.makers.checkpoints import content, model_folder, same, tensors, write
-from tests.makers.command import call, names
-from tests.makers.floats import weights
+from tests.makers.command import call, names, run
+from tests.makers.floats import as_bf16, weights
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -90,13 +90,50 @@ def test_deltas_are_small_and_need_their_base(level):
     squeeze.unpack("delta.safetensors", "back.safetensors", base="base.safetensors")
     assert same("back.safetensors", "tuned.safetensors")
     squeeze.verify("delta.safetensors", base="base.safetensors")
-    with pytest.raises(SqueezeError, match="name its base with --base"):
+    with pytest.raises(SqueezeError, match="or name the base"):
         squeeze.verify("delta.safetensors")
     with pytest.raises(SqueezeError, match=r"other.safetensors is not the base"):
         squeeze.unpack("delta.safetensors", "no.safetensors", base="other.safetensors")
     with pytest.raises(SqueezeError, match="needs no base"):
         squeeze.verify("alone.safetensors", base="base.safetensors")
     assert not Path("no.safetensors").exists()
+
+
+def unlike(seed):
+    return {"w": ("BF16", (50, 200), as_bf16(weights(10_000, seed)).tobytes())}
+
+
+def test_a_base_that_helps_nothing_is_not_needed():
+    """Nor told of by the file, and that is said."""
+    for number, name in enumerate(("one", "two")):
+        write(f"{name}.safetensors", unlike(number))
+        Path(name).mkdir()
+        write(f"{name}/model.safetensors", unlike(number))
+    for suffix in (".safetensors", ""):
+        result = call("pack", f"two{suffix}", f"out{suffix}", "--base", f"one{suffix}")
+        assert result.exit_code == 0
+        assert result.stderr.splitlines()[-1] == (
+            f"Note: two{suffix}: packed whole, since no tensor is smaller as the difference from one{suffix}: "
+            "it needs no base"
+        )
+        run("verify", f"out{suffix}")
+    run("unpack", "out.safetensors", "back.safetensors")
+    assert same("back.safetensors", "two.safetensors")
+    run("unpack", "out", "back")
+    assert content("back") == content("two")
+    assert [json.loads(line)["base"] for line in call("history", "--json", "out").stdout.splitlines()] == [[]]
+
+
+def test_one_file_of_several_may_be_a_difference():
+    for name, seed in (("one", 1), ("two", 2)):
+        Path(name).mkdir()
+        write(f"{name}/a.safetensors", {"same": unlike(5)["w"]})
+        write(f"{name}/b.safetensors", unlike(seed))
+    assert squeeze.pack("two", "packed", base="one").notes == ()
+    described = [container.read(Path("packed", name)).description.base for name in ("a.safetensors", "b.safetensors")]
+    assert len(described[0]) == 2 and described[1] == ()
+    squeeze.unpack("packed", "back", base="one")
+    assert content("back") == content("two")
 
 
 class Stop(KeyboardInterrupt):

@@ -117,6 +117,7 @@ def pack(
         if source.is_dir():
             added = _finish_folder(source, out.root, {name: one.checksum for name, one in done.items()})
             totals = replace(totals, coded=totals.coded + added)
+        notes += packing.unhelpful(source, out.root, known)
         tidy(out.root, target, {*names, folder.MANIFEST})
     return replace(totals, left_out=omitted, notes=tuple(notes))
 
