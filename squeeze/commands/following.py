@@ -18,6 +18,7 @@ _WORDS = {
     "dropped": "{name}: its packed form is deleted",
     "left": "Warning: {name}: left as it is: {why}",
     "failed": "Error: {name}: {why}",
+    "damaged": "Error: {name}: its packed form does not decode, and the next one is packed whole: {why}",
 }
 
 
@@ -26,7 +27,7 @@ def run(
 ) -> None:
     """Pack what appears in `source`, and say so. settings, following, common: the options of packing, of following, and
     of every command."""
-    from squeeze.packing.follow import FAILED, PACKED, Follow
+    from squeeze.packing.follow import DAMAGED, FAILED, PACKED, Follow
 
     if settings.pop("base", None) is not None or common["force"]:
         raise click.UsageError("--follow chooses bases itself and overwrites nothing: leave out --base and --force")
@@ -36,10 +37,10 @@ def run(
     try:
         for event in follow.run():
             packed += event.kind == PACKED
-            failed = failed or event.kind == FAILED
+            failed = failed or event.kind in (FAILED, DAMAGED)
             if common["as_json"]:
                 click.echo(json.dumps(_record(event)))
-            elif not common["quiet"] or event.kind == FAILED:
+            elif not common["quiet"] or event.kind in (FAILED, DAMAGED):
                 for line in _lines(event):
                     echo(line, err=True)
     except KeyboardInterrupt:

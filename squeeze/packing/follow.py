@@ -23,15 +23,16 @@ from squeeze.packing.unpack import verify
 from squeeze.packing.whole import Stamp
 from squeeze.system.work import scratch_folder
 
-__all__ = ["DROPPED", "FAILED", "LEFT", "PACKED", "REMOVED", "Event", "Follow"]
+__all__ = ["DAMAGED", "DROPPED", "FAILED", "LEFT", "PACKED", "REMOVED", "Event", "Follow"]
 
-PACKED, REMOVED, DROPPED, LEFT, FAILED = "packed", "removed", "dropped", "left", "failed"
+PACKED, REMOVED, DROPPED, LEFT, FAILED, DAMAGED = "packed", "removed", "dropped", "left", "failed", "damaged"
 
 
 @dataclass(frozen=True)
 class Event:
     """What happened to a checkpoint: it was PACKED, as the difference from `base` if that is named; it was REMOVED from
-    the run, as its packed form restores it; its packed form was DROPPED; it is LEFT, or it FAILED, and `why`."""
+    the run, as its packed form restores it; its packed form was DROPPED; it is LEFT, or it FAILED, and `why`; its packed
+    form is DAMAGED, or what that is the difference from, and `why`: the next one is packed whole."""
 
     kind: str
     name: str
@@ -96,7 +97,7 @@ class Follow:
         if stamp is None or stamp != before or stamp == self._failed.get(name) or whole.missing(path):
             return
         try:
-            event = self._pack(name, journal)
+            events = self._pack(name, journal)
         except (SqueezeError, FileNotFoundError) as error:
             if whole.stamp(path) == stamp:  # else it is being written, or was deleted: the next look tells
                 self._failed[name] = stamp
@@ -104,7 +105,7 @@ class Follow:
             return
         journal.note(name)
         del self._looks[name]
-        yield event
+        yield from events
         if self.remove_source:
             yield from self._remove_before(name, journal)
         if self.keep:
@@ -121,23 +122,42 @@ class Follow:
             _delete(self.target / old)
             yield Event(DROPPED, old)
 
-    def _pack(self, name: str, journal: Journal) -> Event:
+    def _pack(self, name: str, journal: Journal) -> list[Event]:
         source, target = self.source / name, self.target / name
         if target.exists():  # packed by a run that was stopped before it could note that, or by somebody else
             if not _is_packed_form(target, source):
                 raise SqueezeError(f"{escaped(str(target))} is there, and is not {escaped(name)} packed: move it away")
-            return Event(PACKED, name, Totals(folder.raw_size(source), _bytes(target)), _base_of(target))
-        before = journal.before(name)
-        totals = pack(
-            *(source, target),
-            base=self.target / before if before else None,
+            return [Event(PACKED, name, Totals(folder.raw_size(source), _bytes(target)), _base_of(target))]
+        before, events = journal.before(name), list[Event]()
+        try:
+            totals = self._packed(name, before)
+        except (SqueezeError, FileNotFoundError):
+            fault = self._fault_of(before)
+            if before is None or fault is None:
+                raise
+            events.append(Event(DAMAGED, before, why=str(fault)))
+            totals = self._packed(name, None)
+        return [*events, Event(PACKED, name, totals, _base_of(target))]
+
+    def _packed(self, name: str, base: str | None) -> Totals:
+        return pack(
+            *(self.source / name, self.target / name),
+            base=self.target / base if base else None,
             level=self.level,
             max_chain=self.max_chain,
             threads=self.threads,
             verify=self.verify,
             strict=self.strict,
         )
-        return Event(PACKED, name, totals, _base_of(target))
+
+    def _fault_of(self, name: str | None) -> Exception | None:
+        """Why a packed checkpoint does not decode; None where it does."""
+        try:
+            if name:
+                verify(self.target / name, threads=self.threads)
+        except (SqueezeError, FileNotFoundError) as error:
+            return error
+        return None
 
     def _remove_before(self, name: str, journal: Journal) -> Iterator[Event]:
         """Delete what came before a checkpoint that was just packed. The last one stays: a run may go on from it."""

@@ -16,7 +16,7 @@ import torch
 import squeeze
 from squeeze.errors import SqueezeError
 from squeeze.packing import container, follow as following, whole
-from squeeze.packing.follow import DROPPED, FAILED, LEFT, PACKED, REMOVED, Follow
+from squeeze.packing.follow import DAMAGED, DROPPED, LEFT, PACKED, REMOVED, Follow
 from squeeze.packing.history import history
 from squeeze.packing.journal import NAME, group, order
 from tests.makers.checkpoints import content, same, write
@@ -266,16 +266,69 @@ def test_sources_stay_where_anything_would_be_lost():
     checkpoint(4)
     found = {e.name: (e.kind, e.why) for e in Follow(
         source=Path("run"), target=Path("packed"), remove_source=True, **FAST).run()}  # fmt: skip
-    assert found["checkpoint-4"][0] == FAILED  # its base is damaged
+    assert found["checkpoint-3"][0] == LEFT and found["checkpoint-3"][1].startswith(
+        "its packed form is not to be relied on: packed/checkpoint-3/model.safetensors: the file ends "
+    )
     shutil.rmtree("packed/checkpoint-3")
+    checkpoint(5)
     found = {e.name: (e.kind, e.why) for e in Follow(
         source=Path("run"), target=Path("packed"), remove_source=True, **FAST).run()}  # fmt: skip
     assert found == {
         "checkpoint-1": (LEFT, "it has changed since it was packed"),
         "checkpoint-2": (LEFT, "run/checkpoint-2/empty: is an empty folder"),
-        "checkpoint-4": (PACKED, ""),
+        "checkpoint-5": (PACKED, ""),
+        "checkpoint-4": (REMOVED, ""),
     }
     assert len(list(Path("run").iterdir())) == 4
+
+
+def flip(path: Path) -> None:
+    """One bit in the last payload."""
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 1
+    path.write_bytes(data)
+
+
+FAULTS = {
+    "a payload": lambda path: flip(path / "model.safetensors"),
+    "a header": lambda path: damage(path / "model.safetensors", 0.9),
+    "a manifest and all": lambda path: [file.unlink() for file in path.iterdir()],
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_damaged_packed_form_does_not_end_the_chain(fault):
+    """Also where the last one is a difference from it."""
+    for step in (1, 2):
+        checkpoint(step)
+    assert run() == [(PACKED, "checkpoint-1"), (PACKED, "checkpoint-2")]
+    FAULTS[fault](Path("packed/checkpoint-1"))
+    for step in (3, 4):
+        checkpoint(step)
+    events = list(Follow(source=Path("run"), target=Path("packed"), **FAST).run())
+    assert [(event.kind, event.name, event.base) for event in events] == [
+        (DAMAGED, "checkpoint-2", ""),
+        (PACKED, "checkpoint-3", ""),
+        (PACKED, "checkpoint-4", "checkpoint-3"),
+    ]
+    assert restored("checkpoint-3") and restored("checkpoint-4")
+    if fault != "a manifest and all":
+        assert "packed/checkpoint-1/model.safetensors" in events[0].why
+
+
+def test_a_damaged_packed_form_is_told_in_a_line():
+    checkpoint(1)
+    run()
+    flip(Path("packed/checkpoint-1/model.safetensors"))
+    checkpoint(2)
+    done = call("pack", "--follow", "run", "packed", "--quiet", "--interval", 0.02, "--until-idle", 0.1)
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "Error: checkpoint-1: its packed form does not decode, and the next one is packed whole: "
+        "packed/checkpoint-1/model.safetensors: tensor 'w': its checksum differs: the file is damaged\n",
+    )
+    assert restored("checkpoint-2")
+    assert run() == []
 
 
 def test_a_run_goes_on_where_its_journal_was_not_written():
