@@ -118,16 +118,16 @@ def transposed(model: "nn.Module") -> Callable[[str], bool]:
     return lambda module: module in names or prefix + module in names
 
 
-def check_size(model: "nn.Module", checkpoint: "Checkpoint") -> None:
+def check_size(model: "nn.Module", checkpoint: "Checkpoint", besides: int = 0) -> None:
     """Raises FormatError where a model that is described has more weights than its files can hold. Nothing but headers
-    is read."""
+    is read. besides: weights that are elsewhere."""
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     claimed = sum(value.numel() for name, value in model.named_parameters() if name not in tied)
     claimed_besides = sum(value.numel() for value in model.buffers())
     infos = [checkpoint.info(name) for name in checkpoint.files]
     stored = sum(prod(info.shape) for info in infos)
     if checkpoint.config.get("quantization_config"):
-        stored = _EXPANDED * sum(info.size for info in infos)
+        stored = _EXPANDED * sum(info.size for info in infos) + besides
     if claimed > stored or claimed_besides > _EXPANDED * stored:
         raise FormatError(
             f"{checkpoint.folder / CONFIG}: describes a model of {claimed + claimed_besides} weights, "

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,7 +26,11 @@ def history(source: Path, as_json: bool) -> None:
 
     for number, link in enumerate(chains.history(source)):
         if as_json:
-            record = {"path": str(link.path) if link.path else None, "raw": link.raw, "coded": link.coded}
+            record: dict[str, Any] = {
+                "path": str(link.path) if link.path else None,
+                "raw": link.raw,
+                "coded": link.coded,
+            }
             record |= {"sha256": list(link.sha256), "base": list(link.base)}
             click.echo(json.dumps(record | ({"faults": list(link.faults)} if link.faults else {})))
             continue

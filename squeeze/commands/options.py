@@ -133,7 +133,7 @@ base = click.option(
     "--base",
     metavar="PATH",
     type=PATH,
-    help="Of what `squeeze delta` wrote, its base; without, it is looked for beside it.",
+    help="Of what `squeeze delta` or `pack --base` wrote, its base; without, it is looked for beside it.",
 )
 resume = click.option("--resume", is_flag=True, help="Go on with a run that was stopped.")
 model = click.option("--model", type=PATH, help="Language model of -7 to -9: a .gguf file, a folder, or smollm2.")

@@ -41,7 +41,8 @@ class SqueezeConfig(QuantizationConfigMixin):
     dtype: that of most weights, for whoever names none. large_share: a linear weight of more than 1 / large_share of
     the model's bytes is decoded some rows at a time; 0 decodes every one whole. resident: bytes, or a text such as
     "2G", of large weights that are decoded once and kept. product: "exact", or "fused", which multiplies weights while
-    it decodes them, in float32.
+    it decodes them, in float32. base_folder: of differences (`squeeze pack --base`), the base, packed or not, which is
+    looked for beside the folder where none is named.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class SqueezeConfig(QuantizationConfigMixin):
         large_share: int = LARGE_SHARE,
         resident: int | str = 0,
         product: str = PRODUCTS[0],
+        base_folder: str | None = None,
         **ignored: Any,
     ):
         self.quant_method = _Method.SQUEEZE  # type: ignore[assignment]
@@ -57,6 +59,7 @@ class SqueezeConfig(QuantizationConfigMixin):
         self.large_share = large_share
         self.resident = size_of(resident) if isinstance(resident, str) else resident
         self.product = product
+        self.base_folder = base_folder
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Diffusers prints a config by this, which its own base class lacks."""
@@ -79,7 +82,7 @@ class SqueezeQuantizer(DiffusersQuantizer):
     def maybe_update_loaded_keys(self, loaded_keys: list[str], checkpoint_files: list[str]) -> list[str]:
         """Diffusers tells here, and nowhere else, which files it reads."""
         config, files = self.config, [str(file) for file in checkpoint_files]
-        self.payloads = Payloads(files, config.large_share, config.resident, config.product)
+        self.payloads = Payloads(files, config.large_share, config.resident, config.product, config.base_folder)
         return loaded_keys
 
     def _process_model_before_weight_loading(

@@ -1,6 +1,7 @@
 """A model's folder in any form that squeeze or transformers stores weights in, or a GGUF file, as a model that runs."""
 
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from squeeze.engine.experts import is_expert
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
 from squeeze.integrations import gguf
 from squeeze.integrations.forms import FORMS
+from squeeze.packing.beside import packed_files
 from squeeze.packing.folder import CONVERTED, MANIFEST, METHODS
 from squeeze.quant.formats.compressed_groups import PACKED
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
+from squeeze.system.limits import Limits
 
 __all__ = ["load_model", "tokenizer_of"]
 
@@ -40,8 +43,9 @@ def load_model(
 ) -> nn.Module:
     """A causal language model by transformers, ready to run. folder: of a model, or a GGUF file, whose blocks are
     dequantised. dtype: None for float32 on a CPU, else, and for what transformers dequantises, the folder's own.
-    resident: of a packed folder, bytes of weights that are decoded once and kept. base: of a folder of `squeeze delta`;
-    without, it is looked for beside it. product: of a packed folder, "exact" or "fused", as SqueezeConfig has it.
+    resident: of a packed folder, bytes of weights that are decoded once and kept. base: of a folder of `squeeze delta`
+    or `pack --base`; without, it is looked for beside it. product: of a packed folder, "exact" or "fused", as
+    SqueezeConfig has it.
 
     Folders of GPTQ, AWQ and bitsandbytes, and of compressed-tensors where transformers cannot, are read by our own
     code. Raises ModelError where transformers cannot run the model, FormatError where its files are damaged or
@@ -50,11 +54,12 @@ def load_model(
     """
     checkpoint = None if gguf.is_gguf(folder) else Checkpoint.open(existing_folder(folder))
     folder, method = Path(folder), None if checkpoint is None else _method_of(checkpoint)
-    if resident is not None and not (folder / MANIFEST).is_file():
+    is_packed = (folder / MANIFEST).is_file()
+    if resident is not None and not is_packed:
         raise SqueezeError(f"{folder}: is not packed, so that all of it is resident")
-    if base is not None and method != DeltaForm.method:
+    if base is not None and method != DeltaForm.method and not is_packed:
         raise SqueezeError(f"{folder}: is no difference from a base, and needs none")
-    if product is not None and not (folder / MANIFEST).is_file():
+    if product is not None and not is_packed:
         raise SqueezeError(f"{folder}: is not packed, so that no product decodes its weights")
     if checkpoint is None:
         return gguf.load(folder, dtype or (torch.float32 if device == "cpu" else None)).to(device)
@@ -96,7 +101,7 @@ def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None, said: dict[str, A
     from transformers import AutoModelForCausalLM
 
     folder, config = checkpoint.folder, load_config(checkpoint.folder)
-    check_size(empty_model(config), checkpoint)
+    check_size(empty_model(config), checkpoint, _differences(folder))
     if said:
         config.quantization_config |= said
     loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -110,6 +115,12 @@ def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None, said: dict[str, A
     if missing := loaded[1]["missing_keys"]:
         raise FormatError(f"{folder}: the checkpoint has no tensor for {printable(repr(min(missing)))}")
     return model
+
+
+def _differences(folder: Path) -> int:
+    """Weights that a packed folder holds as their differences from a base, which has as many."""
+    records = (record for packed in packed_files(folder, Limits()) for record in packed.description.records)
+    return sum(prod(record.shape) for record in records if record.is_difference)
 
 
 def _method_of(checkpoint: Checkpoint) -> str | None:

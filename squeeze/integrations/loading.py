@@ -101,7 +101,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         files = checkpoint_files or []
         config: Any = self.quantization_config
         if is_packed(files):
-            base = self.base.base if self.base else None
+            base = self.base.base if self.base else config.described.get("base_folder")
             self.payloads = Payloads(files, resident=config.resident, product=config.product, base=base)
         infos = self._infos(files)
         self.names = list(infos)

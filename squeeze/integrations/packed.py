@@ -18,13 +18,16 @@ from transformers.core_model_loading import WeightConverter, WeightTransform
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import named
-from squeeze.errors import FormatError, OptionError, SqueezeError, printable
+from squeeze.errors import FormatError, OptionError, SqueezeError, escaped, printable
 from squeeze.integrations.coded import Buffers, CodedBlock, CodedEmbedding, CodedLinear
 from squeeze.integrations.conversions import Destination, FromPayloads, destinations
 from squeeze.integrations.experts import experts_of, let_decode
 from squeeze.integrations.places import Place, Stored, decoded, merged
 from squeeze.packing import container
 from squeeze.packing.base import Base
+from squeeze.packing.beside import checkpoint_of
+from squeeze.packing.container import PackedFile
+from squeeze.system.limits import Limits
 
 __all__ = ["LARGE_SHARE", "PRODUCTS", "Payloads", "is_packed", "memory_of"]
 
@@ -52,12 +55,13 @@ class Payloads:
         share: int = LARGE_SHARE,
         resident: int = 0,
         product: str = PRODUCTS[0],
-        base: Base | None = None,
+        base: Base | Path | str | None = None,
     ) -> None:
         """share: a linear weight of more than 1 / share of the model's bytes is decoded some rows at a time; 0 decodes
         every one whole. resident: bytes of weights that are decoded once and kept, of those that could stay coded.
-        product: one of PRODUCTS. base: that of differences, which are decoded once. Raises FormatError where the files
-        are not packed for this, OptionError for another product, SqueezeError where the base is another."""
+        product: one of PRODUCTS. base: that of differences, which are decoded once, as tensors of level archive are; it
+        is found beside the packed folder where none is named. Raises FormatError where the files are not packed,
+        OptionError for another product, SqueezeError where the base is missing, another, or named and not needed."""
         if product not in PRODUCTS:
             raise OptionError(f"no product {printable(repr(product))}: choose from {', '.join(PRODUCTS)}")
         self.stored, self.share, self.resident, self.product = _stored(files, base), share, resident, product
@@ -223,26 +227,38 @@ def _mark_initialised(model: nn.Module, loaded: set[str]) -> None:
             module._is_hf_initialized = True  # type: ignore[assignment]
 
 
-def _stored(files: list[str], base: Base | None) -> dict[str, Stored]:
-    """Every tensor in the packed files. Raises FormatError where they are not for this, SqueezeError for a base that is
-    another."""
-    found = {}
-    for name in files:
-        try:
-            packed = container.read(Path(name))
-        except FormatError as error:
-            raise type(error)(f"{name}: {error}") from None
-        if base and packed.description.base:
-            base.check(packed.description.base)
-        for tensor, record in zip(packed.file.tensors, packed.description.records, strict=True):
-            is_delta = record.is_difference
-            if (is_delta and base is None) or record.coding.endswith(container.ARCHIVE):
-                raise FormatError(
-                    f"{name}: {named(tensor.name)} is coded as {record.coding}, which is for storage: "
-                    "unpack the checkpoint, and pack it again at the level runtime without a base"
-                )
-            found[tensor.name] = Stored(tensor.name, record, tensor.size, base if is_delta else None)
+def _stored(files: list[str], named_base: Base | Path | str | None) -> dict[str, Stored]:
+    """Every tensor in the packed files. Raises FormatError where they are not packed, SqueezeError for a base that is
+    missing, another, or not needed."""
+    packed = [_read(name) for name in files]
+    base, found = _base_of(packed, named_base), {}
+    for one in packed:
+        for tensor, record in zip(one.file.tensors, one.description.records, strict=True):
+            found[tensor.name] = Stored(tensor.name, record, tensor.size, base if record.is_difference else None)
     return found
+
+
+def _read(name: str) -> PackedFile:
+    try:
+        return container.read(Path(name))
+    except FormatError as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def _base_of(packed: list[PackedFile], named_base: Base | Path | str | None) -> Base | None:
+    """What files of one checkpoint are the difference from, if they are one."""
+    differences = [one for one in packed if one.description.base]
+    if not differences:
+        if isinstance(named_base, Path | str):
+            folder = checkpoint_of(packed[0].file.path)
+            raise SqueezeError(f"{escaped(str(folder))}: is no difference from a base, and needs none")
+        return None
+    if named_base is None:
+        return Base.of(checkpoint_of(differences[0].file.path), Limits())
+    base = named_base if isinstance(named_base, Base) else Base.open(named_base)
+    for one in differences:
+        base.check(one.description.base)
+    return base
 
 
 def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:

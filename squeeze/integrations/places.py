@@ -10,7 +10,7 @@ from math import prod
 import torch
 from transformers.core_model_loading import ConversionOps
 
-from squeeze.checkpoint.safetensors import named
+from squeeze.checkpoint.safetensors import Bytes, named
 from squeeze.errors import DamagedError
 from squeeze.integrations.coded import Buffers, CodedWeight
 from squeeze.integrations.experts import CodedExperts, JoinedExperts, Part, TurnedExperts, turned
@@ -127,8 +127,9 @@ def merged(experts: list[list[Stored]], shape: tuple[int, ...], dtype: torch.dty
 def decoded(stored: Stored, payload: torch.Tensor) -> torch.Tensor:
     """The values of a payload, compared with their checksum where that brings nothing back from a device. Raises
     DamagedError."""
+    base = stored.base.for_record(stored.name, stored.record) if stored.base else None
     try:
-        values = _values(stored, payload)
+        values = _values(stored, payload, base)
     except DamagedError as error:
         raise DamagedError(f"{named(stored.name)}: {error}") from None
     if stored.record.size and values.device.type == "cpu":
@@ -136,13 +137,14 @@ def decoded(stored: Stored, payload: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def _values(stored: Stored, payload: torch.Tensor) -> torch.Tensor:
+def _values(stored: Stored, payload: torch.Tensor, base: Bytes | None) -> torch.Tensor:
     record, dtype = stored.record, torch_dtype(stored.record.dtype, stored.name)
     if record.coding == container.STORED:
         return payload.view(dtype).view(record.shape) if record.size else torch.empty(record.shape, dtype=dtype)
     if record.coding not in _CODED:
-        other = stored.base.for_record(stored.name, record) if stored.base else None
-        values = container.decode_tensor(payload.cpu().numpy(), record, other, torch.get_num_threads())
+        data = payload.cpu()
+        data = data.clone() if data.data_ptr() % 8 else data  # compiled code takes aligned arrays
+        values = container.decode_tensor(data.numpy(), record, base, torch.get_num_threads())
         return torch.from_numpy(values).to(payload.device).view(dtype).view(record.shape)
     prepared = prepare(payload, record)
     return df_decode.decode(prepared, threads=torch.get_num_threads()).view(record.shape)

@@ -57,8 +57,9 @@ class SqueezeConfig(QuantizationConfigMixin):
     dtype: that of most weights, for models whose config names none. large_share: a linear weight of more
     than 1 / large_share of the model's bytes is decoded some rows at a time; 0 decodes every one whole. resident:
     bytes, or a text such as "2G", of large weights that are decoded once and kept. product: "exact", or "fused", which
-    multiplies weights while it decodes them, in float32. quantization: the `quantization_config` of what was packed,
-    where that was quantised in a form that transformers itself reads.
+    multiplies weights while it decodes them, in float32. base_folder: of differences (`squeeze pack --base`), the base,
+    packed or not, which is looked for beside the folder where none is named. quantization: the `quantization_config`
+    of what was packed, where that was quantised in a form that transformers itself reads.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class SqueezeConfig(QuantizationConfigMixin):
         large_share: int = LARGE_SHARE,
         resident: int | str = 0,
         product: str = PRODUCTS[0],
+        base_folder: str | None = None,
         quant_method: str = METHOD,
         quantization: dict[str, Any] | None = None,
         **ignored: Any,
@@ -76,6 +78,7 @@ class SqueezeConfig(QuantizationConfigMixin):
         self.large_share = large_share
         self.resident = size_of(resident) if isinstance(resident, str) else resident
         self.product = product
+        self.base_folder = base_folder
         self.quantization = quantization
 
 
@@ -112,7 +115,8 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
         self, model: nn.Module, checkpoint_files: list[str] | None = None, **kwargs: Any
     ) -> None:
         config = self.config
-        self.payloads = Payloads(checkpoint_files or [], config.large_share, config.resident, config.product)
+        options = config.large_share, config.resident, config.product, config.base_folder
+        self.payloads = Payloads(checkpoint_files or [], *options)
         if self.theirs:
             self.theirs._process_model_before_weight_loading(model, checkpoint_files=checkpoint_files, **kwargs)
 

@@ -31,8 +31,8 @@ PACKED, REMOVED, DROPPED, LEFT, FAILED, DAMAGED = "packed", "removed", "dropped"
 @dataclass(frozen=True)
 class Event:
     """What happened to a checkpoint: it was PACKED, as the difference from `base` if that is named; it was REMOVED from
-    the run, as its packed form restores it; its packed form was DROPPED; it is LEFT, or it FAILED, and `why`; its packed
-    form is DAMAGED, or what that is the difference from, and `why`: the next one is packed whole."""
+    the run, as its packed form restores it; its packed form was DROPPED; it is LEFT, or it FAILED, and `why`; its
+    packed form is DAMAGED, or what that is the difference from, and `why`: the next one is packed whole."""
 
     kind: str
     name: str

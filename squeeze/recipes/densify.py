@@ -42,9 +42,9 @@ def densify(
     base: Path | str | None = None,
     limits: Limits | None = None,
 ) -> int:
-    """Write a folder with every weight dense; the bytes of its tensors. base: of what `squeeze delta` wrote; without,
-    it is looked for beside the source. limits: of the memory that unpacking and a dense weight may take, and of what
-    is unpacked.
+    """Write a folder with every weight dense; the bytes of its tensors. base: of what `squeeze delta` or `pack --base`
+    wrote; without, it is looked for beside the source. limits: of the memory that unpacking and a dense weight may
+    take, and of what is unpacked.
 
     Raises FormatError where nothing in the source is stored otherwise, or it is damaged, LimitError where more is
     needed than is allowed, and SqueezeError for a base that is missing or another; then nothing is written.
@@ -63,14 +63,14 @@ def _prepared(checkpoint: Checkpoint, target: Path, base: Path | str | None, lim
     it is the difference from."""
     source, described = checkpoint.folder, checkpoint.config.get("quantization_config") or {}
     is_delta = described.get("quant_method") == DeltaForm.method
-    if base is not None and not is_delta:
+    differs = any(packed.description.base for packed in packed_files(source, limits))
+    if base is not None and not is_delta and not differs:
         raise SqueezeError(f"{source}: is no difference from a base, and needs none")
     if is_delta and base is None:
         base = BaseWeights.of(source, described).path
     with ExitStack() as stack:
         if (source / folder.MANIFEST).is_file():
             unpacked = stack.enter_context(scratch_folder(target)) / "unpacked"
-            differs = any(packed.description.base for packed in packed_files(source, limits))
             unpack(source, unpacked, base=base if differs else None, limits=limits)
             checkpoint = Checkpoint.open(unpacked)
         if is_delta:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import squeeze
-from squeeze.errors import FormatError
+from squeeze.errors import SqueezeError
 
 diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
 from squeeze.integrations.diffusers import memory_of  # noqa: E402
@@ -104,8 +104,30 @@ def test_a_pipeline_and_back():
     assert content("back") == content("model")
 
 
-def test_what_is_for_storage_says_so():
-    transformer(torch.float32).save_pretrained("model")
-    squeeze.pack("model", "packed", level="archive")
-    with pytest.raises(FormatError, match="which is for storage: unpack the checkpoint"):
-        diffusers.FluxTransformer2DModel.from_pretrained("packed")
+def test_what_is_for_storage_is_decoded_once():
+    """A difference in a folder of a pipeline finds its base beside the pipeline."""
+    model = transformer(torch.float32)
+    model.save_pretrained("one/transformer")
+    squeeze.pack("one", "archive", level="archive")
+    with torch.no_grad():
+        for value in model.parameters():
+            value.mul_(1 + 1e-6 * torch.randn(value.shape, generator=torch.Generator().manual_seed(1)))
+    model.save_pretrained("two/transformer")
+    squeeze.pack("two", "difference", base="archive")
+    for name, original in (("archive", "one"), ("difference", "two")):
+        found, expected = (
+            diffusers.FluxTransformer2DModel.from_pretrained(folder, subfolder="transformer").state_dict()
+            for folder in (name, original)
+        )
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], value) for key, value in expected.items())
+    Path("away").mkdir()
+    Path("archive").rename("away/base")
+    with pytest.raises(SqueezeError, match=r"difference is stored as a difference, and no packed checkpoint beside it"):
+        diffusers.FluxTransformer2DModel.from_pretrained("difference", subfolder="transformer")
+    path = Path("difference/transformer/config.json")
+    config = json.loads(path.read_text())
+    config["quantization_config"]["base_folder"] = "away/base"
+    path.write_text(json.dumps(config))
+    found = diffusers.FluxTransformer2DModel.from_pretrained("difference", subfolder="transformer").state_dict()
+    assert all(torch.equal(found[key], value) for key, value in expected.items())

@@ -1,13 +1,16 @@
 """Packed folders in transformers: the logits and the text are those of the original, to the bit."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import squeeze
-from squeeze.errors import FormatError, OptionError
+from squeeze.errors import DamagedError, OptionError
+from squeeze.integrations.load_model import load_model
 from squeeze.kernels.df_decode.tiles import Tiles
 from squeeze.kernels.df_decode.together import Together
 from tests.makers.hf_models import IDS, tiny_model
@@ -168,13 +171,82 @@ def test_a_model_whose_config_names_no_type(tmp_path):
     assert load(tmp_path / "packed", dtype="auto").dtype == torch.bfloat16
 
 
-def test_what_is_packed_for_storage_is_refused(tmp_path):
-    folder = tiny_model(tmp_path / "model")
+def test_what_is_packed_for_storage_is_decoded_once(tmp_path):
+    folder = tiny_model(tmp_path / "model", tied=False)
     squeeze.pack(folder, tmp_path / "archive", level="archive")
-    squeeze.pack(folder, tmp_path / "delta", base=folder)
-    for name in ("archive", "delta"):
-        with pytest.raises(FormatError, match="is for storage: unpack the checkpoint"):
-            load(tmp_path / name)
+    model, plain = load(tmp_path / "archive"), load(folder)
+    assert torch.equal(logits(model, IDS), logits(plain, IDS))
+    memory = integration.memory_of(model)
+    assert memory["tensors"] == memory["decoded"] == sum(t.nbytes for t in [*plain.parameters(), *plain.buffers()])
+
+
+def moved(folder, step):
+    """Let the weights of a model's folder move a little, and one matrix of a layer be another."""
+    for path in sorted(folder.glob("*.safetensors")):
+        state = load_file(path)
+        for number, (name, value) in enumerate(sorted(state.items())):
+            noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(100 * step + number))
+            state[name] = (noise if "layers.0.mlp.up_proj" in name else value * (1 + 1e-3 * noise)).to(value.dtype)
+        save_file(state, path, {"format": "pt"})
+    return folder
+
+
+@pytest.fixture
+def chain(tmp_path):
+    """Three checkpoints of a model and their packed forms, each the difference from the one before."""
+    models, before = [tiny_model(tmp_path / "c1", tied=False)], None
+    models += [moved(Path(shutil.copytree(models[0], tmp_path / f"c{step}")), step) for step in (2, 3)]
+    (tmp_path / "run").mkdir()
+    for model in models:
+        squeeze.pack(model, tmp_path / "run" / model.name, base=before)
+        before = tmp_path / "run" / model.name
+    return models
+
+
+def test_differences_are_decoded_once(chain):
+    """Of a chain: the logits are those of the checkpoint. What is no difference stays coded."""
+    for model in chain:
+        packed = load(model.parent / "run" / model.name)
+        assert torch.equal(logits(packed, IDS), logits(load(model), IDS))
+    up, down = packed.model.layers[0].mlp.up_proj, packed.model.layers[0].mlp.down_proj
+    assert type(down) is torch.nn.Linear and down.weight.dtype == torch.bfloat16
+    assert isinstance(up, integration.CodedLinear)
+
+
+def test_the_base_of_a_difference_can_be_named(chain, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    difference = (tmp_path / "run" / "c2").rename(tmp_path / "elsewhere" / "c2")
+    with pytest.raises(squeeze.SqueezeError, match=r"c2 is stored as a difference, and no packed checkpoint beside it"):
+        load(difference)
+    for base in (chain[0], tmp_path / "run" / "c1"):
+        config = transformers.AutoConfig.from_pretrained(difference)
+        config.quantization_config["base_folder"] = str(base)
+        assert torch.equal(logits(load(difference, config=config), IDS), logits(load(chain[1]), IDS))
+        found = load_model(difference, torch.bfloat16, base=base)
+        assert torch.equal(logits(found, IDS), logits(load(chain[1]), IDS))
+    with pytest.raises(squeeze.SqueezeError, match="is not the base that this checkpoint is the difference from"):
+        load_model(difference, base=chain[2])
+    with pytest.raises(squeeze.SqueezeError, match=r"run/c1: is no difference from a base, and needs none$"):
+        load_model(tmp_path / "run" / "c1", base=chain[0])
+
+
+def test_a_difference_of_nothing(tmp_path):
+    """Its payloads are much smaller than the model that they stand for."""
+    folder = tiny_model(tmp_path / "model", tied=False)
+    squeeze.pack(folder, tmp_path / "one")
+    squeeze.pack(folder, tmp_path / "two", base=tmp_path / "one")
+    assert torch.equal(logits(load_model(tmp_path / "two", torch.bfloat16), IDS), logits(load(folder), IDS))
+
+
+def test_a_damaged_base_is_named(chain, tmp_path):
+    path = min((tmp_path / "run" / "c1").glob("*.safetensors"))
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(
+        DamagedError, match=rf"^the base {path}: tensor '[^']*': its checksum differs: the file is dama"
+    ):
+        load(tmp_path / "run" / "c3")
 
 
 def test_squeeze_load(tmp_path):

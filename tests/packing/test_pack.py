@@ -346,13 +346,13 @@ def test_bytes_of_each_tensor_are_told():
 
 def test_progress_counts_every_raw_byte():
     model_folder("model")
-    for run in (
+    for use in (
         lambda tick: squeeze.pack("model", "packed", progress=tick),
         lambda tick: squeeze.unpack("packed", "back", progress=tick),
         lambda tick: squeeze.verify("packed", progress=tick),
     ):
         counts = []
-        run(counts.append)
+        use(counts.append)
         assert sum(counts) == sum(map(len, content("model").values()))
 
 
