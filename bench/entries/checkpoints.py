@@ -5,7 +5,9 @@ from pathlib import Path
 
 from bench.entry import Entry, Row, option
 from bench.tables import Column, Listing, above, pair, percent
+from squeeze.recipes.options import Packing
 
+_MAX_CHAIN = Packing().max_chain
 _PATHS = option("paths", nargs="+", type=Path, metavar="CHECKPOINT", help="safetensors; `checkpoints` makes them")
 
 CHECKPOINTS = Entry(
@@ -149,12 +151,14 @@ CHAIN = Entry(
     options=(
         option("--checkpoints", type=int, default=40, help="of a run (40)"),
         option("--every", type=int, nargs="+", default=[1, 10], metavar="STEPS", help="between them (1 10)"),
+        option("--max-chain", type=int, default=_MAX_CHAIN, help=f"differences until one is whole ({_MAX_CHAIN})"),
     ),
     tables={
         "pack-chain": Listing(
             (
                 Column("steps between checkpoints", "steps between"),
                 Column("checkpoints", "checkpoints"),
+                Column("whole after", lambda row: row.get("max chain", row["checkpoints"])),
                 Column("bytes", "raw", ","),
                 Column("each alone", lambda row: row["alone"] / row["raw"], ".3f"),
                 Column("as a chain", lambda row: row["chain"] / row["raw"], ".3f"),

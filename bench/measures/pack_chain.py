@@ -25,7 +25,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     for every in options.every:
         with tempfile.TemporaryDirectory() as folder:
             paths = list(checkpoints(Path(folder), options.checkpoints, every))
-            yield {"checkpoints": len(paths), "steps between": every, **packed(paths)}
+            settings = {"checkpoints": len(paths), "steps between": every, "max chain": options.max_chain}
+            yield {**settings, **packed(paths, options.max_chain)}
 
 
 def checkpoints(folder: Path, count: int, every: int) -> Iterator[Path]:
@@ -57,8 +58,9 @@ def training(count: int, every: int) -> Iterator[tuple[int, torch.nn.Module, tor
             yield step, model, optimizer
 
 
-def packed(paths: list[Path]) -> Row:
-    """Sizes of all, alone and as a chain, and of the last one as a share of itself alone."""
+def packed(paths: list[Path], max_chain: int) -> Row:
+    """Sizes of all, alone and as a chain in which one is packed whole after so many differences, and of the second and
+    the last one as a share of itself alone."""
     alone, chain = [], []
     folder = paths[0].parent / "chain"
     folder.mkdir()
@@ -66,7 +68,7 @@ def packed(paths: list[Path]) -> Row:
     for path in paths:
         alone.append(squeeze.pack(path, path.with_suffix(".packed"), verify=False).coded)
         target = folder / path.name
-        chain.append(squeeze.pack(path, target, base=before, max_chain=len(paths), verify=False).coded)
+        chain.append(squeeze.pack(path, target, base=before, max_chain=max_chain, verify=False).coded)
         before = target
     squeeze.verify(folder / paths[-1].name)
     raw = sum(path.stat().st_size for path in paths)
