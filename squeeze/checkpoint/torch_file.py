@@ -19,7 +19,7 @@ from squeeze.checkpoint.torch_storages import Storage, can_run, storages
 from squeeze.errors import FormatError, TruncatedError
 from squeeze.system.limits import Limits
 
-__all__ = ["SUFFIXES", "TorchFile", "plain", "read"]
+__all__ = ["SUFFIXES", "CompressedError", "TorchFile", "plain", "read"]
 
 SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".distcp")
 _MAX_PICKLE = 1 << 26  # bytes
@@ -30,6 +30,11 @@ _MAGIC = 0x1950A86A20F9469CFC6C
 _MAX_NAME = 1000
 _MAX_PLACE = 1 << 63  # in a file
 _LOCAL = 30  # bytes of a zip entry's local header without name and extra field
+
+
+class CompressedError(FormatError):
+    """A file that torch loads and does not write: in its archive the entries are compressed, so that none can be coded
+    in place."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,8 @@ class TorchFile:
 
 
 def read(path: Path, limits: Limits | None = None) -> TorchFile:
-    """Raises FormatError where the file is none of torch's, TruncatedError where it is cut off, and LimitError where
-    reading its pickles takes more memory than `limits` allow."""
+    """Raises FormatError where the file is none of torch's, CompressedError where one is compressed, TruncatedError
+    where it is cut off, and LimitError where reading its pickles takes more memory than `limits` allow."""
     size, names = path.stat().st_size, set[str]()
     with path.open("rb") as file:
         start = file.read(4)
@@ -121,8 +126,10 @@ def _of_archive(
 ) -> Iterator[tuple[int, Storage]]:
     entries = {entry.filename: entry for entry in archive.infolist()}
     pickle = next((name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1), None)
-    if pickle is None or entries[pickle].file_size > _MAX_PICKLE or entries[pickle].compress_type:
+    if pickle is None or entries[pickle].file_size > _MAX_PICKLE:
         raise FormatError("not a file of torch.save")
+    if entries[pickle].compress_type:
+        raise CompressedError("a zip archive as torch.save makes them, but with its entries compressed")
     root = pickle.removesuffix("data.pkl")
     if f"{root}byteorder" in entries and _content(file, entries[f"{root}byteorder"], end) != b"little":
         return

@@ -8,13 +8,14 @@ import torch
 
 from squeeze.checkpoint.safetensors import Tensor, named
 from squeeze.codecs.tensors.content import Content, InFile, whole
-from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
+from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped, printable
 from squeeze.kernels import df_decode
 from squeeze.kernels.df_decode import Prepared
 from squeeze.options.option import size_of
 from squeeze.packing import container, decoding, folder
 from squeeze.packing.base import Base
 from squeeze.packing.container import PackedFile, Record
+from squeeze.packing.sources import may_be_coded
 from squeeze.system.limits import Limits
 from squeeze.system.positional import Positional
 from squeeze.system.storage import path_of
@@ -46,7 +47,7 @@ def load(
     kept = size_of(resident) if isinstance(resident, str) else resident
     names = [name for name in folder.files_to_take(path) if not name or name.endswith(folder.SUFFIX)]
     if not names:
-        raise FormatError(f"{escaped(str(path))}: no {folder.SUFFIX} file is in this folder")
+        raise _no_weights(path)
     limits = limits or Limits()
     known = Base.needed(path, base, limits)
     entries: dict[str, Entry] = {}
@@ -69,6 +70,13 @@ def load(
         if entry.record.size <= kept:
             kept -= entry.keep(threads)
     return Weights(entries, threads)
+
+
+def _no_weights(path: Path) -> FormatError:
+    name = next(name for name in folder.files_to_take(path) if may_be_coded(name))
+    maker = "torch.distributed.checkpoint" if name.endswith(".distcp") else "torch.save"
+    found = f"no {folder.SUFFIX} file is in this folder, but what {maker} writes ({printable(name)})"
+    return FormatError(f"{escaped(str(path))}: {found}: `squeeze unpack` restores it, and torch loads it then")
 
 
 def _held(packed: PackedFile) -> int:

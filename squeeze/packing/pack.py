@@ -25,7 +25,7 @@ from squeeze.packing.base import Base, is_packed
 from squeeze.packing.beside import packed_files
 from squeeze.packing.container import Description, Record
 from squeeze.packing.running_hash import RunningHash
-from squeeze.packing.sources import Source, source_of
+from squeeze.packing.sources import Source, note_of_copy, source_of
 from squeeze.packing.unfinished import Journal, Run
 from squeeze.system import files, storage
 from squeeze.system.in_order import LARGE, in_order
@@ -199,7 +199,7 @@ class _Job:
                 raise FormatError("is packed already; unpack it first")
             found = source_of(source, alone=not name)
             if found is None:
-                return self._copy(source, target)
+                return replace(self._copy(source, target), note=note_of_copy(source))
             raw, digest = self._pack_file(found, target, work, name if found.is_torch else "")
             return _Taken(raw, digest, found.is_torch, found.note)
         except FormatError as error:

@@ -10,7 +10,7 @@ from squeeze.checkpoint.safetensors import TensorFile
 from squeeze.errors import FormatError, LimitError, escaped, printable
 from squeeze.system.limits import Limits
 
-__all__ = ["CODED", "SUFFIX", "Source", "may_be_coded", "source_of"]
+__all__ = ["CODED", "SUFFIX", "Source", "may_be_coded", "note_of_copy", "source_of"]
 
 SUFFIX = ".safetensors"
 CODED = (SUFFIX, *torch_file.SUFFIXES)
@@ -52,6 +52,18 @@ def source_of(path: Path, alone: bool, limits: Limits | None = None, strict: boo
     if not alone and found.coded < _LEAST:
         return None
     return Source(found.file, True, _warning(path, found.can_run))
+
+
+def note_of_copy(path: Path) -> str:
+    """What the user should know of a file in a folder that is copied."""
+    if path.suffix in torch_file.SUFFIXES:
+        try:
+            torch_file.read(path)
+        except torch_file.CompressedError as error:
+            return f"{escaped(str(path))}: {error}: it is copied"
+        except (FormatError, LimitError):
+            return ""
+    return ""
 
 
 def _warning(path: Path, names: tuple[str, ...]) -> str:

@@ -388,3 +388,45 @@ def test_packed_twice(state):
     squeeze.pack(state, "packed.pt")
     with pytest.raises(FormatError, match="is packed already; unpack it first"):
         squeeze.pack("packed.pt", "twice.pt")
+
+
+def compressed(path: Path) -> None:
+    """The same archive with its entries compressed, which torch loads, too."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+
+
+def test_compressed_archives_are_not_changed_and_told_of(state):
+    compressed(state)
+    assert torch.load(state)["state"]
+    why = "a zip archive as torch.save makes them, but with its entries compressed"
+    assert comes_back(state).notes == (f"optimizer.pt: {why}: it is packed as plain bytes",)
+    model_folder("model")
+    state.rename("model/optimizer.pt")
+    Path("packed").unlink()
+    Path("back").unlink()
+    assert comes_back("model").notes == (f"model/optimizer.pt: {why}: it is copied",)
+    assert same("packed/optimizer.pt", "model/optimizer.pt")
+    assert call("pack", "model", "again").stderr == f"Note: model/optimizer.pt: {why}: it is copied\n"
+
+
+def test_what_load_says_of_folders_of_torch(state):
+    Path("run").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        distributed.save({"w": torch.randn(200, 200)}, checkpoint_id="dcp")
+    state.rename("run/optimizer.pt")
+    for folder, maker, name in (
+        ("dcp", "torch.distributed.checkpoint", "__0_0.distcp"),
+        ("run", "torch.save", "optimizer.pt"),
+    ):
+        squeeze.pack(folder, f"packed-{folder}")
+        with pytest.raises(FormatError) as caught:
+            squeeze.load(f"packed-{folder}")
+        assert str(caught.value) == (
+            f"packed-{folder}: no .safetensors file is in this folder, but what {maker} writes ({name}): "
+            "`squeeze unpack` restores it, and torch loads it then"
+        )

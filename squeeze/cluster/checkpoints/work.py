@@ -17,7 +17,7 @@ from squeeze.packing import parts
 from squeeze.packing.base import is_packed
 from squeeze.packing.container import PackedFile
 from squeeze.packing.parts import Packing, Span
-from squeeze.packing.sources import Source, source_of
+from squeeze.packing.sources import Source, note_of_copy, source_of
 from squeeze.packing.unpack import Restoring, other_hash
 from squeeze.system import files, storage
 from squeeze.system.limits import Limits
@@ -158,7 +158,9 @@ def _has_tensors(file: File, task: Task) -> bool:
 
 def _made(file: File, sha256: str, found: Source | None) -> Done:
     assert file.target
-    return Done(file, file.size, file.target.stat().st_size, sha256, note=found.note if found else "")
+    return Done(
+        file, file.size, file.target.stat().st_size, sha256, note=found.note if found else note_of_copy(file.source)
+    )
 
 
 @contextmanager
