@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import squeeze
-from bench.shared.s3_server import faulty
+from bench.shared.faulty import Faulty
+from bench.shared.s3_server import listening, stores
 from squeeze.cluster import engine as engines
 from squeeze.cluster.files import stamp_of
 from squeeze.cluster.run import Run
@@ -247,7 +248,7 @@ def test_storage_that_fails_at_random(s3, monkeypatch, seed):
     for key, data in sources.items():
         s3.put_object(Bucket="bucket", Key=key, Body=data)
     command = ("-r", "-q", "--rm", "--cluster", "local", "s3://bucket/corpus")
-    with faulty(0.15, seed) as address:
+    with listening(Faulty(stores(), 0.15, seed)) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
         done = call("compress", "-1", "--block-size", "64K", *command)
     assert done.exit_code == 0, done.stderr
