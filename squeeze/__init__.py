@@ -28,6 +28,7 @@ HOMES = {
     "RTN": "squeeze.quant.rtn",
     "SparseGPT": "squeeze.prune.sparsegpt",
     "SqueezeError": "squeeze.errors",
+    "StorageError": "squeeze.errors",
     "TruncatedError": "squeeze.errors",
     "VerifyError": "squeeze.errors",
     "compress": "squeeze.codecs.stream.compressor",

@@ -17,6 +17,7 @@ from squeeze.errors import (
     PriorError as PriorError,
     QualityError as QualityError,
     SqueezeError as SqueezeError,
+    StorageError as StorageError,
     TruncatedError as TruncatedError,
     VerifyError as VerifyError,
 )

@@ -45,6 +45,18 @@ class OptionError(SqueezeError, ValueError):
     """An option is not one that there is, not of its type, or out of its bounds."""
 
 
+class StorageError(SqueezeError, OSError):
+    """The storage of a URL broke off, and did not answer when it was asked again. It is an OSError, too.
+
+    what_next: what its user can do, in words.
+    """
+
+    what_next = "run again"
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}; {self.what_next}"
+
+
 class VerifyError(SqueezeError):
     """What was written did not decode to the input; nothing was replaced."""
 

@@ -26,7 +26,7 @@ from squeeze.codecs.stream.reader import open as open_stream
 from squeeze.codecs.stream.resources import LanguageOptions
 from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.stream.totals import Totals
-from squeeze.errors import DamagedError, SqueezeError, VerifyError
+from squeeze.errors import DamagedError, SqueezeError, StorageError, VerifyError
 from squeeze.system import files, storage
 from squeeze.system.moving import NAME_LIMIT, in_the_way
 from squeeze.version import __version__
@@ -130,6 +130,8 @@ def join(file: File, count: int, task: Task) -> Done:
 def guarded(file: File, action: Callable[[], Done]) -> Done:
     try:
         return action()
+    except StorageError as error:
+        return Done(file, error=error.strerror or str(error), again=True)
     except SqueezeError as error:
         return Done(file, error=str(error), again=isinstance(error, VerifyError))
     except MemoryError:

@@ -20,7 +20,7 @@ import click
 
 from squeeze.commands.echo import echo
 from squeeze.commands.progress import Tick, bar, is_shown
-from squeeze.errors import SqueezeError, escaped
+from squeeze.errors import SqueezeError, StorageError, escaped
 from squeeze.system import cores, files, storage
 from squeeze.system.moving import harmless_to
 from squeeze.system.pipes import flush
@@ -43,7 +43,7 @@ def _explain(error: BaseException, prefix: str) -> str:
         return f"{prefix}not enough memory; use fewer threads (-T) or a smaller --block-size"
     if isinstance(error, OSError) and error.strerror == os.strerror(errno.ENOSPC):
         return f"{prefix}no space is left on the disk; nothing was replaced"
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, StorageError):
         return f"{f'{error.filename}: ' if error.filename else prefix}{error.strerror}"
     return str(error) if str(error).startswith(prefix) else f"{prefix}{error}"
 

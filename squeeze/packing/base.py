@@ -12,9 +12,10 @@ from pathlib import Path
 
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import Bytes, Tensor, TensorFile, named
-from squeeze.codecs.tensors.content import Content, InFile
+from squeeze.codecs.tensors.content import Content
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, escaped
 from squeeze.packing import container, decoding, folder
+from squeeze.packing.at_hand import to_reread
 from squeeze.packing.beside import Hashes, no_base_beside, packed_beside, packed_files
 from squeeze.packing.container import PackedFile, Record
 from squeeze.packing.sources import CODED, source_of
@@ -148,7 +149,8 @@ class Base:
         if found is None:
             return None
         file, tensor, record = found
-        stored = InFile(Positional(opened.enter_context(file.path.open("rb"))), tensor.begin, tensor.size)
+        reading = Positional(opened.enter_context(file.path.open("rb")))
+        stored = to_reread(reading, tensor.begin, tensor.size, opened)
         if record is None:
             return stored
         is_delta = record.is_difference

@@ -12,7 +12,7 @@ itself is container.py's, the way back unpack.py's.
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -154,9 +154,9 @@ def described(source: Path, names: list[str], level: str, base: Base | None) -> 
 
 
 def _stamp(path: Path) -> list[int]:
-    """What changes when a file does."""
+    """What changes when a file does, or another version of an object comes."""
     status = path.stat()
-    return [status.st_size, status.st_mtime_ns]
+    return [status.st_size, status.st_ino if storage.remote(path) else status.st_mtime_ns]
 
 
 @contextmanager
@@ -206,16 +206,21 @@ class _Job:
             raise type(error)(f"{source}: {error}") from None
 
     def _copy(self, source: Path, target: Path) -> _Taken:
+        if storage.remote(source) and target.is_file():  # by a run that was stopped
+            self.progress(size := target.stat().st_size)
+            return _Taken(size, folder.sha256_of(target))
         target.parent.mkdir(parents=True, exist_ok=True)
-        state, size = hashlib.sha256(), 0
-        target.unlink(missing_ok=True)  # a run that was stopped may have left it read-only
-        with source.open("rb") as reading, target.open("xb") as writing, synced(writing):
+        state, size, unfinished = hashlib.sha256(), 0, target.with_name(target.name + ".partial")
+        for left in (target, unfinished):
+            left.unlink(missing_ok=True)  # a run that was stopped may have left it read-only
+        with source.open("rb") as reading, unfinished.open("xb") as writing, synced(writing):
             while piece := reading.read(_PIECE):
                 state.update(piece)
                 writing.write(piece)
                 size += len(piece)
                 self.progress(len(piece))
-        files.copy_status(source, target)
+        files.copy_status(source, unfinished)
+        unfinished.replace(target)
         return _Taken(size, state.hexdigest())
 
     def _pack_file(self, found: Source, target: Path, work: Path, scope: str) -> tuple[int, str]:
@@ -275,8 +280,11 @@ class _Job:
         run.writing.seek(0, os.SEEK_END)
         for tensor, gap, (record, size) in zip(run.file.tensors, run.file.gaps, done, strict=False):
             run.state.skip(gap)
-            if run.state.follow(run.content(tensor)).result() != record.checksum:
-                raise VerifyError(f"{run.file.path} changed since packing was stopped: pack it again")
+            with ExitStack() as opened:
+                content = run.again(tensor, record, start, size, opened)
+                if run.state.follow(content).result() != record.checksum:
+                    raise VerifyError(f"{run.file.path} changed since packing was stopped: pack it again")
+            start += size
             self.told(tensor.size, size)
             self.progress(tensor.size)
         return done
@@ -288,8 +296,8 @@ class _Job:
             for tensor, gap in zip(run.file.tensors[first:], run.file.gaps[first:-1], strict=True):
                 run.state.skip(gap)
                 if tensor.size >= LARGE:
-                    checksum = run.state.follow(run.content(tensor)).result
-                    yield tensor.size, partial(one.write, run, tensor, checksum, self.level, self.verify)
+                    large = one.Large.of(run, tensor, run.state.follow)
+                    yield tensor.size, partial(one.write, run, large, self.level, self.verify)
                     continue
                 data = run.read(tensor)
                 run.state.update(data)

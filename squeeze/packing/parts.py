@@ -197,8 +197,8 @@ def _coded(found: Source, span: Span, packing: Packing, writing: BinaryIO) -> li
                 if tensor.size < LARGE:
                     yield tensor.size, partial(one.code, run, tensor, run.read(tensor), packing.level, packing.verify)
                     continue
-                checksum = beside.submit(checksum_of, run.content(tensor), 1).result
-                yield tensor.size, partial(one.write, run, tensor, checksum, packing.level, packing.verify)
+                large = one.Large.of(run, tensor, lambda content: beside.submit(checksum_of, content, 1))
+                yield tensor.size, partial(one.write, run, large, packing.level, packing.verify)
 
         for record, payload in in_order(tasks(), packing.threads):
             if isinstance(payload, int):

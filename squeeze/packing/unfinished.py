@@ -13,7 +13,7 @@ from squeeze.codecs.tensors.content import Content, InFile, whole
 from squeeze.errors import DamagedError, VerifyError
 from squeeze.packing import decoding
 from squeeze.packing.base import Base
-from squeeze.packing.container import Record
+from squeeze.packing.container import ARCHIVE, Record
 from squeeze.packing.running_hash import RunningHash, checksum_of
 from squeeze.system.positional import Positional
 
@@ -48,11 +48,22 @@ class Run:
             if hashed is not None:
                 return checksum_of(payload, threads) == hashed
             with ExitStack() as opened:
-                other = self.base.content(tensor, tensor.name, self.scope, opened) if self.base else None
-                decoding.prove(payload, record, other, threads, lambda: record.checksum)
+                decoding.prove(payload, record, self._other(tensor, opened), threads, lambda: record.checksum)
         except (DamagedError, VerifyError):
             return False
         return True
+
+    def again(self, tensor: Tensor, record: Record, begin: int, size: int, opened: ExitStack) -> Content:
+        """The bytes of a tensor whose payload is written from `begin` on: decoded of that where they lie at a URL, but
+        for level archive, which takes longer to decode than to fetch."""
+        if self.reading.is_local or record.coding.endswith(ARCHIVE):
+            return self.content(tensor)
+        other = self._other(tensor, opened) if record.is_difference else None
+        return decoding.content_of(InFile(Positional(self.writing), begin, size), record, other, 1)
+
+    def _other(self, tensor: Tensor, opened: ExitStack) -> Content | None:
+        """What the tensor may be a difference from."""
+        return self.base.content(tensor, tensor.name, self.scope, opened) if self.base else None
 
 
 class Journal:

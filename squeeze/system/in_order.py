@@ -27,7 +27,11 @@ def in_order(tasks: Iterable[tuple[int, Callable[[int], T]]], threads: int) -> I
             yield work(1)
         return
     batches = _batches(tasks)
-    first, second = next(batches, None), next(batches, None)
+    first = next(batches, None)
+    while first and first[0] >= LARGE:
+        yield first[1][0](threads)  # before another is taken: there is one large task at a time
+        first = next(batches, None)
+    second = next(batches, None)
     if first and not second:
         yield from _run(first[1], threads if len(first[1]) == 1 else 1)
         return

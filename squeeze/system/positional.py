@@ -22,6 +22,11 @@ class Positional:
         except (OSError, AttributeError):  # such as io.UnsupportedOperation
             self._handle = -1
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file of the system's: reading it again costs little."""
+        return self._handle >= 0
+
     def fill(self, place: int, out: Bytes) -> int:
         """Read into `out` (uint8) from `place` on; how many bytes there were: fewer only at the end of the file."""
         view, filled = out.data, 0

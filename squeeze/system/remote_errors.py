@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from io import UnsupportedOperation
 from typing import TypeVar
 
-from squeeze.errors import PackageError, SqueezeError, printable
+from squeeze.errors import PackageError, SqueezeError, StorageError, printable
 from squeeze.system.extras import how_to_install
 
 __all__ = ["about_url", "broken", "persistently"]
@@ -21,15 +21,15 @@ _EXPIRED = "FileExpired"  # of s3fs
 _REFUSED = re.compile(r"credential|forbidden|unauthori[sz]ed|access ?denied|\b40[13]\b", re.IGNORECASE)
 
 
-def broken(url: str, why: object) -> OSError:
+def broken(url: str, why: object) -> StorageError:
     """For what ended before all had come."""
-    return OSError(errno.EIO, f"the connection broke: {printable(why)}", url)
+    return StorageError(errno.EIO, f"the connection broke: {printable(why)}", url)
 
 
 @contextmanager
 def about_url(url: str) -> Iterator[None]:
-    """Raises OSError for what the storage of a URL says, PackageError where its package is missing, and SqueezeError
-    for what it cannot do. What squeeze raises itself passes, and so does what stops the process."""
+    """Raises StorageError where a connection breaks, other errors of OSError for what the storage of a URL says,
+    PackageError where its package is missing, and SqueezeError for what it cannot do. What squeeze raises itself passes, and so does what stops the process."""
     try:
         yield
     except SqueezeError:
@@ -55,9 +55,7 @@ def persistently(url: str, ask: Callable[[], T]) -> T:
         try:
             with about_url(url):
                 return ask()
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
+        except StorageError:
             time.sleep(wait)
     with about_url(url):
         return ask()

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from squeeze.system.remote_errors import about_url, broken
+from squeeze.system.remote_errors import broken, persistently
 
 __all__ = ["RemoteFile", "will_read"]
 
@@ -18,7 +18,8 @@ class RemoteFile(io.RawIOBase):
     """An object as a seekable binary file that can only be read. Its reads come short at its end alone.
 
     fetch(begin, end) makes a request. A read after a seek asks for what it wants, and at least 64 KiB; while reads
-    follow each other, what is read ahead doubles up to 8 MiB. Raises OSError where less comes than was there.
+    follow each other, what is read ahead doubles up to 8 MiB. A request that breaks is made
+    again, some times. Raises OSError, and StorageError where less comes than was there.
     """
 
     def __init__(
@@ -84,11 +85,13 @@ class RemoteFile(io.RawIOBase):
         else:
             begin = min(self._position, max(self._size - _LEAST, self._begin + len(self._data) if follows else 0))
             end = min(self._position + max(min(wanted, _MOST), self._ahead), self._size)
-        with about_url(self.url):
-            data = self._fetch(begin, end)
+        self._begin, self._data = begin, memoryview(persistently(self.url, lambda: self._asked(begin, end)))
+
+    def _asked(self, begin: int, end: int) -> bytes:
+        data = self._fetch(begin, end)
         if len(data) != end - begin:
             raise broken(self.url, f"{len(data):,} of {end - begin:,} bytes came")
-        self._begin, self._data = begin, memoryview(data)
+        return data
 
     def close(self) -> None:
         if not self.closed:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from inspect import signature
 from pathlib import PurePosixPath
@@ -27,8 +28,8 @@ __all__ = ["URL", "RemotePath", "look_together", "read_together"]
 
 # Protocols that are chained (fsspec: "simplecache::s3://bucket/key"), the one that names the path, the path, the rest.
 URL = re.compile(r"((?:[A-Za-z][\w+.-]*::)*[A-Za-z][\w+.-]*://)(.*?)((?:::.*)?)", re.DOTALL)
-_VERSION = ("ETag", "etag", "generation", "blob_id", "created", "mtime", "LastModified", "last_modified", "updated")
-_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
+_TIMES = ("mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
+_VERSION = ("ETag", "etag", "generation", "blob_id", *_TIMES)
 _STARTED = time.time()  # stands for the time of what has none
 _FOLDER = 0o755
 _TOGETHER = 32  # requests of one call that wait at a time: more than there are connections, and each has its cost
@@ -184,9 +185,13 @@ class RemotePath:
         with about_url(str(self)):
             from fsspec.spec import AbstractBufferedFile
 
+        def opened() -> tuple[Any, dict[str, Any]]:
             fs.invalidate_cache(path)
             file = fs.open(path, "rb", cache_type="none")
-            details = file.details if isinstance(file, AbstractBufferedFile) else fs.info(path)
+            details = file.details if isinstance(file, AbstractBufferedFile) else {}
+            return file, details if any(_facts(details)) else fs.info(path)
+
+        file, details = persistently(str(self), opened)
 
         def fetch(begin: int, end: int) -> bytes:
             if not isinstance(file, AbstractBufferedFile):  # several may share one position
@@ -209,16 +214,15 @@ class RemotePath:
         fs, path = self._place
         with about_url(str(self)):
             fs.invalidate_cache(path)
-            found = fs.ls(path, detail=True)
+        found = persistently(str(self), lambda: fs.ls(path, detail=True))
         yield from self._listed({one["name"].rstrip("/"): one for one in found}, path)
 
     def below(self) -> list["RemotePath"]:
         """All objects whose keys begin with this one and a slash, in order."""
-        fs, path = self._place
-        with about_url(str(self)):
-            fs.invalidate_cache(path)
-            found = fs.find(path, detail=True)
-        return sorted(self._listed(found, path))
+        try:
+            return sorted(self.walk())
+        except FileNotFoundError:
+            return []
 
     def walk(self) -> Iterator["RemotePath"]:
         """As `below`, each when it is asked for and in the order of the store: memory holds a page of the listing. One
@@ -255,15 +259,22 @@ class RemotePath:
 
 
 def status_of(info: dict[str, Any]) -> os.stat_result:
-    """What a file's status would be: the inode is made of what names a version of an object."""
+    """What a file's status would be: the inode is made of what names a version of an object, or, where nothing does, of
+    when this process began."""
     is_folder = info["type"] == "directory"
     mode = stat.S_IFDIR | _FOLDER if is_folder else stat.S_IFREG | _file_mode()
-    version = hashlib.sha256(repr([_fact(info.get(key)) for key in _VERSION]).encode()).digest()
+    facts = _facts(info)
+    version = hashlib.sha256(repr(facts if any(facts) else _STARTED).encode()).digest()
     modified = next(filter(None, (_seconds(info.get(key)) for key in _TIMES)), _STARTED)
     return os.stat_result(
         (mode, int.from_bytes(version[:7]), 0, 1, os.geteuid(), os.getegid(), info["size"] or 0, *[int(modified)] * 3),
         {"st_atime_ns": int(modified * 1e9), "st_mtime_ns": int(modified * 1e9), "st_ctime_ns": 0},
     )
+
+
+def _facts(info: dict[str, Any]) -> list[object]:
+    """What names the version of an object."""
+    return [_fact(info.get(key)) for key in _VERSION]
 
 
 def _fact(value: object) -> object:
@@ -280,10 +291,17 @@ def _file_mode() -> int:
 def _seconds(when: object) -> float:
     """Since 1970; 0 where that is not known."""
     with suppress(ValueError):
-        when = datetime.fromisoformat(when) if isinstance(when, str) else when
+        when = _time_of(when) if isinstance(when, str) else when
     if isinstance(when, datetime):
         return when.timestamp()
     return float(when) if isinstance(when, int | float) else 0.0
+
+
+def _time_of(text: str) -> datetime:
+    """Raises ValueError where a text is none. Servers of HTTP write times as mail does."""
+    with suppress(ValueError):
+        return datetime.fromisoformat(text)
+    return parsedate_to_datetime(text)
 
 
 def read_together(paths: list[RemotePath]) -> list[bytes | Exception]:

@@ -9,11 +9,13 @@ import io
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from squeeze.errors import StorageError
 from squeeze.system.moving import in_the_way
-from squeeze.system.remote_errors import about_url
+from squeeze.system.remote_errors import about_url, persistently
 from squeeze.system.remote_path import RemotePath
 
 __all__ = ["check_free", "given_up", "staged", "uploading"]
@@ -42,21 +44,21 @@ def staged(target: RemotePath, overwrite: bool) -> Iterator[Path]:
     """A local path for a file or folder, which is uploaded when the block ends well, and goes in any case.
 
     It lies in the folder for temporary files, for what is not written from its start to its end. Of a folder every file
-    is uploaded before the first appears, and what was there before goes last. Raises as `uploading`.
+    is uploaded before the first appears, and what was there before goes last. A file whose upload breaks is sent again
+    from its start, some times. Raises as `uploading`.
     """
     check_free(target, overwrite)
     with tempfile.TemporaryDirectory(prefix="squeeze-") as scratch:
         local = Path(scratch, target.name)
-        yield local
+        with _anew():
+            yield local
         folder = local.is_dir()
         before = target.below() if folder and overwrite else []
         files = sorted(path for path in local.rglob("*") if path.is_file()) if folder else [local]
         places = [target / path.relative_to(local).as_posix() if folder else target for path in files]
         with _transaction(target, overwrite) as objects:
             for path, place in zip(files, places, strict=True):
-                with path.open("rb") as source, objects.writing(place) as sink:
-                    while piece := source.read(_PIECE):
-                        sink.write(piece)
+                persistently(str(place), partial(objects.copy, path, place))
         for stale in set(before) - set(places):
             stale.unlink()
 
@@ -67,6 +69,22 @@ def given_up(file: Any) -> None:
         file.discard()
     with suppress(Exception):
         file.closed = True  # or it would be written when it is collected
+
+
+def _dropped(file: Any) -> None:
+    given_up(file)
+    if left := getattr(file, "temp_file", None):  # of the Hugging Face hub's
+        Path(left.name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _anew() -> Iterator[None]:
+    """What was done goes with the folder for temporary files."""
+    try:
+        yield
+    except StorageError as error:
+        error.what_next = StorageError.what_next
+        raise
 
 
 class _Objects:
@@ -85,9 +103,20 @@ class _Objects:
         with _said_of(path):
             file = self._fs.open(path.filesystem()[1], self._mode)
         self._files.append((path, file))
-        yield cast(BinaryIO, _Sink(path, file))
-        with _said_of(path):
-            file.close()
+        try:
+            yield cast(BinaryIO, _Sink(path, file))
+            with _said_of(path):
+                file.close()
+        except BaseException:
+            self._files.pop()
+            _dropped(file)
+            raise
+
+    def copy(self, source: Path, target: RemotePath) -> None:
+        """Write what a local file holds."""
+        with source.open("rb") as reading, self.writing(target) as sink:
+            while piece := reading.read(_PIECE):
+                sink.write(piece)
 
     def commit(self) -> None:
         for path, file in self._files:
@@ -98,14 +127,12 @@ class _Objects:
     def abort(self) -> None:
         """Leave nothing behind. Storage that fails in this, too, is let be: the first error is the one to tell of."""
         for number, (path, file) in enumerate(self._files):
-            with suppress(Exception):
-                if number < self._committed:
+            if number < self._committed:
+                with suppress(Exception):
                     if self._mode == "xb":
                         path.unlink()
-                    continue
-                given_up(file)
-            if left := getattr(file, "temp_file", None):  # of the Hugging Face hub's
-                Path(left.name).unlink(missing_ok=True)
+                continue
+            _dropped(file)
 
 
 @contextmanager

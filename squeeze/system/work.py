@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from squeeze.errors import SqueezeError
+from squeeze.errors import SqueezeError, StorageError
 from squeeze.system.moving import NAME_LIMIT, about, harmless_to, sync
 
 __all__ = ["forget", "other_settings", "scratch_folder", "work_folder"]
@@ -31,8 +31,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 @contextmanager
 def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | None = None) -> Iterator[Path]:
-    """The folder `.TARGET.WORK`, to write in. It stays when a run is stopped, and goes when the input proves wrong or
-    all is done.
+    """The folder `.TARGET.WORK`, to write in. It stays when a run is stopped, or a storage breaks off, and goes
+    when the input proves wrong or all is done.
 
     task: what the run is, as JSON; what another task left is deleted. resume: whether what the same task left is
     used; None for whenever there is some. Raises SqueezeError where something else has the folder's name, another
@@ -51,6 +51,10 @@ def work_folder(target: Path, work: str, task: dict[str, Any], resume: bool | No
             unfinished.rename(described)
         try:
             yield folder
+        except StorageError as error:
+            if resume is None:
+                error.what_next = f"the same command goes on from here (with {folder})"
+            raise
         except SqueezeError:
             with suppress(OSError):
                 _delete(folder, inside, marker)

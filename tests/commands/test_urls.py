@@ -10,6 +10,7 @@ import pytest
 import squeeze
 from squeeze.cli import COMMANDS
 from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.system import remote_errors
 from tests.makers import inputs
 from tests.makers.checkpoints import model_folder, tensors, write
 from tests.makers.command import TEXT, fails, names, run, usage_error
@@ -127,7 +128,8 @@ def test_what_is_wrong_is_one_line(arguments, said):
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("reset by peer"), PermissionError("Access Denied")])
-def test_a_store_that_breaks_in_the_middle_is_one_line(error):
+def test_a_store_that_breaks_in_the_middle_is_one_line(error, monkeypatch):
+    monkeypatch.setattr(remote_errors, "_WAITS", (0.0,))
     data = base64.b64encode(inputs.random_bytes(300_000))
     Store.put("bucket/long.txt", data)
     Store.put("bucket/long.txt.sqz", squeeze.compress(data, 1))
@@ -147,8 +149,10 @@ def test_a_store_that_breaks_in_the_middle_is_one_line(error):
         ("inspect", "fake://bucket/packed.safetensors"),
     ):
         Store.fail("get", error, after=arguments[0] != "compress")  # which reads all at once
-        message = fails(*arguments)
-        assert message == f"Error: {arguments[-2] if '://' in str(arguments[-2]) else arguments[-1]}: {said}\n"
+        message, place = fails(*arguments), arguments[-2] if "://" in str(arguments[-2]) else arguments[-1]
+        goes_on = f"the same command goes on from here (with {Path.cwd()}/.new.safetensors.packing)"
+        what_next = f"; {goes_on if arguments[0] == 'pack' else 'run again'}"
+        assert message == f"Error: {place}: {said}{'' if isinstance(error, PermissionError) else what_next}\n"
         left = [name for name in names() if name not in files and not name.endswith(".packing")]
         assert Store.objects == before and not Store.uploads and not left
 

@@ -20,16 +20,17 @@ class Store(AbstractFileSystem):
     requests: ClassVar[list[tuple[Any, ...]]] = []  # their kind, the key, and of "get" begin and end
     failing: ClassVar[dict[str, Exception]] = {}  # what a kind of request raises
     allowed: ClassVar[dict[str, int]] = {}  # how many requests of a kind go well before that
+    failures: ClassVar[dict[str, int]] = {}  # how many fail then
 
     @classmethod
     def reset(cls) -> None:
-        for table in (cls.objects, cls.versions, cls.uploads, cls.failing, cls.allowed):
+        for table in (cls.objects, cls.versions, cls.uploads, cls.failing, cls.allowed, cls.failures):
             table.clear()
         cls.requests.clear()
 
     @classmethod
-    def fail(cls, kind: str, error: Exception, after: int = 0) -> None:
-        cls.failing[kind], cls.allowed[kind] = error, after
+    def fail(cls, kind: str, error: Exception, after: int = 0, times: int = 1 << 30) -> None:
+        cls.failing[kind], cls.allowed[kind], cls.failures[kind] = error, after, times
 
     @classmethod
     def put(cls, key: str, data: bytes) -> None:
@@ -39,15 +40,22 @@ class Store(AbstractFileSystem):
     @classmethod
     def request(cls, kind: str, *facts: Any) -> None:
         if kind in cls.failing:
-            if cls.allowed[kind] == 0:
+            if cls.allowed[kind] > 0:
+                cls.allowed[kind] -= 1
+            elif cls.failures[kind] > 0:
+                cls.failures[kind] -= 1
                 raise cls.failing[kind]
-            cls.allowed[kind] -= 1
         cls.requests.append((kind, *facts))
 
     @classmethod
     def ranges(cls) -> list[tuple[int, int]]:
         """What was read."""
         return [request[2:] for request in cls.requests if request[0] == "get"]
+
+    @classmethod
+    def fetched(cls, key: str) -> int:
+        """Bytes that were read of an object."""
+        return sum(request[3] - request[2] for request in cls.requests if request[:2] == ("get", key))
 
     def _entry(self, key: str) -> dict[str, Any]:
         return {"name": key, "size": len(self.objects[key]), "type": "file", "ETag": self.versions[key]}

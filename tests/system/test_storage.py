@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from squeeze.errors import PackageError, SqueezeError
-from squeeze.system import files, storage
+from squeeze.errors import PackageError, SqueezeError, StorageError
+from squeeze.system import files, remote_errors, storage
 from squeeze.system.remote_file import will_read
+from squeeze.system.remote_path import status_of
 from squeeze.system.upload import staged
 from tests.makers.remote import PART, Object, Store
 
@@ -21,7 +22,8 @@ LEAST = 1 << 16
 
 
 @pytest.fixture(autouse=True)
-def store(in_folder):
+def store(in_folder, monkeypatch):
+    monkeypatch.setattr(remote_errors, "_WAITS", (0.0, 0.0, 0.0))
     Store.reset()
     Store.put("bucket/x", DATA)
 
@@ -165,6 +167,43 @@ def test_an_object_that_comes_short_is_an_error(monkeypatch):
         file.read(1)
 
 
+def test_requests_that_break_are_made_again(monkeypatch):
+    path = storage.path_of("fake://bucket/x")
+    for kind in ("get", "head"):
+        Store.fail(kind, ConnectionResetError("reset"), times=3)
+        assert path.read_bytes() == DATA
+        Store.fail(kind, ConnectionResetError("reset"), times=4)
+        with pytest.raises(StorageError, match=r"^fake://bucket/x: the connection broke: reset; run again$"):
+            path.read_bytes()
+    Store.failing.clear()
+    Store.fail("list", ConnectionResetError("reset"), times=3)
+    assert [one.name for one in storage.path_of("fake://bucket").iterdir()] == ["x"]
+    Store.fail("list", ConnectionResetError("reset"), times=3)
+    assert [one.name for one in storage.path_of("fake://bucket").rglob("*")] == ["x"]
+    Store.fail("list", ConnectionResetError("reset"))
+    with pytest.raises(StorageError):  # and not a folder of fewer files
+        storage.path_of("fake://bucket").rglob("*")
+    whole, answers = Object._fetch_range, iter([b"few", b""])
+    monkeypatch.setattr(Object, "_fetch_range", lambda self, *place: next(answers, None) or whole(self, *place))
+    assert path.read_bytes() == DATA
+
+
+def test_what_lasts_is_not_asked_again():
+    with storage.path_of("fake://bucket/x").open() as file:
+        Store.fail("get", PermissionError("no"), times=1)
+        with pytest.raises(PermissionError):
+            file.read(1)
+        assert file.read(1) == DATA[:1]
+
+
+def test_versions_of_objects():
+    facts = {"type": "file", "size": 1}
+    served = status_of(facts | {"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"})
+    assert served.st_mtime == 1_445_412_480
+    others = [status_of(facts | more) for more in ({}, {"ETag": "a"}, {"ETag": "b"}, {"LastModified": 5})]
+    assert len({status.st_ino for status in (served, *others)}) == 5
+
+
 def test_packages_and_schemes_that_are_missing(monkeypatch):
     with pytest.raises(SqueezeError, match=r"^nothing://a: the scheme is unknown to fsspec$"):
         storage.path_of("nothing://a").exists()
@@ -271,6 +310,16 @@ def test_a_folder_appears_when_all_of_it_is_there(monkeypatch):
         f"bucket/out/{name}": name for name in names
     }
     assert not list(Path.cwd().iterdir())
+
+
+def test_a_file_of_a_folder_is_sent_again():
+    names = ["a", "b", "c"]
+    Store.fail("put", ConnectionResetError("reset"), after=1, times=2)
+    with staged(storage.path_of("fake://bucket/new"), False) as local:
+        make(local, names)
+    made = {key: data.decode() for key, data in Store.objects.items() if key.startswith("bucket/new/")}
+    assert made == {f"bucket/new/{name}": name for name in names}
+    assert not Store.uploads and Store.failures["put"] == 0
 
 
 def test_memory_holds_nothing_back():
