@@ -26,6 +26,7 @@ from squeeze.checkpoint.config_json import CONFIG, check_layers, read_config
 from squeeze.checkpoint.view import View
 from squeeze.checkpoint.weight_files import INDEX, WEIGHTS, check_inside, read_index, weight_files
 from squeeze.errors import FormatError, SqueezeError, printable
+from squeeze.system.storage import local_path
 from squeeze.system.syncing import synced
 
 __all__ = ["Checkpoint", "Parts", "copy_other_files", "disk_told", "saved"]
@@ -49,7 +50,7 @@ class Checkpoint:
     @classmethod
     def open(cls, folder: Path | str) -> "Checkpoint":
         """Raises FormatError where the folder is not a whole checkpoint in safetensors."""
-        folder = Path(folder)
+        folder = local_path(folder)
         if not folder.is_dir():
             raise FormatError(f"{folder}: not a folder of a model; `squeeze import` makes one of a GGUF file")
         config = read_config(folder)

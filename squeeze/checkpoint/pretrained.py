@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from squeeze.checkpoint.config_json import CONFIG, read_config
 from squeeze.errors import FormatError, ModelError, SqueezeError, printable
 from squeeze.system.json_object import read_object
+from squeeze.system.storage import local_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -137,7 +138,7 @@ def check_size(model: "nn.Module", checkpoint: "Checkpoint", besides: int = 0) -
 
 def existing_folder(path: Path | str) -> Path:
     """The folder of a model. Raises ModelError where there is none."""
-    folder = Path(path)
+    folder = local_path(path)
     if folder.is_file():
         raise ModelError(f"{folder}: is a file, not a model's folder: `squeeze import` makes one of a GGUF file")
     if not folder.is_dir():

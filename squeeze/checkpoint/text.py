@@ -10,6 +10,7 @@ import torch
 
 from squeeze.checkpoint.pretrained import explained, load_tokenizer
 from squeeze.errors import SqueezeError, printable
+from squeeze.system.storage import local_path
 
 __all__ = ["read_text", "read_tokens", "tokenize"]
 
@@ -35,7 +36,7 @@ def tokenize(tokenizer: Any, text: str) -> torch.Tensor:
 
 def read_text(source: str | Path) -> str:
     """The text of a file or data set."""
-    path = Path(source)
+    path = local_path(source)
     if not path.is_file():
         return _dataset(str(source))
     try:

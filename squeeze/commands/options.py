@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from squeeze.codecs.stream.resources import BUILT_IN
-from squeeze.errors import OptionError
+from squeeze.errors import OptionError, SqueezeError
 from squeeze.options.option import size_of
 from squeeze.system import storage
 from squeeze.system.limits import Limits
@@ -26,9 +26,12 @@ class PathOrUrl(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not storage.is_url(value):
             return super().convert(value, param, ctx)
-        if not self._urls:
-            self.fail(f"{value!r} is a URL, and this takes a path: fetch the file first", param, ctx)
-        return storage.path_of(value)
+        if self._urls:
+            return storage.path_of(value)
+        try:
+            return storage.local_path(value)
+        except SqueezeError as error:
+            self.fail(str(error), param, ctx)
 
 
 class PlaceOrName(PathOrUrl):

@@ -24,6 +24,7 @@ from squeeze.kv.policies import EVICTIONS, POLICIES, WITH_TENSORS
 from squeeze.system import files
 from squeeze.system.json_object import MAX_FILE, parsed_size
 from squeeze.system.limits import Limits
+from squeeze.system.storage import local_path
 
 __all__ = ["described", "digest_of", "is_file", "load_policy", "policy_of", "save_policy"]
 
@@ -137,21 +138,22 @@ def is_file(words: str) -> bool:
 def save_policy(policy: Policy, path: Path | str) -> None:
     """Write a policy: as JSON, or as safetensors where it holds tensors. Raises PolicyError for a wrong suffix."""
     inner: Any = innermost(policy)
+    path = local_path(path)
     name = next((name for name, kind in WITH_TENSORS.items() if type(inner) is kind), None)
-    if Path(path).suffix != (suffix := ".safetensors" if name else ".json"):
+    if path.suffix != (suffix := ".safetensors" if name else ".json"):
         raise PolicyError(f"{path}: the file of this policy ends in {suffix}")
     if name is None:
-        files.write_text(Path(path), json.dumps(described(policy), indent=1) + "\n")
+        files.write_text(path, json.dumps(described(policy), indent=1) + "\n")
         return
     plain, tensors = inner.to_tensors()
     metadata = {_HEADER: json.dumps({name: plain, "policy": described(policy)})}
-    with files.replacing(Path(path)) as file:
+    with files.replacing(path) as file:
         file.write(save(tensors, metadata))
 
 
 def load_policy(path: Path | str) -> Policy:
     """The policy of a file that `save_policy` or a person wrote. Raises FormatError and PolicyError."""
-    path = Path(path)
+    path = local_path(path)
     try:
         if path.suffix == ".json":
             return policy_of(_json_of(path))

@@ -29,6 +29,7 @@ from squeeze.kv.saved import STATE, SavedFile
 from squeeze.kv.store import BlockStore
 from squeeze.system import files
 from squeeze.system.limits import Limits
+from squeeze.system.storage import local_path
 
 __all__ = ["load_cache", "save_cache"]
 
@@ -74,7 +75,7 @@ def save_cache(cache: Saved, path: Path | str, model: Any = None, prompt: torch.
     if prompt is not None:
         description["prompt"] = {"tokens": len(prompt), "sha256": _prompt_digest(prompt)}
     data = saved.to_bytes(description, payloads)
-    with files.replacing(Path(path)) as file:
+    with files.replacing(local_path(path)) as file:
         file.write(data)
     return len(data)
 
@@ -97,7 +98,7 @@ def load_cache(
     that it was made with, PolicyError where the policy is not the one, SqueezeError where the prompt is another,
     LimitError where it takes more memory than `limits` allow.
     """
-    path, limits = Path(path), limits or Limits()
+    path, limits = local_path(path), limits or Limits()
     try:
         file = saved.read(path, limits)
         cache = make(config, _policy(file, config, policy, model))

@@ -14,6 +14,7 @@ from squeeze.lm import loading, sources
 from squeeze.lm.llama import Llama
 from squeeze.lm.tokenizer import Tokenizer
 from squeeze.lm.weights import ARITHMETIC, Weights
+from squeeze.system.storage import local_path
 
 if TYPE_CHECKING:
     from squeeze.lm.torch_engine import TorchLlama
@@ -74,7 +75,7 @@ def find(
         if path is None:
             raise ModelError(f"the language model {BUNDLED} is not installed: {HELP}")
     else:
-        path = Path(str(model))
+        path = local_path(str(model))
     added = _adapters(model, adapter, arithmetic)[0]
     return _loaded(path.absolute(), _stamp(path), added, added and _stamp(added), arithmetic)
 

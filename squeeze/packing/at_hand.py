@@ -91,7 +91,7 @@ class _InFile(InFile):
 
     @classmethod
     def new(cls, size: int) -> "_InFile":
-        return cls(TemporaryFile(), size)  # noqa: SIM115
+        return cls(TemporaryFile(), size)
 
     def put(self, begin: int, piece: Bytes) -> None:
         self._place.put(begin, piece)

@@ -6,6 +6,7 @@ SHA-256 of every file; `unpack` restores them from there.
 """
 
 import base64
+import errno
 import hashlib
 import json
 import os
@@ -48,7 +49,10 @@ def place(root: Path, name: str) -> Path:
 
 
 def files_to_take(source: Path) -> list[str]:
-    """Names of all files below a folder, or the empty name for a file. Raises FormatError where none has tensors."""
+    """Names of all files below a folder, or the empty name for a file. Raises FormatError where none has tensors,
+    and FileNotFoundError."""
+    if not source.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
     if not source.is_dir():
         if source.suffix not in CODED:
             raise FormatError(

@@ -1,5 +1,7 @@
 """What a packed checkpoint is a difference from, and what that is, to the one that is packed whole."""
 
+import errno
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +31,7 @@ def history(path: Path | str) -> Iterator[Link]:
     beside the one before. Raises FormatError where it is not packed, DamagedError where it cannot be read."""
     place = path_of(path)
     if not place.exists():
-        raise FileNotFoundError(2, "No such file or directory", str(place))
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place))
     limits = Limits()
     if fault := fault_of(place, limits):
         raise DamagedError(fault)

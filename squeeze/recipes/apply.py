@@ -32,6 +32,7 @@ from squeeze.system import files
 from squeeze.system.extras import explained
 from squeeze.system.json_object import read_object
 from squeeze.system.stamps import stamps
+from squeeze.system.storage import local_path
 from squeeze.system.work import work_folder
 from squeeze.system.yaml_object import read_yaml
 
@@ -53,7 +54,7 @@ class Recipe:
         """Raises SqueezeError where a file is not a recipe, in one line that names the step."""
         try:
             with explained():
-                document = read_yaml(Path(path))
+                document = read_yaml(local_path(path))
         except OSError as error:
             raise SqueezeError(f"{path}: {error.strerror}") from None
         try:
@@ -121,7 +122,7 @@ def apply(
     resume: go on with a run that was stopped, where it was. Raises SqueezeError for all that a user can mend; then
     nothing is written.
     """
-    source, out = Path(source), Path(out)
+    source, out = local_path(source), local_path(out)
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.read(recipe)
     Checkpoint.open(source)
     folder.check_target(source, out, overwrite)

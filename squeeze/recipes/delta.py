@@ -29,6 +29,7 @@ from squeeze.recipes.options import DELTA, Differing
 from squeeze.recipes.quantize import pack_result
 from squeeze.recipes.run import Run
 from squeeze.system.limits import Limits
+from squeeze.system.storage import local_path
 
 __all__ = ["delta"]
 
@@ -55,9 +56,9 @@ def delta(
     Raises SqueezeError for all that a user can mend.
     """
     settings = DELTA.read(options).settings
-    inner, tuned, out = _method(settings), Path(tuned), Path(out)
+    inner, base, tuned, out = _method(settings), *map(local_path, (base, tuned, out))
     checkpoint = Checkpoint.open(tuned)
-    for source in (Path(base), tuned):
+    for source in (base, tuned):
         folder.check_target(source, out, overwrite)
     weights = BaseWeights.open(base)
     weights.check_alike(checkpoint)

@@ -27,6 +27,7 @@ from squeeze.packing.unpack import unpack
 from squeeze.quant.sources import READERS, floats
 from squeeze.system.limits import Limits
 from squeeze.system.stamps import stamps
+from squeeze.system.storage import local_path
 from squeeze.system.work import scratch_folder, work_folder
 
 __all__ = ["densify"]
@@ -49,7 +50,7 @@ def densify(
     Raises FormatError where nothing in the source is stored otherwise, or it is damaged, LimitError where more is
     needed than is allowed, and SqueezeError for a base that is missing or another; then nothing is written.
     """
-    source, target = Path(source), Path(target)
+    source, target = local_path(source), local_path(target)
     checkpoint = Checkpoint.open(source)
     folder.check_target(source, target, overwrite)
     limits = limits or Limits()

@@ -31,6 +31,7 @@ from squeeze.recipes.plan.slicegpt import slicegpt
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.heal import heal as healed
+from squeeze.system.storage import local_path
 
 __all__ = ["factorize", "writer"]
 
@@ -83,7 +84,9 @@ def factorize(
     task, settings = Task(asked, common.ignore), asked.settings
     task.check()
     shared: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "device": device, "progress": progress}
-    run = Run(source=Path(str(source)), out=Path(out), common=common, correction=settings.correction, **shared)
+    run = Run(
+        source=local_path(str(source)), out=local_path(out), common=common, correction=settings.correction, **shared
+    )
     calibrated = task.needs_tokens or settings.heal > 0
     described = task.described() | (run.described() if calibrated else {})
     report = run.waiting(task.wrapped(task.one).name, described) if settings.heal else None

@@ -20,6 +20,7 @@ from squeeze.recipes.options import Common
 from squeeze.recipes.quantize_gguf import check_file
 from squeeze.recipes.run import tokens_of
 from squeeze.recipes.tokens import calibration_name
+from squeeze.system.storage import local_path
 
 __all__ = ["imatrix"]
 
@@ -39,7 +40,7 @@ def imatrix(
     Raises ModelError where llama.cpp cannot run the model, SqueezeError where `out` is in the way, or the calibration
     is too short.
     """
-    source, out, common = Path(source), Path(out), fill(Common, options)
+    source, out, common = local_path(source), local_path(out), fill(Common, options)
     check_file(out, overwrite)
     checkpoint = floats(Checkpoint.open(source))
     export = Export.of(checkpoint)

@@ -14,6 +14,7 @@ from squeeze.errors import ModelError
 from squeeze.integrations.gguf import GgufModel, description, tokenizer_files
 from squeeze.lm import models, sources
 from squeeze.packing import folder
+from squeeze.system.storage import local_path
 from squeeze.system.work import scratch_folder
 
 __all__ = ["import_gguf"]
@@ -38,7 +39,7 @@ def import_gguf(
     Raises ModelError for what is no GGUF file of one of the architectures that are written as such, SqueezeError where
     `target` is in the way.
     """
-    source, target = Path(source), Path(target)
+    source, target = local_path(source), local_path(target)
     if source.is_dir():
         raise ModelError(f"{source}: is a folder; import takes a GGUF file")
     if target.is_file():

@@ -78,8 +78,9 @@ def inspect(
     Raises FormatError or its children as `pack` and `verify` do.
     """
     source = path_of(source)
+    names = folder.files_to_take(source)
     known = Base.of(source, Limits()) if base is None else Base.open(base)
-    for name in folder.files_to_take(source) if source.is_dir() else [""]:
+    for name in names:
         found = file_of(folder.place(source, name), name, Limits())
         if found is None:
             continue

@@ -24,6 +24,7 @@ from squeeze.recipes.options import PRUNE, RECOVER, Pruning, Recovering
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.train.distil import Training
 from squeeze.recipes.train.retrain import recover
+from squeeze.system.storage import local_path
 
 __all__ = ["made", "prune", "recovered"]
 
@@ -57,7 +58,7 @@ def prune(
         )
     shared: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "device": device, "progress": progress}
     shared |= {"correction": settings.correction, "workers": workers or Here()}
-    run = Run(source=Path(str(source)), out=Path(out), common=common, **shared)
+    run = Run(source=local_path(str(source)), out=local_path(out), common=common, **shared)
     calibrated = chosen.needs_hessian or settings.permute or settings.recover > 0
     described = _settings(chosen)
     if calibrated:

@@ -35,6 +35,7 @@ from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file,
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.schemes import method_of_scheme
 from squeeze.recipes.writing import check_served, describing, make_writer
+from squeeze.system.storage import local_path
 from squeeze.system.work import other_settings
 
 __all__ = ["pack_result", "quantize"]
@@ -72,12 +73,12 @@ def quantize(
     check_served(asked.settings)
     shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress, "workers": workers or Here()}
     if asked.settings.format == GGUF:
-        return _gguf(Path(str(source)), Path(out), asked, common, dict(methods or {}), overwrite, shared)
+        return _gguf(local_path(str(source)), local_path(out), asked, common, dict(methods or {}), overwrite, shared)
     settings = asked.settings
     chosen = scaled_as(method_of_scheme(asked), settings.format)
     methods = {name: scaled_as(one, settings.format) for name, one in (methods or {}).items()}
     shared |= {"overwrite": overwrite, "correction": settings.correction}
-    run = Run(source=Path(str(source)), out=Path(out), common=common, **shared)
+    run = Run(source=local_path(str(source)), out=local_path(out), common=common, **shared)
     settings = replace(settings, smooth=_strength(run, settings, [chosen, *methods.values()]))
     calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
     ranged = chosen.rounding is not None and chosen.rounding.ranged

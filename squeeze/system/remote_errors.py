@@ -29,7 +29,8 @@ def broken(url: str, why: object) -> StorageError:
 @contextmanager
 def about_url(url: str) -> Iterator[None]:
     """Raises StorageError where a connection breaks, other errors of OSError for what the storage of a URL says,
-    PackageError where its package is missing, and SqueezeError for what it cannot do. What squeeze raises itself passes, and so does what stops the process."""
+    PackageError where its package is missing, and SqueezeError for what it cannot do. What squeeze raises itself
+    passes, and so does what stops the process."""
     try:
         yield
     except SqueezeError:

@@ -11,7 +11,7 @@ from typing import cast
 from squeeze.errors import SqueezeError
 from squeeze.system.remote_path import URL, RemotePath
 
-__all__ = ["is_url", "path_of", "remote"]
+__all__ = ["is_url", "local_path", "path_of", "remote"]
 
 _LOCAL = ("file://", "local://")
 
@@ -33,6 +33,14 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     if not path.name and not path.is_chained:
         raise SqueezeError(f"{name}: names no object")
     return cast(Path, path)
+
+
+def local_path(name: str | os.PathLike[str]) -> Path:
+    """The path of what must lie on this machine. Raises SqueezeError for a URL of anything else."""
+    path = path_of(name)
+    if remote(path):
+        raise SqueezeError(f"{str(path)!r} is a URL, and this takes a path: fetch the file first")
+    return path
 
 
 def remote(path: object) -> RemotePath | None:

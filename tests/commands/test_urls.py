@@ -10,11 +10,14 @@ import pytest
 import squeeze
 from squeeze.cli import COMMANDS
 from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.integrations.load_model import load_model
+from squeeze.recipes.apply import apply
 from squeeze.system import remote_errors
 from tests.makers import inputs
 from tests.makers.checkpoints import model_folder, tensors, write
-from tests.makers.command import TEXT, fails, names, run, usage_error
+from tests.makers.command import TEXT, call, fails, names, run, usage_error
 from tests.makers.remote import Store
+from tests.makers.web import serving
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 URL = "fake://bucket/note.txt"
@@ -165,6 +168,52 @@ def test_other_commands_say_that_they_take_paths():
     assert "is a URL" in usage_error("compress", "--model", "fake://bucket/model", URL)
     assert "--follow takes folders on this machine" in usage_error("pack", "--follow", "fake://bucket/run", "out")
     assert "quantize" in COMMANDS and "is a URL" in usage_error("quantize", "fake://bucket/model", "out")
+
+
+@pytest.mark.parametrize("place", ["none", "none.safetensors", "fake://bucket/none", "memory://none/x", "http"])
+def test_a_checkpoint_that_is_not_there_is_one_line(place):
+    with serving({}) as (url, _):
+        place = f"{url}/folder" if place == "http" else place
+        for arguments in (("inspect",), ("history",), ("verify",), ("unpack", "out"), ("pack", "out")):
+            done = call(arguments[0], place, *arguments[1:])
+            assert done.exit_code == 1 and not done.stdout
+            assert done.stderr == f"Error: {place}: No such file or directory\n"
+    assert not names()
+
+
+def test_what_is_no_checkpoint_is_one_line():
+    Path("note.txt").write_bytes(TEXT)
+    Path("empty").mkdir()
+    for place in ("note.txt", URL):
+        assert fails("inspect", place).startswith(f"Error: {place}: not a checkpoint: ")
+    for command in ("inspect", "history", "verify"):
+        assert fails(command, "empty").startswith("Error: empty: ")
+
+
+def test_python_says_the_same():
+    folder = "memory://none/model"
+    calls = {
+        "quantize": lambda: squeeze.quantize(folder, "rtn", out="out"),
+        "quantize to": lambda: squeeze.quantize("model", "rtn", out=folder),
+        "prune": lambda: squeeze.prune(folder, "magnitude", out="out"),
+        "factorize": lambda: squeeze.factorize(folder, out="out"),
+        "densify": lambda: squeeze.densify(folder, "out"),
+        "delta": lambda: squeeze.delta("model", folder, out="out", bits=4),
+        "delta of": lambda: squeeze.delta(folder, "model", out="out", bits=4),
+        "apply": lambda: apply(folder, "model", "out"),
+        "load_model": lambda: load_model(folder),
+        "compress": lambda: squeeze.compress(TEXT, 7, model=folder),
+    }
+    for name, take in calls.items():
+        with pytest.raises(squeeze.SqueezeError) as caught:
+            take()
+        assert str(caught.value) == f"{folder!r} is a URL, and this takes a path: fetch the file first", name
+    assert not names()
+
+
+def test_a_url_of_a_local_file_is_its_path():
+    said = fails("densify", f"file://{Path.cwd()}/model", "out")
+    assert said.startswith(f"Error: {Path.cwd()}/model: not a folder of a model")
 
 
 def test_checkpoints_there_and_back():

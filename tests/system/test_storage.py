@@ -44,6 +44,9 @@ def test_local_urls_are_paths():
     for name, path in (("file:///a/b", "/a/b"), ("local:///a", "/a"), ("a/b", "a/b"), (Path("a"), "a")):
         assert storage.path_of(name) == Path(path)
         assert storage.remote(storage.path_of(name)) is None
+    assert storage.local_path("file:///a/b") == Path("/a/b")
+    with pytest.raises(SqueezeError, match=r"^'s3://b/x' is a URL, and this takes a path: fetch the file first$"):
+        storage.local_path("s3://b/x")
     url = storage.path_of("fake://bucket/x")
     assert storage.path_of(url) is url and storage.remote(url) is url
     with pytest.raises(SqueezeError, match=r"^s3://: names no object$"):

@@ -16,13 +16,14 @@ from squeeze.integrations.gguf.config import description
 from squeeze.integrations.gguf.model import GgufModel
 from squeeze.integrations.gguf.tokenizer import tokenizer_files
 from squeeze.lm import sources
+from squeeze.system.storage import local_path
 
 __all__ = ["is_gguf", "load", "load_tokenizer"]
 
 
 def is_gguf(path: Path | str) -> bool:
     """Whether a path is that of a file that begins as GGUF files do."""
-    path = Path(path)
+    path = local_path(path)
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -35,7 +36,7 @@ def load(path: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
 
     Raises ModelError for a file that is damaged, or holds a network that is not read.
     """
-    path, kind = Path(path), dtype or torch.bfloat16
+    path, kind = local_path(path), dtype or torch.bfloat16
     model = GgufModel.open(path)
     with sources.damage_told(path):
         described = description(model)
@@ -60,7 +61,7 @@ def load(path: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
 
 def load_tokenizer(path: Path | str) -> Any:
     """The tokenizer of a GGUF file by transformers. Raises ModelError where it is damaged, or none that is read."""
-    path = Path(path)
+    path = local_path(path)
     model = GgufModel.open(path)
     with sources.damage_told(path):
         files = tokenizer_files(model)
