@@ -1,4 +1,4 @@
-"""Where the payloads of an open packed file come from: a map of the file, or requests for the parts that are read."""
+"""Where the payloads of an open file come from: a map of the file, or requests for the parts that are read."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,10 @@ class Mapped:
         payload = self._data[tensor.begin : tensor.end]
         return payload.copy() if tensor.begin % 8 else payload  # compiled code takes aligned arrays
 
+    def part(self, tensor: Tensor, begin: int, end: int) -> Bytes:
+        """Bytes of a payload, in an array of their own."""
+        return self._data[tensor.begin + begin : tensor.begin + end].copy()
+
     def parsed(self, tensor: Tensor, record: Record) -> tuple[Coded, Fetch | None]:
         """A payload, and what fetches the bytes of its segments where they are not there yet. Raises DamagedError."""
         return parse(self.payload(tensor), record.dtype, record.size), None
@@ -44,15 +48,16 @@ class Fetched:
         with self._lock:
             return tensorfile.read_tensor(self._file, tensor)
 
+    def part(self, tensor: Tensor, begin: int, end: int) -> Bytes:
+        return self.payload(replace(tensor, begin=tensor.begin + begin, end=tensor.begin + end))
+
     def parsed(self, tensor: Tensor, record: Record) -> tuple[Coded, Fetch | None]:
         payload = np.zeros(tensor.size, np.uint8)
 
         def fetch(begin: int, end: int) -> None:
             if self._file.closed:
                 raise SqueezeError("File is closed")
-            with self._lock:
-                part = replace(tensor, begin=tensor.begin + begin, end=tensor.begin + end)
-                payload[begin:end] = tensorfile.read_tensor(self._file, part)
+            payload[begin:end] = self.part(tensor, begin, end)
 
         return parse_fetched(payload, record.dtype, record.size, fetch), fetch
 

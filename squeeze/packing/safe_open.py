@@ -1,7 +1,8 @@
 """Checkpoints opened as the package safetensors opens them, packed or not: for loaders that are written for it.
 
-A file that is not packed is handed to safetensors. Of a packed one a tensor is decoded when it is asked for, and of a
-slice only the segments that hold its rows, where the coding has segments.
+A file on the disk that is not packed is handed to safetensors; of one at a URL a tensor, or the rows of a slice, are
+fetched when they are asked for. Of a packed one a tensor is decoded when it is asked for, and of a slice only the
+segments that hold its rows, where the coding has segments.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
+from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import ELEMENT_BITS, Bytes, Tensor, named
 from squeeze.codecs.tensors import floats
 from squeeze.codecs.tensors.float_payload import WORDS, Coded
@@ -36,7 +38,8 @@ _NUMPY_TYPES = {
 
 
 class OpenError(SqueezeError, safetensors.SafetensorError):
-    """A tensor of a packed checkpoint is not there, is damaged, or has no type in the framework.
+    """A tensor of a checkpoint that is packed or at a URL is not there, is damaged, cannot be fetched, or has no type
+    in the framework.
 
     It is a SafetensorError as well, which loaders written for safetensors expect.
     """
@@ -48,48 +51,48 @@ def safe_open(
     """As `safetensors.safe_open`, for packed files, too: an object with `keys`, `offset_keys`, `metadata`,
     `get_tensor`, `get_tensors` and `get_slice`, which is a context manager. A difference finds its base beside it,
     or beside the packed folder that it is a file of.
-    A packed file may be at a URL of fsspec: the header is fetched, and each tensor when it is asked for.
+    A file, packed or not, may be at a URL of fsspec: the header is fetched, and each tensor when it is asked for.
 
     framework: "pt" or "np". device: where tensors of torch go. limits: what a packed file may take. options: others of
-    safetensors, which packed files have no use for. `get_tensor` compares a checksum; a slice decodes only the rows
-    that it needs, and those have none.
-    Raises OpenError, which is a SqueezeError and a SafetensorError, where a packed file is damaged, its base missing or
-    a tensor not there; for any other file what safetensors raises.
+    safetensors, which packed files have no use for. Of a packed file `get_tensor` compares a checksum; a slice decodes
+    only the rows that it needs, and those have none.
+    Raises OpenError, which is a SqueezeError and a SafetensorError, where a file that is packed or at a URL is damaged
+    or breaks off, its base missing or a tensor not there; for any other file what safetensors raises, such as
+    FileNotFoundError.
 
     >>> with squeeze.safe_open("my-model-packed/model.safetensors", framework="pt") as file:  # doctest: +SKIP
     ...     rows = file.get_slice("lm_head.weight")[:100]
     """
     path = path_of(filename)
-    if remote(path):
-        is_packed = True
-    else:
-        with safetensors.safe_open(filename, framework="np") as file:  # type: ignore[no-untyped-call]
+    if not remote(path):
+        with safetensors.safe_open(path, framework="np") as file:  # type: ignore[no-untyped-call]
             is_packed = container.describes(file.metadata())
-    if not is_packed:
-        return safetensors.safe_open(filename, framework=framework, device=device, **options)  # type: ignore[no-untyped-call]
+        if not is_packed:
+            return safetensors.safe_open(path, framework=framework, device=device, **options)  # type: ignore[no-untyped-call]
     try:
         return SafeOpen(path, framework, device, limits or Limits())
     except SqueezeError as error:
-        names_it = str(error).startswith((str(path), str(checkpoint_of(path))))  # as of a base that is missing
-        raise OpenError(str(error) if names_it else f"{filename}: {error}") from error
+        said = str(error)
+        names_it = said.startswith((f"{path}: ", str(checkpoint_of(path))))  # as of a base that is missing
+        raise OpenError(said if names_it else f"{filename}: {said}") from error
 
 
 class SafeOpen:
-    """An open packed file: what `safe_open` returns."""
+    """An open file that is packed, or at a URL: what `safe_open` returns."""
 
     def __init__(self, path: Path, framework: str, device: Any, limits: Limits):
         if framework not in _TORCH + _NUMPY:
             raise OpenError(f"framework {printable(framework)} is none that packed files open in: pt or np")
         if framework in _NUMPY and str(device) != "cpu":
             raise OpenError(f"device {printable(device)}: arrays of numpy are on the cpu")
-        packed: PackedFile = container.read(path, limits)
-        container.check_limits(packed, limits)
-        description = packed.description
-        original = packed.original
+        file = tensorfile.read(path, limits)
+        packed = container.describe(file, limits) if container.is_packed(file) else None
+        original, self._is_packed = packed.original if packed else file, packed is not None
         self._metadata, self._order = original.metadata, [tensor.name for tensor in original.tensors]
-        self._base = Base.of(checkpoint_of(path), limits) if description.base else None
+        self._base = _base_of(packed, path, limits) if packed else None
         self._device = device if framework in _TORCH else None
-        pairs = zip(packed.file.tensors, description.records, strict=True)
+        records = packed.description.records if packed else map(_as_it_is, file.tensors)
+        pairs = zip(file.tensors, records, strict=True)
         self._records = {tensor.name: (tensor, record) for tensor, record in pairs}
         self._payloads: Mapped | Fetched | None = Fetched(path) if remote(path) else Mapped(path)
 
@@ -138,6 +141,15 @@ class SafeOpen:
             raise OpenError("File is closed")
         return self._payloads.payload(tensor)
 
+    def _part(self, tensor: Tensor, begin: int, end: int) -> Bytes:
+        """Bytes of a payload, in an array of their own."""
+        if self._payloads is None:
+            raise OpenError("File is closed")
+        try:
+            return self._payloads.part(tensor, begin, end)
+        except SqueezeError as error:
+            raise OpenError(str(error)) from error
+
     def _parsed(self, tensor: Tensor, record: Record) -> tuple[Coded, Fetch | None]:
         """A payload, and what fetches the bytes of its segments where they are not there yet."""
         if self._payloads is None:
@@ -145,14 +157,17 @@ class SafeOpen:
         return self._payloads.parsed(tensor, record)
 
     def _whole(self, tensor: Tensor, record: Record) -> Bytes:
-        is_delta = record.is_difference
         try:
-            base = self._base.for_record(tensor.name, record) if self._base and is_delta else None
-            data = container.decode_tensor(self._payload(tensor), record, base, 1)
-            container.check_tensor(data, record, tensor.name)
+            if record.coding == container.STORED:
+                data = self._part(tensor, 0, tensor.size)
+            else:
+                base = self._base.for_record(tensor.name, record) if self._base and record.is_difference else None
+                data = container.decode_tensor(self._payload(tensor), record, base, 1)
+            if self._is_packed:
+                container.check_tensor(data, record, tensor.name)
         except SqueezeError as error:
             raise OpenError(str(error)) from error
-        return data.copy() if record.coding == container.STORED else data
+        return data
 
     def _maker(self, name: str, record: Record) -> Callable[[Bytes, tuple[int, ...]], Any]:
         """What makes a tensor of bytes and a shape. Raises OpenError where the framework has no such type."""
@@ -174,6 +189,17 @@ class SafeOpen:
             return torch.from_numpy(data).view(dtype).view(shape).to(self._device)
 
         return make
+
+
+def _base_of(packed: PackedFile, path: Path, limits: Limits) -> Base | None:
+    """What a packed file is a difference from, if it is one. Raises SqueezeError where that is missing."""
+    container.check_limits(packed, limits)
+    return Base.of(checkpoint_of(path), limits) if packed.description.base else None
+
+
+def _as_it_is(tensor: Tensor) -> Record:
+    """The record of a tensor that is not packed: it has no checksum."""
+    return Record(tensor.dtype, tensor.shape, container.STORED, 0)
 
 
 def numpy_type(name: str, dtype: str) -> "np.dtype[Any]":
@@ -214,7 +240,7 @@ class PackedSlice:
         values = prod(shape[1:]) if shape else 1
         begin, end = first * values * bits // 8, last * values * bits // 8
         if self._record.coding == container.STORED:
-            return self._file._payload(self._tensor)[begin:end].copy()
+            return self._file._part(self._tensor, begin, end)
         if self._record.coding != container.RANS:
             if self._data is None:
                 self._data = self._file._whole(self._tensor, self._record)

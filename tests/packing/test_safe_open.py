@@ -14,6 +14,7 @@ from squeeze.codecs.tensors import floats
 from squeeze.packing import container
 from squeeze.packing.safe_open import OpenError
 from tests.makers.checkpoints import model_folder, tensors, write
+from tests.makers.remote import Store
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 
@@ -80,6 +81,32 @@ def test_all_dtypes(dtype, coding):
                 found = outcome(lambda index=index, part=mine: part[index])
                 assert found == outcome(lambda index=index, part=theirs: part[index]), (name, index)
         assert list(packed.get_tensors()) == packed.offset_keys()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_file_at_a_url_that_is_not_packed(dtype):
+    Store.reset()
+    save_file(values(dtype), "plain.safetensors", {"made": "here"})
+    Store.put("bucket/plain.safetensors", Path("plain.safetensors").read_bytes())
+    with (
+        squeeze.safe_open("fake://bucket/plain.safetensors", framework="pt") as there,
+        safetensors.safe_open("plain.safetensors", framework="pt") as plain,
+    ):
+        assert there.keys() == plain.keys() and there.offset_keys() == plain.offset_keys()
+        assert there.metadata() == plain.metadata() == {"made": "here"}
+        for name in plain.keys():  # noqa: SIM118 - it is no mapping
+            mine, theirs = there.get_slice(name), plain.get_slice(name)
+            assert (mine.get_shape(), mine.get_dtype()) == (theirs.get_shape(), theirs.get_dtype())
+            assert outcome(lambda name=name: there.get_tensor(name)) == outcome(lambda n=name: plain.get_tensor(n))
+            for index in INDICES:
+                found = outcome(lambda index=index, part=mine: part[index])
+                assert found == outcome(lambda index=index, part=theirs: part[index]), (name, index)
+        assert list(there.get_tensors()) == there.offset_keys()
+        for take in (lambda: there.get_tensor("x"), lambda: there.get_slice("x")):
+            with pytest.raises(safetensors.SafetensorError, match="File does not contain tensor 'x'"):
+                take()
+    with pytest.raises(safetensors.SafetensorError, match="File is closed"):
+        mine[0]
 
 
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if "float8" not in name])
@@ -151,10 +178,17 @@ def test_files_that_are_not_packed_are_those_of_safetensors():
     write("plain.safetensors", tensors())
     with squeeze.safe_open("plain.safetensors", framework="pt") as file:
         assert isinstance(file, safetensors.safe_open)
+    with squeeze.safe_open(f"file://{Path.cwd()}/plain.safetensors", framework="pt") as file:
+        assert isinstance(file, safetensors.safe_open)
     Path("text.safetensors").write_text("no checkpoint at all")
     for name, error in {"text.safetensors": safetensors.SafetensorError, "missing": FileNotFoundError}.items():
         with pytest.raises(error):
             squeeze.safe_open(name, framework="pt")
+
+
+def test_a_packed_file_at_a_local_url(packed):
+    with squeeze.safe_open(f"file://{Path.cwd()}/{packed}", framework="pt") as file:
+        assert file.get_tensor("half").shape == (64, 100)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 import squeeze
 from squeeze.packing.safe_open import OpenError
+from squeeze.system import remote_errors
 from tests.makers.checkpoints import model_folder, tensors, write
 from tests.makers.remote import Store
 
@@ -78,10 +79,38 @@ def test_rows_take_their_segments_alone(dtype):
     assert sum(end - begin for begin, end in taken) < len(coded) / 3
 
 
-def test_safe_open_takes_packed_files_at_urls_alone():
-    Store.put("bucket/x.safetensors", write("x.safetensors", tensors()).read_bytes())
-    with pytest.raises(OpenError, match=r"^fake://bucket/x.safetensors: not a packed checkpoint"):
-        squeeze.safe_open("fake://bucket/x.safetensors", framework="np")
+def test_of_a_file_that_is_not_packed_rows_are_fetched_alone():
+    kept = tensors(rows=4_000)
+    Store.put("bucket/x.safetensors", write("x.safetensors", kept).read_bytes())
+    with squeeze.safe_open("fake://bucket/x.safetensors", framework="np") as file:
+        header = Store.ranges()
+        rows = file.get_slice("half")[1_000:1_400]
+        taken = Store.ranges()[len(header) :]
+        assert file.get_tensor("half").tobytes() == kept["half"][2]
+        whole = Store.ranges()[len(header) + len(taken) :]
+    assert rows.tobytes() == kept["half"][2][1_000 * 200 : 1_400 * 200]
+    assert [end - begin for begin, end in header + taken + whole] == [LEAST, 400 * 200, 4_000 * 200]
+
+
+def test_what_cannot_be_opened_at_a_url(monkeypatch):
+    monkeypatch.setattr(remote_errors, "_WAITS", (0.0,))
+    Store.put("bucket/text.safetensors", b"no checkpoint at all")
+    with pytest.raises(OpenError, match=r"^fake://bucket/text.safetensors: not a safetensors file: "):
+        squeeze.safe_open("fake://bucket/text.safetensors", framework="np")
+    packed()
+    Store.put("bucket/x.safetensors", Path("x.safetensors").read_bytes())
+    for name in ("x", "packed"):
+        said = f"^fake://bucket/{name}.safetensors: the connection broke: reset; run again$"
+        with squeeze.safe_open(f"fake://bucket/{name}.safetensors", framework="np") as file:
+            part = file.get_slice("half")
+            Store.fail("get", ConnectionResetError("reset"))
+            with pytest.raises(OpenError, match=said):
+                file.get_tensor("half")
+            with pytest.raises(OpenError, match=r"the connection broke: reset; run again$"):
+                part[5:9]
+        with pytest.raises(OpenError, match=said):
+            squeeze.safe_open(f"fake://bucket/{name}.safetensors", framework="np")
+        Store.failing.clear()
     with pytest.raises(FileNotFoundError):
         squeeze.safe_open("fake://bucket/none.safetensors", framework="np")
 
