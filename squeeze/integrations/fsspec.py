@@ -6,12 +6,14 @@ fsspec has no entry points for codecs. The import of this module registers the c
 """
 
 import io
+import sys
 import tempfile
 from typing import Any, BinaryIO, cast
 
 import fsspec
 from fsspec.archive import AbstractArchiveFileSystem
 from fsspec.compression import compr, register_compression
+from fsspec.core import OpenFile
 from fsspec.registry import register_implementation
 from fsspec.spec import AbstractBufferedFile
 
@@ -42,8 +44,8 @@ def codec(file: BinaryIO, mode: str = "rb", **options: Any) -> Any:
 
 
 class _Writer(io.BufferedIOBase):
-    """What is written, until it is closed: then it is compressed as a whole, and `sink` closed. A `with` block on it
-    that raises writes nothing."""
+    """What is written, until it is closed: then it is compressed as a whole, and `sink` closed. A `with` block on it,
+    or on fsspec's OpenFile, that raises writes nothing."""
 
     def __init__(self, sink: BinaryIO, options: dict[str, Any]):
         self._sink, self._options = sink, options
@@ -60,6 +62,9 @@ class _Writer(io.BufferedIOBase):
 
     def close(self) -> None:
         if self.closed:
+            return
+        if _block_failed(self):
+            self._give_up()
             return
         super().close()
         try:
@@ -85,6 +90,22 @@ class _Writer(io.BufferedIOBase):
             super().close()
             self._content.close()
             given_up(self._sink)
+
+
+def _block_failed(file: object) -> bool:
+    """Whether an error ends the block `with fsspec.open(...)` in which a file is being closed.
+
+    An OpenFile is told of the error, and closes its files as if there were none. So it is asked for in the call of its
+    `__exit__`, if that is what closes the file. sys.exc_info() would not do: a file may well be closed by itself where
+    an error is handled.
+    """
+    frame = sys._getframe(1)
+    while frame and frame.f_code is not OpenFile.__exit__.__code__:
+        frame = frame.f_back  # type: ignore[assignment]
+    if not frame:
+        return False
+    told = frame.f_locals
+    return any(told.get("args", ())) and any(one is file for one in told["self"].fobjects)
 
 
 class SqzFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]

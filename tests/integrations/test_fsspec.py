@@ -175,6 +175,64 @@ def test_a_block_that_raises_writes_nothing(rows):
     assert Store.objects == before and not Store.uploads
 
 
+@pytest.mark.parametrize("mode", ["wb", "wt"])
+def test_a_block_of_fsspec_that_raises_writes_nothing(rows, mode):
+    before, text = dict(Store.objects), LINES.decode() if mode == "wt" else LINES
+    with pytest.raises(KeyError), fsspec.open("fake://bucket/new.sqz", mode, compression="sqz") as file:
+        file.write(text)
+        raise KeyError
+    assert Store.objects == before and not Store.uploads
+    with pytest.raises(KeyError), fsspec.open_files(["fake://bucket/new.sqz"], mode, compression="sqz") as files:
+        files[0].write(text)
+        raise KeyError
+    assert Store.objects == before and not Store.uploads
+
+
+@pytest.mark.parametrize("mode", ["wb", "wt"])
+def test_what_is_written_while_an_error_is_handled_is_written(rows, mode):
+    text = LINES.decode() if mode == "wt" else LINES
+
+    def written():
+        return squeeze.decompress(Store.objects.pop("bucket/new.sqz")) == LINES
+
+    try:
+        raise KeyError
+    except KeyError:
+        with fsspec.open("fake://bucket/new.sqz", mode, compression="sqz") as file:
+            file.write(text)
+    assert written()
+    file = fsspec.open("fake://bucket/new.sqz", mode, compression="sqz").open()
+    file.write(text)
+    try:
+        raise KeyError
+    except KeyError:
+        file.close()
+    assert written()
+    with fsspec.open("fake://bucket/new.sqz", mode, compression="sqz") as file:
+        try:
+            raise KeyError
+        except KeyError:
+            file.write(text)
+    assert written()
+
+    class Failing:
+        def __exit__(self, *error):
+            with fsspec.open("fake://bucket/new.sqz", mode, compression="sqz") as file:
+                file.write(text)
+
+        def __enter__(self):
+            return self
+
+    with pytest.raises(KeyError), Failing():
+        raise KeyError
+    assert written()
+    with pytest.raises(KeyError), fsspec.open("fake://bucket/other", "wb"):
+        with fsspec.open("fake://bucket/new.sqz", mode, compression="sqz") as file:
+            file.write(text)
+        raise KeyError
+    assert written()
+
+
 def test_what_cannot_be_compressed_leaves_nothing(rows):
     before = dict(Store.objects)
     file = fsspec.filesystem("fake").open("bucket/new.sqz", "wb", compression="sqz")
