@@ -42,7 +42,9 @@ class SqueezeConfig(QuantizationConfigMixin):
     the model's bytes is decoded some rows at a time; 0 decodes every one whole. resident: bytes, or a text such as
     "2G", of large weights that are decoded once and kept. product: "exact", or "fused", which multiplies weights while
     it decodes them, in float32. base_folder: of differences (`squeeze pack --base`), the base, packed or not, which is
-    looked for beside the folder where none is named.
+    looked for beside the folder where none is named. check: every weight that stays coded is decoded once when the
+    model is loaded, and compared with its checksum; False leaves that out, for a folder that `squeeze verify` has just
+    been through.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class SqueezeConfig(QuantizationConfigMixin):
         resident: int | str = 0,
         product: str = PRODUCTS[0],
         base_folder: str | None = None,
+        check: bool = True,
         **ignored: Any,
     ):
         self.quant_method = _Method.SQUEEZE  # type: ignore[assignment]
@@ -60,6 +63,7 @@ class SqueezeConfig(QuantizationConfigMixin):
         self.resident = size_of(resident) if isinstance(resident, str) else resident
         self.product = product
         self.base_folder = base_folder
+        self.check = check
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Diffusers prints a config by this, which its own base class lacks."""
@@ -82,7 +86,8 @@ class SqueezeQuantizer(DiffusersQuantizer):
     def maybe_update_loaded_keys(self, loaded_keys: list[str], checkpoint_files: list[str]) -> list[str]:
         """Diffusers tells here, and nowhere else, which files it reads."""
         config, files = self.config, [str(file) for file in checkpoint_files]
-        self.payloads = Payloads(files, config.large_share, config.resident, config.product, config.base_folder)
+        options = config.large_share, config.resident, config.product, config.base_folder
+        self.payloads = Payloads(files, *options, check=config.check)
         return loaded_keys
 
     def _process_model_before_weight_loading(

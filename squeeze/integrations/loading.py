@@ -42,8 +42,9 @@ class Description(QuantizationConfigMixin):
 
     def __init__(self, **described: Any):
         self.quant_method = self.method  # type: ignore[assignment]
-        self.resident = described.pop("resident", 0)  # of a packed folder, as the next one
+        self.resident = described.pop("resident", 0)  # of a packed folder, as the next two
         self.product = described.pop("product", PRODUCTS[0])
+        self.check = described.pop("check", True)
         self.described = {key: value for key, value in described.items() if key != "quant_method"}
         self.dtype = described.get("dtype")
 
@@ -102,7 +103,8 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
         config: Any = self.quantization_config
         if is_packed(files):
             base = self.base.base if self.base else config.described.get("base_folder")
-            self.payloads = Payloads(files, resident=config.resident, product=config.product, base=base)
+            options = {"resident": config.resident, "product": config.product, "check": config.check}
+            self.payloads = Payloads(files, base=base, **options)
         infos = self._infos(files)
         self.names = list(infos)
         stored = leaves_of(self.form, infos)

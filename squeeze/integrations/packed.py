@@ -1,7 +1,7 @@
 """Packed weights in a model: payloads in the place of tensors, decoded when they are used or once they are loaded.
 
-Large weights of linear layers, embeddings and experts stay coded, but for those that may be resident. How transformers
-comes to call this is transformers.py's and loading.py's.
+Large weights of linear layers, embeddings and experts stay coded, but for those that may be resident. All are compared
+with their checksums. How transformers comes to call this is transformers.py's and loading.py's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from transformers.core_model_loading import WeightConverter, WeightTransform
 from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import named
 from squeeze.errors import FormatError, OptionError, SqueezeError, escaped, printable
+from squeeze.integrations.checking import compare_coded
 from squeeze.integrations.coded import Buffers, CodedBlock, CodedEmbedding, CodedLinear
 from squeeze.integrations.conversions import Destination, FromPayloads, destinations
 from squeeze.integrations.experts import experts_of, let_decode
@@ -26,7 +27,7 @@ from squeeze.integrations.places import Place, Stored, decoded, merged
 from squeeze.packing import container
 from squeeze.packing.base import Base
 from squeeze.packing.beside import checkpoint_of
-from squeeze.packing.container import PackedFile
+from squeeze.packing.container import PackedFile, Record
 from squeeze.system.limits import Limits
 
 __all__ = ["LARGE_SHARE", "PRODUCTS", "Payloads", "is_packed", "memory_of"]
@@ -56,15 +57,18 @@ class Payloads:
         resident: int = 0,
         product: str = PRODUCTS[0],
         base: Base | Path | str | None = None,
+        check: bool = True,
     ) -> None:
         """share: a linear weight of more than 1 / share of the model's bytes is decoded some rows at a time; 0 decodes
         every one whole. resident: bytes of weights that are decoded once and kept, of those that could stay coded.
         product: one of PRODUCTS. base: that of differences, which are decoded once, as tensors of level archive are; it
-        is found beside the packed folder where none is named. Raises FormatError where the files are not packed,
+        is found beside the packed folder where none is named. check: what stays coded, and what is decoded on another
+        device, is compared with its checksum, as all else is. Raises FormatError where the files are not packed,
         OptionError for another product, SqueezeError where the base is missing, another, or named and not needed."""
         if product not in PRODUCTS:
             raise OptionError(f"no product {printable(repr(product))}: choose from {', '.join(PRODUCTS)}")
         self.stored, self.share, self.resident, self.product = _stored(files, base), share, resident, product
+        self.check = check
         self.places: dict[str, Place] = {}
         self._converted: dict[str, tuple[Destination, torch.dtype]] = {}
         self._error: SqueezeError | None = None
@@ -115,7 +119,7 @@ class Payloads:
             return self.places[target].joined([payload for expert in experts for payload in expert])
         for pattern, found in payloads.items():
             for k, name in enumerate(destination.sources[pattern]):
-                values = decoded(self.stored[name], found[k])
+                values = decoded(self.stored[name], found[k], self.check)
                 found[k] = values.to(dtype) if destination.casts and values.is_floating_point() else values
         return None
 
@@ -133,6 +137,7 @@ class Payloads:
         piece = max(total // self.share, _LEAST_PIECE) if self.share else total + 1
         left, waiting = self.resident, deque(sorted(self._users(model), key=_order))
         merging = any(place.experts for place in self.places.values())
+        coded: list[tuple[str, Record, torch.Tensor]] = []
         while waiting:  # what was decoded is let go of
             payload, place, users = waiting.popleft()
             data = payload.data[: place.size]  # transformers pads biases of tied layers
@@ -141,11 +146,14 @@ class Payloads:
             runs_here = data.device.type == "cpu" or not place.needs_processor
             stays = runs_here and place.can_stay and None not in (_kind(module, leaf, place) for module, leaf in users)
             if stays and place.nbytes > left:
+                coded += [(one.name, one.record, part) for one, part in place.split(data)]
                 _put(users, data)
                 _let_decode(users, place, buffers, piece)
                 continue
             left -= place.nbytes if stays else 0
-            _put(users, place.decoded(data))
+            _put(users, place.decoded(data, self.check))
+        if self.check:
+            compare_coded(coded, torch.get_num_threads())
         _gather_blocks(model, buffers, total // _BLOCK_SHARE if self.share else total)
         model.squeeze_buffers = buffers  # type: ignore[assignment]
 

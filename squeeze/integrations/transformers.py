@@ -58,8 +58,10 @@ class SqueezeConfig(QuantizationConfigMixin):
     than 1 / large_share of the model's bytes is decoded some rows at a time; 0 decodes every one whole. resident:
     bytes, or a text such as "2G", of large weights that are decoded once and kept. product: "exact", or "fused", which
     multiplies weights while it decodes them, in float32. base_folder: of differences (`squeeze pack --base`), the base,
-    packed or not, which is looked for beside the folder where none is named. quantization: the `quantization_config`
-    of what was packed, where that was quantised in a form that transformers itself reads.
+    packed or not, which is looked for beside the folder where none is named. check: every weight that stays coded is
+    decoded once when the model is loaded, and compared with its checksum; False leaves that out, for a folder that
+    `squeeze verify` has just been through. quantization: the `quantization_config` of what was packed, where that was
+    quantised in a form that transformers itself reads.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class SqueezeConfig(QuantizationConfigMixin):
         base_folder: str | None = None,
         quant_method: str = METHOD,
         quantization: dict[str, Any] | None = None,
+        check: bool = True,
         **ignored: Any,
     ):
         self.quant_method = quant_method  # type: ignore[assignment]
@@ -80,6 +83,7 @@ class SqueezeConfig(QuantizationConfigMixin):
         self.product = product
         self.base_folder = base_folder
         self.quantization = quantization
+        self.check = check
 
 
 class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
@@ -116,7 +120,7 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
     ) -> None:
         config = self.config
         options = config.large_share, config.resident, config.product, config.base_folder
-        self.payloads = Payloads(checkpoint_files or [], *options)
+        self.payloads = Payloads(checkpoint_files or [], *options, check=config.check)
         if self.theirs:
             self.theirs._process_model_before_weight_loading(model, checkpoint_files=checkpoint_files, **kwargs)
 

@@ -34,9 +34,9 @@ def load(
 
     `path` may be a URL of fsspec. The payloads are read into the memory of `device` at once; on a GPU they are decoded
     there. Tensors at the archive level, on a GPU those at the fast level, and differences (`base` names what from) are
-    decoded now and kept as they are. On the CPU a tensor is compared with its checksum when it is first decoded;
-    `squeeze.verify` compares all. resident: bytes, or a text such as "2G": tensors, in order, that fit into so many are
-    decoded now and kept, and every access gives the same one.
+    decoded now and kept as they are. A tensor is compared with its checksum when it is first decoded, which brings what
+    a GPU decoded back once; `squeeze.verify` compares all. resident: bytes, or a text such as "2G": tensors, in order,
+    that fit into so many are decoded now and kept, and every access gives the same one.
     Raises OptionError for another text, FormatError where `path` is not packed, DamagedError where it is damaged, and
     LimitError where it takes more memory than `limits` allow.
 
@@ -103,7 +103,7 @@ class Entry:
         self.record = record
         self.payload = payload  # uint8
         self._prepared = prepare(payload, record) if coded else None
-        self._checked = payload.device.type != "cpu"  # elsewhere values are not brought back for that
+        self._checked = False
         self._kept: torch.Tensor | None = None
 
     @property
@@ -137,7 +137,7 @@ class Entry:
     def _compared(self, values: torch.Tensor) -> torch.Tensor:
         """The same, once its checksum is known to be right. Raises DamagedError."""
         if not self._checked:
-            container.check_tensor(values.view(-1).view(torch.uint8).numpy(), self.record, self.name)
+            container.check_tensor(values.view(-1).view(torch.uint8).cpu().numpy(), self.record, self.name)
             self._checked = True
         return values
 

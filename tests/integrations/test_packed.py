@@ -1,16 +1,109 @@
-"""Packed weights in a model: what is decoded while it is loaded is compared with its checksum."""
+"""Packed weights in a model: all are compared with their checksums while it is loaded, those that stay coded too."""
+
+import random
 
 import pytest
+import torch
 
 import squeeze
 from squeeze.errors import DamagedError
 from squeeze.packing import container
+from tests.makers import mixtures
+from tests.makers.hf_models import IDS, tiny_model
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 integration = pytest.importorskip("squeeze.integrations.transformers")
+experts = pytest.importorskip("squeeze.integrations.experts")
+
+MAKERS = {
+    "dense": lambda folder: tiny_model(folder, tied=False),
+    "tied": lambda folder: tiny_model(folder, torch.float32),
+    "experts": lambda folder: mixtures.save("mixtral", folder),
+    "fused experts": lambda folder: mixtures.save("mixtral", folder, fused=True),
+    "turned experts": lambda folder: mixtures.save("gpt_oss", folder),
+}
+FLIPS = 20
 
 
-def test_a_damaged_weight_is_named(tmp_path):
+def load(folder, **described):
+    config = transformers.AutoConfig.from_pretrained(folder)
+    config.quantization_config |= described
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, config=config).eval()
+
+
+def staying(model):
+    """Names of parameters that are held coded."""
+    for name, module in model.named_modules():
+        leaves = ["weight"] if "coded_weight" in module.__dict__ else list(experts.experts_of(module))
+        yield from (f"{name}.{leaf}" for leaf in leaves)
+
+
+def flip(path, tensor, random):
+    hurt = bytearray(path.read_bytes())
+    hurt[tensor.begin + random.randrange(tensor.size)] ^= 1 << random.randrange(8)
+    path.write_bytes(hurt)
+
+
+def large_payloads(folder, least):
+    """Each with its file: those of tensors of at least so many bytes."""
+    for path in sorted(folder.glob("*.safetensors")):
+        packed = container.read(path)
+        pairs = zip(packed.file.tensors, packed.description.records, strict=True)
+        yield from ((path, tensor) for tensor, record in pairs if record.size >= least)
+
+
+@pytest.mark.parametrize("level", ["fast", "runtime"])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_flipped_bit_is_told(tmp_path, kind, level):
+    MAKERS[kind](tmp_path / "model")
+    squeeze.pack(tmp_path / "model", tmp_path / "packed", level=level)
+    coded = list(staying(load(tmp_path / "packed")))
+    assert any(("experts" in kind) == (".experts." in name) for name in coded)
+    assert kind != "dense" or {"model.embed_tokens.weight", "lm_head.weight"} <= set(coded)
+    least = 12000 if kind == "experts" else 1 << 16
+    payloads, chance = list(large_payloads(tmp_path / "packed", least)), random.Random(7)
+    for path, tensor in chance.sample(payloads * FLIPS, FLIPS):
+        sound = path.read_bytes()
+        flip(path, tensor, chance)
+        with pytest.raises(DamagedError) as told:
+            load(tmp_path / "packed")
+        assert str(told.value).startswith(f"tensor '{tensor.name}': ") and "\n" not in str(told.value)
+        path.write_bytes(sound)
+
+
+def test_checking_can_be_left_out(tmp_path):
+    folder = tiny_model(tmp_path / "model")
+    squeeze.pack(folder, tmp_path / "packed")
+    sound = load(tmp_path / "packed", check=False)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        assert torch.equal(sound(IDS).logits, plain(IDS).logits)
+    path, tensor = next(large_payloads(tmp_path / "packed", 1 << 16))
+    hurt = bytearray(path.read_bytes())
+    hurt[tensor.begin + tensor.size - 100] ^= 1  # of a mantissa
+    path.write_bytes(hurt)
+    load(tmp_path / "packed", check=False)
+    with pytest.raises(DamagedError, match="its checksum differs"):
+        load(tmp_path / "packed")
+    weights = squeeze.load(tmp_path / "packed")
+    with pytest.raises(DamagedError, match="its checksum differs"):
+        weights[tensor.name]
+
+
+def test_pruned_weights_that_are_packed(tmp_path):
+    """The forms of our own have an option of their own for it."""
+    tiny_model(tmp_path / "model")
+    squeeze.prune(tmp_path / "model", "magnitude", out=tmp_path / "sparse")
+    squeeze.pack(tmp_path / "sparse", tmp_path / "packed")
+    load(tmp_path / "packed")
+    path, tensor = next((p, t) for p, t in large_payloads(tmp_path / "packed", 1 << 16) if "embed" in t.name)
+    flip(path, tensor, random.Random(1))
+    with pytest.raises(DamagedError, match=f"tensor '{tensor.name}'"):
+        load(tmp_path / "packed")
+    load(tmp_path / "packed", check=False)
+
+
+def test_a_damaged_weight_that_is_decoded_at_once_is_named(tmp_path):
     config = transformers.LlamaConfig(
         vocab_size=97, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
     )
@@ -18,8 +111,23 @@ def test_a_damaged_weight_is_named(tmp_path):
     squeeze.pack(tmp_path / "model", tmp_path / "packed")
     path = tmp_path / "packed" / "model.safetensors"
     tensor = container.read(path).file.by_name["model.layers.0.self_attn.q_proj.weight"]
-    hurt = bytearray(path.read_bytes())
-    hurt[tensor.begin + tensor.size // 2] ^= 0x10
-    path.write_bytes(hurt)
+    flip(path, tensor, random.Random(3))
     with pytest.raises(DamagedError, match=f"tensor '{tensor.name}'"):
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "packed")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("level", ["fast", "runtime"])
+def test_a_flipped_bit_is_told_on_a_gpu(tmp_path, level):
+    tiny_model(tmp_path / "model", tied=False)
+    squeeze.pack(tmp_path / "model", tmp_path / "packed", level=level)
+    auto, chance = transformers.AutoModelForCausalLM, random.Random(7)
+    auto.from_pretrained(tmp_path / "packed", device_map="cuda")
+    for path, tensor in chance.sample(list(large_payloads(tmp_path / "packed", 1 << 14)), 6):
+        sound = path.read_bytes()
+        flip(path, tensor, chance)
+        with pytest.raises(DamagedError, match=f"tensor '{tensor.name}'"):
+            auto.from_pretrained(tmp_path / "packed", device_map="cuda")
+        with pytest.raises(DamagedError, match=f"tensor '{tensor.name}'"):
+            squeeze.load(tmp_path / "packed", device="cuda")[tensor.name]
+        path.write_bytes(sound)
