@@ -8,9 +8,20 @@ from pathlib import Path, PurePosixPath
 from squeeze.errors import FormatError, printable
 from squeeze.system.json_object import read_object
 
-__all__ = ["INDEX", "TORCH", "WEIGHTS", "check_inside", "how_to_convert", "read_index", "shard_at", "weight_files"]
+__all__ = [
+    "INDEX",
+    "MANIFEST",
+    "TORCH",
+    "WEIGHTS",
+    "check_inside",
+    "how_to_convert",
+    "read_index",
+    "shard_at",
+    "weight_files",
+]
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MANIFEST = "squeeze.json"  # of a packed folder
 TORCH = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -22,6 +33,8 @@ def weight_files(folder: Path) -> list[Path]:
         names = sorted(set(read_index(folder / INDEX).values()))
     else:
         programs = sorted(path for path in folder.iterdir() if path.suffix in TORCH and path.is_file())
+        if programs and (folder / MANIFEST).is_file():
+            raise FormatError(f"{programs[0]}: is a PyTorch file in a packed folder: use `squeeze unpack` first")
         if programs:
             raise FormatError(how_to_convert(programs[0]))
         raise FormatError(f"{folder}: has neither {WEIGHTS} nor {INDEX}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint import safetensors as tensorfile, weight_files
 from squeeze.checkpoint.weight_files import read_index, shard_at
 from squeeze.errors import DamagedError, FormatError, LimitError, SqueezeError, printable
 from squeeze.packing import container, sources
@@ -29,7 +29,7 @@ from squeeze.system.limits import Limits
 from squeeze.system.storage import remote
 
 SUFFIX = sources.SUFFIX
-MANIFEST = "squeeze.json"
+MANIFEST = weight_files.MANIFEST
 CONTENT = "content"  # in the work folder
 METHOD = "squeeze"  # of the quantization_config
 CONVERTED = ("fp8", "mxfp4")  # quantised forms that transformers itself makes weights of, while it loads them

@@ -22,7 +22,7 @@ MAKERS = {
     "fused experts": lambda folder: mixtures.save("mixtral", folder, fused=True),
     "turned experts": lambda folder: mixtures.save("gpt_oss", folder),
 }
-FLIPS = 20
+FLIPS = 8
 
 
 def load(folder, **described):
