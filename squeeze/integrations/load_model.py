@@ -21,7 +21,7 @@ from squeeze.checkpoint.pretrained import (
 )
 from squeeze.deltas.stored import DeltaForm
 from squeeze.engine.experts import is_expert
-from squeeze.errors import FormatError, ModelError, SqueezeError, printable
+from squeeze.errors import FormatError, SqueezeError, printable
 from squeeze.integrations import gguf
 from squeeze.integrations.forms import FORMS
 from squeeze.packing.beside import packed_files
@@ -48,13 +48,18 @@ def load_model(
     SqueezeConfig has it.
 
     Folders of GPTQ, AWQ and bitsandbytes, and of compressed-tensors where transformers cannot, are read by our own
-    code. Raises ModelError where transformers cannot run the model, FormatError where its files are damaged or
-    contradict each other, and SqueezeError for a resident part or a product of a folder that is not packed, and for a
-    base that is missing, another, or that none is the difference from.
+    code. Packed ones of others' forms are restored to a scratch folder first. Raises ModelError where transformers
+    cannot run the model, FormatError where its files are damaged or contradict each other, and SqueezeError for a
+    resident part or a product of a folder of which nothing stays coded, and for a base that is missing, another, or
+    that none is the difference from.
     """
     checkpoint = None if gguf.is_gguf(folder) else Checkpoint.open(existing_folder(folder))
     folder, method = Path(folder), None if checkpoint is None else _method_of(checkpoint)
     is_packed = (folder / MANIFEST).is_file()
+    if is_packed and method not in (None, *FORMS, *METHODS):
+        if resident is not None or product is not None:
+            raise SqueezeError(f"{folder}: is packed, and quantised as {method}, so that all of it is decoded at once")
+        return _from_scratch(folder, dtype, device)
     if resident is not None and not is_packed:
         raise SqueezeError(f"{folder}: is not packed, so that all of it is resident")
     if base is not None and method != DeltaForm.method and not is_packed:
@@ -80,6 +85,13 @@ def load_model(
         told = {"resident": resident, "product": product, "base_folder": None if base is None else str(base)}
         said = {name: value for name, value in told.items() if value is not None}
         return _loaded(checkpoint, kind, said).to(device).eval()
+
+
+def _from_scratch(folder: Path, dtype: torch.dtype | None, device: str) -> nn.Module:
+    from squeeze.integrations.restoring import restored
+
+    with restored(folder) as plain:
+        return load_model(plain, dtype, device)
 
 
 def tokenizer_of(folder: Path | str) -> Any:
@@ -124,12 +136,6 @@ def _differences(folder: Path) -> int:
 
 
 def _method_of(checkpoint: Checkpoint) -> str | None:
-    """How a folder's weights are stored, where its configuration says so. Raises ModelError for a packed one in a form
-    that others read."""
+    """How a folder's weights are stored, where its configuration says so."""
     described = checkpoint.config.get("quantization_config")
-    if not described:
-        return None
-    method = printable(described.get("quant_method"))
-    if (checkpoint.folder / MANIFEST).is_file() and method not in (*FORMS, *METHODS):
-        raise ModelError(f"{checkpoint.folder}: is packed, and quantised as {method}: use `squeeze unpack` first")
-    return method
+    return printable(described.get("quant_method")) if described else None

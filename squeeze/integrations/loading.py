@@ -85,6 +85,7 @@ class Loader(HfQuantizer):  # type: ignore[no-untyped-call]
     """Gives every layer whose weight is stored in another form in the checkpoint the tensors of that form."""
 
     requires_calibration = True
+    takes_payloads = True
     form: ClassVar[StoredForm]
     payloads: Payloads | None = None
     names: Sequence[str] = ()

@@ -12,7 +12,8 @@ that is large beside the model (an output head) is applied some rows at a time,
 and of a layer's experts those are decoded that tokens reach. Small tensors, and
 those in other modules, are decoded once, and so are large ones that may be
 resident. For inference: gradients with respect to inputs work, but decode into
-fresh memory. Files of torch's, as pytorch_model.bin, are restored (torch_files.py).
+fresh memory. Files of torch's, as pytorch_model.bin, and folders in quantised
+forms of others are restored to be loaded (restoring.py).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.checkpoint.stored import dtype_named
-from squeeze.integrations import loading, torch_files, turned
+from squeeze.integrations import loading, restoring, turned
 from squeeze.integrations.coded import CodedEmbedding, CodedLinear
 from squeeze.integrations.packed import LARGE_SHARE, PRODUCTS, Payloads, memory_of
 from squeeze.options.option import size_of
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 loading.register()
-torch_files.register()
+restoring.register()
 if find_spec("compressed_tensors"):
     turned.register()
 
@@ -95,6 +96,7 @@ class SqueezeQuantizer(HfQuantizer):  # type: ignore[no-untyped-call]
     """
 
     requires_calibration = False
+    takes_payloads = True
 
     def __init__(self, quantization_config: SqueezeConfig, **kwargs: Any):
         super().__init__(quantization_config, **kwargs)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import squeeze
 from squeeze.cli import main
-from squeeze.errors import DamagedError, ModelError, SqueezeError
+from squeeze.errors import DamagedError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.packing import container
 from squeeze.prune.linear import Sparse24Linear
@@ -40,13 +40,6 @@ def test_packed_folders_compute_what_unpacked_ones_do(tmp_path, folders, kind, w
     WAYS[way](folders(kind), tmp_path / "made")
     squeeze.pack(tmp_path / "made", tmp_path / "packed")
     assert torch.equal(logits(tmp_path / "packed"), logits(tmp_path / "made"))
-
-
-def test_what_cannot_be_loaded_packed_says_so(tmp_path, folders):
-    squeeze.quantize(folders("llama"), RTN(bits=4, group_size=32), out=tmp_path / "w4")
-    squeeze.pack(tmp_path / "w4", tmp_path / "packed")
-    with pytest.raises(ModelError, match="is packed, and quantised as compressed-tensors: use `squeeze unpack` first"):
-        load_model(tmp_path / "packed")
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2_moe"])

@@ -1,0 +1,130 @@
+"""Packed files that transformers would take for others: pickles of torch's, and tensors of a quantised form.
+
+They are restored to scratch files while a model is loaded, and transformers, or its own quantizer of the form, reads
+those, as it reads what was packed. All other folders that are packed are packed.py's.
+"""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from os import PathLike, fspath
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
+
+import torch
+from transformers import modeling_utils
+from transformers.quantizers.base import HfQuantizer
+
+from squeeze.checkpoint import safetensors as tensorfile, torch_file
+from squeeze.errors import FormatError, LimitError, SqueezeError, escaped
+from squeeze.kernels.df_decode import TORCH_DTYPES
+from squeeze.packing import container
+from squeeze.packing.sources import SUFFIX
+from squeeze.packing.unpack import unpack
+
+__all__ = ["register", "restored"]
+
+_PREFIX = "squeeze-"  # of scratch folders
+
+
+@contextmanager
+def restored(folder: Path) -> Iterator[Path]:
+    """A packed folder as it was, in a scratch folder. What is raised of that names the packed one."""
+    with _scratch() as scratch:
+        plain = scratch / "model"
+        unpack(folder, plain, threads=torch.get_num_threads())
+        try:
+            yield plain
+        except SqueezeError as error:
+            raise type(error)(str(error).replace(str(plain), str(folder))) from None
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Gone after use; what is mapped of it stays, and on Windows its files do."""
+    with TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def register() -> None:
+    """Let transformers read packed files of torch's, and its quantizers those of their forms. All others are left to
+    it, as before."""
+    modeling_utils.load_state_dict = _restoring(modeling_utils.load_state_dict)
+    HfQuantizer.preprocess_model = _given_restored(HfQuantizer.preprocess_model)  # type: ignore[method-assign]
+    HfQuantizer.postprocess_model = _then_freed(HfQuantizer.postprocess_model)  # type: ignore[method-assign]
+
+
+def _restoring(theirs: Any) -> Any:
+    """Of what reads all tensors of a file: those that were packed."""
+
+    @wraps(theirs)
+    def load_state_dict(file: str | PathLike[str], map_location: Any = "cpu", *args: Any, **options: Any) -> Any:
+        path = Path(fspath(file))
+        if path.suffix == SUFFIX and str(map_location) == "meta" and _is_packed(path):
+            return _described(path)
+        if path.suffix not in torch_file.SUFFIXES or not _is_packed(path):
+            return theirs(file, map_location, *args, **options)
+        with _scratch() as scratch:
+            return theirs(str(_unpacked(path, scratch)), map_location, *args, **options)
+
+    return load_state_dict
+
+
+def _given_restored(theirs: Any) -> Any:
+    """Of what a quantizer does before weights are loaded: it, and all that comes after, finds restored files."""
+
+    @wraps(theirs)
+    def preprocess_model(self: Any, model: Any, dtype: Any = None, **options: Any) -> None:
+        files = options.get("checkpoint_files") or []
+        packed = [path for path in files if path.endswith(SUFFIX) and _is_packed(Path(path))]
+        if packed and not getattr(self, "takes_payloads", False):
+            scratch = Path(mkdtemp(prefix=_PREFIX))
+            self.squeeze_scratch = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+            files[:] = [str(_unpacked(Path(path), scratch)) if path in packed else path for path in files]
+        theirs(self, model, dtype, **options)
+
+    return preprocess_model
+
+
+def _then_freed(theirs: Any) -> Any:
+    """Of what a quantizer does last: after it scratch files go."""
+
+    @wraps(theirs)
+    def postprocess_model(self: Any, model: Any, **options: Any) -> Any:
+        result = theirs(self, model, **options)
+        if scratch := self.__dict__.pop("squeeze_scratch", None):
+            scratch()
+        return result
+
+    return postprocess_model
+
+
+def _unpacked(path: Path, scratch: Path) -> Path:
+    """Raises SqueezeError for a difference, of which a base is to be found, and the file's place in its folder told."""
+    if container.read(path).description.base:
+        raise SqueezeError(f"{escaped(str(path))}: is packed as a difference: use `squeeze unpack` first")
+    unpack(path, scratch / path.name, threads=torch.get_num_threads())
+    return scratch / path.name
+
+
+def _is_packed(path: Path) -> bool:
+    try:
+        return container.is_packed(tensorfile.read(path))
+    except (FormatError, LimitError):
+        return False
+
+
+def _described(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors that were packed, without values; those that torch has no type for are left out."""
+    packed = container.read(path)
+    pairs = zip(packed.file.tensors, packed.description.records, strict=True)
+    return {
+        tensor.name: torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype], device="meta")
+        for tensor, record in pairs
+        if record.dtype in TORCH_DTYPES
+    }
