@@ -59,7 +59,7 @@ def load_model(
     if is_packed and method not in (None, *FORMS, *METHODS):
         if resident is not None or product is not None:
             raise SqueezeError(f"{folder}: is packed, and quantised as {method}, so that all of it is decoded at once")
-        return _from_scratch(folder, dtype, device)
+        return _from_scratch(folder, base, dtype, device)
     if resident is not None and not is_packed:
         raise SqueezeError(f"{folder}: is not packed, so that all of it is resident")
     if base is not None and method != DeltaForm.method and not is_packed:
@@ -87,10 +87,10 @@ def load_model(
         return _loaded(checkpoint, kind, said).to(device).eval()
 
 
-def _from_scratch(folder: Path, dtype: torch.dtype | None, device: str) -> nn.Module:
+def _from_scratch(folder: Path, base: Path | str | None, dtype: torch.dtype | None, device: str) -> nn.Module:
     from squeeze.integrations.restoring import restored
 
-    with restored(folder) as plain:
+    with restored(folder, base) as plain:
         return load_model(plain, dtype, device)
 
 

@@ -33,11 +33,12 @@ _PREFIX = "squeeze-"  # of scratch folders
 
 
 @contextmanager
-def restored(folder: Path) -> Iterator[Path]:
-    """A packed folder as it was, in a scratch folder. What is raised of that names the packed one."""
+def restored(folder: Path, base: Path | str | None = None) -> Iterator[Path]:
+    """A packed folder as it was, in a scratch folder. base: of a difference; without, it is looked for beside it. What
+    is raised of that names the packed one."""
     with _scratch() as scratch:
         plain = scratch / "model"
-        unpack(folder, plain, threads=torch.get_num_threads())
+        unpack(folder, plain, base=base, threads=torch.get_num_threads())
         try:
             yield plain
         except SqueezeError as error:
