@@ -18,14 +18,14 @@ from squeeze.system.in_order import ordered_map
 
 __all__ = ["compare", "compare_coded"]
 
-_PIECE = 1 << 22  # bytes that a thread decodes, or brings from a device, at a time
+_PIECE = 1 << 20  # bytes that a thread decodes, or brings from a device, at a time
 _AHEAD = 8  # payloads a thread
 
 Coded = tuple[str, Record, torch.Tensor]  # name, record, payload: uint8, on any device
 
 
 def compare_coded(coded: Iterable[Coded], threads: int) -> None:
-    """Decode payloads on the CPU, each by one of the threads, which takes a few MiB. Raises DamagedError where one does
+    """Decode payloads on the CPU, each by one of the threads, which takes some MiB. Raises DamagedError where one does
     not decode, or to something else than was packed."""
     for _ in ordered_map(_compare, coded, threads, ahead=_AHEAD * threads):
         pass

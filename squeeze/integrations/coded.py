@@ -15,7 +15,7 @@ from squeeze.kernels.df_decode.together import Together
 from squeeze.packing.container import Record
 from squeeze.packing.load import prepare
 
-__all__ = ["Buffers", "CodedBlock", "CodedEmbedding", "CodedLinear", "CodedWeight", "threads_for"]
+__all__ = ["Buffers", "CodedBlock", "CodedEmbedding", "CodedLinear", "CodedWeight", "ResidentLinear", "threads_for"]
 
 _SHARED = 1 << 18  # bytes from which threads share the decoding of a weight
 _BLOCK = -1  # the slot of the weights of a block
@@ -131,6 +131,22 @@ def _weight(module: nn.Module) -> torch.Tensor:
     return coded.decode(cast(torch.Tensor, module._parameters["weight"]), fresh=torch.is_grad_enabled())
 
 
+def _product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """What functional.linear computes of a weight that takes gradients, as an original's does, to the bit. Of one that
+    takes none it makes copies where x is a slice, as of the last position of a prompt, and sums in another order."""
+    if x.dim() < 3 or (bias is not None and x.is_contiguous()):
+        return functional.linear(x, weight, bias)
+    product = functional.linear(x.reshape(-1, x.shape[-1]), weight).view(*x.shape[:-1], weight.shape[0])
+    return product if bias is None else product + bias
+
+
+class ResidentLinear(nn.Linear):
+    """A linear layer whose weight was decoded for good."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return _product(input, self.weight, self.bias)
+
+
 class CodedLinear(nn.Linear):
     """A linear layer whose weight is a payload."""
 
@@ -145,15 +161,15 @@ class CodedLinear(nn.Linear):
             product = coded.multiply(payload, input)
             return (product if self.bias is None else product.add_(self.bias)).to(input.dtype)
         if block and not fresh and _at_once(payload.device):
-            return functional.linear(input, block.weight(self), self.bias)
+            return _product(input, block.weight(self), self.bias)
         if fresh or coded.record.size <= coded.piece:
-            return functional.linear(input, coded.decode(payload, fresh), self.bias)
+            return _product(input, coded.decode(payload, fresh), self.bias)
         step = max(coded.piece // (coded.record.size // self.out_features) // 64 * 64, 64)
         out = input.new_empty((*input.shape[:-1], self.out_features))
         for first in range(0, self.out_features, step):
             last = min(first + step, self.out_features)
             bias = None if self.bias is None else self.bias[first:last]
-            out[..., first:last] = functional.linear(input, coded.rows(payload, first, last), bias)
+            out[..., first:last] = _product(input, coded.rows(payload, first, last), bias)
         return out
 
 

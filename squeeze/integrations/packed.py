@@ -20,7 +20,7 @@ from squeeze.checkpoint import safetensors as tensorfile
 from squeeze.checkpoint.safetensors import named
 from squeeze.errors import FormatError, OptionError, SqueezeError, escaped, printable
 from squeeze.integrations.checking import compare_coded
-from squeeze.integrations.coded import Buffers, CodedBlock, CodedEmbedding, CodedLinear
+from squeeze.integrations.coded import Buffers, CodedBlock, CodedEmbedding, CodedLinear, ResidentLinear
 from squeeze.integrations.conversions import Destination, FromPayloads, destinations
 from squeeze.integrations.experts import experts_of, let_decode
 from squeeze.integrations.places import Place, Stored, decoded, merged
@@ -29,6 +29,8 @@ from squeeze.packing.base import Base
 from squeeze.packing.beside import checkpoint_of
 from squeeze.packing.container import PackedFile, Record
 from squeeze.system.limits import Limits
+from squeeze.system.mapped import MappedFiles
+from squeeze.system.memory import trim
 
 __all__ = ["LARGE_SHARE", "PRODUCTS", "Payloads", "is_packed", "memory_of"]
 
@@ -138,6 +140,7 @@ class Payloads:
         left, waiting = self.resident, deque(sorted(self._users(model), key=_order))
         merging = any(place.experts for place in self.places.values())
         coded: list[tuple[str, Record, torch.Tensor]] = []
+        mapped = MappedFiles()
         while waiting:  # what was decoded is let go of
             payload, place, users = waiting.popleft()
             data = payload.data[: place.size]  # transformers pads biases of tied layers
@@ -150,10 +153,15 @@ class Payloads:
                 _put(users, data)
                 _let_decode(users, place, buffers, piece)
                 continue
-            left -= place.nbytes if stays else 0
             _put(users, place.decoded(data, self.check))
+            if stays:
+                left -= place.nbytes
+                _let_multiply(users)
+            if place.is_coded and data.device.type == "cpu":
+                mapped.release(data.data_ptr(), data.nbytes)
         if self.check:
             compare_coded(coded, torch.get_num_threads())
+            trim()  # what its threads had
         _gather_blocks(model, buffers, total // _BLOCK_SHARE if self.share else total)
         model.squeeze_buffers = buffers  # type: ignore[assignment]
 
@@ -194,6 +202,12 @@ def _let_decode(users: list[tuple[nn.Module, str]], place: Place, buffers: Buffe
             module.__class__ = CodedLinear if type(module) is nn.Linear else CodedEmbedding
         else:
             let_decode(module, leaf, place.coded_experts(buffers, 1 + list(module._parameters).index(leaf)))
+
+
+def _let_multiply(users: list[tuple[nn.Module, str]]) -> None:
+    for module, _ in users:
+        if type(module) is nn.Linear:
+            module.__class__ = ResidentLinear
 
 
 def _gather_blocks(model: nn.Module, buffers: Buffers, most: int) -> None:

@@ -66,6 +66,11 @@ class Place:
         return large and not codings.isdisjoint(_CODED) and codings <= allowed
 
     @property
+    def is_coded(self) -> bool:
+        """Whether nothing that is decoded shares memory with the payload."""
+        return self.experts > 0 or self.stored[0].record.coding != container.STORED
+
+    @property
     def needs_processor(self) -> bool:
         """Whether no GPU decodes it."""
         return any(one.record.coding == container.FIXED for one in self.stored)

@@ -1,6 +1,8 @@
 """Packed weights in a model: all are compared with their checksums while it is loaded, those that stay coded too."""
 
 import random
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -131,3 +133,60 @@ def test_a_flipped_bit_is_told_on_a_gpu(tmp_path, level):
         with pytest.raises(DamagedError, match=f"tensor '{tensor.name}'"):
             squeeze.load(tmp_path / "packed", device="cuda")[tensor.name]
         path.write_bytes(sound)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of mappings")
+def test_payloads_of_what_is_resident_are_no_longer_in_memory(tmp_path):
+    """Bytes of the file that are in memory, as the system counts them."""
+    config = transformers.LlamaConfig(
+        vocab_size=4096, hidden_size=512, intermediate_size=2048, num_hidden_layers=2, num_attention_heads=8,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).bfloat16().save_pretrained(tmp_path / "model")
+    squeeze.pack(tmp_path / "model", tmp_path / "packed")
+    ids = torch.arange(3, 43)[None]
+    original = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    decoded = sum(parameter.nbytes for parameter in original.parameters())
+    path = tmp_path / "packed" / "model.safetensors"
+    for share, most in ((0, 1.01), (0.5, 0.6), (1, 0.1)):
+        model = load(tmp_path / "packed", resident=int(share * decoded))
+        with torch.no_grad():
+            logits = [one(ids, logits_to_keep=1).logits for one in (original, model)]
+        assert torch.equal(*logits)
+        assert in_memory(path) <= most * path.stat().st_size
+
+
+def in_memory(path):
+    """Bytes of a file in the mapping of it, if there is one."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    place = next((k for k, line in enumerate(lines) if line.endswith(str(path))), len(lines))
+    return 1024 * int(next((line.split()[1] for line in lines[place:] if line.startswith("Rss:")), 0))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_resident_layer_computes_what_the_original_does(dtype, bias):
+    """Of the last position of a prompt torch computes otherwise where the weight takes no gradients."""
+    from squeeze.integrations import coded
+
+    layers = [torch.nn.Linear(576, 512, bias=bias, dtype=dtype) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    layers[1].requires_grad_(False).__class__ = coded.ResidentLinear
+    x = torch.randn(4, 7, 576, generator=torch.Generator().manual_seed(1)).to(dtype)
+    for given in (x, x[:, -1:], x[:, -3:], x[:1, -1:], x[:, -1], x.transpose(0, 1), x.view(2, 2, 7, 576)[:, :, 2:]):
+        with torch.no_grad():
+            assert torch.equal(layers[0](given), layers[1](given))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_logits_of_last_positions(tmp_path, kind, dtype):
+    folder = tiny_model(tmp_path / "model", dtype, tied=False, kind=kind)
+    squeeze.pack(folder, tmp_path / "packed")
+    original = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    for resident in (0, 1 << 30):
+        packed = load(tmp_path / "packed", resident=resident)
+        for kept in (1, 3):
+            with torch.no_grad():
+                found = [model(IDS, logits_to_keep=kept).logits for model in (original, packed)]
+            assert torch.equal(*found)
