@@ -105,7 +105,7 @@ SCHEMES = Entry(
             "--ways",
             default="rounded,gptq,rtn",
             help="beside ours: plain (not smoothed), rounded, refined (three rounds), rotated, full (rotations at run "
-            "time, too), and llm-compressor's gptq and rtn",
+            "time, too), and llm-compressor's gptq, rtn and smoothed (SmoothQuant before its GPTQ)",
         ),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
         option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
@@ -124,6 +124,7 @@ SCHEMES = Entry(
                 Column("GPTQ, R1 to R4", "full", ".4f"),
                 Column("llm-compressor, GPTQ", "gptq", ".4f"),
                 Column("llm-compressor, RTN", "rtn", ".4f"),
+                Column("llm-compressor, SmoothQuant and GPTQ", "smoothed", ".4f"),
                 Column("gap, relative to llm-compressor's best", percent("of best", 0)),
                 Column("better in 90 % of draws", lambda row: {True: "yes", False: "no"}.get(row.get("sure"))),
             )

@@ -29,7 +29,7 @@ from squeeze.recipes.tokens import calibration_tokens
 
 GROUP = 64  # of W4A8 and W4A16, whose 128 does not divide 576
 WINDOW = 1024
-RIVALS = ("gptq", "rtn")  # llm-compressor's
+RIVALS = {"gptq": [], "rtn": ["--rtn"], "smoothed": ["--smooth"]}  # llm-compressor's ways, and what its program is told
 ROTATIONS = {"rotated": True, "full": "full"}  # of ours
 
 
@@ -88,12 +88,12 @@ class Schemes:
             method = "rtn" if way == "rounded" else "gptq"
             squeeze.quantize(self.bench.original, method, out=out, scheme=scheme, **groups, **given)
         else:
-            self._rival(scheme, out, way == "rtn")
+            self._rival(scheme, out, RIVALS[way])
         losses = self._losses(out)
         shutil.rmtree(out)
         return losses
 
-    def _rival(self, scheme: str, out: Path, rounds: bool) -> None:
+    def _rival(self, scheme: str, out: Path, told: list[str]) -> None:
         options = self.options
         if options.rival is None:
             raise SystemExit("Error: llm-compressor needs --rival PYTHON")
@@ -102,7 +102,7 @@ class Schemes:
         script = Path(__file__).parents[1] / "shared" / "llm_compressor.py"
         command = [options.rival, script, self.bench.original, self.bench.work / "tokens.npy", out]
         command += [f"--scheme={scheme}", f"--group-size={GROUP}", f"--threads={options.threads}"]
-        subprocess.run(list(map(str, [*command, *(["--rtn"] if rounds else [])])), check=True)
+        subprocess.run(list(map(str, [*command, *told])), check=True)
 
     def _losses(self, folder: Path) -> np.ndarray:
         model, tokens = load_model(folder), self.bench.tokens

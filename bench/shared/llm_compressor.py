@@ -1,8 +1,8 @@
 """Quantises a folder with llm-compressor on the same calibration tokens, for `quantize` and `schemes` to measure.
 
 Runs as a program in an environment of its own, made with `pip install llmcompressor`; tokens are int64 [N, L]. Static
-ordering of columns and 1 % of damping, as llm-compressor and squeeze have them without options. It computes in float32,
-as squeeze does: bfloat16 is several times slower on a CPU, and rounds its scales, too.
+ordering of columns, 1 % of damping and half of what is smoothed, as llm-compressor has them without options. It
+computes in float32, as squeeze does: bfloat16 is several times slower on a CPU, and rounds its scales, too.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import torch
 from compressed_tensors.quantization import preset_name_to_scheme
 from llmcompressor import oneshot
 from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
+from llmcompressor.modifiers.smoothquant import SmoothQuantModifier
 from transformers import AutoModelForCausalLM
 
 
@@ -25,12 +26,14 @@ def main() -> None:
     parser.add_argument("--asym", action="store_true")
     parser.add_argument("--scheme", help="a preset's name, in place of bits and groups")
     parser.add_argument("--rtn", action="store_true", help="round to nearest, with whole ranges")
+    parser.add_argument("--smooth", action="store_true", help="SmoothQuant before")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     tokens = torch.from_numpy(np.load(args.tokens))
     samples = [{"input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]} for ids in tokens]
-    recipe = (QuantizationModifier if args.rtn else GPTQModifier)(**quantisation(args))
+    recipe = [SmoothQuantModifier()] if args.smooth else []
+    recipe.append((QuantizationModifier if args.rtn else GPTQModifier)(**quantisation(args)))
     model = AutoModelForCausalLM.from_pretrained(args.folder, dtype=torch.float32)
     loader = torch.utils.data.DataLoader(samples, batch_size=None)
     oneshot(model=model, dataset=loader, recipe=recipe, num_calibration_samples=len(samples), pipeline="sequential")
