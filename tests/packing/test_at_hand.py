@@ -167,7 +167,7 @@ def test_of_a_folder_no_file_that_is_done_is_fetched_again():
     for number in range(2):
         put(checkpoint(f"{number}.safetensors", 20 * number), f"bucket/model/{number}.safetensors")
     Store.put("bucket/model/0.bin", bytes(400_000))
-    Store.fail("get", ConnectionResetError("reset"), after=24)
+    Store.fail("get", ConnectionResetError("reset"), after=26)
     with pytest.raises(StorageError, match="the same command goes on from here"):
         squeeze.pack("fake://bucket/model", "packed", level="fast")
     assert Store.fetched("bucket/model/1.safetensors") > 0
