@@ -45,6 +45,7 @@ TRELLIS = Entry(
         "trellis": Listing(
             (
                 Column("bits", "bits"),
+                Column("matrix", "shape"),
                 Column("error", "error", ".4f"),
                 Column("Lloyd and Max's points", "scalar", ".4f"),
                 Column("least possible", "bound", ".4f"),
