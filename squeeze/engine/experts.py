@@ -125,12 +125,16 @@ class Fused:
         return read
 
     def restore(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Put the tensors of all experts into the places of their parts, where every part is dense."""
-        if not all(part in tensors and tensors[part].is_floating_point() for part in self.all_names):
+        """Put the tensors of all experts into the places of their parts, where every part is dense: FP8 has scales."""
+        if not all(part in tensors and _is_dense(tensors[part]) for part in self.all_names):
             return
         for name, stored in self.stored.items():
             entries = [self.layout.joined([tensors.pop(part) for part in parts]) for parts in self.names(name)]
             tensors[stored] = torch.stack(entries)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.itemsize > 1
 
 
 def taken_apart(checkpoint: Checkpoint) -> Checkpoint:
@@ -187,6 +191,20 @@ class Experts(nn.Module):
             y = y * weights[token, rank, None]
             out.index_add_(0, token, y.to(out.dtype))
         return out
+
+    @classmethod
+    def filled(cls, fused: nn.Module, layout: Layout) -> "Experts":
+        """With the weights of a module of transformers, which it loses."""
+        module, whole = cls(fused, layout), {name: fused.get_parameter(name) for name in layout.parts}
+        for name, parts in layout.parts.items():
+            entries = whole.pop(name).detach()
+            delattr(fused, name)
+            for expert, entry in zip(module.experts, entries, strict=True):
+                for number, part in enumerate(parts):
+                    leaf, _, kind = part.partition(".")
+                    value = nn.Parameter(layout.taken(name, number, entry), requires_grad=False)
+                    setattr(expert.get_submodule(leaf), kind, value)
+        return module
 
     def _run(self, expert: nn.Module, x: torch.Tensor) -> torch.Tensor:
         both = [expert.gate_proj(x), expert.up_proj(x)]  # type: ignore[operator]

@@ -5,17 +5,20 @@ Where its own table of conversions has an architecture (Mixtral, Qwen3-MoE, Deep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.core_model_loading import ConversionOps, WeightConverter, WeightTransform
 
-from squeeze.engine.experts import Fused, Layout
+from squeeze.engine.experts import LEAVES, Fused, Layout
 from squeeze.integrations.conversions import destinations
 
-__all__ = ["converters", "unmerged"]
+__all__ = ["converters", "places", "unmerged"]
+
+_NUMBER = re.compile(r"\.experts\.(\d+)\.")
 
 
 class Join(ConversionOps):
@@ -68,3 +71,25 @@ def unmerged(model: nn.Module, names: Iterable[str]) -> list[Fused]:
         for path, layout, count in _layers(model, names)
         if not destinations(model, [f"{path}.0.down_proj.weight"], conversions)
     ]
+
+
+def places(model: nn.Module, modules: Collection[str]) -> dict[str, dict[str, str]]:
+    """Where a checkpoint's modules are experts, by their names. By the path of the module that holds all experts of a
+    layer: what each is called in an engine.experts.Experts in its place, as "experts.3.up_proj"."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    names = [f"{module}.weight" for module in modules]
+    conversions = get_model_conversion_mapping(model)  # type: ignore[arg-type]
+    found: dict[str, dict[str, str]] = {}
+    for target, destination in destinations(model, names, conversions).items():
+        path, _, name = target.rpartition(".")
+        sources = destination.sources if name in LEAVES and destination.converter else {}
+        for pattern, stored in sources.items():
+            leaf = LEAVES[name][destination.patterns.index(pattern)]
+            for one in stored:
+                if number := _NUMBER.search(one):
+                    found.setdefault(path, {})[one.removesuffix(".weight")] = f"experts.{number[1]}.{leaf}"
+    for path, _, _ in _layers(model, names):
+        inside = [module for module in modules if module.startswith(f"{path}.")]
+        found.setdefault(path, {}).update((module, f"experts.{module.removeprefix(f'{path}.')}") for module in inside)
+    return found

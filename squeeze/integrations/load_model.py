@@ -26,7 +26,6 @@ from squeeze.integrations import gguf
 from squeeze.integrations.forms import FORMS
 from squeeze.packing.beside import packed_files
 from squeeze.packing.folder import CONVERTED, MANIFEST, METHODS
-from squeeze.quant.formats.compressed_groups import PACKED
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
 from squeeze.system.limits import Limits
 
@@ -47,8 +46,7 @@ def load_model(
     or `pack --base`; without, it is looked for beside it. product: of a packed folder, "exact" or "fused", as
     SqueezeConfig has it.
 
-    Folders of GPTQ, AWQ and bitsandbytes, and of compressed-tensors where transformers cannot, are read by our own
-    code. Packed ones of others' forms are restored to a scratch folder first. Raises ModelError where transformers
+    Folders of GPTQ, AWQ and bitsandbytes, and of compressed-tensors where there are experts, are read by our own code. Packed ones of others' forms are restored to a scratch folder first. Raises ModelError where transformers
     cannot run the model, FormatError where its files are damaged or contradict each other, and SqueezeError for a
     resident part or a product of a folder of which nothing stays coded, and for a base that is missing, another, or
     that none is the difference from.
@@ -101,11 +99,10 @@ def tokenizer_of(folder: Path | str) -> Any:
 
 def _read_here(checkpoint: Checkpoint) -> bool:
     """Whether a folder of compressed-tensors is not left to transformers: where the package is missing, and where there
-    are experts in integers, of which transformers takes one number of bits and no zero points."""
+    are quantised experts. Of these transformers takes few schemes, forgets a scale of NVFP4, and rounds no inputs."""
     if find_spec("compressed_tensors") is None:
         return True
-    packed = checkpoint.config["quantization_config"].get("format") == PACKED
-    return packed and any(is_expert(name) for name in checkpoint.files)
+    return any(is_expert(name) and name.endswith(".weight_scale") for name in checkpoint.files)
 
 
 def _loaded(checkpoint: Checkpoint, dtype: torch.dtype | None, said: dict[str, Any]) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import SAFE, empty_model, load_config
+from squeeze.engine.experts import Experts, Layout, is_expert
 from squeeze.engine.rounding import round_inputs
 from squeeze.errors import FormatError
-from squeeze.integrations.fused_experts import unmerged
+from squeeze.integrations.fused_experts import places, unmerged
 from squeeze.quant.activations import ACTIVATIONS
 from squeeze.quant.formats import FORMATS, read
 from squeeze.quant.formats.compressed_tensors import METHOD as COMPRESSED
@@ -27,7 +29,8 @@ __all__ = ["load"]
 
 def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     """A causal language model from a quantised folder of any of quant.formats.FORMATS, with QuantLinear layers, whose
-    inputs are rounded where the folder says so, or of any of quant.sources.READERS, with dense ones.
+    inputs are rounded where the folder says so, or of any of quant.sources.READERS, with dense ones. Experts are dense;
+    where their inputs are rounded, each matrix is a module (engine/experts.py).
 
     dtype: to compute in; None for the folder's own. The dense weights are all in memory for a moment. Raises
     FormatError where the folder is not quantised or damaged.
@@ -50,7 +53,9 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     )
     del tensors
     if any(form.describes(described) for form in FORMATS.values()):
-        _place(model, read(folder))
+        stored = read(folder)
+        _place(model, stored)
+        _place_experts(model, stored)
     if method == COMPRESSED and check_scheme(described):
         round_cache(model, Checkpoint.open(folder))
     return model.eval()
@@ -70,6 +75,23 @@ def _place(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
             if activations is not None:
                 round_inputs(layer, ACTIVATIONS[activations], weight.input_range)
             setattr(model.get_submodule(parent), leaf, layer)
+
+
+def _place_experts(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
+    """Take experts apart whose inputs are rounded, and round these."""
+    rounded = [name for name in checkpoint.modules if checkpoint.spec.of(name).activations is not None]
+    for path, inside in places(model, [name for name in rounded if is_expert(name)]).items():
+        fused = model.get_submodule(path)
+        layout = Layout.of(fused)
+        if layout is None:
+            warnings.warn(f"{path}: inputs of experts of such a kind are not rounded as the folder says", stacklevel=2)
+            continue
+        experts = Experts.filled(fused, layout)
+        model.set_submodule(path, experts)
+        for name, place in inside.items():
+            activations = ACTIVATIONS[str(checkpoint.spec.of(name).activations)]
+            largest = checkpoint.weight(name).input_range if activations.ranged else None
+            round_inputs(experts.get_submodule(place), activations, largest)
 
 
 def _as(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
