@@ -4,9 +4,10 @@ Where a checkpoint holds them in one tensor, too (gpt-oss), they are read from i
 where they stay dense.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.view import View
 from squeeze.engine.calibration import Stage
 
-__all__ = ["Experts", "Fused", "Layout", "in_memory", "is_expert", "seeing_all", "taken_apart"]
+__all__ = ["Experts", "Fused", "Layout", "in_memory", "is_expert", "published", "seeing_all", "taken_apart"]
 
 LEAVES = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 
@@ -88,17 +89,29 @@ class Layout:
 @dataclass(frozen=True)
 class Fused:
     """A checkpoint's tensors of all experts of a layer. prefix: of an expert's names; stored: by the module's name of a
-    tensor that of the checkpoint; count: of experts."""
+    tensor that of the checkpoint; count: of experts; called: by part what it is called, with * for the expert's number,
+    where that is not PREFIX.*.PART."""
 
     prefix: str
     layout: Layout
     stored: Mapping[str, str]
     count: int
+    called: Mapping[str, str] = field(default_factory=dict)
 
     def names(self, name: str) -> list[list[str]]:
         """What the parts of the tensor `name` are called, expert by expert."""
-        parts = self.layout.parts[name]
-        return [[f"{self.prefix}.{number}.{part}" for part in parts] for number in range(self.count)]
+        patterns = [self.called.get(part, f"{self.prefix}.*.{part}") for part in self.layout.parts[name]]
+        return [[pattern.replace("*", str(number)) for pattern in patterns] for number in range(self.count)]
+
+    @property
+    def modules(self) -> dict[str, str]:
+        """By what a part of an expert is called in an `Experts`, "3.up_proj.weight", its name."""
+        return {
+            f"{number}.{part}": name
+            for whole, parts in self.layout.parts.items()
+            for number, names in enumerate(self.names(whole))
+            for part, name in zip(parts, names, strict=True)
+        }
 
     @property
     def all_names(self) -> list[str]:
@@ -137,6 +150,36 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.itemsize > 1
 
 
+def published(model_type: str | None, prefix: str) -> dict[str, str]:
+    """What checkpoints of an architecture call each part of an expert, "gate_proj.weight", with * for its number, where
+    transformers merges these; empty where it does not. prefix: of the tensors of all experts, as its models have it."""
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    steps = (get_checkpoint_conversion_mapping(model_type) if model_type else None) or []
+    renamings = [step for step in steps if isinstance(step, WeightRenaming)]
+    converters = [step for step in steps if isinstance(step, WeightConverter)]
+    found: dict[str, str] = {}
+    for name, leaves in LEAVES.items():
+        whole = f"{prefix}.{name}"
+        for step in converters:
+            sources, target = step.source_patterns, step.target_patterns[0]
+            if whole.endswith(target) and len(sources) == len(leaves):
+                own = [_renamed(whole.removesuffix(target) + source, renamings) for source in sources]
+                if all(rename_source_key(one.replace("*", "0"), renamings, converters)[0] == whole for one in own):
+                    found |= zip((f"{leaf}.weight" for leaf in leaves), own, strict=True)
+    return found if len(found) == sum(map(len, LEAVES.values())) else {}
+
+
+def _renamed(name: str, renamings: Sequence[Any]) -> str:
+    """As it was before transformers renamed it: by steps that no regular expression tells."""
+    for step in renamings:
+        before, after = step.source_patterns[0], step.target_patterns[0]
+        if re.fullmatch(r"[\w.]+", before + after) and after in name:
+            return name.replace(after, before)
+    return name
+
+
 def taken_apart(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint as if it held every expert's matrices, where it holds those of a layer in one tensor, gate before
     up, as transformers' own classes do: PREFIX.experts.gate_up_proj [E, 2 I, H] and PREFIX.experts.down_proj [E, H, I].
@@ -148,7 +191,8 @@ def taken_apart(checkpoint: Checkpoint) -> Checkpoint:
         prefix, _, name = stored.rpartition(".")
         shape = checkpoint.info(stored).shape
         if prefix.endswith(".experts") and name in LEAVES and len(shape) == 3:
-            views |= Fused(prefix, layout, {name: stored}, shape[0]).views(checkpoint)
+            called = published(checkpoint.config.get("model_type"), prefix)
+            views |= Fused(prefix, layout, {name: stored}, shape[0], called).views(checkpoint)
             hidden.add(stored)
     return checkpoint.showing(views, hidden) if views else checkpoint
 

@@ -17,7 +17,7 @@ from torch import nn
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import check_size, empty_model, explained, load_config
 from squeeze.engine.calibration import Stop
-from squeeze.engine.experts import LEAVES, Experts, Fused, Layout
+from squeeze.engine.experts import LEAVES, Experts, Fused, Layout, published
 from squeeze.errors import FormatError, ModelError, SqueezeError
 from squeeze.numerics.hadamard import turned
 
@@ -140,11 +140,13 @@ class Network:
         """The parts of tensors of all experts, which the checkpoint is to show."""
         first = next(iter(stored))
         count = self.checkpoint.info(stored[first]).shape[0]
-        fused = Fused(stored[first].removesuffix(f".{first}"), layout, stored, count)
+        prefix = stored[first].removesuffix(f".{first}")
+        called = published(self.checkpoint.config.get("model_type"), prefix)
+        fused = Fused(prefix, layout, stored, count, called)
         self.fused.append(fused)
         for name in stored:
             self.sources.pop(f"{path}.{name}")
-        return {f"{path}.experts.{name.removeprefix(f'{fused.prefix}.')}": name for name in fused.all_names}
+        return {f"{path}.experts.{part}": name for part, name in fused.modules.items()}
 
     def _show_parts(self) -> None:
         """Let the checkpoint have the parts of tensors of all experts in their places."""

@@ -13,7 +13,7 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.pretrained import SAFE, empty_model, load_config
 from squeeze.engine.experts import Experts, Layout, is_expert
 from squeeze.engine.rounding import round_inputs
-from squeeze.errors import FormatError
+from squeeze.errors import FormatError, printable
 from squeeze.integrations.fused_experts import places, unmerged
 from squeeze.quant.activations import ACTIVATIONS
 from squeeze.quant.formats import FORMATS, read
@@ -79,19 +79,20 @@ def _place(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
 
 def _place_experts(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
     """Take experts apart whose inputs are rounded, and round these."""
+    unknown: list[str] = []
     rounded = [name for name in checkpoint.modules if checkpoint.spec.of(name).activations is not None]
     for path, inside in places(model, [name for name in rounded if is_expert(name)]).items():
         fused = model.get_submodule(path)
-        layout = Layout.of(fused)
-        if layout is None:
-            warnings.warn(f"{path}: inputs of experts of such a kind are not rounded as the folder says", stacklevel=2)
+        if (layout := Layout.of(fused)) is None:
+            unknown.append(path)
             continue
         experts = Experts.filled(fused, layout)
         model.set_submodule(path, experts)
         for name, place in inside.items():
-            activations = ACTIVATIONS[str(checkpoint.spec.of(name).activations)]
-            largest = checkpoint.weight(name).input_range if activations.ranged else None
-            round_inputs(experts.get_submodule(place), activations, largest)
+            weight, rounding = checkpoint.weight(name), ACTIVATIONS[str(checkpoint.spec.of(name).activations)]
+            round_inputs(experts.get_submodule(place), rounding, weight.input_range)
+    if unknown:
+        warnings.warn(f"{printable(unknown[0])}: the inputs of its experts are not rounded", stacklevel=2)
 
 
 def _as(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:

@@ -41,12 +41,16 @@ KINDS = tuple(_CONFIGS)
 IDS = torch.randint(3, 199, (2, 11), generator=torch.Generator().manual_seed(1))
 
 
-def save(kind: str, folder: Path, fused: bool = False, dtype: torch.dtype = torch.bfloat16) -> Path:
+def save(
+    kind: str, folder: Path, fused: bool = False, dtype: torch.dtype = torch.bfloat16, width: int | None = None
+) -> Path:
     """fused: with the experts of a layer as one tensor, as transformers has them in memory, where checkpoints of this
-    kind have one for each."""
+    kind have one for each. width: of the hidden states and of experts."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     name, more = _CONFIGS[kind]
-    config = getattr(transformers, f"{name}Config")(**{**_COMMON, **more})
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size", "moe_intermediate_size"), width) if width else {}
+    sizes = {key: value for key, value in sizes.items() if key in _COMMON | more}
+    config = getattr(transformers, f"{name}Config")(**{**_COMMON, **more, **sizes})
     torch.manual_seed(3)
     model = getattr(transformers, f"{name}ForCausalLM")(config)
     with torch.no_grad():

@@ -1,0 +1,188 @@
+"""Mixtures of experts by schemes of compressed-tensors: what is stored, what runs, and what others can load."""
+
+import functools
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+
+import squeeze
+from squeeze.engine.experts import Layout
+from squeeze.integrations.load_model import load_model
+from squeeze.quant.activations import ACTIVATIONS
+from squeeze.quant.formats import read
+from squeeze.quant.schemes import SCHEMES
+from tests.makers import mixtures
+from tests.makers.mixtures import IDS, KINDS
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+TOKENS = torch.randint(3, 199, (4, 48), generator=torch.Generator().manual_seed(2))
+LEAVES = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+PUBLISHED = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}  # Mixtral
+LOSSES = {8: 0.05, 4: 0.2}  # of weights, relative, by bits
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """A folder, and its weights as transformers holds them."""
+
+    @functools.cache
+    def made(kind, fused, width):
+        folder = mixtures.save(kind, tmp_path_factory.mktemp("mixtures") / kind, fused, width=width)
+        return folder, dict(load_model(folder).named_parameters())
+
+    return lambda kind, fused=False, width=None: made(kind, fused, width)
+
+
+def cases():
+    """Every scheme with every kind; the quick ones have each of both, and those of FP8 in fused checkpoints."""
+    kinds = [(kind, False) for kind in KINDS] + [(kind, True) for kind in KINDS if kind != "gpt_oss"]
+    quick = {("fp8_dynamic", "qwen3_moe", True), ("fp8", "mixtral", True), ("fp8_block", "deepseek_v3", False)}
+    quick |= {("w8a8", "gpt_oss", False), ("w4a8", "mixtral", False), ("nvfp4", "qwen3_moe", False)}
+    quick |= {("nvfp4a16", "gpt_oss", False), ("mxfp4", "deepseek_v3", True), ("w4a16", "mixtral", True)}
+    for scheme in SCHEMES:
+        for kind, fused in kinds:
+            marks = [] if (scheme, kind, fused) in quick else [pytest.mark.slow]
+            yield pytest.param(scheme, kind, fused, marks=marks, id=f"{scheme}-{kind}{'-fused' * fused}")
+
+
+def layers(model):
+    """The modules that hold experts, of each layer that has some."""
+    found = [(number, layer.mlp) for number, layer in enumerate(model.model.layers)]
+    return [(number, block.experts) for number, block in found if hasattr(block, "experts")]
+
+
+def stored_name(kind, layer, expert, leaf):
+    if kind == "mixtral":
+        return f"model.layers.{layer}.block_sparse_moe.experts.{expert}.{PUBLISHED[leaf]}"
+    return f"model.layers.{layer}.mlp.experts.{expert}.{leaf}"
+
+
+def rounded(x, checkpoint, module):
+    """Inputs as a scheme rounds them, by what is stored of a module."""
+    activations = checkpoint.spec.of(module).activations
+    return ACTIVATIONS[activations](x, checkpoint.weight(module).input_range) if activations else x
+
+
+def by_hand(kind, layer, experts, checkpoint):
+    """What an experts module computes with rounded inputs, token by token."""
+
+    def matrix(name, expert):
+        weight = getattr(experts, name)[expert]
+        return weight.T if kind == "gpt_oss" else weight
+
+    def forward(hidden, chosen, weights):
+        out = torch.zeros_like(hidden)
+        for token, rank in ((token, rank) for token in range(len(hidden)) for rank in range(chosen.shape[1])):
+            expert = int(chosen[token, rank])
+            bias = [getattr(experts, f"{name}_bias")[expert] if kind == "gpt_oss" else None for name in LEAVES]
+            x = rounded(hidden[token, None], checkpoint, stored_name(kind, layer, expert, "gate_proj"))
+            both = functional.linear(x, matrix("gate_up_proj", expert), bias[0])
+            y = rounded(experts._apply_gate(both), checkpoint, stored_name(kind, layer, expert, "down_proj"))
+            out[token] += weights[token, rank] * functional.linear(y, matrix("down_proj", expert), bias[1])[0]
+        return out
+
+    return forward
+
+
+def reference(kind, dense, checkpoint):
+    """The densified model, whose linear modules and experts round their inputs."""
+    model = load_model(dense)
+    for name in checkpoint.modules:
+        if ".experts." not in name:
+            module = model.get_submodule(name.replace("block_sparse_moe", "mlp"))
+            module.register_forward_pre_hook(lambda _, args, name=name: (rounded(args[0], checkpoint, name),))
+    for layer, experts in layers(model):
+        experts.forward = by_hand(kind, layer, experts, checkpoint)
+    return model
+
+
+def weights_of(kind, experts, expert):
+    """By leaf, of a module of either form."""
+    if hasattr(experts, "experts"):
+        return {leaf: getattr(experts.experts[expert], leaf).weight for leaf in PUBLISHED}
+    layout = Layout(kind == "gpt_oss", kind == "gpt_oss", kind == "gpt_oss")
+    return {
+        leaf: layout.taken(name, number, getattr(experts, name)[expert])
+        for name, leaves in LEAVES.items()
+        for number, leaf in enumerate(leaves)
+    }
+
+
+@pytest.mark.parametrize("scheme, kind, fused", [*cases()])
+def test_what_runs_is_what_is_stored(tmp_path, mixture, scheme, kind, fused):
+    source, original = mixture(kind, fused, 128 if scheme == "fp8_block" else None)
+    out, dense = tmp_path / "out", tmp_path / "dense"
+    squeeze.quantize(source, "rtn", scheme=scheme, out=out, calibration=TOKENS)
+    squeeze.densify(out, dense)
+    checkpoint, model, wanted = read(out), load_model(out), reference(kind, dense, read(out))
+    assert not [name for name in checkpoint.tensors if name.endswith(".experts.gate_up_proj")]
+    before = dict(original)
+    for (layer, experts), (_, others) in zip(layers(model), layers(wanted), strict=True):
+        first = type(others)(model.config)
+        for name in LEAVES:
+            setattr(first, name, before[f"model.layers.{layer}.mlp.experts.{name}"])
+        for expert in range(6):
+            found, known = weights_of(kind, experts, expert), weights_of(kind, others, expert)
+            origin = weights_of(kind, first, expert)
+            for leaf, weight in found.items():
+                own = checkpoint.weight(stored_name(kind, layer, expert, leaf)).dequantize(torch.bfloat16).float()
+                assert torch.equal(weight, known[leaf]) and torch.equal(weight, own)
+                assert (weight - origin[leaf]).norm() < LOSSES[SCHEMES[scheme].bits] * weight.norm()
+    seen = []
+    for (_, experts), (_, others) in zip(layers(model), layers(wanted), strict=True):
+        experts.register_forward_hook(lambda _, args, y, others=others: seen.append((y, others.forward(*args))))
+    with torch.no_grad():
+        found, logits = model(IDS).logits, wanted(IDS).logits
+    assert len(seen) == len(layers(model))
+    for y, hand in seen:
+        assert (y - hand).norm() < 1e-3 * hand.norm()
+    assert ((found - logits).norm(dim=-1) / logits.norm(dim=-1)).median() < 0.01  # other matrices are dense in bf16
+
+
+@pytest.mark.parametrize("scheme", ["nvfp4", "w8a8"])
+def test_inputs_of_experts_are_rounded(tmp_path, mixture, scheme):
+    source, _ = mixture("qwen3_moe")
+    squeeze.quantize(source, "rtn", scheme=scheme, out=tmp_path / "out", calibration=TOKENS)
+    model = load_model(tmp_path / "out")
+    down = model.model.layers[1].mlp.experts.experts[3].down_proj
+    seen = []
+    down.register_forward_hook(lambda module, args, y: seen.append(args[0]))
+    with torch.no_grad():
+        model(TOKENS)
+    x = seen[0]
+    levels = [len(row.abs().unique()) for row in (x.unflatten(-1, (-1, 16)).flatten(0, 1) if scheme == "nvfp4" else x)]
+    assert max(levels) <= (8 if scheme == "nvfp4" else 97)
+    rounding = ACTIVATIONS[SCHEMES[scheme].activations]
+    module = read(tmp_path / "out").weight("model.layers.1.mlp.experts.3.down_proj")
+    torch.testing.assert_close(rounding(x, module.input_range), x, rtol=0.01, atol=1e-6)
+
+
+def test_experts_of_which_we_cannot_round_inputs_are_named(tmp_path, mixture, monkeypatch):
+    source, _ = mixture("qwen3_moe")
+    squeeze.quantize(source, "rtn", scheme="fp8_dynamic", out=tmp_path / "out")
+    monkeypatch.setattr(Layout, "of", classmethod(lambda cls, module: None))
+    with pytest.warns(UserWarning, match="experts: the inputs of its experts are not rounded") as said:
+        model = load_model(tmp_path / "out")
+    assert len(said) == 1 and "\n" not in str(said[0].message)
+    with torch.no_grad():
+        assert model(IDS).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("kind, fused", [("mixtral", True), ("mixtral", False), ("qwen3_moe", True)])
+@pytest.mark.parametrize("scheme, options", [("w4a16", {"group_size": 32}), ("fp8_dynamic", {})])
+def test_transformers_takes_the_names(tmp_path, mixture, kind, fused, scheme, options):
+    """Experts of a checkpoint that holds them in one tensor are called as this architecture's checkpoints call them."""
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+    source, _ = mixture(kind, fused)
+    squeeze.quantize(source, "rtn", scheme=scheme, out=tmp_path / "out", **options)
+    names = load_file(tmp_path / "out" / "model.safetensors")
+    assert all(f"{stored_name(kind, 1, 5, leaf)}.weight_scale" in names for leaf in PUBLISHED)
+    auto = transformers.AutoModelForCausalLM
+    model, told = auto.from_pretrained(tmp_path / "out", dtype=torch.float32, output_loading_info=True)
+    assert not told["missing_keys"] and not told["unexpected_keys"]
+    with torch.no_grad():
+        found, ours = model(IDS).logits, load_model(tmp_path / "out")(IDS).logits
+    torch.testing.assert_close(found, ours, rtol=0.02, atol=0.02)
