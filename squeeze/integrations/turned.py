@@ -1,14 +1,15 @@
-"""Folders of compressed-tensors in transformers, with the rotations that run with the network, and in one type.
+"""Folders of compressed-tensors in transformers, with what its own loader leaves aside, and in one type.
 
-transformers' own loader leaves a `transform_config` aside, so that a network whose weights wait for turned inputs
-would be wrong without a word. `register` puts one in its place that lets the package apply what is described.
+It leaves a `transform_config` aside, so that a network whose weights wait for turned inputs would be wrong without a
+word, and refuses packed zero points, for which the package (0.20) makes room as if they were not packed. `register`
+puts a loader in its place that lets the package apply what is described.
 """
 
 from __future__ import annotations
 
 from contextlib import redirect_stderr
 from io import StringIO
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
+from squeeze.checkpoint.bits import words_for
 from squeeze.quant.formats.compressed_tensors import METHOD
 from squeeze.quant.formats.transforms import online
 
@@ -38,11 +40,12 @@ TurnedConfig.__name__ = CompressedTensorsConfig.__name__  # by which transformer
 
 
 class TurnedLoader(CompressedTensorsHfQuantizer):
-    """Adds the modules of transforms once weights are loaded."""
+    """Makes room for packed zero points, and adds the modules of transforms once weights are loaded."""
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
         with redirect_stderr(StringIO()):  # bars of the package
             super()._process_model_before_weight_loading(model, **kwargs)  # type: ignore[no-untyped-call]
+        _pack_zero_points(model)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         super()._process_model_after_weight_loading(model, **kwargs)  # which returned nothing before transformers 5.23
@@ -52,10 +55,37 @@ class TurnedLoader(CompressedTensorsHfQuantizer):
         )
 
         config: Any = self.quantization_config
+        _leave_queries(model)
         for name, described in online({"transform_config": config.transforms}).items():
             scheme = TransformScheme.model_validate(described)
             TransformFactory.from_scheme(scheme, name=name).apply_to_model(model, use_tqdm=False)
         return model
+
+
+def _pack_zero_points(model: nn.Module) -> None:
+    """Give matrices of packed integers room for zero points as the package stores them: int32 [ceil(O bits / 32), G],
+    packed along the O outputs."""
+    for module in model.modules():
+        packed, points = (module._parameters.get(f"weight_{leaf}") for leaf in ("packed", "zero_point"))
+        if packed is not None and points is not None:
+            rows = words_for(len(packed), cast(Any, module).quantization_scheme.weights.num_bits)
+            room = torch.empty(rows, points.shape[1], dtype=torch.int32, device=points.device)
+            module.weight_zero_point = nn.Parameter(room, requires_grad=False)
+
+
+def _leave_queries(model: nn.Module) -> None:
+    """Let attentions whose cache is rounded, and which may turn queries besides, have these as they are: the package
+    would round them by the scheme of the cache, which has no scale of theirs."""
+    from compressed_tensors.modeling import IMPL_ATTR, KV_CACHE_ATTR, QuantizedAttentionImpl
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    class PlainQueries(QuantizedAttentionImpl):  # type: ignore[misc]
+        def forward(self, module: nn.Module, query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return ALL_ATTENTION_FUNCTIONS[QuantizedAttentionImpl._original_impl](module, query, *args, **kwargs)
+
+    for module in model.modules():
+        if hasattr(module, KV_CACHE_ATTR) and not hasattr(module, IMPL_ATTR):
+            module.register_module(IMPL_ATTR, PlainQueries(cast(Any, model).config))
 
 
 def expand(model: nn.Module, dtype: torch.dtype) -> None:
