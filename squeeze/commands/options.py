@@ -250,7 +250,10 @@ scoring = several(
     click.option("--shots", metavar="N", type=click.IntRange(0), help="Solved examples before each; as the task says."),
 )
 max_task_drop = click.option(
-    "--max-task-drop", metavar="POINTS", type=float, help="Exit with 3 where accuracy on a task falls by more."
+    "--max-task-drop",
+    metavar="POINTS",
+    type=click.FloatRange(0),
+    help="Exit with 3 where accuracy on a task falls by more.",
 )
 measuring = several(
     click.option("--text", metavar="FILE", type=PATH, help="Measure the quality on this text, before and after."),

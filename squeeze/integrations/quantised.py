@@ -40,7 +40,7 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     del config.quantization_config
     method = described.get("quant_method")
     if method == COMPRESSED:
-        check_still(described)
+        check_still(described, folder)
     source = floats(Checkpoint.open(folder))
     kind = dtype or config.dtype or source.float_type()
     tensors = {name: _as(kind, source.load([name], strict=False)[name]) for name in source.files}

@@ -33,7 +33,7 @@ class QuantizedForm(StoredForm):
     def open(self, checkpoint: Checkpoint) -> Stored | None:
         if not isinstance(checkpoint.config.get("quantization_config"), dict):
             return None
-        check_still(checkpoint.config["quantization_config"])
+        check_still(checkpoint.config["quantization_config"], checkpoint.folder)
         quantized = read(checkpoint.folder)
         form, spec = quantized.format, quantized.spec
         modules = {

@@ -100,9 +100,9 @@ class Quantizing(Checked):
     kv_scheme: str | None = option(
         None, "Scales of the KV cache from the calibration, for a server that keeps it so.", choices=("fp8",)
     )
-    type: str = option(
-        "q4_k",
-        "Of the blocks of the format gguf; auto chooses one for each matrix within --target-size.",
+    type: str | None = option(
+        None,
+        "Of the blocks of the format gguf, q4_k by default; auto chooses one for each matrix within --target-size.",
         choices=(
             *("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"),
             *("tq1_0", "tq2_0", AUTO),

@@ -34,7 +34,7 @@ from squeeze.recipes.options import AUTO, FULL, GGUF, QUANTIZE, Common, Quantizi
 from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.schemes import method_of_scheme
-from squeeze.recipes.writing import check_served, describing, make_writer
+from squeeze.recipes.writing import check_format, describing, make_writer
 from squeeze.system.storage import local_path
 from squeeze.system.work import other_settings
 
@@ -70,7 +70,7 @@ def quantize(
     quant.schemes.SCHEMES; and the calibration. Raises SqueezeError for all that a user can mend.
     """
     asked, common = read(QUANTIZE, method, options)
-    check_served(asked.settings)
+    check_format(asked.settings)
     shared: dict[str, Any] = {"resume": resume, "device": device, "progress": progress, "workers": workers or Here()}
     if asked.settings.format == GGUF:
         return _gguf(local_path(str(source)), local_path(out), asked, common, dict(methods or {}), overwrite, shared)
@@ -128,14 +128,15 @@ def _gguf(
     check_file(out, overwrite)
     run = Run(source=source, out=folder, common=common, correction=settings.correction, overwrite=True, **shared)
     checkpoint = run.open()
-    described = _described(chosen, settings, common) | {"type": settings.type if chooses else type_of(chosen.grid)}
+    target = GgufTarget.of(checkpoint, out, chosen, methods, common.left_alone, asked=not chooses)
+    described = _described(chosen, settings, common) | {"type": AUTO if chooses else type_of(chosen.grid)}
     tokens = run.tokens() if chosen.needs_hessian or settings.smooth or chooses else None
     if settings.target_bytes is not None and tokens is not None:
         if methods:
             raise OptionError("--type auto chooses the types of all matrices: name no methods of some")
         methods = by_size(run, checkpoint, chosen, settings.target_bytes, tokens)
         described["types"] = dict(Counter(type_of(method.grid) for method in methods.values()).most_common())
-    target = GgufTarget.of(checkpoint, out, chosen, methods, common.left_alone, asked=not chooses)
+        target = GgufTarget.of(checkpoint, out, chosen, methods, common.left_alone, asked=False)
     run = replace(run, common=replace(common, ignore=(*common.ignore, *target.left)))
     if tokens is not None:
         described |= run.described()

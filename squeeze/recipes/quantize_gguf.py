@@ -60,7 +60,7 @@ def method_of(asked: Asked[Quantizing]) -> GridMethod:
     if getattr(made, "dynamic", False) or getattr(made, "outliers", 0):
         raise OptionError("the format gguf has neither dynamic scales nor outlier columns")
     if isinstance(asked.method, str):
-        return made.replaced(grid=MIDDLE if settings.type == AUTO else grid_of(settings.type))
+        return made.replaced(grid=MIDDLE if settings.type == AUTO else grid_of(settings.type or MIDDLE))
     if settings.type == AUTO:
         return made.replaced(grid=MIDDLE)
     if made.grid not in GRIDS:
@@ -95,8 +95,8 @@ class GgufTarget:
         asked: bool = True,
     ) -> "GgufTarget":
         """methods: others than `method` for the modules named. asked: whether the type of `method` is what was asked
-        for. Raises ModelError where llama.cpp cannot run the checkpoint, OptionError where experts of a layer would
-        not all have one type."""
+        for. Raises ModelError where llama.cpp cannot run the checkpoint, FormatError where no type fits any matrix,
+        OptionError where experts of a layer would not all have one type."""
         export, network = Export.of(checkpoint), Network(checkpoint)
         types, others, left, told = {}, dict(methods), [], {}
         for full in [f"{block}.{leaf}" for block in network.blocks for leaf in plan(network, block, ignore)[0]]:
@@ -112,6 +112,8 @@ class GgufTarget:
                 others[name] = wanted.replaced(grid=kind)
                 reason = f"whose blocks of {GRIDS[wanted.grid].width} do not fill {inputs} inputs"
                 told[name] = f"{type_of(kind)} in place of {type_of(wanted.grid)}, {reason}"
+        if left and not types:
+            raise FormatError(f"{checkpoint.folder}: no matrix can be stored: {next(iter(told.values()))}")
         export.check_alike(types)
         return cls(path, export, method.grid if asked else None, types, others, tuple(left), told)
 

@@ -5,7 +5,6 @@ from squeeze.options import Asked
 from squeeze.quant.method import GridMethod
 from squeeze.quant.schemes import SCHEMES
 from squeeze.recipes.options import Quantizing
-from squeeze.recipes.writing import SERVED
 
 __all__ = ["method_of_scheme"]
 
@@ -20,8 +19,6 @@ def method_of_scheme(asked: Asked[Quantizing]) -> GridMethod:
     if settings.scheme is None:
         return made
     scheme = SCHEMES[settings.scheme]
-    if settings.format != SERVED:
-        raise OptionError(f"a scheme is one of the format {SERVED}, not of {settings.format}")
     if not isinstance(asked.method, str):
         raise OptionError("a scheme goes with a method that is named")
     own = "group_size" in asked.given and scheme.any_group

@@ -10,7 +10,7 @@ import torch
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.engine.pipeline import Writer
-from squeeze.errors import FormatError
+from squeeze.errors import FormatError, OptionError
 from squeeze.quant.blocks import GRIDS
 from squeeze.quant.float8 import Float8
 from squeeze.quant.formats import FORMATS, Grid, QuantizationSpec
@@ -19,7 +19,7 @@ from squeeze.quant.trellis import stored as trellis
 from squeeze.quant.trellis.method import Trellis
 from squeeze.recipes.options import FULL, GGUF, Quantizing
 
-__all__ = ["DENSE", "SERVED", "check_served", "describing", "grid_of", "make_writer"]
+__all__ = ["DENSE", "SERVED", "check_format", "describing", "grid_of", "make_writer"]
 
 Patterns = tuple[tuple[str, GridMethod], ...]
 DENSE = "dense"
@@ -65,8 +65,13 @@ def make_writer(
     return Writer(name, tensors, config, measured=rounds or spec.codebook == "fp8")
 
 
-def check_served(settings: Quantizing) -> None:
-    """Raises FormatError where a format cannot hold what is done as the network runs."""
+def check_format(settings: Quantizing) -> None:
+    """Raises OptionError for options of another format, FormatError where a format cannot hold what is done as the
+    network runs."""
+    if settings.type is not None and settings.format != GGUF:
+        raise OptionError(f"a type is one of the format {GGUF}, not of {settings.format}")
+    if settings.scheme is not None and settings.format != SERVED:
+        raise OptionError(f"a scheme is one of the format {SERVED}, not of {settings.format}")
     if settings.format == SERVED:
         return
     if settings.rotate == FULL:

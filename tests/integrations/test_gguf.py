@@ -4,6 +4,7 @@ import json
 import math
 
 import gguf
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from squeeze.integrations.gguf import GgufModel
 from squeeze.integrations.load_model import load_model, tokenizer_of
 from squeeze.recipes.compare import compare
 from squeeze.recipes.export_gguf import Export
+from squeeze.recipes.gguf_metadata import Metadata
 from squeeze.recipes.import_gguf import import_gguf
 from tests.makers import gguf_models, tiny_models
 from tests.makers.command import call
@@ -23,7 +25,6 @@ from tests.makers.command import call
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 TEXT = "def main():\n    return [1, 23, 456]  # it's  é日本\n"
-READ = [kind for kind in gguf_models.KINDS if kind != "llama3"]  # whose divisors no known scaling gives
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def text(tmp_path):
     return tmp_path / "text.txt"
 
 
-@pytest.mark.parametrize("kind", READ)
+@pytest.mark.parametrize("kind", gguf_models.KINDS)
 def test_it_computes_with_the_numbers_that_the_blocks_stand_for(tmp_path, kind):
     folder, path = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
     squeeze.quantize(folder, "rtn", out=path, format="gguf", type="q4_0")
@@ -57,7 +58,7 @@ def test_it_computes_with_the_numbers_that_the_blocks_stand_for(tmp_path, kind):
         assert torch.equal(weights[name], weight.bfloat16().float() if weight.is_floating_point() else weight), name
 
 
-@pytest.mark.parametrize("kind", READ)
+@pytest.mark.parametrize("kind", gguf_models.KINDS)
 def test_a_folder_in_bf16_comes_back_as_it_was(tmp_path, kind):
     folder = gguf_models.save(kind, tmp_path / "model", dtype=torch.bfloat16)
     Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
@@ -219,3 +220,34 @@ def test_more_weights_than_the_file_has(tmp_path, monkeypatch):
     monkeypatch.setattr(GgufModel, "views", lambda self: dict(list(told(self).items())[:3]))
     with pytest.raises(FormatError, match=r"out\.gguf: describes a model of \d+ weights, and holds \d+$"):
         load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("factor", "low", "high", "trained"),
+    [
+        *((8.0, 1.0, 4.0, 8192), (16.0, 1.0, 4.0, 8192), (8.0, 1.0, 4.0, 16), (3.7, 0.5, 30.0, 5000)),
+        *((4.0, 2.0, 2.1, 300), (4.0, 1.0, 100.0, 30), (4.0, 1.0, 2.0, 10**9), (4.0, 1.0, 2.0, 1)),
+    ],
+    ids=str,
+)
+def test_llama3s_scaling_comes_back(tmp_path, factor, low, high, trained):
+    """Also where no angle, one or all of them lie on the ramp, or all are kept or divided."""
+    rope = {"rope_type": "llama3", "rope_theta": 1e4, "factor": factor, "original_max_position_embeddings": trained}
+    rope |= {"low_freq_factor": low, "high_freq_factor": high}
+    folder = gguf_models.save("llama", tmp_path / "model", rope_parameters=rope)
+    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
+    found, wanted = (load_model(path).model.rotary_emb.inv_freq for path in (tmp_path / "out.gguf", folder))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=0)
+    told = load_model(tmp_path / "out.gguf").config.rope_parameters
+    if told["rope_type"] == "llama3" and low == 1 and high == 4:
+        assert (told["factor"], told["low_freq_factor"], told["high_freq_factor"]) == (factor, low, high)
+        assert told["original_max_position_embeddings"] == trained
+
+
+def test_divisors_that_no_scaling_gives(tmp_path, monkeypatch):
+    folder = gguf_models.save("llama3", tmp_path / "model")
+    divisors = np.linspace(1, 8, 32, dtype=np.float32) ** 2
+    monkeypatch.setattr(Metadata, "divisors", lambda self: divisors)
+    Export.of(Checkpoint.open(folder)).write(tmp_path / "out.gguf")
+    with pytest.raises(ModelError, match="a rotary embedding with divisors of its own is not supported"):
+        load_model(tmp_path / "out.gguf")

@@ -65,7 +65,7 @@ def test_gptq_is_better_than_rounding(tmp_path):
     assert lost["gptq"] < 0.8 * lost["rtn"]
 
 
-@pytest.mark.parametrize("kind", ["llama", "linear", "yarn", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "llama3", "linear", "yarn", "mistral", "qwen2", "qwen3"])
 def test_squeeze_reads_what_it_wrote(tmp_path, kind):
     folder, out = gguf_models.save(kind, tmp_path / "model"), tmp_path / "out.gguf"
     squeeze.quantize(folder, "rtn", out=out, format="gguf", type="q8_0")
@@ -191,6 +191,7 @@ def test_the_size_of_a_file_is_known_before_it_is_written(tmp_path):
             "--type auto chooses the types of all matrices: name no methods of some",
         ),
         ({"dynamic": True}, "the format gguf has neither dynamic scales nor outlier columns"),
+        ({"scheme": "w8a8"}, "a scheme is one of the format compressed-tensors, not of gguf"),
         ({"outliers": 2}, "the format gguf has neither dynamic scales nor outlier columns"),
         ({"method": GPTQ()}, "the grid integer is none of GGUF's: choose from q4_0, .*"),
     ],
@@ -199,6 +200,25 @@ def test_options_that_do_not_go_with_it(llama, tmp_path, options, message):
     with pytest.raises(OptionError, match=f"^{message}$"):
         squeeze.quantize(llama, out=tmp_path / "out.gguf", format="gguf", calibration=TOKENS, **options)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("format", ["compressed-tensors", "squeeze", "dense"])
+@pytest.mark.parametrize("type", ["q4_k", "auto"])
+def test_types_in_other_formats(llama, tmp_path, format, type):
+    with pytest.raises(OptionError, match=f"^a type is one of the format gguf, not of {format}$"):
+        squeeze.quantize(llama, "rtn", out=tmp_path / "out", format=format, type=type)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("options", [{"type": "q4_k"}, {"type": "auto", "target_bytes": 10**6}], ids=str)
+def test_a_network_of_which_no_matrix_fits(tmp_path, monkeypatch, options):
+    """It is told before anything is written for the calibration."""
+    sizes = {"hidden_size": 72, "intermediate_size": 136, "num_attention_heads": 3, "num_key_value_heads": 3}
+    folder = gguf_models.save("llama", tmp_path / "model", **sizes)
+    monkeypatch.setattr("squeeze.recipes.run.Run.tokens", None)
+    with pytest.raises(FormatError, match="model: no matrix can be stored: its rows are not whole blocks of any type$"):
+        squeeze.quantize(folder, "gptq", out=tmp_path / "out.gguf", format="gguf", **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_grids_of_gguf_in_other_formats(llama, tmp_path):

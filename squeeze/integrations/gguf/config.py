@@ -6,6 +6,7 @@ import numpy as np
 
 from squeeze.errors import ModelError
 from squeeze.integrations.gguf.model import READ, GgufModel
+from squeeze.integrations.gguf.ramp import ramp_of
 from squeeze.lm import rotary
 from squeeze.lm.config import folder_rotary, unsupported
 from squeeze.lm.gguf_families import FULL, LOCAL
@@ -132,7 +133,11 @@ def _rope_scaling(model: GgufModel) -> dict[str, Any] | None:
             "beta_fast": float(get("scaling.yarn_beta_fast") or rotary.BETA_FAST),
             "beta_slow": float(get("scaling.yarn_beta_slow") or rotary.BETA_SLOW),
         }
-    for factor, low, high, context in _LLAMA3:
+    plain = rotary.plain(base, config.head_size)
+    divisors = [one / other for one, other in zip(plain, config.frequencies, strict=True)]
+    if np.allclose(divisors, divisors[0], rtol=_CLOSE, atol=0):
+        return {"rope_type": "linear", "factor": divisors[0]}
+    for factor, low, high, context in (*_LLAMA3, *ramp_of(plain, divisors)):
         angles = rotary.llama3(base, config.head_size, factor, low, high, context)
         if np.allclose(angles, config.frequencies, rtol=_CLOSE, atol=0):
             return {

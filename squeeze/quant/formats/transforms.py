@@ -5,6 +5,7 @@ Sylvester's Hadamard matrix in blocks, in float32. vLLM runs those of linear lay
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from squeeze.errors import FormatError, printable
@@ -51,10 +52,11 @@ def online(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def check_still(config: Mapping[str, Any]) -> None:
-    """Raises FormatError where weights alone are not the network, since it turns what they are multiplied with."""
+def check_still(config: Mapping[str, Any], folder: Path | str) -> None:
+    """Raises FormatError where weights alone are not the network, since it turns what they are multiplied with. config:
+    the `quantization_config` of the folder."""
     if names := list(online(config)):
         raise FormatError(
-            f"what its weights are given is rotated at run time ({printable(', '.join(names))}), by transformers with "
+            f"{folder}: what its weights are given is rotated at run time ({printable(', '.join(names))}), by transformers with "
             "the package compressed-tensors: other readers cannot"
         )

@@ -23,7 +23,7 @@ _INPUTS = ("input_scale", "input_zero_point", "input_global_scale", "k_scale", "
 
 def compressed_tensors(source: Source, described: Mapping[str, Any]) -> None:
     """As Reader."""
-    check_still(described)
+    check_still(described, source.checkpoint.folder)
     spec = _FORM.spec(_of_weights(described))
     for module, names in modules_of(source, _FORM).items():
         shape = _shape(source, module)

@@ -1,6 +1,7 @@
 """What compressed-tensors does as a network runs: rotations of what is multiplied, and a KV cache in FP8."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -132,7 +133,7 @@ def test_plain_transformers_with_our_loader_runs_them(turned):
 
 
 def test_who_cannot_turn_says_so(turned, tmp_path):
-    message = r"rotated at run time \(R3, R4\), by transformers with the package compressed-tensors"
+    message = rf"^{re.escape(str(turned))}: what its weights are given is rotated at run time \(R3, R4\), by transformers with the package compressed-tensors"
     with pytest.raises(FormatError, match=message):
         quantised.load(turned)
     with pytest.raises(FormatError, match=message):
@@ -207,3 +208,52 @@ def test_a_cache_without_scales_and_in_another_form(scaled, tmp_path):
     (other / "config.json").write_text(json.dumps(config))
     with pytest.raises(FormatError, match="is not supported, only FP8 with one scale a layer"):
         quantised.load(other)
+
+
+@pytest.mark.parametrize(("bits", "group_size"), [(3, -1), (4, 32)])
+def test_zero_points_are_packed_along_outputs(original, tmp_path, bits, group_size):
+    """As the package packs them; transformers' own loader makes room for others."""
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+
+    out = tmp_path / "out"
+    squeeze.quantize(original, "rtn", out=out, bits=bits, group_size=group_size, symmetric=False)
+    name, stored = "model.layers.1.self_attn.k_proj", load_file(out / "model.safetensors")
+    zeros = read(out).weight(name).zeros.to(torch.int8) - 2 ** (bits - 1)
+    assert torch.equal(stored[f"{name}.weight_zero_point"], pack_to_int32(zeros, bits, packed_dim=0))
+    theirs, ours = load_model(out), quantised.load(out, torch.float32)
+    assert hasattr(theirs.model.layers[1].self_attn.k_proj, "quantization_scheme")
+    torch.testing.assert_close(logits(theirs), logits(ours), rtol=1e-4, atol=1e-4)
+
+
+def test_zero_points_with_rotations_in_plain_transformers_with_our_loader(original, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    import squeeze.integrations.transformers  # noqa: F401  it registers the loader
+
+    squeeze.quantize(original, "rtn", out=tmp_path / "out", bits=8, symmetric=False, group_size=32, rotate="full")
+    wanted, found = logits(load_model(original)), logits(load_model(tmp_path / "out"))
+    assert float((found - wanted).norm()) < 0.02 * float(wanted.norm())
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()  # in bfloat16, expanded at the first run
+    assert float((logits(plain).float() - found).norm()) < 0.05 * float(found.norm())
+
+
+def test_a_cache_in_fp8_is_of_turned_keys_and_leaves_queries(original, turned, tmp_path):
+    out = tmp_path / "out"
+    options = {"scheme": "w8a16", "group_size": 32, "rotate": "full"}
+    squeeze.quantize(original, "rtn", out=out, kv_scheme="fp8", calibration=TOKENS, **options)
+    rounded, plain, seen = load_model(out), load_model(turned), {}
+    for key, model in (("rounded", rounded), ("plain", plain)):
+
+        def look(_, args, key=key):
+            seen.setdefault(key, args[1])
+
+        model.model.layers[0].self_attn.impl.register_forward_pre_hook(look)
+    with torch.no_grad():
+        caches = [model(TOKENS, use_cache=True) for model in (rounded, plain)]
+    assert torch.equal(seen["rounded"], seen["plain"])
+    ours, exact = (one.past_key_values.layers[0] for one in caches)
+    attention = dict(attentions(rounded))["model.layers.0.self_attn"]
+    for part, scale in (("keys", attention.k_scale), ("values", attention.v_scale)):
+        wanted = (getattr(exact, part) / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
+        torch.testing.assert_close(getattr(ours, part), wanted, rtol=1e-6, atol=0)
+    assert 0 < float((caches[0].logits - caches[1].logits).norm()) < 0.05 * float(caches[1].logits.norm())
