@@ -116,16 +116,17 @@ def test_eval(model, other, folder, tmp_path):
     assert done.exit_code == 0, done.output
     assert done.output.startswith("perplexity:") and "first:              acc 0." in done.output
     assert call(*asked, "--original", model, "--max-task-drop", "100").exit_code == 0
-    done = call(*asked, "--original", model, "--max-task-drop", "-100.5")
-    assert done.exit_code == 3 and "points, and -100.5 were allowed" in done.output
+    asked = ("eval", model, "--tasks", "both", "--task-folder", folder, "-T", 1, "--original", other)
+    done = call(*asked, "--max-task-drop", "0.5")
+    assert done.exit_code == 3 and "points, and 0.5 were allowed" in done.output, done.output
 
 
 def test_quantize_and_apply(model, folder, tmp_path):
-    scored = ("--tasks", "first", "--task-folder", folder, "--task-limit", 4, "-T", 1, "--json")
-    done = call(
-        "quantize", model, tmp_path / "a", "--method", "rtn", "--group-size", 16, *scored, "--max-task-drop", -101
-    )
-    assert done.exit_code == 3 and "fell by" in done.stderr, done.output
+    rounded = ("quantize", model, tmp_path / "a", "--method", "rtn", "--group-size", 16, "--bits", 2)
+    scored = ("--task-folder", folder, "-T", 1, "--json")
+    done = call(*rounded, "--tasks", "both,first", *scored, "--max-task-drop", 0)
+    assert done.exit_code == 3 and "acc of both fell by" in done.stderr, done.output
+    scored = ("--tasks", "first", *scored, "--task-limit", 4)
     report = json.loads((tmp_path / "a/compression_report.json").read_text())
     assert report["tasks"][0]["base"] is not None
     assert "| first | acc " in (tmp_path / "a/README.md").read_text()
@@ -158,6 +159,7 @@ def test_tasks_that_cannot_be_had(folder, name, message, monkeypatch):
         ((), "give --text FILE, --tasks NAMES, or both"),
         (("--tasks", " ,"), "--tasks names none"),
         (("--text", "x", "--shots", 1), "--shots needs --tasks"),
+        (("--tasks", "first", "--max-task-drop", -50), "Invalid value for '--max-task-drop': -50"),
         (("--tasks", "first", "--max-task-drop", 1), "--max-task-drop needs --tasks and --original"),
     ],
 )
