@@ -76,7 +76,11 @@ def _pack_zero_points(model: nn.Module) -> None:
 def _leave_queries(model: nn.Module) -> None:
     """Let attentions whose cache is rounded, and which may turn queries besides, have these as they are: the package
     would round them by the scheme of the cache, which has no scale of theirs."""
-    from compressed_tensors.modeling import IMPL_ATTR, KV_CACHE_ATTR, QuantizedAttentionImpl
+    from compressed_tensors.modeling import (  # type: ignore[import-untyped]
+        IMPL_ATTR,
+        KV_CACHE_ATTR,
+        QuantizedAttentionImpl,
+    )
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     class PlainQueries(QuantizedAttentionImpl):  # type: ignore[misc]

@@ -216,7 +216,9 @@ def test_a_network_of_which_no_matrix_fits(tmp_path, monkeypatch, options):
     sizes = {"hidden_size": 72, "intermediate_size": 136, "num_attention_heads": 3, "num_key_value_heads": 3}
     folder = gguf_models.save("llama", tmp_path / "model", **sizes)
     monkeypatch.setattr("squeeze.recipes.run.Run.tokens", None)
-    with pytest.raises(FormatError, match="model: no matrix can be stored: its rows are not whole blocks of any type$"):
+    with pytest.raises(
+        FormatError, match=r"model: no matrix can be stored: its rows are not whole blocks of any type$"
+    ):
         squeeze.quantize(folder, "gptq", out=tmp_path / "out.gguf", format="gguf", **options)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

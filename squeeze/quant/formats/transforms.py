@@ -57,6 +57,6 @@ def check_still(config: Mapping[str, Any], folder: Path | str) -> None:
     the `quantization_config` of the folder."""
     if names := list(online(config)):
         raise FormatError(
-            f"{folder}: what its weights are given is rotated at run time ({printable(', '.join(names))}), by transformers with "
-            "the package compressed-tensors: other readers cannot"
+            f"{folder}: what its weights are given is rotated at run time ({printable(', '.join(names))}), by "
+            "transformers with the package compressed-tensors: other readers cannot"
         )
