@@ -17,7 +17,17 @@ from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.view import View
 from squeeze.engine.calibration import Stage
 
-__all__ = ["Experts", "Fused", "Layout", "in_memory", "is_expert", "published", "seeing_all", "taken_apart"]
+__all__ = [
+    "Experts",
+    "Fused",
+    "Layout",
+    "in_memory",
+    "is_expert",
+    "is_merged",
+    "published",
+    "seeing_all",
+    "taken_apart",
+]
 
 LEAVES = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 
@@ -153,12 +163,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 def published(model_type: str | None, prefix: str) -> dict[str, str]:
     """What checkpoints of an architecture call each part of an expert, "gate_proj.weight", with * for its number, where
     transformers merges these; empty where it does not. prefix: of the tensors of all experts, as its models have it."""
-    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
-    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
-
-    steps = (get_checkpoint_conversion_mapping(model_type) if model_type else None) or []
-    renamings = [step for step in steps if isinstance(step, WeightRenaming)]
-    converters = [step for step in steps if isinstance(step, WeightConverter)]
+    renamings, converters = _steps(model_type)
     found: dict[str, str] = {}
     for name, leaves in LEAVES.items():
         whole = f"{prefix}.{name}"
@@ -166,9 +171,33 @@ def published(model_type: str | None, prefix: str) -> dict[str, str]:
             sources, target = step.source_patterns, step.target_patterns[0]
             if whole.endswith(target) and len(sources) == len(leaves):
                 own = [_renamed(whole.removesuffix(target) + source, renamings) for source in sources]
-                if all(rename_source_key(one.replace("*", "0"), renamings, converters)[0] == whole for one in own):
+                if all(_merged(one.replace("*", "0"), renamings, converters) == whole for one in own):
                     found |= zip((f"{leaf}.weight" for leaf in leaves), own, strict=True)
     return found if len(found) == sum(map(len, LEAVES.values())) else {}
+
+
+def is_merged(model_type: str | None, module: str) -> bool:
+    """Whether transformers merges an expert's matrix that a checkpoint of an architecture calls so."""
+    return _merged(f"{module}.weight", *_steps(model_type)) is not None
+
+
+def _steps(model_type: str | None) -> tuple[list[Any], list[Any]]:
+    """By which transformers renames and converts tensors of an architecture."""
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming
+
+    steps = (get_checkpoint_conversion_mapping(model_type) if model_type else None) or []
+    kinds = WeightRenaming, WeightConverter
+    renamings, converters = ([step for step in steps if isinstance(step, kind)] for kind in kinds)
+    return renamings, converters
+
+
+def _merged(name: str, renamings: list[Any], converters: list[Any]) -> str | None:
+    """The tensor that a converter makes of one and others; None where none takes it."""
+    from transformers.core_model_loading import rename_source_key
+
+    target, pattern = rename_source_key(name, renamings, converters)
+    return target if pattern else None
 
 
 def _renamed(name: str, renamings: Sequence[Any]) -> str:

@@ -98,7 +98,7 @@ class Compression:
     far a matrix is moved towards what gives the original's outputs from the compressed network's inputs (QEP, Arai and
     Ichikawa 2025, arXiv 2504.09629). ignore: modules whose names contain one of these are left. told: by the
     checkpoint's name of a module, what the report says of it besides, or why it is left. bound: of a token's
-    weight in the statistics, as calibration.InputStatistics has it. settings: for the report.
+    weight in the statistics, as calibration.InputStatistics has it. settings, notes: for the report.
     checkpoint: what is read in place of `source`, such as one that is rotated. workers: who gathers statistics of the
     calibration's shards, and compresses matrices: the same bytes come of all that round as this process does.
     """
@@ -114,6 +114,7 @@ class Compression:
     told: Mapping[str, str] = field(default_factory=dict)
     bound: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     resume: bool = False
     overwrite: bool = False
     device: str = "cpu"
@@ -132,6 +133,7 @@ class Compression:
         with work_folder(self.target, WORK, self._task(), self.resume) as work:
             job = self._job(network, work.absolute())  # as other processes know it
             report = Report(str(self.source), str(self.target), self.method.name, self.writer.name, dict(self.settings))
+            report.notes += self.notes
             for layers in _blocks(job, self.tokens, self.progress or (lambda what, done, total: None)):
                 report.layers += layers
             report.left = job.left

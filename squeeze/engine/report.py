@@ -49,8 +49,9 @@ class Layer:
 class Report:
     """method, settings: what was asked for. layers: what was compressed; left: what was not, and why.
     parameters: values in the checkpoint; raw_bytes, stored_bytes: of its tensors before and after. packed: bytes of
-    all files before and after packing, where they were packed. parts: bytes stored of each module. predicted: rises of
-    the loss, nats a token, of a plan and of what it was compared with. tasks: scores, with the original's as base."""
+    all files before and after packing, where they were packed. parts: bytes stored of each module. predicted: rises
+    of the loss, nats a token, of a plan and of what it was compared with. tasks: scores, with the original's as
+    base. notes: what went otherwise than asked for, or has to be known of the whole."""
 
     source: str
     target: str
@@ -69,6 +70,7 @@ class Report:
     parts: dict[str, int] = field(default_factory=dict)
     predicted: dict[str, float] = field(default_factory=dict)
     tasks: list[TaskScore] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def bits_per_weight(self) -> float:
@@ -95,7 +97,7 @@ class Report:
     @property
     def fallbacks(self) -> list[str]:
         """What went otherwise than asked for."""
-        return [f"{layer.name}: {note}" for layer in self.layers for note in layer.notes]
+        return [*self.notes, *(f"{layer.name}: {note}" for layer in self.layers for note in layer.notes)]
 
     def check(
         self, max_ppl_increase: float | None = None, max_kl: float | None = None, max_task_drop: float | None = None

@@ -46,11 +46,11 @@ def load_model(
     or `pack --base`; without, it is looked for beside it. product: of a packed folder, "exact" or "fused", as
     SqueezeConfig has it.
 
-    Folders of GPTQ, AWQ and bitsandbytes, and of compressed-tensors where there are experts, are read by our own code.
-    Packed ones of others' forms are restored to a scratch folder first. Raises ModelError where transformers cannot run
-    the model, FormatError where its files are damaged or contradict each other, and SqueezeError for a resident part or
-    a product of a folder of which nothing stays coded, and for a base that is missing, another, or that none is the
-    difference from.
+    Folders of GPTQ, AWQ and bitsandbytes, and of compressed-tensors where there are experts or the package is missing,
+    are read by our own code. Packed ones of others' forms are restored to a scratch folder first. Raises ModelError
+    where transformers cannot run the model, FormatError where its files are damaged or contradict each other, and
+    SqueezeError for a resident part or a product of a folder of which nothing stays coded, and for a base that is
+    missing, another, or that none is the difference from.
     """
     checkpoint = None if gguf.is_gguf(folder) else Checkpoint.open(existing_folder(folder))
     folder, method = Path(folder), None if checkpoint is None else _method_of(checkpoint)

@@ -14,7 +14,7 @@ from squeeze.engine.inputs import input_squares
 from squeeze.engine.pipeline import Progress
 from squeeze.engine.report import Report
 from squeeze.engine.workers import Here, Workers
-from squeeze.errors import OptionError, SqueezeError
+from squeeze.errors import OptionError, SqueezeError, printable
 from squeeze.options import Asked
 from squeeze.packing.pack import pack
 from squeeze.quant.awq import AWQ
@@ -34,7 +34,7 @@ from squeeze.recipes.options import AUTO, FULL, GGUF, QUANTIZE, Common, Quantizi
 from squeeze.recipes.quantize_gguf import GgufTarget, blocks_folder, check_file, method_of
 from squeeze.recipes.run import Run, Source, read, takes_models
 from squeeze.recipes.schemes import method_of_scheme
-from squeeze.recipes.writing import check_format, describing, make_writer
+from squeeze.recipes.writing import check_format, describing, make_writer, unloaded
 from squeeze.system.storage import local_path
 from squeeze.system.work import other_settings
 
@@ -79,7 +79,8 @@ def quantize(
     methods = {name: scaled_as(one, settings.format) for name, one in (methods or {}).items()}
     shared |= {"overwrite": overwrite, "correction": settings.correction}
     run = Run(source=local_path(str(source)), out=local_path(out), common=common, **shared)
-    settings = replace(settings, smooth=_strength(run, settings, [chosen, *methods.values()]))
+    strength, notes = _strength(run, settings, [chosen, *methods.values()])
+    settings = replace(settings, smooth=strength)
     calibrated = any(one.needs_hessian for one in (chosen, *methods.values()))
     ranged = chosen.rounding is not None and chosen.rounding.ranged
     described = _described(chosen, settings, common)
@@ -108,7 +109,8 @@ def quantize(
         checkpoint = scaled_cache(checkpoint, tokens, device)
     given = tokens if calibrated or ranged else None
     how = (checkpoint, fit.method, writer, described, given)
-    return run.compress(*how, methods=fit.others, told=told, corrects=calibrated)
+    notes += unloaded(settings.format, checkpoint, fit.all)
+    return run.compress(*how, methods=fit.others, told=told, corrects=calibrated, notes=notes)
 
 
 def _gguf(
@@ -150,15 +152,20 @@ def _gguf(
     return target.finish(report, folder, overwrite)
 
 
-def _strength(run: Run, settings: Quantizing, methods: Sequence[GridMethod]) -> float:
+def _strength(run: Run, settings: Quantizing, methods: Sequence[GridMethod]) -> tuple[float, tuple[str, ...]]:
     """With which inputs are smoothed: what was asked for, or else what the scheme begins with, for a method that is
-    calibrated and scales nothing itself, and an architecture that can be smoothed."""
+    calibrated and scales nothing itself, and an architecture that can be smoothed; and what the report says of one that
+    cannot."""
     if settings.smooth is not None:
-        return settings.smooth
+        return settings.smooth, ()
     own = SCHEMES[settings.scheme].smooth if settings.scheme else 0.0
     if not own or settings.rotate or not methods[0].needs_hessian or any(isinstance(one, AWQ) for one in methods):
-        return 0.0
-    return own if can_be_smoothed(run.open()) else 0.0
+        return 0.0, ()
+    checkpoint = run.open()
+    if can_be_smoothed(checkpoint):
+        return own, ()
+    kind = printable(repr(checkpoint.config.get("model_type")))
+    return 0.0, (f"inputs are not smoothed, with which {settings.scheme} begins: architecture {kind} cannot be",)
 
 
 def _prepared(

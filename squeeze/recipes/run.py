@@ -102,6 +102,7 @@ class Run:
         methods: Mapping[str, Method] | None = None,
         told: Mapping[str, str] | None = None,
         corrects: bool = True,
+        notes: tuple[str, ...] = (),
     ) -> Report:
         """Run pipeline.Compression, whose fields these are. corrects: whether errors are propagated, with tokens."""
         return Compression(
@@ -116,6 +117,7 @@ class Run:
             told=told or {},
             bound=self.common.bound,
             settings=settings,
+            notes=notes,
             resume=self.resume,
             overwrite=self.overwrite,
             device=self.device,

@@ -9,6 +9,7 @@ import torch
 
 from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.checkpoint.quantized import QuantizedTensor
+from squeeze.engine.experts import is_expert, is_merged
 from squeeze.engine.pipeline import Writer
 from squeeze.errors import FormatError, OptionError
 from squeeze.quant.blocks import GRIDS
@@ -19,7 +20,7 @@ from squeeze.quant.trellis import stored as trellis
 from squeeze.quant.trellis.method import Trellis
 from squeeze.recipes.options import FULL, GGUF, Quantizing
 
-__all__ = ["DENSE", "SERVED", "check_format", "describing", "grid_of", "make_writer"]
+__all__ = ["DENSE", "SERVED", "check_format", "describing", "grid_of", "make_writer", "unloaded"]
 
 Patterns = tuple[tuple[str, GridMethod], ...]
 DENSE = "dense"
@@ -78,6 +79,22 @@ def check_format(settings: Quantizing) -> None:
         raise FormatError(f"the format {settings.format} has no rotations at run time: rotate full needs {SERVED}")
     if settings.kv_scheme:
         raise FormatError(f"the format {settings.format} has no scales of a KV cache: kv_scheme needs {SERVED}")
+
+
+def unloaded(format: str, checkpoint: Checkpoint, methods: Mapping[str, GridMethod]) -> tuple[str, ...]:
+    """What a report says of experts that transformers, as it is, cannot load. methods: of all matrices, by the
+    checkpoint's names. It merges experts whose names it knows, of FP8 or of integers that are symmetric and alike."""
+    experts = [name for name in methods if is_expert(name)]
+    if format != SERVED or not experts:
+        return ()
+    grids = {grid_of(methods[name]) for name in experts}
+    grid = next(iter(grids))
+    integers = grid.codebook is None and grid.symmetric and grid.activations is None
+    known = is_merged(checkpoint.config.get("model_type"), experts[0])
+    if known and len(grids) == 1 and (integers or grid.codebook == "fp8"):
+        return ()
+    loads = "squeeze's own loader does, and `squeeze densify` writes what all do"
+    return (f"experts: transformers loads them wrongly or not at all in this form; {loads}",)
 
 
 def describing(writer: Writer, told: Mapping[str, Any]) -> Writer:

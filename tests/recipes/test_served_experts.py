@@ -4,11 +4,14 @@ import functools
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file
 from torch.nn import functional
 
 import squeeze
+from squeeze.cli import main
 from squeeze.engine.experts import Layout
+from squeeze.engine.report import Report
 from squeeze.integrations.load_model import load_model
 from squeeze.quant.activations import ACTIVATIONS
 from squeeze.quant.formats import read
@@ -186,3 +189,39 @@ def test_transformers_takes_the_names(tmp_path, mixture, kind, fused, scheme, op
     with torch.no_grad():
         found, ours = model(IDS).logits, load_model(tmp_path / "out")(IDS).logits
     torch.testing.assert_close(found, ours, rtol=0.02, atol=0.02)
+
+
+LOADS = "experts: transformers loads them wrongly or not at all in this form"
+
+
+@pytest.mark.parametrize(
+    "kind, scheme, options, said",
+    [
+        *(("qwen3_moe", scheme, {}, False) for scheme in ("fp8", "fp8_dynamic")),
+        *(("qwen3_moe", scheme, {"group_size": 32}, False) for scheme in ("w4a16", "w8a16")),
+        *(("qwen3_moe", scheme, {}, True) for scheme in ("w8a8", "nvfp4", "mxfp4a16", "w4a16", "w4a16_asym")),
+        *(("gpt_oss", scheme, {}, True) for scheme in ("fp8_dynamic", "w8a16")),
+    ],
+)
+def test_the_report_says_what_transformers_does_not_load(tmp_path, mixture, kind, scheme, options, said):
+    source, _ = mixture(kind)
+    out = tmp_path / "out"
+    report = squeeze.quantize(source, "rtn", scheme=scheme, out=out, calibration=TOKENS[:1], **options)
+    assert any(note.startswith(LOADS) for note in report.fallbacks) == said
+    assert Report.read(out).notes == report.notes and all(f"Note: {note}" in report.table() for note in report.notes)
+    if not said:
+        pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+        model = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+        with torch.no_grad():
+            torch.testing.assert_close(model(IDS).logits, load_model(out)(IDS).logits, rtol=0.02, atol=0.02)
+
+
+def test_a_mixture_that_is_not_smoothed_is_said_to_be(tmp_path, mixture):
+    command = ["quantize", str(mixture("qwen3_moe")[0]), str(tmp_path / "out"), "--scheme", "w8a8"]
+    options = ["--samples", "2", "--sequence-length", "16", "--calibration", "self"]
+    done = CliRunner().invoke(main, [*command, *options])
+    assert done.exit_code == 0, done.output
+    note = "inputs are not smoothed, with which w8a8 begins: architecture 'qwen3_moe' cannot be"
+    assert f"Note: {note}" in done.output and note in Report.read(tmp_path / "out").fallbacks
+    assert CliRunner().invoke(main, [*command, *options, "--smooth", "0", "-f"]).exit_code == 0
+    assert note not in Report.read(tmp_path / "out").fallbacks
