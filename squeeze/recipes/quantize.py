@@ -109,7 +109,7 @@ def quantize(
         checkpoint = scaled_cache(checkpoint, tokens, device)
     given = tokens if calibrated or ranged else None
     how = (checkpoint, fit.method, writer, described, given)
-    notes += unloaded(settings.format, checkpoint, fit.all)
+    notes += unloaded(settings.format, checkpoint, fit.all, fit.method, mix.patterns)
     return run.compress(*how, methods=fit.others, told=told, corrects=calibrated, notes=notes)
 
 

@@ -81,17 +81,20 @@ def check_format(settings: Quantizing) -> None:
         raise FormatError(f"the format {settings.format} has no scales of a KV cache: kv_scheme needs {SERVED}")
 
 
-def unloaded(format: str, checkpoint: Checkpoint, methods: Mapping[str, GridMethod]) -> tuple[str, ...]:
+def unloaded(
+    format: str, checkpoint: Checkpoint, methods: Mapping[str, GridMethod], common: GridMethod, patterns: Patterns = ()
+) -> tuple[str, ...]:
     """What a report says of experts that transformers, as it is, cannot load. methods: of all matrices, by the
-    checkpoint's names. It merges experts whose names it knows, of FP8 or of integers that are symmetric and alike."""
+    checkpoint's names. common, patterns: as make_writer has them. It merges experts whose names it knows, all on the
+    grid of the first pattern that speaks of experts, or else on the common one."""
     experts = [name for name in methods if is_expert(name)]
     if format != SERVED or not experts:
         return ()
-    grids = {grid_of(methods[name]) for name in experts}
-    grid = next(iter(grids))
+    grid = grid_of(next((one for pattern, one in patterns if "experts" in pattern), common))
     integers = grid.codebook is None and grid.symmetric and grid.activations is None
-    known = is_merged(checkpoint.config.get("model_type"), experts[0])
-    if known and len(grids) == 1 and (integers or grid.codebook == "fp8"):
+    taken = integers or grid.codebook == "mxfp4" or (grid.codebook == "fp8" and grid.group_size == -1)
+    alike = {grid_of(methods[name]) for name in experts} == {grid}
+    if taken and alike and is_merged(checkpoint.config.get("model_type"), experts[0]):
         return ()
     loads = "squeeze's own loader does, and `squeeze densify` writes what all do"
     return (f"experts: transformers loads them wrongly or not at all in this form; {loads}",)

@@ -174,46 +174,63 @@ def test_experts_of_which_we_cannot_round_inputs_are_named(tmp_path, mixture, mo
         assert model(IDS).logits.isfinite().all()
 
 
+def loaded_by_transformers(folder, dense):
+    """Check that experts are those of the densified folder."""
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+    auto = transformers.AutoModelForCausalLM
+    model, told = auto.from_pretrained(folder, output_loading_info=True)
+    squeeze.densify(folder, dense)
+    wanted = load_model(dense)
+    assert not told["missing_keys"] and layers(model)
+    for (_, experts), (_, others) in zip(layers(model), layers(wanted), strict=True):
+        for name in LEAVES:
+            assert torch.equal(getattr(experts, name).float(), getattr(others, name))
+
+
 @pytest.mark.parametrize("kind, fused", [("mixtral", True), ("mixtral", False), ("qwen3_moe", True)])
 @pytest.mark.parametrize("scheme, options", [("w4a16", {"group_size": 32}), ("fp8_dynamic", {})])
 def test_transformers_takes_the_names(tmp_path, mixture, kind, fused, scheme, options):
     """Experts of a checkpoint that holds them in one tensor are called as this architecture's checkpoints call them."""
-    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
     source, _ = mixture(kind, fused)
     squeeze.quantize(source, "rtn", scheme=scheme, out=tmp_path / "out", **options)
     names = load_file(tmp_path / "out" / "model.safetensors")
     assert all(f"{stored_name(kind, 1, 5, leaf)}.weight_scale" in names for leaf in PUBLISHED)
-    auto = transformers.AutoModelForCausalLM
-    model, told = auto.from_pretrained(tmp_path / "out", dtype=torch.float32, output_loading_info=True)
-    assert not told["missing_keys"] and not told["unexpected_keys"]
+    loaded_by_transformers(tmp_path / "out", tmp_path / "dense")
+
+
+def test_names_of_earlier_versions_are_read(tmp_path, mixture, monkeypatch):
+    """Which called experts of every checkpoint that held them in one tensor alike."""
+    source, _ = mixture("mixtral", True)
+    squeeze.quantize(source, "rtn", scheme="mxfp4", out=tmp_path / "out")
+    monkeypatch.setattr("squeeze.engine.network.published", lambda *told: {})
+    squeeze.quantize(source, "rtn", scheme="mxfp4", out=tmp_path / "old")
+    assert "model.layers.1.mlp.experts.5.up_proj.weight_packed" in load_file(tmp_path / "old" / "model.safetensors")
     with torch.no_grad():
-        found, ours = model(IDS).logits, load_model(tmp_path / "out")(IDS).logits
-    torch.testing.assert_close(found, ours, rtol=0.02, atol=0.02)
+        assert torch.equal(*(load_model(tmp_path / name)(IDS).logits for name in ("out", "old")))
 
 
 LOADS = "experts: transformers loads them wrongly or not at all in this form"
 
 
 @pytest.mark.parametrize(
-    "kind, scheme, options, said",
+    "kind, options, said",
     [
-        *(("qwen3_moe", scheme, {}, False) for scheme in ("fp8", "fp8_dynamic")),
-        *(("qwen3_moe", scheme, {"group_size": 32}, False) for scheme in ("w4a16", "w8a16")),
-        *(("qwen3_moe", scheme, {}, True) for scheme in ("w8a8", "nvfp4", "mxfp4a16", "w4a16", "w4a16_asym")),
-        *(("gpt_oss", scheme, {}, True) for scheme in ("fp8_dynamic", "w8a16")),
+        *(("qwen3_moe", {"scheme": scheme}, False) for scheme in ("fp8", "fp8_dynamic", "mxfp4")),
+        *(("qwen3_moe", {"scheme": scheme, "group_size": 32}, False) for scheme in ("w4a16", "w8a16")),
+        *(("qwen3_moe", {"bits": bits, "group_size": 32}, False) for bits in ("experts=8,4", "attention=8,4")),
+        *(("qwen3_moe", {"scheme": scheme}, True) for scheme in ("w8a8", "nvfp4", "w4a16", "w4a16_asym")),
+        ("qwen3_moe", {"bits": "layers.0.mlp=8,4", "group_size": 32}, True),
+        *(("gpt_oss", {"scheme": scheme}, True) for scheme in ("fp8_dynamic", "w8a16")),
     ],
 )
-def test_the_report_says_what_transformers_does_not_load(tmp_path, mixture, kind, scheme, options, said):
+def test_the_report_says_what_transformers_does_not_load(tmp_path, mixture, kind, options, said):
     source, _ = mixture(kind)
     out = tmp_path / "out"
-    report = squeeze.quantize(source, "rtn", scheme=scheme, out=out, calibration=TOKENS[:1], **options)
+    report = squeeze.quantize(source, "rtn", out=out, calibration=TOKENS[:1], **options)
     assert any(note.startswith(LOADS) for note in report.fallbacks) == said
     assert Report.read(out).notes == report.notes and all(f"Note: {note}" in report.table() for note in report.notes)
     if not said:
-        pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
-        model = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
-        with torch.no_grad():
-            torch.testing.assert_close(model(IDS).logits, load_model(out)(IDS).logits, rtol=0.02, atol=0.02)
+        loaded_by_transformers(out, tmp_path / "dense")
 
 
 def test_a_mixture_that_is_not_smoothed_is_said_to_be(tmp_path, mixture):
