@@ -198,6 +198,15 @@ def test_transformers_takes_the_names(tmp_path, mixture, kind, fused, scheme, op
     loaded_by_transformers(tmp_path / "out", tmp_path / "dense")
 
 
+def test_packed_mixtures_compute_the_same(tmp_path, mixture):
+    """With a cache that is rounded, too."""
+    source, _ = mixture("gpt_oss")
+    squeeze.quantize(source, "rtn", scheme="nvfp4", kv_scheme="fp8", out=tmp_path / "out", calibration=TOKENS[:1])
+    squeeze.pack(tmp_path / "out", tmp_path / "packed")
+    with torch.no_grad():
+        assert torch.equal(*(load_model(tmp_path / name)(IDS).logits for name in ("out", "packed")))
+
+
 def test_names_of_earlier_versions_are_read(tmp_path, mixture, monkeypatch):
     """Which called experts of every checkpoint that held them in one tensor alike."""
     source, _ = mixture("mixtral", True)
