@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bench.entries.small import ADAPTED, WORK, beside_base, small
 from bench.entry import Entry, option
-from bench.tables import Column, Listing, percent
+from bench.tables import Column, Listing, pair, percent
 
 QUANTIZE = Entry(
     measures="what quantising costs: perplexity, KL and bytes of each recipe, beside rounding on the same grid",
@@ -117,6 +117,7 @@ SCHEMES = Entry(
         "schemes": Listing(
             (
                 Column("scheme", "scheme"),
+                Column("sequences, windows", pair("samples", "windows", "")),
                 Column("GPTQ", "gap", ".4f"),
                 Column("RTN", "rounded", ".4f"),
                 Column("GPTQ, not smoothed", "plain", ".4f"),
