@@ -14,18 +14,5 @@ def whole(network: Network, device: str = "cpu") -> nn.Module:
     model = load_model(network.checkpoint.folder, torch.float32, device)
     for name, module in network.model.named_modules():
         if isinstance(module, Experts):
-            model.set_submodule(name, _apart(model.get_submodule(name), module))
+            model.set_submodule(name, Experts.filled(model.get_submodule(name), module.layout))
     return model
-
-
-def _apart(fused: nn.Module, like: Experts) -> Experts:
-    """fused: a module of transformers with weights."""
-    experts, layout = Experts(fused, like.layout), like.layout
-    for name, parts in layout.parts.items():
-        tensor = fused.get_parameter(name).detach()
-        for expert, entry in zip(experts.experts, tensor, strict=True):
-            for number, part in enumerate(parts):
-                leaf, _, kind = part.partition(".")
-                value = nn.Parameter(layout.taken(name, number, entry), requires_grad=False)
-                setattr(expert.get_submodule(leaf), kind, value)
-    return experts
