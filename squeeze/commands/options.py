@@ -264,7 +264,9 @@ measuring = several(
     click.option(
         "--max-ppl-increase", metavar="PERCENT", type=float, help="Exit with 3 where perplexity rises by more."
     ),
-    click.option("--max-kl", metavar="NATS", type=float, help="Exit with 3 where the mean KL divergence is above."),
+    click.option(
+        "--max-kl", metavar="NATS", type=click.FloatRange(0), help="Exit with 3 where the mean KL divergence is above."
+    ),
     max_task_drop,
 )
 caching = several(
