@@ -1,11 +1,11 @@
 """Reading an object in ranges: few requests where it is read from end to end, and few bytes where it is not."""
 
-import io
 import os
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from squeeze.system.remote_errors import broken, persistently
+from squeeze.system.sized_file import SizedFile
 
 __all__ = ["RemoteFile", "will_read"]
 
@@ -14,7 +14,7 @@ _AHEAD = 1 << 23  # the most bytes that are read ahead
 _MOST = 1 << 26  # bytes of a request that nobody announced
 
 
-class RemoteFile(io.RawIOBase):
+class RemoteFile(SizedFile):
     """An object as a seekable binary file that can only be read. Its reads come short at its end alone.
 
     fetch(begin, end) makes a request. A read after a seek asks for what it wants, and at least 64 KiB; while reads
@@ -25,27 +25,10 @@ class RemoteFile(io.RawIOBase):
     def __init__(
         self, url: str, status: os.stat_result, fetch: Callable[[int, int], bytes], close: Callable[[], object]
     ):
-        self.url = url
-        self.status = status
-        self._size, self._fetch, self._close = status.st_size, fetch, close
-        self._position = self._begin = self._ahead = self._announced = 0
+        super().__init__(status.st_size)
+        self.url, self.status, self._fetch, self._close = url, status, fetch, close
+        self._begin = self._ahead = self._announced = 0
         self._data = memoryview(b"")  # from `_begin` on
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        position = offset + (0, self._position, self._size)[whence]
-        if position < 0:
-            raise ValueError("cannot seek to before the start")
-        self._position = position
-        return position
 
     def announce(self, size: int) -> None:
         """So many bytes will be read from here on: they come in one request."""

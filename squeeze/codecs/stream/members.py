@@ -4,7 +4,6 @@ It lies beside the shard in a file of its own, so that a shard is what every rea
 specifies it. How tars are made is shards/tar.py's.
 """
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from squeeze.codecs.stream.decompressor import decompress
 from squeeze.errors import DamagedError, FormatError, LimitError, printable
 from squeeze.system.files import SUFFIX, status
 from squeeze.system.limits import Limits
+from squeeze.system.sized_file import SizedFile
 
 __all__ = ["MAX_TEXT", "Member", "MemberFile", "Members", "index_bytes", "index_name", "line_of", "read_members"]
 
@@ -140,33 +140,17 @@ def _damaged() -> DamagedError:
     return DamagedError("a line of it says what cannot be: it is damaged")
 
 
-class MemberFile(io.RawIOBase):
+class MemberFile(SizedFile):
     """A member as a seekable file. read_at(position, buffer) reads raw content of the shard. Read from its start to its
     end, it is held against its checksum: raises DamagedError."""
 
     def __init__(self, member: Member, read_at: Any):
-        self.member = member
-        self._read_at, self._position = read_at, 0
+        super().__init__(member.size)
+        self.member, self._read_at = member, read_at
         self._digest, self._seen = xxhash.xxh3_64(), 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        position = offset + (0, self._position, self.member.size)[whence]
-        if position < 0:
-            raise ValueError("cannot seek to before the start")
-        self._position = position
-        return position
-
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")[: max(self.member.size - self._position, 0)]
+        view = memoryview(buffer).cast("B")[: max(self._size - self._position, 0)]
         count: int = self._read_at(self.member.offset + self._position, view) if view.nbytes else 0
         if self._position == self._seen:
             self._digest.update(view[:count])

@@ -23,6 +23,7 @@ from squeeze.codecs.varint import copy_pieces, read_exactly
 from squeeze.errors import DamagedError, FormatError, SqueezeError, printable
 from squeeze.system.limits import Limits
 from squeeze.system.remote_file import will_read
+from squeeze.system.sized_file import SizedFile
 from squeeze.system.storage import path_of
 
 
@@ -77,7 +78,7 @@ class Reader(io.BufferedReader):
         return io.BufferedReader(MemberFile(found, self.raw.read_at))
 
 
-class SqueezeFile(io.RawIOBase):
+class SqueezeFile(SizedFile):
     """The raw reader behind `open`."""
 
     def __init__(self, source: BinaryIO, resources: Resources, path: Path | None = None):
@@ -89,27 +90,10 @@ class SqueezeFile(io.RawIOBase):
             settings[id(place.stream)] = known
             self._blocks += [(place, known)] * bool(place.raw_length)
         self._starts = [place.raw_offset for place, _ in self._blocks]
-        self._size = sum(place.raw_length for place, _ in self._blocks)
-        self._position = 0
+        super().__init__(sum(place.raw_length for place, _ in self._blocks))
         self._number = -1  # of the block that is kept
         self._data = np.zeros(0, np.uint8)
         self._checked: dict[int, int] = {}  # where the bytes of stored blocks lie whose checksum was right
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        position = offset + (0, self._position, self._size)[whence]
-        if position < 0:
-            raise ValueError("cannot seek to before the start")
-        self._position = position
-        return position
 
     def readinto(self, buffer: Any) -> int:
         count = self.read_at(self._position, buffer)
