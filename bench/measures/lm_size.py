@@ -26,41 +26,58 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     found = models.find(options.model)
     plain = models.find(options.model, None if options.model else models.BUNDLED_ADAPTER, arithmetic=1)
     preset = levels.LEVELS[9].text.preset(len(data), found.network.context, 1, options.window)
-    floats, integers = alone(found, plain.weights, data, preset, options.threads)
-    bits = {"language model, float32 torch": floats, "language model, exact integers": integers}
-    bits["mixed, as coded"] = 8.0 * mixed(found.network, data, preset, options.threads)
+    floats = in_floats(found.network, plain.weights, data, preset)
+    bits = {
+        "language model, float32 torch": floats,
+        "language model, integers, activations of 15 bits": in_integers(plain.network, data, preset, options.threads),
+        "language model, exact integers": in_integers(found.network, data, preset, options.threads),
+        "mixed, as coded": 8.0 * mixed(found.network, data, preset, options.threads),
+    }
     for name, value in bits.items():
         about = {"file": options.file.name if options.file else "alice29.txt", "of": len(data)}
         sizes = {"bytes": round(value / 8), "bpb": round(value / len(data), 5), "more": round(value / floats - 1, 5)}
         yield {**about, "window": preset.window, "what": name, **sizes}
 
 
-def alone(
-    found: models.LoadedModel, plain: Weights, data: bytes, preset: TokenPreset, threads: int
-) -> tuple[float, float]:
-    """Bits by the model in float32, with 8-bit weights as they are, and in integers, on one lane."""
-    model = found.network
+def in_floats(model: LanguageModel, plain: Weights, data: bytes, preset: TokenPreset) -> float:
+    """Bits by the model in float32, with 8-bit weights as they are, on one lane."""
+    reference, bits = Reference(plain, preset.window), 0.0
+    for part, tokens, leaf in _chunks(model, data):
+        logarithms = reference.forward(part).numpy()
+        bits += _bytes_alone(part, tokens) - float(logarithms[tokens, leaf].astype(np.float64).sum()) / math.log(2)
+    return bits
+
+
+def in_integers(model: LanguageModel, data: bytes, preset: TokenPreset, threads: int) -> float:
+    """The same by the model in integers."""
+    team, bits, unbiased = Team(threads), 0.0, np.zeros(model.leaves.size, np.float32)
+    session = model.session(1, preset.window, CHUNK, team)
+    cdf = np.zeros((32, model.leaves.size + 1), np.uint64)
+    for part, tokens, leaves in _chunks(model, data):
+        session.forward(part[None])
+        bits += _bytes_alone(part, tokens)
+        for first in range(0, tokens.size, len(cdf)):
+            leaf = leaves[first : first + len(cdf)]
+            row = np.arange(leaf.size)
+            session.cdf(tokens[first : first + len(cdf)], unbiased, cdf, row)
+            bits -= float(np.log2((cdf[row, leaf + 1] - cdf[row, leaf]) / cdf[row, -1]).sum())
+    team.close()
+    return bits
+
+
+def _chunks(model: LanguageModel, data: bytes) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """What is fed, rows of it whose token is coded next, and the leaves of these tokens."""
     entries = model.encode(data)
     fed = prefill.token_ids(model, np.concatenate([[-1], entries[:-1]]))
-    team, reference = Team(threads), Reference(plain, preset.window)
-    session = model.session(1, preset.window, CHUNK, team)
-    integers, floats, unbiased = 0.0, 0.0, np.zeros(model.leaves.size, np.float32)
-    cdf = np.zeros((32, model.leaves.size + 1), np.uint64)
     for first in range(0, entries.size, CHUNK):
-        part, coded = fed[first : first + CHUNK], entries[first : first + CHUNK]
+        coded = entries[first : first + CHUNK]
         tokens = np.flatnonzero(coded >= 0)
-        bytes_alone = 8.0 * (coded.size - tokens.size)
-        session.forward(part[None])
-        logarithms = reference.forward(part).numpy()
-        integers, floats = integers + bytes_alone, floats + bytes_alone
-        for rows in np.split(tokens, range(32, tokens.size, 32)):
-            leaf, row = coded[rows], np.arange(rows.size)
-            session.cdf(rows, unbiased, cdf, row)
-            share = (cdf[row, leaf + 1] - cdf[row, leaf]) / cdf[row, -1]
-            integers -= float(np.log2(share).sum())
-            floats -= float(logarithms[rows, leaf].astype(np.float64).sum()) / math.log(2)
-    team.close()
-    return floats, integers
+        yield fed[first : first + CHUNK], tokens, coded[tokens]
+
+
+def _bytes_alone(part: np.ndarray, tokens: np.ndarray) -> float:
+    """Bits of bytes that are in no token."""
+    return 8.0 * (part.size - tokens.size)
 
 
 def mixed(model: LanguageModel, data: bytes, preset: TokenPreset, threads: int) -> int:
