@@ -1,6 +1,7 @@
 """Vectors of 32-bit numbers in machine code, with what generic LLVM has no words for: gathering, and moving by a mask.
 
-A vector has 16 numbers (AVX-512) or 8 (AVX2). Other processors have none of this: callers keep a plain loop.
+A vector has 16 numbers (AVX-512) or 8 (AVX2, and NEON in two registers). Other processors have none of this: callers
+keep a plain loop.
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +11,7 @@ from llvmlite import ir
 
 from squeeze.numerics import processor
 
-__all__ = ["INT8", "INT16", "INT32", "INT64", "Vectors", "kind"]
+__all__ = ["INT8", "INT16", "INT32", "INT64", "Vectors", "kind", "moves"]
 
 INT8, INT16, INT32, INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _BOOL, _FLOAT = ir.IntType(1), ir.FloatType()
@@ -35,11 +36,11 @@ class Vectors(ABC):
 
     @abstractmethod
     def expanded(self, values: Any, mask: Any) -> Any:
-        """The first values, given to the places where the mask is set, in order; anything elsewhere."""
+        """The first values, of 16 bits, given to the places where the mask is set, in order; anything elsewhere."""
 
     @abstractmethod
     def compressed_to_end(self, values: Any, mask: Any, count: Any) -> Any:
-        """The values where the mask is set, in order, the last of them in the last place."""
+        """The low 16 bits of values where the mask is set, in order, the last of them in the last place."""
 
     @abstractmethod
     def reciprocal(self, values: Any) -> Any:
@@ -107,17 +108,30 @@ class _Avx512(Vectors):
         return self.builder.call(call, [values, ir.Constant(self.floats, None), every])
 
 
-def _places(compress: bool) -> ir.Constant:
-    """For each mask of 8 lanes, 8 bytes: where each lane's value comes from."""
-    rows = []
-    for mask in range(256):
-        lanes = [lane for lane in range(8) if mask >> lane & 1]
-        if compress:
-            row = [0] * (8 - len(lanes)) + lanes
-        else:
-            row = [lanes.index(lane) if lane in lanes else 0 for lane in range(8)]
-        rows += row
-    return ir.Constant(ir.ArrayType(INT8, len(rows)), rows)
+def moves(builder: Any, way: str, mask: Any, size: int = 1) -> Any:
+    """A pointer to 8 * `size` bytes: where each byte of 8 values of so many bytes comes from, when they are moved by a
+    mask, an int64 below 256. Values that are not moved to are anything.
+
+    way: "expand" gives the first values to where the mask is set, "compress" makes those where it is set the first, and
+    "compress to end" the last.
+    """
+    name = f"squeeze.{way}.{size}".replace(" ", ".")
+    table = builder.module.globals.get(name)
+    if table is None:
+        places = [place for number in range(256) for place in _places(way, number)]
+        rows = [size * place + byte for place in places for byte in range(size)]
+        content = ir.Constant(ir.ArrayType(INT8, len(rows)), rows)
+        table = ir.GlobalVariable(builder.module, content.type, name)
+        table.initializer, table.global_constant, table.linkage = content, True, "internal"
+    return builder.gep(table, [INT64(0), builder.mul(mask, INT64(8 * size))])
+
+
+def _places(way: str, mask: int) -> list[int]:
+    lanes = [lane for lane in range(8) if mask >> lane & 1]
+    if way == "expand":
+        return [lanes.index(lane) if lane in lanes else 0 for lane in range(8)]
+    others = [0] * (8 - len(lanes))
+    return lanes + others if way == "compress" else others + lanes
 
 
 class _Avx2(Vectors):
@@ -133,17 +147,10 @@ class _Avx2(Vectors):
         return self._moved("expand", values, mask)
 
     def compressed_to_end(self, values: Any, mask: Any, count: Any) -> Any:
-        return self._moved("compress", values, mask)
+        return self._moved("compress to end", values, mask)
 
     def _moved(self, way: str, values: Any, mask: Any) -> Any:
-        name = f"squeeze.rans.{way}"
-        table = self.builder.module.globals.get(name)
-        if table is None:
-            content = _places(way == "compress")
-            table = ir.GlobalVariable(self.builder.module, content.type, name)
-            table.initializer, table.global_constant, table.linkage = content, True, "internal"
-        number = self.builder.zext(self.builder.bitcast(mask, INT8), INT64)
-        row = self.builder.gep(table, [INT64(0), self.builder.mul(number, INT64(8))])
+        row = moves(self.builder, way, self.builder.zext(self.builder.bitcast(mask, INT8), INT64))
         call = self.declared("llvm.x86.avx2.permd", self.words, self.words, self.words)
         return self.builder.call(call, [values, self.load(row, INT8)])
 
@@ -152,8 +159,72 @@ class _Avx2(Vectors):
         return self.builder.call(call, [values])
 
 
+class _Neon(Vectors):
+    """Two registers of four numbers. What is moved has 16 bits, and is in one register."""
+
+    width = 8
+
+    def __init__(self, builder: Any) -> None:
+        super().__init__(builder)
+        self.halves, self.bytes = ir.VectorType(INT16, self.width), ir.VectorType(INT8, 2 * self.width)
+
+    def gather(self, base: Any, places: Any) -> Any:
+        """A load for each. Places leave their registers in pairs; numbers are loaded as if they were float32, so that
+        they get into theirs at once."""
+        builder, found = self.builder, ir.Constant(self.floats, ir.Undefined)
+        numbers = builder.bitcast(base, _FLOAT.as_pointer())
+        pairs = builder.bitcast(places, ir.VectorType(INT64, self.width // 2))
+        for lane in range(self.width):
+            pair = builder.extract_element(pairs, INT32(lane // 2))
+            place = builder.lshr(pair, INT64(32)) if lane % 2 else builder.and_(pair, INT64((1 << 32) - 1))
+            found = builder.insert_element(found, builder.load(builder.gep(numbers, [place])), INT32(lane))
+        return builder.bitcast(found, self.words)
+
+    def expanded(self, values: Any, mask: Any) -> Any:
+        return self._moved("expand", values, mask)
+
+    def compressed_to_end(self, values: Any, mask: Any, count: Any) -> Any:
+        return self._moved("compress to end", values, mask)
+
+    def _moved(self, way: str, values: Any, mask: Any) -> Any:
+        builder = self.builder
+        row = moves(builder, way, builder.and_(self._counted(mask), INT64(255)), 2)
+        places = builder.load(builder.bitcast(row, self.bytes.as_pointer()), align=1)
+        call = self.declared("llvm.aarch64.neon.tbl1.v16i8", self.bytes, self.bytes, self.bytes)
+        moved = builder.call(call, [builder.bitcast(builder.trunc(values, self.halves), self.bytes), places])
+        return builder.zext(builder.bitcast(moved, self.halves), self.words)
+
+    def count(self, mask: Any) -> Any:
+        return self.builder.lshr(self._counted(mask), INT64(8))
+
+    def _counted(self, mask: Any) -> Any:
+        """A mask as int64, and 256 for each that is set: one sum (addv) tells both."""
+        shares = ir.Constant(self.halves, [256 + (1 << lane) for lane in range(self.width)])
+        call = self.declared("llvm.vector.reduce.add.v8i16", INT16, self.halves)
+        total = self.builder.call(call, [self.builder.select(mask, shares, ir.Constant(self.halves, None))])
+        return self.builder.zext(total, INT64)
+
+    def reciprocal(self, values: Any) -> Any:
+        """An estimate of 8 bits, and a step of Newton's."""
+        guess = self._by_fours("llvm.aarch64.neon.frecpe.v4f32", values)
+        return self.builder.fmul(guess, self._by_fours("llvm.aarch64.neon.frecps.v4f32", values, guess))
+
+    def _by_fours(self, name: str, *vectors: Any) -> Any:
+        """An instruction on one register, of float32."""
+        four = ir.VectorType(_FLOAT, 4)
+        call = self.declared(name, four, *[four] * len(vectors))
+        halves = [ir.Constant(ir.VectorType(INT32, 4), list(range(first, first + 4))) for first in (0, 4)]
+        found = [
+            self.builder.call(call, [self.builder.shuffle_vector(vector, vector, half) for vector in vectors])
+            for half in halves
+        ]
+        return self.builder.shuffle_vector(*found, self.counting())
+
+
 def kind() -> type[Vectors] | None:
-    """Of the processor that numba compiles for; None where it has neither set of instructions."""
+    """Of the processor that numba compiles for; None where it has none of these sets of instructions."""
     if all(map(processor.has, ("avx512f", "avx512bw", "avx512dq", "avx512vl"))):
         return _Avx512
-    return _Avx2 if processor.has("avx2") else None
+    if processor.has("avx2"):
+        return _Avx2
+    return _Neon if processor.has("neon") else None

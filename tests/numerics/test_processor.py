@@ -20,3 +20,20 @@ def test_what_numba_is_told_counts(features, avx, expected, monkeypatch):
     monkeypatch.setattr(processor._config, "CPU_FEATURES", features)
     monkeypatch.setattr(processor._config, "ENABLE_AVX", avx)
     assert {feature: processor.has(feature) for feature in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("triple", "features", "expected"),
+    [
+        ("aarch64-unknown-linux-gnu", None, True),
+        ("arm64-apple-darwin24.0.0", None, True),
+        ("aarch64_be-unknown-linux-gnu", None, False),
+        ("x86_64-unknown-linux-gnu", None, False),
+        ("aarch64-unknown-linux-gnu", "", False),
+        ("aarch64-unknown-linux-gnu", "+neon", True),
+    ],
+)
+def test_every_arm_of_64_bits_has_neon(triple, features, expected, monkeypatch):
+    monkeypatch.setattr(llvm, "get_process_triple", lambda: triple)
+    monkeypatch.setattr(processor._config, "CPU_FEATURES", features)
+    assert processor.has("neon") is expected

@@ -2,7 +2,8 @@
 
 A value's highest bits but its sign, the *prefix*, are compared with three known ones; a mask of 32 bits for each bit of
 the codes says what was found. fixed.py has the format. The code is LLVM's own vectors, so every processor runs it; only
-moving bytes by a mask is an instruction of some (AVX-512 with VBMI2), and a loop elsewhere.
+moving bytes by a mask is an instruction of some (AVX-512 with VBMI2), permutations of eight at a time on Arm, and a
+loop elsewhere.
 
 An array's type says which floats its values are: see KINDS.
 """
@@ -18,11 +19,12 @@ from numba.extending import intrinsic
 
 from squeeze.numerics import processor
 from squeeze.numerics.jit import inline
-from squeeze.numerics.words import INT8, INT32, INT64
+from squeeze.numerics.words import INT8, INT32, INT64, moves
 
 GROUP = 32
 _BYTES, _MASK = ir.VectorType(INT8, GROUP), ir.VectorType(ir.IntType(1), GROUP)
 _MOVES_BYTES = all(map(processor.has, ("avx512f", "avx512bw", "avx512vl", "avx512vbmi2")))
+_NEON = processor.has("neon")
 _NUMBER = types.int64
 
 # safetensors dtype: how its bits are viewed, and how many of them, the exponent, are the prefix
@@ -54,6 +56,16 @@ class _Group:
         undefined = ir.Constant(_BYTES, ir.Undefined)
         single = self.builder.insert_element(undefined, self.builder.trunc(value, INT8), INT32(0))
         return self.builder.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(INT32, GROUP), [0] * GROUP))
+
+    def mask(self, bits: Any) -> Any:
+        """The bits of an int32 as conditions. For NEON, LLVM would take them one by one."""
+        if not _NEON:
+            return self.builder.bitcast(bits, _MASK)
+        bytes_ = self.builder.bitcast(bits, ir.VectorType(INT8, 4))
+        places = ir.Constant(ir.VectorType(INT32, GROUP), [lane // 8 for lane in range(GROUP)])
+        own = ir.Constant(_BYTES, [1 << lane % 8 for lane in range(GROUP)])
+        found = self.builder.and_(self.builder.shuffle_vector(bytes_, bytes_, places), own)
+        return self.builder.icmp_unsigned("!=", found, ir.Constant(_BYTES, None))
 
     def load(self, pointer: Any, kind: Any) -> Any:
         return self.builder.load(self.builder.bitcast(pointer, kind.as_pointer()), align=1)
@@ -166,12 +178,12 @@ def _join(group: _Group, out: Any, coded: Any, prefixes: Any, known: Any) -> Non
         place += size
         return found
 
-    low, high = (builder.bitcast(read(INT32, 4), _MASK) for _ in range(2))
+    low, high = (group.mask(read(INT32, 4)) for _ in range(2))
     one, two, three = map(group.spread, known)
     odd = builder.select(high, group.load(prefixes, _BYTES), two)
     head = group.shifted(builder.select(low, odd, builder.select(high, three, one)), 8 - group.prefix_bits, up=True)
     for bit in group.loose:
-        is_set = builder.bitcast(read(INT32, 4), _MASK)
+        is_set = group.mask(read(INT32, 4))
         bits = builder.select(is_set, group.constant(_BYTES, bit), ir.Constant(_BYTES, None))
         head = builder.or_(head, bits)
     value = group.shifted(group.wide(head), group.bits - 8, up=True)
@@ -189,17 +201,39 @@ def _mover(way: str) -> Any:
     def move(typingctx, source, begin, mask, target, place):
         def codegen(context, builder, signature, arguments):
             start, end = _pointers(context, builder, signature, arguments, {0: 1, 3: 4})
-            name, kinds = f"llvm.x86.avx512.mask.{way}.v32i8", [_BYTES, _BYTES, _MASK]
-            call = builder.module.declare_intrinsic(name, (), ir.FunctionType(_BYTES, kinds))
-            group = _of_prefixes(builder, source)
-            bits = builder.bitcast(builder.trunc(arguments[2], INT32), _MASK)
-            moved = builder.call(call, [group.load(start, _BYTES), ir.Constant(_BYTES, None), bits])
-            group.store(moved, end)
+            (_move_eights if _NEON else _move_all)(_of_prefixes(builder, source), way, start, arguments[2], end)
             return context.get_dummy_value()
 
         return types.void(source, _NUMBER, _NUMBER, target, _NUMBER), codegen
 
     return move
+
+
+def _move_all(group: _Group, way: str, source: Any, mask: Any, target: Any) -> None:
+    """By the instruction of AVX-512 with VBMI2."""
+    builder, kinds = group.builder, [_BYTES, _BYTES, _MASK]
+    call = builder.module.declare_intrinsic(f"llvm.x86.avx512.mask.{way}.v32i8", (), ir.FunctionType(_BYTES, kinds))
+    bits = group.mask(builder.trunc(mask, INT32))
+    moved = builder.call(call, [group.load(source, _BYTES), ir.Constant(_BYTES, None), bits])
+    group.store(moved, target)
+
+
+def _move_eights(group: _Group, way: str, source: Any, mask: Any, target: Any) -> None:
+    """By permutations of eight lanes on NEON. On the packed side, their bytes come after those of the lanes before them
+    that are set."""
+    builder, eight, register = group.builder, ir.VectorType(INT8, 8), ir.VectorType(INT8, 16)
+    kind, whole = ir.FunctionType(eight, [register, eight]), ir.Constant(ir.VectorType(INT32, 16), list(range(16)))
+    permute = builder.module.declare_intrinsic("llvm.aarch64.neon.tbl1.v8i8", (), kind)
+    counted = builder.module.declare_intrinsic("llvm.ctpop.v8i8", (), ir.FunctionType(eight, [eight]))
+    counts = builder.bitcast(builder.call(counted, [builder.bitcast(mask, eight)]), INT64)
+    before = builder.mul(counts, INT64(0x01010100))  # each byte the sum of the counts below it
+    for lane in range(0, GROUP, 8):
+        bits, packed = (builder.and_(builder.lshr(bytes_, INT64(lane)), INT64(255)) for bytes_ in (mask, before))
+        first, last = (INT64(lane), packed) if way == "compress" else (packed, INT64(lane))
+        loaded = group.load(builder.gep(source, [first]), eight)
+        loaded = builder.shuffle_vector(loaded, ir.Constant(eight, ir.Undefined), whole)
+        moved = builder.call(permute, [loaded, group.load(moves(builder, way, bits), eight)])
+        group.store(moved, builder.gep(target, [last]))
 
 
 _compress, _expand = _mover("compress"), _mover("expand")
@@ -230,7 +264,7 @@ def count(typingctx, mask):
 @inline
 def gather(source, mask, target, place):
     """Put the bytes of source[0 : 32] that `mask` names at `place` of `target`, in order; there is room for 32."""
-    if _MOVES_BYTES:
+    if _MOVES_BYTES or _NEON:
         _compress(source, 0, mask, target, place)
         return
     while mask:
@@ -241,7 +275,7 @@ def gather(source, mask, target, place):
 @inline
 def scatter(source, begin, mask, target):
     """Put the bytes of `source` from `begin` on into target[0 : 32] where `mask` is set, in order; 32 can be read."""
-    if _MOVES_BYTES:
+    if _MOVES_BYTES or _NEON:
         _expand(source, begin, mask, target, 0)
         return
     while mask:

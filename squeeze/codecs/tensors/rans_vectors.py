@@ -31,18 +31,11 @@ _NUMBER = types.int64
 class _Loop:
     """Machine code of a loop over rows, for a kind of vectors: what the loops here have in common."""
 
-    def __init__(
-        self, context: Any, builder: Any, signature: Any, arguments: Any, arrays: int, lanes: int = LANES
-    ) -> None:
-        self.builder, self.lanes = builder, lanes
+    def __init__(self, builder: Any, pointers: list[Any], numbers: list[Any], lanes: int = LANES) -> None:
+        self.builder, self.pointers, self.numbers, self.lanes = builder, pointers, numbers, lanes
         self.v: Vectors = _Kind(builder)
         self.halves = lanes // self.v.width  # vectors of a row
-        self.pointers = [
-            context.make_array(kind)(context, builder, value).data
-            for kind, value in zip(signature.args[:arrays], arguments[:arrays], strict=True)
-        ]
-        self.numbers = arguments[arrays:]
-        self.width = signature.args[0].dtype.bitwidth  # of a value
+        self.width = pointers[0].type.pointee.width  # of a value
 
     def moved(self, pointer: Any, *places: Any) -> Any:
         """The pointer to a place from there on: a sum of int64, or of integers."""
@@ -92,6 +85,13 @@ class _Loop:
             self.v.store(value, self.moved(state, self.v.width * i), INT32)
 
 
+def _of(context: Any, builder: Any, signature: Any, arguments: Any, arrays: int, lanes: int) -> _Loop:
+    """The loop of an intrinsic whose arguments are so many arrays, and then numbers."""
+    pairs = zip(signature.args[:arrays], arguments[:arrays], strict=True)
+    pointers = [context.make_array(kind)(context, builder, array).data for kind, array in pairs]
+    return _Loop(builder, pointers, arguments[arrays:], lanes)
+
+
 def decoder(segments: int, direct: bool, merge: bool, lanes: int = LANES) -> Any:
     """A compiled loop over rows of `segments` segments at once.
 
@@ -105,7 +105,7 @@ def decoder(segments: int, direct: bool, merge: bool, lanes: int = LANES) -> Any
     @intrinsic
     def decode(typingctx, out, slots, words, raw, state, at, first, last, precision, field, raw_bits, drop, turn):
         def codegen(context, builder, signature, arguments):
-            _decode_rows(_Loop(context, builder, signature, arguments, 6, lanes), segments, direct, merge)
+            _decode_rows(_of(context, builder, signature, arguments, 6, lanes), segments, direct, merge)
             return context.get_dummy_value()
 
         return types.void(out, slots, words, raw, state, at, *[_NUMBER] * 7), codegen
@@ -183,7 +183,7 @@ def encoder(turned: bool, lanes: int = LANES) -> Any:
     @intrinsic
     def encode(typingctx, values, table, words, state, at, rows, precision, below, prefix_bits):
         def codegen(context, builder, signature, arguments):
-            _encode_rows(_Loop(context, builder, signature, arguments, 5, lanes), turned)
+            _encode_rows(_of(context, builder, signature, arguments, 5, lanes), turned)
             return context.get_dummy_value()
 
         return types.void(values, table, words, state, at, *[_NUMBER] * 4), codegen
@@ -249,7 +249,7 @@ def packer(lanes: int = LANES) -> Any:
     @intrinsic
     def pack(typingctx, values, raw, begin, raw_at, rows, raw_bits, drop, turn):
         def codegen(context, builder, signature, arguments):
-            _pack_rows(_Loop(context, builder, signature, arguments, 2, lanes))
+            _pack_rows(_of(context, builder, signature, arguments, 2, lanes))
             return context.get_dummy_value()
 
         return types.void(values, raw, *[_NUMBER] * 6), codegen
