@@ -110,7 +110,7 @@ BUSY = Entry(
 )
 
 ARM64 = Entry(
-    measures="the same .sqz of every level here and in an arm64 Debian under qemu-user, the files crossing both ways",
+    measures="the same files of every level, .sqz and packed, here and in an arm64 Debian under qemu-user, each way",
     minutes=90,
     key=("of", "level"),
     needs=("a corpus",),
@@ -119,7 +119,11 @@ ARM64 = Entry(
         option("file", nargs="?", type=Path, help="else text/alice29.txt of the corpus"),
         option("--root", type=Path, help="where the Debian lies, or goes to; else a new folder"),
         option("--measured", type=int, default=1_000, help="bytes of the file (1000)"),
-        option("--levels", default="1,2,3,4,5,6,7,8,9", help="(1,2,3,4,5,6,7,8,9)"),
+        option(
+            "--levels",
+            default="1,2,3,4,5,6,7,8,9,fast,runtime,archive",
+            help="of a file, and of a checkpoint (1,2,3,4,5,6,7,8,9,fast,runtime,archive)",
+        ),
     ),
     tables={
         "arm64": Listing(

@@ -1,4 +1,5 @@
-"""The same .sqz from this machine and from an arm64 Debian under qemu-user, each of which decodes the other's.
+"""The same bytes from this machine and from an arm64 Debian under qemu-user, each of which decodes the other's: a file
+at levels from 1 to 9, and a packed checkpoint at those that have names.
 
 The Debian is unpacked into a folder, and wheels for arm64 beside it: nothing is compiled but numba's kernels, which
 takes most of the time, since the compiler runs emulated. The folder is kept, and with it the kernels.
@@ -16,6 +17,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
 from bench.entry import Row
 from bench.shared.texts import read
 
@@ -27,27 +32,38 @@ import json, platform, sys, time
 from pathlib import Path
 import squeeze
 folder, levels = Path(sys.argv[1]), json.loads(sys.argv[2])
-data = (folder / "source").read_bytes()
+restored = folder / "restored"
 for level in levels:
     begin = time.perf_counter()
-    coded = squeeze.compress(data, level, threads=1, verify=False)
-    (folder / f"{level}.{platform.machine()}").write_bytes(coded)
-    files = list(folder.glob(f"{level}.*"))
-    decoded = all(squeeze.decompress(path.read_bytes(), threads=1) == data for path in files)
+    is_packed = isinstance(level, str)
+    source, coded = folder / ("source.safetensors" if is_packed else "source"), folder / f"{level}.{platform.machine()}"
+    if is_packed:
+        squeeze.pack(source, coded, level=level, verify=False, overwrite=True)
+    else:
+        coded.write_bytes(squeeze.compress(source.read_bytes(), level, threads=1, verify=False))
+    decoded = True
+    for path in folder.glob(f"{level}.*"):
+        if is_packed:
+            squeeze.unpack(path, restored, overwrite=True)
+        else:
+            restored.write_bytes(squeeze.decompress(path.read_bytes(), threads=1))
+        decoded &= restored.read_bytes() == source.read_bytes()
     seconds = round(time.perf_counter() - begin, 1)
     print(json.dumps({"level": level, "decoded": decoded, "seconds": seconds}), flush=True)
 """
+_DTYPES, _VALUES = (torch.bfloat16, torch.float16, torch.float32), (1_000, 30_000, 300_000)
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     data = read(options.file, "alice29.txt", options.measured)
-    levels = [int(level) for level in options.levels.split(",")]
+    levels = [int(level) if level.isdecimal() else level for level in options.levels.split(",")]
     root = options.root or Path(tempfile.mkdtemp())
     there = [_QEMU, "-L", str(root), str(root / "usr/bin/python3.11")]
     _unpack(root)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "source").write_bytes(data)
+        _write_checkpoint(folder / "source.safetensors")
         for _ in _run([sys.executable], folder, levels, dict(os.environ)):
             pass
         for row in _run(there, folder, levels, _environment(root)):  # decodes what was written here
@@ -57,11 +73,22 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             if ours != theirs or not row["decoded"] or not again["decoded"]:
                 sys.exit(f"Error: LEVEL {row['level']} DIFFERS.")
             digest = hashlib.sha256(theirs).hexdigest()
-            about = {"level": row["level"], "of": len(data), "seconds": row["seconds"]}
+            raw = folder / ("source.safetensors" if isinstance(row["level"], str) else "source")
+            about = {"level": row["level"], "of": raw.stat().st_size, "seconds": row["seconds"]}
             yield {**about, "coded_size": len(theirs), "sha256": digest}
 
 
-def _run(python: list[str], folder: Path, levels: list[int], environment: dict[str, str]) -> Iterator[Row]:
+def _write_checkpoint(path: Path) -> None:
+    generator = np.random.default_rng(1)
+    tensors = {
+        f"{dtype}.{count}": torch.from_numpy(generator.standard_normal(count, np.float32) / 20).to(dtype)
+        for dtype in _DTYPES
+        for count in _VALUES
+    }
+    save_file(tensors, path)
+
+
+def _run(python: list[str], folder: Path, levels: list[int | str], environment: dict[str, str]) -> Iterator[Row]:
     command = [*python, "-c", _WORK, str(folder), json.dumps(levels)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
