@@ -3,10 +3,12 @@
 import json
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from squeeze.cluster.files import File
-from squeeze.system.storage import path_of
+from squeeze.system.remote_path import RemotePath
+from squeeze.system.storage import remote
 
 __all__ = ["Held"]
 
@@ -15,10 +17,7 @@ class Held(Sequence[File]):
     """A sequence of files that cannot be changed, kept as compressed text."""
 
     def __init__(self, items: Sequence[File]):
-        rows = [
-            (str(one.source), one.size, one.stamp, None if one.target is None else str(one.target), one.checksum)
-            for one in items
-        ]
+        rows = [(_named(one.source), one.size, one.stamp, _named(one.target), one.checksum) for one in items]
         self._count, self._data = len(rows), zlib.compress(json.dumps(rows).encode(), 1)
 
     def __len__(self) -> int:
@@ -29,4 +28,13 @@ class Held(Sequence[File]):
 
     def __iter__(self) -> Iterator[File]:
         for source, size, stamp, target, checksum in json.loads(zlib.decompress(self._data)):
-            yield File(path_of(source), size, stamp, None if target is None else path_of(target), checksum)
+            yield File(_path(source), size, stamp, None if target is None else _path(target), checksum)
+
+
+def _named(path: Path | None) -> Any:
+    place = remote(path)
+    return place.named if place else None if path is None else str(path)
+
+
+def _path(named: Any) -> Path:
+    return Path(named) if isinstance(named, str) else cast(Path, RemotePath(*named))

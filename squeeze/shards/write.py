@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, cast
 
 from squeeze.codecs.stream.compressor import compress_stream
 from squeeze.codecs.stream.members import MAX_TEXT, index_bytes, index_name
+from squeeze.errors import SqueezeError
 from squeeze.shards.reading import Failed, Found, Source, found
 from squeeze.shards.tar import Entry, Tar, header_bytes, key_of, padded, tar_size
 from squeeze.shards.template import Template
@@ -35,14 +36,16 @@ class Shard:
 
 
 def listed(paths: Iterable[Path], root: Path, failed: Failed) -> Iterator[Source]:
-    """Files below a folder as they are called in shards; `failed` is told of those that are gone."""
+    """Files below a folder as they are called in shards; `failed` is told of those that are gone, and of objects whose
+    keys are no paths: two could have one name."""
     for path in paths:
         try:
+            name = path.relative_to(root).as_posix()
             status = path.lstat() if remote(path) else path.stat()
-        except OSError as error:
+        except (OSError, SqueezeError) as error:
             failed(path, error)
             continue
-        yield Source(path, path.relative_to(root).as_posix(), status.st_size)
+        yield Source(path, name, status.st_size)
 
 
 def write_shards(

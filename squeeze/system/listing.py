@@ -5,8 +5,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-__all__ = ["infos", "objects"]
+__all__ = ["infos", "objects", "take_keys_whole"]
 
+_VERSION = "?versionId="  # of s3fs, in the names of objects
 _PAGE = 1000  # objects, as S3 gives them
 Info = dict[str, Any]  # of an object, as fsspec has it
 
@@ -18,9 +19,22 @@ def objects(fs: Any, path: str) -> Iterator[Info]:
     """
     if hasattr(fs, "_iterdir") and hasattr(fs, "split_path"):
         bucket, key, _ = fs.split_path(path)
-        yield from _in_pages(fs, fs._iterdir(bucket, delimiter="", prefix=f"{key.strip('/')}/" if key else ""))
+        yield from _in_pages(fs, fs._iterdir(bucket, delimiter="", prefix=f"{key.rstrip('/')}/" if key else ""))
     else:
         yield from _by_prefix(fs, path)
+
+
+def take_keys_whole(fs: Any) -> None:
+    """Let s3fs cut no version off a key where it is told to know of none."""
+    if fs.protocol != ("s3", "s3a") or fs.version_aware or "split_path" in vars(fs):
+        return
+    split = fs.split_path
+
+    def whole(path: str) -> tuple[str, str, None]:
+        bucket, key, _ = split(path.partition(_VERSION)[0])
+        return bucket, key + "".join(path.partition(_VERSION)[1:]), None
+
+    fs.split_path = whole
 
 
 def infos(fs: Any, paths: list[str]) -> list[Info | Exception | None]:
@@ -78,4 +92,4 @@ def _place_in_order(info: Info) -> str:
 
 def _is_object(info: Info) -> bool:
     """Stores may keep an empty object for a folder itself."""
-    return info["type"] != "directory" and not str(info["name"]).endswith("/")
+    return info["type"] != "directory" and (not str(info["name"]).endswith("/") or bool(info["size"]))

@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from squeeze.errors import SqueezeError
-from squeeze.system.listing import infos, objects
+from squeeze.system.listing import infos, objects, take_keys_whole
 from squeeze.system.remote_errors import about_url, broken, persistently
 from squeeze.system.remote_file import RemoteFile
 from squeeze.system.s3_objects import first_bytes
@@ -36,17 +36,20 @@ _TOGETHER = 32  # requests of one call that wait at a time: more than there are 
 
 
 class RemotePath:
-    """A URL of fsspec. The storage is asked once for what `exists`, `is_file` and `is_dir` tell, and each time for
-    `stat`. Raises OSError for what the storage refuses, and where it cannot be reached."""
+    """A URL of fsspec, or what lies below one: the URL alone is parsed, and a key below it is taken as it is.
 
-    def __init__(self, url: str, info: dict[str, Any] | None = None):
+    The storage is asked once for what `exists`, `is_file` and `is_dir` tell, and each time for `stat`. Raises OSError
+    for what the storage refuses, and where it cannot be reached.
+    """
+
+    def __init__(self, url: str, below: str | None = None):
         found = URL.fullmatch(url)
         if found is None:
             raise ValueError(f"not a URL: {url}")
-        self._scheme, path, self._rest = found.groups()
-        self._path = path.rstrip("/") if self._scheme != "file://" else path
-        if info is not None:
-            self._known = info
+        self._scheme, root, self._rest = found.groups()
+        self._root = root.rstrip("/") if self._scheme != "file://" else root
+        self._below = below
+        self._path = self._root if below is None else f"{self._root}/{below}"
 
     @classmethod
     def of(cls, fs: Any, path: str) -> "RemotePath":
@@ -66,8 +69,13 @@ class RemotePath:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RemotePath) and str(self) == str(other)
 
-    def __reduce__(self) -> tuple[type["RemotePath"], tuple[str]]:
-        return RemotePath, (str(self),)  # another process asks for itself
+    def __reduce__(self) -> tuple[type["RemotePath"], tuple[str, str | None]]:
+        return RemotePath, self.named  # another process asks for itself
+
+    @property
+    def named(self) -> tuple[str, str | None]:
+        """The URL that is parsed, and what is below it: RemotePath(*named) is the same."""
+        return f"{self._scheme}{self._root}{self._rest}", self._below
 
     def __hash__(self) -> int:
         return hash(str(self))
@@ -76,10 +84,9 @@ class RemotePath:
         return self._path < other._path
 
     def __truediv__(self, name: object) -> "RemotePath":
-        return self._at(f"{self._path}/{name}" if self._path else str(name))
-
-    def _at(self, path: str, info: dict[str, Any] | None = None) -> "RemotePath":
-        return RemotePath(f"{self._scheme}{path}{self._rest}", info)
+        if not self._path:
+            return RemotePath(f"{self._scheme}{name}{self._rest}")
+        return RemotePath(self.named[0], str(name) if self._below is None else f"{self._below}/{name}")
 
     @property
     def is_chained(self) -> bool:
@@ -97,7 +104,12 @@ class RemotePath:
 
     @property
     def parent(self) -> "RemotePath":
-        return self._at(self._path.rpartition("/")[0])
+        if self._below is not None:
+            above, slash, _ = self._below.rpartition("/")
+            return RemotePath(self.named[0], above if slash else None)
+        above = self._root.rpartition("/")[0]
+        root = above.rstrip("/")
+        return RemotePath(f"{self._scheme}{root}{self._rest}", above[len(root) + 1 :] if above != root else None)
 
     @property
     def parents(self) -> tuple["RemotePath", ...]:
@@ -119,7 +131,13 @@ class RemotePath:
         return self == other
 
     def relative_to(self, folder: "RemotePath") -> PurePosixPath:
-        return PurePosixPath(self._path.removeprefix(folder._path).lstrip("/"))
+        """Raises SqueezeError for a key that is no path: another's would be the same."""
+        key = self._path.removeprefix(folder._path)
+        key = key.removeprefix("/") if folder._path else key
+        path = PurePosixPath(key)
+        if key and (str(path) != key or path.is_absolute() or ".." in path.parts):
+            raise SqueezeError(f"{self}: its key has an empty part, '.' or '..', so that it is no path: rename it")
+        return path
 
     def is_relative_to(self, folder: object) -> bool:
         return self == folder or folder in self.parents
@@ -134,8 +152,22 @@ class RemotePath:
         with about_url(str(self)):
             from fsspec.core import url_to_fs
 
-            fs, path = url_to_fs(str(self), **options)
-            return fs, path
+            self._check_chain()
+            fs, path = url_to_fs(self.named[0], **options)
+            take_keys_whole(fs)
+            return fs, path if self._below is None else f"{path}/{self._below}"
+
+    def _check_chain(self) -> None:
+        """Raises SqueezeError where another URL follows, and this protocol reads within none."""
+        if not self._rest:
+            return
+        from fsspec import get_filesystem_class
+
+        protocol = self._scheme.removesuffix("://").rpartition("::")[2]
+        kinds = get_filesystem_class(protocol).__mro__
+        if not any("target_options" in signature(kind.__init__).parameters for kind in kinds):
+            said = f"'::' chains URLs, and {protocol} takes none: name its prefix, with -r"
+            raise SqueezeError(f"{self}: {said}")
 
     def _look(self) -> dict[str, Any] | None:
         """What the storage says now; None where nothing is there."""
@@ -215,7 +247,9 @@ class RemotePath:
         with about_url(str(self)):
             fs.invalidate_cache(path)
         found = persistently(str(self), lambda: fs.ls(path, detail=True))
-        yield from self._listed({one["name"].rstrip("/"): one for one in found}, path)
+        names = {one["name"].rstrip("/") if one["type"] == "directory" else one["name"]: one for one in found}
+        for name, info in names.items():
+            yield from self._listed(name, info)
 
     def below(self) -> list["RemotePath"]:
         """All objects whose keys begin with this one and a slash, in order."""
@@ -244,18 +278,20 @@ class RemotePath:
         while info := persistently(str(self), following):
             again, in_order = False, in_order and info["name"] > last
             last = info["name"]
-            yield from self._listed({last: info}, path)
+            yield from self._listed(last, info)
 
     def rglob(self, pattern: str) -> Iterable["RemotePath"]:
         assert pattern == "*"
         return self.below()
 
-    def _listed(self, found: dict[str, dict[str, Any]], path: str) -> Iterator["RemotePath"]:
-        root = path.strip("/")
-        for name, info in found.items():
-            below = name.strip("/").removeprefix(root).strip("/")
-            if below:  # stores may keep an empty object for the folder itself
-                yield self._at(f"{self._path}/{below}" if self._path else below, info)
+    def _listed(self, name: str, info: dict[str, Any]) -> Iterator["RemotePath"]:
+        """What the filesystem calls so, as it calls it, but for the folder itself, of which it may keep an object."""
+        fs, path = self._place
+        root, key = path.strip("/"), name.lstrip("/")
+        if key != root and (not key.endswith("/") or info["size"]):
+            found = self / (key.removeprefix(f"{root}/") if root else key)
+            found._place, found._known = (fs, name), info
+            yield found
 
 
 def status_of(info: dict[str, Any]) -> os.stat_result:

@@ -107,6 +107,48 @@ def test_small_objects_go_into_shards(s3):
     assert member.stdout_bytes == TEXT[:7]
 
 
+ODD = ("a.txt", "/a.txt", "b//c", "b/c", "d/../e", "x::y.txt", "q?versionId=3", "a#b", "star*", "[1]", "%41", "dir/")
+
+
+@pytest.fixture
+def odd(s3):
+    contents = {f"odd/{key}": f"{number:04d} {key}".encode() * 9 for number, key in enumerate(ODD)}
+    for key, data in contents.items():
+        s3.put_object(Bucket="bucket", Key=key, Body=data)
+    s3.put_object(Bucket="bucket", Key="odd/empty/", Body=b"")
+    return contents
+
+
+@pytest.mark.parametrize("cluster", [(), ("--cluster", "local")])
+def test_keys_of_any_kind(s3, monkeypatch, odd, cluster):
+    """But for those that end in a slash, of which those that hold something are reported."""
+    monkeypatch.setattr(engines, "connect", lambda address: Inline())
+    said = fails("compress", "-1", "-q", "-r", *cluster, "s3://bucket/odd")
+    assert said == "Error: s3://bucket/odd/dir/: has no name, since its key ends in a slash: rename it\n"
+    made = {key.removesuffix(".sqz"): body(s3, key) for key in keys(s3) if key.endswith(".sqz")}
+    assert {key: squeeze.decompress(data) for key, data in made.items()} == {
+        key: data for key, data in odd.items() if not key.endswith("/")
+    }
+    for key in made:
+        s3.delete_object(Bucket="bucket", Key=key)
+    run("test", "-r", "-q", *cluster, "s3://bucket/odd")
+    run("decompress", "-r", "-q", "--rm", *cluster, "s3://bucket/odd")
+    assert {key: body(s3, key) for key in keys(s3)} == odd | {"odd/empty/": b""}
+
+
+def test_keys_that_are_no_paths_are_not_put_into_shards(s3, odd):
+    said = fails("compress", "-1", "-q", "-r", "--shards", "1M", "s3://bucket/odd", "-o", "part-{}.tar.sqz")
+    assert sorted(line.split(": ")[1] for line in said.splitlines()) == [
+        "s3://bucket/odd//a.txt",
+        "s3://bucket/odd/b//c",
+        "s3://bucket/odd/d/../e",
+        "s3://bucket/odd/dir/",
+    ]
+    with squeeze.open("part-0.tar.sqz") as shard:
+        found = {f"odd/{name}": shard.member(name).read() for name in shard.members()}
+    assert found == {key: data for key, data in odd.items() if "//" not in key and ".." not in key and key[-1] != "/"}
+
+
 @pytest.fixture
 def small(s3):
     """Objects as they are listed, and what they hold."""
@@ -166,7 +208,10 @@ def test_nothing_to_sign_with_is_an_error_for_each_object(small, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "none")
     s3fs.S3FileSystem.clear_instance_cache()
-    found = read_together([RemotePath(str(path), path._known) for path in paths])
+    anew = [RemotePath(*path.named) for path in paths]
+    for path, listed in zip(anew, paths, strict=True):
+        path._known = listed._known
+    found = read_together(anew)
     assert all(isinstance(one, PermissionError) for one in found if one != b"")
 
 

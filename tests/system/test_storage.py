@@ -3,6 +3,7 @@
 import builtins
 import io
 import os
+import pickle
 import signal
 import tempfile
 from pathlib import Path
@@ -64,6 +65,42 @@ def test_names_of_objects():
     chained = storage.path_of("sqz://x::fake://bucket/x.sqz")
     assert str(chained.with_name("y")) == "sqz://y::fake://bucket/x.sqz"
     assert storage.path_of("https://host/a.sqz?token=b/c").name == "a.sqz"
+
+
+@pytest.mark.parametrize("key", ["a//b", "/a/b", "a/b/", "a::b", "a?versionId=3", "a#b", "a/../b", "a/./b", "a%2Fb"])
+def test_keys_below_a_prefix_are_taken_as_they_are(key):
+    Store.put(f"bucket/tree/{key}", b"data")
+    root = storage.remote(storage.path_of("fake://bucket/tree/"))
+    found = root / key
+    again = pickle.loads(pickle.dumps(found))
+    for path in (found, again, found.with_name(found.name)):
+        assert str(path) == f"fake://bucket/tree/{key}" and path == found
+        assert path.filesystem()[1] == path._place[1] == f"bucket/tree/{key}"
+    assert str(found.parent) == f"fake://bucket/tree/{key}".rpartition("/")[0]
+    assert root in found.parents
+
+
+def test_a_url_keeps_its_empty_parts():
+    path = storage.path_of("fake://bucket//a///b")
+    assert [str(one) for one in path.parents] == [
+        "fake://bucket//a//",
+        "fake://bucket//a/",
+        "fake://bucket//a",
+        "fake://bucket/",
+        "fake://bucket",
+    ]
+    assert str(path.with_name("c")) == "fake://bucket//a///c"
+    for key in ("a//b", "./a", "a/../b", "a/"):
+        with pytest.raises(SqueezeError, match=r"its key has an empty part, '.' or '..', so that it is no path: rename"):
+            (path / key).relative_to(path)
+
+
+def test_what_chains_no_urls_says_so():
+    with pytest.raises(SqueezeError, match=r"^fake://b/x::y: '::' chains URLs, and fake takes none: name its prefix"):
+        storage.path_of("fake://b/x::y").exists()
+    assert not storage.path_of("simplecache::memory://none").exists()
+    with pytest.raises(SqueezeError, match="scheme is unknown"):
+        storage.path_of("nothing://b/x::y").exists()
 
 
 def test_files_and_prefixes():
