@@ -55,15 +55,19 @@ def expand(
 ) -> Iterator[Path]:
     """`path` itself, or with `recursive` the wanted files below a folder, in the order of their names.
 
-    Two kinds of folders below `path` are left out: `unreadable` is told of those that cannot be read, and `linked` of
-    links. Raises SqueezeError for a folder without `recursive`.
+    What is left out: `unreadable` is told of folders that cannot be read, and of objects whose keys end in a slash, and
+    `linked` of links to folders. Raises SqueezeError for a folder without `recursive`.
     """
     if not path.is_dir() or (path.is_symlink() and not recursive):
         yield path
     elif not recursive:
         raise SqueezeError("is a directory; use -r to take every file in it")
     elif prefix := remote(path):
-        yield from filter(wanted, (cast(Path, one) for one in prefix.walk()))
+        for one in filter(wanted, (cast(Path, one) for one in prefix.walk())):
+            if one.name:
+                yield one
+            else:
+                unreadable(OSError(errno.EINVAL, "has no name, since its key ends in a slash: rename it", str(one)))
     else:
         for folder, subfolders, names in os.walk(path, onerror=unreadable):
             subfolders.sort()

@@ -28,11 +28,17 @@ def test_a_page_is_listed_when_it_is_asked_for():
 
 def test_a_store_without_pages_is_listed_prefix_by_prefix():
     for key in ("a/b/c", "a/b-c", "a/b.c", "a/b/", "a/z", "ab", "a/b/d/e"):
-        Store.put(key, b"data")
+        Store.put(key, b"" if key.endswith("/") else b"data")
     root = storage.remote(storage.path_of("fake://a"))
     found = root.walk()
     assert str(next(found)) == "fake://a/b-c" and len([one for one in Store.requests if one[0] == "list"]) == 1
     assert [str(path) for path in found] == ["fake://a/b.c", "fake://a/b/c", "fake://a/b/d/e", "fake://a/z"]
+
+
+def test_an_object_whose_key_ends_in_a_slash_is_listed_where_it_holds_something():
+    for key, data in (("a/b/", b"data"), ("a/c/", b""), ("a/c/d", b"data")):
+        Store.put(key, data)
+    assert [str(path) for path in storage.remote(storage.path_of("fake://a")).walk()] == ["fake://a/b/", "fake://a/c/d"]
 
 
 def test_many_are_asked_about_at_once():
