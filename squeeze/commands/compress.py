@@ -14,6 +14,7 @@ from squeeze.commands.job import Job, is_compressed, size_of, transform
 from squeeze.commands.progress import Tick
 from squeeze.errors import SqueezeError
 from squeeze.system import files
+from squeeze.system.storage import remote
 
 
 @click.command()
@@ -105,7 +106,7 @@ def compress(
         )
         return
     sources = job.sources(lambda path: True)
-    sizes = [path.stat().st_size for path in sources if path and path.exists()]
+    sizes = [_size_of(path) for path in sources if path]
     for word in (
         forecast.slowness(row, sum(sizes), job.threads, verify),
         forecast.compiling(row) if sys.stderr.isatty() else None,
@@ -125,3 +126,11 @@ def compress(
             target = job.target(path, files.compressed_name)
             transform(job, path, target, action, size_of, passes=2 if verify else 1, level=row.number)
     job.finish()
+
+
+def _size_of(path: Path) -> int:
+    """As it was listed; 0 of what cannot be looked at, of which more is said when it is its turn."""
+    try:
+        return (path.lstat() if remote(path) else path.stat()).st_size
+    except (OSError, SqueezeError):
+        return 0

@@ -61,6 +61,24 @@ def test_there_and_back():
     assert Store.objects["other/x.sqz"] == Store.objects["bucket/note.txt.sqz"]
 
 
+def test_an_object_that_cannot_be_looked_at_stops_no_other(monkeypatch):
+    info = Store.info
+
+    def refusing(self, path, **options):
+        if path.endswith("bad"):
+            raise PermissionError("no")
+        return info(self, path, **options)
+
+    monkeypatch.setattr(Store, "info", refusing)
+    for name in ("a", "bad", "c"):
+        Store.put(f"bucket/tree/{name}", TEXT)
+    said = fails("compress", "-1", "-q", "-r", "fake://bucket/tree")
+    assert said == "Error: fake://bucket/tree/bad: access was refused (no): check the credentials\n"
+    assert sorted(folder_at("bucket/tree")) == ["a", "a.sqz", "bad", "c", "c.sqz"]
+    assert "fake://bucket/tree/bad: access" in fails("compress", "-1", "-f", "fake://bucket/tree/bad", URL)
+    assert squeeze.decompress(Store.objects["bucket/note.txt.sqz"]) == TEXT
+
+
 def test_local_urls_are_files():
     Path("note.txt").write_bytes(TEXT)
     run("compress", "-1", f"file://{Path.cwd()}/note.txt")
