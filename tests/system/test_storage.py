@@ -91,7 +91,9 @@ def test_a_url_keeps_its_empty_parts():
     ]
     assert str(path.with_name("c")) == "fake://bucket//a///c"
     for key in ("a//b", "./a", "a/../b", "a/"):
-        with pytest.raises(SqueezeError, match=r"its key has an empty part, '.' or '..', so that it is no path: rename"):
+        with pytest.raises(
+            SqueezeError, match=r"its key has an empty part, '.' or '..', so that it is no path: rename"
+        ):
             (path / key).relative_to(path)
 
 
