@@ -7,6 +7,7 @@ others end the run.
 """
 
 import os
+import socket
 import time
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from squeeze.errors import ClusterError
 from squeeze.system import extras
@@ -21,7 +23,11 @@ from squeeze.system import extras
 __all__ = ["LOCAL", "PATIENCE", "PROCESS", "SETTINGS", "Call", "Engine", "Lost", "Needs", "connect"]
 
 K = TypeVar("K")
-LOCAL = "local"
+AUTO, LOCAL = "auto", "local"
+_CLIENT, _CLIENT_PORT = "ray://", 10001
+_ANSWERS = 5.0  # seconds that a cluster has to answer
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # RFC 9113, 3.4
+_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # an empty frame of this type, 4, with which each side begins
 _AHEAD = 2.0  # calls for each processor: one runs, and one waits beside it
 _SEEN_FOR = 5.0  # seconds between two looks at how large the cluster is
 PATIENCE = 600.0  # seconds that a node is waited for which is large enough: machines of a cloud take minutes to start
@@ -73,32 +79,47 @@ def connect(address: str) -> "Engine[Any]":
     """The workers of "local", a cluster of this machine's processors; of "ray://HOST:PORT"; or of "auto": of the
     cluster that RAY_ADDRESS names, or else this machine belongs to, and "local" where it belongs to none. Raises
     PackageError, or ClusterError where no cluster answers."""
-    if address not in ("auto", LOCAL) and "://" not in address:
+    if address not in (AUTO, LOCAL) and not address.startswith(_CLIENT):
         raise ClusterError(f"{address!r} is no cluster: use auto, local or ray://HOST:PORT")
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     with extras.explained():
         import ray
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "squeeze"}
     if ray.is_initialized():
         return Engine(ray, ours=False)
+    named = os.environ.get("RAY_ADDRESS") or AUTO if address == AUTO else address
     try:
-        if address == "auto":
-            try:
-                ray.init(address="auto", **settings)
-            except ConnectionError:
-                if os.environ.get("RAY_ADDRESS"):
-                    raise
-                address = LOCAL
-        if address == LOCAL:
-            ray.init(address=LOCAL, include_dashboard=False, **settings)
-            return Engine(ray, grows=False)
-        if address != "auto":
-            ray.init(address=address, **settings)
+        if named not in (AUTO, LOCAL):
+            _check_answers(named)
+        with warnings.catch_warnings(action="ignore"):  # of Ray, beside the error that it raises
+            return _joined(ray, named)
     except Exception as error:  # Ray raises that itself
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ClusterError(f"the cluster {address} does not answer: {reason}") from None
-    return Engine(ray)
+        raise ClusterError(f"the cluster {named} does not answer: {reason}") from None
+
+
+def _joined(ray: Any, address: str) -> "Engine[Any]":
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "namespace": "squeeze"}
+    if address != LOCAL:
+        with suppress(*[ConnectionError] * (address == AUTO)):
+            ray.init(address=address, **settings)
+            return Engine(ray)
+    ray.init(address=LOCAL, include_dashboard=False, **settings)
+    return Engine(ray, grows=False)
+
+
+def _check_answers(address: str) -> None:
+    """Raises OSError where nobody speaks gRPC at HOST:PORT, and ValueError for what is no such address. Ray itself would
+    try for minutes, and write of it."""
+    place = urlsplit(address if "://" in address else f"//{address}")
+    port = place.port or (_CLIENT_PORT if address.startswith(_CLIENT) else None)
+    if not place.hostname or not port:
+        raise ValueError("it is not called HOST:PORT")
+    with socket.create_connection((place.hostname, port), _ANSWERS) as opened:
+        if os.environ.get("RAY_USE_TLS", "0") == "0":
+            opened.sendall(_HTTP2 + _SETTINGS)
+            if opened.recv(len(_SETTINGS))[3:4] != _SETTINGS[3:4]:
+                raise ConnectionError("what listens there is not Ray")
 
 
 def _from_here(function: Callable[..., Any]) -> Callable[..., Any]:

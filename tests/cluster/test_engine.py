@@ -1,7 +1,12 @@
 """What an engine tells of a cluster, and how it leaves one, beside a Ray that is none."""
 
+import socket
 import sys
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,18 +151,102 @@ def test_a_node_that_goes_is_waited_for_too():
     assert len(said) == 1
 
 
-def test_a_cluster_that_is_named_and_does_not_answer_is_an_error(monkeypatch):
-    def init(address, **settings):
-        if address == "auto":
+class Fake:
+    """What of Ray a connection takes, and where it was asked for."""
+
+    def __init__(self, monkeypatch, fails=()):
+        self.asked, self.fails = [], fails
+        monkeypatch.setitem(sys.modules, "ray", self)
+
+    def is_initialized(self):
+        return False
+
+    def init(self, address, **settings):
+        self.asked.append(address)
+        warnings.warn("a page of advice", stacklevel=1)
+        if address in self.fails:
             raise ConnectionError("it refuses\nall")
 
-    fake = SimpleNamespace(is_initialized=lambda: False, init=init)
-    monkeypatch.setitem(sys.modules, "ray", fake)
+
+@contextmanager
+def listening(answer: bytes | None) -> Iterator[str]:
+    """HOST:PORT of what says this to each who comes; None: closes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            with suppress(OSError):
+                while True:
+                    opened, _ = server.accept()
+                    with opened:
+                        if answer is not None:
+                            opened.recv(100)
+                            opened.sendall(answer)
+
+        thread = Thread(target=serve, daemon=True)
+        thread.start()
+        yield "{}:{}".format(*server.getsockname())
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+GRPC = bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]) + bytes(6)  # the settings of a server
+
+
+def test_a_cluster_is_looked_for(monkeypatch):
+    ray = Fake(monkeypatch, fails=["auto"])
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert not connect("auto")._grows
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    with pytest.raises(ClusterError, match=r"^the cluster auto does not answer: it refuses$"):
-        connect("auto")
+    with listening(GRPC) as address:
+        assert connect(f"ray://{address}")._grows
+        for named in (address, f"ray://{address}"):
+            monkeypatch.setenv("RAY_ADDRESS", named)
+            assert connect("auto")._grows
+    assert ray.asked == ["auto", "local", f"ray://{address}", address, f"ray://{address}"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(None, "Connection reset by peer|what listens there is not Ray"), (b"HTTP/1.1 400 Bad Request", "is not Ray")],
+)
+def test_what_does_not_answer_as_a_cluster_does_is_one_line_at_once(monkeypatch, answer, said):
+    """Ray would try for minutes."""
+    ray = Fake(monkeypatch)
+    with listening(answer) as address:
+        for named in (f"ray://{address}", address):
+            monkeypatch.setenv("RAY_ADDRESS", named)
+            with pytest.raises(ClusterError, match=rf"^the cluster {named} does not answer: .*({said})$"):
+                connect("auto")
+    for named, reason in (
+        (address, "refused"),
+        ("ray://", "HOST:PORT"),
+        ("a:b", "could not be cast"),
+        ("a", "HOST:PORT"),
+    ):
+        monkeypatch.setenv("RAY_ADDRESS", named)
+        with pytest.raises(ClusterError, match=f"the cluster {named} does not answer: .*{reason}"):
+            connect("auto")
+    assert not ray.asked
+
+
+def test_what_hangs_is_one_line(monkeypatch):
+    Fake(monkeypatch)
+    monkeypatch.setattr("squeeze.cluster.engine._ANSWERS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "ray://{}:{}".format(*server.getsockname())
+        with pytest.raises(ClusterError, match=rf"^the cluster {address} does not answer: timed out$"):
+            connect(address)
+
+
+def test_a_cluster_that_refuses_is_one_line(monkeypatch):
+    with listening(GRPC) as address:
+        Fake(monkeypatch, fails=[address])
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with warnings.catch_warnings(record=True) as advice:
+            with pytest.raises(ClusterError, match=rf"^the cluster {address} does not answer: it refuses$"):
+                connect("auto")
+            assert not advice
+    with pytest.raises(ClusterError, match="is no cluster: use auto, local or ray://HOST:PORT"):
+        connect("http://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("ours", [True, False])
