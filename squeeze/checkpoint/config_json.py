@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from squeeze.checkpoint.guard import unguarded
 from squeeze.errors import FormatError, printable
 from squeeze.system.json_object import read_object
 
@@ -58,6 +59,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         check_config(config)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
+    if described := config.get("quantization_config"):
+        config["quantization_config"] = unguarded(described)
     return config
 
 

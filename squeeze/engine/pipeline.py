@@ -20,6 +20,7 @@ from torch import nn
 
 from squeeze.checkpoint.architectures import SHARED_EXPERTS
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
+from squeeze.checkpoint.guard import guarded
 from squeeze.engine.block import BlockJob, Done, calibrated_block, plain_block
 from squeeze.engine.calibration import spacing
 from squeeze.engine.method import Method
@@ -283,6 +284,8 @@ def _finish(job: _CheckpointJob, report: Report, source: Path, started: float) -
     report.parameters = sum(prod(counted.info(name).shape) for name in counted.files)
     copy_other_files(source, content)
     config = {**network.checkpoint.config, **job.writer.config(sorted(job.left))}
+    if described := config.get("quantization_config"):
+        config["quantization_config"] = guarded(described)
     (content / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     report.parts = _by_module(Checkpoint.open(content))
     report.seconds = round(time.perf_counter() - started, 3)

@@ -15,11 +15,17 @@ import torch
 from torch import nn
 from transformers.core_model_loading import ConversionOps
 from transformers.pytorch_utils import Conv1D
-from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING, register_quantization_config, register_quantizer
+from transformers.quantizers.auto import (
+    AUTO_QUANTIZER_MAPPING,
+    AutoQuantizationConfig,
+    register_quantization_config,
+    register_quantizer,
+)
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.guard import guarded, unguarded
 from squeeze.checkpoint.safetensors import Tensor
 from squeeze.checkpoint.stored import Leaves, StoredForm, dtype_named, expanded
 from squeeze.deltas.base import BaseWeights, is_transposed
@@ -33,6 +39,8 @@ from squeeze.packing.container import Record
 from squeeze.packing.load import torch_dtype
 
 __all__ = ["Description", "Loader", "leaves_of", "place_layers", "register"]
+
+_THEIRS = "from_dict_before_squeeze"
 
 
 class Description(QuantizationConfigMixin):
@@ -49,7 +57,7 @@ class Description(QuantizationConfigMixin):
         self.dtype = described.get("dtype")
 
     def to_dict(self) -> dict[str, Any]:
-        return {"quant_method": self.method, **self.described}
+        return guarded({"quant_method": self.method, **self.described})
 
 
 class Expand(ConversionOps):
@@ -239,3 +247,12 @@ def register() -> None:
             loader = type("StoredLoader", (kind,), {"form": form, "serialized_names": names})
             register_quantization_config(form.method)(config)
             register_quantizer(form.method)(loader)
+    if not hasattr(AutoQuantizationConfig, _THEIRS):
+        setattr(AutoQuantizationConfig, _THEIRS, AutoQuantizationConfig.from_dict)
+        AutoQuantizationConfig.from_dict = _from_dict  # type: ignore[method-assign, assignment]
+
+
+def _from_dict(described: dict[str, Any]) -> QuantizationConfigMixin:
+    """As transformers' AutoQuantizationConfig has it, of what a folder says."""
+    made: QuantizationConfigMixin = getattr(AutoQuantizationConfig, _THEIRS)(unguarded(described))
+    return made

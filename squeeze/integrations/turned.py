@@ -18,6 +18,7 @@ from transformers.quantizers.quantizer_compressed_tensors import CompressedTenso
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
 from squeeze.checkpoint.bits import words_for
+from squeeze.checkpoint.guard import guarded
 from squeeze.quant.formats.compressed_tensors import METHOD
 from squeeze.quant.formats.transforms import online
 
@@ -33,7 +34,7 @@ class TurnedConfig(CompressedTensorsConfig):
 
     def to_dict(self) -> dict[str, Any]:
         described = super().to_dict()
-        return {**described, "transform_config": self.transforms} if self.transforms else described
+        return guarded({**described, "transform_config": self.transforms}) if self.transforms else described
 
 
 TurnedConfig.__name__ = CompressedTensorsConfig.__name__  # by which transformers knows what a caller may pass besides

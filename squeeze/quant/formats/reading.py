@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from squeeze.checkpoint import safetensors as tensorfile
+from squeeze.checkpoint.guard import unguarded
 from squeeze.checkpoint.quantized import QuantizedTensor
 from squeeze.checkpoint.stored import dtype_named
 from squeeze.errors import FormatError
@@ -125,7 +126,7 @@ def _config(folder: Path) -> dict[str, Any]:
         raise FormatError(f"{folder}: not a checkpoint: it has no config.json") from None
     if not isinstance(config.get("quantization_config"), dict):
         raise FormatError(f"{folder}: is not quantised: its config.json has no quantization_config")
-    return config
+    return {**config, "quantization_config": unguarded(config["quantization_config"])}
 
 
 class _Files(Mapping[str, torch.Tensor]):
