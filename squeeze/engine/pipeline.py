@@ -28,12 +28,13 @@ from squeeze.engine.network import Call, Network, is_linear, weight_of
 from squeeze.engine.report import Layer, Report
 from squeeze.engine.sharding import Shard, shards_of
 from squeeze.engine.workers import Here, Workers
+from squeeze.errors import SqueezeError, printable
 from squeeze.packing import folder
 from squeeze.system.stamps import digest, stamps
 from squeeze.system.work import work_folder
 from squeeze.version import __version__
 
-__all__ = ["WORK", "Compression", "Writer", "plan"]
+__all__ = ["WORK", "Compression", "Writer", "check_ignored", "plan"]
 
 WORK = "compressing"  # in the name of the folder of a run
 
@@ -70,7 +71,7 @@ def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list
     for name, module in network.module(block).named_modules():
         full = f"{block}.{name}"
         if is_linear(module):
-            reason = _reason(full, weight_of(module).shape[0], ignore)
+            reason = _reason((full, network.stored_name(full)), weight_of(module).shape[0], ignore)
             if reason:
                 reasons[network.stored_name(full)] = reason
             else:
@@ -80,12 +81,23 @@ def plan(network: Network, block: str, ignore: Iterable[str] = ()) -> tuple[list
     return chosen, reasons
 
 
-def _reason(name: str, rows: int, ignore: Iterable[str]) -> str | None:
-    """Why a linear module is left as it is, if it is."""
-    asked = [part for part in ignore if part in name]
+def check_ignored(network: Network, ignore: Iterable[str]) -> None:
+    """Raises SqueezeError for a part that neither a module of the network nor a tensor of its checkpoint has in its
+    name."""
+    names = [*(name for name, _ in network.model.named_modules()), *network.sources.values()]
+    for part in ignore:
+        if not any(part in name for name in names):
+            raise SqueezeError(
+                f"{network.checkpoint.folder}: no module has {printable(repr(part))} in its name, as in --ignore"
+            )
+
+
+def _reason(names: tuple[str, str], rows: int, ignore: Iterable[str]) -> str | None:
+    """Why a linear module is left as it is, if it is. names: the network's and the checkpoint's."""
+    asked = [part for part in ignore if any(part in name for name in names)]
     if asked:
         return "sees every token" if asked[0] in SHARED_EXPERTS else "as asked for"
-    if name.rpartition(".")[2] in ("router", "gate", "shared_expert_gate"):
+    if names[0].rpartition(".")[2] in ("router", "gate", "shared_expert_gate"):
         return "decides which experts run"
     return f"has only {rows} rows" if rows < _LEAST_ROWS else None
 

@@ -17,7 +17,7 @@ from squeeze.deltas.rounded import RoundedCheckpoint
 from squeeze.deltas.stored import DeltaForm, make_writer
 from squeeze.engine.method import Method
 from squeeze.engine.network import Network
-from squeeze.engine.pipeline import Progress, plan
+from squeeze.engine.pipeline import Progress, check_ignored, plan
 from squeeze.engine.report import Report
 from squeeze.errors import SqueezeError
 from squeeze.packing import folder
@@ -72,6 +72,7 @@ def delta(
     report = run.waiting(DeltaMethod.name, described)
     if report is None:
         network = Network(checkpoint)
+        check_ignored(network, settings.ignore)
         methods, transposed = _methods(network, weights, inner, settings.ignore)
         if bits:
             checkpoint = RoundedCheckpoint.of(checkpoint, weights, bits, _outside(network, settings.ignore))

@@ -12,7 +12,8 @@ from torch import nn
 
 from squeeze.checkpoint.checkpoint import Checkpoint, saved
 from squeeze.engine.method import Method
-from squeeze.engine.pipeline import WORK, Compression, Progress, Writer
+from squeeze.engine.network import Network
+from squeeze.engine.pipeline import WORK, Compression, Progress, Writer, check_ignored
 from squeeze.engine.report import NAME as REPORT, Report
 from squeeze.engine.workers import Here, Workers
 from squeeze.errors import SqueezeError
@@ -75,11 +76,13 @@ class Run:
     workers: Workers = field(default_factory=Here)
 
     def open(self, waits: Report | None = None) -> Checkpoint:
-        """The checkpoint, in floats. waits: what `waiting` found. Raises SqueezeError where it is none, or `out` may
-        not be written."""
+        """The checkpoint, in floats. waits: what `waiting` found. Raises SqueezeError where it is none, `out` may not
+        be written, or something is to be left that is not there."""
         checkpoint = floats(Checkpoint.open(self.source))
         if waits is None:
             folder.check_target(self.source, self.out, self.overwrite)
+            if self.common.ignore:
+                check_ignored(Network(checkpoint), self.common.ignore)
         return checkpoint
 
     def tokens(self) -> torch.Tensor:

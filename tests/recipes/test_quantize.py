@@ -70,6 +70,30 @@ def test_what_is_not_compressed_is_untouched_and_reported(tmp_path, folders):
         assert torch.equal(before[name], after[name]) != linear, name
 
 
+@pytest.mark.parametrize(
+    "change, options",
+    [
+        (squeeze.quantize, {"method": "rtn"}),
+        (squeeze.quantize, {"method": "rtn", "format": "gguf"}),
+        (squeeze.prune, {"method": "magnitude", "pattern": "2:4"}),
+        (squeeze.factorize, {"method": "svd", "rank": 8}),
+    ],
+)
+def test_leaving_what_is_not_there_is_an_error(tmp_path, folders, change, options):
+    with pytest.raises(SqueezeError, match=r"llama: no module has 'nosuch' in its name, as in --ignore$"):
+        change(folders("llama"), out=tmp_path / "out", ignore=("lm_head", "nosuch"), **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_left_may_have_the_name_that_the_checkpoint_has(tmp_path, folders):
+    report = squeeze.quantize(
+        folders("mixtral"), "rtn", out=tmp_path / "out", format="dense", ignore=("block_sparse_moe",)
+    )
+    left = [name for name, why in report.left.items() if why == "as asked for"]
+    assert left and all(".block_sparse_moe." in name for name in left)
+    assert not any("experts" in layer.name for layer in report.layers)
+
+
 def test_experts_without_tokens_fall_back_and_say_so(tmp_path, folders):
     report = squeeze.quantize(
         folders("qwen2_moe"), GPTQ(bits=4), calibration=TOKENS[:1, :3], out=tmp_path / "out", format="dense"
