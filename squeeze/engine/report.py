@@ -99,6 +99,18 @@ class Report:
         """What went otherwise than asked for."""
         return [*self.notes, *(f"{layer.name}: {note}" for layer in self.layers for note in layer.notes)]
 
+    def _grouped(self) -> list[str]:
+        """`fallbacks`, what is the same of several matrices in one line."""
+        names: dict[str, list[str]] = {}
+        for layer in self.layers:
+            for note in layer.notes:
+                names.setdefault(note, []).append(layer.name)
+        lines = list(self.notes)
+        for note, some in names.items():
+            which = some[0] if len(some) == 1 else f"{len(some)} matrices, such as {some[0]}"
+            lines.append(f"{which}: {note}")
+        return lines
+
     def check(
         self, max_ppl_increase: float | None = None, max_kl: float | None = None, max_task_drop: float | None = None
     ) -> None:
@@ -150,7 +162,7 @@ class Report:
             shape, zeros = "x".join(map(str, layer.shape)), f" {layer.sparsity:5.3f}" if pruned else ""
             error = "-" if layer.error is None else f"{layer.error:.2e}"
             lines.append(f"{layer.name:<44} {shape:>13} {layer.method:<9} {layer.bits:6.3f} {error:>9}{zeros}")
-        lines += [f"Note: {line}" for line in self.fallbacks]
+        lines += [f"Note: {line}" for line in self._grouped()]
         lines += [f"Left as it was: {name}: {reason}" for name, reason in self.left.items()]
         return "\n".join([*lines, *(f"{name}: {value}" for name, value in self._totals())])
 
@@ -192,7 +204,7 @@ class Report:
     def card(self) -> str:
         """A section for the model card."""
         rows = "\n".join(f"| {name} | {value} |" for name, value in self._totals())
-        notes = "".join(f"- {line}\n" for line in self.fallbacks)
+        notes = "".join(f"- {line}\n" for line in self._grouped())
         untouched = "".join(f"- {name}: left as it was, {reason}\n" for name, reason in self.left.items())
         settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
         return f"## Compression\n\nBy squeeze: {settings}.\n\n| | |\n|---|---|\n{rows}\n\n{notes}{untouched}"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from squeeze.engine.report import NAME, Report
+from squeeze.engine.report import NAME, Layer, Report
 from squeeze.errors import FormatError
 from tests.faults.disk import Disk, full_from
 
@@ -45,3 +45,14 @@ def test_a_card_that_is_not_utf8_keeps_its_bytes(tmp_path):
         GOOD.write(tmp_path)
         card = (tmp_path / "README.md").read_bytes()
         assert card.startswith(b"# Mod\xe8le\n\n## Compression\n\nBy squeeze: bits 4.") and b"older" not in card
+
+
+def test_the_same_of_several_matrices_is_said_once(tmp_path):
+    why = "q5_0 in place of q4_k"
+    layers = [Layer(f"m{n}", (32, 32), "rtn", 5.5, None, 0, (why,)) for n in range(3)]
+    layers.append(Layer("last", (32, 32), "rtn", 8.5, None, 0, ("q8_0 in place of q6_k",)))
+    report = Report("a", "b", "rtn", "gguf", {}, layers, notes=["of the whole"])
+    lines = ["of the whole", f"3 matrices, such as m0: {why}", "last: q8_0 in place of q6_k"]
+    assert [line for line in report.table().splitlines() if line.startswith("Note: ")] == [f"Note: {n}" for n in lines]
+    assert all(f"\n- {line}\n" in report.card() for line in lines)
+    assert len(report.as_json()["fallbacks"]) == 5
