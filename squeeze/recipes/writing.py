@@ -141,4 +141,6 @@ def _spec(
     grids = {name: grid_of(one) for name, one in methods.items()}
     other = {name: grid for name, grid in grids.items() if grid != common or any(fit(name) for fit in fits)}
     by_pattern = tuple((pattern, grid_of(grid_method)) for pattern, grid_method in patterns)
-    return QuantizationSpec.of_grid(common, modules=other, dtype=dtype, method=method.name, patterns=by_pattern)
+    told: dict[str, Any] = {"dtype": dtype, "method": method.name}
+    told["ordered"] = all(getattr(one, "act_order", False) for one in (method, *methods.values()))
+    return QuantizationSpec.of_grid(common, modules=other, patterns=by_pattern, **told)

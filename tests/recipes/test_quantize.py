@@ -1,7 +1,9 @@
 """`squeeze quantize` and squeeze.quantize: tiny models of several architectures, end to end."""
 
+import importlib
 import json
 import math
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 import squeeze
+from squeeze.checkpoint.checkpoint import Checkpoint
 from squeeze.cli import main
 from squeeze.engine import pipeline
 from squeeze.errors import FormatError, ModelError, QualityError, SqueezeError
@@ -16,6 +19,7 @@ from squeeze.integrations.load_model import load_model
 from squeeze.options import load
 from squeeze.quant.gptq import GPTQ
 from squeeze.quant.rtn import RTN
+from squeeze.recipes.writing import make_writer
 from squeeze.system.work import work_folder
 from tests.makers import networks, tiny_models
 
@@ -92,6 +96,24 @@ def test_what_is_left_may_have_the_name_that_the_checkpoint_has(tmp_path, folder
     left = [name for name, why in report.left.items() if why == "as asked for"]
     assert left and all(".block_sparse_moe." in name for name in left)
     assert not any("experts" in layer.name for layer in report.layers)
+
+
+def test_the_order_of_gptq_is_told_where_there_are_groups(folders):
+    checkpoint = Checkpoint.open(folders("llama"))
+    told = {}
+    for name, method in {
+        "ordered": GPTQ(bits=4, group_size=32),
+        "rows": GPTQ(bits=4, group_size=-1),
+        "as it lies": GPTQ(bits=4, group_size=32, act_order=False),
+        "rounded": RTN(bits=4, group_size=32),
+    }.items():
+        config = make_writer("compressed-tensors", method, {}, checkpoint).config([])["quantization_config"]
+        told[name] = config["config_groups"]["group_0"]["weights"].get("actorder")
+        if find_spec("compressed_tensors"):
+            quantization = importlib.import_module("compressed_tensors.quantization")
+            group = quantization.QuantizationConfig.model_validate(config).config_groups["group_0"]
+            assert group.weights.actorder == told[name]
+    assert told == {"ordered": "static", "rows": None, "as it lies": None, "rounded": None}
 
 
 def test_experts_without_tokens_fall_back_and_say_so(tmp_path, folders):

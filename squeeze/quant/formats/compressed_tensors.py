@@ -86,6 +86,9 @@ class CompressedTensorsFormat:
         for grid in dict.fromkeys(grid for _, grid in exceptions):
             targets = [target for target, other in exceptions if other == grid]
             groups[f"group_{len(groups)}"] = group(targets, grid)
+        for weights in [one["weights"] for one in groups.values()] if spec.ordered else ():
+            if weights["strategy"] == "group":  # of others the package takes no order
+                weights["actorder"] = "static"
         kinds = {one["format"] for one in groups.values()}
         return {
             "quant_method": self.name,

@@ -74,7 +74,8 @@ class QuantizationSpec(Grid):
     ignored: names of linear modules that are not quantised, the output head's among them. modules: grids of
     modules that have another than most, by name. dtype: of the scales and of all that is not quantised.
     method: by which the weights were chosen, for the record. patterns: grids of modules whose names begin
-    with what a regular expression fits, the first one counts; other writers' files have them.
+    with what a regular expression fits, the first one counts; other writers' files have them. ordered: whether columns
+    were rounded in the order of their inputs' size, for the record; groups lie as they are stored.
     """
 
     ignored: tuple[str, ...] = ()
@@ -82,6 +83,7 @@ class QuantizationSpec(Grid):
     dtype: torch.dtype = torch.bfloat16
     method: str | None = None
     patterns: tuple[tuple[str, Grid], ...] = ()
+    ordered: bool = False
 
     def of(self, name: str) -> Grid:
         """The grid of the module `name`. Raises FormatError where a pattern is no regular expression, or could take
