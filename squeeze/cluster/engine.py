@@ -13,12 +13,15 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from squeeze.errors import ClusterError
 from squeeze.system import extras
+from squeeze.version import __version__
 
 __all__ = ["LOCAL", "PATIENCE", "PROCESS", "SETTINGS", "Call", "Engine", "Lost", "Needs", "connect"]
 
@@ -66,7 +69,8 @@ class Needs:
 
 @dataclass(frozen=True)
 class Call(Generic[K]):
-    """function(*arguments), on a worker. key: for the caller, to know it by; name: for Ray's dashboard."""
+    """function(*arguments), on a worker; a module has the function. key: for the caller, to know it by; name: for Ray's
+    dashboard."""
 
     key: K
     name: str
@@ -109,8 +113,8 @@ def _joined(ray: Any, address: str) -> "Engine[Any]":
 
 
 def _check_answers(address: str) -> None:
-    """Raises OSError where nobody speaks gRPC at HOST:PORT, and ValueError for what is no such address. Ray itself would
-    try for minutes, and write of it."""
+    """Raises OSError where nobody speaks gRPC at HOST:PORT, and ValueError for what is no such address. Ray itself
+    would try for minutes, and write of it."""
     place = urlsplit(address if "://" in address else f"//{address}")
     port = place.port or (_CLIENT_PORT if address.startswith(_CLIENT) else None)
     if not place.hostname or not port:
@@ -124,13 +128,19 @@ def _check_answers(address: str) -> None:
 
 def _from_here(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, to be run in the folder that this process is in, where a worker sees that, too: so relative paths
-    mean the same files."""
-    folder = Path.cwd()
+    mean the same files. Workers that have another squeeze, or none, raise ImportError."""
+    folder, ours, place = Path.cwd(), __version__, (function.__module__, function.__qualname__)
 
-    def run(*arguments: Any) -> Any:
+    def run(*arguments: Any) -> Any:  # goes to workers as a whole, and all else of squeeze by its name
+        theirs = import_module("squeeze.version").__version__ if find_spec("squeeze") else ""
+        if theirs != ours:
+            has = f"squeeze {theirs}, and this machine {ours}" if theirs else f"no squeeze, and this machine {ours}"
+            raise ImportError(
+                f"{os.uname().nodename} of the cluster has {has}: install the same on all", name="squeeze"
+            )
         with suppress(OSError):
             os.chdir(folder)
-        return function(*arguments)
+        return getattr(import_module(place[0]), place[1])(*arguments)
 
     return run
 
@@ -222,7 +232,8 @@ class Engine(Generic[K]):
 
     def next(self, timeout: float | None = None) -> tuple[Call[K], Any, BaseException | None] | None:
         """A call that has ended, its result, and instead of that Lost, or what the function raised; None where none has
-        ended after so many seconds. Raises ClusterError where calls wait for a node that does not come."""
+        ended after so many seconds. Raises ClusterError where calls wait for a node that does not come, and where
+        workers have another squeeze."""
         until = None if timeout is None else time.monotonic() + timeout
         ended: list[Any] = []
         while not ended:
@@ -237,6 +248,8 @@ class Engine(Generic[K]):
         try:
             return call, self._ray.get(reference), None
         except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, ImportError) and error.cause.name == "squeeze":
+                raise ClusterError(str(error.cause)) from None
             return call, None, error.cause if isinstance(error.cause, Exception) else error
         except self._ray.exceptions.RayError as error:
             return call, None, Lost(str(error).strip() or type(error).__name__)

@@ -1,17 +1,21 @@
 """What an engine tells of a cluster, and how it leaves one, beside a Ray that is none."""
 
+import pickle
+import re
 import socket
 import sys
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import squeeze
 from squeeze.cluster.engine import Call, Engine, Needs, connect
 from squeeze.errors import ClusterError
 
@@ -247,6 +251,46 @@ def test_a_cluster_that_refuses_is_one_line(monkeypatch):
             assert not advice
     with pytest.raises(ClusterError, match="is no cluster: use auto, local or ray://HOST:PORT"):
         connect("http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ("9.9", "of the cluster has squeeze 9.9, and this machine {ours}: install the same on all"),
+        ("", "of the cluster has no squeeze, and this machine {ours}: install the same on all"),
+    ],
+)
+def test_workers_of_another_version_end_the_run(monkeypatch, theirs, said):
+    class TaskError(Exception):
+        def __init__(self, cause):
+            self.cause = pickle.loads(pickle.dumps(cause))
+
+    def get(run):
+        with monkeypatch.context() as there:
+            there.setattr("squeeze.version.__version__", theirs)
+            if not theirs:
+                there.setattr("squeeze.cluster.engine.find_spec", lambda name: None)
+            try:
+                return run()
+            except ImportError as error:
+                raise TaskError(error) from None
+
+    fake = SimpleNamespace(
+        nodes=lambda: [{"Alive": True, "Resources": {"CPU": 1.0}}],
+        remote=lambda run: SimpleNamespace(
+            options=lambda **_: SimpleNamespace(remote=lambda *given: partial(run, *given))
+        ),
+        wait=lambda running, num_returns, timeout: (running, []),
+        get=get,
+        exceptions=SimpleNamespace(RayTaskError=TaskError, RayError=TaskError),
+    )
+    cluster: Engine[str] = Engine(fake)
+    cluster.submit(Call("a", "a call", len, ("abc",)))
+    with pytest.raises(ClusterError, match=f" {re.escape(said.format(ours=squeeze.__version__))}$"):
+        cluster.next()
+    monkeypatch.setattr(fake, "get", lambda run: run())
+    cluster.submit(Call("a", "a call", len, ("abc",)))
+    assert cluster.next()[1:] == (3, None)
 
 
 @pytest.mark.parametrize("ours", [True, False])

@@ -61,6 +61,14 @@ def test_calls(nodes):
     assert found["ends"] == (None, "Lost")
 
 
+def test_workers_of_another_version_end_the_run(nodes, monkeypatch):
+    monkeypatch.setattr(engines, "__version__", "9.9")  # of this process
+    engine = engines.connect("auto")
+    engine.submit(Call("doubled", "a call", doubled, (21,)))
+    with pytest.raises(ClusterError, match=rf"squeeze {squeeze.__version__}, and this machine 9\.9: install the same"):
+        engine.next()
+
+
 def test_a_node_that_comes_takes_what_none_could(nodes):
     cluster, _ = nodes
     engine, said = engines.connect("auto"), []
