@@ -29,6 +29,7 @@ from squeeze.codecs.stream.totals import Totals
 from squeeze.errors import DamagedError, SqueezeError, StorageError, VerifyError
 from squeeze.system import files, storage
 from squeeze.system.moving import NAME_LIMIT, in_the_way
+from squeeze.system.remote_path import has_version
 from squeeze.version import __version__
 
 __all__ = [
@@ -374,5 +375,5 @@ def still_the_same(file: File) -> None:
 
 
 def _same(file: File, status: os.stat_result) -> None:
-    if stamp_of(status) != file.stamp:
+    if stamp_of(status) != file.stamp and (has_version(status) or status.st_size != file.size):
         raise VerifyError("it changed while it was read: run again when nothing writes to it")

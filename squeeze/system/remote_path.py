@@ -24,7 +24,7 @@ from squeeze.system.remote_errors import about_url, broken, persistently
 from squeeze.system.remote_file import RemoteFile
 from squeeze.system.s3_objects import first_bytes
 
-__all__ = ["URL", "RemotePath", "look_together", "read_together"]
+__all__ = ["URL", "RemotePath", "has_version", "look_together", "read_together"]
 
 # Protocols that are chained (fsspec: "simplecache::s3://bucket/key"), the one that names the path, the path, the rest.
 URL = re.compile(r"((?:[A-Za-z][\w+.-]*::)*[A-Za-z][\w+.-]*://)(.*?)((?:::.*)?)", re.DOTALL)
@@ -300,12 +300,21 @@ def status_of(info: dict[str, Any]) -> os.stat_result:
     is_folder = info["type"] == "directory"
     mode = stat.S_IFDIR | _FOLDER if is_folder else stat.S_IFREG | _file_mode()
     facts = _facts(info)
-    version = hashlib.sha256(repr(facts if any(facts) else _STARTED).encode()).digest()
     modified = next(filter(None, (_seconds(info.get(key)) for key in _TIMES)), _STARTED)
+    number = _inode(facts if any(facts) else _STARTED)
     return os.stat_result(
-        (mode, int.from_bytes(version[:7]), 0, 1, os.geteuid(), os.getegid(), info["size"] or 0, *[int(modified)] * 3),
+        (mode, number, 0, 1, os.geteuid(), os.getegid(), info["size"] or 0, *[int(modified)] * 3),
         {"st_atime_ns": int(modified * 1e9), "st_mtime_ns": int(modified * 1e9), "st_ctime_ns": 0},
     )
+
+
+def has_version(status: os.stat_result) -> bool:
+    """Whether a status has what names a version: one without it is another in each process."""
+    return status.st_ino != _inode(_STARTED)
+
+
+def _inode(version: object) -> int:
+    return int.from_bytes(hashlib.sha256(repr(version).encode()).digest()[:7])
 
 
 def _facts(info: dict[str, Any]) -> list[object]:

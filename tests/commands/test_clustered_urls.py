@@ -13,7 +13,7 @@ from squeeze.system.remote_path import RemotePath
 from tests.makers import inputs
 from tests.makers.command import call, fails, names, run
 from tests.makers.inline import Inline
-from tests.makers.remote import Store
+from tests.makers.remote import Object, Store
 
 pytestmark = pytest.mark.usefixtures("in_folder")
 MANIFEST = ".squeeze-compress.jsonl"
@@ -99,6 +99,28 @@ def test_an_object_that_changes_is_read_again(engine):
     engine.breaks = changes
     run("compress", "-1", "-q", "-r", *CLUSTER, "fake://corpus")
     assert squeeze.decompress(Store.objects["corpus/a.txt.sqz"]) == b"changed meanwhile"
+
+
+def test_a_store_that_names_no_versions_tells_of_a_change_by_the_size_alone(engine, monkeypatch):
+    """What stands for a version is another in each process."""
+    entry = Store._entry
+    monkeypatch.setattr(Store, "_entry", lambda self, key: {**entry(self, key), "ETag": None})
+    monkeypatch.setattr(Object, "_fetch_range", lambda self, start, end: Store.objects[self.path][start:end])
+    monkeypatch.setattr("squeeze.cluster.run.PAUSE", 0.0)
+
+    def works(call):
+        monkeypatch.setattr("squeeze.system.remote_path._STARTED", float(engine.calls))
+        if engine.calls == 1:
+            Store.put("corpus/a.txt", b"another size")
+
+    engine.breaks = works
+    run("compress", "-1", "-q", "-r", "--rm", *CLUSTER, "fake://corpus")
+    assert engine.calls == 2  # the second by what is there now
+    assert {key: squeeze.decompress(data) for key, data in Store.objects.items()} == {
+        "corpus/a.txt.sqz": b"another size",
+        "corpus/b/c.txt.sqz": SOURCES["corpus/b/c.txt"],
+    }
+    run("test", "-r", "-q", *CLUSTER, "fake://corpus")
 
 
 def test_a_store_that_fails_is_one_line(monkeypatch):
