@@ -133,7 +133,8 @@ def _by_pair(rows: Sequence[Row]) -> list[Row]:
     pairs: dict[tuple[int, int], Row] = {}
     for row in rows:
         pair = pairs.setdefault((row["lower"], row["higher"]), row | {"files": 0, "larger": 0, "worst": 0.0})
-        pair["files"] += int(next(word for word in row["file"].split() if word.isdigit()))  # "50 after the first 100"
+        words = row["file"].partition(", ")[2] or row["file"]  # "50 after the first 100", "all 200, 12 encoded"
+        pair["files"] += int(next(word for word in words.split() if word.isdigit()))
         pair["larger"] += row["larger"]
         pair["worst"] = max(pair["worst"], row["worst"])
     return list(pairs.values())
@@ -150,8 +151,9 @@ MONOTONE = Entry(
         option("--skip", type=int, default=0, help="after so many, which another run checks"),
         option("--first", type=int, default=100_000, help="bytes of a file that count"),
         option("--levels", default="1,2,3,4,5,6"),
+        option("--encoded", type=int, default=4, help="of the longest files, in hexadecimal, base64 and EBCDIC, too"),
     ),
-    quick="--count 4 --first 2000 --levels 1,2,3,4",
+    quick="--count 4 --first 2000 --levels 1,2,3,4 --encoded 1",
     tables={
         "monotone": Listing(
             (

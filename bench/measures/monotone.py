@@ -1,10 +1,14 @@
-"""Whether a higher level is ever larger than the one below: files of every kind, their first bytes, each proved."""
+"""Whether a higher level is ever larger than the one below: files of every kind, their first bytes, each proved.
+
+The longest of them are measured as text that no model knows, too: in hexadecimal digits, base64 and EBCDIC.
+"""
 
 import argparse
+import base64
 import itertools
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import squeeze
@@ -13,26 +17,49 @@ from bench.shared.texts import found
 
 SHARE, SLACK = 1.001, 32  # of the size one level below, and bytes more: so much may a file grow
 _LEAST = 64  # bytes of a file
+_ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "hexadecimal": lambda data: data.hex().encode(),
+    "base64": base64.encodebytes,
+    "EBCDIC": lambda data: data.decode("latin1").encode("cp037"),
+}
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    """One row for each pair of neighbouring levels, and one for each file that grows."""
+    """One row for each pair of neighbouring levels, and one for each file that grows: of files, and of encoded ones."""
     levels = sorted(int(level) for level in options.levels.split(","))
+    paths = [*map(found, options.files)] or chosen(options.folder, options.skip + options.count)[options.skip :]
+    longest = sorted(paths, key=lambda path: path.stat().st_size, reverse=True)[: options.encoded]
+    named = f"{len(paths)} after the first {options.skip}" if options.skip else f"all {len(paths)}"
+    yield from _compared(((str(path), first(path, options.first)) for path in paths), levels, named)
+    encoded = [(path, name) for path in longest for name in _ENCODINGS]
+    if encoded:
+        texts = ((f"{path} in {name}", in_encoding(path, name, options.first)) for path, name in encoded)
+        yield from _compared(texts, levels, f"{named}, {len(encoded)} encoded")
+
+
+def first(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(count)
+
+
+def in_encoding(path: Path, name: str, count: int) -> bytes:
+    """The first bytes of a file in an encoding."""
+    return _ENCODINGS[name](first(path, count))[:count]
+
+
+def _compared(inputs: Iterable[tuple[str, bytes]], levels: list[int], named: str) -> Iterator[Row]:
+    """Rows of inputs, which are named, each and together."""
     pairs = list(itertools.pairwise(levels))
     worst, grown = dict.fromkeys(pairs, 0.0), dict.fromkeys(pairs, 0)
-    paths = [*map(found, options.files)] or chosen(options.folder, options.skip + options.count)[options.skip :]
-    for path in paths:
-        with path.open("rb") as file:
-            data = file.read(options.first)
+    for name, data in inputs:
         sizes = {level: size(data, level) for level in levels}
         for lower, higher in pairs:
             worst[lower, higher] = max(worst[lower, higher], sizes[higher] / sizes[lower])
             if sizes[higher] > SHARE * sizes[lower] + SLACK:
                 grown[lower, higher] += 1
-                of_file = {"file": str(path), "raw": len(data), "lower": lower, "higher": higher}
+                of_file = {"file": name, "raw": len(data), "lower": lower, "higher": higher}
                 yield of_file | {"bytes below": sizes[lower], "bytes": sizes[higher]}
     for lower, higher in pairs:
-        named = f"{len(paths)} after the first {options.skip}" if options.skip else f"all {len(paths)}"
         total = {"file": named, "lower": lower, "higher": higher}
         yield (
             total

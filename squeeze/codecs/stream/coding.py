@@ -31,6 +31,7 @@ _SHORT_COST = 2  # the same in a short stream, so that it pays for its payload's
 # From so many raw bytes of text on, what a language model makes of them is taken at once where it is less than this
 # share of what level 3 does: level 6 made 0.69 of that, or more, of the large texts and sources of bench public.
 _LARGE, _FAR_SMALLER = 1 << 19, 0.55
+_SAMPLE = 1 << 16  # raw bytes of a block that are coded in two ways, to choose one
 _SMALL = 1 << 12  # raw bytes below which a dictionary is used whatever the block seems to hold
 
 
@@ -167,6 +168,40 @@ def need_memory(settings: Settings, kind: int, length: int, payload: int) -> int
 
 
 def _encode_bytewise(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
+    """Without a language model; text that the pretrained network does not read as what is no text, where that is
+    smaller."""
+    if content.kind != "text" or not unread(data, settings):
+        return _encode_as(data, content, settings, progress)
+    begin = max(data.size - _SAMPLE, 0) // 2
+    sample, other = data[begin : begin + _SAMPLE], Content("other")
+    whole = sample.size == data.size
+    as_text = _encode_as(sample, content, settings, progress if whole else None)
+    as_other = _encode_as(sample, other, settings, None)
+    is_other = _length_of(as_other, sample.size) < _length_of(as_text, sample.size)
+    if whole:
+        return as_other if is_other else as_text
+    return _encode_as(data, other if is_other else content, settings, progress)
+
+
+def unread(data: np.ndarray, settings: Settings) -> bool:
+    """Whether a pretrained network is beside the models of text, and does not read what `data` holds; where no
+    dictionary says what blocks hold."""
+    assert settings.level
+    if settings.dictionary or settings.content:
+        return False
+    models = settings.level.models("text")
+    if isinstance(models, Preset) or not models.network:
+        return False
+    from squeeze.codecs.deep import reading  # start-up, as in levels.py
+
+    return not reading.reads(models.network, data)
+
+
+def _length_of(coded: Coded | None, size: int) -> int:
+    return size if coded is None else len(coded.payload)
+
+
+def _encode_as(data: np.ndarray, content: Content, settings: Settings, progress: Progress) -> Coded | None:
     filtered = data
     if content.kind == "executable":
         filtered = data.copy()

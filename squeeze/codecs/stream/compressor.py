@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Unpack
 import numpy as np
 
 from squeeze.codecs.stream import blocks, container, levels, split
-from squeeze.codecs.stream.coding import Coded, Progress, encode_block, memory_of
+from squeeze.codecs.stream.coding import Coded, Progress, encode_block, memory_of, unread
 from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.header import to_header
 from squeeze.codecs.stream.resources import (
@@ -110,7 +110,8 @@ def _compress(
     first = _read_full(source, size)
     if settings.level and not settings.dictionary and len(first) < size:
         raw = np.frombuffer(first, np.uint8)
-        lower = levels.with_those_beside(settings.level, len(first), lambda: blocks.content(raw).kind)[1:]
+        looks = lambda: blocks.content(raw).kind, lambda: unread(raw, settings)
+        lower = levels.with_those_beside(settings.level, len(first), *looks)[1:]
         if lower:
             stream = _smallest(first, settings, lower, size, verify, progress)
             write_all(sink, stream)

@@ -59,15 +59,19 @@ def _first_deep(number: int, kind: str) -> "DeepPreset":
 
 @dataclass(frozen=True)
 class Beside:
-    """A lower level at which small inputs are coded, too: fewer models learn faster. The smaller stream is written."""
+    """A lower level at which small inputs are coded, too: fewer models learn faster, and where the pretrained network
+    reads nothing they are better. The smaller stream is written."""
 
     level: int
     below: int  # raw bytes
     least: int = 0  # raw bytes
     kind: str | None = None  # of content; None: of every kind
+    unread: bool = False  # only what the network does not read (deep/reading.py)
 
-    def serves(self, size: int, kind: Callable[[], str]) -> bool:
-        return self.least <= size < self.below and (self.kind is None or self.kind == kind())
+    def serves(self, size: int, kind: Callable[[], str], unread: Callable[[], bool]) -> bool:
+        if not self.least <= size < self.below or self.kind not in (None, kind() if self.kind else None):
+            return False
+        return not self.unread or unread()
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ class Level:
         return self.text is not None
 
 
+_UNREAD = Beside(4, 1 << 18, kind="text", unread=True)
 _ROWS = (
     Level(1, "context mixing, small", 550_000, presets.SMALL.__getitem__),
     Level(
@@ -95,8 +100,8 @@ _ROWS = (
     ),
     Level(3, "context mixing, large", 300_000, presets.LARGE.__getitem__, beside=Beside(2, 1 << 16)),
     Level(4, "deep context mixing, few contexts", 100_000, partial(_deep, 4), True, beside=Beside(3, 1 << 18)),
-    Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 3),
-    Level(6, "deep context mixing, more, and a pretrained network", 15_000, partial(_deep, 6), True, 3),
+    Level(5, "deep context mixing and a pretrained network", 25_000, partial(_deep, 5), True, 3, beside=_UNREAD),
+    Level(6, "deep context mixing, more, and a pretrained network", 15_000, partial(_deep, 6), True, 3, beside=_UNREAD),
     Level(7, "language model, short window", 1_600, partial(_deep, 6), False, 4, TextModel(512, 64, 1 << 13, 16)),
     Level(8, "language model", 1_400, partial(_deep, 6), False, 4, TextModel(1024, 16, 1 << 14, 4)),
     Level(9, "language model, long window", 700, partial(_deep, 6), False, 4, TextModel(4096, 4, 1 << 18, 1)),
@@ -163,11 +168,13 @@ def level(number: int) -> Level:
     return LEVELS[number]
 
 
-def with_those_beside(row: Level, size: int, kind: Callable[[], str]) -> list[Level]:
+def with_those_beside(
+    row: Level, size: int, kind: Callable[[], str], unread: Callable[[], bool] = lambda: False
+) -> list[Level]:
     """The levels that an input of `size` raw bytes is coded at: the one asked for, and lower ones where it is small.
-    `kind` looks at what it holds, which takes a while."""
+    `kind` looks at what it holds, and `unread` at whether the network does not read that, which take a while."""
     rows = [row]
-    while (beside := rows[-1].beside) and beside.serves(size, kind):
+    while (beside := rows[-1].beside) and beside.serves(size, kind, unread):
         rows.append(level(beside.level))
     return rows
 

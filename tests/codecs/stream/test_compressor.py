@@ -1,18 +1,23 @@
 """What was compressed is restored, byte for byte, at every level and in every way of calling."""
 
+import base64
 import io
 import itertools
 import random
 import struct
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import squeeze
-from squeeze.codecs.stream import container, levels
+from squeeze.codecs.stream import coding, container, levels
 from squeeze.codecs.stream.compressor import compress_stream
+from squeeze.codecs.stream.container import Content
 from squeeze.codecs.stream.decompressor import decompress_stream
 from squeeze.codecs.stream.index import read_index
+from squeeze.codecs.stream.settings import Settings
 from tests.makers import inputs
 
 BYTEWISE = [n for n, row in levels.LEVELS.items() if not row.needs_language_model]  # the others: test_lanes.py
@@ -219,3 +224,33 @@ def test_level_4_is_no_larger_than_level_3_on_small_inputs(repeated):
     if repeated == 1:
         whole = squeeze.compress(data, 4, block_size=len(data), verify=False)
         assert stream.header["level"] == 3 and len(coded) < 0.9 * len(whole)
+
+
+UNREAD = {
+    "hexadecimal": (inputs.machine_code(700) + inputs.python_text(2000)).hex().encode(),
+    "EBCDIC": inputs.python_text(9000).decode("latin1").encode("cp037"),
+    "base64": base64.encodebytes(inputs.machine_code(1100)),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+@pytest.mark.parametrize("level", [5, pytest.param(6, marks=_LONG)])
+def test_what_the_network_does_not_read_is_no_larger_than_at_level_4(name, level):
+    coded = squeeze.compress(UNREAD[name], level)
+    assert squeeze.decompress(coded) == UNREAD[name]
+    assert len(coded) <= len(squeeze.compress(UNREAD[name], 4, verify=False))
+
+
+@pytest.mark.parametrize("sample", [1 << 16, 1 << 12], ids=["whole", "by a sample"])
+def test_text_that_the_network_does_not_read_is_coded_as_no_text_where_that_is_smaller(sample, monkeypatch):
+    monkeypatch.setattr(coding, "_SAMPLE", sample)
+    data = np.frombuffer(UNREAD["hexadecimal"], np.uint8)
+    text, settings = Content("text"), Settings(levels.level(5))
+    assert coding.unread(data, settings)
+    coded = coding.encode_block(data, text, settings)
+    assert container.read_content(io.BytesIO(coded.payload))[0].kind == "other"
+    assert len(coded.payload) < len(coding._encode_as(data, text, settings, None).payload)
+    for others in (replace(settings, level=levels.level(4)), replace(settings, content=text)):
+        assert not coding.unread(data, others)
+    prose = np.frombuffer(inputs.python_text(3000), np.uint8)
+    assert container.read_content(io.BytesIO(coding.encode_block(prose, text, settings).payload))[0] == text
