@@ -1,8 +1,8 @@
 """Fine-tuning the small pretrained network of levels 5 and 6 on samples, as part of a dictionary of them.
 
-Of every twenty pieces of samples one is held out, three teach the mixers how far to trust the network, and the others
-are learned from: what a network was trained on it would seem to know too well. What it learned is kept only where the
-pieces that were held out become smaller by it.
+Of every twenty pieces of samples, or of all where they are fewer, one is held out, three teach the mixers how far to
+trust the network, and the others are learned from: what a network was trained on it would seem to know too well. What
+it learned is kept only where the pieces that were held out become smaller by it.
 """
 
 import hashlib
@@ -125,8 +125,6 @@ def _divide(samples: Sequence[Path], level: int) -> _Divided:
         if content.kind == "table":
             raise DictionaryError("the samples are tables, which are coded without the network: leave --minutes out")
         raise LevelError(f"level {level} has no network: train at level 5 or 6")
-    if len(pieces) < _SHARES:
-        raise DictionaryError(f"a network needs at least {_SHARES} pieces of samples: name more files")
     place = np.random.default_rng(0).permutation(len(pieces)) % _SHARES
     held = [piece for piece, at in zip(pieces, place, strict=True) if at == 0]
     teaching = [piece for piece, at in zip(pieces, place, strict=True) if 0 < at <= _TEACHING]

@@ -22,6 +22,17 @@ def samples(tmp_path: Path) -> list[Path]:
     return sorted(tmp_path.glob("*.json"))
 
 
+@pytest.mark.parametrize("files", [1, 4])
+def test_a_few_records_or_one_file_are_enough(files, tmp_path):
+    text = inputs.python_text(1100 * files)
+    paths = [tmp_path / f"{number}.py" for number in range(files)]
+    for number, path in enumerate(paths):
+        path.write_bytes(text[1100 * number : 1100 * (number + 1)])
+    done = tune(paths, tmp_path / "out.sqzp", training(1), text_size=0)
+    assert done.steps == 1 and 0 < done.sizes.raw < len(text) / 8
+    assert squeeze.decompress(squeeze.compress(text, dictionary=done.dictionary), dictionary=done.dictionary) == text
+
+
 def training(steps: int, **settings) -> Training:
     return Training(minutes=0, steps=steps, batch=2, **settings)
 
@@ -76,9 +87,6 @@ def test_what_is_refused(samples, tmp_path):
         tune([tmp_path / "table"], tmp_path / "out", training(1))
     with pytest.raises(DictionaryError, match="a dictionary needs at least 1024 bytes of samples"):
         tune(samples[:3], tmp_path / "out", training(1))
-    (tmp_path / "short.txt").write_bytes(b"Few words, and no more of them than these. " * 26)
-    with pytest.raises(DictionaryError, match="a network needs at least 20 pieces of samples: name more files"):
-        tune([tmp_path / "short.txt"], tmp_path / "out", training(1))
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 
 
