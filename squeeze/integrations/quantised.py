@@ -24,7 +24,7 @@ from squeeze.quant.kv_scales import check_scheme, round_cache
 from squeeze.quant.linear import QuantLinear
 from squeeze.quant.sources import floats
 
-__all__ = ["load"]
+__all__ = ["load", "place"]
 
 
 def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
@@ -53,12 +53,19 @@ def load(folder: Path | str, dtype: torch.dtype | None = None) -> nn.Module:
     )
     del tensors
     if any(form.describes(described) for form in FORMATS.values()):
-        stored = read(folder)
-        _place(model, stored)
-        _place_experts(model, stored)
-    if method == COMPRESSED and check_scheme(described):
-        round_cache(model, Checkpoint.open(folder))
+        place(model, folder)
     return model.eval()
+
+
+def place(model: nn.Module, folder: Path | str) -> None:
+    """Let a model with the dense weights of a folder compute as this says: with layers that hold codes, whose inputs
+    are rounded, and a rounded cache."""
+    stored, checkpoint = read(folder), Checkpoint.open(folder)
+    _place(model, stored)
+    _place_experts(model, stored)
+    described = checkpoint.config["quantization_config"]
+    if described.get("quant_method") == COMPRESSED and check_scheme(described):
+        round_cache(model, checkpoint)
 
 
 def _place(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
@@ -74,7 +81,7 @@ def _place(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:
             layer = QuantLinear.of(weight, module.bias)
             if activations is not None:
                 round_inputs(layer, ACTIVATIONS[activations], weight.input_range)
-            setattr(model.get_submodule(parent), leaf, layer)
+            setattr(model.get_submodule(parent), leaf, layer.to(module.weight.device))
 
 
 def _place_experts(model: nn.Module, checkpoint: QuantizedCheckpoint) -> None:

@@ -27,7 +27,7 @@ from squeeze.packing import container
 from squeeze.packing.sources import SUFFIX
 from squeeze.packing.unpack import unpack
 
-__all__ = ["register", "restored"]
+__all__ = ["register", "restored", "scratch_folder"]
 
 _PREFIX = "squeeze-"  # of scratch folders
 
@@ -36,7 +36,7 @@ _PREFIX = "squeeze-"  # of scratch folders
 def restored(folder: Path, base: Path | str | None = None) -> Iterator[Path]:
     """A packed folder as it was, in a scratch folder. base: of a difference; without, it is looked for beside it. What
     is raised of that names the packed one."""
-    with _scratch() as scratch:
+    with scratch_folder() as scratch:
         plain = scratch / "model"
         unpack(folder, plain, base=base, threads=torch.get_num_threads())
         try:
@@ -46,7 +46,7 @@ def restored(folder: Path, base: Path | str | None = None) -> Iterator[Path]:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
     """Gone after use; what is mapped of it stays, and on Windows its files do."""
     with TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as name:
         yield Path(name)
@@ -70,7 +70,7 @@ def _restoring(theirs: Any) -> Any:
             return _described(path)
         if path.suffix not in torch_file.SUFFIXES or not _is_packed(path):
             return theirs(file, map_location, *args, **options)
-        with _scratch() as scratch:
+        with scratch_folder() as scratch:
             return theirs(str(_unpacked(path, scratch)), map_location, *args, **options)
 
     return load_state_dict

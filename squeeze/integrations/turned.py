@@ -19,6 +19,7 @@ from transformers.utils.quantization_config import CompressedTensorsConfig
 
 from squeeze.checkpoint.bits import words_for
 from squeeze.checkpoint.guard import guarded
+from squeeze.integrations.mixtures import Mixture
 from squeeze.quant.formats.compressed_tensors import METHOD
 from squeeze.quant.formats.transforms import online
 
@@ -41,21 +42,46 @@ TurnedConfig.__name__ = CompressedTensorsConfig.__name__  # by which transformer
 
 
 class TurnedLoader(CompressedTensorsHfQuantizer):
-    """Makes room for packed zero points, and adds the modules of transforms once weights are loaded."""
+    """Makes room for packed zero points, and adds the modules of transforms once weights are loaded; leaves mixtures of
+    experts to mixtures.py."""
 
-    def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
+    mixture: Mixture | None = None
+
+    def preprocess_model(self, model: Any, dtype: Any = None, **options: Any) -> None:
+        self.mixture = Mixture.of(options.get("checkpoint_files") or [])
+        self.takes_payloads = self.mixture is not None
+        super().preprocess_model(model, dtype, **options)
+
+    def update_weight_conversions(self, weight_conversions: list[Any], model: Any) -> list[Any]:
+        if self.mixture:
+            return [*weight_conversions, *self.mixture.converters(model, weight_conversions)]
+        return list(super().update_weight_conversions(weight_conversions, model))  # type: ignore[no-untyped-call]
+
+    def is_serializable(self) -> bool:
+        return self.mixture is None and bool(super().is_serializable())
+
+    def _process_model_before_weight_loading(
+        self, model: Any, checkpoint_files: list[str] | None = None, **kwargs: Any
+    ) -> None:
+        if self.mixture and checkpoint_files:
+            checkpoint_files[:] = self.mixture.dense()
+            return
         with redirect_stderr(StringIO()):  # bars of the package
             super()._process_model_before_weight_loading(model, **kwargs)  # type: ignore[no-untyped-call]
         _pack_zero_points(model)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        if self.mixture:
+            config: Any = self.quantization_config
+            self.mixture.place(model, dense=config.dequantize)
+            return model
         super()._process_model_after_weight_loading(model, **kwargs)  # which returned nothing before transformers 5.23
         from compressed_tensors.transform import (  # type: ignore[import-untyped]
             TransformFactory,
             TransformScheme,
         )
 
-        config: Any = self.quantization_config
+        config = self.quantization_config
         _leave_queries(model)
         for name, described in online({"transform_config": config.transforms}).items():
             scheme = TransformScheme.model_validate(described)

@@ -84,7 +84,7 @@ def check_format(settings: Quantizing) -> None:
 def unloaded(
     format: str, checkpoint: Checkpoint, methods: Mapping[str, GridMethod], common: GridMethod, patterns: Patterns = ()
 ) -> tuple[str, ...]:
-    """What a report says of experts that transformers, as it is, cannot load. methods: of all matrices, by the
+    """What a report says of experts that transformers alone cannot load. methods: of all matrices, by the
     checkpoint's names. common, patterns: as make_writer has them. It merges experts whose names it knows, all on the
     grid of the first pattern that speaks of experts, or else on the common one."""
     experts = [name for name in methods if is_expert(name)]
@@ -96,8 +96,8 @@ def unloaded(
     alike = {grid_of(methods[name]) for name in experts} == {grid}
     if taken and alike and is_merged(checkpoint.config.get("model_type"), experts[0]):
         return ()
-    loads = "squeeze's own loader does, and `squeeze densify` writes what all do"
-    return (f"experts: transformers loads them wrongly or not at all in this form; {loads}",)
+    loads = "`import squeeze.integrations.transformers` first, or `squeeze densify` them"
+    return (f"experts: transformers alone loads them wrongly or not at all in this form: {loads}",)
 
 
 def describing(writer: Writer, told: Mapping[str, Any]) -> Writer:

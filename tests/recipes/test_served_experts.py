@@ -174,11 +174,46 @@ def test_experts_of_which_we_cannot_round_inputs_are_named(tmp_path, mixture, mo
         assert model(IDS).logits.isfinite().all()
 
 
-def loaded_by_transformers(folder, dense):
-    """Check that experts are those of the densified folder."""
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "scheme, kind, options",
+    [
+        ("nvfp4", "qwen3_moe", {"kv_scheme": "fp8"}),
+        ("w8a8", "gpt_oss", {}),
+        ("w4a16_asym", "mixtral", {}),
+        ("fp8_block", "deepseek_v3", {}),
+    ],
+)
+def test_after_our_import_transformers_runs_what_is_stored(tmp_path, mixture, scheme, kind, options):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+    import squeeze.integrations.transformers  # it registers the loader
+
+    out, auto = tmp_path / "out", transformers.AutoModelForCausalLM
+    source, _ = mixture(kind, False, 128 if scheme == "fp8_block" else None)
+    squeeze.quantize(source, "rtn", scheme=scheme, out=out, calibration=TOKENS, **options)
+    squeeze.pack(out, tmp_path / "packed")
+    with torch.no_grad():
+        wanted = load_model(out)(IDS).logits
+        for folder in (out, tmp_path / "packed"):
+            model, told = auto.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+            assert not told["missing_keys"] and not told["unexpected_keys"]
+            assert torch.equal(model.eval()(IDS).logits, wanted)
+        squeeze.densify(out, tmp_path / "dense")
+        whole = transformers.CompressedTensorsConfig(dequantize=True)
+        model = auto.from_pretrained(out, dtype=torch.float32, quantization_config=whole).eval()
+        assert torch.equal(model(IDS).logits, load_model(tmp_path / "dense")(IDS).logits)
+
+
+def loaded_by_transformers(folder, dense):
+    """Check that experts are those of the densified folder, by transformers alone."""
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+    from transformers.quantizers.quantizer_compressed_tensors import CompressedTensorsHfQuantizer
+
     auto = transformers.AutoModelForCausalLM
-    model, told = auto.from_pretrained(folder, output_loading_info=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(AUTO_QUANTIZER_MAPPING, "compressed-tensors", CompressedTensorsHfQuantizer)
+        model, told = auto.from_pretrained(folder, output_loading_info=True)
     squeeze.densify(folder, dense)
     wanted = load_model(dense)
     assert not told["missing_keys"] and layers(model)
@@ -218,7 +253,7 @@ def test_names_of_earlier_versions_are_read(tmp_path, mixture, monkeypatch):
         assert torch.equal(*(load_model(tmp_path / name)(IDS).logits for name in ("out", "old")))
 
 
-LOADS = "experts: transformers loads them wrongly or not at all in this form"
+LOADS = "experts: transformers alone loads them wrongly or not at all in this form"
 
 
 @pytest.mark.parametrize(
