@@ -66,7 +66,7 @@ GGUF = Entry(
         WORK,
         ADAPTED,
         option("--types", default="q4_0,q4_k,q3_k,q2_k", help="with commas between them; auto:SIZE chooses"),
-        option("--bound", type=float, help="of a token's weight in our calibration (none)"),
+        option("--bound", type=float, help="of a token's weight in our calibration (4 for q3_k, else none)"),
         option("--samples", type=int, default=24, help="of 512 tokens of the calibration (24)"),
         option("--windows", type=int, default=8, help="of 1,024 tokens to measure on (8)"),
         option("--plain", action="store_true", help="also llama.cpp without an importance matrix"),

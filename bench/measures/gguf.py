@@ -24,6 +24,7 @@ from squeeze.checkpoint.text import read_tokens
 from squeeze.engine.inputs import input_squares
 from squeeze.lm.gguffile import GgufFile
 from squeeze.recipes.export_gguf import Export
+from squeeze.recipes.gguf_types import BOUNDS
 from squeeze.recipes.tokens import calibration_tokens
 
 _DRAWS = 10_000
@@ -33,6 +34,12 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     bench = Bench(options)
     for kind in options.types.split(","):
         yield bench.row(kind)
+
+
+def called(kind: str, size: str, bound: float | None) -> str:
+    """A type with what is asked for besides, or done by itself, as with q3_k."""
+    bound = bound or BOUNDS.get(kind)
+    return kind + (f"-{size}" if size else "") + (f"-bound-{bound:g}" if bound else "")
 
 
 class Bench:
@@ -80,9 +87,7 @@ class Bench:
         """gap: of the mean log-perplexity above the original's, in nats a token. sure: whether ours is better in 90 %
         of draws of windows."""
         kind, _, size = kind.partition(":")
-        name = f"{kind}-{size}" if size else kind
-        if self.args.bound:
-            name += f"-bound-{self.args.bound:g}"
+        name = called(kind, size, self.args.bound)
         ours = self.work / f"ours-{name}.gguf"
         if not ours.is_file():
             self._make(ours, kind, int(size) if size else None)
