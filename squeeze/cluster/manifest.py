@@ -20,6 +20,7 @@ from xxhash import xxh3_128_digest
 
 from squeeze.errors import SqueezeError, escaped
 from squeeze.system.moving import about
+from squeeze.system.storage import local_path
 
 __all__ = ["Manifest", "Record", "read_manifest"]
 
@@ -43,31 +44,40 @@ class Record:
 
 
 class Manifest:
-    """A file of records that grows. `session` marks what this run leaves behind if it is killed, `earlier` are the
-    marks of runs before, and `was_complete` says whether the last of them ended with all done."""
+    """A file of records that grows, and appears when a run begins its work. `session` marks what this run leaves behind
+    if it is killed, `earlier` are the marks of runs before, and `was_complete` says whether the last of them ended with
+    all done."""
 
     def __init__(self, path: Path, operation: str, options: dict[str, Any]):
         """Raises SqueezeError where it is of another task, no manifest, or another process writes to it."""
-        self.path, self.session, self.earlier = path, secrets.token_hex(_SESSION), set[str]()
+        self.path, self.session, self.earlier = local_path(path), secrets.token_hex(_SESSION), set[str]()
         self.was_complete = False
         self._head = {"operation": operation, "options": json.loads(json.dumps(options, default=str))}
         self._done: dict[int, None] = {}  # hashes, since there may be millions
-        with about(path):
-            self._file: TextIO = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666), "r+")
-        try:
-            self._lock()
-            self._read()
-        except BaseException:
-            self._file.close()
-            raise
-        self._begin = path.stat().st_size
-        self._write({"manifest": _FORMAT, "session": self.session, **self._head})
+        self._file: TextIO | None = None
+        self._begun: int | None = None  # bytes that were there before
+        if self.path.exists():
+            self._open(0)
+            try:
+                self._read()
+            except BaseException:
+                self.close()
+                raise
+        elif not self.path.parent.is_dir():
+            raise SqueezeError(f"{path}: the folder {self.path.parent} does not exist; make it first")
 
-    def _lock(self) -> None:
+    def _open(self, flags: int) -> None:
+        with about(self.path):
+            opened = os.open(self.path, os.O_RDWR | os.O_APPEND | flags, 0o666)
+            self._file = os.fdopen(opened, "r+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SqueezeError(f"{self.path}: another process writes to it; wait for its end") from None
+            self.close()
+            raise self._taken() from None
+
+    def _taken(self) -> SqueezeError:
+        return SqueezeError(f"{self.path}: another process writes to it; wait for its end")
 
     def _read(self) -> None:
         end = 0
@@ -84,30 +94,50 @@ class Manifest:
         if end < self.path.stat().st_size:
             os.truncate(self.path, end)
 
+    def begin(self) -> None:
+        """Write that a run begins, once. Raises SqueezeError where another process has begun one meanwhile."""
+        if self._begun is not None:
+            return
+        if self._file is None:
+            try:
+                self._open(os.O_CREAT | os.O_EXCL)
+            except FileExistsError:
+                raise self._taken() from None
+        self._begun = self.path.stat().st_size
+        self._write({"manifest": _FORMAT, "session": self.session, **self._head})
+
     def is_done(self, source: str, stamp: str, output: str, output_size: int) -> bool:
         """Whether a record says that this output is that of this source as it is."""
         return hash((source, stamp, output, output_size)) in self._done
 
     def note(self, record: Record) -> None:
+        self.begin()
         if not record.error:
             self._done[_key(record)] = None
         self._write(vars(record))
 
     def complete(self, files: int) -> None:
         """Say that all files of this run are done."""
+        if self._file is None and not files:
+            return
+        self.begin()
         self._write({"complete": True, "files": files})
+        assert self._file
         os.fsync(self._file.fileno())
 
     def withdraw(self) -> None:
         """Leave no trace of a session in which nothing was done."""
-        os.truncate(self.path, self._begin)
-        if not self._begin:
-            self.path.unlink()
+        if self._begun is not None:
+            os.truncate(self.path, self._begun)
+            if not self._begun:
+                self.path.unlink()
 
     def close(self) -> None:
-        self._file.close()
+        if self._file:
+            self._file.close()
 
     def _write(self, line: dict[str, Any]) -> None:
+        assert self._file
         with about(self.path):
             self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
             self._file.flush()

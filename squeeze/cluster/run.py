@@ -18,7 +18,7 @@ from squeeze.cluster.files import COMPRESS, PACK, Done, File, Part, Task
 from squeeze.cluster.held import Held
 from squeeze.cluster.manifest import Manifest, Record
 from squeeze.cluster.planning import Planned, Planner
-from squeeze.errors import escaped
+from squeeze.errors import ClusterError, escaped
 
 __all__ = ["ATTEMPTS", "FILES", "Kind", "Run"]
 
@@ -96,6 +96,7 @@ class Run:
     files: int = 0
     lost: int = 0  # calls whose worker or node went away
     calls: int = 0
+    ended: int = 0  # of them
     _ready: deque[Call[_Key]] = field(default_factory=deque)
     _later: list[tuple[float, Call[_Key]]] = field(default_factory=list)  # and from when on
 
@@ -104,15 +105,27 @@ class Run:
         return self.engine.share(self.task)
 
     def results(self, files: Iterable[File]) -> Iterator[Done]:
-        """What became of each file, as it comes, after it is noted."""
+        """What became of each file, as it comes, after it is noted. Raises ClusterError, and leaves no manifest where
+        that comes before anything was done."""
+        try:
+            yield from self._results(files)
+        except ClusterError:
+            if self.manifest and not self.ended:
+                self.manifest.withdraw()
+            raise
+
+    def _results(self, files: Iterable[File]) -> Iterator[Done]:
         planned = self._planned(files)
         while True:
             while self.engine.has_room(self.needs) and (call := self._next(planned)):
+                if self.manifest:
+                    self.manifest.begin()  # before a worker may write
                 self.engine.submit(call)
                 self.calls += 1
             wait = max(min(when for when, _ in self._later) - time.monotonic(), _LEAST_WAIT) if self._later else None
             if self.engine.is_busy:
                 if ended := self.engine.next(wait):
+                    self.ended += 1
                     call, result, error = ended
                     yield from self._ended(call.key, result, error)
             elif wait is not None:

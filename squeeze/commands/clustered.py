@@ -167,7 +167,7 @@ def run(
         except BaseException as error:
             engine.close()
             _tidy(job, task.mark)
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt) and place.exists():
                 echo(f"What is done is noted in {place}; the same command goes on from there.", err=True)
             raise
         if going.lost:

@@ -8,6 +8,7 @@ import pytest
 import squeeze
 from squeeze.cluster.files import COMPRESS
 from squeeze.cluster.manifest import Manifest, Record, read_manifest
+from squeeze.system.storage import path_of
 
 OPTIONS = {"level": 1, "verify": True, "block_size": 4096, "threads": 1}
 
@@ -34,15 +35,44 @@ def test_of_each_source_the_latest_record_is_read_and_little_is_held(tmp_path):
 
 def test_a_manifest_of_another_run_is_refused(tmp_path):
     path = tmp_path / "manifest.jsonl"
-    Manifest(path, COMPRESS, OPTIONS).close()
+    first, second = Manifest(path, COMPRESS, OPTIONS), Manifest(path, COMPRESS, OPTIONS)
+    first.begin()
+    for begins in (second.begin, lambda: Manifest(path, COMPRESS, OPTIONS)):
+        with pytest.raises(squeeze.SqueezeError, match="another process writes to it; wait for its end"):
+            begins()
+    first.close()
     with pytest.raises(squeeze.SqueezeError, match="other options"):
         Manifest(path, COMPRESS, OPTIONS | {"level": 2})
-    open_one = Manifest(path, COMPRESS, OPTIONS)
-    with pytest.raises(squeeze.SqueezeError, match="another process"):
-        Manifest(path, COMPRESS, OPTIONS)
-    open_one.close()
     head = path.read_text().splitlines()[0]
     for text in ("{}\n", "nothing\n", f"{head}\nx\n{head}\n"):
         path.write_text(text)
         with pytest.raises(squeeze.SqueezeError, match="no manifest"):
             Manifest(path, COMPRESS, OPTIONS)
+
+
+def test_a_manifest_appears_when_a_run_begins_its_work(tmp_path):
+    path = tmp_path / "manifest.jsonl"
+    for ends in (Manifest.close, Manifest.withdraw, lambda made: made.complete(0)):
+        made = Manifest(path, COMPRESS, OPTIONS)
+        ends(made)
+        made.close()
+        assert not path.exists()
+    made = Manifest(path, COMPRESS, OPTIONS)
+    made.begin()
+    made.withdraw()
+    made.close()
+    assert not path.exists()
+    made = Manifest(path, COMPRESS, OPTIONS)
+    made.note(Record("a", 1, "stamp"))
+    made.close()
+    before = path.read_bytes()
+    again = Manifest(path, COMPRESS, OPTIONS)
+    again.begin()
+    assert path.read_bytes() != before
+    again.withdraw()
+    again.close()
+    assert path.read_bytes() == before
+    with pytest.raises(squeeze.SqueezeError, match="none does not exist; make it first"):
+        Manifest(tmp_path / "none" / "manifest.jsonl", COMPRESS, OPTIONS)
+    with pytest.raises(squeeze.SqueezeError, match="is a URL"):
+        Manifest(path_of("memory://a/manifest.jsonl"), COMPRESS, OPTIONS)

@@ -207,6 +207,20 @@ def test_lines_of_progress_tell_files_failures_workers_and_the_time_left(engine,
     assert all(line["unit"] == "B" and line["rate"] > 0 and line["eta_seconds"] >= 0 for line in lines)
 
 
+def test_a_run_that_does_not_begin_leaves_no_manifest(engine, tree):
+    assert fails("compress", "-1", "-r", "-q", "--cluster", "local", "none") == "Error: none: No such file or directory\n"
+    (tree / "a.txt.sqz").write_bytes(b"somebody else's")
+    assert "already exists" in fails("compress", "-1", "--cluster", "local", tree / "a.txt")
+    Path("empty").mkdir()
+    call("compress", "-1", "-r", "-q", "--cluster", "local", "empty")
+    assert names() == ["empty", "tree"] and files(Path()) == [
+        "tree/a.txt",
+        "tree/a.txt.sqz",
+        "tree/b/c.txt",
+        "tree/b/d/e.txt",
+    ]
+
+
 def test_what_the_cluster_lacks_is_said(engine, tree):
     def lacks(call):
         engine.warn(f"no node of the cluster has {call.needs}")
@@ -216,7 +230,7 @@ def test_what_the_cluster_lacks_is_said(engine, tree):
     result = call("compress", "-1", "-r", "-q", "--cluster", "local", "--cluster-wait", "7", tree)
     lacking = "no node of the cluster has 1 processor and 0.4 GB of memory"
     assert (result.exit_code, result.stderr) == (1, f"Warning: {lacking}\nError: none came\n")
-    assert engine.patience == 7 and files(tree) == [MANIFEST, "a.txt", "b/c.txt", "b/d/e.txt"]
+    assert engine.patience == 7 and files(tree) == ["a.txt", "b/c.txt", "b/d/e.txt"]
     assert "--cluster-wait" in usage_error("compress", "-r", "--cluster", "local", "--cluster-wait", "-1", tree)
 
 

@@ -41,13 +41,9 @@ def making(
         folder.check_apart(source, target)
         path = manifest or Path(f".{target.name}.{operation}.jsonl")
         with closing(Manifest(path, operation, {**described, "target": str(target)})) as notes:
-            try:
-                _check_free(place, notes, overwrite)
-            except SqueezeError:
-                notes.withdraw()
-                raise
+            _check_free(place, notes, overwrite)
             yield Out(target, notes)
-            notes.complete(sum(1 for _ in read_manifest(path)[1]))
+            notes.complete(sum(1 for _ in read_manifest(path)[1]) if path.exists() else 0)
         return
     if manifest:
         raise SqueezeError("--manifest is for targets at URLs: on the disk a run's notes are beside the target")
