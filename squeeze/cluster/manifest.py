@@ -1,15 +1,16 @@
 """The manifest of a run over many files: lines of JSON that say what became of each, so that the next run goes on, and
 anybody can prove that all is there.
 
-The first line of each session is {"manifest": 1, "session": ..., "operation": ..., "options": ...}; then come records;
-{"complete": true, ...} is the last one of a session that ended well. A line that a crash cut off is dropped.
+The first line of each session is {"manifest": 1, "session": ..., "operation": ..., "options": ..., "sources": [...]};
+then come records; {"complete": true, "files": ...} is the last one of a session that ended well, with so many done. All
+sessions are over the same sources: what the user named. A line that a crash cut off is dropped.
 """
 
 import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from squeeze.errors import SqueezeError, escaped
 from squeeze.system.moving import about
 from squeeze.system.storage import local_path
 
-__all__ = ["Manifest", "Record", "read_manifest"]
+__all__ = ["Manifest", "Record", "Told", "is_over", "read_manifest"]
 
 _FORMAT = 1
 _SESSION = 4  # bytes of its name
@@ -48,11 +49,14 @@ class Manifest:
     if it is killed, `earlier` are the marks of runs before, and `was_complete` says whether the last of them ended with
     all done."""
 
-    def __init__(self, path: Path, operation: str, options: dict[str, Any]):
-        """Raises SqueezeError where it is of another task, no manifest, or another process writes to it."""
+    def __init__(self, path: Path, operation: str, options: dict[str, Any], sources: Iterable[str] = ()):
+        """sources: that the user named, in any order. Raises SqueezeError where it is of another task or over other
+        sources, no manifest, or another process writes to it."""
         self.path, self.session, self.earlier = local_path(path), secrets.token_hex(_SESSION), set[str]()
         self.was_complete = False
-        self._head = {"operation": operation, "options": json.loads(json.dumps(options, default=str))}
+        self._head: dict[str, Any] = {"operation": operation, "options": json.loads(json.dumps(options, default=str))}
+        if sources := sorted(set(sources)):
+            self._head["sources"] = sources
         self._done: dict[int, None] = {}  # hashes, since there may be millions
         self._file: TextIO | None = None
         self._begun: int | None = None  # bytes that were there before
@@ -84,15 +88,20 @@ class Manifest:
         for line, after in _lines(self.path):
             self.was_complete = "complete" in line
             if "manifest" in line:
-                if {name: line.get(name) for name in self._head} != self._head:
-                    message = "is of a run with other options: delete it, or name another with --manifest"
-                    raise SqueezeError(f"{self.path}: {message}")
+                self._check(line)
                 self.earlier.add(str(line.get("session")))
             elif "source" in line and not line.get("error"):
-                self._done[_key(Record(**line))] = None
+                self._done[_key(_record(self.path, line))] = None
             end = after
         if end < self.path.stat().st_size:
             os.truncate(self.path, end)
+
+    def _check(self, head: dict[str, Any]) -> None:
+        """Raises SqueezeError for a session of another task, or over other sources, where it names them."""
+        other = [name for name, value in self._head.items() if head.get(name, value) != value]
+        if other:
+            what = "over other files" if other == ["sources"] else "with other options"
+            raise SqueezeError(f"{self.path}: is of a run {what}: delete it, or name another with --manifest")
 
     def begin(self) -> None:
         """Write that a run begins, once. Raises SqueezeError where another process has begun one meanwhile."""
@@ -143,30 +152,63 @@ class Manifest:
             self._file.flush()
 
 
-def read_manifest(path: Path) -> tuple[str, Iterator[Record], bool]:
-    """The operation, the latest record of each source, and whether the last run ended with all of them done.
+@dataclass(frozen=True)
+class Told:
+    """What a manifest tells. sources: over which the run was, as far as it names them; records: the latest of each
+    source, read as they are asked for; done: how many of them have an output; files: how many there were when the last
+    run ended with all done, or None."""
 
-    Records are read as they are asked for: what is held of each is the digest of its source. Raises SqueezeError where
-    the file is no manifest.
-    """
-    sources = bytearray()
-    operation, complete = "", False
+    operation: str
+    sources: list[str]
+    records: Iterator[Record]
+    done: int
+    files: int | None
+
+
+def read_manifest(path: Path) -> Told:
+    """Raises SqueezeError where the file is no manifest. What is held of each record is the digest of its source."""
+    digests, failed = bytearray(), bytearray()
+    head: dict[str, Any] = {}
+    files = None
     for line, _ in _lines(path):
-        complete = "complete" in line
-        operation = str(line.get("operation", operation))
-        if "source" in line:
-            sources += xxh3_128_digest(line["source"].encode(errors="surrogatepass"))
-    return operation, _latest(path, np.frombuffer(sources, np.uint64).reshape(-1, 2)), complete
+        files = int(line.get("files", 0)) if "complete" in line else None
+        if "manifest" in line:
+            head = line
+        elif "source" in line:
+            digests += xxh3_128_digest(line["source"].encode(errors="surrogatepass"))
+            failed.append(bool(line.get("error")))
+    latest = _latest(np.frombuffer(digests, np.uint64).reshape(-1, 2))
+    lines = (line for line, _ in _lines(path) if "source" in line)
+    records = (_record(path, line) for line, kept in zip(lines, latest, strict=False) if kept)
+    done = int((latest & (np.frombuffer(failed, np.uint8) == 0)).sum())
+    return Told(str(head.get("operation", "")), list(head.get("sources", [])), records, done, files)
 
 
-def _latest(path: Path, sources: np.ndarray) -> Iterator[Record]:
-    """The records after which none is of the same source. sources: digests of all, [records, 2]."""
+def is_over(path: Path, sources: Iterable[str]) -> bool:
+    """Whether a manifest names these sources, or none, or is not there. Raises SqueezeError where it is no manifest."""
+    head: dict[str, Any] = next((line for line, _ in _lines(path)), {}) if path.exists() else {}
+    wanted = sorted(set(sources))
+    return bool(head.get("sources", wanted) == wanted)
+
+
+def _latest(sources: np.ndarray) -> np.ndarray:
+    """Of which records none that follows is of the same source: bool. sources: digests of all, [records, 2]."""
     order = np.lexsort(sources.T)  # which leaves those of one source in the order of their lines
     follows = (sources[order[1:]] == sources[order[:-1]]).all(axis=1)
     latest = np.ones(len(sources), bool)
     latest[order[:-1][follows]] = False
-    lines = (line for line, _ in _lines(path) if "source" in line)
-    return (Record(**line) for line, kept in zip(lines, latest, strict=False) if kept)
+    return latest
+
+
+def _record(path: Path, line: dict[str, Any]) -> Record:
+    try:
+        return Record(**line)
+    except TypeError:
+        raise _none(path) from None
+
+
+def _none(path: Path) -> SqueezeError:
+    return SqueezeError(f"{escaped(str(path))}: is no manifest of a run, or is damaged: delete it")
 
 
 def _key(record: Record) -> int:
@@ -183,7 +225,7 @@ def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                 line = json.loads(text)
             if not isinstance(line, dict) or not text.endswith(b"\n"):
                 if first or file.read(1):
-                    raise SqueezeError(f"{escaped(str(path))}: is no manifest of a run, or is damaged: delete it")
+                    raise _none(path)
                 return
             if first and line.get("manifest") != _FORMAT:
                 raise SqueezeError(f"{escaped(str(path))}: is no manifest of a run that this version knows")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ option = options.several(
     ),
 )
 _MARK = ".squeeze-{}"
+_MANIFEST = re.compile(r"\.squeeze-(de)?compress(-[0-9a-f]{8})?\.jsonl")
 _PARTS = ".parts"
 _ASKED = 64  # objects that a store is asked about at a time
 
@@ -99,8 +101,8 @@ class _Listing:
                 yield found
 
     def _is_our_own(self, path: Path) -> bool:
-        """Whether it is the manifest, or what a worker is writing; what a run before left when it was killed goes."""
-        if path == self.manifest.path:
+        """Whether it is a manifest, or what a worker is writing; what a run before left when it was killed goes."""
+        if path == self.manifest.path or _MANIFEST.fullmatch(path.name):
             return True
         if path.parent.name.startswith(".") and path.parent.suffix == _PARTS:
             self.parts.add(path.parent)
@@ -157,9 +159,10 @@ def run(
 
     if job.stdout or job.output or "-" in job.files:
         raise click.UsageError("--cluster takes files and folders, and neither -c nor -o")
-    place = manifest or _folder_of(job.files[0]) / f".squeeze-{operation}.jsonl"
+    sources = [str(storage.path_of(name)) for name in job.files]
+    place = manifest or _usual(_folder_of(job.files[0]), operation, sources)
     chosen = {key: value for key, value in settings.items() if value is not None}
-    with closing(connected(cluster)) as engine, closing(Manifest(place, operation, chosen)) as notes:
+    with closing(connected(cluster)) as engine, closing(Manifest(place, operation, chosen, sources)) as notes:
         listing = _Listing(job, notes, name, wanted)
         task = Task(operation, settings, _MARK.format(notes.session), job.force)
         try:
@@ -176,6 +179,8 @@ def run(
             notes.complete(going.files + listing.skipped)
             for folder in listing.parts:
                 remove(folder)
+    if not manifest and place.exists() and not place.stem.endswith(operation):
+        job.say(f"What is done is noted in {place}, since another run's notes are beside it.")
     if listing.skipped:
         job.say(f"{listing.skipped} files were done before.")
     job.finish()
@@ -229,22 +234,36 @@ def _folder_of(name: str) -> Path:
     return path if path.is_dir() else path.parent
 
 
+def _usual(folder: Path, operation: str, sources: list[str]) -> Path:
+    """The manifest of a run that names none: where that of another run is in the place, one of its own."""
+    from xxhash import xxh3_64_hexdigest
+
+    from squeeze.cluster.manifest import is_over
+
+    usual = folder / f".squeeze-{operation}.jsonl"
+    digest = xxh3_64_hexdigest(json.dumps(sorted(set(sources))).encode(errors="surrogatepass"))
+    own = usual.with_name(f"{usual.stem}-{digest[:8]}{usual.suffix}")
+    return own if own.exists() or not is_over(usual, sources) else usual
+
+
 def _outputs(job: Job, manifest: Path) -> Iterator["File"]:
     """What a manifest tells of; what is missing is an error."""
     from squeeze.cluster.files import COMPRESS, File, stamp_of
     from squeeze.cluster.manifest import read_manifest
 
-    operation, records, complete = read_manifest(manifest)
-    if operation != COMPRESS:
+    told = read_manifest(manifest)
+    if told.operation != COMPRESS:
         raise SqueezeError(f"{manifest}: is of a run that did not compress")
     with job.attempt(str(manifest)):
-        if not complete:
+        if told.files is None:
             raise SqueezeError("the run that it tells of did not end with all files done: run the same command again")
-    for record in records:
+        if told.done < told.files:
+            raise SqueezeError(f"it tells of {told.done} files, and the run ended with {told.files}: lines are missing")
+    for record in told.records:
         with job.attempt(record.source):
             if record.error:
                 raise SqueezeError(record.error)
-            output = storage.path_of(record.output)
+            output = storage.path_below(record.output, told.sources)
             if not output.exists():
                 raise SqueezeError(f"its output {output} is missing")
             status = output.stat()

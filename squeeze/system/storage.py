@@ -5,13 +5,14 @@ or not at all: upload.py.
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
 from squeeze.errors import SqueezeError
 from squeeze.system.remote_path import URL, RemotePath
 
-__all__ = ["is_url", "local_path", "path_of", "remote"]
+__all__ = ["is_url", "local_path", "path_below", "path_of", "remote"]
 
 _LOCAL = ("file://", "local://")
 
@@ -33,6 +34,14 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     if not path.name and not path.is_chained:
         raise SqueezeError(f"{name}: names no object")
     return cast(Path, path)
+
+
+def path_below(name: str, roots: Iterable[str]) -> Path:
+    """The path of a name that a listing of one of these gave: where it lies below a URL, no more of it is parsed."""
+    for root in filter(is_url, roots):
+        if name.startswith(f"{root}/"):
+            return path_of(root) / name.removeprefix(f"{root}/")
+    return path_of(name)
 
 
 def local_path(name: str | os.PathLike[str]) -> Path:

@@ -23,12 +23,12 @@ def test_of_each_source_the_latest_record_is_read_and_little_is_held(tmp_path):
     manifest.close()
     tracemalloc.start()
     try:
-        operation, records, complete = read_manifest(path)
-        sizes = Counter(record.size for record in records)
+        told = read_manifest(path)
+        sizes = Counter(record.size for record in told.records)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (operation, complete) == (COMPRESS, True)
+    assert (told.operation, told.done, told.files) == (COMPRESS, number, number)
     assert sizes == {1: number - 22, 2: 20, 3: 1, 4: 1}
     assert peak < 100 * number
 

@@ -296,9 +296,10 @@ def test_a_manifest_knows_what_is_done(tmp_path):
     assert len(list(rest.results(files[1:]))) == 1
     again.complete(2)
     again.close()
-    operation, found, complete = read_manifest(path)
-    records = list(found)
-    assert (operation, complete, [Path(one.source).name for one in records]) == (COMPRESS, True, ["a", "b"])
+    told = read_manifest(path)
+    records = list(told.records)
+    assert (told.operation, told.done, told.files) == (COMPRESS, 2, 2)
+    assert [Path(one.source).name for one in records] == ["a", "b"]
     assert {one.output_size for one in records} == {file.target.stat().st_size for file in files}
 
 

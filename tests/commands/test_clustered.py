@@ -8,6 +8,7 @@ import pytest
 import squeeze
 from squeeze.cluster import engine as engines
 from squeeze.cluster.manifest import Manifest
+from squeeze.cluster.run import Run
 from squeeze.errors import ClusterError
 from tests.makers import tiny_models
 from tests.makers.command import call, fails, names, run, usage_error
@@ -105,6 +106,52 @@ def test_a_manifest_proves_that_all_is_there(engine, tree):
     lines = Path("done.jsonl").read_text().splitlines(keepends=True)
     Path("done.jsonl").write_text("".join(lines[:-1]))
     assert "did not end with all files done" in fails("test", "-q", "--manifest", "done.jsonl")
+
+
+def test_another_set_of_files_completes_no_run_that_was_stopped(engine, tree, monkeypatch):
+    original = Run.__init__  # with calls of one file
+    monkeypatch.setattr(Run, "__init__", lambda self, *rest, **more: original(self, *rest, **more, seconds=0.0001))
+
+    def stops(call):
+        if engine.calls > 1:
+            raise KeyboardInterrupt
+
+    engine.breaks, engine.room = stops, 1
+    assert call("compress", "-1", "-r", "--cluster", "local", tree).exit_code == 1
+    engine.breaks = lambda call: None
+    done = [json.loads(line) for line in (tree / MANIFEST).read_text().splitlines()]
+    assert done[0]["sources"] == ["tree"] and len(done) == 2
+    said = call("compress", "-1", "--cluster", "local", "-f", tree / "b/c.txt", tree / "a.txt").stderr
+    assert said.splitlines()[0].startswith("2 files") and "noted in" not in said  # in another folder
+    said = call("compress", "-1", "--cluster", "local", "-f", tree / "a.txt", tree / "b/c.txt").stderr
+    own = said.splitlines()[1].partition(" in ")[2].partition(", ")[0]
+    assert Path(own).parent == tree and Path(own).name.startswith(".squeeze-compress-")
+    run("test", "-q", "--manifest", own)
+    assert "did not end with all files done" in fails("test", "-q", "--manifest", tree / MANIFEST)
+    said = fails("compress", "-1", "-f", "--cluster", "local", "--manifest", own, tree / "a.txt")
+    assert said == f"Error: {own}: is of a run over other files: delete it, or name another with --manifest\n"
+    run("compress", "-1", "-r", "-q", "--cluster", "local", tree)
+    run("test", "-q", "--manifest", tree / MANIFEST)
+    assert not [name for name in files(tree) if name.endswith(".jsonl.sqz")]
+
+
+def test_a_manifest_that_lacks_lines_is_no_proof(engine, tree):
+    run("compress", "-1", "-r", "-q", "--cluster", "local", tree)
+    lines = (tree / MANIFEST).read_text().splitlines(keepends=True)
+    assert json.loads(lines[-1]) == {"complete": True, "files": 3}
+    (tree / MANIFEST).write_text("".join(line for line in lines if '"tree/a.txt"' not in line))
+    said = fails("test", "-q", "--manifest", tree / MANIFEST)
+    assert said == f"Error: {tree / MANIFEST}: it tells of 2 files, and the run ended with 3: lines are missing\n"
+
+
+def test_a_manifest_that_names_no_sources_still_counts(engine, tree):
+    """As they were written once."""
+    run("compress", "-1", "-r", "-q", "--cluster", "local", tree)
+    text = (tree / MANIFEST).read_text()
+    (tree / MANIFEST).write_text(text.replace(',"sources":["tree"]', ""))
+    run("test", "-q", "--manifest", tree / MANIFEST)
+    said = call("compress", "-1", "-r", "--cluster", "local", tree).stderr
+    assert "3 files were done before" in said and (tree / MANIFEST).read_text().count("sources") == 1
 
 
 def test_a_file_that_fails_is_named_and_the_others_follow(engine, tree):
@@ -208,7 +255,9 @@ def test_lines_of_progress_tell_files_failures_workers_and_the_time_left(engine,
 
 
 def test_a_run_that_does_not_begin_leaves_no_manifest(engine, tree):
-    assert fails("compress", "-1", "-r", "-q", "--cluster", "local", "none") == "Error: none: No such file or directory\n"
+    assert (
+        fails("compress", "-1", "-r", "-q", "--cluster", "local", "none") == "Error: none: No such file or directory\n"
+    )
     (tree / "a.txt.sqz").write_bytes(b"somebody else's")
     assert "already exists" in fails("compress", "-1", "--cluster", "local", tree / "a.txt")
     Path("empty").mkdir()

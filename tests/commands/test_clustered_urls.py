@@ -60,6 +60,17 @@ def test_there_and_back():
     assert Store.objects == SOURCES and not Store.uploads
 
 
+def test_two_buckets_in_one_working_folder_have_a_manifest_each():
+    Store.put("other/a::b.txt", b"b" * 500)
+    run("compress", "-1", "-r", "-q", *CLUSTER, "fake://corpus")
+    run("compress", "-1", "-r", "-q", *CLUSTER, "fake://other")
+    first, second = sorted(names(), key=len)
+    assert first == MANIFEST and second.startswith(".squeeze-compress-")
+    del Store.objects["corpus/a.txt.sqz"]
+    run("test", "-q", "--manifest", second)
+    assert "fake://corpus/a.txt: its output" in fails("test", "-q", "--manifest", first)
+
+
 def test_large_objects_go_in_parts_to_the_same_bytes(engine, in_parts):
     run("compress", "-1", "-q", "--block-size", str(BLOCK), "-r", *CLUSTER, "fake://corpus")
     assert engine.calls > 5

@@ -43,7 +43,7 @@ def making(
         with closing(Manifest(path, operation, {**described, "target": str(target)})) as notes:
             _check_free(place, notes, overwrite)
             yield Out(target, notes)
-            notes.complete(sum(1 for _ in read_manifest(path)[1]) if path.exists() else 0)
+            notes.complete(read_manifest(path).done if path.exists() else 0)
         return
     if manifest:
         raise SqueezeError("--manifest is for targets at URLs: on the disk a run's notes are beside the target")

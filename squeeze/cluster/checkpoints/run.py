@@ -50,7 +50,7 @@ class _Checkpoint:
         """Raises ClusterError where some fail, after all others are done."""
         root, todo = self.task.options["root"], found
         if notes:
-            before = {record.source: record for record in read_manifest(notes.path)[1]} if notes.earlier else {}
+            before = {record.source: record for record in read_manifest(notes.path).records} if notes.earlier else {}
             todo = [file for file in found if not self._is_done(file, notes, before.get(str(file.source)))]
         memory = memory_of(self.heads, self.task.options.get("level"))
         needs = Needs(self.task.options["threads"], 0, memory)
