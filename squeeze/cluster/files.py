@@ -50,6 +50,7 @@ __all__ = [
     "stamp_of",
     "still_the_same",
     "unchanged",
+    "version_of",
     "whole",
     "work",
 ]
@@ -64,13 +65,14 @@ _DELETED = 4  # times that objects are deleted until none is seen
 @dataclass(frozen=True)
 class File:
     """One source. stamp: what changes when it does; target: None where nothing is written; checksum: that its raw bytes
-    must have, where that is known."""
+    must have, where that is known; version: as its store names it, where it does."""
 
     source: Path
     size: int
     stamp: str
     target: Path | None
     checksum: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,12 @@ class Done:
 
 def stamp_of(status: os.stat_result) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+
+
+def version_of(path: Path) -> str:
+    """What the store calls the version of an object that it was asked about; of a file nothing."""
+    place = storage.remote(path)
+    return place.version if place else ""
 
 
 def whole(batch: Sequence[File], task: Task) -> list[Done]:

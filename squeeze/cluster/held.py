@@ -17,7 +17,9 @@ class Held(Sequence[File]):
     """A sequence of files that cannot be changed, kept as compressed text."""
 
     def __init__(self, items: Sequence[File]):
-        rows = [(_named(one.source), one.size, one.stamp, _named(one.target), one.checksum) for one in items]
+        rows = [
+            (_named(one.source), one.size, one.stamp, _named(one.target), one.checksum, one.version) for one in items
+        ]
         self._count, self._data = len(rows), zlib.compress(json.dumps(rows).encode(), 1)
 
     def __len__(self) -> int:
@@ -27,8 +29,8 @@ class Held(Sequence[File]):
         return list(self)[index]
 
     def __iter__(self) -> Iterator[File]:
-        for source, size, stamp, target, checksum in json.loads(zlib.decompress(self._data)):
-            yield File(_path(source), size, stamp, None if target is None else _path(target), checksum)
+        for source, size, stamp, target, *rest in json.loads(zlib.decompress(self._data)):
+            yield File(_path(source), size, stamp, None if target is None else _path(target), *rest)
 
 
 def _named(path: Path | None) -> Any:

@@ -32,7 +32,8 @@ _SESSION = 4  # bytes of its name
 @dataclass(frozen=True)
 class Record:
     """What became of one source. stamp: what tells whether it changed since; checksum: XXH3-64 of the raw bytes, as
-    `squeeze list` shows it; attempts: how often it was tried; error: instead of an output."""
+    `squeeze list` shows it; attempts: how often it was tried; error: instead of an output; version: of the source, as
+    its store names it (an ETag, a generation), where it does."""
 
     source: str
     size: int
@@ -42,6 +43,7 @@ class Record:
     checksum: str = ""
     attempts: int = 1
     error: str = ""
+    version: str = ""
 
 
 class Manifest:

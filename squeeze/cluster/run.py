@@ -227,11 +227,17 @@ class Run:
 
 def record_of(done: Done, operation: str, attempts: int = 1) -> Record:
     file = done.file
+    source: dict[str, Any] = {
+        "source": str(file.source),
+        "size": file.size,
+        "stamp": file.stamp,
+        "version": file.version,
+    }
     if done.error:
-        return Record(str(file.source), file.size, file.stamp, attempts=attempts, error=done.error)
+        return Record(**source, attempts=attempts, error=done.error)
     written = 0 if file.target is None else done.coded if operation in (COMPRESS, PACK) else done.raw
-    target = str(file.target or "")
-    return Record(str(file.source), file.size, file.stamp, target, written, done.checksum, attempts)
+    output = {"output": str(file.target or ""), "output_size": written, "checksum": done.checksum}
+    return Record(**source, **output, attempts=attempts)  # type: ignore[arg-type]
 
 
 def _files(key: _Key) -> Sequence[File]:
@@ -244,7 +250,7 @@ def _now(file: File) -> File:
         status = file.source.stat()
     except OSError:
         return file
-    return replace(file, size=status.st_size, stamp=work.stamp_of(status))
+    return replace(file, size=status.st_size, stamp=work.stamp_of(status), version=work.version_of(file.source))
 
 
 def _first_line(error: BaseException) -> str:

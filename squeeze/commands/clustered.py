@@ -82,7 +82,7 @@ class _Listing:
     parts: set[Path] = field(default_factory=set)  # of files that an earlier run cut
 
     def files(self) -> Iterator["File"]:
-        from squeeze.cluster.files import File, stamp_of
+        from squeeze.cluster.files import File, stamp_of, version_of
 
         going_on = bool(self.manifest.earlier) and not self.manifest.was_complete
         listed = self.job.each(lambda path: self.wanted(path) or self._is_our_own(path))
@@ -92,7 +92,7 @@ class _Listing:
                 if isinstance(target, Exception):
                     raise target
                 status = path.lstat() if storage.remote(path) else path.stat()
-                found = File(path, status.st_size, stamp_of(status), target)
+                found = File(path, status.st_size, stamp_of(status), target, version=version_of(path))
                 if self._is_done(found):
                     self.skipped += 1
                     _remove(self.job, found)

@@ -29,6 +29,7 @@ __all__ = ["URL", "RemotePath", "has_version", "look_together", "read_together"]
 # Protocols that are chained (fsspec: "simplecache::s3://bucket/key"), the one that names the path, the path, the rest.
 URL = re.compile(r"((?:[A-Za-z][\w+.-]*::)*[A-Za-z][\w+.-]*://)(.*?)((?:::.*)?)", re.DOTALL)
 _TIMES = ("mtime", "LastModified", "Last-Modified", "last_modified", "updated", "created")
+_NAMED = ("VersionId", "generation", "ETag", "etag", "blob_id")  # of versions, the most exact first
 _VERSION = ("ETag", "etag", "generation", "blob_id", *_TIMES)
 _STARTED = time.time()  # stands for the time of what has none
 _FOLDER = 0o755
@@ -183,6 +184,11 @@ class RemotePath:
     @cached_property
     def _known(self) -> dict[str, Any] | None:
         return self._look()
+
+    @property
+    def version(self) -> str:
+        """What the storage calls the version that it told of, in its own words; nothing where it names none."""
+        return str(next(filter(None, map((self._known or {}).get, _NAMED)), ""))
 
     def exists(self) -> bool:
         return self._known is not None

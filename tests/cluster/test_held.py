@@ -11,10 +11,12 @@ from squeeze.system.storage import path_of
 def test_files_come_back():
     files = [
         File(Path("a\udcff b/c"), 3, "s", None),
-        File(path_of("s3://b/k %.txt"), 4, "e", path_of("memory://z/y"), "ab"),
+        File(path_of("s3://b/k %.txt"), 4, "e", path_of("memory://z/y"), "ab", '"e"'),
+        File(path_of("s3://b") / "/x::y", 4, "e", path_of("s3://b") / "q?versionId=3"),
     ]
     held = Held(files)
-    assert list(held) == files and held[1] == files[1] and len(held) == 2
+    assert list(held) == files and held[1] == files[1] and len(held) == 3
+    assert held[2].source.named == ("s3://b", "/x::y")
 
 
 def test_they_take_few_bytes():

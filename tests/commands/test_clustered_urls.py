@@ -5,6 +5,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+import xxhash
 
 import squeeze
 from squeeze.cluster import engine as engines
@@ -58,6 +59,44 @@ def test_there_and_back():
     run("test", "-q", *CLUSTER, "--manifest", MANIFEST)
     run("decompress", "-r", "-q", "--rm", *CLUSTER, "fake://corpus")
     assert Store.objects == SOURCES and not Store.uploads
+
+
+def test_a_manifest_names_what_was_read_and_written(engine, monkeypatch):
+    monkeypatch.setattr("squeeze.cluster.run.PAUSE", 0.0)
+
+    def changes(call):
+        if engine.calls == 1:
+            Store.put("corpus/a.txt", b"changed meanwhile")
+
+    engine.breaks = changes
+    run("compress", "-1", "-r", "-q", *CLUSTER, "fake://corpus")
+    records = [json.loads(line) for line in Path(MANIFEST).read_text().splitlines()[1:-1]]
+    coded = Store.objects["corpus/a.txt.sqz"]
+    record = next(record for record in records if record["source"] == "fake://corpus/a.txt")
+    assert record | {"stamp": ""} == {
+        "source": "fake://corpus/a.txt",
+        "size": 17,
+        "stamp": "",
+        "version": "2",
+        "output": "fake://corpus/a.txt.sqz",
+        "output_size": len(coded),
+        "checksum": xxhash.xxh3_64_hexdigest(b"changed meanwhile")[8:],  # of a small file
+        "attempts": 2,
+        "error": "",
+    }
+    assert sorted(record["version"] for record in records) == ["1", "2"]
+
+
+def test_manifests_without_versions_are_read(engine):
+    """As they were written once."""
+    run("compress", "-1", "-r", "-q", *CLUSTER, "fake://corpus")
+    text = Path(MANIFEST).read_text()
+    Path(MANIFEST).write_text(text.replace(',"version":"1"', ""))
+    assert Path(MANIFEST).read_text() != text
+    run("test", "-q", "--manifest", MANIFEST)
+    assert "2 files were done before" in call("compress", "-1", "-r", *CLUSTER, "fake://corpus").stderr
+    Path(MANIFEST).write_text(text.replace('"version":', '"unknown":'))
+    assert "is no manifest of a run, or is damaged" in fails("test", "-q", "--manifest", MANIFEST)
 
 
 def test_two_buckets_in_one_working_folder_have_a_manifest_each():

@@ -1,5 +1,6 @@
 """S3, as the server of moto speaks it on loopback: uploads in parts, their ends, and refused credentials."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -85,10 +86,13 @@ def test_objects_by_the_workers_of_a_cluster(s3, monkeypatch):
     monkeypatch.setattr(engines, "connect", lambda address: Inline())
     s3.put_object(Bucket="bucket", Key="tree/note.txt", Body=TEXT)
     s3.put_object(Bucket="bucket", Key="tree/more/note.txt", Body=TEXT[::-1])
+    etags = {s3.head_object(Bucket="bucket", Key=key)["ETag"] for key in keys(s3)}
     run("compress", "-1", "-q", "-r", "--cluster", "local", "--rm", "s3://bucket/tree")
     assert keys(s3) == ["tree/more/note.txt.sqz", "tree/note.txt.sqz"]
     assert squeeze.decompress(body(s3, "tree/more/note.txt.sqz")) == TEXT[::-1]
     run("test", "-q", "--cluster", "local", "--manifest", ".squeeze-compress.jsonl")
+    told = [json.loads(line) for line in Path(".squeeze-compress.jsonl").read_text().splitlines()]
+    assert {one["version"] for one in told if "source" in one} == etags
     run("compress", "-1", "-q", "-r", "--cluster", "local", "s3://bucket/tree")  # and all is done
 
 

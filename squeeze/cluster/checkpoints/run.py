@@ -16,7 +16,7 @@ from squeeze.cluster.checkpoints import work
 from squeeze.cluster.checkpoints.place import making, tidy
 from squeeze.cluster.checkpoints.plan import Planner, memory_of
 from squeeze.cluster.engine import Engine, Needs
-from squeeze.cluster.files import PACK, UNPACK, VERIFY, Done, File, Task, stamp_of
+from squeeze.cluster.files import PACK, UNPACK, VERIFY, Done, File, Task, stamp_of, version_of
 from squeeze.cluster.manifest import Manifest, Record, read_manifest
 from squeeze.cluster.run import Kind, Run
 from squeeze.errors import ClusterError, DamagedError, FormatError, printable
@@ -236,7 +236,7 @@ def _sum(done: dict[str, Done]) -> Totals:
 
 def _file(path: Path, target: Path | None, checksum: str = "") -> File:
     status = path.stat()
-    return File(path, status.st_size, stamp_of(status), target, checksum)
+    return File(path, status.st_size, stamp_of(status), target, checksum, version_of(path))
 
 
 def _heads(paths: list[Path], read: Callable[[Path], Any]) -> dict[Path, Any]:
