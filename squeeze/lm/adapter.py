@@ -20,6 +20,7 @@ __all__ = ["Adapter", "LowRank", "adapted", "load", "round_factors", "save"]
 
 _KIND = {"squeeze": "adapter 1"}
 _TOP = 127
+_MOST = 1e15  # of norms and scales; larger ones overflow when they are multiplied
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,9 @@ def load(path: Path) -> Adapter:
     norms = {name: file.raw(name) for name in names if name.rpartition(".")[0] not in changes}
     if not all(norm.dtype == np.float32 and norm.ndim == 1 for norm in norms.values()):
         raise ModelError(f"{path}: not an adapter that `squeeze train --adapter` wrote")
+    floats = [*norms.values(), *(change.scale for change in changes.values())]
+    if not all((np.abs(values) < _MOST).all() for values in floats):  # nor is it so for NaN
+        raise ModelError(f"{path}: the adapter is damaged: it holds a number that is not finite, or far too large")
     return Adapter(changes, norms, xxhash.xxh3_128_hexdigest(file.data.data))
 
 

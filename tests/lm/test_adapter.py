@@ -105,6 +105,13 @@ def test_what_is_refused(folder, saved, tmp_path):
     adapter.save(other, {}, {"final_norm": np.ones(WIDTH, np.int32)})
     with pytest.raises(ModelError, match="not an adapter that"):
         load(folder, other)
+    for number in (np.nan, np.inf, -3e38):
+        adapter.save(other, {"0.query": replace(change, scale=np.full_like(change.scale, number))}, {})
+        with pytest.raises(ModelError, match="it holds a number that is not finite, or far too large"):
+            adapter.load(other)
+        adapter.save(other, {}, {"final_norm": np.full(WIDTH, number, np.float32)})
+        with pytest.raises(ModelError, match="it holds a number that is not finite, or far too large"):
+            adapter.load(other)
     data = bytearray(saved.read_bytes())
     data[-3] ^= 1
     saved.write_bytes(data)
