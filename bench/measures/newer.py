@@ -26,6 +26,8 @@ Command = tuple[list[str], dict[str, str]]  # with its environment
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     """One row a file, prefix and level; then for each prefix and level the mean of all files, and the worst."""
     jobs = list(_jobs(options))
+    for path, count in _too_short(options):
+        print(f"{path.name}: shorter than {count:,} bytes, so it is not among those", file=sys.stderr)
     if not jobs:
         sys.exit("Error: no file is as long as a prefix")
     ours, theirs = (_sizes(_command(place), jobs) for place in (None, options.against))
@@ -48,10 +50,23 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _jobs(options: argparse.Namespace) -> Iterator[Job]:
-    paths = [found(path).resolve() for path in options.files]
-    for count in [int(prefix) for prefix in options.prefixes.split(",")] if options.prefixes else [None]:
+    for count in _prefixes(options) or [None]:
         for level in map(int, options.levels.split(",")):
-            yield from ((path, count, level) for path in paths if path.stat().st_size >= max(count or 0, 1))
+            yield from ((path, count, level) for path in _paths(options) if path.stat().st_size >= max(count or 0, 1))
+
+
+def _too_short(options: argparse.Namespace) -> Iterator[tuple[Path, int]]:
+    """Files with each prefix that they are shorter than."""
+    for count in _prefixes(options):
+        yield from ((path, count) for path in _paths(options) if path.stat().st_size < count)
+
+
+def _prefixes(options: argparse.Namespace) -> list[int]:
+    return [int(prefix) for prefix in options.prefixes.split(",")] if options.prefixes else []
+
+
+def _paths(options: argparse.Namespace) -> list[Path]:
+    return [found(path).resolve() for path in options.files]
 
 
 def _command(place: Path | None) -> Command:

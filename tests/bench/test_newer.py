@@ -59,3 +59,8 @@ def test_what_cannot_be_compared(files: list[str], tmp_path: Path) -> None:
         rows(*files, "--against", str(tmp_path), "--levels", "1")
     with pytest.raises(SystemExit, match="no file is as long as a prefix"):
         rows(*files, "--against", sys.executable, "--prefixes", "5000")
+
+
+def test_a_file_that_is_shorter_than_a_prefix_is_named(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    rows(*files, "--against", sys.executable, "--levels", "1,2", "--prefixes", "300,700")
+    assert capsys.readouterr().err.splitlines(True)[0] == "words: shorter than 700 bytes, so it is not among those\n"
