@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.tables import Table
+from squeeze.options.option import MOST_MINUTES
 
 Row = dict[str, Any]
 
@@ -21,6 +22,14 @@ class Option:
 
 def option(name: str, **settings: Any) -> Option:
     return Option(name, settings)
+
+
+def time(text: str) -> float:
+    """Of an argument: minutes, or seconds."""
+    value = float(text)
+    if not 0 < value <= MOST_MINUTES:
+        raise argparse.ArgumentTypeError(f"{text} does not lie above 0, and up to {MOST_MINUTES:,}")
+    return value
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from bench.entries.small import WORK, small
-from bench.entry import Entry, Row, option
+from bench.entry import Entry, Row, option, time
 from bench.tables import Column, Listing, Pivot
 
 _KEEP = re.compile(r"-(0\.\d+)(?=$|-healed)")
@@ -36,7 +36,7 @@ FACTORIZE = Entry(
     minutes=600,
     key=("name", "samples", "windows"),
     needs=("a corpus", "the bundled model"),
-    options=(*small(), option("--heal", type=float, default=20, metavar="MINUTES", help="(20)")),
+    options=(*small(), option("--heal", type=time, default=20, metavar="MINUTES", help="(20)")),
     tables={
         "factorize": _factorised("gap", ".3f"),
         "factorize-bytes": _factorised("bytes", ","),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.entry import Entry, option
+from bench.entry import Entry, option, time
 from bench.tables import Column, Listing, Pivot, Record, Row, markdown, mebibytes, pair, percent, significant
 
 _RIVALS = ("xz", "zstd", "brotli", "bzip2", "zpaq", "7z", "lpaq1", "paq8px")
@@ -362,7 +362,7 @@ TRAIN_MINUTES = Entry(
     rivals=("zstd",),
     options=(
         option("--level", type=int, default=5, choices=(5, 6), help="(5)"),
-        option("--minutes", type=float, default=4, help="of training for each set (4)"),
+        option("--minutes", type=time, default=4, help="of training for each set (4)"),
         option("--device", default="cpu", help="that trains (cpu)"),
         option("--records", type=int, default=100, help="to measure (100)"),
         option("--train", type=int, default=2000, help="records to train on, if there are so many (2000)"),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.entry import Entry, Row, option
+from bench.entry import Entry, Row, option, time
 from bench.tables import Column, Listing, Pivot
 
 
@@ -63,7 +63,7 @@ GPU = Entry(
         option("--only", default="", help="cases named like this, or like one of these with | between them"),
         option("--together", action="store_true", help="in one process: sooner, but a case that breaks ends all"),
         option("--again", action="store_true", help="measure what is measured on this device at this commit, too"),
-        option("--seconds", type=float, default=600, help="that a row may take (600)"),
+        option("--seconds", type=time, default=600, help="that a row may take (600)"),
     ),
     tables={
         "gpu": Listing(

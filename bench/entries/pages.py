@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.entry import Entry, option
+from bench.entry import Entry, option, time
 from bench.tables import Column, Listing, percent
 
 EXPLAIN = Entry(
@@ -45,7 +45,7 @@ PAGES = Entry(
         option("--sizes", default="1000000,5000000", help="bytes that are explained, with commas between them"),
         option("--level", type=int, default=1, help="at which they are explained (1)"),
         option("--runs", type=int, default=3, help="the shortest of so many times to open counts (3)"),
-        option("--seconds", type=float, default=4.0, help="of scrolling (4)"),
+        option("--seconds", type=time, default=4.0, help="of scrolling (4)"),
     ),
     tables={
         "pages": Listing(

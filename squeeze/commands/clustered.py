@@ -48,7 +48,7 @@ cluster = options.several(
     click.option(
         "--cluster-wait",
         metavar="S",
-        type=click.FloatRange(0),
+        type=options.Time(zero=True),
         default=600.0,
         expose_value=False,
         callback=_keep,

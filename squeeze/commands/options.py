@@ -1,5 +1,6 @@
 """Options that several commands share, each declared once, and the kinds of value they take."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import click
 
 from squeeze.codecs.stream.resources import BUILT_IN
 from squeeze.errors import OptionError, SqueezeError
-from squeeze.options.option import size_of
+from squeeze.options.option import MOST_MINUTES, size_of
 from squeeze.system import storage
 from squeeze.system.limits import Limits
 
@@ -60,6 +61,19 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             return size_of(value)
         except OptionError as error:
             self.fail(str(error), param, ctx)
+
+
+class Time(click.FloatRange):
+    """A time above 0, or with `zero` from 0 on, that ends within a year. minutes: what it is told in, else seconds."""
+
+    def __init__(self, minutes: bool = False, zero: bool = False):
+        super().__init__(0, MOST_MINUTES * (1 if minutes else 60), min_open=not zero)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        time = float(super().convert(value, param, ctx))
+        if math.isnan(time):
+            self.fail(f"{value!r} is not a valid float.", param, ctx)
+        return time
 
 
 class Range(click.ParamType):  # type: ignore[type-arg]

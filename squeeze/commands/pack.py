@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from squeeze.commands.progress import Tick
 
 _FOLLOWING = ("interval", "until_idle", "keep", "remove_source")
-_SECONDS = click.FloatRange(0, min_open=True)
+_SECONDS = options.Time()
 
 
 @click.command(cls=OperationCommand, operation=PACK)

@@ -29,7 +29,7 @@ _BATCH, _BATCH_OF_GPU = 4, 64  # sequences of 512 bytes
 @options.model
 @click.option(
     "--minutes",
-    type=click.FloatRange(0, min_open=True),
+    type=options.Time(minutes=True),
     help="How long an adapter is trained, 30; or train the network of level 5 or 6 so long, as part of the dictionary.",
 )
 @options.device

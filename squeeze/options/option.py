@@ -134,6 +134,9 @@ def check(instance: Any) -> None:
         one.check(getattr(instance, one.name))
 
 
+MOST_MINUTES = 525_600  # a year
+
+
 class Checked:
     """A dataclass of options whose bounds are checked as it is made."""
 

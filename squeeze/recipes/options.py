@@ -13,6 +13,7 @@ from squeeze.checkpoint.architectures import SHARED_EXPERTS
 from squeeze.factor.methods import METHODS as FACTORISING
 from squeeze.factor.share import Share
 from squeeze.options import Checked, Operation, Reference, option
+from squeeze.options.option import MOST_MINUTES
 from squeeze.prune.methods import METHODS as PRUNING
 from squeeze.quant.methods import METHODS as QUANTISING
 
@@ -155,7 +156,7 @@ class Differing(Common):
 class Recovering(Checked):
     """Training of what is left after pruning (recipes/train/retrain.py)."""
 
-    minutes: float = option(20.0, "Minutes of training, at most.", least=0)
+    minutes: float = option(20.0, "Minutes of training, at most.", least=0, most=MOST_MINUTES)
     steps: int | None = option(None, "Or so many steps.", least=1)
     rank: int | None = option(
         None, "Rank of what is added to each matrix; without, all weights kept are trained.", least=1

@@ -20,6 +20,21 @@ def test_a_shared_option_is_one(name, commands):
     assert len(facts) == 1 < len(found), facts
 
 
+@pytest.mark.parametrize("given", ["nan", "inf", "1e300", "-1", "0", "x"])
+@pytest.mark.parametrize(
+    ("command", "name"), [("train", "minutes"), ("pack", "interval"), ("pack", "until_idle"), ("pack", "cluster_wait")]
+)
+def test_a_time_is_one_that_ends(command, name, given):
+    (found,) = (one for one in params(command) if one.name == name)
+    if (name, given) == ("cluster_wait", "0"):
+        assert found.type.convert(given, None, None) == 0
+        return
+    with pytest.raises(click.BadParameter) as error:
+        found.type.convert(given, None, None)
+    assert "\n" not in error.value.message and "not" in error.value.message
+    assert found.type.convert("1.5", None, None) == 1.5
+
+
 def test_a_dictionary_has_three_names():
     for command in ("compress", "decompress", "test"):
         (found,) = (one for one in params(command) if one.name == "prior")

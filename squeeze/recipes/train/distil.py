@@ -18,6 +18,8 @@ from torch import nn
 from squeeze.checkpoint.checkpoint import Checkpoint, Parts, copy_other_files
 from squeeze.engine.network import find_blocks
 from squeeze.engine.pipeline import Progress
+from squeeze.errors import OptionError
+from squeeze.options.option import MOST_MINUTES
 from squeeze.packing import folder
 from squeeze.recipes.train.trainer import Loss, Trainer, halve_fixed
 from squeeze.system.json_object import read_object
@@ -70,6 +72,10 @@ class Training:
     resume: bool = False
     device: str = "cpu"
     progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.minutes <= MOST_MINUTES:
+            raise OptionError(f"minutes {self.minutes:g}: they are from 0 to {MOST_MINUTES}, which is a year")
 
     def described(self) -> dict[str, Any]:
         """What a stopped run has to agree in."""
