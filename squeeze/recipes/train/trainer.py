@@ -43,12 +43,21 @@ class Steps:
         raise NotImplementedError
 
     def go(self, seconds: float, steps: int | None, progress: Callable[[int], None] | None) -> None:
-        """Train until the time or the steps are over."""
+        """Train until the time or the steps are over. Where a user ends it before, what is done is saved."""
+        try:
+            self._go(seconds, steps, progress)
+        except KeyboardInterrupt:
+            if not self.saves_every_step:
+                self.save()
+            raise
+
+    def _go(self, seconds: float, steps: int | None, progress: Callable[[int], None] | None) -> None:
         while (self.step < steps) if steps is not None else (self.seconds < seconds):
             began = time.perf_counter()
             share = self.step / steps if steps else self.seconds / seconds
             rate = self.rate * min(1.0, (share + 1e-2) / 0.1) * 0.5 * (1 + math.cos(math.pi * share))
-            self.losses.append(self.train(share, rate))
+            loss = self.train(share, rate)
+            self.losses.append(loss)
             self.step += 1
             self.seconds += time.perf_counter() - began
             if self.saves_every_step or self.step % _SAVE_EVERY == 0:

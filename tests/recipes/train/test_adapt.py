@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from squeeze.errors import ModelError, SqueezeError
+from squeeze.errors import ModelError, OptionError, SqueezeError
 from squeeze.integrations.load_model import load_model
 from squeeze.lm import adapter, models
 from squeeze.recipes.train import adapt, trainer
@@ -84,8 +84,28 @@ def test_a_stopped_run_goes_on(folder, text, tmp_path, monkeypatch):
     assert not out.exists()
     steps = []
     adapt_to([text], folder, out, training(8, progress=lambda name, done, total: steps.append(done)), rank=2)
-    assert steps == [4, 5, 6, 7, 8]
+    assert steps == [6, 7, 8]  # the fifth was saved as it ended
     assert out.read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_a_stopped_run_goes_on_for_longer(folder, text, tmp_path):
+    """Also one that was stopped before it saved the first time."""
+
+    def stop(name: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adapt_to([text], folder, tmp_path / "out", training(2, progress=stop), rank=2)
+    steps = []
+    told = training(4, resume=True, progress=lambda name, done, total: steps.append(done))
+    assert adapt_to([text], folder, tmp_path / "out", told, rank=2).steps == 4
+    assert steps == [2, 3, 4]
+
+
+@pytest.mark.parametrize("minutes", [float("nan"), float("inf"), 1e300, -1])
+def test_a_time_that_does_not_end_is_refused(minutes):
+    with pytest.raises(OptionError, match="they are from 0 to 525600, which is a year"):
+        Training(minutes=minutes)
 
 
 def test_passages(folder, tmp_path):
