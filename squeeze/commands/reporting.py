@@ -41,10 +41,11 @@ def reporting(
             record |= {"raw_size": totals.raw, "coded_size": totals.coded, "seconds": round(seconds, 3)}
             record |= {"left_out": totals.left_out} if totals.left_out else {}
             record |= {"notes": totals.notes} if totals.notes else {}
-            record |= {"tensors": _tensors(target)} if target and command == "pack" else {}
+            packed = target if target and command == "pack" else source
+            tensors = {"tensors": _tensors(packed)} if page or command == "pack" else {}
             if as_json:
-                click.echo(json.dumps(record))
-            write_page(page, [record])
+                click.echo(json.dumps(record | (tensors if command == "pack" else {})))
+            write_page(page, [record | tensors])
         for line in () if quiet else totals.left_out:
             echo(f"Warning: {line}; left out", err=True)
         for line in () if quiet else totals.notes:
@@ -67,10 +68,10 @@ def write_page(path: Path | None, records: Sequence[dict[str, Any]]) -> None:
         write(path, shown(records))
 
 
-def _tensors(target: Path) -> list[dict[str, Any]]:
+def _tensors(packed: Path) -> list[dict[str, Any]]:
     from squeeze.recipes.inspect import packed_sizes
 
-    return packed_sizes(target)
+    return packed_sizes(packed)
 
 
 def checkpoint_bar(source: Path, quiet: bool, as_json: bool) -> AbstractContextManager[Tick]:

@@ -17,6 +17,7 @@ from squeeze.system.limits import Limits
 @base
 @options.limits
 @clustered.option
+@options.report
 @options.coding
 def unpack(
     source: Path,

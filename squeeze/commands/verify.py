@@ -17,6 +17,7 @@ from squeeze.system.limits import Limits
 @base
 @options.limits
 @clustered.cluster
+@options.report
 @options.coding
 def verify(source: Path, base: Path | None, limits: Limits, cluster: str | None, **common: Any) -> None:
     """Decode a packed checkpoint, compare every checksum, and write nothing.

@@ -63,6 +63,12 @@ def test_packing_and_inspecting():
     Path("pack.json").write_text(json.dumps(record))
     run("report", "-q", "pack.json")
     assert page("report.html") == page("pack.html")
+    restored = json.loads(run("unpack", "b.safetensors", "c.safetensors", "--json", "--report", "unpack.html").stdout)
+    run("verify", "b.safetensors", "--report", "verify.html")
+    assert "tensors" not in restored
+    sizes = f"{record['raw_size']:,} bytes {{}} {record['coded_size']:,}"
+    assert sizes.format("are restored from") in page("unpack.html")
+    assert sizes.format("were verified in") in page("verify.html")
     Path("plain.bin").write_bytes(b"no tensors")
     assert "plain bytes" in call("pack", "plain.bin", "coded.bin", "--report", "plain.html").stderr
     assert "in 0 tensors." in page("plain.html")

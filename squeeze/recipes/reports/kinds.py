@@ -106,7 +106,7 @@ def _compared(records: Sequence[Record]) -> list[Shown]:
 
 
 def _tensors(records: Sequence[Record]) -> list[Shown]:
-    """pack and inspect."""
+    """pack, unpack, verify and inspect."""
     return [_one_of_tensors(record) for record in records]
 
 
@@ -117,10 +117,12 @@ def _one_of_tensors(record: Record) -> Shown:
     bits = {tensor["name"]: _bits(tensor) for tensor in tensors}
     name = Path(record.get("output") or record["input"]).name
     quantised = record.get("quantised") or {}
+    verb = {"pack": "become", "unpack": "are restored from", "verify": "were verified in"}.get(
+        str(record.get("command")), "take"
+    )
     return Shown(
         name=name,
-        lead=f"{raw:,} bytes {'become' if 'output' in record else 'take'} {coded:,}{_percent(coded, raw)}, "
-        f"in {len(tensors):,} tensors.",
+        lead=f"{raw:,} bytes {verb} {coded:,}{_percent(coded, raw)}, in {len(tensors):,} tensors.",
         warnings=tuple(f"{line}; left out" for line in record.get("left_out", ())),
         left=tuple(record.get("notes", ())),
         facts=tuple((key.replace("_", " "), str(value)) for key, value in quantised.items()),
