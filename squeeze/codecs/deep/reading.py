@@ -26,7 +26,7 @@ def reads(number: int, data: np.ndarray) -> bool:
         likely *= math.prod(said.leaves[np.arange(known.size), known].tolist())
         of *= math.prod(said.leaves.sum(1, dtype=np.int64).tolist())
     counts = np.bincount(sample, minlength=BYTES).tolist()
-    return likely * sample.size**sample.size > of * math.prod(count**count for count in counts)
+    return bool(likely * sample.size**sample.size > of * math.prod(count**count for count in counts))
 
 
 def _sample(data: np.ndarray) -> np.ndarray:
