@@ -20,7 +20,7 @@ def reads(number: int, data: np.ndarray) -> bool:
     makes it. Of integers alone, so the same everywhere."""
     sample = _sample(data)
     network = weights.network(number)
-    likely, of = 1, 1
+    likely, of = 1, 1  # numerators and denominators of its probabilities, multiplied
     for begin, said in ahead.listen(network, 0, sample):
         known = sample[begin : begin + said.top.size]
         likely *= math.prod(said.leaves[np.arange(known.size), known].tolist())
