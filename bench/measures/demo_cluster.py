@@ -34,8 +34,10 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             with two_nodes() as nodes:
                 killed = compress_and_kill(nodes, "--manifest", manifest)
                 squeeze("test", "--cluster", "auto", "--manifest", manifest)
-            shards = f"{_BUCKET}/shards/part-{{}}.tar.sqz"
-            squeeze("compress", "-1", "-r", "--shards", "2M", "-o", shards, f"{_BUCKET}/corpus")
+                shards = f"{_BUCKET}/shards/part-{{}}.tar.sqz"
+                by = ("--cluster", "auto", "--manifest", Path(name, "shards.jsonl"))
+                squeeze("compress", "-1", "-r", "--shards", "2M", "-o", shards, *by, f"{_BUCKET}/corpus")
+                squeeze("test", *by)
             member = min((source / "corpus").iterdir())
             restored = Path(name, "member")
             squeeze("decompress", "--member", member.name, "-o", restored, shards.replace("{}", "0"))

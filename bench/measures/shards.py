@@ -64,12 +64,22 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             for level in options.levels.split(","):
                 coding: list[str | Path] = [*_SQUEEZE, "compress", "-q", f"-{level}", "-T", "1", "-f"]
                 sharding = [*coding, "-r", "--shards", options.shards]
-                timed([*sharding, warm, "-o", Path(name, "warm-{}.tar.sqz")])
+                notes = [*sharding, "--manifest", Path(name, f"manifest-{level}.jsonl")]
+                timed(
+                    [
+                        *sharding,
+                        warm,
+                        "--manifest",
+                        Path(name, f"warm-{level}.jsonl"),
+                        "-o",
+                        Path(name, "warm-{}.tar.sqz"),
+                    ]
+                )
                 piped = " ".join(map(str, ["tar", "c", "-C", source, ".", "|", *coding, "-o", packed]))
                 local, local_processor = timed(["sh", "-c", piped])
                 out = f"s3://bucket/shards-{level}"
                 before = of_the_server(environment)
-                remote, remote_processor = timed([*sharding, "s3://bucket/files", "-o", f"{out}/part-{{}}.tar.sqz"])
+                remote, remote_processor = timed([*notes, "s3://bucket/files", "-o", f"{out}/part-{{}}.tar.sqz"])
                 server = of_the_server(environment) - before
                 sizes = {str(path): path.lstat().st_size for path in storage.path_of(out).rglob("*")}
                 made = [path for path in sizes if not path.endswith(".members.sqz")]

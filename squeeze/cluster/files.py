@@ -28,7 +28,9 @@ from squeeze.codecs.stream.settings import Settings
 from squeeze.codecs.stream.totals import Totals
 from squeeze.errors import DamagedError, SqueezeError, StorageError, VerifyError
 from squeeze.system import files, storage
-from squeeze.system.moving import NAME_LIMIT, in_the_way
+from squeeze.system.files import stamp_of
+from squeeze.system.idempotent import replacing_or_equal
+from squeeze.system.moving import NAME_LIMIT
 from squeeze.system.remote_path import has_version
 from squeeze.version import __version__
 
@@ -36,6 +38,7 @@ __all__ = [
     "COMPRESS",
     "DECOMPRESS",
     "HASH",
+    "MISHAPS",
     "PACK",
     "TEST",
     "UNPACK",
@@ -44,11 +47,13 @@ __all__ = [
     "File",
     "Part",
     "Task",
+    "checksum_of",
     "guarded",
     "join",
     "remove",
     "stamp_of",
     "still_the_same",
+    "told",
     "unchanged",
     "version_of",
     "whole",
@@ -57,6 +62,7 @@ __all__ = [
 
 COMPRESS, DECOMPRESS, TEST = "compress", "decompress", "test"
 PACK, UNPACK, VERIFY = "pack", "unpack", "verify"
+MISHAPS = (SqueezeError, OSError, MemoryError)
 HASH = -1  # where the part of a file begins that is the checksums, or the hash, of its source
 _PIECE = 1 << 20
 _DELETED = 4  # times that objects are deleted until none is seen
@@ -111,10 +117,6 @@ class Done:
     note: str = ""
 
 
-def stamp_of(status: os.stat_result) -> str:
-    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
-
-
 def version_of(path: Path) -> str:
     """What the store calls the version of an object that it was asked about; of a file nothing."""
     place = storage.remote(path)
@@ -139,21 +141,27 @@ def join(file: File, count: int, task: Task) -> Done:
 def guarded(file: File, action: Callable[[], Done]) -> Done:
     try:
         return action()
-    except StorageError as error:
-        return Done(file, error=error.strerror or str(error), again=True)
-    except SqueezeError as error:
-        return Done(file, error=str(error), again=isinstance(error, VerifyError))
-    except MemoryError:
-        return Done(file, error="not enough memory", again=True)
-    except OSError as error:
-        return Done(file, error=error.strerror or str(error), again=not _lasts(error, file))
+    except MISHAPS as error:
+        said, again = told(error, file.source)
+        return Done(file, error=said, again=again)
 
 
-def _lasts(error: OSError, file: File) -> bool:
+def told(error: BaseException, source: Path | None = None) -> tuple[str, bool]:
+    """What one of MISHAPS says of a source, and whether it may go better another time."""
+    if isinstance(error, StorageError):
+        return error.strerror or str(error), True
+    if isinstance(error, SqueezeError):
+        return str(error), isinstance(error, VerifyError)
+    if isinstance(error, OSError):
+        return error.strerror or str(error), not _lasts(error, source)
+    return "not enough memory", True
+
+
+def _lasts(error: OSError, source: Path | None) -> bool:
     """Whether an error will be the same another time. What is missing beside the source comes of a request that was
     done, and whose answer was lost."""
     if error.errno == errno.ENOENT:
-        return str(error.filename) == str(file.source)
+        return str(error.filename) == str(source)
     return error.errno in (errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EROFS)
 
 
@@ -168,54 +176,16 @@ def _whole(file: File, task: Task) -> Done:
                 totals = compress_stream(source, sink, **task.options)
             else:
                 totals = decompress_stream(source, sink, **task.options)
-        return Done(file, totals.raw, totals.coded, _checksum_of(file.target if task.operation == COMPRESS else source))
+        return Done(file, totals.raw, totals.coded, checksum_of(file.target if task.operation == COMPRESS else source))
 
 
 @contextmanager
 def _output(file: File, source: BinaryIO, task: Task) -> Iterator[BinaryIO]:
-    """What becomes the output when the block ends well, and its source has not changed until then. Raises SqueezeError
-    where another one is there that may not be replaced."""
+    """What becomes the output when the block ends well, and its source has not changed until then."""
     assert file.target
-    if there := None if task.overwrite else _there(file.target):
-        with there:
-            sink = _Compared(file.target, there)
-            yield cast(BinaryIO, sink)
-            sink.end()
-            still_the_same(file)
-        return
-    with files.replacing(file.target, files.status(source), task.overwrite, task.mark) as made:
+    with replacing_or_equal(file.target, files.status(source), task.overwrite, task.mark) as made:
         yield made
         still_the_same(file)
-
-
-def _there(path: Path) -> BinaryIO | None:
-    try:
-        return path.open("rb")
-    except FileNotFoundError:
-        return None
-
-
-class _Compared:
-    """Takes what is written, which has to be what a file holds. Raises SqueezeError where it is not."""
-
-    def __init__(self, path: Path, file: BinaryIO):
-        self._path, self._file = path, file
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        if self._file.read(view.nbytes) != view:
-            raise in_the_way(self._path)
-        return view.nbytes
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def flush(self) -> None:
-        """Nothing is written."""
-
-    def end(self) -> None:
-        if self._file.read(1):
-            raise in_the_way(self._path)
 
 
 def _part(part: Part, task: Task) -> Done:
@@ -277,7 +247,7 @@ def _join(file: File, count: int, task: Task) -> Done:
                 totals = parts.join(source, _opened(paths), known, sink, settings)
             else:
                 totals = Totals(_put_together(read_index(source), _opened(paths), sink), file.size)
-        checksum = _checksum_of(file.target if task.operation == COMPRESS else source)
+        checksum = checksum_of(file.target if task.operation == COMPRESS else source)
     remove(folder)
     return Done(file, totals.raw, totals.coded, checksum)
 
@@ -354,17 +324,17 @@ def _folder(file: File, task: Task, settings: Settings) -> Path:
 
 
 def _tested(file: File, raw: int, source: BinaryIO) -> Done:
-    checksum = _checksum_of(source)
+    checksum = checksum_of(source)
     if file.checksum and file.checksum != checksum:
         raise DamagedError("it holds other bytes than those that the manifest tells of")
     return Done(file, raw, file.size, checksum)
 
 
-def _checksum_of(coded: Path | BinaryIO) -> str:
+def checksum_of(coded: Path | BinaryIO) -> str:
     """The checksums that the streams of a .sqz file have of their raw bytes."""
     if isinstance(coded, Path) or storage.remote(coded):
         with cast(Path, coded).open("rb") as file:
-            return _checksum_of(file)
+            return checksum_of(file)
     streams = read_index(coded)
     return "-".join(f"{stream.checksum:08x}" if stream.short else f"{stream.checksum:016x}" for stream in streams)
 

@@ -23,7 +23,7 @@ from squeeze.errors import SqueezeError, escaped
 from squeeze.system.moving import about
 from squeeze.system.storage import local_path
 
-__all__ = ["Manifest", "Record", "Told", "is_over", "read_manifest"]
+__all__ = ["Manifest", "Record", "Told", "is_over", "options_of", "read_manifest", "records"]
 
 _FORMAT = 1
 _SESSION = 4  # bytes of its name
@@ -157,8 +157,8 @@ class Manifest:
 @dataclass(frozen=True)
 class Told:
     """What a manifest tells. sources: over which the run was, as far as it names them; records: the latest of each
-    source, read as they are asked for; done: how many of them have an output; files: how many there were when the last
-    run ended with all done, or None."""
+    source, read as they are asked for; done: how many of them have an output, but for those of shards themselves;
+    files: how many there were when the last run ended with all done, or None."""
 
     operation: str
     sources: list[str]
@@ -169,7 +169,7 @@ class Told:
 
 def read_manifest(path: Path) -> Told:
     """Raises SqueezeError where the file is no manifest. What is held of each record is the digest of its source."""
-    digests, failed = bytearray(), bytearray()
+    digests, done = bytearray(), bytearray()
     head: dict[str, Any] = {}
     files = None
     for line, _ in _lines(path):
@@ -178,12 +178,12 @@ def read_manifest(path: Path) -> Told:
             head = line
         elif "source" in line:
             digests += xxh3_128_digest(line["source"].encode(errors="surrogatepass"))
-            failed.append(bool(line.get("error")))
+            done.append(not line.get("error") and line.get("output") != line["source"])
     latest = _latest(np.frombuffer(digests, np.uint64).reshape(-1, 2))
     lines = (line for line, _ in _lines(path) if "source" in line)
     records = (_record(path, line) for line, kept in zip(lines, latest, strict=False) if kept)
-    done = int((latest & (np.frombuffer(failed, np.uint8) == 0)).sum())
-    return Told(str(head.get("operation", "")), list(head.get("sources", [])), records, done, files)
+    count = int((latest & np.frombuffer(done, bool)).sum())
+    return Told(str(head.get("operation", "")), list(head.get("sources", [])), records, count, files)
 
 
 def is_over(path: Path, sources: Iterable[str]) -> bool:
@@ -191,6 +191,16 @@ def is_over(path: Path, sources: Iterable[str]) -> bool:
     head: dict[str, Any] = next((line for line, _ in _lines(path)), {}) if path.exists() else {}
     wanted = sorted(set(sources))
     return bool(head.get("sources", wanted) == wanted)
+
+
+def records(path: Path) -> Iterator[Record]:
+    """All records, in the order in which they were noted."""
+    return (_record(path, line) for line, _ in _lines(path) if "source" in line)
+
+
+def options_of(path: Path) -> dict[str, Any]:
+    """Of the run, as its first line has them."""
+    return next((dict(line.get("options") or {}) for line, _ in _lines(path)), {})
 
 
 def _latest(sources: np.ndarray) -> np.ndarray:

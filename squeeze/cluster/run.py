@@ -20,10 +20,10 @@ from squeeze.cluster.manifest import Manifest, Record
 from squeeze.cluster.planning import Planned, Planner
 from squeeze.errors import ClusterError, escaped
 
-__all__ = ["ATTEMPTS", "FILES", "Kind", "Run"]
+__all__ = ["ATTEMPTS", "FILES", "LEAST_WAIT", "Kind", "Run", "first_line", "pause"]
 
 ATTEMPTS = 4
-_LEAST_WAIT = 0.1  # seconds
+LEAST_WAIT = 0.1  # seconds
 _STEP = 1 << 27  # bytes of memory to which needs are rounded up: Ray keeps a queue for each that differs
 PAUSE = 5.0  # seconds before what failed is tried again, and twice as long each time; lost workers are not waited for
 
@@ -122,7 +122,7 @@ class Run:
                     self.manifest.begin()  # before a worker may write
                 self.engine.submit(call)
                 self.calls += 1
-            wait = max(min(when for when, _ in self._later) - time.monotonic(), _LEAST_WAIT) if self._later else None
+            wait = max(min(when for when, _ in self._later) - time.monotonic(), LEAST_WAIT) if self._later else None
             if self.engine.is_busy:
                 if ended := self.engine.next(wait):
                     self.ended += 1
@@ -141,8 +141,7 @@ class Run:
 
     def _again(self, call: Call[_Key], attempts: int, lost: bool) -> None:
         """Let a call run once more, which has failed so many times."""
-        wait = 0.0 if lost else PAUSE * 2 ** (attempts - 1)
-        self._later.append((time.monotonic() + wait, call))
+        self._later.append((time.monotonic() + pause(attempts, lost), call))
 
     def _planned(self, files: Iterable[File]) -> Iterator[Call[_Key]]:
         planner = self.kind.planner(self.task, self.seconds)
@@ -176,7 +175,7 @@ class Run:
             said = f"its worker was lost, {ATTEMPTS} times" if lost else type(error).__name__
             files = _files(key)
             again = lost or len(files) > 1  # of which one has raised it
-            result = [Done(file, error=f"{said}: {_first_line(error)}", again=again) for file in files]
+            result = [Done(file, error=f"{said}: {first_line(error)}", again=again) for file in files]
         if isinstance(key, _Piece):
             yield from self._piece_ended(key, result if isinstance(result, Done) else result[0], lost)
             return
@@ -225,6 +224,11 @@ class Run:
         return done
 
 
+def pause(attempts: int, lost: bool) -> float:
+    """Seconds before what failed so many times is tried again. lost: with its worker."""
+    return 0.0 if lost else PAUSE * 2 ** (attempts - 1)
+
+
 def record_of(done: Done, operation: str, attempts: int = 1) -> Record:
     file = done.file
     source: dict[str, Any] = {
@@ -253,5 +257,5 @@ def _now(file: File) -> File:
     return replace(file, size=status.st_size, stamp=work.stamp_of(status), version=work.version_of(file.source))
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return escaped((str(error).strip() or type(error).__name__).splitlines()[0])

@@ -2,15 +2,23 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from squeeze.cluster.files import Done
-from squeeze.cluster.run import Run
 
 __all__ = ["Summary"]
 
 _TOLD = 100  # failures that are told by name
 _KINDS = 50  # endings of names; all further ones are one
+
+
+class Counts(Protocol):
+    """Of a run: files, and those of them that failed; calls, and those whose worker was lost."""
+
+    files: int
+    failures: int
+    calls: int
+    lost: int
 
 
 @dataclass
@@ -41,7 +49,7 @@ class Summary:
         for place, more in enumerate((1, done.raw, done.coded)):
             sums[place] += more
 
-    def as_json(self, going: Run, processors: float) -> dict[str, Any]:
+    def as_json(self, going: Counts, processors: float) -> dict[str, Any]:
         return {
             "command": self.operation,
             "files": going.files,

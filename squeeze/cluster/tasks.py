@@ -1,13 +1,14 @@
 """Calls that know nothing of each other, on the workers of a cluster: as many at a time as there is room for, and tried
 again where a worker or its node is lost."""
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from squeeze.cluster import run
 from squeeze.cluster.engine import Call, Engine, Lost
-from squeeze.cluster.run import ATTEMPTS
 
 __all__ = ["Outcome", "each"]
 
@@ -16,31 +17,45 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Outcome(Generic[K]):
-    """Of a call. error: instead of a result."""
+    """Of a call. error: instead of a result; attempts: how often it was tried; lost: how often its worker was."""
 
     key: K
     result: Any
     error: BaseException | None = None
+    attempts: int = 1
+    lost: int = 0
 
 
-def each(engine: Engine[K], calls: Iterable[Call[K]]) -> Iterator[Outcome[K]]:
-    """What becomes of each call, as it comes. What the function itself raises is not tried again."""
-    waiting, again, lost = iter(calls), deque[Call[K]](), Counter[K]()
+def each(
+    engine: Engine[K], calls: Iterable[Call[K]], passes: Callable[[Any], bool] = lambda result: False
+) -> Iterator[Outcome[K]]:
+    """What becomes of each call, as it comes. passes: whether a result tells of what may pass, so that the call is
+    tried again after a while; what the function itself raises is not."""
+    waiting, tried, losses = iter(calls), Counter[K](), Counter[K]()
+    later: list[tuple[float, Call[K]]] = []  # and from when on
     following = next(waiting, None)
     while True:
-        while again and engine.has_room(again[0].needs):
-            engine.submit(again.popleft())
-        while following and not again and engine.has_room(following.needs):
+        due = [one for one in later if one[0] <= time.monotonic()]
+        while due and engine.has_room(due[0][1].needs):
+            later.remove(due[0])
+            engine.submit(due.pop(0)[1])
+        while following and not due and engine.has_room(following.needs):
             engine.submit(following)
             following = next(waiting, None)
-        if not engine.is_busy:
+        if not engine.is_busy and not later:
             return
-        ended = engine.next()
-        assert ended  # without a timeout
+        wait = None if due or not later else max(min(when for when, _ in later) - time.monotonic(), run.LEAST_WAIT)
+        if not engine.is_busy:
+            time.sleep(wait or run.LEAST_WAIT)
+            continue
+        if (ended := engine.next(wait)) is None:
+            continue
         call, result, error = ended
-        if isinstance(error, Lost):
-            lost[call.key] += 1
-            if lost[call.key] < ATTEMPTS:
-                again.append(call)
-                continue
-        yield Outcome(call.key, result, error)
+        tried[call.key] += 1
+        attempts, lost = tried[call.key], isinstance(error, Lost)
+        losses[call.key] += lost
+        if attempts < run.ATTEMPTS and (lost or (error is None and passes(result))):
+            later.append((time.monotonic() + run.pause(attempts, lost), call))
+            continue
+        del tried[call.key]
+        yield Outcome(call.key, result, error, attempts, losses.pop(call.key))

@@ -61,7 +61,7 @@ option = options.several(
         "--manifest",
         type=options.PATH,
         metavar="FILE",
-        help="Where a run on a cluster notes what is done, so that the same command goes on after a stop.",
+        help="Where a run on a cluster, or one of --shards, notes what is done: the same command goes on after a stop.",
     ),
 )
 _MARK = ".squeeze-{}"
@@ -200,7 +200,7 @@ def test(
                     yield File(path, status.st_size, stamp_of(status), None)
 
     task = Task(TEST, settings, "")
-    found = _outputs(job, manifest) if manifest else named()
+    found = _outputs(job, manifest, settings) if manifest else named()
     if cluster:
         with closing(connected(cluster)) as engine:
             _go(job, task, None, engine, found, 0, page)
@@ -246,20 +246,24 @@ def _usual(folder: Path, operation: str, sources: list[str]) -> Path:
     return own if own.exists() or not is_over(usual, sources) else usual
 
 
-def _outputs(job: Job, manifest: Path) -> Iterator["File"]:
-    """What a manifest tells of; what is missing is an error."""
+def _outputs(job: Job, manifest: Path, settings: dict[str, Any]) -> Iterator["File"]:
+    """What a manifest tells of; what is missing is an error. Of shards the files in them are held against it, too."""
     from squeeze.cluster.files import COMPRESS, File, stamp_of
     from squeeze.cluster.manifest import read_manifest
+    from squeeze.cluster.shards import SHARDS, proved
 
     told = read_manifest(manifest)
-    if told.operation != COMPRESS:
+    records = told.records
+    if told.operation == SHARDS:
+        records = proved(manifest, records, job.attempt, **settings)
+    elif told.operation != COMPRESS:
         raise SqueezeError(f"{manifest}: is of a run that did not compress")
     with job.attempt(str(manifest)):
         if told.files is None:
             raise SqueezeError("the run that it tells of did not end with all files done: run the same command again")
         if told.done < told.files:
             raise SqueezeError(f"it tells of {told.done} files, and the run ended with {told.files}: lines are missing")
-    for record in told.records:
+    for record in records:
         with job.attempt(record.source):
             if record.error:
                 raise SqueezeError(record.error)

@@ -63,11 +63,12 @@ def compress(
     \b
     Example: squeeze compress -8 report.txt
              squeeze compress -3 -r --shards 1G pictures -o out/part-{}.tar.sqz
+             squeeze compress -3 -r --shards 64M --cluster auto s3://b/pictures -o s3://b/out/part-{}.tar.sqz
     """
     from squeeze.codecs.stream import forecast, levels as known, resources
 
     per_call = common["threads"] or 1
-    template = sharded.template(shards, train_dictionary, prior, cluster or manifest, common)
+    template = sharded.template(shards, train_dictionary, prior, common)
     job = Job(**common)
     verify = not no_verify or backend == "llamacpp"
     learned = resources.as_dictionary(prior)
@@ -85,14 +86,25 @@ def compress(
         "block_size": block_size,
         "dictionary": learned or prior,
     }
+    if cluster and backend == "llamacpp":
+        raise click.UsageError("llama.cpp's files open on machines like this one only: leave out --cluster")
     if template and shards:
-        sharded.run(job, settings, template, shards, levels[-1:] if train_dictionary else None)
+        sharded.run(
+            job,
+            settings | {"threads": per_call},
+            template,
+            shards,
+            levels[-1:] if train_dictionary else None,
+            prior=prior,
+            cluster=cluster,
+            manifest=manifest,
+            page=page,
+            memory=forecast.needed(row, block_size, per_call, replace(language, device="cpu")) if cluster else 0,
+        )
         return
     if page and not cluster:
         raise click.UsageError("--report is of a run on a cluster: give --cluster")
     if cluster or manifest:
-        if backend == "llamacpp":
-            raise click.UsageError("llama.cpp's files open on machines like this one only: leave out --cluster")
         clustered.run(
             job,
             "compress",

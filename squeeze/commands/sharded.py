@@ -1,30 +1,43 @@
-"""`squeeze compress --shards`: what is said of it, and what it takes beside its own options."""
+"""`squeeze compress --shards`: what is listed, said and left tidy, and what it takes beside its own options."""
 
 import json
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from squeeze.commands import options
+from squeeze.commands import clustered, options
+from squeeze.commands.echo import echo
 from squeeze.commands.job import Job
+from squeeze.commands.progress import Tick
+from squeeze.commands.reporting import write_page
 from squeeze.errors import SqueezeError
 from squeeze.system import files, storage
 
 if TYPE_CHECKING:
+    from squeeze.cluster.engine import Engine
+    from squeeze.cluster.manifest import Manifest
+    from squeeze.cluster.shards import Result
+    from squeeze.shards.plan import Planned
+    from squeeze.shards.reading import Source
     from squeeze.shards.template import Template
-    from squeeze.shards.write import Shard
 
 __all__ = ["option", "run", "template"]
+
+_MARK = ".squeeze-{}"
+_ANEW = "delete that and run again to take it anew"
 
 option = options.several(
     click.option(
         "--shards",
         type=options.Size(),
         metavar="SIZE",
-        help="With -r, put the files of a folder into tars of so many raw bytes, such as 1G: -o part-{}.tar.sqz.",
+        help="With -r, put the files of a folder into tars of so many raw bytes, such as 1G: -o part-{}.tar.sqz. "
+        "The same command goes on after a stop; with --cluster workers make them.",
     ),
     click.option(
         "--train-dictionary",
@@ -34,9 +47,7 @@ option = options.several(
 )
 
 
-def template(
-    size: int | None, trains: bool, prior: Path | str | None, elsewhere: object, common: dict[str, Any]
-) -> "Template | None":
+def template(size: int | None, trains: bool, prior: Path | str | None, common: dict[str, Any]) -> "Template | None":
     """What shards are to be called, from -o, which is taken out of what commands have in common; None where there are
     none."""
     if size is None:
@@ -45,8 +56,8 @@ def template(
         return None
     from squeeze.shards.template import Template
 
-    if elsewhere or common["stdout"] or common["rm"]:
-        raise click.UsageError("--shards takes neither --cluster nor --manifest, -c or --rm")
+    if common["stdout"] or common["rm"]:
+        raise click.UsageError("--shards takes neither -c nor --rm")
     if trains and prior:
         raise click.UsageError("--train-dictionary and -D exclude each other")
     if not common["recursive"] or len(common["files"]) != 1 or common["files"] == ("-",):
@@ -56,68 +67,233 @@ def template(
     return Template(common.pop("output"))
 
 
-def run(job: Job, settings: dict[str, Any], targets: "Template", size: int, learns: tuple[int, ...] | None) -> None:
-    """Write all files of a folder to shards. learns: the level of a dictionary to train first, where that was given;
-    None for no training."""
-    from squeeze.shards.write import listed, write_shards
+def run(
+    job: Job,
+    settings: dict[str, Any],
+    targets: "Template",
+    size: int,
+    learns: tuple[int, ...] | None,
+    *,
+    prior: Path | str | None,
+    cluster: str | None,
+    manifest: Path | None,
+    page: Path | None,
+    memory: int,
+) -> None:
+    """Write all files of a folder to shards, by this process or the workers of a cluster.
+
+    learns: the level of a dictionary to train first, where that was given; None for no training. prior: the dictionary
+    as it was named, which workers read. memory: bytes that a call takes.
+    """
+    from squeeze.cluster.manifest import Manifest
+    from squeeze.cluster.shards import SHARDS
 
     root = storage.path_of(job.files[0])
     if not root.is_dir():
         raise SqueezeError(f"{root}: is not a folder")
     targets.check(root)
-    files.check_target(targets.path(0), [], job.force)
-    if learns is not None:
-        settings |= _learned(job, root, targets, learns)
-
-    def failed(path: Path, error: Exception) -> None:
-        with job.attempt(str(path)):
-            raise error
-
-    sources = listed((path for path in job.each(lambda path: True) if path), root, failed)
-    count, started = 0, time.perf_counter()
-    with job.progress(str(targets.place), passes=2 if settings["verify"] else 1) as tick:
-        shards = write_shards(
-            sources,
-            targets,
-            size,
-            failed=failed,
-            overwrite=job.force,
-            **{**settings, "threads": job.threads, "progress": tick},
-        )
-        for shard in shards:
-            count += 1
-            _say(job, shard, int(settings["level"]), time.perf_counter() - started)
-            started = time.perf_counter()
-    if not count:
-        raise SqueezeError(f"{root}: holds no files that can be read")
-    if (left := targets.path(count)).exists():
-        raise SqueezeError(f"{left}: is there from an earlier run, and not one of these shards: delete it")
+    files.check_target(targets.path(0), [], overwrite=True)
+    chosen = _chosen(settings) | {"root": str(root), "output": str(targets.place), "shards": size}
+    chosen |= {"train_dictionary": learns is not None}
+    with ExitStack() as opened:
+        engine = opened.enter_context(closing(clustered.connected(cluster))) if cluster else None
+        notes = opened.enter_context(closing(Manifest(manifest or targets.manifest, SHARDS, chosen)))
+        going = _Run(job, root, targets, size, notes, job.force)
+        try:
+            going.prepare(settings | ({"dictionary": prior} if engine else {}), learns)
+            going.go(engine, memory)
+        except BaseException as error:
+            if engine:
+                engine.close()
+            _tidy(targets, {notes.session})
+            if not going.begun:
+                notes.withdraw()
+            elif isinstance(error, KeyboardInterrupt):
+                echo(f"What is done is noted in {notes.path}; the same command goes on from there.", err=True)
+            raise
+        _tidy(targets, {notes.session})
+        if not job.failed:
+            notes.complete(going.files + going.skipped)
+        write_page(page, [going.summary.as_json(going, engine.processors if engine else job.threads)])
+        if engine:
+            going.say(engine)
+    if going.skipped:
+        job.say(f"{going.skipped} files were done before.")
     job.finish()
 
 
-def _learned(job: Job, root: Path, targets: "Template", levels: tuple[int, ...]) -> dict[str, Any]:
-    """What changes in the settings by a dictionary that is learned from a sample of a folder, and written."""
-    from squeeze.codecs.stream import training
+def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
+    """What changes the bytes of shards: a run that goes on has the same."""
+    known = settings["dictionary"]
+    identity = known if known is None or isinstance(known, str) else known.identity
+    kept = {name: value for name, value in settings.items() if name not in ("device", "batch", "threads")}
+    return {name: value for name, value in (kept | {"dictionary": identity}).items() if value is not None}
+
+
+class _Run:
+    """Over the files of a folder, which are listed while others are coded."""
+
+    def __init__(self, job: Job, root: Path, targets: "Template", size: int, notes: "Manifest", overwrite: bool):
+        from squeeze.cluster.shards import Noted, Task
+        from squeeze.cluster.summary import Summary
+
+        self._job, self._root, self._targets, self._size = job, root, targets, size
+        self._notes, self._noted = notes, Noted(notes.path)
+        self._task = Task({}, _MARK.format(notes.session), overwrite)
+        self._planned = set[Path]()
+        self.summary = Summary("compress --shards")
+        self.begun = False  # whether there is something to go on from
+        self.skipped = self.files = self.shards = self.failures = self.calls = self.lost = 0
+
+    def prepare(self, settings: dict[str, Any], learns: tuple[int, ...] | None) -> None:
+        """What shards are compressed with."""
+        going_on = bool(self._notes.earlier)
+        if not going_on:
+            from squeeze.shards.write import check_targets
+
+            check_targets(self._targets.path(0), self._job.force)
+        _tidy(self._targets, self._notes.earlier)
+        if learns is not None:
+            settings = settings | _learned(self._job, self._root, self._targets, learns, going_on)
+            self.begun = True
+        self._task.options.update(settings)
+
+    def go(self, engine: "Engine[Planned] | None", memory: int) -> None:
+        """Make all shards that are to be made."""
+        verify = self._task.options["verify"]
+        with self._job.progress(str(self._targets.place), passes=2 if verify and not engine else 1) as tick:
+            done = self._by_workers(engine, memory, tick) if engine else self._here(tick)
+            for planned, result in done:
+                self._ended(planned, result)
+        if not self._planned and not self.skipped and not self._job.failed:
+            raise SqueezeError(f"{self._root}: holds no files")
+        ours = (path for path in map(self._targets.path, count()) if not self._is_ours(path))
+        if (left := next(ours)).exists():
+            self.fails(left, SqueezeError("is there from an earlier run, and not one of these shards: delete it"))
+
+    def _here(self, tick: Tick) -> Iterator[tuple["Planned", "Result"]]:
+        from squeeze.cluster.shards import here
+
+        for planned in self._to_be_made(tick):
+            yield planned, here(planned, self._task, threads=self._job.threads, progress=tick)
+
+    def _by_workers(self, engine: "Engine[Planned]", memory: int, tick: Tick) -> Iterator[tuple["Planned", "Result"]]:
+        from squeeze.cluster.engine import PROCESS, Needs
+        from squeeze.cluster.shards import by_workers
+
+        gpus = 1 if str(self._task.options["device"]).startswith("cuda") else 0
+        needs = Needs(self._task.options["threads"], gpus, PROCESS + memory)
+        for planned, result in by_workers(engine, self._to_be_made(tick), self._task, needs):
+            yield planned, result
+            failed = f", {self.failures} failed" if self.failures else ""
+            numbers = {"files": self.files, "failed": self.failures, "workers": engine.at_once(needs)}
+            tick.say(f"{self.files} files{failed}, {numbers['workers']:g} workers", **numbers)
+            tick(planned.size)
+
+    def _to_be_made(self, tick: Tick) -> Iterator["Planned"]:
+        """Shards, as files are listed; in the end it is known how many bytes they are."""
+        from squeeze.shards.plan import plan
+        from squeeze.shards.write import check_targets
+
+        total, going_on = 0, bool(self._notes.earlier)
+        compared = going_on and not self._notes.was_complete
+        for planned in plan(self._listed(), self._targets, self._size, self._noted):
+            self._planned.add(planned.target)
+            with self._job.attempt(str(planned.target)):
+                if going_on:  # an index whose shard is gone is in nobody's way
+                    files.check_target(planned.target, [], self._job.force or compared)
+                else:
+                    check_targets(planned.target, self._job.force)
+                self.begun = True
+                total += planned.size
+                yield planned
+        tick.expect(total)
+
+    def _listed(self) -> Iterator["Source"]:
+        from squeeze.shards.write import listed
+
+        for source in listed(self._paths(), self._root, self.fails):
+            if there := self._noted.changed(source):
+                self.fails(source.path, SqueezeError(f"it changed since it went into {there}: {_ANEW}"))
+            elif self._noted.shard_of(source) is not None:
+                self.skipped += 1
+            yield source
+
+    def _paths(self) -> Iterator[Path]:
+        manifest = self._notes.path.resolve()
+        for path in self._job.each(lambda path: True):
+            if path and not (path.name == manifest.name and path.resolve() == manifest):
+                yield path
+
+    def _is_ours(self, path: Path) -> bool:
+        return path in self._planned or self._noted.is_there(path)
+
+    def _ended(self, planned: "Planned", result: "Result") -> None:
+        """Note and say what became of a shard."""
+        from squeeze.cluster.shards import note
+
+        self.calls, self.lost = self.calls + result.attempts, self.lost + result.lost
+        for done in note(self._notes, planned, result):
+            self.files += 1
+            self.summary.add(done)
+            if done.error:
+                self.fails(done.file.source, SqueezeError(done.error))
+        if result.error:
+            self.fails(planned.target, SqueezeError(result.error))
+        if result.coded:
+            self.shards += 1
+            self._say(planned, result)
+
+    def fails(self, path: Path, error: Exception) -> None:
+        self.failures += 1
+        with self._job.attempt(str(path)):
+            raise error
+
+    def _say(self, planned: "Planned", result: "Result") -> None:
+        job, members = self._job, len(result.checksums)
+        if job.as_json:
+            facts = {"output": str(planned.target), "level": int(self._task.options["level"]), "members": members}
+            facts |= {"raw_size": result.raw, "coded_size": result.coded, "index_size": result.index}
+            click.echo(json.dumps(facts | {"seconds": round(result.seconds, 3)}))
+        if job.verbose or sys.stderr.isatty():
+            sizes = f"{result.raw} -> {result.coded} bytes ({100 * result.coded / result.raw:.1f} %)"
+            job.say(f"{planned.target}: {members} files, {sizes}, {result.seconds:.1f} s")
+
+    def say(self, engine: "Engine[Any]") -> None:
+        failed = f", {self.failures} failed" if self.failures else ""
+        sizes = f"{self.summary.raw} bytes raw, {self.summary.coded} compressed"
+        where = f"{self.summary.seconds:.1f} s on {engine.processors:g} cores"
+        self._job.say(f"{self.files} files{failed} in {self.shards} shards, {sizes}, {where}")
+
+
+def _learned(job: Job, root: Path, targets: "Template", levels: tuple[int, ...], going_on: bool) -> dict[str, Any]:
+    """What changes in the settings by a dictionary that is learned from a sample of a folder, and written; or was by
+    the run that this one goes on with."""
+    from squeeze.codecs.stream import resources, training
     from squeeze.shards.sample import sample
     from squeeze.shards.write import listed
 
-    paths = files.expand(root, True, lambda path: files.reason_to_skip(path) is None, _nothing, _nothing)
-    with job.progress(str(targets.dictionary)) as tick:
-        level = levels[-1] if levels else training.LEVEL
-        samples = sample(listed(paths, root, _nothing))
-        known = training.train(samples, targets.dictionary, level=level, overwrite=job.force, progress=tick)
-    return {"dictionary": known, "level": known.level}
+    if going_on and targets.dictionary.exists():
+        known = resources.as_dictionary(targets.dictionary)
+        assert known
+    else:
+        paths = files.expand(root, True, lambda path: files.reason_to_skip(path) is None, _nothing, _nothing)
+        with job.progress(str(targets.dictionary)) as tick:
+            level = levels[-1] if levels else training.LEVEL
+            samples = sample(listed(paths, root, _nothing))
+            known = training.train(samples, targets.dictionary, level=level, overwrite=job.force, progress=tick)
+    return {"dictionary": targets.dictionary, "level": known.level}
 
 
 def _nothing(*what: object) -> None:
     """Of what is left out, the run itself tells."""
 
 
-def _say(job: Job, shard: "Shard", level: int, seconds: float) -> None:
-    if job.as_json:
-        facts = {"output": str(shard.path), "level": level, "members": shard.members, "raw_size": shard.raw}
-        facts |= {"coded_size": shard.coded, "index_size": shard.index, "seconds": round(seconds, 3)}
-        click.echo(json.dumps(facts))
-    if job.verbose or sys.stderr.isatty():
-        percent = f"{100 * shard.coded / shard.raw:.1f} %"
-        job.say(f"{shard.path}: {shard.members} files, {shard.raw} -> {shard.coded} bytes ({percent}), {seconds:.1f} s")
+def _tidy(targets: "Template", sessions: set[str]) -> None:
+    """Delete what runs left that were killed; nothing is seen of half an object."""
+    if storage.remote(targets.place):
+        return
+    endings = tuple(f"{_MARK.format(session)}.tmp" for session in sessions)
+    for left in targets.place.parent.iterdir() if endings else ():
+        if left.name.startswith(".") and left.name.endswith(endings):
+            left.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ def sample(sources: Iterable[Source]) -> list[bytes]:
             chosen[place] = number, source
         elif place < _FILES:
             chosen.append((number, source))
-    read = found((source for _, source in sorted(chosen, key=lambda one: one[0])), lambda path, error: None)
+    read = found((source for _, source in sorted(chosen, key=lambda one: one[0])), lambda source, error: None)
     return [_start(Entry(one.source.name, one.size, one.pieces)) for one in read]
 
 

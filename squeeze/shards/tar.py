@@ -2,6 +2,7 @@
 alone, and no times, owners or modes."""
 
 import tarfile
+from array import array
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -49,10 +50,10 @@ def tar_size(size: int) -> int:
 
 class Tar:
     """The bytes of a tar, made as they are read, so that none of its files is held as a whole. `lines` is the index of
-    the members that were read, `count` how many these are, and `digest` the XXH3-64 of all that was read."""
+    the members that were read, `checksums` are theirs, and `digest` is the XXH3-64 of all that was read."""
 
     def __init__(self, entries: Iterable[Entry]):
-        self.lines, self.count, self.digest = bytearray(), 0, xxhash.xxh3_64()
+        self.lines, self.checksums, self.digest = bytearray(), array("Q"), xxhash.xxh3_64()
         self._pieces = self._made(entries)
         self._rest = memoryview(b"")
 
@@ -83,7 +84,7 @@ class Tar:
                     yield piece
             member = Member(entry.name, position + len(header), entry.size, digest.intdigest())
             self.lines += line_of(member)
-            self.count += 1
+            self.checksums.append(member.checksum)
             position = member.offset + padded(entry.size)
             if padding := padded(entry.size) - entry.size:
                 yield bytes(padding)

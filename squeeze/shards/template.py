@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from squeeze.errors import OptionError, SqueezeError
+from squeeze.system.storage import remote
 
 __all__ = ["Template"]
 
@@ -31,8 +32,17 @@ class Template:
     @property
     def dictionary(self) -> Path:
         """Of the shards, beside them: part-dictionary.sqzp for part-{}.tar.sqz."""
-        before = self.place.name[: self.place.name.index("{")]
-        return self.place.with_name(f"{before}dictionary.sqzp")
+        return self.place.with_name(f"{self._before}dictionary.sqzp")
+
+    @property
+    def manifest(self) -> Path:
+        """Of the run: part-manifest.jsonl, beside shards on this machine, and for URLs in the current folder."""
+        name = f"{self._before}manifest.jsonl"
+        return Path(name) if remote(self.place) else self.place.with_name(name)
+
+    @property
+    def _before(self) -> str:
+        return self.place.name[: self.place.name.index("{")]
 
     def check(self, root: Path) -> None:
         """Raises SqueezeError where shards would lie in the folder that they are made of."""

@@ -1,41 +1,55 @@
-"""The way through: files are listed, put into shards, read ahead, made to a tar, and compressed, all as a stream.
+"""The way through: files are listed, planned into shards, read ahead, made to a tar, and compressed, all as a stream.
 
 A shard is a .sqz file of a tar. Beside it lies the index of its members (codecs/stream/members.py).
 """
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from itertools import groupby
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from squeeze.codecs.stream.compressor import compress_stream
-from squeeze.codecs.stream.members import MAX_TEXT, index_bytes, index_name
+from squeeze.codecs.stream.members import index_bytes, index_name
 from squeeze.errors import SqueezeError
-from squeeze.shards.reading import Failed, Found, Source, found
-from squeeze.shards.tar import Entry, Tar, header_bytes, key_of, padded, tar_size
+from squeeze.shards.plan import plan
+from squeeze.shards.reading import Failed, Found, Source, Unreadable, found
+from squeeze.shards.tar import Entry, Tar
 from squeeze.shards.template import Template
 from squeeze.system import files
+from squeeze.system.idempotent import replacing_or_equal
 from squeeze.system.storage import remote
 
-__all__ = ["Shard", "listed", "write_shard", "write_shards"]
-
-_LINE = 60  # bytes of a line of the index, beside the name
+__all__ = ["Made", "Shard", "check_targets", "listed", "make_shard", "write_shard", "write_shards"]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One that is written: raw bytes of its tar, and bytes of the file and of its index."""
+    """One that is written: raw bytes of its tar, bytes of the file and of its index, and XXH3-64 of each member."""
 
     path: Path
-    members: int
     raw: int
     coded: int
     index: int
+    checksums: "array[int]"
+
+    @property
+    def members(self) -> int:
+        return len(self.checksums)
 
 
-def listed(paths: Iterable[Path], root: Path, failed: Failed) -> Iterator[Source]:
+@dataclass(frozen=True)
+class Made:
+    """What became of sources: a shard, unless none of them could be read; and by their names why others are not in
+    it."""
+
+    shard: Shard | None
+    left: dict[str, Exception] = field(default_factory=dict)
+
+
+def listed(paths: Iterable[Path], root: Path, failed: Callable[[Path, Exception], None]) -> Iterator[Source]:
     """Files below a folder as they are called in shards; `failed` is told of those that are gone, and of objects whose
     keys are no paths: two could have one name."""
     for path in paths:
@@ -45,7 +59,7 @@ def listed(paths: Iterable[Path], root: Path, failed: Failed) -> Iterator[Source
         except (OSError, SqueezeError) as error:
             failed(path, error)
             continue
-        yield Source(path, name, status.st_size)
+        yield Source(path, name, status.st_size, files.stamp_of(status))
 
 
 def write_shards(
@@ -59,57 +73,62 @@ def write_shards(
 ) -> Iterator[Shard]:
     """Write all sources to shards of at most `size` raw bytes, and tell of each when it is there.
 
-    Files of one sample lie in one shard, and one after the other, unless they alone are larger than it. `options` are
-    those of `compress_stream`; `failed` is told of each file that cannot be read, which is left out. A shard appears
-    whole and verified, after its index, or not at all. Raises SqueezeError where a shard is there already and may not
-    be overwritten, and VerifyError where a large file changes while it is read.
+    Shards are what `plan` says, and each is made by `make_shard`; `failed` is told of each file that is left out.
+    Raises SqueezeError where a shard is there already and may not be overwritten.
     """
-    groups = groupby(found(_placed(sources, size), failed), key=lambda one: one.source.shard)
-    for number, (_, group) in enumerate(groups):
-        target = targets.path(number)
-        for path in (target, index_name(target)):
-            files.check_target(path, [], overwrite)
-        yield write_shard(target, map(_entry, group), overwrite, **options)
+    for planned in plan(sources, targets, size):
+        check_targets(planned.target, overwrite)
+        made = make_shard(planned.target, planned.sources, overwrite, **options)
+        for source in planned.sources if made.left else ():
+            if reason := made.left.get(source.name):
+                failed(source, reason)
+        if made.shard:
+            yield made.shard
 
 
-def write_shard(target: Path, entries: Iterable[Entry], overwrite: bool, **options: Any) -> Shard:
-    """Write one shard, and its index, which appears before it."""
+def check_targets(target: Path, overwrite: bool) -> None:
+    """As files.check_target, of a shard and its index."""
+    for path in (target, index_name(target)):
+        files.check_target(path, [], overwrite)
+
+
+def make_shard(
+    target: Path, sources: Iterable[Source], overwrite: bool = False, mark: str = "", **options: Any
+) -> Made:
+    """Write sources to one shard, and its index, as `write_shard`. sources: are taken again from their start where a
+    large one turns out to be unreadable after a part of it was written: then the shard is begun anew without it."""
+    bad: dict[str, Exception] = {}
+    while True:
+        left = dict(bad)
+
+        def failed(source: Source, reason: Exception, left: dict[str, Exception] = left) -> None:
+            left[source.name] = reason
+
+        with closing(found((one for one in sources if one.name not in bad), failed)) as readable:  # type: ignore[type-var]
+            if (first := next(readable, None)) is None:
+                return Made(None, left)
+            entries = map(_entry, chain([first], readable))
+            try:
+                return Made(write_shard(target, entries, overwrite, mark, **options), left)
+            except Unreadable as error:
+                bad[error.source.name] = error.reason
+
+
+def write_shard(target: Path, entries: Iterable[Entry], overwrite: bool, mark: str = "", **options: Any) -> Shard:
+    """Write one shard, and its index, which appears before it: each whole and verified, or not at all.
+
+    `options` are those of `compress_stream`; mark: what temporary names end in. Raises SqueezeError where another shard
+    is there already and may not be overwritten. An index without its shard is what a crash left.
+    """
     tar = Tar(entries)
     with (
-        files.replacing(target, overwrite=overwrite) as sink,
-        files.replacing(index_name(target), overwrite=overwrite) as beside,
+        replacing_or_equal(target, None, overwrite, mark) as sink,
+        replacing_or_equal(index_name(target), None, overwrite or not target.exists(), mark) as beside,
     ):
         totals = compress_stream(cast(BinaryIO, tar), sink, **options)
         index = beside.write(index_bytes(bytes(tar.lines), totals.raw, tar.digest.intdigest()))
-    return Shard(target, tar.count, totals.raw, totals.coded, index)
+    return Shard(target, totals.raw, totals.coded, index, tar.checksums)
 
 
 def _entry(one: Found) -> Entry:
     return Entry(one.source.name, one.size, one.pieces)
-
-
-def _placed(sources: Iterable[Source], size: int) -> Iterator[Source]:
-    """Sources with the numbers of their shards."""
-    shard = taken = text = 0
-    for sample in _samples(sources, size):
-        own = sum(len(header_bytes(one.name, one.size)) + padded(one.size) for one in sample)
-        lines = sum(len(json.dumps(one.name)) + _LINE for one in sample)
-        if taken and (tar_size(taken + own) > size or text + lines > MAX_TEXT):
-            shard, taken, text = shard + 1, 0, 0
-        taken, text = taken + own, text + lines
-        yield from (replace(one, shard=shard) for one in sample)
-
-
-def _samples(sources: Iterable[Source], size: int) -> Iterator[list[Source]]:
-    """Files of one sample that follow each other, as long as they are not more than a shard."""
-    for _, group in groupby(sources, key=lambda source: key_of(source.name)):
-        sample: list[Source] = []
-        taken = 0
-        for source in group:
-            own = padded(source.size) + padded(1)
-            if sample and tar_size(taken + own) > size:
-                yield sample
-                sample, taken = [], 0
-            sample.append(source)
-            taken += own
-        yield sample

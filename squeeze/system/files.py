@@ -90,6 +90,11 @@ def status(file: BinaryIO) -> os.stat_result:
     return file.status if isinstance(file, RemoteFile) else os.fstat(file.fileno())
 
 
+def stamp_of(status: os.stat_result) -> str:
+    """What changes when a file does."""
+    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+
+
 def has_changed(path: Path, opened: os.stat_result) -> bool:
     """Whether another file is at `path`, or it was written to, since it was opened and had the status `opened`.
 

@@ -73,6 +73,13 @@ class RemotePath:
     def __reduce__(self) -> tuple[type["RemotePath"], tuple[str, str | None]]:
         return RemotePath, self.named  # another process asks for itself
 
+    @classmethod
+    def listed(cls, named: tuple[str, str | None], size: int) -> "RemotePath":
+        """One that a listing told of, and how long it is: the storage is not asked for that again."""
+        path = cls(*named)
+        path._known = {"type": "file", "size": size}
+        return path
+
     @property
     def named(self) -> tuple[str, str | None]:
         """The URL that is parsed, and what is below it: RemotePath(*named) is the same."""

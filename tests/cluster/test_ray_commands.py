@@ -58,6 +58,19 @@ def test_a_checkpoint_is_packed_checked_and_restored():
     assert result.exit_code == 1 and damaged.name in result.stderr and "1 of 4 files failed" in result.stderr
 
 
+def test_shards_are_those_of_one_machine():
+    for number in range(30):
+        path = Path("tree", f"{number % 3}", f"{number:02d}.txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d " % number * 2000)
+    for folder, where in (("one", ("-q",)), ("out", CLUSTER)):
+        Path(folder).mkdir()
+        run("compress", "-1", "-r", "tree", "--shards", "30K", "-o", f"{folder}/part-{{}}.tar.sqz", *where)
+    one, out = ({path.name: path.read_bytes() for path in Path(name).glob("*.sqz")} for name in ("one", "out"))
+    assert one == out and len(one) > 10
+    run("test", *CLUSTER, "--manifest", "out/part-manifest.jsonl")
+
+
 def test_a_sweep_of_recipes_and_an_evaluation(model):
     names, tables, records = recipes(4, 8), [], []
     measure = ("--text", "text.txt", "--windows", "1")

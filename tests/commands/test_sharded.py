@@ -49,7 +49,7 @@ def test_there_and_back(tree):
     lines = [json.loads(line) for line in run(*SHARDS, "out/part-{}.tar.sqz", "--json").stdout.splitlines()]
     paths = shards()
     assert [line["output"] for line in lines] == [str(path) for path in paths] and len(paths) > 1
-    assert len(list(Path("out").iterdir())) == 2 * len(paths)
+    assert len(list(Path("out").iterdir())) == 2 * len(paths) + 1  # the manifest
     assert sum(line["members"] for line in lines) == len(FILES)
     assert [line["coded_size"] for line in lines] == [path.stat().st_size for path in paths]
     assert restored(paths) == FILES
@@ -106,13 +106,24 @@ def test_from_a_store_to_a_store():
     Store.requests.clear()
     url = ("compress", "-1", "-r", "fake://bucket/tree", "--shards", "40K", "-o", "fake://bucket/out/part-{}.tar.sqz")
     run(*url)
-    gets = [request for request in Store.requests if request[0] == "get"]
+    gets = [request for request in Store.requests if request[0] == "get" and request[1].startswith("bucket/tree")]
     assert len(gets) == len(FILES) - 1  # one is empty
     made = sorted(key for key in Store.objects if key.endswith(".tar.sqz"))
     assert restored(f"fake://{key}" for key in made) == FILES and not Store.uploads
-    Store.fail("put", ConnectionResetError("reset"), after=1)
-    assert "reset" in fails(*url, "-f")
-    assert not Store.uploads
+    before = {key: Store.objects.pop(key) for key in list(Store.objects) if key.startswith("bucket/out")}
+    Path("part-manifest.jsonl").unlink()
+    Store.fail("put", ConnectionResetError("reset"), after=3)
+    assert "reset" in fails(*url)
+    assert not Store.uploads and sorted(key for key in Store.objects if key.startswith("bucket/out")) == [
+        "bucket/out/part-0.tar.members.sqz",
+        "bucket/out/part-0.tar.sqz",
+        "bucket/out/part-1.tar.members.sqz",  # the shard's upload failed
+    ]
+    Store.failing.clear()
+    said = call(*url)
+    assert said.exit_code == 0 and "files were done before" in said.stderr
+    assert {key: data for key, data in Store.objects.items() if key.startswith("bucket/out")} == before
+    run("test", "--manifest", "part-manifest.jsonl")
 
 
 def test_objects_that_changed_after_they_were_listed(monkeypatch):
@@ -159,7 +170,7 @@ def test_what_shards_do_not_take(tree):
         ("compress", "-r", "tree", "--shards", "0", "-o", out),
     ):
         assert usage_error(*arguments).startswith("Error: --shards takes ")
-    for option in ("--rm", "-c", "--cluster=local", "--manifest=m"):
+    for option in ("--rm", "-c"):
         assert "takes neither" in usage_error(*shards, "-r", "-o", out, option)
     assert "belongs to --shards" in usage_error("compress", "--train-dictionary", "tree/top")
     assert "exclude each other" in usage_error(*SHARDS, out, "--train-dictionary", "-D", "x")
@@ -174,13 +185,16 @@ def test_what_shards_do_not_take(tree):
 
 def test_what_is_there_already(tree):
     run(*SHARDS, "out/part-{}.tar.sqz")
+    manifest = Path("out/part-manifest.jsonl")
+    manifest.unlink()
     before = sorted(Path("out").iterdir())
     assert "out/part-0.tar.sqz already exists; use -f" in fails(*SHARDS, "out/part-{}.tar.sqz")
+    assert not manifest.exists()
     larger = [*SHARDS, "out/part-{}.tar.sqz", "-f"]
     larger[larger.index("40K")] = "80K"
     said = fails(*larger)
     assert said.startswith("Error: out/part-") and "is there from an earlier run" in said
-    assert sorted(Path("out").iterdir()) == before
+    assert sorted(Path("out").iterdir()) == sorted([*before, manifest])
 
 
 def test_a_dictionary_is_learned_first(tree):
@@ -195,6 +209,8 @@ def test_a_dictionary_is_learned_first(tree):
         assert file.member("top").read() == b""
     assert "levels 4 to 6" in fails(*SHARDS, "out/x-{}.tar.sqz", "--train-dictionary")
     again = ("compress", "-r", "tree", "--shards", "1M", *small, "-o")
+    assert "is of a run with other options" in fails(*again, "out/part-{}.tar.sqz")
+    Path("out/part-manifest.jsonl").unlink()
     assert "part-0.tar.sqz already exists" in fails(*again, "out/part-{}.tar.sqz")
     assert "part-dictionary.sqzp already exists" in fails(*again, "out/part-{}")
 
@@ -203,5 +219,6 @@ def test_links_are_left_out_unless_forced(tree):
     Path("tree/link").symlink_to("top")
     done = call(*SHARDS, "out/part-{}.tar.sqz")
     assert done.exit_code == 0 and done.stderr.count("is a symbolic link; skipped") == 1
-    run(*SHARDS, "out/part-{}.tar.sqz", "-f")
+    again = call(*SHARDS, "out/part-{}.tar.sqz", "-f")
+    assert (again.exit_code, again.stderr) == (0, f"{len(FILES)} files were done before.\n")
     assert set(restored(shards())) == {*FILES, "link"}

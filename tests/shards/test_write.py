@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 import squeeze
-from squeeze.errors import OptionError, SqueezeError, VerifyError
-from squeeze.shards import reading, write
+from squeeze.errors import OptionError, SqueezeError
+from squeeze.shards import plan, reading
 from squeeze.shards.reading import Source
 from squeeze.shards.template import Template
 from squeeze.shards.write import listed, write_shards
+from squeeze.system.storage import path_of
 
 OPTIONS = {"level": 1, "verify": True}
+CHANGED = "it changed while it was read: run again when nothing writes to it"
 
 
 def written(files, folder, size=20480, failed=None, **options):
@@ -73,19 +75,43 @@ def test_large_files_are_read_in_pieces(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("longer", [b"", b"x" * 5000])
-def test_a_large_file_that_changes_ends_the_run_and_leaves_nothing(tmp_path, monkeypatch, longer):
+def test_a_large_file_that_changes_is_left_out(tmp_path, monkeypatch, longer):
     monkeypatch.setattr(reading, "_LARGE", 1000)
     monkeypatch.setattr(reading, "_PIECE", 300)
-    right = reading._pieces
+    right, said = reading._pieces, []
 
-    def changing(path, file, size):
-        path.write_bytes(longer)
-        yield from right(path, file, size)
+    def changing(source, file, opened):
+        if source.name == "large":
+            source.path.write_bytes(longer)
+        yield from right(source, file, opened)
 
     monkeypatch.setattr(reading, "_pieces", changing)
-    with pytest.raises(VerifyError, match="changed while it was read"):
-        written({"large": b"x" * 2000}, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["root"]
+    files = {"first": b"1" * 3000, "large": b"x" * 2000, "last": b"3"}
+    found = written(files, tmp_path, failed=lambda source, reason: said.append((source.name, str(reason))))
+    assert found == [["first", "last"]] and said == [("large", CHANGED)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["part-0.tar.members.sqz", "part-0.tar.sqz", "root"]
+
+
+@pytest.mark.parametrize("large", [1, 1 << 20])
+def test_a_file_that_is_not_as_it_was_listed_is_left_out(tmp_path, monkeypatch, large):
+    monkeypatch.setattr(reading, "_LARGE", large)
+    said, root = [], tmp_path / "root"
+    root.mkdir()
+    for name in "abc":
+        (root / name).write_bytes(b"x" * 3000)
+    sources = list(listed(sorted(root.iterdir()), root, refuse))
+    (root / "b").write_bytes(b"y" * 4000)
+    out, failed = Template(tmp_path / "part-{}.tar.sqz"), lambda source, reason: said.append((source.name, str(reason)))
+    (shard,) = write_shards(sources, out, 1 << 20, failed=failed, **OPTIONS)
+    assert said == [("b", CHANGED)] and sorted(contents(shard.path)) == ["a", "c"]
+
+
+def test_a_shard_of_which_nothing_can_be_read_is_not_written(tmp_path):
+    said = []
+    gone = [Source(tmp_path / "gone", "gone", 15_000), Source(tmp_path / "large", "large", 5 << 20)]
+    failed = lambda source, reason: said.append(source.name)  # noqa: E731
+    assert not list(write_shards(gone, Template(tmp_path / "part-{}"), 20480, failed=failed, **OPTIONS))
+    assert said == ["gone", "large"] and not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_read_is_told_and_left_out(tmp_path, monkeypatch):
@@ -98,7 +124,7 @@ def test_what_cannot_be_read_is_told_and_left_out(tmp_path, monkeypatch):
     kept.write_bytes(b"kept")
     sources = [*gone, *listed([root / "broken", kept], root, lambda path, error: said.append((path.name, "listed")))]
     out = Template(tmp_path / "part-{}.tar.sqz")
-    failed = lambda path, error: said.append((path.name, type(error).__name__))  # noqa: E731
+    failed = lambda source, reason: said.append((source.name, type(reason).__name__))  # noqa: E731
     (shard,) = write_shards(sources, out, 1 << 20, failed=failed, **OPTIONS)
     assert said == [("broken", "listed"), ("gone", "FileNotFoundError"), ("large", "FileNotFoundError")]
     assert contents(shard.path) == {"kept": b"kept"} and shard.members == 1
@@ -122,7 +148,7 @@ def test_few_files_are_listed_ahead(tmp_path, monkeypatch):
 
 
 def test_an_index_has_a_largest_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(write, "MAX_TEXT", 300)
+    monkeypatch.setattr(plan, "MAX_TEXT", 300)
     files = {f"{number}": b"" for number in range(8)}
     assert [len(names) for names in written(files, tmp_path, size=1 << 20)] == [4, 4]
 
@@ -138,6 +164,8 @@ def test_names_of_shards():
     assert Template(Path("out/part-{}.tar.sqz")).path(12) == Path("out/part-12.tar.sqz")
     assert Template(Path("part-{:06d}.tar")).path(12) == Path("part-000012.tar")
     assert Template(Path("part-{}.tar.sqz")).dictionary == Path("part-dictionary.sqzp")
+    assert Template(Path("out/part-{}.tar.sqz")).manifest == Path("out/part-manifest.jsonl")
+    assert Template(path_of("s3://bucket/part-{}.tar.sqz")).manifest == Path("part-manifest.jsonl")
     for name in ("part.tar.sqz", "{}-{}", "{x}", "{}/part"):
         with pytest.raises(OptionError, match=r"holds \{\} where its number goes"):
             Template(Path(name))

@@ -1,0 +1,223 @@
+"""Shards of many small files, made here or by the workers of a cluster, and noted in a manifest.
+
+Of each file the manifest has a record, whose output is a shard; behind those of a shard comes one of the shard itself,
+which is its source as well: without that the others do not count. So a run goes on after a stop at any place, and what
+it made is proved: each file by the index of its shard, and each shard by what it decodes to.
+"""
+
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+from squeeze.cluster.engine import Call, Engine, Lost, Needs
+from squeeze.cluster.files import MISHAPS, Done, File, checksum_of, told
+from squeeze.cluster.manifest import Manifest, Record, options_of, records
+from squeeze.cluster.run import ATTEMPTS, first_line
+from squeeze.cluster.tasks import each
+from squeeze.codecs.stream.members import Member
+from squeeze.codecs.stream.reader import open as open_stream
+from squeeze.errors import SqueezeError, escaped
+from squeeze.shards.plan import Planned
+from squeeze.shards.reading import Source
+from squeeze.shards.write import make_shard
+from squeeze.system import storage
+from squeeze.system.remote_path import look_together
+
+__all__ = ["SHARDS", "Noted", "Result", "Task", "by_workers", "files_of", "here", "note", "proved"]
+
+SHARDS = "shards"  # the operation of their manifest
+_ASKED = 64  # objects that a store is asked about at a time
+_STAMP = (1 << 32) - 1
+_READING = 1 << 27  # bytes of memory for files that are read ahead, and for an index
+
+
+@dataclass(frozen=True)
+class Task:
+    """How all shards of a run are made. options: keywords of `compress_stream`; mark: what temporary names end in;
+    overwrite: whether what is there, and is none of the manifest's, may be replaced. If not, it has to be the same."""
+
+    options: dict[str, Any]
+    mark: str
+    overwrite: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a planned shard: bytes of its tar, its file and its index, 0 where no file of it could be read.
+    checksums: XXH3-64 of its members, in order; left: by name, why others are not in it; error: of the shard."""
+
+    raw: int = 0
+    coded: int = 0
+    index: int = 0
+    checksums: "array[int]" = field(default_factory=lambda: array("Q"))
+    left: dict[str, str] = field(default_factory=dict)
+    checksum: str = ""
+    seconds: float = 0.0
+    error: str = ""
+    again: bool = False
+    attempts: int = 1
+    lost: int = 0
+
+
+def here(planned: Planned, task: Task, **more: Any) -> Result:
+    """Make a shard. more: keywords of `compress_stream` for this process alone. Raises as `make_shard`."""
+    started = time.perf_counter()
+    made = make_shard(planned.target, planned.sources, task.overwrite, task.mark, **(task.options | more))
+    left = {name: told(reason)[0] for name, reason in made.left.items()}
+    if (shard := made.shard) is None:
+        return Result(left=left)
+    checksum, seconds = checksum_of(shard.path), time.perf_counter() - started
+    return Result(shard.raw, shard.coded, shard.index, shard.checksums, left, checksum, seconds)
+
+
+def _guarded(planned: Planned, task: Task) -> Result:
+    """As `here`, on a worker."""
+    try:
+        return here(planned, task)
+    except MISHAPS as error:
+        said, again = told(error)
+        return Result(error=said, again=again)
+
+
+def by_workers(
+    engine: Engine[Planned], shards: Iterable[Planned], task: Task, needs: Needs
+) -> Iterator[tuple[Planned, Result]]:
+    """What becomes of shards that workers make, as it comes. needs: of a call, but for what is read ahead."""
+    shared, needs = engine.share(task), replace(needs, memory=needs.memory + _READING)
+
+    def call(planned: Planned) -> Call[Planned]:
+        name = f"shard {escaped(planned.target.name)}, {len(planned.sources)} files"
+        return Call(planned, name, _guarded, (planned, shared), needs)
+
+    for outcome in each(engine, map(call, shards), lambda result: result.again):
+        result = outcome.result
+        if outcome.error is not None:
+            lost = isinstance(outcome.error, Lost)
+            said = f"its worker was lost, {ATTEMPTS} times" if lost else type(outcome.error).__name__
+            result = Result(error=f"{said}: {first_line(outcome.error)}")
+        yield outcome.key, replace(result, attempts=outcome.attempts, lost=outcome.lost)
+
+
+def files_of(planned: Planned, result: Result) -> Iterator[Done]:
+    """What became of each file of a shard. coded: its part of the shard's bytes, by its size."""
+    checksums = iter(result.checksums)
+    total = sum(source.size for source in planned.sources if source.name not in result.left)
+    before = seen = 0
+    for source in planned.sources:
+        file = File(source.path, source.size, source.stamp, planned.target)
+        if error := result.left.get(source.name):
+            yield Done(file, error=error)
+            continue
+        seen += source.size
+        part = result.coded * seen // total if total else 0
+        yield Done(file, source.size, part - before, f"{next(checksums):016x}")
+        before = part
+
+
+def note(manifest: Manifest, planned: Planned, result: Result) -> Iterator[Done]:
+    """Note each file, which is given then, and in the end the shard, which makes them count."""
+    target, attempts = str(planned.target), result.attempts
+    for done in () if result.error else files_of(planned, result):
+        about = str(done.file.source), done.file.size, done.file.stamp
+        if done.error:
+            manifest.note(Record(*about, attempts=attempts, error=done.error))
+        else:
+            manifest.note(Record(*about, target, result.coded, done.checksum, attempts))
+        yield done
+    if result.error:
+        manifest.note(Record(target, 0, "", attempts=attempts, error=result.error))
+    elif result.coded:
+        manifest.note(Record(target, result.coded, "", target, result.coded, result.checksum, attempts))
+
+
+class Noted:
+    """What a manifest tells of shards that are still there, as shards.plan asks it (Earlier). Of each file there is one
+    number in memory."""
+
+    def __init__(self, manifest: Path):
+        self._of: dict[int, int] = {}  # by the hash of a source, that of its stamp and the number of its shard
+        self._failed: set[int] = set()
+        count, open_, whole = 0, dict[str, int](), dict[str, tuple[int, int]]()
+        for record in records(manifest):
+            source, output = hash(record.source), record.output
+            if output and output not in open_:
+                open_[output], count = count, count + 1
+            if not output:
+                self._failed.add(source)
+            elif output == record.source:
+                whole[output] = open_.pop(output), record.output_size
+            else:
+                self._of[source] = open_[output] << 32 | hash(record.stamp) & _STAMP
+                self._failed.discard(source)
+        there = _there({output: size for output, (_, size) in whole.items()})
+        self._shards = {number: output for output, (number, _) in whole.items() if output in there}
+        self._outputs = set(self._shards.values())
+
+    def shard_of(self, source: Source) -> int | None:
+        number = self._of.get(hash(str(source.path)), -1) >> 32
+        return number if number in self._shards else None
+
+    def has_failed(self, source: Source) -> bool:
+        return hash(str(source.path)) in self._failed
+
+    def is_there(self, target: Path) -> bool:
+        return str(target) in self._outputs
+
+    def changed(self, source: Source) -> str:
+        """The shard that holds a file as it was before; nothing where none does."""
+        if (number := self.shard_of(source)) is None:
+            return ""
+        same = self._of[hash(str(source.path))] & _STAMP == hash(source.stamp) & _STAMP
+        return "" if same else self._shards[number]
+
+
+def _there(sizes: dict[str, int]) -> set[str]:
+    """Which outputs are there, with these sizes."""
+    found, names = set(), iter(sizes)
+    while some := list(islice(names, _ASKED)):
+        paths = [storage.path_of(name) for name in some]
+        look_together([place for place in map(storage.remote, paths) if place])
+        for name, path in zip(some, paths, strict=True):
+            with suppress(FileNotFoundError):
+                if (path.lstat() if storage.remote(path) else path.stat()).st_size == sizes[name]:
+                    found.add(name)
+    return found
+
+
+def proved(
+    manifest: Path, found: Iterable[Record], attempt: Callable[[str], AbstractContextManager[None]], **options: Any
+) -> Iterator[Record]:
+    """The records of shards, and of what failed, among those of a manifest. Those of files are held against the indexes
+    of their shards, and attempt(source) is around what this raises. options: those of `squeeze.open`."""
+    root = storage.path_of(str(options_of(manifest).get("root", "")))
+    for output, those in groupby(found, key=lambda record: record.output):
+        members = None
+        for record in those:
+            if output in ("", record.source):
+                yield record
+                continue
+            if members is None:
+                members = {}
+                with (
+                    attempt(output),
+                    suppress(FileNotFoundError),  # which the shard's own record tells
+                    open_stream(storage.path_of(output), **options) as shard,
+                ):
+                    members = shard.members()
+            if members:
+                with attempt(record.source):
+                    _prove(
+                        record, members.get(storage.path_below(record.source, [str(root)]).relative_to(root).as_posix())
+                    )
+
+
+def _prove(record: Record, member: Member | None) -> None:
+    if member is None:
+        raise SqueezeError(f"{record.output} does not hold it")
+    if (member.size, f"{member.checksum:016x}") != (record.size, record.checksum):
+        raise SqueezeError(f"{record.output} holds other bytes of it than those that the manifest tells of")

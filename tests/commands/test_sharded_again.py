@@ -1,0 +1,299 @@
+"""`squeeze compress --shards` that goes on after a stop, and by the workers of a cluster: the same bytes as at once."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import squeeze
+from squeeze.cluster import engine as engines
+from squeeze.cluster.manifest import Manifest
+from tests.makers.command import SQUEEZE, call, fails, run, usage_error
+from tests.makers.inline import Inline
+from tests.makers.inputs import random_bytes
+from tests.makers.remote import Store
+
+pytestmark = pytest.mark.usefixtures("in_folder")
+FILES = {f"sub/{number:03d}.txt": b"%03d" % number * 1000 + random_bytes(500, number) for number in range(40)}
+CLUSTER = ("--cluster", "local")
+MANIFEST = "out/part-manifest.jsonl"
+
+
+def command(out="out", *more):
+    return ("compress", "-1", "-r", "tree", "--shards", "20K", "-o", f"{out}/part-{{}}.tar.sqz", *more)
+
+
+@pytest.fixture(autouse=True)
+def tree(in_folder):
+    for name, data in FILES.items():
+        path = Path("tree", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    for name in ("out", "whole"):
+        Path(name).mkdir()
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    made = Inline()
+    monkeypatch.setattr(engines, "connect", lambda address: made)
+    monkeypatch.setattr("squeeze.cluster.run.PAUSE", 0.0)
+    return made
+
+
+def content(folder):
+    """All but the manifest and the dictionary."""
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.suffix == ".sqz"}
+
+
+def members(folder="out"):
+    found = {}
+    for path in sorted(Path(folder).glob("*.tar.sqz")):
+        with squeeze.open(path) as shard:
+            for name in shard.members():
+                assert name not in found
+                found[name] = shard.member(name).read()
+    return found
+
+
+def whole():
+    run(*command("whole"))
+    return content("whole")
+
+
+def stop_after(monkeypatch, count, error=KeyboardInterrupt):
+    """Let a run end when so many shards are noted."""
+    note, noted = Manifest.note, []
+
+    def stops(self, record):
+        note(self, record)
+        noted.append(record.source == record.output)
+        if sum(noted) == count:
+            monkeypatch.setattr(Manifest, "note", note)
+            raise error
+
+    monkeypatch.setattr(Manifest, "note", stops)
+
+
+@pytest.mark.parametrize("by", [(), CLUSTER])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(engine, monkeypatch, by):
+    expected = whole()
+    assert len(expected) == 20
+    stop_after(monkeypatch, 3)
+    stopped = call(*command(), *by)
+    assert stopped.exit_code == 1 and f"What is done is noted in {MANIFEST}; the same command goes on" in stopped.stderr
+    before = {path: path.stat().st_mtime_ns for path in Path("out").glob("part-[012].tar.sqz")}
+    said = call(*command(), *by)
+    assert said.exit_code == 0 and said.stderr.endswith("12 files were done before.\n"), said.stderr
+    assert content("out") == expected and {path: path.stat().st_mtime_ns for path in before} == before
+    run("test", "-q", "--manifest", MANIFEST)
+    assert call(*command(), *by).stderr.endswith("40 files were done before.\n") and content("out") == expected
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes():
+    expected = whole()
+    running = subprocess.Popen([*SQUEEZE, *command()], env=os.environ | {"PYTHONPATH": os.fspath(squeeze_folder())})
+    while running.poll() is None and not Path("out/part-2.tar.sqz").exists():
+        time.sleep(0.001)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    mark = json.loads(Path(MANIFEST).read_text().splitlines()[0])["session"]
+    Path(f"out/.part-9.tar.sqz.abcdefgh.squeeze-{mark}.tmp").write_bytes(b"half")
+    Path("out/part-9.tar.members.sqz").write_bytes(b"of a shard that did not come")
+    Path("out/.part-9.tar.sqz.abcdefgh.other.tmp").write_bytes(b"not ours")
+    done = call(*command())
+    assert done.exit_code == 0, done.stderr
+    assert content("out") == expected
+    assert [path.name for path in Path("out").glob(".*")] == [".part-9.tar.sqz.abcdefgh.other.tmp"]
+    run("test", "-q", "--manifest", MANIFEST)
+
+
+def squeeze_folder():
+    return Path(squeeze.__file__).parents[1]
+
+
+def test_a_cluster_writes_what_one_machine_writes_in_whatever_order(engine):
+    expected = whole()
+    lost = []
+
+    def breaks(call):
+        if len(lost) < 5:
+            lost.append(call)
+            raise RuntimeError("killed")
+
+    engine.breaks = breaks
+    result = call(*command("out", *CLUSTER, "--json", "--report", "page.html"))
+    assert result.exit_code == 0 and engine.closed, result.stderr
+    assert content("out") == expected
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert sorted(line["output"] for line in lines) == sorted(map(str, Path("out").glob("*.tar.sqz")))
+    assert sum(line["members"] for line in lines) == len(FILES) and lines[0]["level"] == 1
+    assert "40 files in 10 shards, 140000 bytes raw" in result.stderr and "on 1 cores" in result.stderr
+    page = Path("page.html").read_text()
+    assert "40 files: 140,000 bytes raw" in page and "calls whose worker was lost" in page
+    run("test", "-q", *CLUSTER, "--manifest", MANIFEST)
+
+
+@pytest.mark.parametrize("by", [(), CLUSTER])
+def test_a_file_that_changes_is_reported_and_taken_anew(engine, monkeypatch, by):
+    path = Path("tree/sub/007.txt")
+    right = squeeze.shards.write.make_shard
+
+    def changing(target, *arguments, **options):
+        if target.name == "part-1.tar.sqz" and path.read_bytes() == FILES["sub/007.txt"]:
+            path.write_bytes(b"changed")
+        return right(target, *arguments, **options)
+
+    monkeypatch.setattr("squeeze.cluster.shards.make_shard", changing)
+    said = fails(*command(), "-q", *by)
+    assert said == f"Error: {path}: it changed while it was read: run again when nothing writes to it\n"
+    assert set(members()) == FILES.keys() - {"sub/007.txt"}
+    assert "did not end with all files done" in fails("test", "-q", "--manifest", MANIFEST)
+    before = content("out")
+    run(*command(), "-q", *by)
+    assert members() == FILES | {"sub/007.txt": b"changed"}
+    assert content("out").items() > before.items() and len(content("out")) == len(before) + 2
+    run("test", "-q", "--manifest", MANIFEST)
+
+
+def test_what_cannot_be_read_stops_nothing_and_costs_little_when_the_run_goes_on(engine):
+    Path("tree/sub/003.txt").unlink()
+    Path("tree/sub/003.txt").symlink_to("missing")
+    before = {}
+    for _ in range(2):
+        said = fails(*command(), "-q", "-f")
+        assert said == "Error: tree/sub/003.txt: No such file or directory\n"
+        assert not before or content("out") == before
+        before = content("out")
+    assert set(members()) == FILES.keys() - {"sub/003.txt"}
+
+
+def test_a_file_that_changes_when_it_is_in_a_shard_is_told(engine):
+    run(*command())
+    Path("tree/sub/007.txt").write_bytes(b"changed")
+    Path("tree/sub/039x.txt").write_bytes(b"new")
+    said = fails(*command(), "-q")
+    assert said == (
+        "Error: tree/sub/007.txt: it changed since it went into out/part-1.tar.sqz: "
+        "delete that and run again to take it anew\n"
+    )
+    assert members()["sub/039x.txt"] == b"new" and members()["sub/007.txt"] == FILES["sub/007.txt"]
+    Path("out/part-1.tar.sqz").unlink()
+    run(*command(), "-q")
+    assert members() == FILES | {"sub/007.txt": b"changed", "sub/039x.txt": b"new"}
+    run("test", "-q", "--manifest", MANIFEST)
+    before = content("out")
+    Path("out/part-2.tar.sqz").unlink()
+    run(*command(), "-q")
+    assert content("out") == before
+
+
+def test_a_shard_that_fails_stops_no_other_of_a_cluster(engine, monkeypatch):
+    expected, right = whole(), squeeze.shards.write.write_shard
+
+    def failing(target, *arguments, **options):
+        if target.name == "part-4.tar.sqz":
+            raise OSError(5, "Input/output error", str(target))
+        return right(target, *arguments, **options)
+
+    monkeypatch.setattr("squeeze.shards.write.write_shard", failing)
+    assert fails(*command(), "-q", *CLUSTER) == "Error: out/part-4.tar.sqz: Input/output error\n"
+    assert content("out").keys() == expected.keys() - {"part-4.tar.sqz", "part-4.tar.members.sqz"}
+    assert "part-4.tar.sqz: Input/output error" in fails("test", "-q", "--manifest", MANIFEST)
+    monkeypatch.setattr("squeeze.shards.write.write_shard", right)
+    run(*command(), "-q", *CLUSTER)
+    assert content("out") == expected
+    run("test", "-q", "--manifest", MANIFEST)
+
+
+def test_a_shard_that_somebody_else_wrote_is_kept(engine):
+    Path("out/part-4.tar.sqz").write_bytes(b"somebody else's")
+    said = fails(*command(), "-q", *CLUSTER)
+    assert said == "Error: out/part-4.tar.sqz: out/part-4.tar.sqz already exists; use -f to overwrite\n"
+    assert Path("out/part-4.tar.sqz").read_bytes() == b"somebody else's"
+    run(*command(), "-q", "-f", *CLUSTER)
+    assert content("out") == whole()
+
+
+def test_what_the_manifest_proves():
+    run(*command())
+    index = Path("out/part-1.tar.members.sqz")
+    data = index.read_bytes()
+    index.unlink()
+    assert "out/part-1.tar.sqz: has no index of members" in fails("test", "-q", "--manifest", MANIFEST)
+    index.write_bytes(Path("out/part-2.tar.members.sqz").read_bytes())
+    assert "is that of another shard" in fails("test", "-q", "--manifest", MANIFEST)
+    index.write_bytes(data)
+    text = Path(MANIFEST).read_text()
+    digits = next(json.loads(line)["checksum"] for line in text.splitlines() if "007.txt" in line)
+    Path(MANIFEST).write_text(text.replace(digits, "0" * 16))
+    said = fails("test", "-q", "--manifest", MANIFEST)
+    assert said.startswith("Error: tree/sub/007.txt: out/part-1.tar.sqz holds other bytes of it than ")
+    Path(MANIFEST).write_text(text.replace("sub/007.txt", "sub/007.other"))
+    assert fails("test", "-q", "--manifest", MANIFEST).endswith("out/part-1.tar.sqz does not hold it\n")
+    Path(MANIFEST).write_text(text)
+    Path("out/part-3.tar.sqz").unlink()
+    said = fails("test", "-q", "--manifest", MANIFEST)
+    assert said == "Error: out/part-3.tar.sqz: its output out/part-3.tar.sqz is missing\n"
+
+
+def test_one_machine_begins_and_a_cluster_goes_on(engine, monkeypatch):
+    expected = whole()
+    stop_after(monkeypatch, 4)
+    assert call(*command(), "-q").exit_code == 1
+    run(*command(), "-q", "-T", "2", *CLUSTER)
+    assert content("out") == expected
+    assert "is of a run with other options" in fails(*command(), "--block-size", "4K")
+
+
+@pytest.mark.parametrize("by", [(), CLUSTER])
+def test_the_dictionary_of_a_stopped_run_is_used_again(engine, monkeypatch, by):
+    trained = (
+        "compress",
+        "-4",
+        "-r",
+        "tree",
+        "--shards",
+        "60K",
+        "--block-size",
+        "4K",
+        "--train-dictionary",
+        "-q",
+        "-o",
+    )
+    run(*trained, "whole/part-{}.tar.sqz")
+    stop_after(monkeypatch, 1)
+    assert call(*trained, "out/part-{}.tar.sqz", *by).exit_code == 1
+    monkeypatch.setattr("squeeze.codecs.stream.training.train", None)
+    run(*trained, "out/part-{}.tar.sqz", *by)
+    assert content("out") == content("whole")
+    assert Path("out/part-dictionary.sqzp").read_bytes() == Path("whole/part-dictionary.sqzp").read_bytes()
+    run("test", "-q", "--manifest", MANIFEST, "-D", "out/part-dictionary.sqzp")
+
+
+def test_from_a_store_to_a_store(engine):
+    Store.reset()
+    for name, data in FILES.items():
+        Store.put(f"bucket/tree/{name}", data)
+    Store.requests.clear()
+    url = ("compress", "-1", "-r", "fake://bucket/tree", "--shards", "20K", "-q", *CLUSTER)
+    run(*url, "-o", "fake://bucket/out/part-{}.tar.sqz", "--manifest", "other.jsonl")
+    read = [request[0] for request in Store.requests if request[1].startswith("bucket/tree/sub/")]
+    assert read.count("get") == read.count("head") == len(FILES)  # each is opened once, and not asked what it is
+    made = {key.rpartition("/")[2]: data for key, data in Store.objects.items() if key.startswith("bucket/out")}
+    assert made == whole() and not Path("part-manifest.jsonl").exists()
+    run("test", "-q", "--manifest", "other.jsonl")
+    Store.put("bucket/tree/sub/007.txt", b"changed")
+    said = fails(*url, "-o", "fake://bucket/out/part-{}.tar.sqz", "--manifest", "other.jsonl")
+    assert "it changed since it went into fake://bucket/out/part-1.tar.sqz" in said
+
+
+def test_a_manifest_in_the_folder_is_none_of_its_files(engine):
+    run(*command(), "--manifest", "tree/sub/008.jsonl")
+    assert members() == FILES
+    assert call(*command(), "--manifest", "tree/sub/008.jsonl").stderr == "40 files were done before.\n"
+    assert "--cluster" in usage_error(*command("out", "--backend", "llamacpp", *CLUSTER))
