@@ -57,6 +57,7 @@ CLUSTER_FAULTS = Entry(
         option("--kinds", default="worker,driver,node,storage", help="with commas (worker,driver,node,storage)"),
         option("--rate", type=float, default=0.1, help="share of the storage's requests that fail (0.1)"),
         option("--seed", type=int, default=1, help="of the moments (1)"),
+        option("--shards", default="", help="raw bytes of a shard, in place of a file for each (none)"),
     ),
     tables={
         "cluster-faults": Listing(

@@ -31,7 +31,7 @@ _COMPRESS = (*_COMMAND, "compress", "-r", "-q", "-1", "--block-size", "64K", "--
 _MANIFEST = ".squeeze-compress.jsonl"
 _LATEST = 0.1  # seconds of a call after which something is killed, at most
 _HUNG = 240  # seconds after which a command counts as one that hangs
-_CALLS = ("ray::compress", "ray::join")
+_CALLS = ("ray::compress", "ray::join", "ray::shard")
 _HEAD = {"num_cpus": 0, "include_dashboard": False}
 _HEALTH = {  # how soon Ray takes a node for lost that does not answer: in 5 s in place of 15
     "health_check_initial_delay_ms": 1000,
@@ -89,19 +89,31 @@ def _struck(kind: str, running: "subprocess.Popen[bytes]", chance: random.Random
     return False
 
 
-def survives(source: Path, expected: dict[str, bytes], kind: str, chance: random.Random, nodes: Nodes) -> bool | None:
+def _command(source: object, out: object, shards: str) -> tuple[list[str], str]:
+    """What compresses the files of a folder or a prefix, and its manifest, by its name. out: for shards."""
+    if not shards:
+        return [*_COMPRESS, str(source)], _MANIFEST
+    return [*_COMPRESS, "--shards", shards, str(source), "-o", f"{out}/part-{{}}.tar.sqz"], "part-manifest.jsonl"
+
+
+def survives(
+    source: Path, expected: dict[str, bytes], kind: str, chance: random.Random, nodes: Nodes, shards: str
+) -> bool | None:
     """None where the run had ended before anything was killed."""
     with tempfile.TemporaryDirectory(dir=source.parent) as name:
         folder = Path(name, "corpus")
         shutil.copytree(source, folder)
-        running = subprocess.Popen([*_COMPRESS, folder])
+        out = Path(name, "out") if shards else folder
+        out.mkdir(exist_ok=True)
+        command, manifest = _command(folder, out, shards)
+        running = subprocess.Popen(command)
         struck = _struck(kind, running, chance, nodes)
         status = _ended(running)
         if kind == "driver" and struck:
-            status = _run([*_COMPRESS, folder])
-        proved = _run([*_COMMAND, "test", "-q", "--manifest", folder / _MANIFEST])
-        found = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".sqz"}
-        left = {path.name for path in folder.iterdir()} - {_MANIFEST, *found, *(path.name for path in source.iterdir())}
+            status = _run(command)
+        proved = _run([*_COMMAND, "test", "-q", "--manifest", out / manifest])
+        found = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix == ".sqz"}
+        left = {path.name for path in out.iterdir()} - {manifest, *found, *(path.name for path in source.iterdir())}
         sound = status == 0 and proved == 0 and found == expected and not left
         if not sound:
             print(f"{kind}: status {status}, proof {proved}, {len(found)} outputs of {len(expected)}, left {left}")
@@ -122,17 +134,19 @@ def _run(command: Sequence[str | Path], folder: Path | None = None) -> int | str
     return _ended(subprocess.Popen(command, cwd=folder))
 
 
-def survives_storage(source: Path, expected: dict[str, bytes], number: int, sound: Any) -> bool:
+def survives_storage(source: Path, expected: dict[str, bytes], number: int, sound: Any, shards: str) -> bool:
     """The same of objects in a prefix of their own, in storage that fails."""
     for path in source.iterdir():
         sound.put_object(Bucket="bucket", Key=f"{number}/{path.name}", Body=path.read_bytes())
+    prefix = f"out-{number}" if shards else f"{number}"
+    command, manifest = _command(f"s3://bucket/{number}", f"s3://bucket/{prefix}", shards)
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
-        status = _run([*_COMPRESS, f"s3://bucket/{number}"], Path(folder))
-        proved = _run([*_COMMAND, "test", "-q", "--manifest", _MANIFEST], Path(folder))
-    listed = sound.get_paginator("list_objects_v2").paginate(Bucket="bucket", Prefix=f"{number}/")
+        status = _run(command, Path(folder))
+        proved = _run([*_COMMAND, "test", "-q", "--manifest", manifest], Path(folder))
+    listed = sound.get_paginator("list_objects_v2").paginate(Bucket="bucket", Prefix=f"{prefix}/")
     keys = {one["Key"].partition("/")[2] for page in listed for one in page.get("Contents", [])}
     found = {
-        key: sound.get_object(Bucket="bucket", Key=f"{number}/{key}")["Body"].read()
+        key: sound.get_object(Bucket="bucket", Key=f"{prefix}/{key}")["Body"].read()
         for key in keys
         if key.endswith(".sqz")
     }
@@ -145,23 +159,31 @@ def survives_storage(source: Path, expected: dict[str, bytes], number: int, soun
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     os.environ.update(SETTINGS)  # which Ray reads when it is imported
-    chance, kinds = random.Random(options.seed), options.kinds.split(",")
+    chance, kinds, shards = random.Random(options.seed), options.kinds.split(","), options.shards
+    more = ", into shards" if shards else ""
     with tempfile.TemporaryDirectory() as name:
         source, plain = Path(name, "source"), Path(name, "plain")
         corpus(source, options.bytes)
         shutil.copytree(source, plain)
-        subprocess.run([*_COMMAND, "compress", "-r", "-q", "-1", "--block-size", "64K", plain], check=True)
-        expected = {path.name: path.read_bytes() for path in plain.glob("*.sqz")}
+        out = Path(name, "out") if shards else plain
+        out.mkdir(exist_ok=True)
+        subprocess.run(_alone(_command(plain, out, shards)[0]), check=True)
+        expected = {path.name: path.read_bytes() for path in out.glob("*.sqz")}
         for kind in (kind for kind in kinds if kind != "storage"):
             with two_nodes() as nodes:
-                made = _counted(options.runs, lambda _: survives(source, expected, kind, chance, nodes))  # noqa: B023
-            yield {"killed": kind, "seed": options.seed, **made}
+                made = _counted(options.runs, lambda _: survives(source, expected, kind, chance, nodes, shards))  # noqa: B023
+            yield {"killed": f"{kind}{more}", "seed": options.seed, **made}
         if "storage" in kinds:
             with serving(Path(name, "nothing"), options.rate, options.seed) as environment:
                 os.environ.update(environment)
                 with two_nodes():
-                    made = _storage_runs(source, expected, options.runs, environment["SOUND_URL"])
-            yield {"killed": "storage", "seed": options.seed, **made, "rate": options.rate}
+                    made = _storage_runs(source, expected, options.runs, environment["SOUND_URL"], shards)
+            yield {"killed": f"storage{more}", "seed": options.seed, **made, "rate": options.rate}
+
+
+def _alone(command: list[str]) -> list[str]:
+    """By one machine."""
+    return [word for word in command if word not in ("--cluster", "auto")]
 
 
 def _counted(runs: int, run: Callable[[int], bool | None]) -> Row:
@@ -179,11 +201,11 @@ def _counted(runs: int, run: Callable[[int], bool | None]) -> Row:
     return {"runs": len(made), "survived": sum(made)}
 
 
-def _storage_runs(source: Path, expected: dict[str, bytes], runs: int, url: str) -> Row:
+def _storage_runs(source: Path, expected: dict[str, bytes], runs: int, url: str, shards: str) -> Row:
     import boto3
 
     sound = boto3.client("s3", endpoint_url=url)
-    return _counted(runs, lambda number: survives_storage(source, expected, number, sound))
+    return _counted(runs, lambda number: survives_storage(source, expected, number, sound, shards))
 
 
 @contextmanager
