@@ -143,7 +143,7 @@ class Noted:
         self._of: dict[int, int] = {}  # by the hash of a source, that of its stamp and the number of its shard
         self._failed: set[int] = set()
         count, open_, whole = 0, dict[str, int](), dict[str, tuple[int, int]]()
-        for record in records(manifest):
+        for record in records(manifest) if manifest.exists() else ():
             source, output = hash(record.source), record.output
             if output and output not in open_:
                 open_[output], count = count, count + 1
@@ -211,9 +211,8 @@ def proved(
                     members = shard.members()
             if members:
                 with attempt(record.source):
-                    _prove(
-                        record, members.get(storage.path_below(record.source, [str(root)]).relative_to(root).as_posix())
-                    )
+                    name = storage.path_below(record.source, [str(root)]).relative_to(root).as_posix()
+                    _prove(record, members.get(name))
 
 
 def _prove(record: Record, member: Member | None) -> None:

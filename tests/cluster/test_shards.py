@@ -91,7 +91,7 @@ def test_files_that_failed_or_changed(tmp_path, shards):
     files[1].path.write_bytes(b"later")
     changed = [known.changed(file) for file in listing(tmp_path)]
     assert changed == ["", str(shards[0].target)] + [""] * 10
-    failed = {record.source: record.error for record in read_manifest(tmp_path / "manifest")[1] if record.error}
+    failed = {record.source: record.error for record in read_manifest(tmp_path / "manifest").records if record.error}
     assert failed == {str(first.path): result.left[first.name], str(shards[1].target): "no room"}
 
 

@@ -55,4 +55,5 @@ class Inline:
             return call, None, error
 
     def close(self) -> None:
+        self.waiting.clear()
         self.closed = True
