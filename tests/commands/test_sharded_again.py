@@ -12,6 +12,7 @@ import pytest
 import squeeze
 from squeeze.cluster import engine as engines
 from squeeze.cluster.manifest import Manifest
+from squeeze.shards import write
 from tests.makers.command import SQUEEZE, call, fails, run, usage_error
 from tests.makers.inline import Inline
 from tests.makers.inputs import random_bytes
@@ -141,7 +142,7 @@ def test_a_cluster_writes_what_one_machine_writes_in_whatever_order(engine):
 @pytest.mark.parametrize("by", [(), CLUSTER])
 def test_a_file_that_changes_is_reported_and_taken_anew(engine, monkeypatch, by):
     path = Path("tree/sub/007.txt")
-    right = squeeze.shards.write.make_shard
+    right = write.make_shard
 
     def changing(target, *arguments, **options):
         if target.name == "part-1.tar.sqz" and path.read_bytes() == FILES["sub/007.txt"]:
@@ -193,7 +194,7 @@ def test_a_file_that_changes_when_it_is_in_a_shard_is_told(engine):
 
 
 def test_a_shard_that_fails_stops_no_other_of_a_cluster(engine, monkeypatch):
-    expected, right = whole(), squeeze.shards.write.write_shard
+    expected, right = whole(), write.write_shard
 
     def failing(target, *arguments, **options):
         if target.name == "part-4.tar.sqz":
